@@ -19,7 +19,13 @@ SPLIT_BACKWARD = ("zb_h1", "zb_h2", "zbv")
 
 
 def programs(
-    schedule: str, stages: int, microbatches: int, chunks: int = 1, times: tuple[int, int, int] = (1, 1, 1)
+    schedule: str,
+    stages: int,
+    microbatches: int,
+    chunks: int = 1,
+    times: tuple[int, int, int] = (1, 1, 1),
+    *,
+    paired: bool = False,
 ) -> tuple[np.ndarray, ...]:
     """Programs of all pipeline ranks.
 
@@ -32,6 +38,9 @@ def programs(
     times : tuple of int
         Times of one forward, input-gradient and weight-gradient block in any unit. Only ``zbv`` orders its blocks
         by them; the order of ``zb_h2`` for equal times loses the least with other times, too.
+    paired : bool
+        ``1f1b`` and ``interleaved`` warm up with one block more, so that the forward and the backward block beside
+        each other in the steady part are independent: see `pairs`.
 
     Returns
     -------
@@ -54,8 +63,18 @@ def programs(
         found = _list_schedule(schedule, stages, microbatches, times if schedule == "zbv" else (1, 1, 1))
     else:
         make = {"gpipe": _gpipe, "1f1b": _one_forward_one_backward, "interleaved": _interleaved, "zb_h1": _zb_h1}
-        found = [list(make[schedule](stages, microbatches, chunks, rank)) for rank in range(stages)]
+        shape = stages, microbatches, chunks, int(paired)
+        found = [list(make[schedule](*shape, rank)) for rank in range(stages)]
     return tuple(np.array(rows, dtype=np.int64).reshape(-1, 3) for rows in found)
+
+
+def pairs(program: np.ndarray) -> np.ndarray:
+    """int64[k]: rows of a `paired` program whose forward block runs together with the backward block after it."""
+    kinds = program[:, 0]
+    first = int(np.argmax(kinds != FORWARD))
+    if not (kinds[first:] == FORWARD).any():
+        return np.empty(0, np.int64)
+    return np.flatnonzero((kinds[:-1] == FORWARD) & (kinds[1:] == BACKWARD))
 
 
 def virtual_stage(schedule: str, stages: int, rank, chunk):
@@ -86,13 +105,15 @@ def bubble(schedule: str, stages, chunks, times: tuple):
     return forms[schedule]
 
 
-def _gpipe(stages: int, microbatches: int, chunks: int, rank: int) -> Iterator[tuple[int, int, int]]:
+def _gpipe(stages: int, microbatches: int, chunks: int, more: int, rank: int) -> Iterator[tuple[int, int, int]]:
     yield from ((FORWARD, k, 0) for k in range(microbatches))
     yield from ((BACKWARD, k, 0) for k in range(microbatches))
 
 
-def _one_forward_one_backward(stages: int, microbatches: int, chunks: int, rank: int) -> Iterator[tuple[int, int, int]]:
-    ahead = min(stages - 1 - rank, microbatches)
+def _one_forward_one_backward(
+    stages: int, microbatches: int, chunks: int, more: int, rank: int
+) -> Iterator[tuple[int, int, int]]:
+    ahead = min(stages - 1 - rank + more, microbatches)
     yield from ((FORWARD, k, 0) for k in range(ahead))
     for k in range(microbatches):
         if ahead + k < microbatches:
@@ -100,13 +121,13 @@ def _one_forward_one_backward(stages: int, microbatches: int, chunks: int, rank:
         yield BACKWARD, k, 0
 
 
-def _interleaved(stages: int, microbatches: int, chunks: int, rank: int) -> Iterator[tuple[int, int, int]]:
+def _interleaved(stages: int, microbatches: int, chunks: int, more: int, rank: int) -> Iterator[tuple[int, int, int]]:
     total = microbatches * chunks
 
     def block(k: int) -> tuple[int, int]:
         return k // (stages * chunks) * stages + k % stages, k % (stages * chunks) // stages
 
-    ahead = min(2 * (stages - 1 - rank) + (chunks - 1) * stages, total)
+    ahead = min(2 * (stages - 1 - rank) + (chunks - 1) * stages + more, total)
     if microbatches == stages:
         ahead = total
     yield from ((FORWARD, *block(k)) for k in range(ahead))
@@ -117,8 +138,8 @@ def _interleaved(stages: int, microbatches: int, chunks: int, rank: int) -> Iter
         yield BACKWARD, microbatch, chunks - 1 - chunk
 
 
-def _zb_h1(stages: int, microbatches: int, chunks: int, rank: int) -> Iterator[tuple[int, int, int]]:
-    for row in _one_forward_one_backward(stages, microbatches, chunks, rank):
+def _zb_h1(stages: int, microbatches: int, chunks: int, more: int, rank: int) -> Iterator[tuple[int, int, int]]:
+    for row in _one_forward_one_backward(stages, microbatches, chunks, 0, rank):
         yield row
         if row[0] == BACKWARD and row[1] >= rank:
             yield WEIGHT, row[1] - rank, 0

@@ -1,0 +1,186 @@
+"""Traces of repeated blocks of nodes: each block is written once, and its copies are made with numpy.
+
+Nodes of one *stream* of a rank run one after the other in the order of the trace; other dependencies are written out. A
+node takes a micro-batch from its block's copy: in its name, its column and its tag.
+"""
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from astrasim_py.chakra.graph import pointers
+from astrasim_py.chakra.schema import COLLECTIVE_NAMES, MISSING, NodeType
+from astrasim_py.chakra.storage import Csr
+from astrasim_py.chakra.trace import ExecutionTrace
+
+#: Stream of computation and of what it waits for.
+COMPUTE = "compute"
+COMM_TYPE = {name: code for code, name in sorted(COLLECTIVE_NAMES.items(), reverse=True)}
+_PS_PER_US = 10**6
+_COLUMNS = ("comm_type", "comm_size", "coll_size", "comm_src", "comm_dst", "num_ops", "tensor_size", "duration_ps")
+_COLUMNS += ("layer", "phase", "slot_kind")
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """Nodes that a trace repeats for several micro-batches.
+
+    `needs` and `gives` link nodes of different blocks by keys; only blocks that a trace has once may give.
+    """
+
+    rows: list[dict] = field(default_factory=list)
+    edges: list[tuple[int, int]] = field(default_factory=list)  # (node, one that must be done before)
+    needs: list[tuple[int, Hashable]] = field(default_factory=list)
+    gives: dict[Hashable, int] = field(default_factory=dict)
+
+    def add(
+        self,
+        kind: NodeType,
+        name: str,
+        *,
+        stream: str | None = None,
+        marks: str | None = None,
+        after: Iterable[int] = (),
+        behind: Sequence[str] = (),
+        as_of: int | None = None,
+        lane: int = 0,
+        tag: tuple[int, int] | None = None,
+        **columns,
+    ) -> int:
+        """Add a node and return its row.
+
+        Parameters
+        ----------
+        stream : str, optional
+            The node waits for the one before it in this stream.
+        marks : str, optional
+            Stream that counts the node as one of its own for `behind`, though it waits for nothing there.
+        after : iterable of int
+            Rows of this block that must be done before.
+        behind : sequence of str
+            Streams whose last node before this one, in the whole trace, must be done before.
+        as_of : int, optional
+            Row of this block before which `behind` looks, in place of the node's own.
+        lane : int
+            Which of the micro-batches of a copy it belongs to.
+        tag : tuple of int, optional
+            Message tag of micro-batch 0, and what each further one adds.
+        **columns
+            Integer columns of the trace, each an int or an int64 array by micro-batch; and `group`, a role.
+        """
+        row = len(self.rows)
+        own = {"type": int(kind), "name": name, "stream": stream, "marks": marks, "lane": lane, "tag": tag}
+        back = 0 if as_of is None else row - as_of
+        self.rows.append(own | {"behind": tuple(behind), "back": back} | columns)
+        self.edges += [(row, before) for before in after]
+        return row
+
+    def compute(self, name: str, *, flops: int, nbytes: int, time_ps: int | None, **others) -> int:
+        """Add a computation in the compute stream, unless `stream` says otherwise."""
+        others = {"stream": COMPUTE, "num_ops": flops, "tensor_size": nbytes} | others
+        if time_ps is not None:
+            others["duration_ps"] = time_ps
+        return self.add(NodeType.COMP, name, **others)
+
+    def collective(self, name: str, kind: str, size: int, group: str, members: int, **others) -> int:
+        """Add a collective of `size` bytes, the full buffer, on the group of this role, which has `members` ranks."""
+        own = -(-size // members) if kind == "all_gather" else size
+        return self.add(
+            NodeType.COMM_COLL, name, comm_type=COMM_TYPE[kind], comm_size=own, coll_size=size, group=group, **others
+        )
+
+    def send(self, name: str, size: int, me: int, peer: int, **others) -> int:
+        """Add a message to another rank, which nothing in a stream waits for."""
+        return self.add(NodeType.COMM_SEND, name, comm_size=size, comm_src=me, comm_dst=peer, **others)
+
+    def receive(self, name: str, size: int, me: int, peer: int, **others) -> int:
+        """Add the receipt of a message from another rank."""
+        return self.add(NodeType.COMM_RECV, name, comm_size=size, comm_src=peer, comm_dst=me, **others)
+
+
+def assemble(program: Sequence[tuple[Block, tuple[int, ...]]], rank: int | None = None) -> ExecutionTrace:
+    """The trace of copies of blocks, one after the other.
+
+    Parameters
+    ----------
+    program : sequence of (Block, tuple of int)
+        Each copy with the micro-batch of each lane; -1 for none.
+    rank : int, optional
+        Of the trace, for messages.
+    """
+    blocks = list(dict.fromkeys(block for block, _ in program))
+    number = {block: index for index, block in enumerate(blocks)}
+    which = np.array([number[block] for block, _ in program], dtype=np.int64)
+    sizes = np.array([len(block.rows) for block in blocks], dtype=np.int64)
+    starts = np.cumsum([0, *sizes])  # of each block among the rows of all blocks
+    begins = np.cumsum([0, *sizes[which]])  # of each copy in the trace
+    n = int(begins[-1])
+    copy = np.repeat(np.arange(len(program)), sizes[which])
+    source = np.arange(n) - begins[copy] + starts[which[copy]]
+    rows = [row for block in blocks for row in block.rows]
+
+    def gathered(values: Iterable) -> np.ndarray:
+        return np.fromiter(values, np.int64, len(rows))[source]
+
+    lanes = np.array([(micro + micro[:1])[:2] for _, micro in program], dtype=np.int64).reshape(-1, 2)
+    micro = lanes[copy, gathered(row["lane"] for row in rows)]
+    columns = {}
+    for name in _COLUMNS:
+        values = [row.get(name, MISSING) for row in rows]
+        listed = [place for place, value in enumerate(values) if isinstance(value, np.ndarray)]
+        columns[name] = gathered(MISSING if isinstance(value, np.ndarray) else value for value in values)
+        for place in listed:
+            at = np.flatnonzero(source == place)
+            columns[name][at] = values[place][micro[at]]
+    columns["micro_batch"] = np.where(micro < 0, MISSING, micro)
+    tags = [row["tag"] or (MISSING, 0) for row in rows]
+    columns["comm_tag"] = gathered(tag for tag, _ in tags) + gathered(step for _, step in tags) * np.maximum(micro, 0)
+    groups = list(dict.fromkeys(row["group"] for row in rows if "group" in row))
+    codes = gathered(groups.index(row["group"]) if "group" in row else -1 for row in rows)
+    parents = _edges(program, which, begins, rows, source)
+    child, parent = np.divmod(parents, max(n, 1))
+    names = [row["name"] for row in rows]
+    return ExecutionTrace.from_columns(
+        node_id=np.arange(n, dtype=np.uint64),
+        type=gathered(row["type"] for row in rows).astype(np.int8),
+        data_deps=Csr(pointers(child, n), parent.astype(np.uint64)),
+        duration_micros=-(-np.maximum(columns["duration_ps"], 0) // _PS_PER_US),
+        names=[
+            names[s] if k < 0 else f"{names[s]} mb{k}" for s, k in zip(source.tolist(), micro.tolist(), strict=True)
+        ],
+        pg_name=(codes.astype(np.int32), tuple(groups)) if groups else None,
+        is_cpu_op=0,
+        rank=rank,
+        **columns,
+    )
+
+
+def _edges(program, which, begins, rows, source) -> np.ndarray:
+    """Dependencies as numbers child * n + parent, ascending, each once."""
+    n = len(source)
+    places = np.arange(n)
+    looks = places - np.array([row["back"] for row in rows], dtype=np.int64)[source]
+    keys = []
+    behind = [row["behind"] for row in rows]
+    for stream in dict.fromkeys([*(row["stream"] for row in rows), *(name for names in behind for name in names)]):
+        if stream is None:
+            continue
+        chained = np.array([row["stream"] == stream for row in rows])[source]
+        member = chained | np.array([row["marks"] == stream for row in rows])[source]
+        #: Last member before each place.
+        last = np.concatenate(([-1], np.maximum.accumulate(np.where(member, places, -1))[:-1]))
+        waits = np.array([stream in names for names in behind])[source]
+        for chosen, found in ((np.flatnonzero(chained), last), (np.flatnonzero(waits), last[looks])):
+            keys.append(chosen[found[chosen] >= 0] * n + found[chosen][found[chosen] >= 0])
+    given = {
+        key: begin + row
+        for begin, (block, _) in zip(begins.tolist(), program, strict=False)
+        for key, row in block.gives.items()
+    }
+    for index, block in enumerate(dict.fromkeys(block for block, _ in program)):
+        at = begins[:-1][which == index]
+        pairs = np.array(block.edges, dtype=np.int64).reshape(-1, 2)
+        keys.append(((at[:, None] + pairs[:, 0]) * n + at[:, None] + pairs[:, 1]).ravel())
+        keys += [(at + row) * n + given[key] for row, key in block.needs]
+    return np.unique(np.concatenate(keys))

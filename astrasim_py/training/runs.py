@@ -1,0 +1,107 @@
+"""Nodes of a layer: its operations in runs, each of which is one node of computation with its collectives."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from astrasim_py.training.layers import Comm, Item, Op
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """Operations of one node, the collectives that it waits for, and those that wait for it."""
+
+    ops: list[Op] = field(default_factory=list)
+    before: list[Comm] = field(default_factory=list)
+    after: list[Comm] = field(default_factory=list)
+    ring: Comm | None = None  # around which the operation is computed step by step
+    name: str = ""  # in its layer and pass
+
+    @property
+    def light(self) -> bool:
+        """Whether it only has element-wise operations, and nothing waits for them on a network."""
+        return not self.before and not self.after and all(op.kind == "elementwise" for op in self.ops)
+
+
+def runs_of(items: Iterable[Item], nodes: str, *, apart: bool = False) -> list[Run | Comm]:
+    """Runs of a pass, in order, between the all-to-alls.
+
+    `nodes`: ``fine`` makes a run of each operation; ``coarse`` one of each block of a layer, cut at all-to-alls and
+    around attention that exchanges keys and values; element-wise operations join their neighbour. The gathers of a
+    run come before it, other collectives after. `apart`: what follows an all-to-all is a node of its own in any case.
+    """
+    items = list(items)
+    if nodes == "fine":
+        found = _split(items, each=True)
+        for run in found:
+            if isinstance(run, Run) and run.ops:
+                run.name = f"{run.ops[0].block}.{run.ops[0].name}"
+        return found
+    sections: list[list[Item]] = []
+    for item in items:
+        if not sections or _section(sections[-1][-1]) != _section(item):
+            sections.append([])
+        sections[-1].append(item)
+    return [run for section in sections for run in _named(_joined(_split(section, each=False), apart))]
+
+
+def _section(item: Item) -> tuple[str, bool]:
+    """Items of one section may be one node: those of a block, computed for the first time or again."""
+    return "moe" if item.block == "shared" else item.block, item.part == "R"
+
+
+def _split(items: list[Item], *, each: bool) -> list[Run | Comm]:
+    rings = [item for item in items if isinstance(item, Comm) and item.collective == "ring"]
+    found: list[Run | Comm] = []
+    run = Run()
+
+    def close() -> None:
+        nonlocal run
+        if run.ops or run.before or run.after:
+            found.append(run)
+        run = Run()
+
+    for item in items:
+        if isinstance(item, Op):
+            ring = item.kind == "attention" and next((ring for ring in rings if ring.part == item.part), None)
+            if ring or (run.ops and (each or run.ring)):
+                close()
+            run.ops.append(item)
+            run.ring = ring or None
+        elif item.collective == "all_to_all":
+            close()
+            found.append(item)
+        elif item.collective == "all_gather":
+            if each and run.ops:
+                close()
+            run.before.append(item)
+        elif item.collective != "ring":
+            run.after.append(item)
+    close()
+    return found
+
+
+def _joined(found: list[Run | Comm], apart: bool) -> list[Run | Comm]:
+    """The same without light runs, where their operations can be part of a neighbour."""
+    heavy = [run for run in found if isinstance(run, Run) and not run.light and not run.ring]
+    gone: list[Run] = []
+    for place, run in enumerate(found):
+        if isinstance(run, Comm) or not run.light or not heavy or (apart and isinstance(([None, *found])[place], Comm)):
+            continue
+        before = [other for other in found[:place] if other in heavy]
+        into = before[-1] if before else heavy[0]
+        into.ops = into.ops + run.ops if before else run.ops + into.ops
+        gone.append(run)
+    return [item for item in found if item not in gone]
+
+
+def _named(found: list[Run | Comm]) -> list[Run | Comm]:
+    """Runs named by their block, and by their first product where the block has several."""
+    own = [run for run in found if isinstance(run, Run) and run.ops]
+    blocks = [_main(run).block for run in own]
+    for run, block in zip(own, blocks, strict=True):
+        run.name = block if blocks.count(block) == 1 else f"{block}.{_main(run).name}"
+    return found
+
+
+def _main(run: Run) -> Op:
+    return next((op for op in run.ops if op.kind != "elementwise"), run.ops[0])

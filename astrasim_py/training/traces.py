@@ -1,0 +1,85 @@
+"""The workload of a training: one execution trace for each class of ranks that do the same."""
+
+import numpy as np
+
+from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.chakra.workload import Workload
+from astrasim_py.core.errors import ScenarioError
+from astrasim_py.training.layers import Op, backward, forward
+from astrasim_py.training.routing import routes_of
+from astrasim_py.training.schedules import SPLIT_BACKWARD, pairs, programs
+from astrasim_py.training.stages import Prices, Stage
+from astrasim_py.training.strategy import Layout
+
+
+def training_workload(
+    layout: Layout, prices: Prices | None = None, *, gather: str = "auto", name: str = ""
+) -> Workload:
+    """The workload of all ranks of a layout.
+
+    Parameters
+    ----------
+    layout : Layout
+        Of plain numbers.
+    prices : Prices, optional
+        Without them computation carries FLOPs and bytes alone, which a scenario's compute model prices.
+    gather : str
+        When ZeRO 1 and 2 gather parameters: ``start`` of the iteration, beside the first forward passes; ``end``, after
+        the optimizer; ``auto``: at the start if data-parallel communication overlaps.
+    name : str
+        Of the workload.
+
+    Returns
+    -------
+    Workload
+        Ranks of one class share one trace, with roles for groups and shifts of peers: a class is a pipeline stage, with
+        context parallelism a place in the ring of each stage, and with unequal routing a place in the expert group.
+
+    Raises
+    ------
+    ScenarioError
+        Expert overlap with ZeRO 3; a routing file that does not fit.
+    """
+    if layout.overlap.ep and layout.zero == 3:
+        raise ScenarioError("training.overlap", "ep does not go with zero 3", "write zero: 1, or overlap: {ep: false}")
+    if gather == "auto":
+        gather = "start" if layout.overlap.dp else "end"
+    routes = routes_of(layout)
+    inside = np.arange(layout.stage_ranks)
+    place = inside // layout.tp % layout.cp
+    if routes is not None:
+        place = place * layout.stage_ranks + inside % (layout.ep * layout.etp)
+    _, first, which = np.unique(place, return_index=True, return_inverse=True)
+    # Forward and backward passes of different micro-batches take turns, to hide their all-to-alls.
+    paired = layout.overlap.ep and layout.ep > 1 and layout.schedule in ("1f1b", "interleaved")
+    times = _times(layout, prices) if layout.schedule in SPLIT_BACKWARD else (1, 1, 1)
+    schedule = programs(layout.schedule, layout.pp, layout.microbatches, layout.vp, times, paired=paired)
+    traces: list[ExecutionTrace] = []
+    for stage in range(layout.pp):
+        together = frozenset(pairs(schedule[stage]).tolist()) if paired else frozenset()
+        own = [Stage(layout, prices, stage, int(one), gather, routes).trace(schedule[stage], together) for one in first]
+        traces += [own[index] for index in which.tolist()]
+    groups, roles = _groups(layout, {name for trace in dict.fromkeys(traces) for name in trace.group_of()[1]})
+    shifts = np.tile(inside - first[which], layout.pp)
+    return Workload(tuple(traces), groups, name, roles=roles, shifts=shifts)
+
+
+def _groups(layout: Layout, used: set[str]) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple]]:
+    """Groups of ranks, and which of them each rank calls in each role that traces use."""
+    groups, roles = {}, {}
+    for role, (number, members) in layout.groups().items():
+        if role in used:
+            names = [f"{role}.{index}" for index in range(len(members))]
+            groups |= dict(zip(names, map(tuple, members.tolist()), strict=True))
+            roles[role] = tuple(names[index] if index >= 0 else None for index in number.tolist())
+    return groups, roles
+
+
+def _times(layout: Layout, prices: Prices | None) -> tuple[int, ...]:
+    """Times of the passes through a layer, for schedules that order their blocks by them."""
+    kind = "moe" if layout.model.experts else "dense"
+    sums = {"F": 0, "I": 0, "W": 0}
+    for item in forward(layout, kind) + backward(layout, kind):
+        if isinstance(item, Op):
+            sums["I" if item.part == "R" else item.part] += item.flops if prices is None else prices.op_ps(item)
+    return tuple(max(value, 1) for value in sums.values())

@@ -1,0 +1,180 @@
+"""Traces of training: what layers say they compute and send, all of it, in schedules that lose what their forms say."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from worlds.training import TIMED, TINY, ByHand, ByWork, fast, layout_of, run, whole
+
+from astrasim_py.chakra.lint import lint
+from astrasim_py.chakra.schema import COLLECTIVE_NAMES, MISSING, NodeType
+from astrasim_py.core.errors import ScenarioError
+from astrasim_py.training import layers
+from astrasim_py.training.layers import Comm, Op
+from astrasim_py.training.schedules import SCHEDULES, bubble
+from astrasim_py.training.traces import training_workload
+
+UNIT = 10**12
+CHUNKS = {"interleaved": (2, 4), "zbv": (2,)}
+BUBBLES = [
+    (schedule, v, p, m, times)
+    for schedule in SCHEDULES
+    for v in CHUNKS.get(schedule, (1,))
+    for p, m in ((4, 8), (4, 64), (8, 8), (8, 24), (8, 64))
+    for times in ((1, 1, 1), (1, 2, 1))
+]
+
+
+def random_keys(rng: random.Random) -> tuple[int, dict]:
+    """Ranks and keys of a layout that its rules accept."""
+    tp, cp, dp = rng.choice((1, 2, 4)), rng.choice((1, 1, 2, 3)), rng.choice((1, 2, 4))
+    schedule = rng.choice(SCHEDULES)
+    v = CHUNKS.get(schedule, (1,))[0]
+    pp = rng.choice((2, 4) if v > 1 else (1, 2, 4))
+    model = TINY | {"layers": rng.choice((8, 9, 12)), "kv_heads": rng.choice((4, 8))}
+    model |= {"gated": rng.random() < 0.5, "tied": rng.random() < 0.5}
+    keys = {
+        "model": model,
+        "seq": 96,
+        "tp": tp,
+        "cp": cp,
+        "pp": pp,
+        "dp": dp,
+        "vp": v,
+        "schedule": schedule,
+        "microbatches": pp * rng.randint(1, 3) if schedule == "interleaved" else rng.randint(1, 6),
+        "zero": rng.randint(0, 3),
+        "nodes": rng.choice(("coarse", "fine")),
+        "recompute": rng.choice(("none", "attn", "full", "half", "selective_op", 0.3)),
+        "sp": rng.random() < 0.5,
+        "overlap": {kind: rng.random() < 0.5 for kind in ("tp", "dp", "ep")},
+        "grad_dtype": rng.choice(("bf16", "fp32")),
+    }
+    if rng.random() < 0.3:
+        keys["bucket"] = "100 kB"
+    if rng.random() < 0.5:
+        model |= {"experts": 8, "topk": 2, "moe_ffn": 128, "shared_ffn": rng.choice((0, 128)), "dense_layers": 2}
+        keys["ep"] = rng.choice([x for x in (1, 2, 4) if tp * cp * dp % x == 0])
+        keys["routing"] = {"kind": rng.choice(("balanced", "random")), "seed": rng.randrange(9)}
+    if keys["zero"] == 3:
+        keys["overlap"]["ep"] = False
+    return tp * cp * dp * pp, keys
+
+
+def cases(count: int, most: int = 32) -> list:
+    rng = random.Random(14)
+    found = [random_keys(rng) for _ in range(8 * count)]
+    return [pytest.param(*one, id=str(place)) for place, one in enumerate(found) if one[0] <= most][:count]
+
+
+def described(layout, stage: int) -> tuple[int, int, Counter]:
+    """FLOPs and bytes of the operations of a stage, and bytes by group and collective, as layers.py states them."""
+    dense, moe = layout.stage_layers(stage)
+    kinds = {"dense": dense, "moe": moe, "embedding": stage == 0, "logits": stage == layout.last_stage}
+    kinds["mtp"] = layout.model.mtp * (stage == layout.last_stage)
+    items = [(layers.optimizer(layout, stage), 1)]
+    for kind, count in kinds.items():
+        if kind in ("embedding", "logits"):
+            found = getattr(layers, kind)(layout)
+        else:
+            found = layers.forward(layout, kind) + layers.backward(layout, kind) if count else ()
+        items += [(item, layout.microbatches * count) for item in found]
+        per = {"microbatch": layout.microbatches, "iteration": 1}
+        items += [(comm, per[comm.when] * count) for comm in layers.gradient_comms(layout, kind) if count]
+    flops = sum(item.flops * count for item, count in items if isinstance(item, Op))
+    nbytes = sum(item.nbytes * count for item, count in items if isinstance(item, Op))
+    sent: Counter = Counter()
+    for comm, count in items:
+        if isinstance(comm, Comm):
+            sent[comm.group, comm.collective] += comm.size * count
+    return flops, nbytes, +sent
+
+
+@pytest.mark.parametrize("ranks, keys", cases(60))
+def test_sums_equal_the_description(ranks, keys):
+    layout = layout_of(ranks, **keys)
+    workload = training_workload(layout, ByWork())
+    for stage in range(layout.pp):
+        own = Counter(workload.traces[stage * layout.stage_ranks : (stage + 1) * layout.stage_ranks])
+        flops = nbytes = messages = 0
+        sent: Counter = Counter()
+        for trace, ranks_like in own.items():
+            computes = trace.type == NodeType.COMP
+            flops += ranks_like * int(trace.column("num_ops")[computes].sum())
+            nbytes += ranks_like * int(trace.column("tensor_size")[computes].sum())
+            codes, names = trace.group_of()
+            for row in np.flatnonzero(trace.type == NodeType.COMM_COLL):
+                kind = COLLECTIVE_NAMES[int(trace.column("comm_type")[row])]
+                sent[names[codes[row]], kind] += ranks_like * int(trace.column("coll_size")[row])
+            inside = trace.column("comm_dst") // layout.stage_ranks == trace.column("comm_src") // layout.stage_ranks
+            sends = (trace.type == NodeType.COMM_SEND) & inside
+            messages += ranks_like * int(trace.column("comm_size")[sends].sum())
+        wanted_flops, wanted_bytes, wanted = described(layout, stage)
+        count = layout.stage_ranks
+        ring = wanted.pop(("cp", "ring"), 0) * (layout.cp - 1)
+        unequal = layout.routing.kind == "random" and layout.ep > 1
+        exchanged = wanted.pop(("ep", "all_to_all"), 0) if unequal else 0
+        assert flops == wanted_flops * count
+        assert nbytes == wanted_bytes * count
+        assert 0 <= messages - ring * count <= exchanged * count  # what a rank keeps of its rows is not sent
+        assert sent == Counter({key: size * count for key, size in wanted.items()})
+
+
+@pytest.mark.parametrize("ranks, keys", cases(25))
+def test_traces_are_lint_clean_and_run(ranks, keys):
+    workload = whole(training_workload(layout_of(ranks, **keys), ByWork()))
+    assert lint(workload.traces, workload.groups) == []
+    again = whole(training_workload(layout_of(ranks, **keys), ByWork()))
+    assert [trace.digest() for trace in again.traces] == [trace.digest() for trace in workload.traces]
+    if ranks > 1:
+        assert run(workload, fast(ranks)).makespan > 0
+
+
+@pytest.mark.parametrize("schedule, v, p, m, times", BUBBLES)
+def test_simulated_bubbles_equal_their_forms(schedule, v, p, m, times):
+    layout = layout_of(p, model=TINY | {"layers": p * v}, pp=p, vp=v, schedule=schedule, microbatches=m)
+    prices = ByHand({(TIMED, part): time * UNIT // v for part, time in zip("FIW", times, strict=True)})
+    lost = Fraction(run(training_workload(layout, prices), fast(p)).makespan, UNIT) - m * sum(times)
+    wanted = bubble(schedule, p, v, times)
+    if schedule == "zbv" and times == (1, 2, 1):
+        wanted = {(4, 8): 5.5, (4, 64): 5.5, (8, 8): 7, (8, 24): 19.5, (8, 64): 19.5}[p, m]
+    if (schedule, p, m, times) == ("zb_h2", 8, 8, (1, 2, 1)):
+        wanted = 14  # fewer micro-batches than its warm-up holds
+    assert 0 <= lost - wanted < Fraction(1, 10**6)  # every message takes a picosecond
+
+
+def test_tags_and_names_follow_from_the_place():
+    layout = layout_of(4, pp=2, dp=2, microbatches=3)
+    trace = training_workload(layout).trace(2)  # the second stage
+    tags = {}
+    for row in np.flatnonzero(trace.column("comm_tag") != MISSING):
+        tags[trace.names[row]] = int(trace.column("comm_tag")[row])
+    stride = 2 * 1 + 2 + 2
+    assert tags == {f"receive fwd s1 mb{k}": 2 * k * stride + 1 for k in range(3)} | {
+        f"send bwd s0 mb{k}": (2 * k + 1) * stride for k in range(3)
+    }
+    assert set(trace.column("comm_dst")[trace.type == NodeType.COMM_SEND]) == {0}
+    assert "L3.attn.bwd mb2" in trace.names
+    row = trace.names.index("L3.mlp.fwd mb1")
+    assert [int(trace.column(name)[row]) for name in ("layer", "micro_batch", "phase")] == [3, 1, 0]
+
+
+def test_ranks_of_a_class_share_one_trace():
+    layout = layout_of(64, tp=4, pp=4, dp=4, microbatches=4, zero=1)
+    workload = training_workload(layout)
+    assert len(dict.fromkeys(workload.traces)) == 4
+    assert workload.members(workload.group("dp", 17)) == (17, 21, 25, 29)
+    assert workload.shifts[:17] == (*range(16), 0)
+    assert len(dict.fromkeys(training_workload(replace(layout, cp=2, dp=2)).traces)) == 8
+
+
+def test_expert_overlap_with_zero_3_is_refused():
+    model = TINY | {"experts": 4, "topk": 2}
+    layout = layout_of(4, model=model, ep=4, zero=3, microbatches=2, overlap={"ep": True})
+    with pytest.raises(ScenarioError, match="ep does not go with zero 3"):
+        training_workload(layout)

@@ -1,0 +1,68 @@
+"""Training simulated: prices by hand, a network, and the records of a layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from astrasim_py.builders.registry import build, default_algorithm
+from astrasim_py.chakra.workload import Workload
+from astrasim_py.core.records import Records
+from astrasim_py.engine.simulation import simulate
+from astrasim_py.program.selection import AlgorithmTable, Case
+from astrasim_py.system.problem import Job, Problem
+from astrasim_py.topology import shapes
+from astrasim_py.topology.model import Topology
+from astrasim_py.training.layers import Op
+from astrasim_py.training.strategy import Layout, Training
+
+TINY = {"layers": 4, "hidden": 64, "ffn": 256, "heads": 8, "vocab": 512}
+#: One layer's times are those of its `qkv` products.
+TIMED = "qkv"
+
+
+@dataclass(frozen=True)
+class ByHand:
+    """Picoseconds by (name, part) of an operation; all others take none."""
+
+    times: Mapping[tuple[str, str], int]
+
+    def op_ps(self, op: Op) -> int:
+        return self.times.get((op.name, op.part), 0)
+
+
+class ByWork:
+    """A price for everything: FLOPs and bytes at round rates."""
+
+    def op_ps(self, op: Op) -> int:
+        return int(op.flops) // 100 + int(op.nbytes)
+
+
+def layout_of(ranks: int, **keys) -> Layout:
+    """A layout of the keys of `training:`, of a tiny model unless they say which."""
+    return Training.model_validate({"model": TINY, "seq": 64} | keys).layout(ranks)
+
+
+def fast(ranks: int) -> Topology:
+    """A network on which any message takes a picosecond."""
+    return shapes.FullyConnected(npus=ranks, bandwidth=Fraction(10**18), latency=0).build()
+
+
+def run(workload: Workload, topology: Topology, *, engine: str = "compiled", level: str = "summary") -> Records:
+    """Simulate with the default algorithms."""
+    kinds = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+
+    def make(collective: str, ranks: int, root: int):
+        return build(default_algorithm(collective), collective, ranks)
+
+    table = AlgorithmTable({kind: [Case(make=make)] for kind in kinds})
+    job = Job(workload=workload, placement=tuple(range(workload.ranks)), algorithms=table)
+    records = simulate(Problem(topology=topology, jobs=(job,)), engine=engine, level=level)
+    assert records.outcome.status == "done", records.outcome
+    return records
+
+
+def whole(workload: Workload, change: Callable = lambda trace: trace) -> Workload:
+    """The same workload with a trace for each rank."""
+    return Workload(tuple(change(workload.trace(rank)) for rank in range(workload.ranks)), workload.groups)
