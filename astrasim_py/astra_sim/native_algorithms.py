@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from astrasim_py.builders.draft import check_nodes
-from astrasim_py.chakra.schema import MISSING, NodeType
-from astrasim_py.chakra.storage import Csr
-from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.builders.draft import NONE, Draft, check_nodes, previous
+from astrasim_py.chakra.schema import MISSING
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import RotatedTraces, Rotation
+from astrasim_py.program.table import ProgramTraces, numbered
 
 #: Counters of a rank: packets received, and packets that have passed the memory.
 RECEIVED, PASSED = 0, 1
@@ -132,67 +132,28 @@ class Charges:
         return packet_ns
 
 
-_NO_COUNT = (MISSING,) * 3
-_ROW = ("comm_size", "comm_tag", "duration_ps", "counter", "count_of", "count_k", "count_from")
-
-
-class _Program:
-    """The nodes of one rank, or of all ranks where peers are given as offsets."""
-
-    def __init__(self) -> None:
-        self.rows: list[tuple[int, ...]] = []  # type, peer, and the columns of `_ROW`
-        self.deps: list[tuple[int, ...]] = []
-
-    def _add(self, kind, peer, size, tag, duration, after, counter=MISSING, waits=_NO_COUNT) -> int:
-        self.rows.append((int(kind), peer, size, tag, duration, counter, *waits))
-        self.deps.append(tuple(after))
-        return len(self.rows) - 1
-
-    def send(self, peer, size: int, tag: int, after: Sequence[int], *, waits=_NO_COUNT) -> int:
-        return self._add(NodeType.COMM_SEND, peer, size, tag, MISSING, after, waits=waits)
-
-    def recv(self, peer, size: int, tag: int, after: Sequence[int], *, counter=MISSING, waits=_NO_COUNT) -> int:
-        return self._add(NodeType.COMM_RECV, peer, size, tag, MISSING, after, counter, waits)
-
-    def wait(self, ns: int, after: Sequence[int] = (), *, counter=MISSING, waits=_NO_COUNT) -> int:
-        """A packet that passes, or a join that takes no time."""
-        return self._add(NodeType.COMP, 0, MISSING, MISSING, 1000 * ns, after, counter, waits)
-
-    def trace(self, ranks: int) -> ExecutionTrace:
-        """The trace of rank 0 of so many, or of the one rank whose peers are given."""
-        kind, peer, *columns = np.array(self.rows, dtype=np.int64).T
-        peer = peer % ranks
-        named = dict(zip(_ROW, columns, strict=True))
-        if (named["counter"] == MISSING).all():
-            named = {name: named[name] for name in _ROW[:3]}
-        ptr = np.concatenate([[0], np.cumsum([len(each) for each in self.deps])])
-        return ExecutionTrace.from_columns(
-            node_id=np.arange(len(kind), dtype=np.uint64),
-            type=kind.astype(np.int8),
-            data_deps=Csr(ptr, np.array([parent for each in self.deps for parent in each], dtype=np.uint64)),
-            detached=np.where(kind == NodeType.COMM_SEND, 1, MISSING),
-            comm_dst=np.where(kind == NodeType.COMM_SEND, peer, MISSING),
-            comm_src=np.where(kind == NodeType.COMM_RECV, peer, MISSING),
-            **named,
-        )
-
-    def rotated(self, rotation: Rotation) -> RotatedTraces:
-        """Traces of ranks that differ in their peers only."""
-        return RotatedTraces(rotation, self.trace(rotation.ranks))
+def _in_steps(
+    rotation: Rotation, to: ArrayLike, source: ArrayLike, sizes: Sequence[int], packet_ns: Callable[[int, int], int]
+) -> RotatedTraces:
+    """A message to and from a peer in each step, once the packet of the step before has passed; `sizes`: of packets."""
+    step, draft = np.arange(len(sizes) - 1), Draft(1, 0)
+    duration = np.array([1000 * packet_ns(p, size) for p, size in enumerate(sizes)])
+    message = {"tag": step, "comm_size": sizes[:-1]}
+    first = draft.join(duration_ps=duration[:1], order=0)
+    sent = draft.send(peer=to, detached=1, order=3 * step + 1, **message)
+    arrived = draft.recv(peer=source, order=3 * step + 2, **message)
+    passed = draft.join(duration_ps=duration[1:], after=(arrived,), order=3 * step + 3)
+    for waiting in (sent, arrived):
+        draft.depend(waiting, previous(passed, first))
+    return RotatedTraces(rotation, draft.program().traces()[0])
 
 
 def _ring(collective: str, size: int, n: int, direction: int, charges: Charges) -> RotatedTraces:
     steps = {"all_reduce": 2 * (n - 1), "all_to_all": n * (n - 1) // 2}.get(collective, n - 1)
     check_nodes(f"ring {collective} over {n} ranks", 3 * steps, of_rank=True)
     message = size if collective == "all_gather" else size // n
-    packet_ns = charges.by_order(collective, 1, n - 1)
-    made = _Program()
-    passed = made.wait(packet_ns(0, message))
-    for step in range(steps):
-        made.send(direction, message, step, (passed,))
-        arrived = made.recv(-direction, message, step, (passed,))
-        passed = made.wait(packet_ns(step + 1, message), (arrived,))
-    return made.rotated(Rotation((n,)))
+    peers = direction % n, -direction % n
+    return _in_steps(Rotation((n,)), *peers, [message] * (steps + 1), charges.by_order(collective, 1, n - 1))
 
 
 def _direct(
@@ -203,46 +164,42 @@ def _direct(
     message = size if collective == "all_gather" else size // n
     check_nodes(f"direct {collective} over {n} ranks", 3 * halves * (n - 1), of_rank=True)
     packet_ns = charges.by_order(collective, window, window * (n - 1) if local else window)
-    made = _Program()
-    first = made.wait(packet_ns(0, message))
-    opens = None  # passed packets count towards the second half of an all_reduce from here
+    draft, pair = Draft(1, 0), np.arange(halves * (n - 1))
+    half, at = np.divmod(pair, n - 1)
+    late, count = pair >= window, pair - window + 1
 
-    def pair(j: int) -> None:
-        half, at = divmod(j, n - 1)
-        waits, after = (MISSING,) * 3, [first]
-        if j >= window:
-            waits, after = (PASSED, j - window + 1, MISSING), []
-        if half:
-            after.append(opens)
-        offset = direction * (at + 1)
-        made.send(offset, message, half, after, waits=waits)
-        made.recv(-offset, message, half, after, counter=RECEIVED, waits=waits)
+    def after_packet(k: ArrayLike, place: ArrayLike) -> ArrayLike:
+        """The order of nodes that follow the k-th packet."""
+        return k * (2 * len(pair) + 3) + place
 
-    for j in range(min(window, n - 1)):
-        pair(j)
-    for k in range(1, halves * (n - 1) + 1):
-        made.wait(packet_ns(window + k - 1, message), counter=PASSED, waits=(RECEIVED, k, MISSING))
-        if halves == 2 and k == n - 1:
-            # The second half begins with the first packet to pass after the first half has arrived.
-            arrived = made.wait(0, waits=(RECEIVED, n - 1, MISSING))
-            opens = made.wait(0, waits=(PASSED, 1, arrived))
-            for j in range(n - 1, 2 * (n - 1)):
-                pair(j)
-        elif window + k - 1 < n - 1:
-            pair(window + k - 1)
-    return made.rotated(Rotation((n,)))
+    opens = NONE  # packets that have passed count towards the second half of an all_reduce from here
+    first = draft.join(duration_ps=1000 * packet_ns(0, message), order=-1)
+    if halves == 2:
+        # The second half begins with the first packet to pass after the first half has arrived.
+        arrived = {"count_of": RECEIVED, "count_k": n - 1, "order": after_packet(n - 1, 1)}
+        draft.join(duration_ps=0, **arrived)
+        begins = {"count_of": PASSED, "count_k": 1, "count_from": 3 * (n - 1) + 1, "order": after_packet(n - 1, 2)}
+        opens = draft.join(duration_ps=0, **begins)
+    turn = np.where(half > 0, n - 1, np.where(late, count, 0))
+    after = np.where(late, NONE, first), np.where(half > 0, opens, NONE)
+    waits = {"count_of": np.where(late, PASSED, MISSING), "count_k": np.where(late, count, MISSING), "after": after}
+    shared = {"tag": half, "comm_size": message, **waits}
+    draft.send(peer=direction * (at + 1) % n, detached=1, order=after_packet(turn, 3 + 2 * pair), **shared)
+    draft.recv(peer=-direction * (at + 1) % n, counter=RECEIVED, order=after_packet(turn, 4 + 2 * pair), **shared)
+    duration = [1000 * packet_ns(window + p, message) for p in pair.tolist()]
+    counted = {"counter": PASSED, "count_of": RECEIVED, "count_k": pair + 1}
+    draft.join(duration_ps=np.array(duration), order=after_packet(pair + 1, 0), **counted)
+    return RotatedTraces(Rotation((n,)), draft.program().traces()[0])
 
 
 def _halving_doubling(collective: str, size: int, n: int, charges: Charges) -> RotatedTraces:
     levels = n.bit_length() - 1
     gathering = collective == "all_gather"
     distance, message = (n // 2, size) if gathering else (1, size // 2)
-    packet_ns = charges.by_order(collective, 1, levels - 1)
-    made = _Program()
-    passed = made.wait(packet_ns(0, message))
-    for step in range(levels * (2 if collective == "all_reduce" else 1)):
-        made.send(distance, message, step, (passed,))
-        arrived = made.recv(distance, message, step, (passed,))
+    # A reduction is charged for the message that is sent next.
+    distances, sizes = [], [message]
+    for _ in range(levels * (2 if collective == "all_reduce" else 1)):
+        distances.append(distance)
         if gathering:
             distance, message = distance // 2, message * 2
         else:
@@ -250,9 +207,9 @@ def _halving_doubling(collective: str, size: int, n: int, charges: Charges) -> R
             if distance == n and collective == "all_reduce":
                 # Truncated once more before it doubles again: an odd last message comes back a byte smaller.
                 gathering, distance, message = True, n // 2, message * 2
-        # A reduction is charged for the message that is sent next.
-        passed = made.wait(packet_ns(step + 1, message), (arrived,))
-    return made.rotated(Rotation((2,) * levels))
+        sizes.append(message)
+    packet_ns = charges.by_order(collective, 1, levels - 1)
+    return _in_steps(Rotation((2,) * levels), distances, distances, sizes, packet_ns)
 
 
 def _tree_parents(n: int, tree: str) -> list[int]:
@@ -269,30 +226,30 @@ def _tree_parents(n: int, tree: str) -> list[int]:
     return parents
 
 
-def _double_binary_tree(size: int, n: int, tree: str, charges: Charges) -> tuple[ExecutionTrace, ...]:
-    parents = _tree_parents(n, tree)
-    plain, reduced = charges.packet_ns(size), charges.packet_ns(size, reduced=True)
-    families: list[list[int]] = [[] for _ in range(n)]
-    for child, parent in enumerate(parents):
-        if parent >= 0:
-            families[parent].append(child)
-    traces = []
-    for parent, children in zip(parents, families, strict=True):
-        made = _Program()
-        if not children:
-            begin = made.wait(plain)
-            made.send(parent, size, 0, (begin,))
-            made.wait(plain, (made.recv(parent, size, 1, (begin,)),))
-        else:
-            arrived = [made.recv(child, size, 0, ()) for child in children]
-            done = [made.wait(reduced, (each,)) for each in arrived]
-            if parent >= 0:
-                made.send(parent, size, 0, done)
-                done = [made.wait(reduced, (made.recv(parent, size, 1, done),))]
-            for child in children:
-                made.send(child, size, 1, done)
-        traces.append(made.trace(n))
-    return tuple(traces)
+def _double_binary_tree(size: int, n: int, tree: str, charges: Charges) -> ProgramTraces:
+    parent = np.array(_tree_parents(n, tree))
+    below = np.flatnonzero(parent >= 0)
+    above, draft = parent[below], Draft(n, 0)
+    leaves, which = np.setdiff1d(np.arange(n), above), numbered(above, below)
+    plain, reduced = (1000 * charges.packet_ns(size, reduced=each) for each in (False, True))
+    begin, passed, up_of = np.full((3, n), NONE)
+    begin[leaves] = draft.join(leaves, duration_ps=plain, order=0)
+    got = draft.recv(rank=above, peer=below, tag=0, comm_size=size, order=1 + which)
+    done = draft.join(above, duration_ps=reduced, after=(got,), order=3 + which)
+    sides = {"rank": below, "peer": above, "comm_size": size, "after": (begin[below],)}
+    up = draft.send(tag=0, detached=1, order=5, **sides)
+    down = draft.recv(tag=1, order=6, **sides)
+    duration = np.where(begin[below] == NONE, reduced, plain)
+    passed[below] = draft.join(below, duration_ps=duration, after=(down,), order=7)
+    back = {"rank": above, "peer": below, "comm_size": size, "after": (passed[above],)}
+    give = draft.send(tag=1, detached=1, order=8 + which, **back)
+    # The root has one child, which it answers; others pass on what all their children gave.
+    up_of[below] = np.arange(len(below))
+    inner = parent[above] >= 0
+    for waiting in (up, down):
+        draft.depend(waiting[up_of[above[inner]]], done[inner])
+    draft.depend(give[~inner], done[~inner])
+    return ProgramTraces(draft.program())
 
 
 @lru_cache(maxsize=128)

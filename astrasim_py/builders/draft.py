@@ -32,7 +32,8 @@ NONE = -1
 #: Columns that a block may give; absent ones are MISSING.
 _FIELDS = (
     "comm_dst", "comm_src", "comm_tag", "msg_chunk_idx", "msg_chunk_cnt", "comp_op", "src_buf", "src_off", "dst_buf",
-    "dst_off", "channel", "source_line", "duration_ps",
+    "dst_off", "channel", "source_line", "duration_ps", "comm_size", "detached", "counter", "count_of", "count_k",
+    "count_from",
 )  # fmt: skip
 
 #: Most nodes of one rank in an algorithm of a rotation.
@@ -71,12 +72,12 @@ class Draft:
         """The handles that the next m nodes will get, for blocks whose nodes refer to each other."""
         return np.arange(self._size, self._size + m, dtype=np.int64)
 
-    def send(self, *, peer, tag, idx, cnt=1, src: Place | None = None, payload=NONE, **more) -> np.ndarray:
+    def send(self, *, peer, tag, idx=MISSING, cnt=1, src: Place | None = None, payload=NONE, **more) -> np.ndarray:
         """Sends of chunks [idx, idx + cnt) to `peer`, from `src` or from the data of node `payload`."""
         fields = {"comm_dst": peer, "comm_tag": tag, "payload": payload, **_cells("src", src)}
         return self._add(NodeType.COMM_SEND, idx, cnt, fields, **more)
 
-    def recv(self, *, peer, tag, idx, cnt=1, dst: Place | None = None, **more) -> np.ndarray:
+    def recv(self, *, peer, tag, idx=MISSING, cnt=1, dst: Place | None = None, **more) -> np.ndarray:
         """Receives from `peer` into `dst`, or for whoever names them as payload."""
         fields = {"comm_src": peer, "comm_tag": tag, **_cells("dst", dst)}
         return self._add(NodeType.COMM_RECV, idx, cnt, fields, **more)
@@ -90,10 +91,9 @@ class Draft:
         fields = {"comp_op": CompOp.COPY, **_cells("src", src), **_cells("dst", dst)}
         return self._add(NodeType.COMP, idx, cnt, fields, **more)
 
-    def join(self, rank: np.ndarray, **more) -> np.ndarray:
-        """Nodes that do nothing but wait: one dependency set in place of many (give the edges by `depend`)."""
-        order = more.pop("order", None)
-        return self._add(NodeType.COMP, MISSING, MISSING, more, rank=rank, order=order)
+    def join(self, rank: np.ndarray | None = None, **more) -> np.ndarray:
+        """Nodes that only wait, or take `duration_ps`: one dependency set in place of many (edges by `depend`)."""
+        return self._add(NodeType.COMP, MISSING, MISSING, {}, rank=rank, **more)
 
     def depend(self, child: np.ndarray, parent: np.ndarray) -> None:
         self._edges.append(np.array([child, parent], dtype=np.int64))
@@ -116,8 +116,9 @@ class Draft:
         self._size += m
         return handles
 
-    def _add(self, kind, idx, cnt, fields, *, rank=None, order=None, after=()) -> np.ndarray:
-        values = {"type": int(kind), "msg_chunk_idx": idx, "msg_chunk_cnt": cnt, **fields}
+    def _add(self, kind, idx, cnt, fields, *, rank=None, order=None, after=(), **more) -> np.ndarray:
+        cnt = MISSING if idx is MISSING else cnt
+        values = {"type": int(kind), "msg_chunk_idx": idx, "msg_chunk_cnt": cnt, **fields, **more}
         if order is not None:
             values["order"] = order
         if rank is not None:

@@ -115,7 +115,7 @@ class Algorithm:
     def given(self) -> Sequence[ExecutionTrace]:
         """The traces that were given one by one, which may have names; none where a builder makes them."""
         rotated = isinstance(self.traces, RotatedTraces)
-        return () if isinstance(self.traces, ProgramTraces) or (rotated and not self.traces.given) else self.traces
+        return () if isinstance(self.traces, ProgramTraces) or (rotated and self.traces.given is None) else self.traces
 
     @cached_property
     def named(self) -> bool:

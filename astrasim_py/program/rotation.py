@@ -21,8 +21,6 @@ from astrasim_py.core.errors import AlgorithmError
 
 #: Most nodes of an algorithm, all ranks together, whose traces are made.
 MAX_NODES = 2**27
-#: Most nodes, all ranks together, of traces that are cached.
-_KEPT_NODES = 2**17
 #: Nodes of the ranks that are drafted at once, and peers that are compared at once.
 _BLOCK_NODES = 2**20
 _BLOCK_PEERS = 2**18
@@ -76,10 +74,9 @@ class Rotation:
 
 
 class RotatedTraces(Sequence[ExecutionTrace]):
-    """One trace per rank of a rotation, made when asked for; those of large algorithms anew every time. `base`: of rank
-    0. `columns`: ``columns(ranks, names)`` gives those of the columns `names` (of `VARYING`) in which ranks differ,
-    int64[k, n] for the ranks int64[k]; by default the peers. `given`: all traces, where they exist, with names and
-    places of their own."""
+    """One trace per rank of a rotation, made anew whenever asked for. `base`: of rank 0. `columns`: ``columns(ranks,
+    names)`` gives those of the columns `names` (of `VARYING`) in which ranks differ, int64[k, n] for k ranks; by
+    default the peers. `given`: all traces, where they exist, with names and places of their own."""
 
     def __init__(
         self,
@@ -90,7 +87,7 @@ class RotatedTraces(Sequence[ExecutionTrace]):
     ) -> None:
         self.rotation, self.base = rotation, base
         self._columns = columns or partial(peers, rotation, base)
-        self.given, self._kept = given is not None, given
+        self.given = given
 
     def __len__(self) -> int:
         return self.rotation.ranks
@@ -113,8 +110,8 @@ class RotatedTraces(Sequence[ExecutionTrace]):
 
     def some(self, ranks: Sequence[int] | np.ndarray) -> list[ExecutionTrace]:
         ranks = np.asarray(ranks, dtype=np.int64)
-        if self._kept is not None:
-            return [self._kept[rank] for rank in ranks.tolist()]
+        if self.given is not None:
+            return [self.given[rank] for rank in ranks.tolist()]
         found = self._columns(ranks, VARYING)
         return [
             self.base if not rank else self.base.with_columns({name: column[i] for name, column in found.items()})
@@ -125,17 +122,10 @@ class RotatedTraces(Sequence[ExecutionTrace]):
         rank = range(len(self))[index]
         if isinstance(index, slice):
             return tuple(self._through(rank))
-        if rank and self.nodes <= _KEPT_NODES:
-            return self._all()[rank]
         return self.some([rank])[0]
 
     def __iter__(self) -> Iterator[ExecutionTrace]:
-        return iter(self._all()) if self.nodes <= _KEPT_NODES else self._through(range(len(self)))
-
-    def _all(self) -> Sequence[ExecutionTrace]:
-        if self._kept is None:
-            self._kept = tuple(self._through(range(len(self))))
-        return self._kept
+        return self._through(range(len(self)))
 
     def check_size(self, ranks: int) -> None:
         """Refuse to write out so many ranks where they would not fit in memory."""
@@ -153,7 +143,7 @@ class RotatedTraces(Sequence[ExecutionTrace]):
             yield from self.some(ranks[start : start + block])
 
     def __reduce__(self):
-        return type(self), (self.rotation, self.base, self._columns, self._kept if self.given else None)
+        return type(self), (self.rotation, self.base, self._columns, self.given)
 
     def __repr__(self) -> str:
         return f"RotatedTraces({len(self)} ranks of {len(self.base)} nodes)"

@@ -382,10 +382,12 @@ class Plan:
         return self.workload[rank] if index < 0 else self.calls[index].programs[self.position(rank, index)]
 
     def trace(self, rank: int, index: int) -> ExecutionTrace:
-        """Trace of a rank in a call (-1: its workload), which has names and a file."""
-        job = self.problem.jobs[self.job_of[rank]]
-        traces = job.workload.traces if index < 0 else self.calls[index].algorithm.traces
-        return traces[self.position(rank, index)]
+        """Trace of a rank in a call (-1: its workload), for names and files; in a built rotation rank 0's."""
+        if index < 0:
+            return self.problem.jobs[self.job_of[rank]].workload.traces[self.position(rank, index)]
+        algorithm = self.calls[index].algorithm
+        own = algorithm.rotation is None or algorithm.given
+        return algorithm.traces[self.position(rank, index) if own else 0]
 
 
 class _Computed(dict):

@@ -42,20 +42,17 @@ _KIND[[NodeType.COMM_COLL, NodeType.MEM_LOAD, NodeType.MEM_STORE]] = COLLECTIVE,
 _COUNTING = ("counter", "count_of", "count_k", "count_from", "detached")
 
 
-class _Checks:
+def _refusal(error: type[AstraError], table: Program, place: Callable[[int], str]) -> Callable[..., None]:
     """Checks of nodes of a table; `place` names a rank of it that has no file."""
 
-    def __init__(self, error: type[AstraError], table: Program, place: Callable[[int], str]) -> None:
-        self.error, self.table, self.place = error, table, place
-
-    def refuse(
-        self, rows: np.ndarray, bad: np.ndarray, problem: str, remedy: str = "", values: np.ndarray | None = None
-    ) -> None:
+    def refuse(rows: np.ndarray, bad: np.ndarray, problem: str, remedy: str = "", values: np.ndarray | None = None):
         """Raise where any of some rows is bad; ``{}`` in the problem is the value of the first one."""
         if bad.any():
             i = int(np.argmax(bad))
             row, text = int(rows[i]), problem if values is None else problem.format(int(values[i]))
-            raise self.error(node_place(self.table, row, self.place(int(self.table.rank[row]))), text, remedy)
+            raise error(node_place(table, row, place(int(table.rank[row]))), text, remedy)
+
+    return refuse
 
 
 class RankPrograms:
@@ -119,13 +116,13 @@ class RankPrograms:
     def _of_rank(self, job: Job, rank: int, instance: np.ndarray) -> RankProgram:
         table = self._of_trace(job.workload.traces[rank], job.dependencies or self.semantics.dependencies)
         self.skeletons(table)
-        kind, checks = _KIND[table.type.astype(np.uint8)], _Checks(TraceError, table, lambda _: f"rank {rank}")
+        kind, refuse = _KIND[table.type.astype(np.uint8)], _refusal(TraceError, table, lambda _: f"rank {rank}")
         detached, what = table.column("detached") > 0, "is detached, and not part of an algorithm"
-        checks.refuse(np.arange(len(table)), detached, what, "let nodes depend on it or not")
+        refuse(np.arange(len(table)), detached, what, "let nodes depend on it or not")
         speed = Fraction(job.compute_speed.get(rank, 1))
         duration = durations.workload_ps(table, self.problem.compute, self.semantics, speed)
         duration += durations.memory_ps(table, self.problem.memory, self.semantics)
-        nbytes, peer, tag = _workload_messages(table, rank, job.ranks, checks.refuse)
+        nbytes, peer, tag = _workload_messages(table, rank, job.ranks, refuse)
         stated = table.column("slot_kind")
         slot = np.array([COMPUTE_SLOT, COMM_SLOT, NO_SLOT, COMM_SLOT, COMM_SLOT, NO_SLOT], dtype=np.int8)[kind]
         slot[(kind == COMPUTE) & (table.column("is_cpu_op") > 0)] = CPU_SLOT
@@ -172,16 +169,16 @@ class RankPrograms:
         self, algorithm: Algorithm, table: Program, size: int, speeds: tuple[Fraction, ...], planned: bool
     ) -> tuple[RankProgram, ...]:
         """Programs of the ranks of a table, which are the first ones of the algorithm."""
-        checks = _Checks(AlgorithmError, table, lambda rank: f"{algorithm.name} rank {rank}")
+        refuse = _refusal(AlgorithmError, table, lambda rank: f"{algorithm.name} rank {rank}")
         every = np.arange(len(table))
         kind = _KIND[table.type.astype(np.uint8)]
         for foreign in (COLLECTIVE, MEMORY, INSTANT):
             what = f"a {KIND_NAMES[foreign]} node cannot be part of an algorithm"
-            checks.refuse(every, kind == foreign, what, "use send, receive and compute nodes only")
+            refuse(every, kind == foreign, what, "use send, receive and compute nodes only")
         verbatim = self._verbatim(table, planned)
         nbytes = algorithm.bytes_of(table, size, verbatim=verbatim)
-        duration = self._algorithm_durations(table, nbytes, speeds, checks)
-        peer = _algorithm_peers(algorithm, table, checks.refuse)
+        duration = self._algorithm_durations(table, nbytes, speeds, refuse)
+        peer = _algorithm_peers(algorithm, table, refuse)
         tag = table.column("comm_tag")
         tag = np.where(tag == MISSING, 0, tag)
         slot, instance = np.full(len(table), NO_SLOT, dtype=np.int8), np.full(len(table), -1, dtype=np.int32)
@@ -195,7 +192,7 @@ class RankPrograms:
             raise AlgorithmError(algorithm.source or algorithm.name, error.problem) from None
 
     def _algorithm_durations(
-        self, table: Program, nbytes: np.ndarray, speeds: tuple[Fraction, ...], checks: _Checks
+        self, table: Program, nbytes: np.ndarray, speeds: tuple[Fraction, ...], refuse: Callable[..., None]
     ) -> np.ndarray:
         is_compute = table.type == NodeType.COMP
         duration = np.where(is_compute, durations.recorded_ps(table, self.semantics), 0)
@@ -203,7 +200,7 @@ class RankPrograms:
         if self.semantics.gamma and reducing.any():
             duration[reducing] += durations.reduction_ps(nbytes[reducing], self.semantics.gamma)
             what = "its recorded duration and its reduction take longer than 2^63 - 1 ps (106 days)"
-            checks.refuse(np.arange(len(table)), duration < 0, what, "check the unit of its duration")
+            refuse(np.arange(len(table)), duration < 0, what, "check the unit of its duration")
         return durations.scale_by_speed(duration, speeds, table)
 
 
@@ -268,7 +265,7 @@ def _counters(table: Program, rows: np.ndarray, kind: np.ndarray, parents: np.nd
     is_detached, waits = detached > 0, of != MISSING
     leads = np.zeros(len(rows), dtype=bool)
     leads[parents] = True
-    refuse = partial(_Checks(AlgorithmError, table, lambda _: "trace").refuse, rows)
+    refuse = partial(_refusal(AlgorithmError, table, lambda _: "trace"), rows)
     for column, name in ((counts, "counter"), (of, "count_of")):
         refuse((column != MISSING) & (column < 0), f"has a negative {name}", "number counters from 0")
         refuse(column >= 2**20, f"has a {name} of 2^20 or more", "number counters from 0")

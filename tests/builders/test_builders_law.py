@@ -284,5 +284,5 @@ def test_any_algorithm_may_serve_a_dimension(collective, dims, names, pieces):
 
 def test_a_column_that_drafts_do_not_have_is_refused():
     draft = Draft(1, 1)
-    with pytest.raises(AlgorithmError, match="a draft has no column comm_size"):
-        draft.extend(1, {"type": NodeType.COMP, "comm_size": 8})
+    with pytest.raises(AlgorithmError, match="a draft has no column num_ops"):
+        draft.extend(1, {"type": NodeType.COMP, "num_ops": 8})
