@@ -114,8 +114,7 @@ class Algorithm:
     @property
     def given(self) -> Sequence[ExecutionTrace]:
         """The traces that were given one by one, which may have names; none where a builder makes them."""
-        rotated = isinstance(self.traces, RotatedTraces)
-        return () if isinstance(self.traces, ProgramTraces) or (rotated and self.traces.given is None) else self.traces
+        return getattr(self.traces, "given", self.traces)
 
     @cached_property
     def named(self) -> bool:

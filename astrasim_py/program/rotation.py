@@ -83,7 +83,7 @@ class RotatedTraces(Sequence[ExecutionTrace]):
         rotation: Rotation,
         base: ExecutionTrace,
         columns: Columns | None = None,
-        given: Sequence[ExecutionTrace] | None = None,
+        given: Sequence[ExecutionTrace] = (),
     ) -> None:
         self.rotation, self.base = rotation, base
         self._columns = columns or partial(peers, rotation, base)
@@ -110,7 +110,7 @@ class RotatedTraces(Sequence[ExecutionTrace]):
 
     def some(self, ranks: Sequence[int] | np.ndarray) -> list[ExecutionTrace]:
         ranks = np.asarray(ranks, dtype=np.int64)
-        if self.given is not None:
+        if self.given:
             return [self.given[rank] for rank in ranks.tolist()]
         found = self._columns(ranks, VARYING)
         return [
@@ -142,19 +142,11 @@ class RotatedTraces(Sequence[ExecutionTrace]):
         for start in range(0, len(ranks), block):
             yield from self.some(ranks[start : start + block])
 
-    def __reduce__(self):
-        return type(self), (self.rotation, self.base, self._columns, self.given)
-
-    def __repr__(self) -> str:
-        return f"RotatedTraces({len(self)} ranks of {len(self.base)} nodes)"
-
-    def rows(self, base: ExecutionTrace, origin: np.ndarray) -> RotatedTraces:
-        """Traces whose row i is row ``origin[i]`` of these, or does not vary where that is negative."""
-        return RotatedTraces(self.rotation, base, partial(_picked, self._columns, origin))
-
-    def on(self, base: ExecutionTrace) -> RotatedTraces:
-        """The same traces with the columns that all ranks share taken from `base`."""
-        return RotatedTraces(self.rotation, base, self._columns)
+    def on(self, base: ExecutionTrace, origin: np.ndarray | None = None) -> RotatedTraces:
+        """The same traces with the columns that all ranks share taken from `base`, whose row i is row ``origin[i]`` of
+        these, by default i, or does not vary where that is negative."""
+        columns = self._columns if origin is None else partial(_picked, self._columns, origin)
+        return RotatedTraces(self.rotation, base, columns)
 
 
 def peers(rotation: Rotation, base: ExecutionTrace, ranks: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:

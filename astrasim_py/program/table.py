@@ -235,6 +235,8 @@ def file_of(nodes: ExecutionTrace | Program, row: int) -> str:
 class ProgramTraces(Sequence[ExecutionTrace]):
     """Traces of a program, made when they are asked for first."""
 
+    given = ()
+
     def __init__(self, program: Program) -> None:
         self.program = program
 

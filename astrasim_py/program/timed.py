@@ -23,7 +23,7 @@ def with_endpoint_delay(algorithm: Algorithm, delay_ps: int) -> Algorithm:
     if isinstance(algorithm.traces, RotatedTraces):
         trace, order = _delayed(algorithm.traces.base, delay_ps)
         origin = np.where(order < len(algorithm.traces.base), order, -1)
-        return replace(algorithm, traces=algorithm.traces.rows(trace, origin))
+        return replace(algorithm, traces=algorithm.traces.on(trace, origin))
     made = {trace: _delayed(trace, delay_ps)[0] for trace in dict.fromkeys(algorithm.traces)}
     return replace(algorithm, traces=tuple(made[trace] for trace in algorithm.traces))
 

@@ -105,13 +105,9 @@ class RotatedPrograms(Sequence[RankProgram]):
             self._made[position] = replace(
                 self.base,
                 peer=rotate(self.rotation, self.base.peer, position).astype(np.int32),
-                nbytes=self.nbytes_of(position),
+                nbytes=self.nbytes_matrix([position])[0],
             )
         return self._made[position]
-
-    def nbytes_of(self, position: int) -> np.ndarray:
-        """int64[n]: bytes of the nodes of one member."""
-        return self.base.nbytes if self.uniform_bytes else self.nbytes_matrix([position])[0]
 
     def nbytes_matrix(self, positions: Sequence[int] | np.ndarray) -> np.ndarray:
         """int64[k, n]: bytes of the nodes of several members."""

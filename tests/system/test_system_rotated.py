@@ -72,10 +72,10 @@ def test_a_rotated_slice_says_what_its_programs_say(case, size):
         for column in ("peer", "tag", "duration", "node_id", "rows", "slot", "instance"):
             assert np.array_equal(getattr(ours, column), getattr(theirs, column)), column
         assert np.array_equal(ours.nbytes[message], theirs.nbytes[message])
-        assert np.array_equal(part.programs.nbytes_of(position), matrix[position])
+        assert np.array_equal(part.programs[position].nbytes, matrix[position])
         assert np.array_equal(matrix[position][message], theirs.nbytes[message])
         if part.uniform_bytes:
-            assert np.array_equal(part.programs.nbytes_of(position), part.base.nbytes)
+            assert np.array_equal(part.programs[position].nbytes, part.base.nbytes)
     sent = {int(b) for program in plain.programs for b in program.nbytes[kind == SEND]}
     assert sent <= set(plan.sizes)
     assert plan.messages == other.messages

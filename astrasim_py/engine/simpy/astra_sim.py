@@ -38,8 +38,8 @@ class ScheduledCutThrough(Scheduled, CutThrough):
         message.tail = self.env.now
         for link in message.hops():
             place, request = next(self.simulation.places), link.request(message)
-            if self.injected and message.at == 0 and not message.left:
-                message.leaves = self.simulation.number()
+            if self.injected and message.at == 0 and not message.send_done:
+                message.send_event = self.simulation.number()
             yield request
             message.number = self.env.now << 40 | place
             message.tail = self.occupy(request)
@@ -67,9 +67,9 @@ class ScheduledStoreAndForward(Scheduled, StoreAndForward):
         arrives = At(self.env, arrival - now, self.simulation.number_of_event())
         frees = At(self.env, free - now, self.simulation.number_of_event())
         frees.callbacks.append(lambda _: link.release(request))
-        if self.injected and not message.left:
-            message.leaves = self.simulation.number()
-            self.leave(message, end - now)
+        if self.injected and not message.send_done:
+            message.send_event = self.simulation.number()
+            self.complete_send(message, end - now)
         return arrives
 
     def count_waiting(self):
@@ -83,7 +83,7 @@ class Ask(Message):
     """The control message of the rendezvous: by it a receive, its `node`, asks for its own message."""
 
     #: It completes no node.
-    left = True
+    send_done = True
 
     def arrive(self):
         self.graph.npu.simulation.asks[self.mailbox].put(self)

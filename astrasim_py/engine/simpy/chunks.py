@@ -19,7 +19,7 @@ class RankChunk:
     """A chunk of the collective `node` on one rank: `place` numbers the phase that it is in or waits for."""
 
     def __init__(self, node: int, planned: Chunk) -> None:
-        self.node, self.planned, self.place, self.arrival = node, planned, 0, 0
+        self.node, self.planned, self.place, self.number = node, planned, 0, 0
 
     @property
     def phase(self) -> Phase:
@@ -55,7 +55,7 @@ class Queue:
         if chunk.turn is not None and chunk.turn != self.turns[0]:
             self.early[chunk.turn] = chunk
         else:
-            heappush(self.line, (-chunk.planned.priority, -chunk.phase.priority, chunk.arrival, chunk))
+            heappush(self.line, (-chunk.planned.priority, -chunk.phase.priority, chunk.number, chunk))
 
     def starting(self, row: int) -> Iterator[tuple[RankChunk, int]]:
         """Chunks that start now, as many as can run, each with the row of the node that lets them begin."""
@@ -92,7 +92,7 @@ class ChunkingNpu(Npu):
         chunks = [RankChunk(node, chunk) for chunk in instance.chunks if chunk.phases]
         self.chunks_left[node] = len(chunks)
         for chunk in chunks:
-            chunk.arrival = next(self.arrivals)
+            chunk.number = next(self.arrivals)
             self.queues[chunk.phase.queue].join(chunk)
         self.splice_chunks([each for queue in self.queues for each in queue.starting(graph.row + node)])
         if not chunks:
@@ -105,7 +105,7 @@ class ChunkingNpu(Npu):
         self.starting.extend(starting)
         while idle and self.starting:
             chunk, row = self.starting[0]
-            parent, order = self.graphs[-1].row + chunk.node, 2**30 + chunk.arrival if by_arrival else None
+            parent, order = self.graphs[-1].row + chunk.node, 2**30 + chunk.number if by_arrival else None
             self.splice(chunk.call(self.rank), parent, row, partial(self.end_phase, chunk), order)
             self.starting.popleft()
 
@@ -115,7 +115,7 @@ class ChunkingNpu(Npu):
         queue.running.remove(chunk)
         starting = list(queue.starting(row))
         if chunk.place + 1 < len(chunk.planned.phases):
-            chunk.place, chunk.arrival = chunk.place + 1, next(self.arrivals)
+            chunk.place, chunk.number = chunk.place + 1, next(self.arrivals)
             queue = self.queues[chunk.phase.queue]
             queue.join(chunk)
             starting += queue.starting(row)

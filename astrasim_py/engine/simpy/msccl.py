@@ -135,7 +135,7 @@ class PacedNetwork(Network):
 
     def send(self, message):
         graph, wait = message.graph, 0
-        if isinstance(graph, ConnectedGraph) and not message.left:
+        if isinstance(graph, ConnectedGraph) and not message.send_done:
             message.extra_latency = graph.call.planned.connections.latency_ps
             if self.rate is not None:
                 now, entered, connection = self.env.now, graph.connections.entered, graph.connection[message.node]

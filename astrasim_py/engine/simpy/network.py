@@ -49,7 +49,7 @@ class Link(simpy.Resource):
         self.bandwidth = topology.bandwidths[topology.bandwidth_class[index]]
         self.rounding = simulation.plan.problem.semantics.rounding
         self.free = self.bytes = self.messages = self.busy = self.queued = self.max_queue = 0
-        self.transfer, self.arrival = cache(self.transfer), cache(self.arrival)
+        self.transfer, self.crossing = cache(self.transfer), cache(self.crossing)
         self._starts: deque[int] = deque()
 
     def request(self, message: Message) -> LinkRequest:
@@ -60,7 +60,7 @@ class Link(simpy.Resource):
         """Time (ps) that so many bytes take to enter the link."""
         return message_ps(nbytes, self.bandwidth, self.rounding)
 
-    def arrival(self, nbytes: int) -> int:
+    def crossing(self, nbytes: int) -> int:
         """Time (ps) from the start of a message to its last byte at the other end."""
         return message_ps(nbytes, self.bandwidth, self.rounding, self.latency)
 
@@ -149,8 +149,8 @@ class Message:
     """
 
     at = tail = extra_latency = 0
-    #: Whether its send is done, or will be by the event of number `leaves`.
-    left, leaves = False, 0
+    #: Whether its send is done, or will be by the event of number `send_event`.
+    send_done, send_event = False, 0
 
     def __init__(self, graph, node: int, nbytes: int, mailbox: Mailbox, since: int) -> None:
         simulation, receiver = graph.npu.simulation, graph.call.members[graph.program.peer[node]]
@@ -190,21 +190,21 @@ class Network:
 
     def send(self, message: Message) -> None:
         """Put a message on its way, as a process."""
-        if self.injected and not message.left:
-            message.leaves = self.simulation.number()
+        if self.injected and not message.send_done:
+            message.send_event = self.simulation.number()
         self.env.process(self.deliver(message))
 
-    def leave(self, message: Message, delay: int) -> None:
+    def complete_send(self, message: Message, delay: int) -> None:
         """The last byte of a message is in the network `delay` ps from now: ``send_completes: injected``."""
-        if self.injected and not message.left:
-            message.left = True
-            At(self.env, delay, message.leaves).callbacks.append(lambda _: message.graph.complete(message.node))
+        if self.injected and not message.send_done:
+            message.send_done = True
+            At(self.env, delay, message.send_event).callbacks.append(lambda _: message.graph.complete(message.node))
 
     def deliver(self, message: Message) -> Iterator[simpy.Event]:
         """Carry a message to its receiver."""
         yield from self.carry(message)
         self.simulation.recorder.note(message.row, "delivered", self.env.now)
-        if not message.left:
+        if not message.send_done:
             message.graph.complete(message.node)
         message.arrive()
 
@@ -226,7 +226,7 @@ class LinkByLink(Network):
         free = arrival if self.holds_latency else end
         request.count(now, free)
         self.env.timeout(free - now).callbacks.append(lambda _: link.release(request))
-        self.leave(message, end - now)
+        self.complete_send(message, end - now)
         return arrival
 
     def count_waiting(self):
@@ -241,7 +241,7 @@ class StoreAndForward(LinkByLink):
     """A message is received whole before it moves on."""
 
     def times(self, message, link, start):
-        return start + link.transfer(message.bytes), start + link.arrival(message.bytes) + message.extra_latency
+        return start + link.transfer(message.bytes), start + link.crossing(message.bytes) + message.extra_latency
 
     def carry(self, message):
         for link in message.hops():
@@ -283,7 +283,7 @@ class Analytical(Network):
             link.count_use(now, now, now + link.transfer(message.bytes), message.bytes)
         self.simulation.recorder.note(message.row, "start", now)
         (rate, latency, hops), rounding = self.path(message), message.route[0].rounding
-        self.leave(message, message_ps(message.bytes, rate, rounding))
+        self.complete_send(message, message_ps(message.bytes, rate, rounding))
         yield self.after(message, message_ps(message.bytes, rate, rounding, latency, hops))
 
 

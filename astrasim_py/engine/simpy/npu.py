@@ -235,7 +235,7 @@ class Npu:
 
         def done(last_row: int) -> None:
             self.graphs.pop(index, None)
-            self.simulation.leave(index)
+            self.simulation.end_call(index)
             then(last_row)
 
         graph = self.simulation.graph(self, index, call, done)

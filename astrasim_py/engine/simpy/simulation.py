@@ -89,7 +89,7 @@ class Simulation:
             self.open_calls[index] = OpenCall(planned, shared or Communicator(self.env))
         return self.open_calls[index]
 
-    def leave(self, index: int) -> None:
+    def end_call(self, index: int) -> None:
         """A member is done with a call."""
         self.open_calls[index].left -= 1
         if not self.open_calls[index].left:
