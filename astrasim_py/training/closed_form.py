@@ -19,19 +19,23 @@ from astrasim_py.training.strategy import Layout, Numbers
 
 #: Seconds: a float, or an array of one value per configuration.
 Seconds = float | np.ndarray
-#: Keys of a layout that the operations and collectives of a layer depend on.
+#: Keys of a layout that the operations and collectives of a layer depend on; and those that gradients, optimizer and
+#: layers of a stage depend on.
 _LAYER_KEYS = ("seq", "mbs", "tp", "cp", "ep", "etp", "sp", "recompute", "recompute_part")
+_STATE_KEYS = ("ranks", "tp", "pp", "cp", "dp", "ep", "etp", "vp", "zero", "zero_group")
 
 
 class Pass(NamedTuple):
-    """One pass over a layer, in seconds: matrix products at scale 1, attention, the rest, the host at scale 1.
+    """One pass over a layer, in seconds: matrix products at scale 1, attention, memory traffic, the host at scale 1.
 
-    `tp`, `ep`: what overlap leaves of the communication; `ring`: one step of context parallelism.
+    `operations`: how many there are; `tp`, `ep`: what overlap leaves of the communication; `ring`: one step of context
+    parallelism.
     """
 
     gemm: Seconds = 0.0
     attention: Seconds = 0.0
-    other: Seconds = 0.0
+    moved: Seconds = 0.0
+    operations: Numbers = 0
     host: Seconds = 0.0
     tp: Transfer = Transfer()
     ep: Transfer = Transfer()
@@ -79,6 +83,8 @@ class Terms:
     steady: Transfer
     gradients: Gradients
     optimizer: Seconds
+    slower: Seconds
+    wait: Seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,23 +114,12 @@ class Step:
 
 def terms(layout: Layout, prices: Prices) -> Terms:
     """Terms of a layout, whose numbers may be arrays; `prices` give times of operations and transfers."""
-    one, where = _distinct(layout)
-    kinds = {
-        "dense": _layer(one, "dense", prices),
-        "moe": _layer(one, "moe", prices) if layout.model.experts else Passes(),
-        "embedding": _passes(one, layers.embedding(one), (), prices, 0.0),
-        "logits": _logits(one, prices),
-    }
-    if where is not None:
-        kinds = _mapped(lambda value: value[where] if isinstance(value, np.ndarray) else value, kinds)
-    p, last = layout.pp, layout.last_stage
-    dense_layers = layout.model.layers - layout.model.moe_layers
-    means = (dense_layers / p, layout.model.moe_layers / p)
+    kinds = _once(layout, _LAYER_KEYS, lambda one: _kinds(one, prices))
+    states = _once(layout, _STATE_KEYS, lambda one: _states(one, prices))
+    p = layout.pp
     sent = layers.boundary(layout) * (1 if prices.constants.scatter else layout.tp)
     boundary = prices.message(sent, layout.ranks > prices.system.node) * (np.asarray(p) > 1)
     exposed = prices.constants.pp_exposed if layout.overlap.pp else (p - 1) / p
-    places = (0, np.minimum(1, p - 1), p - 1)
-    optimizers = [prices.op_seconds(layers.optimizer(layout, stage)) for stage in (0, last)]
     return Terms(
         microbatches=layout.microbatches,
         stages=p,
@@ -132,14 +127,39 @@ def terms(layout: Layout, prices: Prices) -> Terms:
         context=layout.cp,
         schedule=SCHEDULES.index(layout.schedule),
         hidden_dp=layout.overlap.dp,
-        counts=(*(layout.stage_layers(stage) for stage in places), means),
-        edges=tuple(((stage == 0) * 1, (stage == last) * 1) for stage in places),
         boundary=boundary,
         steady=boundary * exposed,
-        gradients=_gradients(layout, prices),
-        optimizer=np.maximum(*optimizers),
+        slower=prices.slower,
+        wait=prices.wait,
         **kinds,
+        **states,
     )
+
+
+def _kinds(layout: Layout, prices: Prices) -> dict[str, Passes]:
+    """Passes of the kinds of layers, and of what only the first and the last stage have."""
+    dense = layout.model.moe_layers < layout.model.layers
+    return {
+        "dense": _layer(layout, "dense", prices) if dense else Passes(),
+        "moe": _layer(layout, "moe", prices) if layout.model.experts else Passes(),
+        "embedding": _passes(layout, layers.embedding(layout), (), prices, 0.0),
+        "logits": _logits(layout, prices),
+    }
+
+
+def _states(layout: Layout, prices: Prices) -> dict:
+    """Layers of stages, gradients, and the optimizer."""
+    p, last = layout.pp, layout.last_stage
+    places = (0, np.minimum(1, p - 1), p - 1)
+    dense_layers = layout.model.layers - layout.model.moe_layers
+    means = (dense_layers / p, layout.model.moe_layers / p)
+    optimizers = [prices.parts(layers.optimizer(layout, stage))[1] for stage in (0, last)]
+    return {
+        "counts": (*(layout.stage_layers(stage) for stage in places), means),
+        "edges": tuple((np.equal(stage, 0) * 1, np.equal(stage, last) * 1) for stage in places),
+        "gradients": _gradients(layout, prices),
+        "optimizer": np.maximum(*optimizers),
+    }
 
 
 def stacked(rows: Sequence[Terms]) -> Terms:
@@ -157,7 +177,7 @@ def step(found: Terms, constants: Constants) -> Step:
     """The step time of terms, with constants of which `host`, `gemm`, `nic` and `interference` are read."""
     own = constants
     kinds = {
-        name: [_spent(one, found.context, own) for one in getattr(found, name)[:2]]
+        name: [_spent(one, found, own) for one in getattr(found, name)[:2]]
         for name in ("dense", "moe", "embedding", "logits")
     }
     whole = {name: [sum(spent) for spent in both] for name, both in kinds.items()}
@@ -199,15 +219,14 @@ def step(found: Terms, constants: Constants) -> Step:
             found, own, *(on_stage({n: w[d] for n, w in whole.items()}, counts, *ends) for d in (0, 1))
         ),
         bubble=_bubble(found, mean[0], mean[1] - weights, weights),
-        optimizer=found.optimizer,
+        optimizer=found.optimizer * found.slower + found.wait,
     )
 
 
-def _spent(one: Pass, context, own: Constants) -> tuple[Seconds, ...]:
+def _spent(one: Pass, found: Terms, own: Constants) -> tuple[Seconds, ...]:
     """Seconds of a pass: computation, waiting for the host, exposed TP, CP and EP communication."""
-    busy = own.gemm * one.gemm + one.attention + one.other
-    steps = context - 1
-    cp = steps * np.maximum(one.ring.seconds(own.nic) - one.attention / context, 0.0)
+    busy = own.gemm * one.gemm + one.attention + one.moved * found.slower + one.operations * found.wait
+    cp = (found.context - 1) * np.maximum(one.ring.seconds(own.nic) - one.attention / found.context, 0.0)
     return busy, np.maximum(own.host * one.host - busy, 0.0), one.tp.seconds(own.nic), cp, one.ep.seconds(own.nic)
 
 
@@ -253,51 +272,57 @@ def _passes(layout: Layout, forward: Sequence, backward: Sequence, prices: Price
         "ep": 1 - prices.constants.ep_hidden * layout.overlap.ep,
     }
     uneven = 1.0 if prices.constants.even_cp else 2 - 1 / layout.cp
+    transfers = prices.transfers(layout)
     for item in (*forward, *backward):
         into = sums["forward" if item.part == "F" else "backward"]
         if isinstance(item, Op):
-            key = {"gemm": "gemm", "attention": "attention"}.get(item.kind, "other")
-            value = prices.unscaled(item) * (uneven if item.kind == "attention" else 1.0)
-            weights = weights + value if item.part == "W" and item.kind == "gemm" else weights
+            busy, moved = prices.parts(item)
+            _add(into, "moved", moved)
+            _add(into, "operations", np.sign(item.nbytes))
+            if item.kind != "elementwise":
+                _add(into, item.kind, busy * uneven if item.kind == "attention" else busy)
+            weights = weights + busy if item.part == "W" and item.kind == "gemm" else weights
         else:
             key = {"cp": "ring", "etp": "ep"}.get(item.group, item.group)
-            value = prices.transfer(layout, item) * ones.get(key, 1.0)
-        into[key] = into[key] + value if key in into else value
+            _add(into, key, transfers(item) * ones.get(key, 1.0))
     again = layers.recomputed(layout)
     return Passes(Pass(host=host, **sums["forward"]), Pass(host=(2 + again) * host, **sums["backward"]), weights)
 
 
+def _add(sums: dict, key: str, value) -> None:
+    sums[key] = sums[key] + value if key in sums else value
+
+
 def _gradients(layout: Layout, prices: Prices) -> Gradients:
     """Those of the first or last stage, whichever are more."""
-    model, last = layout.model, layout.last_stage
+    last = layout.last_stage
     places = {"F": "gather", "W": "reduce"}
     each = {"F": "each_forward", "I": "each_backward", "W": "each_backward"}
-    stages = []
+    transfers, stages = prices.transfers(layout), []
     for stage, edge in ((0, "embedding"), (last, "logits")):
         dense, moe = layout.stage_layers(stage)
         total: dict[str, Transfer] = {}
         for kind, count in (("dense", dense), ("moe", moe), (edge, 1)):
-            if kind == "moe" and not model.experts:
-                continue
-            for comm in layers.gradient_comms(layout, kind):
+            for comm in layers.gradient_comms(layout, kind) if np.any(count) else ():
                 name = (places if comm.when == "iteration" else each)[comm.part]
-                total[name] = total.get(name, Transfer()) + prices.transfer(layout, comm) * count
+                _add(total, name, transfers(comm) * count)
         stages.append(Gradients(**total))
     return _mapped(np.maximum, *stages)
 
 
-def _distinct(layout: Layout) -> tuple[Layout, np.ndarray | None]:
-    """The layout with each combination of `_LAYER_KEYS` once, and the place of every configuration in it."""
-    keys = {name: value for name in _LAYER_KEYS if isinstance(value := getattr(layout, name), np.ndarray)}
+def _once(layout: Layout, names: Sequence[str], function):
+    """`function` of the layout, evaluated once for each combination of the keys that it depends on."""
+    keys = {name: value for name in names if isinstance(value := getattr(layout, name), np.ndarray)}
     if not keys:
-        return layout, None
+        return function(layout)
     mixed = np.zeros(1, dtype=np.uint64)
     for place, value in enumerate(keys.values()):
         mixed = (mixed ^ value.astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15 + 2 * place)
     _, first, where = np.unique(mixed, return_index=True, return_inverse=True)
     if any((value[first][where] != value).any() for value in keys.values()):  # two combinations of one hash
-        return layout, None
-    return replace(layout, **{name: value[first] for name, value in keys.items()}), where
+        return function(layout)
+    found = function(replace(layout, **{name: value[first] for name, value in keys.items()}))
+    return _mapped(lambda value: value[where] if isinstance(value, np.ndarray) and value.ndim else value, found)
 
 
 def _mapped(function, *trees):

@@ -4,7 +4,9 @@ Sources of the constants: vendors' peaks; the rest is fitted to published traini
 cause, and `Constants` says which. `python -m astrasim_py validate --training` shows how well they do.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -108,12 +110,17 @@ class Prices:
     ----------
     attention : str
         A kernel that the chip's figures name; ``auto`` is the best of them.
+    slower, wait : float
+        Factor on the time of memory traffic, and seconds that every operation waits for memory: what memory beyond the
+        local one costs (`memory.expand`).
     """
 
     system: System
     dtype: str = "bf16"
     attention: str = "auto"
     constants: Constants = Constants()
+    slower: float = 1.0
+    wait: float = 0.0
 
     def attention_efficiency(self) -> float:
         """Share of the 16-bit peak that the attention kernel reaches."""
@@ -121,28 +128,29 @@ class Prices:
         best = max(known.values(), default=ATTENTION_EFFICIENCY)
         return known.get(self.attention, best)
 
-    def op_seconds(self, op: Op):
-        """Seconds of an operation: float, or an array of one value per configuration.
+    def parts(self, op: Op) -> tuple:
+        """Seconds of an operation's arithmetic, matrix products at scale 1, and of its memory traffic.
 
         A matrix product takes (flops + g0) / (peak · efficiency · alignment · sustained) plus its bytes; an 8- or 4-bit
         one reads and writes its input once more to convert it.
         """
-        return self.unscaled(op) * (self.constants.gemm if op.kind == "gemm" else 1.0)
-
-    def unscaled(self, op: Op):
-        """Seconds of an operation before the scale of matrix products."""
         system, rate = self.system, float(self.system.compute.memory_bandwidth) * self.constants.memory
         if op.kind == "elementwise":
-            return op.nbytes * (self.constants.elementwise / rate)
+            return 0.0, op.nbytes * (self.constants.elementwise / rate)
         if op.kind == "attention":
-            return op.flops / (system.peak("bf16") * self.attention_efficiency()) + op.nbytes / rate
+            return op.flops / (system.peak("bf16") * self.attention_efficiency()), op.nbytes / rate
         low = self.dtype in WIDTH and op.block in _LOW_PRECISION and op.name != "router"
         peak = system.peak(self.dtype if low else "bf16")
         efficiency = (GEMM_EFFICIENCY[self.dtype] if low else GEMM_16_BIT) * system.compute.sustained
         edges = op.n | op.k
         flops = op.flops + (op.flops > 0) * (HALF_FLOPS * peak / HALF_PEAK)
         busy = flops / (peak * efficiency * _ALIGNED[np.minimum(edges & -edges, 64)])
-        return busy + (op.nbytes + ((3 + WIDTH[self.dtype]) * op.m * op.k if low else 0)) / rate
+        return busy, (op.nbytes + ((3 + WIDTH[self.dtype]) * op.m * op.k if low else 0)) / rate
+
+    def op_seconds(self, op: Op):
+        """Seconds of an operation: float, or an array of one value per configuration."""
+        busy, moved = self.parts(op)
+        return busy * (self.constants.gemm if op.kind == "gemm" else 1.0) + moved * self.slower + self.wait
 
     def op_ps(self, *ops: Op) -> int:
         """Picoseconds of operations one after the other."""
@@ -156,48 +164,58 @@ class Prices:
             return own.host_layer * conversions
         return own.host_layer * conversions + own.host_moe + own.host_expert * (layout.model.experts // layout.ep)
 
-    def transfer(self, layout: Layout, comm: Comm) -> Transfer:
-        """Time of a collective among the ranks of its role, by rings; of one step, if it is the ring of CP."""
-        members, stride = _ROLES[comm.group](layout)
-        if comm.collective == "ring":
-            return self.message(comm.size, members * stride > self.system.node)
-        if comm.collective == "all_to_all":
-            return self._all_to_all(comm.size, members, stride, layout.model.topk)
-        passes = 2 if comm.collective == "all_reduce" else 1
-        return self._ring(passes * comm.size, members, stride, passes)
-
     def message(self, size, crosses) -> Transfer:
         """One message of every rank to its neighbour, which is in another node where `crosses`."""
-        there, system = np.asarray(size > 0), self.system
+        system = self.system
         near = size / (system.inside * self.constants.nvlink)
         latency = np.where(crosses, system.far_latency, system.latency)
-        return Transfer(near, np.where(crosses, size / system.outside, 0.0), np.where(there, latency, 0.0))
+        return Transfer(near, np.where(crosses, size / system.outside, 0.0), (size > 0) * latency)
 
-    def _ring(self, moved, members, stride, passes: int) -> Transfer:
-        """With r members in a node, r rings leave it by r NICs."""
+    def transfers(self, layout: Layout) -> Callable[[Comm], Transfer]:
+        """A function that gives the time of a collective among the ranks of its role.
+
+        Rings for all but all-to-all; of the ring of context parallelism it is the time of one step.
+        """
+
+        @cache
+        def group(role: str) -> tuple:
+            return self._group(*_ROLES[role](layout))
+
+        def transfer(comm: Comm) -> Transfer:
+            members, _, crosses, near, far, hops = group(comm.group)
+            size = comm.size
+            if comm.collective == "ring":
+                return self.message(size, crosses)
+            if comm.collective == "all_to_all":
+                return self._all_to_all(size, group(comm.group), layout.model.topk)
+            passes = 2 if comm.collective == "all_reduce" else 1
+            moved = passes * size * ((members - 1) / members)
+            return Transfer(moved * near, moved * far, (size > 0) * (passes * hops))
+
+        return transfer
+
+    def _group(self, members, stride) -> tuple:
+        """Members of a group, its nodes, whether there are several; of its rings, seconds per byte near and far, and
+        latency. With r members in a node, r rings leave it by r NICs.
+        """
         system = self.system
         inside = np.clip(system.node // stride, 1, members)
-        moved = moved * (members - 1) / members
-        far = np.where(members > inside, moved / (inside * system.outside), 0.0)
-        nodes = members / inside
-        hops = np.where(members > inside, nodes * system.far_latency + (members - nodes) * system.latency, 0.0)
-        hops = np.where(members > inside, hops, (members - 1) * system.latency)
-        near = moved / (system.inside * self.constants.nvlink)
-        return Transfer(near, far, np.where(moved > 0, passes * hops, 0.0))
+        nodes, crosses = members / inside, members > inside
+        far = np.where(crosses, 1 / (inside * system.outside), 0.0)
+        across = nodes * system.far_latency + (members - nodes) * system.latency
+        hops = np.where(crosses, across, (members - 1) * system.latency)
+        return members, nodes, crosses, 1 / (system.inside * self.constants.nvlink), far, hops
 
-    def _all_to_all(self, size, members, stride, topk: int) -> Transfer:
+    def _all_to_all(self, size, group: tuple, topk: int) -> Transfer:
         """A token that goes to several experts of a node crosses the fabric once.
 
         Of n nodes, n (1 - (1 - 1/n)^k) are met by k choices.
         """
-        system = self.system
-        inside = np.clip(system.node // stride, 1, members)
-        nodes = members / inside
+        members, nodes, crosses, near, _, _ = group
         met = nodes * (1 - (1 - 1 / nodes) ** topk) / topk
-        near = size * (members - 1) / members / (system.inside * self.constants.nvlink)
-        far = size * met * (nodes - 1) / nodes / system.outside
-        latency = np.where(nodes > 1, system.far_latency, system.latency)
-        return Transfer(near, far, np.where(size > 0, latency, 0.0))
+        far = size * met * (nodes - 1) / nodes / self.system.outside
+        latency = np.where(crosses, self.system.far_latency, self.system.latency)
+        return Transfer(size * ((members - 1) / members) * near, far, (size > 0) * latency)
 
 
 #: Role → members of a group, and how far apart in ranks they are.
