@@ -19,6 +19,8 @@ from astrasim_py.training.strategy import Layout, Numbers
 
 #: Seconds: a float, or an array of one value per configuration.
 Seconds = float | np.ndarray
+#: What a pipeline rank is made of.
+_KINDS = ("dense", "moe", "embedding", "logits")
 #: Keys of a layout that the operations and collectives of a layer depend on; and those that gradients, optimizer and
 #: layers of a stage depend on.
 _LAYER_KEYS = ("seq", "mbs", "tp", "cp", "ep", "etp", "sp", "recompute", "recompute_part")
@@ -174,60 +176,62 @@ def taken(found: Terms, chosen: np.ndarray) -> Terms:
 
 
 def step(found: Terms, constants: Constants) -> Step:
-    """The step time of terms, with constants of which `host`, `gemm`, `nic` and `interference` are read."""
-    own = constants
-    kinds = {
-        name: [_spent(one, found, own) for one in getattr(found, name)[:2]]
-        for name in ("dense", "moe", "embedding", "logits")
-    }
-    whole = {name: [sum(spent) for spent in both] for name, both in kinds.items()}
+    """The step time of terms, with constants of which `host`, `gemm`, `nic` and `interference` are read.
 
-    def on_stage(values: dict, counts: tuple, first, last) -> Seconds:
-        edges = first * values["embedding"] + last * values["logits"]
-        return counts[0] * values["dense"] + counts[1] * values["moe"] + edges
-
-    both = {name: forward + backward for name, (forward, backward) in whole.items()}
-    totals = [on_stage(both, count, *edge) for count, edge in zip(found.counts[:3], found.edges, strict=True)]
-    heaviest = np.argmax(np.broadcast_arrays(*totals), axis=0)
+    The pipeline rank counts whose microbatches and exposed gradients together take longest.
+    """
+    m, nic = found.microbatches, constants.nic
+    spent = {name: [_spent(one, found, constants) for one in getattr(found, name)[:2]] for name in _KINDS}
+    whole = [{name: sum(both[way]) for name, both in spent.items()} for way in (0, 1)]
+    gradients = [transfer.seconds(nic) for transfer in found.gradients]
+    ranks = []
+    for layers_of, edges in zip(found.counts[:3], found.edges, strict=True):
+        forward, backward = (_on_rank(values, layers_of, edges) for values in whole)
+        exposed = _exposed_gradients(found, gradients, constants.interference, forward, backward)
+        ranks.append((m * (forward + backward) + exposed, exposed))
+    heaviest = np.argmax(np.broadcast_arrays(*(total for total, _ in ranks)), axis=0)
 
     def picked(values: Sequence) -> Seconds:
         return np.choose(heaviest, [np.asarray(value) for value in values])
 
     counts = [picked([count[kind] for count in found.counts[:3]]) for kind in (0, 1)]
-    ends = [picked([edge[end] for edge in found.edges]) for end in (0, 1)]
-
-    def sums(direction: int, part: int) -> Seconds:
-        return on_stage({name: both[direction][part] for name, both in kinds.items()}, counts, *ends)
-
-    m = found.microbatches
-    forward, backward, host, tp, cp, ep = (
-        sums(0, 0), sums(1, 0), *(sums(0, part) + sums(1, part) for part in (1, 2, 3, 4)),
-    )  # fmt: skip
-    per_stage = 1 / found.stages
-    mean = [on_stage({n: w[d] for n, w in whole.items()}, found.counts[3], per_stage, per_stage) for d in (0, 1)]
-    weights = on_stage({n: getattr(found, n).weights for n in kinds}, found.counts[3], per_stage, per_stage) * own.gemm
-    fill = 2 * (found.stages - 1) * found.boundary.seconds(own.nic)
+    ends = [picked([edges[end] for edges in found.edges]) for end in (0, 1)]
+    sums = [
+        [_on_rank({name: both[way][part] for name, both in spent.items()}, counts, ends) for part in range(5)]
+        for way in (0, 1)
+    ]
+    share = (1 / found.stages,) * 2
+    forward, backward = (_on_rank(values, found.counts[3], share) for values in whole)
+    weights = constants.gemm * _on_rank({n: getattr(found, n).weights for n in _KINDS}, found.counts[3], share)
+    host, tp, cp, ep = (m * (sums[0][part] + sums[1][part]) for part in range(1, 5))
+    fill = 2 * (found.stages - 1) * found.boundary.seconds(nic)
     return Step(
-        forward=m * forward,
-        backward=m * backward,
-        host=m * host,
-        tp=m * tp,
-        cp=m * cp,
-        ep=m * ep,
-        pp=2 * m * found.chunks * found.steady.seconds(own.nic) + fill,
-        dp=_exposed_gradients(
-            found, own, *(on_stage({n: w[d] for n, w in whole.items()}, counts, *ends) for d in (0, 1))
-        ),
-        bubble=_bubble(found, mean[0], mean[1] - weights, weights),
+        forward=m * sums[0][0],
+        backward=m * sums[1][0],
+        host=host,
+        tp=tp,
+        cp=cp,
+        ep=ep,
+        pp=2 * m * found.chunks * found.steady.seconds(nic) + fill,
+        dp=picked([exposed for _, exposed in ranks]),
+        bubble=_bubble(found, forward, backward - weights, weights),
         optimizer=found.optimizer * found.slower + found.wait,
     )
 
 
-def _spent(one: Pass, found: Terms, own: Constants) -> tuple[Seconds, ...]:
+def _on_rank(values: dict, counts: Sequence, edges: Sequence) -> Seconds:
+    """Sum over the layers of a pipeline rank, and its part of embedding and logits."""
+    ends = edges[0] * values["embedding"] + edges[1] * values["logits"]
+    return counts[0] * values["dense"] + counts[1] * values["moe"] + ends
+
+
+def _spent(one: Pass, found: Terms, constants: Constants) -> tuple[Seconds, ...]:
     """Seconds of a pass: computation, waiting for the host, exposed TP, CP and EP communication."""
-    busy = own.gemm * one.gemm + one.attention + one.moved * found.slower + one.operations * found.wait
-    cp = (found.context - 1) * np.maximum(one.ring.seconds(own.nic) - one.attention / found.context, 0.0)
-    return busy, np.maximum(own.host * one.host - busy, 0.0), one.tp.seconds(own.nic), cp, one.ep.seconds(own.nic)
+    busy = constants.gemm * one.gemm + one.attention + one.moved * found.slower + one.operations * found.wait
+    waiting = np.maximum(constants.host * one.host - busy, 0.0)
+    hiding = (one.attention + waiting) / found.context
+    cp = (found.context - 1) * np.maximum(one.ring.seconds(constants.nic) - hiding, 0.0)
+    return busy, waiting, one.tp.seconds(constants.nic), cp, one.ep.seconds(constants.nic)
 
 
 def _bubble(found: Terms, forward: Seconds, inputs: Seconds, weights: Seconds) -> Seconds:
@@ -238,16 +242,16 @@ def _bubble(found: Terms, forward: Seconds, inputs: Seconds, weights: Seconds) -
     return forms[0] if len(codes) == 1 else np.select([found.schedule == code for code in codes], forms)
 
 
-def _exposed_gradients(found: Terms, own: Constants, forward: Seconds, backward: Seconds) -> Seconds:
-    """Gradient and weight communication that computation of one microbatch on the stage does not hide."""
+def _exposed_gradients(found: Terms, comms: Sequence, interference: Seconds, forward: Seconds, backward: Seconds):
+    """Gradient and weight communication that computation of one microbatch on a rank does not hide."""
 
     def beyond(comm: Seconds, busy: Seconds) -> Seconds:
-        hidden = np.maximum(comm - busy, 0.0) + own.interference * np.minimum(comm, busy)
+        hidden = np.maximum(comm - busy, 0.0) + interference * np.minimum(comm, busy)
         return np.where(found.hidden_dp, hidden, comm)
 
-    one = [transfer.seconds(own.nic) for transfer in found.gradients]
-    each = beyond(one[2], forward) + beyond(one[3], backward)
-    return beyond(one[0], backward) + beyond(one[1], forward) + found.microbatches * each
+    reduce, gather, each_forward, each_backward = comms
+    each = beyond(each_forward, forward) + beyond(each_backward, backward)
+    return beyond(reduce, backward) + beyond(gather, forward) + found.microbatches * each
 
 
 def _layer(layout: Layout, kind: str, prices: Prices) -> Passes:

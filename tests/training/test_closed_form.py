@@ -1,0 +1,209 @@
+"""Closed forms of training: hand-worked cases, arrays as single layouts, and what can only help."""
+
+from dataclasses import fields, replace
+from fractions import Fraction
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from astrasim_py.core.errors import TopologyError
+from astrasim_py.topology import build
+from astrasim_py.topology.hardware import Compute, preset, preset_names
+from astrasim_py.training import layers
+from astrasim_py.training.closed_form import Gradients, Pass, Passes, Step, Terms, step, terms
+from astrasim_py.training.layers import Comm, Op
+from astrasim_py.training.models import Model
+from astrasim_py.training.prices import SIMULATED, Constants, Prices, Transfer
+from astrasim_py.training.rules import first_broken
+from astrasim_py.training.strategy import Overlap, Training
+from astrasim_py.training.system import System, system, system_of
+
+#: A chip of round figures: 10^15 FLOP/s in 16 bits, twice that in 8, 10^12 bytes per second.
+PEAK = {"bf16": Fraction(10**15), "fp8": Fraction(2 * 10**15)}
+CHIP = Compute(npu="round", peak=PEAK, memory_bandwidth=Fraction(10**12), memory=10**11)
+ROUND = System(compute=CHIP, node=8, inside=100e9, outside=10e9, latency=1e-6, far_latency=5e-6)
+EVEN = Constants(host=0.0, nic=1.0, nvlink=1.0, memory=1.0, interference=0.0)
+NOTHING = {
+    "context": 1,
+    "hidden_dp": False,
+    "moe": Passes(),
+    "embedding": Passes(),
+    "logits": Passes(),
+    "boundary": Transfer(),
+    "steady": Transfer(),
+    "gradients": Gradients(),
+    "optimizer": 0.0,
+    "slower": 1.0,
+    "wait": 0.0,
+}
+DENSE = {"layers": 8, "hidden": 512, "heads": 8, "kv_heads": 4, "ffn": 1536, "vocab": 4096, "gated": True}
+EXPERTS = {**DENSE, "experts": 8, "topk": 2, "moe_ffn": 256, "dense_layers": 1}
+
+
+def hand_made(schedule: int, stages: int, microbatches: int, chunks: int = 1) -> Terms:
+    """Every stage takes 1 s forward, 1 s for input and 1 s for weight gradients."""
+    return Terms(
+        microbatches=microbatches,
+        stages=stages,
+        chunks=chunks,
+        schedule=schedule,
+        counts=((1, 0),) * 4,
+        edges=((1, 0), (0, 0), (0, 1)),
+        dense=Passes(Pass(gemm=1.0), Pass(gemm=2.0), 1.0),
+        **NOTHING,
+    )
+
+
+@pytest.mark.parametrize(
+    ("schedule", "chunks", "lost"),
+    [(0, 1, 21), (1, 1, 21), (2, 2, 10.5), (2, 4, 5.25), (3, 1, 7), (4, 1, 7), (5, 2, 3.5)],
+)
+def test_a_step_is_its_microbatches_and_the_bubble(schedule, chunks, lost):
+    assert step(hand_made(schedule, 8, 64, chunks), EVEN).seconds == 64 * 3 + lost
+
+
+def test_a_layer_takes_the_longer_of_host_and_gpu():
+    found = replace(hand_made(1, 1, 2), dense=Passes(Pass(gemm=1.0, host=3.0), Pass(gemm=2.0, host=1.0), 0.0))
+    spent = step(found, replace(EVEN, host=1.0))
+    assert (spent.forward, spent.host, spent.seconds) == (2.0, 4.0, 10.0)
+
+
+def test_gradients_cost_what_computation_does_not_hide():
+    found = replace(hand_made(1, 1, 4), gradients=Gradients(reduce=Transfer(near=5.0), gather=Transfer(near=0.5)))
+    assert step(found, EVEN).dp == 5.5
+    hidden = replace(found, hidden_dp=True)
+    assert step(hidden, EVEN).dp == 5.0 - 2.0
+    assert step(hidden, replace(EVEN, interference=0.1)).dp == pytest.approx(3.0 + 0.1 * (2.0 + 0.5))
+
+
+def test_the_heaviest_stage_counts():
+    found = replace(hand_made(1, 4, 1), counts=((1, 0), (3, 0), (1, 0), (1.5, 0)))
+    assert step(found, EVEN).forward == 3 and step(found, EVEN).bubble == 3 * 1.5 * 3
+
+
+def test_a_product_by_hand():
+    op = Op(name="x", block="mlp", kind="gemm", flops=2 * 64**3, nbytes=10**6, m=64, n=64, k=64)
+    g0 = 1e9 * 1e15 / 312e12
+    assert Prices(ROUND, constants=EVEN).op_seconds(op) == pytest.approx((2 * 64**3 + g0) / 0.85e15 + 1e-6)
+    narrow = replace(op, n=8)
+    assert Prices(ROUND, constants=EVEN).parts(narrow)[0] == pytest.approx((2 * 64**3 + g0) / (0.85e15 * 0.72))
+    low = Prices(ROUND, "fp8", constants=EVEN)
+    expected = (2 * 64**3 + 2 * g0) / (2e15 * 0.70) + (10**6 + 4 * 64 * 64) / 1e12
+    assert low.op_seconds(op) == pytest.approx(expected)
+    assert low.op_ps(op, op) == round(2 * low.op_seconds(op) * 1e12)
+    assert low.parts(replace(op, block="logits")) == Prices(ROUND, constants=EVEN).parts(op)
+
+
+@pytest.mark.parametrize(
+    ("tp", "ranks", "near", "far", "latency"),
+    [
+        (4, 4, 2 * 0.75 * 10, 0.0, 2 * 3e-6),
+        (16, 16, 2 * 15 / 16 * 10, 2 * 15 / 16 * 100 / 8, 2 * (2 * 5e-6 + 14e-6)),
+    ],
+)
+def test_an_all_reduce_over_rings_by_hand(tp, ranks, near, far, latency):
+    layout = Training(model=Model(**DENSE | {"heads": 16}), gbs=1, tp=tp).layout(ranks)
+    comm = Comm(name="x", block="attn", collective="all_reduce", group="tp", size=10**12)
+    assert Prices(ROUND, constants=EVEN).transfers(layout)(comm) == pytest.approx((near, far, latency))
+
+
+def test_tokens_cross_the_fabric_once_for_all_experts_of_a_node():
+    layout = Training(model=Model(**EXPERTS | {"experts": 16}), gbs=16, ep=16).layout(16)
+    comm = Comm(name="x", block="moe", collective="all_to_all", group="ep", size=10**12)
+    found = Prices(ROUND, constants=EVEN).transfers(layout)(comm)
+    met = 2 * (1 - 0.5**2) / 2  # of two nodes, by two choices
+    assert found == pytest.approx((15 / 16 * 10, met * 0.5 * 100, 5e-6))
+
+
+@cache
+def grid(experts: bool, schedule: str) -> tuple:
+    """Arrays of layouts, all that keep the rules, and their places."""
+    model = Model(**(EXPERTS if experts else DENSE))
+    rng = np.random.default_rng(7)
+    one = Training(model=model, seq=1024, gbs=64, schedule=schedule, overlap=Overlap(dp=True)).unchecked(32)
+    count = 3000
+    chosen = {
+        "tp": rng.choice([1, 2, 4], count),
+        "pp": rng.choice([1, 2, 4], count),
+        "cp": rng.choice([1, 2], count),
+        "ep": rng.choice([1, 2, 4] if experts else [1], count),
+        "vp": rng.choice([1, 2] if schedule == "interleaved" else [2 if schedule == "zbv" else 1], count),
+        "mbs": rng.choice([1, 2], count),
+        "zero": rng.choice([0, 1, 2, 3], count),
+        "sp": rng.random(count) < 0.5,
+        "recompute": rng.choice(6, count),
+    }
+    chosen["recompute_part"] = np.where(chosen["recompute"] == 5, 300, 0)
+    dp = 32 // (chosen["tp"] * chosen["pp"] * chosen["cp"])
+    more = {"dp": dp, "zero_group": dp * chosen["cp"], "microbatches": np.maximum(64 // (dp * chosen["mbs"]), 1)}
+    fixed = {key: np.full(count, getattr(one, key)) for key in ("ranks", "seq", "gbs", "etp")}
+    layout = replace(one, **chosen, **more, **fixed)
+    kept = np.flatnonzero(first_broken(layout) < 0)
+    assert len(kept) > 100
+    return replace(layout, **{k: v[kept] for k, v in layout.__dict__.items() if isinstance(v, np.ndarray)}), len(kept)
+
+
+@pytest.mark.parametrize("experts", [False, True])
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "zbv"])
+def test_arrays_give_what_single_layouts_give(experts, schedule):
+    layout, count = grid(experts, schedule)
+    prices = Prices(ROUND)
+    together = step(terms(layout, prices), prices.constants)
+    for index in range(0, count, 23):
+        alone = step(terms(layout.at(index), prices), prices.constants)
+        for field in fields(Step):
+            both = np.broadcast_to(getattr(together, field.name), count)[index], getattr(alone, field.name)
+            assert both[0] == pytest.approx(both[1], rel=1e-12, abs=1e-15), (field.name, layout.at(index))
+
+
+@settings(max_examples=30)
+@given(st.sampled_from(["inside", "outside", "memory_bandwidth", "peak"]), st.booleans(), st.floats(1.0, 8.0))
+def test_a_faster_part_never_makes_a_step_slower(part, experts, times):
+    layout, _ = grid(experts, "interleaved")
+    if part in ("inside", "outside"):
+        faster = replace(ROUND, **{part: getattr(ROUND, part) * times})
+    else:
+        rate = {"peak": {"bf16": int(10**15 * times)}, "memory_bandwidth": int(10**12 * times)}[part]
+        faster = replace(ROUND, compute=CHIP.model_copy(update={part: rate}))
+    before, after = (step(terms(layout, Prices(one)), Constants()).seconds for one in (ROUND, faster))
+    assert (after <= before * (1 + 1e-9)).all()
+
+
+def test_computation_is_the_sum_of_the_description():
+    layout = Training(model=Model(**DENSE), seq=1024, gbs=4, recompute="full").layout(1)
+    prices = Prices(ROUND, constants=EVEN)
+    items = [*layers.forward(layout, "dense"), *layers.backward(layout, "dense")] * layout.model.layers
+    items += [*layers.embedding(layout), *layers.logits(layout)]
+    expected = layout.microbatches * sum(float(prices.op_seconds(item)) for item in items if isinstance(item, Op))
+    found = step(terms(layout, prices), EVEN)
+    assert found.forward + found.backward == pytest.approx(expected, rel=1e-12)
+    assert found.seconds == pytest.approx(expected + prices.op_seconds(layers.optimizer(layout, 0)), rel=1e-12)
+
+
+def test_slower_memory_costs_what_its_traffic_takes():
+    layout = Training(model=Model(**DENSE), seq=1024, gbs=4).layout(1)
+    times = [step(terms(layout, Prices(ROUND, constants=EVEN, slower=s)), EVEN).seconds for s in (1.0, 2.0, 3.0)]
+    assert times[2] - times[1] == pytest.approx(times[1] - times[0]) and times[1] > times[0]
+
+
+def test_machines_have_the_nodes_and_rates_of_their_presets():
+    for name in preset_names("topology"):
+        if preset(name).compute is not None:
+            found = system(name)
+            assert found.inside >= found.outside > 0 and found.node >= 8, name
+    dgx = system_of(build({"preset": "dgx_a100", "nodes": 4}), preset("dgx_a100").compute)
+    assert (dgx.node, dgx.inside, dgx.outside) == (8, 300e9, 25e9)
+    assert (dgx.latency, dgx.far_latency) == pytest.approx((0.6e-6, 2.7e-6))
+    torus = system("tpu_v5e")
+    assert (torus.node, torus.inside, torus.outside) == (256, 200e9, 200e9)
+    with pytest.raises(TopologyError, match="no machine"):
+        system("nvlink3")
+
+
+def test_a_simulation_has_nominal_links_and_no_host():
+    assert (SIMULATED.host, SIMULATED.nic, SIMULATED.nvlink, SIMULATED.interference) == (0, 1, 1, 0)
+    assert Prices(ROUND, attention="fa2").attention_efficiency() == 0.5
+    assert Prices(system("dgx_a100"), attention="fa1").attention_efficiency() == 0.33
