@@ -11,6 +11,7 @@ from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.records import Records
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.program.selection import AlgorithmTable, Case
+from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import shapes
 from astrasim_py.topology.model import Topology
@@ -49,7 +50,7 @@ def fast(ranks: int) -> Topology:
     return shapes.FullyConnected(npus=ranks, bandwidth=Fraction(10**18), latency=0).build()
 
 
-def run(workload: Workload, topology: Topology, *, engine: str = "compiled", level: str = "summary") -> Records:
+def run(workload: Workload, topology: Topology, *, network=None, engine="compiled", level="summary") -> Records:
     """Simulate with the default algorithms."""
     kinds = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
@@ -58,7 +59,9 @@ def run(workload: Workload, topology: Topology, *, engine: str = "compiled", lev
 
     table = AlgorithmTable({kind: [Case(make=make)] for kind in kinds})
     job = Job(workload=workload, placement=tuple(range(workload.ranks)), algorithms=table)
-    records = simulate(Problem(topology=topology, jobs=(job,)), engine=engine, level=level)
+    records = simulate(
+        Problem(topology=topology, jobs=(job,), network=network or NetworkModel()), engine=engine, level=level
+    )
     assert records.outcome.status == "done", records.outcome
     return records
 
