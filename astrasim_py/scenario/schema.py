@@ -14,7 +14,7 @@ from astrasim_py.core.fields import Count, Name, NewFileName, Ranks, Scalar, Tex
 from astrasim_py.core.strict_model import StrictModel, example
 from astrasim_py.scenario.job_models import AlgorithmSpec, CollectiveName, GroupSpec, Stragglers, WorkloadSpec
 from astrasim_py.scenario.variables import STUDY_KEYS
-from astrasim_py.system.machine_models import NO_MEMORY, Collectives, ComputeModel, Limits, MemoryModel, NetworkModel
+from astrasim_py.system.machine_models import NO_MEMORY, Collectives, Limits, MemoryModel, NetworkModel, NpuModel
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology.from_keys import TopologySpec
 from astrasim_py.topology.spec import Placement
@@ -145,7 +145,7 @@ class Scenario(StrictModel):
     stragglers: Stragglers = Field(default_factory=Stragglers)
     jobs: dict[Name, JobSpec] = Field(default={}, description="several workloads that share the network")
     network: NetworkModel = Field(default_factory=NetworkModel)
-    compute: ComputeModel = Field(default_factory=ComputeModel)
+    compute: NpuModel = Field(default_factory=NpuModel)
     memory: MemoryModel = Field(default_factory=lambda: NO_MEMORY)
     semantics: Semantics = Field(default_factory=Semantics)
     engine: Engine = "auto"

@@ -25,6 +25,7 @@ from astrasim_py.core.fields import (
     ComputeRate,
     Count,
     MemoryBandwidth,
+    Size,
     Text,
     Time,
     choice,
@@ -37,7 +38,7 @@ from astrasim_py.core.fields import (
 from astrasim_py.core.registry import names
 from astrasim_py.core.strict_model import StrictModel, example
 from astrasim_py.core.units import parse_time
-from astrasim_py.topology.hardware import preset, preset_names
+from astrasim_py.topology.hardware import ExpandedMemory, preset, preset_names
 
 #: Events after which a run gives up, unless something else is written.
 MAX_EVENTS = 10**9
@@ -170,7 +171,9 @@ class ComputeModel(StrictModel):
                 problem = f"{figures.npu} has no peak for {precision}"
                 raise wrong(problem, f"write one of {', '.join(figures.peak)}", ("precision",))
             self.__dict__["peak"] = self.peak or figures.peak[precision]
-            self.__dict__["memory_bandwidth"] = self.memory_bandwidth or figures.memory_bandwidth
+            for key in ("memory_bandwidth", "memory", "expanded_memory"):
+                if key in type(self).model_fields:
+                    self.__dict__[key] = getattr(self, key) or getattr(figures, key)
         if self.roofline and self.peak is None:
             raise wrong("the roofline needs a peak", 'write e.g. peak: "312 TFLOP/s"', ("roofline",))
         if self.roofline is None:
@@ -184,6 +187,13 @@ class ComputeModel(StrictModel):
         if self.preset not in (known := preset_names("compute")):
             raise wrong(f"there is no preset {shown(self.preset)}", did_you_mean(self.preset, known), ("preset",))
         return preset(self.preset).compute
+
+
+class NpuModel(ComputeModel):
+    """What an NPU computes, and the memory that a training may fill."""
+
+    memory: Size | None = example("80 GB", default=None)
+    expanded_memory: ExpandedMemory | None = None
 
 
 class MemoryModel(StrictModel):

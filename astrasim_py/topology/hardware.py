@@ -12,10 +12,23 @@ from typing import Any
 from pydantic import ConfigDict, Field
 
 from astrasim_py.core.errors import TopologyError
-from astrasim_py.core.fields import ComputeRate, MemoryBandwidth, Size, Time, did_you_mean, shown
-from astrasim_py.core.strict_model import StrictModel, tuples
+from astrasim_py.core.fields import ComputeRate, MemoryBandwidth, Size, Time, choice, did_you_mean, shown
+from astrasim_py.core.strict_model import StrictModel, example, tuples
 
 _FOLDER = Path(__file__).parents[1] / "data" / "hardware"
+
+
+class ExpandedMemory(StrictModel):
+    """Slower memory for what a training does not fit into an NPU's own; `policy` says what goes there."""
+
+    _place = "compute.expanded_memory"
+
+    size: Size = example("480 GB")
+    bandwidth: MemoryBandwidth = example("500 GB/s")
+    latency: Time = 0
+    policy: choice("uniform", "placement") = Field(
+        default="uniform", description="an even part of everything, or what is touched least"
+    )
 
 
 class Compute(StrictModel):
@@ -33,6 +46,7 @@ class Compute(StrictModel):
     memory: Size
     sustained: float = 1.0
     attention: dict[str, float] = Field(default_factory=dict)
+    expanded_memory: ExpandedMemory | None = None
 
 
 class LinkRates(StrictModel):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from astrasim_py.training.strategy import RECOMPUTE, Layout, Numbers
+from astrasim_py.training.strategy import RECOMPUTE, Layout, Numbers, plain
 
 #: Passes that an operation belongs to: forward, input gradient, weight gradient, recomputation, optimizer.
 PARTS = ("F", "I", "W", "R", "O")
@@ -131,7 +131,7 @@ def layer_params(layout: Layout, kind: str) -> tuple[Numbers, Numbers]:
     h, wide = model.hidden, model.gates + 1
     if kind in ("embedding", "logits"):
         shared = (kind == "logits") & np.asarray(model.tied) & (np.asarray(layout.last_stage) == 0)
-        return _number(np.where(shared, 0, up(model.vocab, t) * h)), 0
+        return plain(np.where(shared, 0, up(model.vocab, t) * h)), 0
     gemms = [*_inputs(layout), (None, h, up(model.heads, t) * model.out_dim)]
     dense = sum(n * k for _, n, k in gemms)
     if kind == "mtp":
@@ -159,7 +159,7 @@ def stage_params(layout: Layout, stage: Numbers) -> tuple[Numbers, Numbers]:
         if np.any(count):
             a, b = layer_params(layout, kind)
             dense, experts = dense + count * a, experts + count * b
-    return _number(dense), _number(experts)
+    return plain(dense), plain(experts)
 
 
 def optimizer(layout: Layout, stage: Numbers) -> Op:
@@ -167,7 +167,7 @@ def optimizer(layout: Layout, stage: Numbers) -> Op:
     dense, experts = stage_params(layout, stage)
     cut = np.asarray(layout.zero) >= 1
     nbytes = 30 * up(dense, np.where(cut, layout.zero_group, 1)) + 30 * up(experts, np.where(cut, layout.expert_dp, 1))
-    return Op(name="optimizer", block="optimizer", kind="elementwise", part="O", nbytes=_number(nbytes))
+    return Op(name="optimizer", block="optimizer", kind="elementwise", part="O", nbytes=plain(nbytes))
 
 
 def gradient_comms(layout: Layout, kind: str) -> tuple[Comm, ...]:
@@ -193,18 +193,18 @@ def gradient_comms(layout: Layout, kind: str) -> tuple[Comm, ...]:
             ("gradients", "reduce_scatter", "W", "iteration", z == 1, gradients),
             ("gradients", "reduce_scatter", "W", "microbatch", z >= 2, gradients),
         ):
-            there = _number(np.where(holds & ~np.asarray(alone), nbytes, 0))
+            there = plain(np.where(holds & ~np.asarray(alone), nbytes, 0))
             found.append(
                 Comm(name=name, block=kind, collective=collective, group=group, size=there, part=part, when=when)
             )
     parts = up(dense * layout.grad_element, layout.zero_group)
     for when, holds in (("iteration", z == 1), ("microbatch", z >= 2)):
-        there = _number(np.where(holds & np.asarray(copies > 1), parts, 0))
+        there = plain(np.where(holds & np.asarray(copies > 1), parts, 0))
         found.append(
             Comm(name="copies", block=kind, collective="all_reduce", group="copies", size=there, part="W", when=when)
         )
     if kind in ("embedding", "logits") and layout.model.tied:
-        tie = _number(np.where(np.asarray(layout.last_stage) > 0, dense * layout.grad_element, 0))
+        tie = plain(np.where(np.asarray(layout.last_stage) > 0, dense * layout.grad_element, 0))
         found.append(
             Comm(name="tie", block=kind, collective="all_reduce", group="tie", size=tie, part="W", when="iteration")
         )
@@ -219,10 +219,6 @@ def recomputed(layout: Layout) -> float | np.ndarray:
 def up(number: Numbers, divisor: Numbers) -> Numbers:
     """The quotient, rounded up."""
     return -(-number // divisor)
-
-
-def _number(value) -> Numbers:
-    return int(value) if np.ndim(value) == 0 else np.asarray(value)
 
 
 def _there(items: Iterable[Item]) -> tuple[Item, ...]:
@@ -276,7 +272,7 @@ def _attention(layout: Layout) -> list[_Step]:
 
 def _ring(layout: Layout, size: Numbers) -> _Step:
     """Keys and values around the ring of context parallelism; gradients travel beside them."""
-    size = _number(np.where(np.asarray(layout.cp) > 1, size, 0))
+    size = plain(np.where(np.asarray(layout.cp) > 1, size, 0))
     comm = Comm(name="kv", block="attn", collective="ring", group="cp", size=size)
     return _Step((comm,), (replace(comm, part="I", size=2 * size),))
 
@@ -291,8 +287,8 @@ def _core(layout: Layout, heads: Numbers, key_value: Numbers) -> _Step:
     if not layout.fused_attention:
         flops, nbytes = 2 * flops, nbytes + 5 * layout.element * scores
     again = 5 if layout.fused_attention else 4
-    op = Op(name="core", block="attn", kind="attention", flops=_number(flops), nbytes=_number(nbytes))
-    return _Step((op,), (replace(op, part="I", flops=_number(up(again * flops, 2)), nbytes=2 * op.nbytes),))
+    op = Op(name="core", block="attn", kind="attention", flops=plain(flops), nbytes=plain(nbytes))
+    return _Step((op,), (replace(op, part="I", flops=plain(up(again * flops, 2)), nbytes=2 * op.nbytes),))
 
 
 def _mlp(layout: Layout) -> list[_Step]:
@@ -319,11 +315,11 @@ def _moe(layout: Layout) -> list[_Step]:
     hidden = _hidden_bytes(layout, "moe")
     routed = np.where(layout.sp, up(layout.tokens, layout.tp), layout.tokens)
     gathered = np.where(layout.sp, 0, layout.tokens * h * e) * (np.asarray(layout.tp) > 1)
-    whole = Comm(name="tokens", block="moe", collective="all_gather", group="tp", size=_number(gathered))
+    whole = Comm(name="tokens", block="moe", collective="all_gather", group="tp", size=plain(gathered))
     shared = _dense_mlp(layout, "shared", "shared_", model.shared_ffn) if model.shared_ffn else []
     return [
         _elementwise(layout, "norm", "moe", hidden),
-        _gemm(layout, "router", "moe", _number(routed), model.experts, h),
+        _gemm(layout, "router", "moe", plain(routed), model.experts, h),
         _elementwise(layout, "permute", "moe", 2 * e * sent * h),
         _exchange(layout, "dispatch", sent * h * e),
         _spread(layout, "expert_rows", "all_gather", rows * h * e),
@@ -340,14 +336,14 @@ def _moe(layout: Layout) -> list[_Step]:
 
 
 def _exchange(layout: Layout, name: str, size: Numbers) -> _Step:
-    size = _number(np.where(np.asarray(layout.ep) > 1, size, 0))
+    size = plain(np.where(np.asarray(layout.ep) > 1, size, 0))
     comm = Comm(name=name, block="moe", collective="all_to_all", group="ep", size=size)
     return _Step((comm,), (replace(comm, part="I"),))
 
 
 def _spread(layout: Layout, name: str, collective: str, size: Numbers) -> _Step:
     """All rows for every rank of a tensor-parallel expert, or their sums back."""
-    size = _number(np.where(np.asarray(layout.etp) > 1, size, 0))
+    size = plain(np.where(np.asarray(layout.etp) > 1, size, 0))
     comm = Comm(name=name, block="moe", collective=collective, group="etp", size=size)
     other = {"all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}[collective]
     return _Step((comm,), (replace(comm, part="I", collective=other),))
@@ -356,7 +352,7 @@ def _spread(layout: Layout, name: str, collective: str, size: Numbers) -> _Step:
 def _hidden_bytes(layout: Layout, block: str) -> Numbers:
     """Bytes of a norm, or of a residual: two of each in a layer move 8 T h e / x together, 14 with eager kernels."""
     size = up(layout.tokens * layout.model.hidden * layout.element, np.where(layout.sp, layout.tp, 1))
-    return _number(2 * size if layout.fused_attention else up(7 * size, 2))
+    return plain(2 * size if layout.fused_attention else up(7 * size, 2))
 
 
 def _activation(layout: Layout, block: str, name: str, rows: Numbers, width: Numbers) -> _Step:
@@ -416,7 +412,7 @@ def _row(layout: Layout, block: str, name: str, inner: Numbers) -> _Step:
 def _sizes(layout: Layout) -> tuple[Numbers, Numbers]:
     """T h e bytes with sequence parallelism, and without; 0 for the other, and where t = 1."""
     size = layout.tokens * layout.model.hidden * layout.element * (np.asarray(layout.tp) > 1)
-    return _number(np.where(layout.sp, size, 0)), _number(np.where(layout.sp, 0, size))
+    return plain(np.where(layout.sp, size, 0)), plain(np.where(layout.sp, 0, size))
 
 
 def _enter(layout: Layout, block: str, name: str) -> tuple[Comm, tuple[Comm, Comm]]:
@@ -450,7 +446,7 @@ def _share(layout: Layout, place: int) -> Numbers:
     """Thousandths of what is done again: `place` in `_AGAIN`."""
     known = np.array([_AGAIN.get(name, (0, 0, 0, 0))[place] for name in RECOMPUTE])
     part = layout.recompute_part if place < 3 else 0
-    return _number(np.where(np.asarray(layout.recompute) == RECOMPUTE.index("part"), part, known[layout.recompute]))
+    return plain(np.where(np.asarray(layout.recompute) == RECOMPUTE.index("part"), part, known[layout.recompute]))
 
 
 def _thousandths(number: Numbers, share: Numbers) -> Numbers:

@@ -17,8 +17,8 @@ from astrasim_py.core.strict_model import StrictModel, example
 from astrasim_py.training.aliases import ours
 from astrasim_py.training.models import Model
 from astrasim_py.training.rules import RULES
+from astrasim_py.training.schedules import SCHEDULES, virtual_stage
 
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb_h1", "zb_h2", "zbv")
 ATTENTIONS = ("auto", "eager", "fa1", "fa2", "fa3", "cudnn")
 #: What the backward pass computes again; "part" stands for a number from 0 to 1. `Layout.recompute` is a place here.
 RECOMPUTE = ("none", "attn", "half", "selective_op", "full", "part")
@@ -211,19 +211,13 @@ class Layout:
         for layer in range(self.model.dense_layers):
             dense = dense + (self.stage_of(layer) == stage)
         if not self.model.experts:
-            return _plain(total), 0 * _plain(total)
-        return _plain(dense), _plain(total - dense)
+            return plain(total), 0 * plain(total)
+        return plain(dense), plain(total - dense)
 
     def chunk_layers(self, stage: int, chunk: int) -> range:
         """Layers of one chunk of a pipeline rank, for plain numbers."""
-        virtual = self.virtual_stage(stage, chunk)
+        virtual = virtual_stage(self.schedule, self.pp, stage, chunk)
         return range(self._start(virtual), self._start(virtual + 1))
-
-    def virtual_stage(self, stage: Numbers, chunk: Numbers) -> Numbers:
-        """Place of a chunk in the order of the layers."""
-        if self.schedule == "zbv":
-            return stage if chunk == 0 else 2 * self.pp - 1 - stage
-        return chunk * self.pp + stage
 
     def stage_of(self, layer: int) -> Numbers:
         """Pipeline rank that holds a layer."""
@@ -234,8 +228,8 @@ class Layout:
         virtual = np.where(place < wide, place // (base + 1), left + (place - wide) // np.maximum(base, 1))
         virtual = np.minimum(virtual, n - 1)
         if self.schedule == "zbv":
-            return _plain(np.where(virtual < self.pp, virtual, 2 * self.pp - 1 - virtual))
-        return _plain(virtual % self.pp)
+            return plain(np.where(virtual < self.pp, virtual, 2 * self.pp - 1 - virtual))
+        return plain(virtual % self.pp)
 
     def _start(self, virtual: int) -> int:
         """First layer of a virtual stage."""
@@ -275,8 +269,8 @@ class Layout:
             found["ep"] = experts.transpose(0, 1, 3, 2).reshape(-1, x)
             found["etp"] = experts.reshape(-1, y)
             found["edp"] = experts.transpose(0, 2, 3, 1).reshape(-1, experts.shape[1])
-        if self.model.tied and self.last_stage:
-            found["tie"] = in_stage[[0, -1]].T[:, : min(p, 2)]
+        if self.model.tied:
+            found["tie"] = in_stage[sorted({0, self.last_stage})].T
         return {role: Groups.of(members, self.ranks) for role, members in found.items() if members.shape[1] > 1}
 
 
@@ -303,6 +297,6 @@ def _shares(layers: int, n: Numbers) -> tuple[Numbers, Numbers]:
     return layers // n, layers % n
 
 
-def _plain(value: Any) -> Numbers:
+def plain(value: Any) -> Numbers:
     """An int for an array of one number."""
     return int(value) if np.ndim(value) == 0 else np.asarray(value, dtype=np.int64)

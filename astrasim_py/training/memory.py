@@ -1,0 +1,209 @@
+"""Memory of a rank at its peak, by kind and pipeline rank, and memory beyond the local one.
+
+All numbers are ints or int64 arrays, as in the layout. Symbols as in `layers`. Sources: Korthikanti et al. 2022 for
+activations, Rajbhandari et al. 2020 for ZeRO, Kadiyala et al. (COMET) 2022 for the bandwidth of expanded memory. The
+shares of frameworks are fitted to published peaks.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from astrasim_py.core.errors import ScenarioError
+from astrasim_py.core.units import PS_PER_S
+from astrasim_py.topology.hardware import ExpandedMemory
+from astrasim_py.training.layers import layer_params, plain, stage_params, up
+from astrasim_py.training.strategy import RECOMPUTE, Layout, Numbers
+
+KINDS = ("weights", "gradients", "optimizer", "activations", "live", "gathered", "logits", "framework")
+#: What a framework adds: a share of all else in thousandths, for fragments and buffers, and bytes of its own.
+FRAMEWORK_SHARE, FRAMEWORK_BYTES = 80, 4 * 10**9
+#: Bytes of optimizer state per parameter: a copy of the weights and two moments, 4 bytes each.
+STATE_BYTES = 12
+#: Kinds that placement moves out of local memory, those that are touched least first.
+_COLD = ("optimizer", "gradients", "activations", "weights")
+
+
+def stage_memory(layout: Layout, stage: Numbers) -> dict[str, Numbers]:
+    """Bytes of a pipeline rank at its peak, by `KINDS`.
+
+    ``activations`` are kept until the backward pass; ``live`` is what recomputing one layer brings back; ``gathered``
+    are the weights of two layers under ZeRO 3; ``framework`` is a share of all else and a constant.
+    """
+    z, group = np.asarray(layout.zero), {"dense": layout.zero_group, "experts": layout.expert_dp}
+    found: dict[str, Numbers] = dict.fromkeys(KINDS, 0)
+    for params, size in zip(stage_params(layout, stage), group.values(), strict=True):
+        for kind, nbytes, cut in (
+            ("weights", layout.element, z >= 3),
+            ("gradients", layout.grad_element, z >= 2),
+            ("optimizer", STATE_BYTES, z >= 1),
+        ):
+            found[kind] = found[kind] + up(params * nbytes, np.where(cut, size, 1))
+    kept, live = 0, 0
+    for kind, layers in zip(("dense", "moe"), layout.stage_layers(stage), strict=True):
+        if np.any(layers):
+            whole, held = layer_activations(layout, kind)
+            kept = kept + up(layers * held * chunks_in_flight(layout, stage), layout.vp)
+            live = np.maximum(live, np.where((held < whole) & (layers > 0), whole, 0))
+            gathered = 2 * layout.element * sum(layer_params(layout, kind))
+            found["gathered"] = np.maximum(found["gathered"], np.where((z >= 3) & (layers > 0), gathered, 0))
+    found["activations"], found["live"] = kept, live
+    logits = (6 if layout.fused_loss else 10) * layout.tokens * up(layout.model.vocab, layout.tp)
+    found["logits"] = np.where(stage == layout.last_stage, logits, 0)
+    total = sum(found.values())
+    found["framework"] = up(total * FRAMEWORK_SHARE, 1000) + FRAMEWORK_BYTES
+    return {kind: plain(nbytes) for kind, nbytes in found.items()}
+
+
+def peak_memory(layout: Layout) -> dict[str, Numbers]:
+    """Bytes of the pipeline rank that needs most, by `KINDS`: the first, the last, or the second if layers differ."""
+    uneven = np.any(np.asarray(layout.model.layers) % (layout.pp * layout.vp))
+    stages = [0, layout.last_stage] + ([np.minimum(1, layout.pp - 1)] if uneven else [])
+    peak = stage_memory(layout, stages[0])
+    for stage in stages[1:]:
+        other = stage_memory(layout, stage)
+        more = np.asarray(sum(other.values())) > sum(peak.values())
+        peak = {kind: plain(np.where(more, other[kind], nbytes)) for kind, nbytes in peak.items()}
+    return peak
+
+
+def require_memory(layout: Layout, capacity: int) -> dict[str, int]:
+    """The peak by kind, for plain numbers; raises ScenarioError: it is more than `capacity` bytes."""
+    peak = peak_memory(layout)
+    missing = sum(peak.values()) - capacity
+    if missing > 0:
+        problem, remedy = shortage(peak, capacity)
+        raise ScenarioError("training", problem, remedy)
+    return peak
+
+
+def shortage(peak: Mapping[str, int], capacity: int) -> tuple[str, str]:
+    """What is missing, by how many GB and of which kind, and what helps."""
+    total, largest = sum(peak.values()), max(KINDS, key=lambda kind: peak[kind])
+    remedies = {
+        "weights": "write a larger tp or pp, or zero: 3",
+        "gradients": "write zero: 2, or a larger tp or pp",
+        "optimizer": "write zero: 1, or a larger tp or pp",
+        "activations": "write recompute: full, a smaller mbs, or a larger tp or cp",
+        "live": "write a smaller mbs, or a larger tp or cp",
+        "gathered": "write a larger tp",
+        "logits": "write fused_loss: true, a smaller mbs, or a larger tp",
+        "framework": "take NPUs with more memory",
+    }
+    problem = (
+        f"needs {total / 1e9:.1f} GB of memory, {(total - capacity) / 1e9:.1f} GB more than {capacity / 1e9:.1f} GB; "
+        f"most of it are {peak[largest] / 1e9:.1f} GB of {largest}"
+    )
+    return problem, remedies[largest]
+
+
+def layer_activations(layout: Layout, kind: str) -> tuple[Numbers, Numbers]:
+    """Bytes of activations of a layer for one microbatch: all, and those that are kept for the backward pass."""
+    model, t, e, tokens = layout.model, layout.tp, layout.element, layout.tokens
+    h, x = model.hidden, np.where(layout.sp, t, 1)
+    heads, gates = up(model.heads, t), model.gates + 1
+    key_value = heads * (model.qk_dim + model.out_dim) if model.mla else 2 * up(model.kv_heads, t) * model.head_dim
+    heads_out = heads * (model.qk_dim + model.out_dim)
+    scores = 0
+    whole = up(5 * e * tokens * h, x) + e * tokens * (heads_out + key_value)
+    if not layout.fused_attention:
+        scores = 5 * tokens * layout.seq * heads
+        whole = up(5 * e * tokens * h, x) + up(4 * e * tokens * h, t) + scores
+    if kind == "dense":
+        width = up(model.ffn, t)
+        wide = e * tokens * gates * width if layout.fused_attention else up(e * 8 * tokens * h, t)
+    else:
+        sent = up(tokens * model.topk, t)
+        wide = e * sent * (h + gates * up(model.moe_ffn, layout.etp)) + e * tokens * gates * up(model.shared_ffn, t)
+    whole = whole + wide + (up(e * tokens * h, x) if layout.fused_attention else 0)
+    edge = up(e * tokens * h, x)
+    products = e * tokens * (heads_out - heads * model.out_dim + key_value) + 2 * edge + wide
+    half = np.minimum(whole, edge + e * tokens * heads * model.out_dim + up(products, 2))
+    part = (whole * (1000 - layout.recompute_part) + edge * layout.recompute_part) // 1000
+    held = np.choose(
+        layout.recompute,
+        [whole, whole - scores, up(whole + edge, 2), half, edge, part],  # in the order of RECOMPUTE
+    )
+    return plain(whole), plain(held)
+
+
+def chunks_in_flight(layout: Layout, stage: Numbers) -> Numbers:
+    """Chunks of a pipeline rank whose activations are kept at once: microbatches where it has one chunk.
+
+    Overlap of expert communication starts one more before the backward pass of the one before.
+    """
+    p, v, m = layout.pp, layout.vp, layout.microbatches
+    ahead = np.where(np.asarray(m == p), m * v, 2 * (p - 1 - stage) + (v - 1) * p + 1)
+    counts = {
+        "gpipe": m,
+        "1f1b": p - stage,
+        "interleaved": np.where(np.asarray(v > 1), ahead, p - stage),
+        "zb_h1": p,
+        "zb_h2": 2 * p - 1,
+        "zbv": 2 * p,
+    }
+    paired = layout.overlap.ep and layout.schedule in ("1f1b", "interleaved")
+    return plain(np.minimum(counts[layout.schedule] + paired, m * v))
+
+
+def effective_bandwidth(footprint, local, bandwidth, expanded):
+    """Bandwidth of memory accesses that spread evenly over local and expanded memory.
+
+    Parameters
+    ----------
+    footprint, local : float or array
+        Bytes that a rank needs, and that its local memory holds.
+    bandwidth, expanded : float or array
+        Bytes per second of the local and of the expanded memory.
+
+    Returns
+    -------
+    float or array
+        1 / ((1 - f) / bandwidth + f / expanded), where the part f = (footprint - local) / footprint is outside.
+    """
+    outside = np.maximum(1 - np.asarray(local) / footprint, 0.0)
+    return 1 / ((1 - outside) / bandwidth + outside / expanded)
+
+
+def placement(peak: Mapping[str, Numbers], local: Numbers) -> dict[str, Numbers]:
+    """Bytes of each kind that go to expanded memory: those that are touched least first, until the rest fits."""
+    outside = np.maximum(sum(peak.values()) - local, 0)
+    found = {}
+    for kind in _COLD:
+        found[kind] = plain(np.minimum(outside, peak[kind]))
+        outside = outside - found[kind]
+    return found
+
+
+class Expansion(NamedTuple):
+    """What expanded memory costs: bandwidth of all accesses in bytes per second, and time of an iteration on top.
+
+    `latency_ps` is what each computation waits for it.
+    """
+
+    bandwidth: Any
+    latency_ps: Any
+    transfer_ps: Any
+
+
+def expand(layout: Layout, peak: Mapping[str, Numbers], local: Numbers, bandwidth: Any, expanded: ExpandedMemory):
+    """The cost of a peak that is more than `local` bytes, with memory of `bandwidth` bytes per second.
+
+    Policy ``uniform``: all accesses have `effective_bandwidth`. ``placement``: what is touched least moves there; the
+    optimizer reads and writes its state once an iteration, each microbatch writes and reads its activations, adds to
+    the gradients, and reads the weights in every pass.
+    """
+    total = sum(peak.values())
+    if expanded.policy == "uniform":
+        reached = effective_bandwidth(total, local, float(bandwidth), float(expanded.bandwidth))
+        return Expansion(reached, (np.asarray(total) > local) * expanded.latency, 0)
+    outside, m = placement(peak, local), layout.microbatches
+    passes = np.where(np.asarray(layout.recompute) == RECOMPUTE.index("full"), 3, 2)
+    # Local memory holds the rest of the microbatches in flight; each of them keeps the same part outside.
+    waves = m * layout.vp / chunks_in_flight(layout, 0)
+    touches = {"optimizer": (2, 2), "gradients": (2 * m, 2 * m), "activations": (2 * waves, 2 * m)}
+    touches["weights"] = (passes * m, passes * m)
+    seconds = sum(outside[kind] * times for kind, (times, _) in touches.items()) / float(expanded.bandwidth)
+    waits = sum((np.asarray(outside[kind]) > 0) * times for kind, (_, times) in touches.items())
+    return Expansion(float(bandwidth), 0, seconds * PS_PER_S + waits * expanded.latency)

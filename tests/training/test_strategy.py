@@ -1,0 +1,187 @@
+"""Trainings as users write them, and their layout over ranks."""
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+
+from astrasim_py.core.errors import ScenarioError
+from astrasim_py.training.rules import RULES, first_broken
+from astrasim_py.training.strategy import RECOMPUTE, Layout, Training
+
+LLAMA = {"model": "llama3-70b", "seq": 8192, "gbs": 512}
+
+
+def layout(ranks: int = 256, **keys) -> Layout:
+    return Training(**{**LLAMA, **keys}).layout(ranks)
+
+
+#: What is written in place of LLAMA's keys, and ours; None takes a key out.
+SAME = [
+    (
+        {"tensor_model_parallel_size": 4, "pipeline_model_parallel_size": 4, "virtual_pipeline_model_parallel_size": 5},
+        {"tp": 4, "pp": 4, "vp": 5},
+    ),
+    ({"gbs": None, "micro_batch_size": 2, "global_batch_size": 512}, {"mbs": 2}),
+    ({"context_parallel_size": 2, "sequence_parallel": True}, {"cp": 2, "sp": True}),
+    ({"use_distributed_optimizer": True}, {"zero": 1}),
+    ({"use_megatron_fsdp": True, "use_distributed_optimizer": True}, {"zero": 3}),
+    ({"zero": 1, "num_distributed_optimizer_instances": 4}, {"zero": 1, "zero_group": 64}),
+    (
+        {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
+        {"recompute": "full"},
+    ),
+    ({"recompute_granularity": "selective"}, {"recompute": "attn"}),
+    ({"overlap_grad_reduce": True, "overlap_param_gather": True}, {"overlap": {"dp": True}}),
+    ({"tp_comm_overlap": True, "overlap": {"dp": True}}, {"overlap": {"dp": True, "tp": True}}),
+    ({"tensor_parallel_degree": 8, "pipeline_parallel_degree": 4}, {"tp": 8, "pp": 4}),
+    ({"pipeline_parallel_degree": 4, "pipeline_parallel_schedule": "Interleaved1F1B"}, {"pp": 4, "vp": 2}),
+    ({"pp": 4, "pipeline_parallel_schedule": "ZBVZeroBubble"}, {"pp": 4, "schedule": "zbv"}),
+    ({"data_parallel_shard_degree": -1}, {"zero": 3}),
+    ({"data_parallel_shard_degree": -1, "pp": 4}, {"zero": 2, "pp": 4}),
+    ({"data_parallel_shard_degree": -1, "fsdp_reshard_after_forward": "never"}, {"zero": 2}),
+    ({"data_parallel_shard_degree": 64, "data_parallel_replicate_degree": 4}, {"zero": 3, "zero_group": 64}),
+    ({"gbs": None, "local_batch_size": 8, "pp": 4, "tp": 4}, {"gbs": 128, "mbs": 2, "pp": 4, "tp": 4}),
+    ({"activation_checkpoint": {"mode": "selective", "selective_ac_option": "2"}}, {"recompute": "half"}),
+    ({"activation_checkpoint": {"mode": "selective"}}, {"recompute": "selective_op"}),
+    ({"zero_optimization": {"stage": 2, "overlap_comm": True}}, {"zero": 2, "overlap": {"dp": True}}),
+    ({"gbs": None, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 3}, {"gbs": 1536, "mbs": 2}),
+]
+
+
+@pytest.mark.parametrize(("theirs", "ours"), SAME)
+def test_keys_of_other_systems_mean_the_same(theirs, ours):
+    keys = {key: value for key, value in {**LLAMA, **theirs}.items() if value is not None}
+    assert Training(**keys).layout(256) == layout(**ours)
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ({"tp": 2, "tensor_parallel_degree": 2}, "tensor_parallel_degree: says the same as tp; write one"),
+        ({"overlap": {"tp": True}, "tp_comm_overlap": True}, "says the same as overlap"),
+        ({"tensor_paralel_degree": 2}, "is not a key here"),
+        ({"recompute_granularity": "full", "recompute_num_layers": 2}, "checkpoints every 2 layers"),
+        (
+            {"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": 2},
+            "block counts layers",
+        ),
+        ({"recompute_granularity": "selective", "recompute_modules": ["moe"]}, "only core_attn"),
+        ({"recompute_num_layers": 2}, "without recompute_granularity"),
+        ({"overlap_grad_reduce": True, "use_distributed_optimizer": True}, "differs from overlap_param_gather"),
+        ({"pp": 4, "pipeline_parallel_schedule": "DualPipeV"}, '"DualPipeV" has no counterpart'),
+        ({"zero_optimization": {"stage": 1, "offload_optimizer": True}}, "only stage and overlap_comm"),
+        ({"data_parallel_shard_degree": 0}, "is not a degree"),
+        ({"activation_checkpoint": {"mode": "auto"}}, "has no counterpart"),
+        ({"gbs": None, "local_batch_size": 7, "pp": 4}, "does not hold 4 microbatches"),
+        ({"gbs": None}, '"gbs" is missing'),
+        ({"recompute": "some"}, "is not a recomputation"),
+        ({"recompute": 1.5}, "is not a recomputation"),
+        ({"zero_group": 4, "zero_copies": 2}, "both zero_group and zero_copies"),
+    ],
+)
+def test_what_we_cannot_mean_is_refused_in_one_line(keys, text):
+    written = {key: value for key, value in {**LLAMA, **keys}.items() if value is not None}
+    with pytest.raises(ScenarioError, match=re.escape(text)) as caught:
+        Training(**written)
+    assert caught.value.remedy and "\n" not in str(caught.value)
+
+
+#: Per rule: a training that breaks it first.
+BREAKS = {
+    "heads": {"tp": 3, "ranks": 384},
+    "kv_heads": {"model": {"base": "llama3-70b", "heads": 48, "kv_heads": 6, "head_dim": 128}, "tp": 4},
+    "sequence": {"cp": 4, "seq": 8196},
+    "no experts": {"ep": 2},
+    "experts": {"model": "mixtral-8x7b", "ep": 16},
+    "expert ranks": {"model": "mixtral-8x7b", "ep": 8, "pp": 4, "ranks": 16},
+    "ranks": {"tp": 8, "ranks": 100},
+    "batch": {"gbs": 500},
+    "layers": {"pp": 16, "vp": 6},
+    "chunks": {"vp": 2},
+    "interleaved": {"pp": 8, "vp": 2, "gbs": 96},
+    "zbv": {"pp": 4, "vp": 4, "schedule": "zbv"},
+    "sequence parallel": {"tp": 8, "seq": 8190},
+    "zero group": {"zero": 1, "zero_group": 24},
+}
+
+
+def test_every_rule_is_tried():
+    assert BREAKS.keys() == {rule.name for rule in RULES}
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_a_layout_that_breaks_a_rule_is_refused_with_a_remedy(name):
+    keys = dict(BREAKS[name])
+    ranks = keys.pop("ranks", 256)
+    found = Training(**{**LLAMA, **keys}).unchecked(ranks)
+    assert RULES[int(first_broken(found))].name == name
+    with pytest.raises(ScenarioError) as caught:
+        layout(ranks, **keys)
+    assert caught.value.place == "training" and caught.value.remedy and "\n" not in str(caught.value)
+
+
+def test_a_written_dp_must_make_the_ranks():
+    with pytest.raises(ScenarioError, match="dp 4 = 32 are not the 256 ranks; take 256 ranks"):
+        layout(tp=8, dp=4)
+    assert layout(tp=8, dp=32) == layout(tp=8)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "zbv"])
+@pytest.mark.parametrize("name", ["llama3-70b", "llama3.1-405b", "deepseek-v3"])
+def test_every_layer_is_on_one_stage(name, schedule):
+    for p in (2, 3, 4, 5, 7):
+        for v in {"1f1b": (1,), "interleaved": (2, 4), "zbv": (2,)}[schedule]:
+            o = Training(model=name, gbs=p, pp=p, vp=v, schedule=schedule).layout(p)
+            held = [[layer for c in range(v) for layer in o.chunk_layers(stage, c)] for stage in range(p)]
+            assert sorted(itertools.chain(*held)) == list(range(o.model.layers))
+            for stage, layers in enumerate(held):
+                dense = sum(layer < o.model.dense_layers for layer in layers) if o.model.experts else len(layers)
+                assert o.stage_layers(stage) == (dense, len(layers) - dense)
+                assert all(o.stage_of(layer) == stage for layer in layers)
+
+
+def test_embedding_and_loss_count_as_layers_where_stages_do_not_divide():
+    o = Training(model="llama3.1-405b", gbs=8, pp=8, vp=8).layout(8)
+    assert [o.stage_layers(stage)[0] for stage in range(8)] == [15, *[16] * 6, 15]
+    assert len(o.chunk_layers(0, 0)) == len(o.chunk_layers(7, 7)) == 1
+
+
+def test_groups_partition_the_ranks_in_the_stated_order():
+    o = Training(model="qwen3-30b", gbs=64, seq=64, tp=2, cp=2, pp=2, ep=4, zero=1, zero_group=4).layout(32)
+    groups = o.groups()
+    assert groups["tp"].members[1].tolist() == [2, 3]
+    assert groups["cp"].members[0].tolist() == [0, 2]
+    assert groups["dp"].members[0].tolist() == [0, 2, 4, 6]
+    assert groups["copies"].members[0].tolist() == [0, 8]
+    assert groups["ep"].members[0].tolist() == [0, 1, 2, 3]
+    assert groups["edp"].members[0].tolist() == [0, 4, 8, 12]
+    assert groups["pp"].members[5].tolist() == [5, 21]
+    for number, members in groups.values():
+        assert sorted(members.ravel()) == list(range(32))
+        assert all(set(number[group]) == {index} for index, group in enumerate(members))
+
+
+def test_tied_weights_join_the_first_and_the_last_stage():
+    groups = Training(model="gpt3-175b", gbs=8, tp=2, pp=4).layout(8).groups()
+    assert groups["tie"].members.tolist() == [[0, 6], [1, 7]]
+    assert groups["tie"].number.tolist() == [0, 1, -1, -1, -1, -1, 0, 1]
+    both_ends_on_one_rank = Training(model="gpt3-175b", gbs=8, tp=2, pp=4, schedule="zbv").layout(8)
+    assert "tie" not in both_ends_on_one_rank.groups()
+
+
+def test_a_part_of_the_layers_is_kept_in_thousandths():
+    o = layout(recompute=0.2)
+    assert (RECOMPUTE[o.recompute], o.recompute_part) == ("part", 200)
+
+
+def test_rules_hold_for_arrays_as_for_numbers():
+    rng = np.random.default_rng(1)
+    tp, pp, cp = (rng.choice(choice, 200) for choice in ([1, 2, 3, 8], [1, 2, 5], [1, 2]))
+    keys = {"tp": tp, "pp": pp, "cp": cp, "dp": np.maximum(64 // (tp * pp * cp), 1)}
+    base = layout(64).__dict__ | {"sp": tp > 1, "zero_group": keys["dp"] * cp}
+    many = Layout(**(base | keys | {"microbatches": np.maximum(512 // keys["dp"], 1)}))
+    codes = first_broken(many)
+    assert codes.shape == (200,) and len(set(codes.tolist())) > 2
+    assert codes.tolist() == [int(first_broken(many.at(index))) for index in range(200)]
