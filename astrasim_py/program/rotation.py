@@ -21,6 +21,8 @@ from astrasim_py.core.errors import AlgorithmError
 
 #: Most nodes of an algorithm, all ranks together, whose traces are made.
 MAX_NODES = 2**27
+#: Most nodes, all ranks together, of traces that are cached.
+_KEPT_NODES = 2**17
 #: Nodes of the ranks that are drafted at once, and peers that are compared at once.
 _BLOCK_NODES = 2**20
 _BLOCK_PEERS = 2**18
@@ -74,9 +76,10 @@ class Rotation:
 
 
 class RotatedTraces(Sequence[ExecutionTrace]):
-    """One trace per rank of a rotation, made anew whenever asked for. `base`: of rank 0. `columns`: ``columns(ranks,
-    names)`` gives those of the columns `names` (of `VARYING`) in which ranks differ, int64[k, n] for k ranks; by
-    default the peers. `given`: all traces, where they exist, with names and places of their own."""
+    """One trace per rank of a rotation, made when asked for; those of large algorithms anew every time. `base`: of rank
+    0. `columns`: ``columns(ranks, names)`` gives those of the columns `names` (of `VARYING`) in which ranks differ,
+    int64[k, n] for k ranks; by default the peers. `given`: all traces, where they exist, with names and places of their
+    own."""
 
     def __init__(
         self,
@@ -122,10 +125,17 @@ class RotatedTraces(Sequence[ExecutionTrace]):
         rank = range(len(self))[index]
         if isinstance(index, slice):
             return tuple(self._through(rank))
-        return self.some([rank])[0]
+        return self._all[rank] if rank and self.nodes <= _KEPT_NODES else self.some([rank])[0]
 
     def __iter__(self) -> Iterator[ExecutionTrace]:
-        return self._through(range(len(self)))
+        return iter(self._all) if self.nodes <= _KEPT_NODES else self._through(range(len(self)))
+
+    @cached_property
+    def _all(self) -> tuple[ExecutionTrace, ...]:
+        return tuple(self._through(range(len(self))))
+
+    def __reduce__(self):
+        return type(self), (self.rotation, self.base, self._columns, self.given)
 
     def check_size(self, ranks: int) -> None:
         """Refuse to write out so many ranks where they would not fit in memory."""

@@ -79,6 +79,7 @@ def test_every_rank_runs_the_program_of_rank_0_with_its_peers_shifted(ranks):
 
 @pytest.mark.parametrize("ranks", [2, 6, 8])
 def test_traces_do_not_depend_on_how_they_are_asked_for(ranks, monkeypatch):
+    monkeypatch.setattr(rotation, "_KEPT_NODES", 0)
     for algorithm in rotated(ranks)[::2]:
         traces = algorithm.traces
         every = list(traces)
@@ -86,6 +87,7 @@ def test_traces_do_not_depend_on_how_they_are_asked_for(ranks, monkeypatch):
         monkeypatch.setattr(rotation, "_BLOCK_NODES", 1)
         one_by_one = list(traces)
         monkeypatch.undo()
+        monkeypatch.setattr(rotation, "_KEPT_NODES", 0)
         for rank in range(ranks):
             assert same(traces[rank], every[rank])
             assert same(one_by_one[rank], every[rank])
