@@ -25,11 +25,12 @@ STATE_BYTES = 12
 _COLD = ("optimizer", "gradients", "activations", "weights")
 
 
-def stage_memory(layout: Layout, stage: Numbers) -> dict[str, Numbers]:
+def stage_memory(layout: Layout, stage: Numbers, activations: Mapping | None = None) -> dict[str, Numbers]:
     """Bytes of a pipeline rank at its peak, by `KINDS`.
 
     ``activations`` are kept until the backward pass; ``live`` is what recomputing one layer brings back; ``gathered``
-    are the weights of two layers under ZeRO 3; ``framework`` is a share of all else and a constant.
+    are the weights of two layers under ZeRO 3; ``framework`` is a share of all else and a constant. `activations` are
+    those of a layer of each kind, if they are known.
     """
     z, group = np.asarray(layout.zero), {"dense": layout.zero_group, "experts": layout.expert_dp}
     found: dict[str, Numbers] = dict.fromkeys(KINDS, 0)
@@ -43,7 +44,7 @@ def stage_memory(layout: Layout, stage: Numbers) -> dict[str, Numbers]:
     kept, live = 0, 0
     for kind, layers in zip(("dense", "moe"), layout.stage_layers(stage), strict=True):
         if np.any(layers):
-            whole, held = layer_activations(layout, kind)
+            whole, held = activations[kind] if activations else layer_activations(layout, kind)
             kept = kept + up(layers * held * chunks_in_flight(layout, stage), layout.vp)
             live = np.maximum(live, np.where((held < whole) & (layers > 0), whole, 0))
             gathered = 2 * layout.element * sum(layer_params(layout, kind))
@@ -60,9 +61,11 @@ def peak_memory(layout: Layout) -> dict[str, Numbers]:
     """Bytes of the pipeline rank that needs most, by `KINDS`: the first, the last, or the second if layers differ."""
     uneven = np.any(np.asarray(layout.model.layers) % (layout.pp * layout.vp))
     stages = [0, layout.last_stage] + ([np.minimum(1, layout.pp - 1)] if uneven else [])
-    peak = stage_memory(layout, stages[0])
+    kinds = ("dense", "moe") if layout.model.experts else ("dense",)
+    activations = {kind: layer_activations(layout, kind) for kind in kinds}
+    peak = stage_memory(layout, stages[0], activations)
     for stage in stages[1:]:
-        other = stage_memory(layout, stage)
+        other = stage_memory(layout, stage, activations)
         more = np.asarray(sum(other.values())) > sum(peak.values())
         peak = {kind: plain(np.where(more, other[kind], nbytes)) for kind, nbytes in peak.items()}
     return peak

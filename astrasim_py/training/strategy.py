@@ -6,6 +6,7 @@ p pipeline and x expert parallel ranks; v chunks of layers per pipeline rank; b 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,6 +48,11 @@ class Routing(StrictModel):
     kind: choice("balanced", "random", "file") = "balanced"
     seed: whole(0, 2**31 - 1) = 0
     file: Text | None = None
+
+    def _complete(self) -> None:
+        if (self.kind == "file") != (self.file is not None):
+            remedy = "write file: shares.json" if self.file is None else "write kind: file"
+            raise wrong(f"kind {self.kind} {'without' if self.file is None else 'with'} a file", remedy, ("file",))
 
 
 class Training(StrictModel):
@@ -94,6 +100,11 @@ class Training(StrictModel):
             raise wrong('"gbs" is missing', "write e.g. gbs: 512, or microbatches: 8")
         if self.zero_group and self.zero_copies:
             raise wrong("both zero_group and zero_copies", "write one", ("zero_copies",))
+        for key in ("zero_group", "zero_copies"):
+            if getattr(self, key) and not self.zero:
+                raise wrong(f"{key} without zero", "write zero: 1, or drop it", (key,))
+        if self.routing.kind != "balanced" and not self.model.experts:
+            raise wrong("routing for a model without experts", "drop it", ("routing", "@key"))
         default = "interleaved" if (self.vp or 1) > 1 and self.pp > 1 else "1f1b"
         own["schedule"] = self.schedule or default
         own["vp"] = self.vp or (2 if self.schedule in ("interleaved", "zbv") else 1)
@@ -197,53 +208,58 @@ class Layout:
         """Pipeline rank of the last layers and the loss: the first one on a V."""
         return 0 * self.pp if self.schedule == "zbv" else self.pp - 1
 
+    @cached_property
+    def shares(self) -> tuple[Numbers, Numbers, Numbers]:
+        """Layers of every virtual stage, how many of the first have one more, and how many fewer each end has.
+
+        Where the virtual stages do not divide the layers, the embedding and the loss count as layers, as Megatron can
+        do it.
+        """
+        layers, stages = self.model.layers, self.pp * self.vp
+        uneven = (layers % stages != 0) * 1
+        base = (layers + 2 * uneven) // stages
+        return base, layers + 2 * uneven - base * stages, uneven
+
+    @cached_property
+    def dense_stages(self) -> tuple[Numbers, ...]:
+        """Pipeline rank of each of the first dense layers of a model with experts."""
+        return tuple(self.stage_of(layer) for layer in range(self.model.dense_layers))
+
     def stage_layers(self, stage: Numbers) -> tuple[Numbers, Numbers]:
         """Dense and MoE layers of a pipeline rank, all its chunks together."""
-        l, p, v = self.model.layers, self.pp, self.vp
-        base, left = _shares(l, p * v)
-        edges = (l % (p * v) != 0) * 1
-        first, last = (stage == 0) * edges, (stage == p - 1) * edges
+        p, v = self.pp, self.vp
+        base, left, uneven = self.shares
+        first, last = (stage == 0) * uneven, (stage == p - 1) * uneven
         if self.schedule == "zbv":
             total = 2 * base + (stage < left) + (2 * p - 1 - stage < left) - 2 * first
         else:
             total = v * base + np.clip(-((stage - left) // p), 0, v) - first - last
-        dense = 0
-        for layer in range(self.model.dense_layers):
-            dense = dense + (self.stage_of(layer) == stage)
         if not self.model.experts:
             return plain(total), 0 * plain(total)
+        dense = sum((one == stage) * 1 for one in self.dense_stages)
         return plain(dense), plain(total - dense)
 
     def chunk_layers(self, stage: int, chunk: int) -> range:
         """Layers of one chunk of a pipeline rank, for plain numbers."""
+        base, left, uneven = self.shares
         virtual = virtual_stage(self.schedule, self.pp, stage, chunk)
-        return range(self._start(virtual), self._start(virtual + 1))
+        ends = (k * base + min(k, left) - uneven for k in (virtual, virtual + 1))
+        return range(*(min(max(end, 0), self.model.layers) for end in ends))
 
     def stage_of(self, layer: int) -> Numbers:
         """Pipeline rank that holds a layer."""
-        l, n = self.model.layers, self.pp * self.vp
-        base, left = _shares(l, n)
-        place = layer + (l % n != 0)  # counted with the embedding as a layer
-        wide = left * (base + 1)
+        base, left, uneven = self.shares
+        place, wide = layer + uneven, left * (base + 1)  # counted with the embedding as a layer
         virtual = np.where(place < wide, place // (base + 1), left + (place - wide) // np.maximum(base, 1))
-        virtual = np.minimum(virtual, n - 1)
+        virtual = np.minimum(virtual, self.pp * self.vp - 1)
         if self.schedule == "zbv":
             return plain(np.where(virtual < self.pp, virtual, 2 * self.pp - 1 - virtual))
         return plain(virtual % self.pp)
 
-    def _start(self, virtual: int) -> int:
-        """First layer of a virtual stage."""
-        l, n = self.model.layers, self.pp * self.vp
-        base, left = _shares(l, n)
-        return min(max(virtual * base + min(virtual, left) - (l % n != 0), 0), l)
-
     def at(self, index: int) -> "Layout":
         """Configuration `index` of arrays, as plain numbers."""
-        picked = {}
-        for key, value in self.__dict__.items():
-            if isinstance(value, np.ndarray):
-                picked[key] = value[index].item()
-        return replace(self, **picked)
+        arrays = {one.name: getattr(self, one.name) for one in fields(self)}
+        return replace(self, **{key: one[index].item() for key, one in arrays.items() if isinstance(one, np.ndarray)})
 
     def groups(self) -> "dict[str, Groups]":
         """Groups of ranks by role, for plain numbers.
@@ -286,15 +302,6 @@ class Groups(NamedTuple):
         number = np.full(ranks, -1)
         number[members.ravel()] = np.repeat(np.arange(len(members)), members.shape[1])
         return cls(number, members)
-
-
-def _shares(layers: int, n: Numbers) -> tuple[Numbers, Numbers]:
-    """Layers of every one of `n` virtual stages, and how many of the first have one more.
-
-    Where `n` does not divide the layers, the embedding and the loss count as layers, as Megatron can do it.
-    """
-    layers = layers + 2 * (layers % n != 0)
-    return layers // n, layers % n
 
 
 def plain(value: Any) -> Numbers:
