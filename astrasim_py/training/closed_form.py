@@ -94,7 +94,7 @@ class Step:
     """An iteration of training, in seconds: the sum of all parts.
 
     `forward`, `backward` are computation of the heaviest stage; `host` is what the GPU waits for the host; `tp`, `cp`,
-    `ep`, `pp` and `dp` exposed communication by kind.
+    `ep`, `pp` and `dp` exposed communication by kind; `memory` what moving data to expanded memory takes.
     """
 
     forward: Seconds
@@ -107,6 +107,7 @@ class Step:
     dp: Seconds
     bubble: Seconds
     optimizer: Seconds
+    memory: Seconds = 0.0
 
     @property
     def seconds(self) -> Seconds:
@@ -162,6 +163,21 @@ def _states(layout: Layout, prices: Prices) -> dict:
         "gradients": _gradients(layout, prices),
         "optimizer": np.maximum(*optimizers),
     }
+
+
+def by_block(layout: Layout, prices: Prices) -> dict[str, Seconds]:
+    """Seconds of computation in an iteration, by block of the model, of a pipeline rank with the mean share of it."""
+    model = layout.model
+    counts = {"dense": model.layers - model.moe_layers, "moe": model.moe_layers, "mtp": model.mtp}
+    items = [(one, 1) for one in (*layers.embedding(layout), *layers.logits(layout))]
+    for kind, count in counts.items():
+        if count:
+            items += [(one, count) for one in (*layers.forward(layout, kind), *layers.backward(layout, kind))]
+    found: dict[str, Seconds] = {}
+    for item, count in items:
+        if isinstance(item, Op):
+            _add(found, item.block, prices.op_seconds(item) * count * layout.microbatches / layout.pp)
+    return found
 
 
 def stacked(rows: Sequence[Terms]) -> Terms:

@@ -1,0 +1,110 @@
+"""Many layouts at once: which of them are possible, what memory they need, how fast they train."""
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from astrasim_py.topology.hardware import ExpandedMemory
+from astrasim_py.training.closed_form import Step, step, terms
+from astrasim_py.training.memory import KINDS, expand, peak_memory, shortage
+from astrasim_py.training.prices import PS_PER_S, Prices
+from astrasim_py.training.rules import RULES, first_broken
+from astrasim_py.training.strategy import Layout
+
+#: Place, after those of `RULES`, of the rule that memory is enough.
+MEMORY = len(RULES)
+#: Configurations that are priced at once: their arrays fit a core's cache.
+BATCH = 2**14
+
+
+@dataclass(frozen=True, kw_only=True)
+class Configurations:
+    """Priced layouts.
+
+    Attributes
+    ----------
+    layout : Layout
+        Arrays of one length.
+    broken : numpy.ndarray
+        int64: place in `RULES` of the first rule that each breaks, `MEMORY`, or -1 where it is possible.
+    capacity : int
+        Bytes of memory of an NPU, expanded memory included.
+    memory : dict of numpy.ndarray
+        int64 bytes by kind at the peak; 0 where one of `RULES` is broken.
+    step : Step
+        float64 seconds of an iteration by part; NaN where one of `RULES` is broken.
+    """
+
+    layout: Layout
+    broken: np.ndarray
+    capacity: int
+    memory: dict[str, np.ndarray]
+    step: Step
+
+    @property
+    def tokens_per_second(self) -> np.ndarray:
+        """Tokens per second and NPU."""
+        return self.layout.gbs * self.layout.seq / self.step.seconds / self.layout.ranks
+
+    def flops_per_second(self, convention: str = "full") -> np.ndarray:
+        """FLOP per second and NPU, as publishers count them (`Model.flops_per_token`)."""
+        per_token = {
+            seq: self.layout.model.flops_per_token(int(seq), convention) for seq in np.unique(self.layout.seq).tolist()
+        }
+        lengths = np.array(list(per_token))
+        return self.tokens_per_second * np.array(list(per_token.values()))[np.searchsorted(lengths, self.layout.seq)]
+
+    def reason(self, index: int) -> tuple[str, str] | None:
+        """Why a configuration is not possible, and what to write instead; None where it is."""
+        place = int(self.broken[index])
+        if place < 0:
+            return None
+        if place == MEMORY:
+            return shortage({kind: int(nbytes[index]) for kind, nbytes in self.memory.items()}, self.capacity)
+        layout = self.layout.at(index)
+        return RULES[place].problem(layout), RULES[place].remedy(layout)
+
+
+def evaluate(layout: Layout, prices: Prices, expanded: ExpandedMemory | None = None) -> Configurations:
+    """Price layouts whose numbers are arrays of one length (or single numbers, the same for all).
+
+    `expanded`: memory beyond the NPU's; by default what its compute rates name. `prices.slower` and `prices.wait` are
+    set from it.
+    """
+    sizes = (len(value) for value in layout.__dict__.values() if isinstance(value, np.ndarray))
+    count = max(sizes, default=1)
+    compute = prices.system.compute
+    expanded = expanded or compute.expanded_memory
+    capacity = int(compute.memory + (expanded.size if expanded else 0))
+    broken = np.broadcast_to(first_broken(layout), count).copy()
+    memory = {kind: np.zeros(count, np.int64) for kind in KINDS}
+    parts = {field.name: np.full(count, np.nan) for field in fields(Step)}
+    kept = np.flatnonzero(broken < 0)
+    for chosen in np.split(kept, range(BATCH, len(kept), BATCH)) if len(kept) else ():
+        some = _taken(layout, chosen)
+        peak = peak_memory(some)
+        own, extra = _expanded(some, prices, peak, expanded)
+        spent = step(terms(some, own), own.constants)
+        for kind, nbytes in peak.items():
+            memory[kind][chosen] = nbytes
+        for name, values in parts.items():
+            values[chosen] = getattr(spent, name)
+        parts["memory"][chosen] += extra
+        broken[chosen] = np.where(sum(peak.values()) > capacity, MEMORY, -1)
+    return Configurations(layout=layout, broken=broken, capacity=capacity, memory=memory, step=Step(**parts))
+
+
+def _expanded(layout: Layout, prices: Prices, peak: dict, expanded: ExpandedMemory | None) -> tuple:
+    """Prices with what expanded memory costs each access, and the seconds that moving data to it adds to a step."""
+    if expanded is None:
+        return prices, 0.0
+    rate = float(prices.system.compute.memory_bandwidth)
+    cost = expand(layout, peak, prices.system.compute.memory, rate, expanded)
+    wait = cost.latency_ps / PS_PER_S
+    return replace(prices, slower=rate / cost.bandwidth, wait=wait), cost.transfer_ps / PS_PER_S
+
+
+def _taken(layout: Layout, chosen: np.ndarray) -> Layout:
+    """Some of the configurations."""
+    arrays = {key: value for key, value in layout.__dict__.items() if isinstance(value, np.ndarray)}
+    return replace(layout, **{key: value[chosen] for key, value in arrays.items()})
