@@ -83,12 +83,11 @@ class Block:
             others["duration_ps"] = time_ps
         return self.add(NodeType.COMP, name, **others)
 
-    def collective(self, name: str, kind: str, size: int, group: str, members: int, **others) -> int:
-        """Add a collective of `size` bytes, the full buffer, on the group of this role, which has `members` ranks."""
+    def collective(self, name: str, kind: str, size: int, group: str | None, members: int, **others) -> int:
+        """Add a collective of `size` bytes, the full buffer, on a role's group of `members` ranks; None: on all."""
+        others |= {} if group is None else {"group": group}
         own = -(-size // members) if kind == "all_gather" else size
-        return self.add(
-            NodeType.COMM_COLL, name, comm_type=COMM_TYPE[kind], comm_size=own, coll_size=size, group=group, **others
-        )
+        return self.add(NodeType.COMM_COLL, name, comm_type=COMM_TYPE[kind], comm_size=own, coll_size=size, **others)
 
     def send(self, name: str, size: int, me: int, peer: int, **others) -> int:
         """Add a message to another rank, which nothing in a stream waits for."""

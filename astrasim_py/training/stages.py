@@ -35,12 +35,12 @@ PIECES = 4
 class Prices(Protocol):
     """Times of operations."""
 
-    def op_ps(self, op: Op) -> int:
-        """Picoseconds of an operation."""
+    def op_ps(self, *ops: Op) -> int:
+        """Picoseconds of operations, one after the other."""
         ...
 
 
-class _Unit(NamedTuple):
+class Unit(NamedTuple):
     """A layer, the embedding or the logits."""
 
     kind: str
@@ -56,7 +56,7 @@ class _Unit(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Lane:
+class Lane:
     """The chain of one micro-batch in a block: each node waits for the one before it in the chain."""
 
     block: Block
@@ -83,11 +83,11 @@ class _Buckets:
 
     def __init__(self, stage: "Stage", block: Block) -> None:
         self.stage, self.block = stage, block
-        self.open: dict[tuple, list[tuple[_Unit, Comm]]] = {}
+        self.open: dict[tuple, list[tuple[Unit, Comm]]] = {}
         self.others: dict[tuple, dict] = {}
-        self.rows: dict[tuple[_Unit, str], int] = {}
+        self.rows: dict[tuple[Unit, str], int] = {}
 
-    def add(self, unit: _Unit, part: str, when: str, *, stream: str, **others) -> None:
+    def add(self, unit: Unit, part: str, when: str, *, stream: str, **others) -> None:
         """Add those of a layer; the last ones of a bucket decide when it is sent."""
         for comm in self.stage.comms[unit]:
             if (comm.part, comm.when) != (part, when):
@@ -98,7 +98,7 @@ class _Buckets:
             if sum(one.size for _, one in self.open[key]) >= (self.stage.layout.bucket or 0):
                 self._send(key)
 
-    def close(self) -> dict[tuple[_Unit, str], int]:
+    def close(self) -> dict[tuple[Unit, str], int]:
         """Send what is left; rows by layer and group."""
         for key in list(self.open):
             self._send(key)
@@ -134,18 +134,19 @@ class Stage:
             for step in (FORWARD, BACKWARD, WEIGHT)
         }
         self.blocks: dict[tuple, Block] = {}
+        self.priced: dict[tuple[Op, ...], tuple] = {}
 
-    def _units(self, chunk: int) -> list[_Unit]:
+    def _units(self, chunk: int) -> list[Unit]:
         """What a chunk computes, in forward order."""
         model = self.layout.model
         virtual = virtual_stage(self.layout.schedule, self.layout.pp, self.stage, chunk)
         dense = model.dense_layers if model.experts else model.layers
         layers = self.layout.chunk_layers(self.stage, chunk)
-        units = [_Unit("dense" if layer < dense else "moe", layer) for layer in layers]
+        units = [Unit("dense" if layer < dense else "moe", layer) for layer in layers]
         if virtual == 0:
-            units = [_Unit("embedding"), *units]
+            units = [Unit("embedding"), *units]
         if virtual == self.depth - 1:
-            units += [_Unit("mtp", model.layers + extra) for extra in range(model.mtp)] + [_Unit("logits")]
+            units += [Unit("mtp", model.layers + extra) for extra in range(model.mtp)] + [Unit("logits")]
         return units
 
     def _runs(self, kind: str, step: int) -> list[Run | Comm]:
@@ -219,7 +220,7 @@ class Stage:
             buckets.close()
         op = optimizer(self.layout, self.stage)
         if op.there:
-            self._compute(block.compute, _Unit("optimizer"), [op], "optimizer", behind=("dp", "tie"))
+            self._compute(block.compute, Unit("optimizer"), [op], "optimizer", behind=("dp", "tie"))
         if self.gather == "end":
             for unit in units:
                 buckets.add(unit, "F", "iteration", stream="dp", behind=(COMPUTE,))
@@ -229,12 +230,12 @@ class Stage:
     def _block(self, gathers: tuple[int, int] | None, *passes: tuple) -> Block:
         """Passes that run together, each in its lane, which take turns at every all-to-all."""
         block = Block()
-        lanes = [self._pass(_Lane(block, number), *one, gathers) for number, one in enumerate(passes)]
+        lanes = [self._pass(Lane(block, number), *one, gathers) for number, one in enumerate(passes)]
         while lanes:
             lanes = [lane for lane in lanes if next(lane, "done") != "done"]
         return block
 
-    def _pass(self, lane: _Lane, kind: int, chunk: int, first: bool, last: bool, gathers) -> Iterator[None]:
+    def _pass(self, lane: Lane, kind: int, chunk: int, first: bool, last: bool, gathers) -> Iterator[None]:
         """One pass through a chunk."""
         block, zero3 = lane.block, self.layout.zero == 3
         units = self.chunks[chunk][:: 1 if kind == FORWARD else -1]
@@ -249,7 +250,7 @@ class Stage:
         for place, unit in enumerate(units):
             begin, received = len(block.rows), lane.tail
             lane.extras = {"behind": (*("tp",) * (not place), *("gather",) * (zero3 and kind != WEIGHT))}
-            yield from self._visit(lane, unit, kind)
+            yield from self.visit(lane, unit, kind)
             if first and self.gather == "start":
                 needs = [comm for comm in self.comms[unit] if comm.part == "F" and comm.when == "iteration"]
                 block.needs += [(begin, ("parameters", unit, comm.group)) for comm in needs]
@@ -263,7 +264,7 @@ class Stage:
         if kind != WEIGHT:
             self._message(lane, kind, chunk, arrives=False)
 
-    def _message(self, lane: _Lane, kind: int, chunk: int, *, arrives: bool) -> None:
+    def _message(self, lane: Lane, kind: int, chunk: int, *, arrives: bool) -> None:
         """The receive before a pass or the send after it, if the neighbour is another rank."""
         layout = self.layout
         mine = virtual_stage(layout.schedule, layout.pp, self.stage, chunk)
@@ -285,7 +286,7 @@ class Stage:
         else:
             lane.block.send(f"send {suffix}", self.boundary, self.rank, peer, after=lane.tail, **common)
 
-    def _ahead(self, block: Block, unit: _Unit, kind: int, lane: int, **others) -> None:
+    def _ahead(self, block: Block, unit: Unit, kind: int, lane: int, **others) -> None:
         """ZeRO 3: gather the parameters of the next layer when this one starts."""
         for comm in self.comms[unit]:
             if comm.when == "microbatch" and comm.part == ("F" if kind == FORWARD else "I"):
@@ -294,7 +295,7 @@ class Stage:
 
     # -- layers ----------------------------------------------------------------------------------------------
 
-    def _visit(self, lane: _Lane, unit: _Unit, kind: int) -> Iterator[None]:
+    def visit(self, lane: Lane, unit: Unit, kind: int) -> Iterator[None]:
         """One pass through a layer; yields when an all-to-all is on its way."""
         runs = deque(self.runs[unit.kind, kind])
         while runs:
@@ -311,7 +312,7 @@ class Stage:
                 lane.tail = sent if lane.tail == before else [*lane.tail, *sent]
                 yield
 
-    def _run(self, lane: _Lane, unit: _Unit, run: Run) -> None:
+    def _run(self, lane: Lane, unit: Unit, run: Run) -> None:
         """The computation of a run, and its collectives."""
         if self.layout.overlap.tp and run.ops and not run.ring and any(c.group == "tp" for c in run.before + run.after):
             self._pieces(lane, unit, run)
@@ -325,15 +326,11 @@ class Stage:
         for comm in run.after:
             self.collective(lane.collective, unit, comm)
 
-    def _compute(
-        self, add, unit: _Unit, ops: Sequence[Op], name: str, piece: tuple[int, int] = (0, 1), **others
-    ) -> int:
+    def _compute(self, add, unit: Unit, ops: Sequence[Op], name: str, piece: tuple[int, int] = (0, 1), **others) -> int:
         """A node of these operations, or one of several equal pieces of it."""
         parts = {op.part for op in ops}
         phase = PHASES["I" if parts > {"W"} else parts.pop()]
-        times = None if self.prices is None else sum(self.prices.op_ps(op) for op in ops)
-        values = [sum(op.flops for op in ops), sum(op.nbytes for op in ops), times]
-        values = [None if value is None else _part(int(value), *piece) for value in values]
+        values = [value if value is None else _part(value, *piece) for value in self.price(tuple(ops))]
         if self.routes is not None and any(op.name.startswith("experts") for op in ops):
             values = [value and self.routes.share(value, unit.layer, self.expert) for value in values]
         label = f"{unit.label}.{name}" if unit.layer is not None else name
@@ -342,9 +339,14 @@ class Stage:
         columns = unit.columns | {"phase": phase}
         return add(f"{label}.{SUFFIX[phase]}{numbered}", flops=flops, nbytes=nbytes, time_ps=time, **columns, **others)
 
-    def collective(
-        self, add, unit: _Unit, comm: Comm, name: str = "", piece: tuple[int, int] = (0, 1), **others
-    ) -> int:
+    def price(self, ops: tuple[Op, ...]) -> tuple:
+        """FLOPs, bytes and picoseconds of a node, ints or arrays by micro-batch; None for the last without prices."""
+        if ops not in self.priced:
+            time = None if self.prices is None else self.prices.op_ps(*ops)
+            self.priced[ops] = sum(int(op.flops) for op in ops), sum(int(op.nbytes) for op in ops), time
+        return self.priced[ops]
+
+    def collective(self, add, unit: Unit, comm: Comm, name: str = "", piece: tuple[int, int] = (0, 1), **others) -> int:
         """A collective, or one of several equal pieces of it."""
         phase = PHASES[comm.part]
         label = f"{unit.label}.{comm.block}" if unit.layer is not None else comm.block
@@ -353,7 +355,7 @@ class Stage:
         size = _part(int(comm.size), *piece)
         return add(name, comm.collective, size, comm.group, self.sizes[comm.group], **columns, **others)
 
-    def _pieces(self, lane: _Lane, unit: _Unit, run: Run) -> None:
+    def _pieces(self, lane: Lane, unit: Unit, run: Run) -> None:
         """A computation in pieces, each of which runs beside the collectives of the one before it."""
         block, tail = lane.block, lane.tail
         gathers = [
@@ -369,7 +371,7 @@ class Stage:
                 self.collective(lane.collective, unit, comm, piece=(i, PIECES), stream="tp", after=[row])
         lane.tail = list(dict.fromkeys([row, len(block.rows) - 1]))
 
-    def _ring(self, lane: _Lane, unit: _Unit, run: Run) -> None:
+    def _ring(self, lane: Lane, unit: Unit, run: Run) -> None:
         """Attention to the keys and values of one rank after the other, which pass around the ring meanwhile."""
         layout, block, comm = self.layout, lane.block, run.ring
         own = self.inside // layout.tp % layout.cp
@@ -390,7 +392,7 @@ class Stage:
             after = [*lane.tail, row]
             self._compute(lane.compute, unit, run.ops, run.name, piece=(step, layout.cp), after=after)
 
-    def _exchange(self, lane: _Lane, unit: _Unit, comm: Comm) -> None:
+    def _exchange(self, lane: Lane, unit: Unit, comm: Comm) -> None:
         """An all-to-all of experts: a collective, or messages where its blocks are unequal."""
         stream = None if self.layout.overlap.ep else COMPUTE
         if self.routes is None:
@@ -423,7 +425,7 @@ class Stage:
         """Place of the rank in its expert group."""
         return self.inside // self.layout.etp % self.layout.ep
 
-    def _tag(self, unit: _Unit, comm: Comm, step: int) -> tuple[int, int]:
+    def _tag(self, unit: Unit, comm: Comm, step: int) -> tuple[int, int]:
         """Tag of a message inside a stage: one for each layer, pass and step, and what each micro-batch adds."""
         steps = self.layout.cp + 2
         layers = self.layout.model.layers + self.layout.model.mtp
@@ -437,8 +439,8 @@ def _holder(layout: Layout, virtual: int) -> int:
     return virtual % layout.pp
 
 
-def _part(value: int, index: int, pieces: int) -> int:
-    """One of so many parts of a number, as equal as can be."""
+def _part(value, index: int, pieces: int):
+    """One of so many parts of a number or array, as equal as can be."""
     return value * (index + 1) // pieces - value * index // pieces
 
 

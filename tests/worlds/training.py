@@ -29,15 +29,15 @@ class ByHand:
 
     times: Mapping[tuple[str, str], int]
 
-    def op_ps(self, op: Op) -> int:
-        return self.times.get((op.name, op.part), 0)
+    def op_ps(self, *ops: Op) -> int:
+        return sum(self.times.get((op.name, op.part), 0) for op in ops)
 
 
 class ByWork:
     """A price for everything: FLOPs and bytes at round rates."""
 
-    def op_ps(self, op: Op) -> int:
-        return int(op.flops) // 100 + int(op.nbytes)
+    def op_ps(self, *ops: Op) -> int:
+        return sum(int(op.flops) // 100 + int(op.nbytes) for op in ops)
 
 
 def layout_of(ranks: int, **keys) -> Layout:

@@ -1,0 +1,163 @@
+"""Training of a recommendation model (DLRM): tables of embeddings over all ranks, the rest on every rank.
+
+Each rank holds a part of the tables and looks up the rows of all ranks' samples; an all-to-all brings them to the rank
+of each sample. Three things go on beside each other: computation, memory traffic of the tables, and communication.
+Source: Naumov et al., Deep Learning Recommendation Model (2019).
+"""
+
+from collections.abc import Mapping
+from itertools import pairwise
+
+from astrasim_py.chakra.workload import Workload
+from astrasim_py.training.assembly import COMPUTE, Block, assemble
+from astrasim_py.training.layers import Comm, Op
+from astrasim_py.training.models import RecommendationModel
+from astrasim_py.training.stages import PHASES, SUFFIX, Prices
+
+#: Streams of a rank beside computation, and the slot that a node of the memory lane holds: none.
+MEMORY, NETWORK, NO_SLOT = "memory", "network", 0
+
+
+def operations(
+    model: RecommendationModel, batch: int, *, element: int = 2, gradient: int = 4, update: int = 3
+) -> dict[str, tuple[Op, ...] | Comm]:
+    """What one rank does in an iteration, by name.
+
+    Parameters
+    ----------
+    batch : int
+        Samples of each rank.
+    element, gradient : int
+        Bytes of an element of tables and activations, and of gradients when they are reduced.
+    update : int
+        Bytes that an update of the tables moves, as a multiple of those of the lookup.
+    """
+    rows = batch * model.tables * model.width * element
+    lookup = Op(name="lookup", block="embedding", kind="elementwise", nbytes=rows * model.pooling)
+    features = (model.tables + 1) * model.width
+    mix = Op(
+        name="interaction",
+        block="top",
+        kind="gemm",
+        m=batch,
+        n=model.tables + 1,
+        k=features,
+        flops=batch * (model.tables + 1) * features,
+        nbytes=element * (batch * features + batch * (model.tables + 1) ** 2),
+    )
+    cross = [
+        _product(f"cross{layer}.{side}", "top", batch, n, k, element)
+        for layer in range(model.cross_layers)
+        for side, n, k in (("down", model.cross_rank, features), ("up", features, model.cross_rank))
+    ]
+    bottom = tuple(
+        _product(f"fc{i}", "bottom", batch, n, k, element) for i, (k, n) in enumerate(pairwise(model.bottom))
+    )
+    top = tuple(_product(f"fc{i}", "top", batch, n, k, element) for i, (k, n) in enumerate(pairwise(model.top)))
+    top = (*(cross or (mix,)), *top)
+    below, above = model.mlp_params
+    above += 2 * model.cross_layers * model.cross_rank * features
+    exchange = Comm(name="rows", block="embedding", collective="all_to_all", group="", size=rows)
+    reduce = Comm(name="gradients", block="top", collective="all_reduce", group="", size=above * gradient, part="W")
+    return {
+        "lookup": (lookup,),
+        "bottom": bottom,
+        "rows": exchange,
+        "top": top,
+        "top_back": tuple(_twice(op) for op in reversed(top)),
+        "top_gradients": reduce,
+        "rows_back": Comm(name="rows", block="embedding", collective="all_to_all", group="", size=rows, part="I"),
+        "update": (Op(name="update", block="embedding", kind="elementwise", part="O", nbytes=update * lookup.nbytes),),
+        "bottom_back": tuple(_twice(op) for op in reversed(bottom)),
+        "bottom_gradients": Comm(
+            name="gradients", block="bottom", collective="all_reduce", group="", size=below * gradient, part="W"
+        ),
+        "optimizer": (
+            Op(name="optimizer", block="optimizer", kind="elementwise", part="O", nbytes=30 * (below + above)),
+        ),
+    }
+
+
+#: Nodes of an iteration: what each waits for beside the one before it in its stream, and its stream.
+_PROGRAM = {
+    "lookup": ((), MEMORY),
+    "bottom": ((), COMPUTE),
+    "rows": (("lookup",), NETWORK),
+    "top": (("rows",), COMPUTE),
+    "top_back": ((), COMPUTE),
+    "top_gradients": (("top_back",), NETWORK),
+    "rows_back": (("top_back",), NETWORK),
+    "update": (("rows_back",), MEMORY),
+    "bottom_back": ((), COMPUTE),
+    "bottom_gradients": (("bottom_back",), NETWORK),
+    "optimizer": (("bottom_gradients",), COMPUTE),
+}
+
+
+def critical_path(times: Mapping[str, int]) -> int:
+    """Time of an iteration of which each node takes the given time, if the streams do not slow each other down."""
+    ends: dict[str, int] = {}
+    free = dict.fromkeys((MEMORY, COMPUTE, NETWORK), 0)
+    for name, (waits, stream) in _PROGRAM.items():
+        ends[name] = free[stream] = max([free[stream], *(ends[wait] for wait in waits)]) + times[name]
+    return max(ends.values())
+
+
+def recommendation_workload(
+    model: RecommendationModel,
+    ranks: int,
+    batch: int,
+    prices: Prices | None = None,
+    *,
+    iterations: int = 1,
+    name: str = "",
+    **sizes: int,
+) -> Workload:
+    """Training iterations on ranks that all run one trace.
+
+    Parameters
+    ----------
+    batch : int
+        Samples of each rank.
+    prices : Prices, optional
+        Without them computation carries FLOPs and bytes alone.
+    **sizes
+        Of `operations`.
+    """
+    block, rows = Block(), {}
+    for key, does in operations(model, batch, **sizes).items():
+        waits, stream = _PROGRAM[key]
+        others = {"stream": stream, "after": [rows[wait] for wait in waits]}
+        if isinstance(does, Comm):
+            phase = PHASES[does.part]
+            label = f"{does.block}.{does.name}.{SUFFIX[phase]}.{does.collective}"
+            rows[key] = block.collective(label, does.collective, does.size, None, ranks, phase=phase, **others)
+            continue
+        if stream == MEMORY:
+            others["slot_kind"] = NO_SLOT
+        phase = PHASES[does[0].part]
+        rows[key] = block.compute(
+            f"{does[0].block}.{SUFFIX[phase]}",
+            flops=sum(op.flops for op in does),
+            nbytes=sum(op.nbytes for op in does),
+            time_ps=None if prices is None else prices.op_ps(*does),
+            phase=phase,
+            **others,
+        )
+    trace = assemble([(block, (iteration,)) for iteration in range(iterations)])
+    return Workload((trace,) * ranks, name=name)
+
+
+def _product(name: str, block: str, m: int, n: int, k: int, element: int) -> Op:
+    nbytes = element * (m * k + k * n + m * n)
+    return Op(name=name, block=block, kind="gemm", flops=2 * m * n * k, nbytes=nbytes, m=m, n=n, k=k)
+
+
+def _twice(op: Op) -> Op:
+    """The backward pass of a product: gradients of inputs and of weights."""
+    return Op(
+        **{key: getattr(op, key) for key in ("name", "block", "kind", "m", "n", "k")},
+        part="I",
+        flops=2 * op.flops,
+        nbytes=2 * op.nbytes,
+    )
