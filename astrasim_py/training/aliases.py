@@ -196,3 +196,5 @@ _TRANSLATED: dict[str, Callable[[Any, Mapping[str, Any]], dict[str, Any]]] = {
     "zero_optimization": _zero_optimization,
     "local_batch_size": _local_batch,
 }
+#: Every key that `ours` translates.
+FOREIGN_KEYS = tuple(_TRANSLATED)

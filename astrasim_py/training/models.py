@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, ValidationInfo
+from pydantic import BeforeValidator, Field, ValidationInfo
 
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.fields import Text, did_you_mean, shown, whole, wrong
@@ -176,6 +176,10 @@ class Model(StrictModel):
         if convention == "causal":
             return 3 * (body + logits + scores / 2)
         return 3 * logits + (4 if convention == "hardware" else 3) * (body + scores)
+
+
+#: A field that takes a preset's name, too.
+NamedModel = Annotated[Model, BeforeValidator(lambda value: value, json_schema_input_type=Model | str)]
 
 
 class RecommendationModel(StrictModel):

@@ -10,13 +10,13 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from pydantic import Field, ValidationInfo
+from pydantic import ConfigDict, Field, ValidationInfo
 
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.fields import Count, Size, Text, choice, shown, whole, wrong
 from astrasim_py.core.strict_model import StrictModel, example
-from astrasim_py.training.aliases import ours
-from astrasim_py.training.models import Model
+from astrasim_py.training.aliases import FOREIGN_KEYS, ours
+from astrasim_py.training.models import Model, NamedModel
 from astrasim_py.training.rules import RULES
 from astrasim_py.training.schedules import SCHEDULES, virtual_stage
 
@@ -59,8 +59,11 @@ class Training(StrictModel):
     """What users write under ``training:``, in our names or in those of Megatron, TorchTitan or DeepSpeed."""
 
     _place = "training"
+    model_config = ConfigDict(
+        json_schema_extra=lambda schema: schema["properties"].update({key: {} for key in FOREIGN_KEYS})
+    )
 
-    model: Model = example("llama3-70b")
+    model: NamedModel = example("llama3-70b")
     seq: whole(1, 2**31 - 1, example=8192) = Field(default=2048, description="tokens of a sequence")
     gbs: whole(1, 2**31 - 1, example=512) | None = Field(default=None, description="sequences of an iteration")
     mbs: Count = Field(default=1, description="sequences of a microbatch")

@@ -176,6 +176,18 @@ def test_a_part_of_the_layers_is_kept_in_thousandths():
     assert (RECOMPUTE[o.recompute], o.recompute_part) == ("part", 200)
 
 
+def test_editors_know_names_of_models_and_keys_of_other_systems():
+    schema = Training.model_json_schema()
+    assert {"type": "string"} in schema["properties"]["model"]["anyOf"]
+    assert {"tp", "tensor_parallel_degree", "zero_optimization"} <= schema["properties"].keys()
+
+
+def test_written_trainings_read_as_those_in_python():
+    written = {"model": {"base": "llama3-70b", "layers": 40}, "gbs": 64, "recompute": 0.2, "bucket": "25 MB"}
+    read = Training.model_validate(written, context={"written": True})
+    assert read == Training(**(written | {"bucket": 25_000_000}))
+
+
 def test_rules_hold_for_arrays_as_for_numbers():
     rng = np.random.default_rng(1)
     tp, pp, cp = (rng.choice(choice, 200) for choice in ([1, 2, 3, 8], [1, 2, 5], [1, 2]))
