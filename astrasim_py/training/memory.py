@@ -42,7 +42,10 @@ def stage_memory(layout: Layout, stage: Numbers, activations: Mapping | None = N
         ):
             found[kind] = found[kind] + up(params * nbytes, np.where(cut, size, 1))
     kept, live = 0, 0
-    for kind, layers in zip(("dense", "moe"), layout.stage_layers(stage), strict=True):
+    counts = layout.stage_layers(stage)
+    predicting = (stage == layout.last_stage) * layout.model.mtp  # beside the layers of the deepest kind
+    counts = (counts[0], counts[1] + predicting) if layout.model.experts else (counts[0] + predicting, counts[1])
+    for kind, layers in zip(("dense", "moe"), counts, strict=True):
         if np.any(layers):
             whole, held = activations[kind] if activations else layer_activations(layout, kind)
             kept = kept + up(layers * held * chunks_in_flight(layout, stage), layout.vp)
@@ -50,7 +53,9 @@ def stage_memory(layout: Layout, stage: Numbers, activations: Mapping | None = N
             gathered = 2 * layout.element * sum(layer_params(layout, kind))
             found["gathered"] = np.maximum(found["gathered"], np.where((z >= 3) & (layers > 0), gathered, 0))
     found["activations"], found["live"] = kept, live
-    logits = (6 if layout.fused_loss else 10) * layout.tokens * up(layout.model.vocab, layout.tp)
+    logits = (
+        (1 + layout.model.mtp) * (6 if layout.fused_loss else 10) * layout.tokens * up(layout.model.vocab, layout.tp)
+    )
     found["logits"] = np.where(stage == layout.last_stage, logits, 0)
     total = sum(found.values())
     found["framework"] = up(total * FRAMEWORK_SHARE, 1000) + FRAMEWORK_BYTES

@@ -119,6 +119,16 @@ def test_recomputation_keeps_less_and_brings_one_layer_back():
     assert sizes[4] == 80 * 2 * 8192 * 8192 // 4
 
 
+def test_predicted_tokens_take_memory_on_the_last_stage_alone():
+    more, less = (
+        Training(model=name, seq=4096, gbs=4, pp=4, ep=1).layout(4) for name in ("deepseek-v3-mtp", "deepseek-v3")
+    )
+    assert stage_memory(more, 0) == stage_memory(less, 0)
+    with_it, without = stage_memory(more, 3), stage_memory(less, 3)
+    assert with_it["logits"] == 2 * without["logits"]
+    assert all(with_it[kind] > without[kind] for kind in ("weights", "activations"))
+
+
 def test_what_does_not_fit_is_refused_by_amount_and_kind():
     with pytest.raises(
         ScenarioError, match=r"needs 306.5 GB of memory, 226.5 GB more than 80.0 GB; most of it"
