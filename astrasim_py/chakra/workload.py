@@ -69,7 +69,7 @@ class Workload:
                 raise TraceError(what, f"has {len(values)} values for {self.ranks} ranks", "write one for every rank")
         members = {name: frozenset(self.members(name)) for name in ("", "0", *groups)}
         for name, own in self.roles.items():
-            if name in members:
+            if name in members or name == "world":
                 raise TraceError(f"role {name}", "is also the name of a group", "give it a name of its own")
             for rank, group in enumerate(own):
                 if group is not None and rank not in members.get(group, ()):

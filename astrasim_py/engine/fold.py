@@ -50,7 +50,7 @@ def fold(symmetry: Symmetry) -> Plan:
     folded = replace(
         plan,
         workload=(workload,),
-        p2p=(Matching(match_key=(_own_keys(symmetry, workload, workload.peer.astype(np.int64)),)),),
+        p2p=(_own_matching(symmetry, 0, workload, workload.peer.astype(np.int64)),),
         calls=tuple(calls),
         route_pairs=home * plan.problem.topology.npus + np.asarray(plan.npu_of, dtype=np.int64)[symmetry.deltas],
         route_ptr=symmetry.route_ptr,
@@ -65,12 +65,12 @@ def _call(symmetry: Symmetry, call: CollectiveCall) -> CollectiveCall:
     if not call.programs:
         return call
     position = call.members.index(0)
-    keys = {position: _own_keys(symmetry, *peers_in(call, position))}
-    return replace(call, programs={position: call.programs[position]}, matching=Matching(match_key=keys))
+    matching = _own_matching(symmetry, position, *peers_in(call, position))
+    return replace(call, programs={position: call.programs[position]}, matching=matching)
 
 
-def _own_keys(symmetry: Symmetry, program: RankProgram, peers: np.ndarray) -> np.ndarray:
-    """int64[n]: match keys of the sends of a program with its own rotated receives; `peers`: ranks, by node."""
+def _own_matching(symmetry: Symmetry, position: int, program: RankProgram, peers: np.ndarray) -> Matching:
+    """The sends of a program matched with its own rotated receives; `peers`: ranks, by node."""
     at = np.flatnonzero(peers >= 0)
     kind = program.structure.kind[at]
     # A receive from the rank at distance d matches this rank's send to distance -d, rotated.
@@ -78,9 +78,8 @@ def _own_keys(symmetry: Symmetry, program: RankProgram, peers: np.ndarray) -> np
     channels, inverse = np.unique(np.stack([towards, program.tag[at]]), axis=1, return_inverse=True)
     inverse = inverse.reshape(-1)
     sent, received = (np.bincount(inverse[kind == each], minlength=channels.shape[1]) for each in (SEND, RECV))
-    keys = np.zeros(len(program), dtype=np.int64)
-    keys[at] = np.where(((sent == 1) & (received == 1))[inverse], inverse, ~inverse)
-    return keys
+    keys = np.where(((sent == 1) & (received == 1))[inverse], inverse, ~inverse)
+    return Matching({position: len(program)}, {position: at}, {position: keys})
 
 
 class WatchedLink(Link):

@@ -45,7 +45,7 @@ class Recorder:
         self._messages: dict[str, list[int]] = {name: [] for name in MESSAGE_COLUMNS}
         self._hops: dict[str, list[int]] = {name: [] for name in HOP_COLUMNS}
         self._spans = np.full((len(plan.instances), 2), -1, dtype=np.int64)
-        self.members_left = [len(instance.members) for instance in plan.instances]
+        self.members_left = plan.instances.column(lambda instance: len(instance.members)).tolist()
         self._times = [_RankTimes() for _ in range(plan.ranks)]
 
     def work_begins(self, graph, node: int, now: int) -> None:
@@ -233,19 +233,20 @@ def make_records(
 
 def _collective_table(plan: Plan, spans: np.ndarray) -> Table:
     instances, jobs = plan.instances, plan.problem.jobs
-    columns = {
-        "instance": [i.index for i in instances],
-        "job": [jobs[i.job].name for i in instances],
-        "group": [i.group for i in instances],
-        "type": [i.type for i in instances],
-        "size": [i.size for i in instances],
-        "algorithm": [i.algorithm_name for i in instances],
-        "ranks": [len(i.members) for i in instances],
-    }
-    texts = ("job", "group", "type", "algorithm")
-    table = {n: np.array(values, dtype=object if n in texts else np.int64) for n, values in columns.items()}
-    bounds = np.array([i.bound for i in instances], dtype=np.int64)
-    return Table(table | {"start": spans[:, 0], "end": spans[:, 1], "bound": bounds})
+    return Table(
+        {
+            "instance": np.arange(len(instances)),
+            "job": instances.column(lambda i: jobs[i.job].name, object),
+            "group": instances.column(lambda i: i.group, object),
+            "type": instances.column(lambda i: i.type, object),
+            "size": instances.column(lambda i: i.size),
+            "algorithm": instances.column(lambda i: i.algorithm_name, object),
+            "ranks": instances.column(lambda i: len(i.members)),
+            "start": spans[:, 0],
+            "end": spans[:, 1],
+            "bound": instances.column(lambda i: i.bound),
+        }
+    )
 
 
 def _link_table(plan: Plan, links: Mapping[str, np.ndarray], *, counted: bool) -> Table:

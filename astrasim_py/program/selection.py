@@ -81,6 +81,8 @@ class AlgorithmTable:
         self._cases = {name: tuple(listed) for name, listed in cases.items()}
         self._default = None if default is None else Case(make=default)
         self._made: dict[tuple, Algorithm] = {}
+        #: Ids of the workload's nodes that conditions name.
+        self.nodes = {case.when.node for listed in self._cases.values() for case in listed} - {None}
 
     def case(self, collective: str, size: int, ranks: int, group: str, node: int = -1) -> Case:
         """The case that applies to a call; parameters as for `select`."""

@@ -46,7 +46,7 @@ def only_collective(plan: Plan) -> Instance | None:
     """The collective of a plan that is one collective and nothing else; else None."""
     if len(plan.instances) != 1:
         return None
-    structures = dict.fromkeys(p.structure for p in plan.workload)
+    structures = dict.fromkeys(p.structure for p in plan.workload.shared)
     kinds = np.unique(np.concatenate([s.kind for s in structures]))
     return plan.instances[0] if set(kinds.tolist()) <= {COLLECTIVE, INSTANT} else None
 
@@ -121,12 +121,12 @@ def summary_of(plan: Plan, records: Records, row: Mapping, warnings: Iterable[st
                 row["busbw_GBps"] = rounded(Fraction(instance.size * 1000, duration) * factor)
         formula = closed_form(plan)
     del row["cpu_s"]
-    calls = {(i.type, len(i.members)): busbw_factor(i.type, len(i.members)) for i in plan.instances}
+    calls = {(i.type, len(i.members)): busbw_factor(i.type, len(i.members)) for i in plan.instances.values}
     factors = {call: factor for call, factor in calls.items() if factor is not None}
     first = Table({name: column[:_FEW] for name, column in records.collective.items()})
-    algorithms = {i.algorithm: i for i in plan.instances if i.algorithm is not None}
-    connected = {i.index: i.only_call.connections for i in plan.instances if i.only_call and i.only_call.connections}
-    longer = {str(index): each.latency_ps for index, each in connected.items() if each.latency_ps}
+    algorithms = {i.algorithm: i for i in plan.instances.values if i.algorithm is not None}
+    latency = plan.instances.column(lambda i: i.connections.latency_ps if i.connections else 0)
+    longer = {str(index): int(latency[index]) for index in np.flatnonzero(latency).tolist()}
     return {
         "row": row,
         "breakdown": breakdown(records) if done else None,
@@ -149,7 +149,7 @@ def summary_of(plan: Plan, records: Records, row: Mapping, warnings: Iterable[st
         "warnings": list(warnings),
         "algorithms": [
             {"collective": i.type, "name": i.algorithm.name, "ranks": i.algorithm.ranks, "correct": i.algorithm.verdict}
-            | {key: getattr(connected[i.index], key) for key in ("protocol", "slots") if i.index in connected}
+            | {key: getattr(i.connections, key) for key in ("protocol", "slots") if i.connections}
             for i in algorithms.values()
         ],
         "npu_of": list(plan.npu_of),

@@ -1,6 +1,8 @@
 """Lower bound of a problem's makespan, whatever algorithms carry out its collectives."""
 
+from collections.abc import Sequence
 from fractions import Fraction
+from functools import cache
 
 import numpy as np
 
@@ -9,6 +11,9 @@ from astrasim_py.core.units import PS_PER_S
 from astrasim_py.system.plan import COLLECTIVE, COMPUTE_SLOT, CPU_SLOT, RECV, SEND, Instance, Plan, RankProgram
 from astrasim_py.verification.bounds import Capacities, demand, member_times
 
+#: Nodes of a longest path that is walked: some seconds.
+MAX_PATH_NODES = 2**20
+
 
 def problem_bound(plan: Plan) -> int | None:
     """Lower bound of the makespan, ps; None where no bound applies.
@@ -16,19 +21,25 @@ def problem_bound(plan: Plan) -> int | None:
     The greatest of the longest path through the workload (a member leaves a collective only after its links have
     carried their least bytes, and the members that it depends on could reach it), the bounds of single collectives, the
     bytes of an NPU's links, and of all, over their rates, and the compute of a rank over its slots. Bounds of
-    successive collectives are not added: one may begin on some members while another still ends on others.
+    successive collectives are not added: one may begin on some members while another still ends on others. The longest
+    path of more than `MAX_PATH_NODES` nodes is left out.
     """
     problem = plan.problem
-    if not problem.bounds_hold or any(i.bound < 0 for i in plan.instances):
+    if not problem.bounds_hold or any(i.bound < 0 for i in plan.instances.values):
         return None
     capacities = Capacities(problem.topology)
-    return max(_LongestPath(plan, capacities).run(), _links(plan, capacities), _compute(plan))
+    walked = 1 if _symmetric(plan, capacities) else plan.ranks
+    single = max((i.bound for i in plan.instances.values), default=0)
+    known = max(_links(plan, capacities), _compute(plan), single)
+    if sum(map(len, plan.workload.shared[:walked])) > MAX_PATH_NODES:
+        return known
+    return max(_LongestPath(plan, capacities, plan.workload[:walked]).run(), known)
 
 
 def _compute(plan: Plan) -> int:
     semantics = plan.problem.semantics
     best = 0
-    for program in dict.fromkeys(plan.workload):
+    for program in dict.fromkeys(plan.workload.shared):
         for slot, count in ((CPU_SLOT, semantics.cpu_slots), (COMPUTE_SLOT, semantics.compute_slots)):
             if count is not None:
                 total = sum(program.duration[program.slot == slot].tolist())
@@ -42,19 +53,19 @@ def _links(plan: Plan, capacities: Capacities) -> int:
     # Python integers: sums over a workload may exceed 64 bits.
     into, out = (np.zeros(plan.problem.topology.npus, dtype=object) for _ in range(2))
     total = 0
-    for instance in plan.instances:
+    for instance, number in zip(plan.instances.values, np.bincount(plan.instances.which).tolist(), strict=True):
         need = demand(instance.type, instance.size, len(instance.members))
-        total += need.total
+        total += number * need.total
         at = npu_of[np.asarray(instance.members, dtype=np.int64)]
         for array, (of_root, of_others) in ((into, need.ingress), (out, need.egress)):
-            array[at] += of_others
-            array[at[instance.root]] += of_root - of_others
+            array[at] += number * of_others
+            array[at[instance.root]] += number * (of_root - of_others)
     sent: dict[RankProgram, tuple[int, int]] = {}
-    for program in dict.fromkeys(plan.workload):
+    for program in dict.fromkeys(plan.workload.shared):
         kind = program.structure.kind
         sent[program] = sum(program.nbytes[kind == SEND].tolist()), sum(program.nbytes[kind == RECV].tolist())
     if any(map(any, sent.values())):
-        for npu, program in zip(plan.npu_of, plan.workload, strict=True):
+        for npu, program in zip(plan.npu_of, plan.workload.shared, strict=True):
             out[npu] += sent[program][0]
             total += sent[program][0]
             into[npu] += sent[program][1]
@@ -76,18 +87,18 @@ def _links(plan: Plan, capacities: Capacities) -> int:
 class _LongestPath:
     """Longest path over all ranks: a node's end follows from the ends of its parents and partners."""
 
-    def __init__(self, plan: Plan, capacities: Capacities) -> None:
-        self.plan = plan
+    def __init__(self, plan: Plan, capacities: Capacities, workload: Sequence[RankProgram]) -> None:
+        self.plan, self.workload = plan, workload
         self.capacities = capacities
         self.delivery = plan.problem.network.send_completes == "delivery"
         #: All ranks behave alike: only rank 0 is walked.
-        self.symmetric = _symmetric(plan, capacities)
-        workload = plan.workload[:1] if self.symmetric else plan.workload
+        self.symmetric = len(workload) < plan.ranks
         self.starts = [np.array([plan.start_delay[r]] * len(p), dtype=object) for r, p in enumerate(workload)]
         self.need = [p.structure.need.copy() for p in workload]
+        self.match_key = cache(lambda job, position: plan.p2p[job][position])
         self.makespan = 0
         self.ready = [(rank, node) for rank, p in enumerate(workload) for node in p.structure.roots.tolist()]
-        self.arrivals: list[dict[int, tuple[int, int]]] = [{} for _ in plan.instances]
+        self.arrivals: list[dict[int, tuple[int, int]]] = [{} for _ in range(len(plan.instances))]
         self.times: dict[tuple, tuple[list[int], list[int]]] = {}
         #: Job and match key → rank, node and time of the end of a message that was visited first.
         self.first_ends: dict[tuple[int, int], tuple[int, int, int]] = {}
@@ -95,7 +106,7 @@ class _LongestPath:
     def run(self) -> int:
         while self.ready:
             rank, node = self.ready.pop()
-            program, start = self.plan.workload[rank], self.starts[rank][node]
+            program, start = self.workload[rank], self.starts[rank][node]
             kind = program.structure.kind[node]
             if kind == COLLECTIVE:
                 self.collective(rank, node, start, self.plan.instances[int(program.instance[node])])
@@ -107,7 +118,7 @@ class _LongestPath:
 
     def finish(self, rank: int, node: int, end: int) -> None:
         self.makespan = max(self.makespan, end)
-        structure = self.plan.workload[rank].structure
+        structure = self.workload[rank].structure
         for successor in structure.succ[structure.succ_ptr[node] : structure.succ_ptr[node + 1]].tolist():
             self.starts[rank][successor] = max(self.starts[rank][successor], end)
             self.need[rank][successor] -= 1
@@ -115,11 +126,11 @@ class _LongestPath:
                 self.ready.append((rank, successor))
 
     def message(self, rank: int, node: int, start: int, *, sends: bool) -> None:
-        plan, program = self.plan, self.plan.workload[rank]
+        plan, program = self.plan, self.workload[rank]
         job = plan.job_of[rank]
         first = plan.first_rank[job]
         # Messages of a channel may pair in any order: then only the send's own time is counted.
-        key = int(plan.p2p[job].match_key[rank - first][node])
+        key = int(self.match_key(job, rank - first)[node])
         time = start
         if sends:
             time += self.message_ps(rank, first + int(program.peer[node]), int(program.nbytes[node]))
@@ -174,8 +185,8 @@ def _symmetric(plan: Plan, capacities: Capacities) -> bool:
     """Every rank runs the same workload, on an NPU like all others, in collectives of all of them."""
     return (
         len(set(plan.start_delay)) == 1
-        and len(set(plan.workload)) == 1
+        and len(plan.workload.values) == 1
         and not bool((plan.workload[0].peer >= 0).any())
         and np.count_nonzero(np.bincount(capacities.kind[np.asarray(plan.npu_of, dtype=np.int64)])) == 1
-        and all(not promise_of(i.type).rooted and len(i.members) == plan.ranks for i in plan.instances)
+        and all(not promise_of(i.type).rooted and len(i.members) == plan.ranks for i in plan.instances.values)
     )

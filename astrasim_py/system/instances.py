@@ -1,7 +1,11 @@
 """Instances of collectives: the k-th call of a group on one member is the k-th on every other.
 
-Ranks that share a trace form one *kind*; each kind is read once.
+Ranks that share a trace form one *kind*, which is read once. Ranks of a kind that call the same groups have one
+*binding*. The calls of a kind under the names of one group are a *part*.
 """
+
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,112 +22,154 @@ _ROOTED = [_CODES[name] for name, each in COLLECTIVES.items() if each.rooted]
 WORLD = "world"
 
 
+class _Part(NamedTuple):
+    kind: int
+    names: tuple[str, ...]  # of groups or roles in the trace
+
+
+class _Calls(NamedTuple):
+    """The calls of a group: as its first member makes them (`table`), the `rows` of each part, and the first call of
+    equal type, size and root (`like`, int64[k])."""
+
+    table: np.ndarray
+    rows: dict[_Part, np.ndarray]
+    like: np.ndarray
+
+
 class JobInstances:
     """The collective calls of one job, grouped into instances.
 
-    `kind_of`: int64[ranks], kinds numbered by their first ranks. `calls`: by kind, int32 by node: the instance that it
-    starts, -1 for none. `requests`, `places`: by instance, its call and the place of its first node.
+    `kind_of`, `binding_of`: int64[ranks], each numbered by first ranks. `calls`: by kind, int32 by node: the number of
+    a collective call of the kind, -1 for other nodes. `bound`: by binding, int32: the instance of each call.
+    `group`, `number`: int64 by instance: its group, and which of its calls it is. `like`: int64 by instance: the first
+    one of equal group, type, size and root.
 
     Raises TraceError: calls without type, size or group, or calls that differ between members of a group.
     """
 
     def __init__(self, job: Job, semantics: Semantics) -> None:
-        self.job = job
+        self.job, self.workload = job, job.workload
         self.dependencies = job.dependencies or semantics.dependencies
-        self.groups = {WORLD: tuple(range(job.ranks)), **job.workload.groups}
-        every = job.workload.traces
+        self.groups = {WORLD: tuple(range(job.ranks))}
+        self.groups |= {name: self.workload.members(name) for name in self.workload.groups}
+        every = self.workload.traces
         number = {trace: kind for kind, trace in enumerate(dict.fromkeys(every))}
         self.traces = list(number)
         self.kind_of = np.fromiter(map(number.__getitem__, every), dtype=np.int64, count=len(every))
-        self.first = np.unique(self.kind_of, return_index=True)[1]
-        #: By kind and group: rows of the trace, in the order of the calls.
-        self.rows: list[dict[str, np.ndarray]] = [self._read(kind) for kind in range(len(self.traces))]
-        #: By group: the calls of its first member, as in `_table`.
-        self.tables: dict[str, np.ndarray] = {}
-        for name in dict.fromkeys(name for rows in self.rows for name in rows):
-            self._match_calls(name)
         self.calls: list[np.ndarray] = []
-        self.requests: list[CollectiveRequest] = []
-        self.places: list[str] = []
-        numbers = {name: np.full(len(table), -1, dtype=np.int64) for name, table in self.tables.items()}
-        for kind in range(len(self.traces)):
-            self._number(kind, numbers)
+        #: By kind and name: rows of the trace, in the order of the calls.
+        self.rows: list[dict[str, np.ndarray]] = [self._read(trace) for trace in self.traces]
+        #: By binding and group: the part that calls it.
+        self.parts: list[dict[str, _Part]] = []
+        self.binding_of = self._bind()
+        self.first_bound = np.unique(self.binding_of, return_index=True)[1]
+        self._agreed: dict[tuple, _Calls] = {}
+        self.of_group = {name: self._match_calls(name) for name in dict.fromkeys(chain.from_iterable(self.parts))}
+        self._number()
 
-    def _match_calls(self, name: str) -> None:
-        """Order the calls of a group so that its members agree: by dependencies, else by node id."""
-        kinds, nothing = self.kinds(name), np.zeros(0, dtype=np.int64)
-        by_dependencies = {kind: self.rows[kind].get(name, nothing) for kind in kinds}
-        by_id = {k: r[np.argsort(self.traces[k].node_id[r], kind="stable")] for k, r in by_dependencies.items()}
-        for rows in (by_dependencies, by_id):
-            first, *others = (self.table(name, kind, rank, rows[kind]) for kind, rank in kinds.items())
-            if all(np.array_equal(other[:, :3], first[:, :3]) for other in others):
-                self.tables[name] = first
-                for kind in kinds:
-                    if name in self.rows[kind]:
-                        self.rows[kind][name] = rows[kind]
-                return
-        self.refuse_difference(name, kinds, by_dependencies)
-
-    def _number(self, kind: int, numbers: dict[str, np.ndarray]) -> None:
-        """Number the calls of a kind that no earlier kind makes, in order of appearance."""
-        trace = self.traces[kind]
-        for name, k in self.new_calls(kind, numbers):
-            numbers[name][k] = len(self.requests)
-            self.requests.append(self.request(name, k))
-            self.places.append(node_place(trace, int(self.rows[kind][name][k]), f"rank {self.first[kind]}"))
-        call = np.full(len(trace), -1, dtype=np.int32)
-        for name, rows in self.rows[kind].items():
-            call[rows] = numbers[name]
-        self.calls.append(call)
-
-    def collective_rows(self, kind: int) -> np.ndarray:
-        """Rows of all collective nodes of a kind, in order."""
-        trace = self.traces[kind]
+    def _read(self, trace: ExecutionTrace) -> dict[str, np.ndarray]:
         # Cycles are an error in every trace, with or without collectives.
         order = trace.order(self.dependencies)
-        return order[trace.type[order] == NodeType.COMM_COLL]
-
-    def _read(self, kind: int) -> dict[str, np.ndarray]:
-        trace, rows = self.traces[kind], self.collective_rows(kind)
+        rows = order[trace.type[order] == NodeType.COMM_COLL]
+        self.calls.append(np.full(len(trace), -1, dtype=np.int32))
+        self.calls[-1][rows] = np.arange(len(rows))
         codes, names = trace.group_of()
-        names = [WORLD if name in ("", "0", WORLD) else name for name in (*names, WORLD)]
-        index = {name: i for i, name in enumerate(dict.fromkeys(names))}
-        group = np.array([index[name] for name in names], dtype=np.int64)[codes[rows]]
-        used = group[np.sort(np.unique(group, return_index=True)[1])].tolist()
-        spelled = list(index)
-        self._check_groups(kind, [(int(rows[np.argmax(group == i)]), spelled[i]) for i in used])
-        return {spelled[i]: rows[group == i] for i in used}
+        index = {name: i for i, name in enumerate(dict.fromkeys((*names, "")))}
+        name_of = np.array([*map(index.__getitem__, names), index[""]], dtype=np.int64)[codes[rows]]
+        used = name_of[np.sort(np.unique(name_of, return_index=True)[1])].tolist()
+        return {list(index)[i]: rows[name_of == i] for i in used}
 
-    def _check_groups(self, kind: int, used: list[tuple[int, str]]) -> None:
-        """Refuse calls of undefined groups, and calls by ranks that are not members."""
-        wrong = []
-        for at, (row, name) in enumerate(used):
-            ranks, members = [int(self.first[kind])], self.job.workload.groups.get(name)
-            if members is not None:
-                sharing = np.flatnonzero(self.kind_of == kind) if len(self.traces) < self.job.ranks else ranks
-                ranks = np.setdiff1d(sharing, members).tolist()
-            if ranks and (members is not None or name != WORLD):
-                wrong.append((ranks[0], at, row, name))
-        if not wrong:
-            return
-        rank, _, row, name = min(wrong)
-        place = node_place(self.traces[kind], row, f"rank {rank}")
+    def _bind(self) -> np.ndarray:
+        """int64[ranks]: the binding of each rank; adds their parts. Refuses groups that a rank cannot call."""
+        members = {name: frozenset(ranks) for name, ranks in self.groups.items()}
+        bindings: dict[tuple, int] = {}
+        binding_of = np.empty(self.job.ranks, dtype=np.int64)
+        for rank, kind in enumerate(self.kind_of.tolist()):
+            groups = []
+            for name, rows in self.rows[kind].items():
+                group = self.workload.group(name, rank)
+                groups.append(WORLD if group in ("", "0") else group)
+                if rank not in members.get(groups[-1], ()):
+                    self._refuse_group(node_place(self.traces[kind], int(rows[0]), f"rank {rank}"), rank, group)
+            binding_of[rank] = number = bindings.setdefault((kind, *groups), len(bindings))
+            if number == len(self.parts):
+                names: dict[str, tuple[str, ...]] = {}
+                for name, group in zip(self.rows[kind], groups, strict=True):
+                    names[group] = (*names.get(group, ()), name)
+                self.parts.append({group: _Part(kind, called) for group, called in names.items()})
+        return binding_of
+
+    def _refuse_group(self, place: str, rank: int, name: str) -> None:
+        """Raise: a rank calls an undefined group, or one that it is no member of."""
         if name not in self.groups:
             remedy = "give the workload's groups (a JSON file of id: [ranks])"
             raise TraceError(place, f'its group "{name}" is not defined', remedy)
         raise TraceError(place, f'rank {rank} is not a member of its group "{name}" {list(self.groups[name])[:16]}')
 
-    def kinds(self, name: str) -> dict[int, int]:
-        """Kinds of the members of a group, the first member's first, and the first member of each."""
-        members = self.job.workload.groups.get(name)
-        kinds = self.kind_of if members is None else self.kind_of[np.asarray(members, dtype=np.int64)]
-        first = np.sort(np.unique(kinds, return_index=True)[1])
-        ranks = first if members is None else np.asarray(members, dtype=np.int64)[first]
-        return dict(zip(kinds[first].tolist(), ranks.tolist(), strict=True))
+    def _match_calls(self, name: str) -> _Calls:
+        """Order the calls of a group so that its members agree: by dependencies, else by node id."""
+        members = np.asarray(self.groups[name], dtype=np.int64)
+        bindings = self.binding_of[members]
+        parts: dict[_Part, int] = {}
+        for at in np.sort(np.unique(bindings, return_index=True)[1]).tolist():
+            rank = int(members[at])
+            parts.setdefault(self.parts[bindings[at]].get(name, _Part(int(self.kind_of[rank]), ())), rank)
+        key = len(members), *parts
+        if key not in self._agreed:
+            self._agreed[key] = self._agree(name, parts)
+        return self._agreed[key]
 
-    def table(self, name: str, kind: int, rank: int, rows: np.ndarray) -> np.ndarray:
-        """int64[k, 5]: the calls of a group by a rank of a kind: type, full buffer, root; stated bytes, priority."""
-        trace, n = self.traces[kind], len(self.groups[name])
+    def _agree(self, name: str, parts: dict[_Part, int]) -> _Calls:
+        by_dependencies, by_id = {}, {}
+        for part in parts:
+            rows = np.concatenate([np.zeros(0, np.int64), *(self.rows[part.kind][name] for name in part.names)])
+            by_dependencies[part] = rows = rows[np.argsort(self.calls[part.kind][rows])]
+            by_id[part] = rows[np.argsort(self.traces[part.kind].node_id[rows], kind="stable")]
+        for rows in (by_dependencies, by_id):
+            first, *others = (self.table(name, part, rank, rows[part]) for part, rank in parts.items())
+            if all(np.array_equal(other[:, :3], first[:, :3]) for other in others):
+                break
+        else:
+            self.refuse_difference(name, parts, by_dependencies)
+        leader = next(iter(parts))
+        node = self.traces[leader.kind].node_id[rows[leader]].astype(np.int64)
+        named = np.isin(node, list(getattr(self.job.algorithms, "nodes", ())))
+        different = np.column_stack([first[:, :3], np.where(named, node, -1)])
+        _, like, inverse = np.unique(different, axis=0, return_index=True, return_inverse=True)
+        return _Calls(first, rows, like[inverse.ravel()])
+
+    def _number(self) -> None:
+        """Number the calls of each binding that no earlier one makes, in order of execution."""
+        count, numbers = 0, {}
+        #: By group: the binding whose calls are numbered first.
+        self.numbered_by: dict[str, int] = {}
+        self.bound: list[np.ndarray] = []
+        for binding, parts in enumerate(self.parts):
+            every = self.calls[self.kind_of[self.first_bound[binding]]]
+            calls = {name: every[self.of_group[name].rows[part]] for name, part in parts.items()}
+            bound = np.zeros(int(every.max(initial=-1)) + 1, dtype=np.int32)
+            new = [name for name in parts if name not in numbers]
+            for name in new:
+                bound[calls[name]] = 1
+            order = count + np.cumsum(bound, dtype=np.int64) - 1
+            for name in new:
+                numbers[name], self.numbered_by[name] = order[calls[name]], binding
+            count += int(bound.sum())
+            for name in parts:
+                bound[calls[name]] = numbers[name]
+            self.bound.append(bound)
+        self.group, self.number, self.like = np.empty((3, count), dtype=np.int64)
+        for number, (name, own) in enumerate(numbers.items()):
+            self.group[own], self.number[own], self.like[own] = (
+                number,
+                np.arange(len(own)),
+                own[self.of_group[name].like],
+            )
+        self.called = list(numbers)
+
+    def table(self, name: str, part: _Part, rank: int, rows: np.ndarray) -> np.ndarray:
+        """int64[k, 5]: the calls of a group by a rank: type, full buffer, root; stated bytes, priority."""
+        trace, n = self.traces[part.kind], len(self.groups[name])
         names = ("comm_type", "coll_size", "comm_size", "comm_root", "comm_priority")
         code, exact, stated, root, priority = (trace.column(column)[rows] for column in names)
         known = np.isin(code, list(COLLECTIVE_NAMES))
@@ -144,48 +190,51 @@ class JobInstances:
         stated = np.where(absent, stated, np.where(gathers, exact // n, exact))
         return np.stack([code, size, root, np.maximum(stated, 0), np.where(priority == MISSING, 0, priority)], axis=1)
 
-    def refuse_difference(self, name: str, kinds: dict[int, int], rows: dict[int, np.ndarray]) -> None:
+    def refuse_difference(self, name: str, parts: dict[_Part, int], rows: dict[_Part, np.ndarray]) -> None:
         """Raise, naming the first call in which two members of a group differ."""
-        tables = {kind: self.table(name, kind, rank, rows[kind])[:, :3] for kind, rank in kinds.items()}
-        leader, *others = kinds
+        tables = {part: self.table(name, part, rank, rows[part])[:, :3] for part, rank in parts.items()}
+        leader, *others = parts
 
-        def first_difference(kind: int) -> int:
-            both = min(len(tables[leader]), len(tables[kind]))
-            differ = np.flatnonzero((tables[leader][:both] != tables[kind][:both]).any(axis=1))
+        def first_difference(part: _Part) -> int:
+            both = min(len(tables[leader]), len(tables[part]))
+            differ = np.flatnonzero((tables[leader][:both] != tables[part][:both]).any(axis=1))
             return int(differ[0]) if len(differ) else both
 
-        other = min((k for k in others if not np.array_equal(tables[k], tables[leader])), key=first_difference)
+        other = min((p for p in others if not np.array_equal(tables[p], tables[leader])), key=first_difference)
         k = first_difference(other)
 
-        def said(kind: int) -> str:
-            if k >= len(tables[kind]):
-                return f"rank {kinds[kind]} makes no such call"
-            code, size, root = tables[kind][k].tolist()
+        def said(part: _Part) -> str:
+            if k >= len(tables[part]):
+                return f"rank {parts[part]} makes no such call"
+            code, size, root = tables[part][k].tolist()
             at = f", root {root}" if code in _ROOTED else ""
-            node = int(self.traces[kind].node_id[rows[kind][k]])
-            return f"rank {kinds[kind]} calls {COLLECTIVE_NAMES[code]} of {size} B{at} (node {node})"
+            node = int(self.traces[part.kind].node_id[rows[part][k]])
+            return f"rank {parts[part]} calls {COLLECTIVE_NAMES[code]} of {size} B{at} (node {node})"
 
         holder = leader if k < len(tables[leader]) else other
         raise TraceError(
-            node_place(self.traces[holder], int(rows[holder][k]), f"rank {kinds[holder]}"),
+            node_place(self.traces[holder.kind], int(rows[holder][k]), f"rank {parts[holder]}"),
             f'members of group "{name}" differ at their collective number {k + 1}: {said(leader)}, {said(other)}',
             "let every member call the same collectives in the same order",
         )
 
-    def new_calls(self, kind: int, numbers: dict[str, np.ndarray]) -> list[tuple[str, int]]:
-        """Calls (group, number) of a kind that no earlier kind makes, in order of execution."""
-        if not any((numbers[name] < 0).any() for name in self.rows[kind]):
-            return []
-        found = {row: (name, k) for name, rows in self.rows[kind].items() for k, row in enumerate(rows.tolist())}
-        calls = (found[row] for row in self.collective_rows(kind).tolist())
-        return [(name, k) for name, k in calls if numbers[name][k] < 0]
+    def row_of(self, index: int, binding: int) -> tuple[ExecutionTrace, int]:
+        """Trace and row of the call of a binding that is an instance."""
+        name = self.called[self.group[index]]
+        part = self.parts[binding][name]
+        return self.traces[part.kind], int(self.of_group[name].rows[part][self.number[index]])
 
-    def request(self, name: str, k: int) -> CollectiveRequest:
-        """The `k`-th call of a group, as its first member makes it."""
+    def place(self, index: int) -> str:
+        """Place of the first node of an instance, for messages."""
+        binding = self.numbered_by[self.called[self.group[index]]]
+        return node_place(*self.row_of(index, binding), f"rank {self.first_bound[binding]}")
+
+    def request(self, index: int) -> CollectiveRequest:
+        """The call of an instance, as the first member of its group makes it."""
+        name, k = self.called[self.group[index]], int(self.number[index])
         members = self.groups[name]
-        trace: ExecutionTrace = self.job.workload.traces[members[0]]
-        row = int(self.rows[self.kind_of[members[0]]][name][k])
-        code, full, root, stated, priority = self.tables[name][k].tolist()
+        trace, row = self.row_of(index, self.binding_of[members[0]])
+        code, full, root, stated, priority = self.of_group[name].table[k].tolist()
         involved = trace.attribute(row, "involved_dim") if self.job.planner is not None else None
         return CollectiveRequest(
             type=COLLECTIVE_NAMES[code],

@@ -1,14 +1,12 @@
 """Lowering: from a Problem to its Plan."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from itertools import chain
 
 import numpy as np
 
-from astrasim_py.chakra.workload import Workload
 from astrasim_py.collectives.collective import CUSTOM
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
 from astrasim_py.program.algorithm import Algorithm
@@ -22,11 +20,11 @@ from astrasim_py.system.plan import (
     MscclConnections,
     Phase,
     Plan,
-    RankProgram,
     RotatedPrograms,
 )
-from astrasim_py.system.problem import CollectiveRequest, Job, PlannedChunk, PlannedPhase, Problem
+from astrasim_py.system.problem import CollectiveRequest, PlannedChunk, PlannedPhase, Problem
 from astrasim_py.system.rank_programs import RankPrograms
+from astrasim_py.system.repeated import BoundProgram, Instances, Repeated, WorkloadPrograms
 from astrasim_py.system.routes import Traffic
 from astrasim_py.verification.bounds import lower_bound_ps
 
@@ -40,17 +38,14 @@ def make_plan(problem: Problem, *, folded: bool = False) -> Plan:
     placement that does not fit.
     """
     check_placement(problem)
-    problem = replace(problem, jobs=tuple(map(_without_roles, problem.jobs)))
     work = _Lowering(problem)
-    workload: list[RankProgram] = []
-    programs_of: list[Sequence[RankProgram]] = []
-    found: list[tuple[int, CollectiveRequest, str]] = []
-    for number, job in enumerate(problem.jobs):
+    bound: list[list[BoundProgram]] = []
+    found: list[JobInstances] = []
+    for job in problem.jobs:
         made = JobInstances(job, problem.semantics)
-        starts = [np.where(call >= 0, call + len(found), -1).astype(np.int32) for call in made.calls]
-        found += [(number, *each) for each in zip(made.requests, made.places, strict=True)]
-        programs_of.append(work.programs.of_job(job, made.kind_of, starts))
-        workload += programs_of[-1]
+        bound.append(work.programs.of_job(job, made, sum(len(each.like) for each in found)))
+        found.append(made)
+    workload, programs_of = WorkloadPrograms.of([*chain(*bound)]), [WorkloadPrograms.of(each) for each in bound]
     ranks = [range(first, first + job.ranks) for first, job in zip(work.first_rank, problem.jobs, strict=True)]
     # Match keys by bytes are numbered over all programs in the communicator, workloads first.
     p2p = tuple(
@@ -60,25 +55,26 @@ def make_plan(problem: Problem, *, folded: bool = False) -> Plan:
         for number, programs in enumerate(programs_of)
     )
     if work.by_bytes:
-        calls = [(work.first_rank[number], request.members) for number, request, _ in found]
-        work.communicators_of_rank = _communicators(workload, calls)
-    instances = tuple(work.instance(index, *each) for index, each in enumerate(found))
+        work.communicators_of_rank = _communicators(workload, found, work.first_rank)
+    for number, each in enumerate(found):
+        work.add_instances(number, each)
+    instances, calls = Instances(work.values, np.concatenate(work.which)), Repeated.of(work.calls)
     work.matchings.number()
     npu_of = tuple(chain.from_iterable(job.placement for job in problem.jobs))
     traffic = Traffic(npu_of, problem.topology, problem.semantics.rendezvous_bytes)
     for programs, members in zip(programs_of, ranks, strict=True):
         traffic.add(programs, members)
-    traffic.add_calls(work.calls)
+    traffic.add_calls(calls.values)
     pairs, ptr, links = (np.zeros(0, np.int64), np.zeros(1, np.int64), None) if folded else traffic.routes()
     return Plan(
         problem=problem,
         npu_of=npu_of,
         job_of=tuple(np.repeat(np.arange(len(ranks)), [len(each) for each in ranks]).tolist()),
         first_rank=work.first_rank,
-        workload=tuple(workload),
+        workload=workload,
         p2p=p2p,
         instances=instances,
-        calls=tuple(work.calls),
+        calls=calls,
         start_delay=tuple(job.start_delay_ps.get(rank, 0) for job in problem.jobs for rank in range(job.ranks)),
         route_pairs=pairs,
         route_ptr=ptr,
@@ -102,12 +98,27 @@ class _Lowering:
         #: int64[ranks]: number of a rank's communicators that match by bytes; None: not known.
         self.communicators_of_rank: np.ndarray | None = None
         self.calls: list[CollectiveCall] = []
+        #: Different instances, and by job which of them each instance is.
+        self.values: list[Instance] = []
+        self.which: list[np.ndarray] = []
         self.call, self.lower_bound = cache(self.call), cache(self.lower_bound)
         self._phases: dict[tuple, tuple[tuple[CollectiveCall, ...], Mapping[int, int]]] = {}
         self._connections: dict[tuple[Algorithm, int], MscclConnections] = {}
 
+    def add_instances(self, number: int, found: JobInstances) -> None:
+        """Add the instances of a job; without a planner those of equal group, type, size and root share their calls."""
+        planned = self.problem.jobs[number].planner is not None
+        distinct, which = np.unique(np.arange(len(found.like)) if planned else found.like, return_inverse=True)
+        begin, first = sum(map(len, self.which)), len(self.calls)
+        self.which.append(which + len(self.values))
+        self.values += [
+            self.instance(begin + at, number, found.request(at), found.place(at)) for at in distinct.tolist()
+        ]
+        if not planned:
+            self.calls[first:] = map(self.calls[first:].__getitem__, which.tolist())
+
     def instance(self, index: int, number: int, request: CollectiveRequest, place: str) -> Instance:
-        """Add an instance: one collective call of a group of a job; `place`: the node that makes it."""
+        """Make an instance, a collective call of a group of a job, and add its calls; `place`: of the first node."""
         job, first, begin = self.problem.jobs[number], self.first_rank[number], len(self.calls)
         npus = job.placement
         if request.members != tuple(range(job.ranks)):
@@ -243,15 +254,6 @@ class _Lowering:
         return lower_bound_ps(kind, size, self.problem.topology, npus, root)
 
 
-def _without_roles(job: Job) -> Job:
-    """A job in which every rank has its own trace if its workload has roles or shifts."""
-    workload = job.workload
-    if not workload.roles and not any(workload.shifts):
-        return job
-    traces = tuple(map(workload.trace, range(workload.ranks)))
-    return replace(job, workload=Workload(traces, workload.groups, workload.name))
-
-
 def _ill_planned(request: CollectiveRequest, problem: str) -> AlgorithmError:
     return AlgorithmError(f"planner of {request.type} on group {request.group}", problem, "correct the planner")
 
@@ -261,12 +263,12 @@ def _in_all_jobs(local: tuple[int, ...], first: int) -> tuple[int, ...]:
     return tuple(first + rank for rank in local) if first else local
 
 
-def _communicators(workload: Sequence[RankProgram], calls: Sequence[tuple[int, Sequence[int]]]) -> np.ndarray:
-    """int64[ranks]: number of distinct collectives (first rank of the job, members), plus 1 if its workload sends."""
-    sends = {program: int((program.peer >= 0).any()) for program in dict.fromkeys(workload)}
-    count = np.array([sends[program] for program in workload], dtype=np.int64)
-    for first, members in calls:
-        count[np.asarray(members, dtype=np.int64) + first] += 1
+def _communicators(workload: WorkloadPrograms, found: Sequence[JobInstances], first_rank: Sequence[int]) -> np.ndarray:
+    """int64[ranks]: number of collectives of each rank, plus 1 if its workload sends."""
+    count = workload.column(lambda value: (value.program.peer >= 0).any())
+    for each, first in zip(found, first_rank, strict=True):
+        for name, calls in each.of_group.items():
+            count[np.asarray(each.groups[name], dtype=np.int64) + first] += len(calls.table)
     return count
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.rotation import Rotation
 from astrasim_py.system.plan import RECV, SEND, Matching, RankProgram, RotatedPrograms
+from astrasim_py.system.repeated import shared_programs
 
 
 class Matchings:
@@ -16,8 +17,8 @@ class Matchings:
 
     def __init__(self) -> None:
         self._made: dict[object, Matching | RotatedMatching] = {}
-        #: Match keys to be numbered: by node, nodes that have one, and their src, dst, tag and bytes.
-        self._unnumbered: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        #: Match keys to be numbered, and the source, destination, tag and bytes of their messages.
+        self._unnumbered: list[tuple[np.ndarray, np.ndarray]] = []
 
     def of_communicator(self, key: object, programs: Sequence[RankProgram], what: str) -> Matching | RotatedMatching:
         """Match keys of the sends and receives of `programs` (by position); `key` names the communicator.
@@ -32,50 +33,58 @@ class Matchings:
 
     def by_bytes(self, programs: Sequence[RankProgram], members: Sequence[int]) -> Matching:
         """Under ``message_match: bytes``: channels (src, dst, tag, bytes), to be numbered once all are known."""
-        key = tuple(programs), tuple(members)
+        key = programs, tuple(members)
         if key not in self._made:
-            where = np.asarray(members, dtype=np.int64)
-            keys = tuple(np.zeros(len(program), dtype=np.int64) for program in programs)
-            for me, program, own in zip(where.tolist(), programs, keys, strict=True):
-                self._unnumbered.append((own, *_messages(program, me, where)))
-            self._made[key] = Matching(match_key=keys)
+            self._made[key], keys, columns = _messages(programs, np.asarray(members, dtype=np.int64))
+            self._unnumbered.append((keys, columns))
         return self._made[key]
 
     def number(self) -> None:
         """Number the channels of `by_bytes`."""
         if self._unnumbered:
-            channel = _numbers(np.concatenate([columns for _, _, columns in self._unnumbered], axis=1))
-            _distribute(~channel, self._unnumbered)
+            channel = _numbers(np.concatenate([columns[:4] for _, columns in self._unnumbered], axis=1))
+            ends = np.cumsum([len(keys) for keys, _ in self._unnumbered])
+            for (keys, _), own in zip(self._unnumbered, np.split(~channel, ends), strict=False):
+                keys[:] = own
             self._unnumbered = []
 
 
 def _matching(programs: Sequence[RankProgram], what: str) -> Matching:
-    sending = {program: bool((program.peer >= 0).any()) for program in dict.fromkeys(programs)}
-    if not any(sending.values()):
-        nothing = {program: np.zeros(len(program), dtype=np.int64) for program in sending}
-        return Matching(match_key=tuple(map(nothing.__getitem__, programs)))
-    where = np.arange(len(programs))
-    keys = tuple(np.zeros(len(program), dtype=np.int64) for program in programs)
-    found = [(own, *_messages(p, me, where)) for me, (p, own) in enumerate(zip(programs, keys, strict=True))]
-    columns = np.concatenate([columns for _, _, columns in found], axis=1)
-    receive = np.concatenate([p.structure.kind[at] == RECV for p, (_, at, _) in zip(programs, found, strict=True)])
-    channel = _numbers(columns[2::-1])
+    matching, keys, columns = _messages(programs, np.arange(len(programs)))
+    if not len(keys):
+        return matching
+    *ends, _, receive = columns
+    channel, receive = _numbers(np.stack(ends[::-1])), receive > 0
     received, sent = (np.bincount(channel[which], minlength=int(channel.max()) + 1) for which in (receive, ~receive))
-    _distribute(np.where(((received == 1) & (sent == 1))[channel], channel, ~channel), found)
+    keys[:] = np.where(((received == 1) & (sent == 1))[channel], channel, ~channel)
     odd = np.flatnonzero(received != sent)
     if what and len(odd):
-        src, dst, tag, _ = columns[:, np.argmax(channel == odd[0])].tolist()
+        src, dst, tag, *_ = columns[:, np.argmax(channel == odd[0])].tolist()
         raise _unmatched(what, src, dst, int(sent[odd[0]]), int(received[odd[0]]), tag)
-    return Matching(match_key=keys)
+    return matching
 
 
-def _messages(program: RankProgram, me: int, members: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sends and receives of a program, and their source, destination, tag and bytes: int64[4, m]."""
-    at = np.flatnonzero(program.peer >= 0)
-    other = members[program.peer[at]]
-    received = program.structure.kind[at] == RECV
-    ends = np.where(received, other, me), np.where(received, me, other)
-    return at, np.stack([*ends, program.tag[at], program.nbytes[at]])
+def _messages(programs: Sequence[RankProgram], members: np.ndarray) -> tuple[Matching, np.ndarray, np.ndarray]:
+    """A matching whose keys, int64[m], are to be filled in; and its messages, int64[5, m]: their source, destination,
+    tag, bytes, and whether they are received."""
+    found, columns = [], [np.zeros((5, 0), dtype=np.int64)]
+    for program, positions, shifts in shared_programs(programs):
+        at = np.flatnonzero(program.peer >= 0)
+        found.append((program, positions, at))
+        other, me = members[program.peer[at] + shifts[:, None]], members[positions][:, None]
+        received = program.structure.kind[at] == RECV
+        ends = np.where(received, other, me), np.where(received, me, other)
+        rows = np.broadcast_arrays(*ends, program.tag[at], program.nbytes[at], received)
+        columns.append(np.stack(rows).reshape(5, -1).astype(np.int64))
+    messages = np.concatenate(columns, axis=1)
+    keys, begin = np.zeros(messages.shape[1], dtype=np.int64), 0
+    of_member: dict[int, tuple[int, np.ndarray, np.ndarray]] = {}
+    for program, positions, at in found:
+        for position in positions.tolist():
+            of_member[position] = len(program), at, keys[begin : begin + len(at)]
+            begin += len(at)
+    by_member = zip(*(of_member[position] for position in range(len(programs))), strict=True)
+    return Matching(*by_member), keys, messages
 
 
 def _numbers(columns: np.ndarray) -> np.ndarray:
@@ -85,14 +94,6 @@ def _numbers(columns: np.ndarray) -> np.ndarray:
     number = np.empty(len(order), dtype=np.int64)
     number[order] = np.cumsum(new)
     return number
-
-
-def _distribute(values: np.ndarray, found: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> None:
-    """Write values to the messages (keys, nodes, columns) of each program in turn."""
-    start = 0
-    for keys, at, _ in found:
-        keys[at] = values[start : start + len(at)]
-        start += len(at)
 
 
 def _unmatched(what: str, src: int, dst: int, sent: int, received: int, tag: int) -> AlgorithmError:
@@ -112,11 +113,6 @@ class RotatedMatching(Sequence[np.ndarray]):
 
     def __init__(self, rotation: Rotation, base: RankProgram, partner: np.ndarray, channels: int) -> None:
         self.rotation, self.base, self.partner, self.channels = rotation, base, partner, channels
-
-    @property
-    def match_key(self) -> Sequence[np.ndarray]:
-        """By member, int64[n]: match keys, made on demand."""
-        return self
 
     def __len__(self) -> int:
         return self.rotation.ranks

@@ -128,13 +128,24 @@ class RotatedPrograms(Sequence[RankProgram]):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Matching:
+class Matching(Sequence[np.ndarray]):
     """Match keys of sends and receives: of exactly one message of the communicator; or, negative, ``~channel``.
 
-    The k-th send posted on a channel meets the k-th receive posted there.
+    The k-th send posted on a channel meets the k-th receive posted there. As a sequence: int64[n] per member, by node.
     """
 
-    match_key: tuple[np.ndarray, ...]  # int64[n] per member
+    # By position; of a folded run only one.
+    nodes: Sequence[int] | Mapping[int, int]
+    at: Sequence[np.ndarray] | Mapping[int, np.ndarray]  # int64[m]: sends and receives …
+    keys: Sequence[np.ndarray] | Mapping[int, np.ndarray]  # int64[m]: … and their keys
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def __getitem__(self, position):
+        every = np.zeros(self.nodes[position], dtype=np.int64)
+        every[self.at[position]] = self.keys[position]
+        return every
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -257,10 +268,12 @@ class Plan:
     npu_of: tuple[int, ...]  # rank → NPU
     job_of: tuple[int, ...]
     first_rank: tuple[int, ...]  # of each job
-    workload: tuple[RankProgram, ...]  # by rank
+    workload: Sequence[RankProgram]  # `WorkloadPrograms`, by rank
     p2p: tuple[Matching | None, ...]  # by job: point-to-point of the workload
-    instances: tuple[Instance, ...]
-    calls: tuple[CollectiveCall, ...]  # by index: ascending (instance, chunk, phase, call), the order of dispatch
+    instances: Sequence[Instance]  # `Instances`
+    calls: Sequence[
+        CollectiveCall
+    ]  # `Repeated`, by index: ascending (instance, chunk, phase, call), the order of dispatch
     start_delay: tuple[int, ...]  # ps, by rank
     route_pairs: np.ndarray  # int64[k], ascending: src NPU × NPUs + dst NPU
     route_ptr: np.ndarray  # int64[k+1]
@@ -286,21 +299,20 @@ class Plan:
         return {p: tuple(links[ptr[i] : ptr[i + 1]]) for i, p in enumerate(self.route_pairs.tolist())}
 
     @cached_property
-    def instance_of(self) -> list[int]:
-        """Instance of each call."""
-        counts = np.diff([*(instance.first for instance in self.instances), len(self.calls)])
-        return np.repeat(np.arange(len(self.instances)), counts).tolist()
+    def instance_of(self) -> np.ndarray:
+        """int64: instance of each call."""
+        return np.repeat(np.arange(len(self.instances)), self.instances.call_counts)
 
     def instance_at(self, index: int) -> int:
         """Instance of a call; -1 for the workload (-1)."""
-        return self.instance_of[index] if index >= 0 else -1
+        return int(self.instance_of[index]) if index >= 0 else -1
 
     @cached_property
     def place_of(self) -> dict[int, tuple[int, int]]:
         """Call of a planned collective → its chunk and phase."""
         return {
             phase.first + k: (number, place)
-            for instance in self.instances
+            for instance in self.instances.values
             for number, chunk in enumerate(instance.chunks)
             for place, phase in enumerate(chunk.phases)
             for k in range(len(phase.calls))
@@ -309,10 +321,10 @@ class Plan:
     @cached_property
     def node_offset(self) -> dict[int, int]:
         """Call of a planned collective → offset of its node ids in records, which makes them unique."""
-        distinct = dict.fromkeys(self.calls)
+        distinct = self.calls.values
         longest = {c: max((int(p.node_id[-1]) + 1 for p in c.different if len(p)), default=0) for c in distinct}
         offsets: dict[int, int] = {}
-        for instance in self.instances:
+        for instance in self.instances.values:
             offset = 0
             for phase in (phase for chunk in instance.chunks for phase in chunk.phases):
                 offsets |= dict.fromkeys(range(phase.first, phase.first + len(phase.calls)), offset)
@@ -322,7 +334,7 @@ class Plan:
     @cached_property
     def _rows(self) -> tuple[list[np.ndarray], int]:
         """First rows of the workload and of every call, and the row count; rows are ordered by rank."""
-        counts = [np.array([len(program) for program in self.workload], dtype=np.int64)]
+        counts = [self.workload.column(lambda value: len(value.program))]
         members = [np.arange(self.ranks)]
         for call in self.calls:
             lengths = [len(p) for p in call.different]
@@ -353,8 +365,8 @@ class Plan:
     @cached_property
     def messages(self) -> int:
         """Messages that a complete run sends, control messages of the rendezvous excluded."""
-        times = Counter(self.workload)
-        for call, number in Counter(self.calls).items():
+        times = Counter(self.workload.shared)
+        for call, number in zip(self.calls.values, np.bincount(self.calls.which).tolist(), strict=True):
             for program in call.different:
                 times[program] += number if call.rotation is None else number * len(call.members)
         return sum(n * int(np.count_nonzero(program.structure.kind == SEND)) for program, n in times.items())

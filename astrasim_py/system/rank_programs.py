@@ -16,6 +16,7 @@ from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.table import Program, Unusable
 from astrasim_py.system import durations
 from astrasim_py.system.durations import node_place
+from astrasim_py.system.instances import JobInstances
 from astrasim_py.system.msccl_connections import cut_steps
 from astrasim_py.system.plan import (
     COLLECTIVE,
@@ -35,6 +36,7 @@ from astrasim_py.system.plan import (
     Structure,
 )
 from astrasim_py.system.problem import Job, Problem
+from astrasim_py.system.repeated import BoundProgram
 
 _KIND = np.full(256, INSTANT, dtype=np.int8)
 _KIND[[NodeType.COMP, NodeType.COMM_SEND, NodeType.COMM_RECV]] = COMPUTE, SEND, RECV
@@ -102,16 +104,26 @@ class RankPrograms:
             )
         return self._structures[digest]
 
-    def of_job(self, job: Job, kind_of: np.ndarray, instances: Sequence[np.ndarray]) -> list[RankProgram]:
-        """Programs of all ranks of a job; ranks of one kind share a trace, and one program if it has no peers."""
-        programs, shared = [], {}
-        for rank, kind in enumerate(kind_of.tolist()):
+    def of_job(self, job: Job, found: JobInstances, first: int) -> list[BoundProgram]:
+        """Programs of all ranks of a job; those of equal trace and speed share one. `first`: its first instance."""
+        made: dict[tuple, tuple[RankProgram, int, np.ndarray]] = {}
+        bound: dict[tuple, BoundProgram] = {}
+        by_rank, shifts = [], job.workload.shifts
+        for rank, (kind, binding) in enumerate(zip(found.kind_of.tolist(), found.binding_of.tolist(), strict=True)):
             key = kind, job.compute_speed.get(rank, 1)
-            program = shared[key] if key in shared else self._of_rank(job, rank, instances[kind])
-            if key not in shared and not (program.peer >= 0).any():
-                shared[key] = program
-            programs.append(program)
-        return programs
+            if key not in made:
+                program = self._of_rank(job, rank, found.calls[kind])
+                made[key] = program, rank, np.unique(program.peer[program.peer >= 0])
+            program, sharer, peers = made[key]
+            shift = shifts[rank] - shifts[sharer]
+            if len(peers) and (rank - sharer != shift or peers[0] + shift < 0 or peers[-1] + shift >= job.ranks):
+                table = self._of_trace(job.workload.traces[rank], job.dependencies or self.semantics.dependencies)
+                _workload_messages(table, rank, job.ranks, shifts[rank])
+            key = key, binding, shift if len(peers) else 0
+            if key not in bound:
+                bound[key] = BoundProgram(program, key[-1], found.bound[binding] + np.int32(first))
+            by_rank.append(bound[key])
+        return by_rank
 
     def _of_rank(self, job: Job, rank: int, instance: np.ndarray) -> RankProgram:
         table = self._of_trace(job.workload.traces[rank], job.dependencies or self.semantics.dependencies)
@@ -122,7 +134,7 @@ class RankPrograms:
         speed = Fraction(job.compute_speed.get(rank, 1))
         duration = durations.workload_ps(table, self.problem.compute, self.semantics, speed)
         duration += durations.memory_ps(table, self.problem.memory, self.semantics)
-        nbytes, peer, tag = _workload_messages(table, rank, job.ranks, refuse)
+        nbytes, peer, tag = _workload_messages(table, rank, job.ranks, job.workload.shifts[rank])
         stated = table.column("slot_kind")
         slot = np.array([COMPUTE_SLOT, COMM_SLOT, NO_SLOT, COMM_SLOT, COMM_SLOT, NO_SLOT], dtype=np.int8)[kind]
         slot[(kind == COMPUTE) & (table.column("is_cpu_op") > 0)] = CPU_SLOT
@@ -224,10 +236,9 @@ def _algorithm_peers(algorithm: Algorithm, table: Program, refuse: Callable[...,
     return peer
 
 
-def _workload_messages(
-    table: Program, rank: int, ranks: int, refuse: Callable[..., None]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Bytes, peer and tag of a workload's sends and receives."""
+def _workload_messages(table: Program, rank: int, ranks: int, shift: int) -> tuple[np.ndarray, ...]:
+    """Bytes, peer and tag of a workload's sends and receives; `shift`: what is added to its peers."""
+    refuse = _refusal(TraceError, table, lambda _: f"rank {rank}")
     nbytes, tag = np.zeros((2, len(table)), dtype=np.int64)
     peer = np.full(len(table), -1, dtype=np.int32)
     for kind, word, own, other in (
@@ -238,6 +249,7 @@ def _workload_messages(
         if not len(rows):
             continue
         partner, size, tags, mine = (table.column(name)[rows] for name in (other, "comm_size", "comm_tag", own))
+        partner, mine = (np.where(ends == MISSING, MISSING, ends + shift) for ends in (partner, mine))
         remedy = f"give it {other}, comm_size and comm_tag"
         in_chunks = "its size is in chunks: these files are an algorithm, inject them under algorithms"
         for name, values in ((other, partner), ("comm_size", size), ("comm_tag", tags)):

@@ -7,6 +7,7 @@ import numpy as np
 
 from astrasim_py.program.rotation import Rotation
 from astrasim_py.system.plan import RECV, SEND, CollectiveCall, RankProgram, RotatedPrograms
+from astrasim_py.system.repeated import shared_programs
 from astrasim_py.topology.model import Topology
 
 #: Maximum links in a table of routes; beyond it routes are computed on demand.
@@ -41,13 +42,11 @@ class Traffic:
 
     def add(self, programs: Sequence[RankProgram], members: Sequence[int]) -> None:
         """Add the messages of programs among `members`."""
-        if not any(len(self._of_program(program)[0]) for program in dict.fromkeys(programs)):
-            return
         where = self.npu_of[np.asarray(members, dtype=np.int64)]
-        for npu, program in zip(where.tolist(), programs, strict=True):
+        for program, positions, shifts in shared_programs(programs):
             peers, sizes = self._of_program(program)
             if len(peers):
-                self._pairs.append(npu * self.npus + where[peers])
+                self._pairs.append((where[positions][:, None] * self.npus + where[peers + shifts[:, None]]).ravel())
                 self._sizes.append(sizes)
 
     def add_calls(self, calls: Sequence[CollectiveCall]) -> None:

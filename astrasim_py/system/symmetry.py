@@ -113,7 +113,7 @@ def _groups(plan: Plan) -> Iterator[Rotation]:
     """Groups of rotations to try: first the topology's dimensions, then the algorithms' rotations."""
     n = plan.ranks
     given = [tuple(d.size for d in plan.problem.topology.dims)]
-    given += [call.rotation.dims for call in plan.calls if call.rotation is not None]
+    given += [call.rotation.dims for call in plan.calls.values if call.rotation is not None]
     given += [(n,), (2,) * (n.bit_length() - 1)]
     for dims in dict.fromkeys(tuple(size for size in dims if size > 1) or (1,) for dims in given):
         if prod(dims) == n:
@@ -254,7 +254,7 @@ class _Programs:
         own = np.unique(base.instance[base.instance >= 0]).tolist()
         #: Instance of rank 0 → corresponding instances of other ranks, and those ranks.
         called: dict[int, dict[int, Sequence[int]]] = {index: {index: range(1, plan.ranks)} for index in own}
-        if len(set(plan.workload)) > 1:
+        if len(plan.workload.values) > 1:
             called = {index: {} for index in own}
             for rank in range(1, plan.ranks):
                 for index, theirs in self._check_workload(rank):

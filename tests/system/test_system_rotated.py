@@ -98,7 +98,7 @@ def test_messages_meet_where_they_meet_written_out(case):
     for part in (ours, theirs):
         ends = {}
         for position, program in enumerate(part.programs):
-            meet = part.matching.match_key[position]
+            meet = part.matching[position]
             for node in np.flatnonzero(program.peer >= 0).tolist():
                 ends.setdefault(int(meet[node]), []).append((position, node))
         pairs[part] = sorted(map(tuple, ends.values()))
@@ -121,7 +121,7 @@ def test_several_messages_of_one_tag_share_a_channel():
     part = make_plan(problem_of(doubled(tags=False), 0)).calls[0]
     kind = part.base.structure.kind
     assert part.matching.channels == 1 and (part.matching.partner[kind == SEND] == -1).all()
-    meets = [part.matching.match_key[p] for p in range(3)]
+    meets = [part.matching[p] for p in range(3)]
     assert all((meet < 0).all() for meet in meets)
     for position in range(3):
         program = part.programs[position]

@@ -92,6 +92,11 @@ def _table(rows: list[dict[str, int]], dtype: np.dtype) -> np.ndarray:
     return made
 
 
+def _repeated(rows: list[dict[str, int]], which: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Records of which few are different; at least one."""
+    return _table(rows, dtype)[which if len(which) else [0]]
+
+
 def _constants(problem: Problem) -> dict[str, int]:
     """Constants of a run that depend on the problem only."""
     network, semantics, limits = problem.network, problem.semantics, problem.limits
@@ -131,19 +136,22 @@ class _Building:
         """Build the complete input."""
         plan, problem, constants = self.plan, self.problem, self.constants
         ranks = self.ranks()
-        fields: dict[CollectiveCall, dict[str, int]] = {}
-        calls = []
-        for index, (call, number) in enumerate(zip(plan.calls, plan.instance_of, strict=True)):
-            if call not in fields:
-                fields[call] = self.call(call, planned=plan.instances[number].only_call is None)
-            rows = self.longs.add(plan.first_rows(index)) if self.rows else -1
-            calls.append(fields[call] | {"instance": number, "rows": rows})
-        instances = [self.instance(instance) for instance in plan.instances]
-        constants |= {"rank_count": plan.ranks, "call_count": len(calls), "shared_channels": self.channels}
+        planned = plan.instances.column(lambda instance: instance.only_call is None)[plan.instance_of]
+        first = np.unique(plan.calls.which, return_index=True)[1].tolist()
+        fields = [self.call(c, planned=bool(planned[at])) for c, at in zip(plan.calls.values, first, strict=True)]
+        calls = _repeated(fields, plan.calls.which, records.CALL)
+        calls["instance"][: len(plan.calls)] = plan.instance_of
+        calls["rows"] = -1
+        if self.rows:
+            calls["rows"][: len(plan.calls)] = [self.longs.add(plan.first_rows(i)) for i in range(len(plan.calls))]
+        found = [self.instance(instance) for instance in plan.instances.values]
+        instances = _repeated(found, plan.instances.which, records.INSTANCE)
+        instances["first"][: len(plan.instances)] = plan.instances.first
+        constants |= {"rank_count": plan.ranks, "call_count": len(plan.calls), "shared_channels": self.channels}
         self.routes()
         links = self.times()
         nodes = self.sized_nodes()
-        self.room(fields.values(), instances)
+        self.room(fields, found)
         if max(len(nodes), self.ints.size, len(plan.route_links if plan.route_links is not None else ())) >= 2**31 - 1:
             raise SimulationError(problem.topology.name, "has more than 2^31 - 1 nodes or links of routes")
         semantics = problem.semantics
@@ -151,8 +159,8 @@ class _Building:
         tables = {
             "nodes": nodes,
             "templates": _table(self.templates, records.TEMPLATE),
-            "calls": _table(calls, records.CALL),
-            "instances": _table(instances, records.INSTANCE),
+            "calls": calls,
+            "instances": instances,
             "ranks": ranks,
             "links": links,
             "capacity": np.array([-1 if c is None else min(c, 2**31) for c in slots], dtype=np.int64),
@@ -181,8 +189,9 @@ class _Building:
     ) -> int:
         """Add a program from which blocks are made; returns its number.
 
-        `partner`: int[n]: node of the matching receive or send in the peer's program; ``~channel`` if several messages
-        can match. `workload`: its nodes take slots. `nbytes`: replaces the program's. `position`: in `connections`.
+        `partner`: int[m]: of its sends and receives, the node of the matching receive or send in the peer's program;
+        ``~channel`` if several messages can match. `workload`: its nodes take slots. `nbytes`: replaces the program's.
+        `position`: in `connections`.
         """
         structure, kind, n = program.structure, program.structure.kind, len(program)
         many = np.flatnonzero(structure.need >= records.MOST_NEEDS)
@@ -197,7 +206,8 @@ class _Building:
             "counter_word": words,
         }
         nodes = np.zeros(n, dtype=records.NODE)
-        nodes["kind"], nodes["slot"], nodes["peer"], nodes["partner"] = kind, program.slot, program.peer, partner
+        nodes["kind"], nodes["slot"], nodes["peer"] = kind, program.slot, program.peer
+        nodes["partner"][program.peer >= 0] = partner
         nodes["successor"] = self.ints.once((structure.key, "succ"), lambda: structure.succ) + structure.succ_ptr[:-1]
         nodes["successors"] = np.diff(structure.succ_ptr)
         nodes["count"][many] = np.arange(len(many))
@@ -246,16 +256,13 @@ class _Building:
         return words
 
     def partners(self, programs: Sequence[RankProgram], matching: Matching) -> tuple[list[np.ndarray], int]:
-        """Partner node (or ~channel) of each send and receive, by member, and the number of channels."""
-        distinct = dict.fromkeys(programs)
-        if not any((program.peer >= 0).any() for program in distinct):
-            nobody = {program: np.zeros(len(program), dtype=np.int64) for program in distinct}
-            return [nobody[program] for program in programs], 0
-        partner = np.concatenate([matching.match_key[position] for position in range(len(programs))])
-        message = np.concatenate([program.peer for program in programs]) >= 0
-        received = np.concatenate([program.structure.kind == RECV for program in programs]).astype(np.int64)
-        node = np.concatenate([np.arange(len(program)) for program in programs])
-        single, several = message & (partner >= 0), message & (partner < 0)
+        """Partner node (or ~channel) of the sends and receives of each member, and the number of channels."""
+        messages = {program: np.flatnonzero(program.peer >= 0) for program in dict.fromkeys(programs)}
+        at = [messages[program] for program in programs]
+        node, partner = np.concatenate(at), np.concatenate([matching[i][own] for i, own in enumerate(at)])
+        received = [program.structure.kind[own] == RECV for program, own in zip(programs, at, strict=True)]
+        received = np.concatenate(received).astype(np.int64)
+        single, several = partner >= 0, partner < 0
         key, side = partner[single], received[single]
         ends = np.zeros((2, key.max(initial=-1) + 1), dtype=np.int64)
         ends[side, key] = node[single]
@@ -264,20 +271,23 @@ class _Building:
             # Number the channels of the communicator anew.
             partner[several] = ~np.unique(~partner[several], return_inverse=True)[1]
         channels = -partner[several].min(initial=0)
-        return np.split(partner, np.cumsum([len(program) for program in programs])[:-1]), int(channels)
+        return np.split(partner, np.cumsum([len(own) for own in at]))[:-1], int(channels)
 
     # -- workloads ------------------------------------------------------------------------------------------------
 
     def ranks(self) -> np.ndarray:
         """RANK[ranks], with the templates of all workloads."""
         plan, memory = self.plan, self.problem.memory
+        called = np.array([self.ints.add(value.instances) for value in plan.workload.values], dtype=np.int64)
         ranks = np.zeros(plan.ranks, dtype=records.RANK)
         ranks["npu"], ranks["delay"] = plan.npu_of, plan.start_delay
         ranks["server"] = ranks["npu"] // memory.npus_per_node if memory.kind == "per_node" else 0
         ranks["row"] = plan.first_rows(-1) if self.rows else -1
+        ranks["instances"] = called[plan.workload.which]
         for number, (first, job) in enumerate(zip(plan.first_rank, self.problem.jobs, strict=True)):
-            mine = ranks[first : first + job.ranks]
-            programs = plan.workload[first : first + job.ranks]
+            own = slice(first, first + job.ranks)
+            mine = ranks[own]
+            programs = plan.workload.shared[own]
             partners, channels = self.partners(programs, plan.p2p[number])
             if self.by_bytes:
                 self.channels = max(self.channels, channels)
@@ -291,7 +301,7 @@ class _Building:
                     self.template_of[key] = self.template(program, partner, workload=True)
                 row["template"] = self.template_of[key]
             running = () if job.planner is None else tuple(min(int(c), 2**31) for c in job.planner.capacity)
-            mine["first"], mine["queues"] = first, len(running)
+            mine["first"], mine["queues"] = first + plan.workload.shifts[own], len(running)
             mine["capacities"] = self.longs.add(running)
             self.most_running = max(self.most_running, min(sum(running), 2**31))
             self.most_queues = max(self.most_queues, len(running))
@@ -304,7 +314,7 @@ class _Building:
         members = np.array(instance.members, dtype=np.int64)
         order = np.argsort(members, kind="stable")
         sorted_at = self.ints.once((instance.members, "sorted"), lambda: [members[order], order])
-        row = {"first": instance.first, "members": len(members), "sorted": sorted_at}
+        row = {"members": len(members), "sorted": sorted_at}
         if instance.only_call is not None:
             return row
         chunks, turns = [], np.zeros(max(self.most_queues, 1), dtype=np.int64)
@@ -385,7 +395,7 @@ class _Building:
                 longer[batch.start : batch.stop] = more
         key = base, call.matching
         if key not in self.template_of:
-            self.template_of[key] = self.template(base, call.matching.partner, nbytes=nbytes)
+            self.template_of[key] = self.template(base, call.matching.partner[base.peer >= 0], nbytes=nbytes)
         template = self.template_of[key]
         flags, made = records.ROTATED, self.templates[template]
         if made["nodes"] and not made["count_count"] and not made["flags"] & records.COUNTS:

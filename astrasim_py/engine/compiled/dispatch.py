@@ -279,7 +279,7 @@ def issue_timed(state, rank, block, node, kind):
 @lean
 def issue_collective(state, rank, block, node):
     row = table.blocks(state, block)
-    number = np.int64(table.nodes(state, row.first + node).size)
+    number = np.int64(table.ints(state)[table.ranks(state, rank).instances + table.nodes(state, row.first + node).size])
     instance = table.instances(state, number)
     if instance.planned:
         begin_chunks(state, rank, number, node)

@@ -109,8 +109,9 @@ def _records(plan: Plan, state: State, level: str, outcome: Outcome, begin: floa
     exposed = ranks["exposed"]
     if plan.problem.semantics.exposed == "finish_minus_compute":
         exposed = finish - ranks["compute_sum"]
-    first = [i.first if i.only_call is not None else len(plan.calls) + i.index for i in plan.instances]
-    progress = tables["progress"][np.array(first, dtype=np.int64)]
+    planned = plan.instances.column(lambda instance: instance.only_call is None, bool)
+    first = np.where(planned, len(plan.calls) + np.arange(len(planned)), plan.instances.first)
+    progress = tables["progress"][first]
     used = used_links(plan)
     columns = ("bytes", "busy", "messages", "most_waiting", "queued")
     found: dict[str, Table] = {}
@@ -141,7 +142,7 @@ def _records(plan: Plan, state: State, level: str, outcome: Outcome, begin: floa
 def _messages(plan: Plan, state: State) -> Table:
     """The message table."""
     rows = state.tables["message_rows"][: state.scalars["message_row_count"]]
-    instances = np.append(np.array(plan.instance_of, dtype=np.int64), -1)
+    instances = np.append(plan.instance_of, -1)
     columns = {name: rows[name] for name in rows.dtype.names} | {
         "instance": instances[rows["call"]],
         "tag": state.input.tags[rows["node"]],

@@ -28,9 +28,9 @@ CUT_THROUGH, STORE_AND_FORWARD, ANALYTICAL = map(np.int64, range(3))
 # -- input ------------------------------------------------------------------------------------------------------
 
 # slot: kind of slot, or DETACHED; size: index of its bytes (send, receive) or its duration (compute, memory), or its
-# instance; peer: position of the peer, in a rotated call a delta; partner: the partner's node in the partner's
-# template, ~channel where several messages can match; successor: the first, in `ints`; count: its number among nodes
-# with MOST_NEEDS dependencies or more.
+# number among the rank's collectives; peer: position of the peer, in a rotated call a delta; partner: the partner's
+# node in the partner's template, ~channel where several messages can match; successor: the first, in `ints`; count:
+# its number among nodes with MOST_NEEDS dependencies or more.
 NODE = _record("kind slot size peer partner successor successors count", "i4")
 DETACHED = np.int64(4)
 
@@ -97,11 +97,12 @@ ROTATED_BLOCK, UNEVEN_BLOCK, JOINT_BLOCK, SPLICED = map(np.int64, (1 << 8, 1 << 
 
 # entry: the first ready node; others: place of the others, with `room`; timers: the first of those that are the first
 # of their time, + 1; finish … compute_sum: ps and counts of what is reported; queue: place of `queues` QUEUEs; first:
-# rank of its job; capacities: in `longs`, chunks that each queue runs at once; row: first of the node table. The size
+# what is added to peers; capacities: in `longs`, chunks that each queue runs at once; row: first of the node table;
+# instances: in `ints`, of its collectives. The size
 # is no power of two: the first lines of all rows would share a few places of the cache.
 RANK = _record(
     "entry ready others room awake next_awake npu timers finish computing communicating accounted compute exposed"
-    " compute_sum server channels queues queue arrivals template first delay capacities row"
+    " compute_sum server channels queues queue arrivals template first delay capacities row instances"
 )
 #: The slots of one kind of a rank, which has SLOT_KINDS, the first unused. refused: place of a heap of waiting nodes.
 SLOT = _record("used refused refused_count")

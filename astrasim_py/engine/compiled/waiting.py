@@ -77,7 +77,11 @@ class Waiting:
             block = self.blocks[number]
             index = int(block["call"])
             peer = int(self.plan.program(int(block["rank"]), index).peer[node])
-            sender = peer + int(block["ranks"]) if index < 0 else self.plan.calls[index].members[peer]
+            sender = (
+                peer + self.plan.first_rank[self.plan.job_of[block["rank"]]]
+                if index < 0
+                else self.plan.calls[index].members[peer]
+            )
             partner = int(self.tables["nodes"]["partner"][int(block["first"]) + node])
             where = sender if index < 0 else peer
             row = int(self.plan.first_rows(index)[where]) + partner if self.state.scalars["record_nodes"] else -1

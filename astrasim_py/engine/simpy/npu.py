@@ -29,7 +29,7 @@ class ProgramLists:
         self.nbytes, self.duration = program.nbytes.tolist(), program.duration.tolist()
         self.peer, self.tag = program.peer.tolist(), program.tag.tolist()
         self.slot, self.instance = program.slot.tolist(), program.instance.tolist()
-        self.match_key = [] if matching is None else matching.match_key[position].tolist()
+        self.match_key = [] if matching is None else matching[position].tolist()
 
 
 class Graph:

@@ -1,0 +1,108 @@
+"""Sequences of a plan in which few values repeat: programs of ranks, instances and calls of collectives."""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from astrasim_py.system.plan import COLLECTIVE, Instance, RankProgram
+
+
+class Repeated(Sequence):
+    """Few `values`; `which` (int64[n]) of them is in each place."""
+
+    def __init__(self, values: Sequence, which: np.ndarray) -> None:
+        self.values, self.which = values, which
+
+    @classmethod
+    def of(cls, every: Sequence[Hashable]) -> "Repeated":
+        """The sequence of equal values."""
+        number = {value: i for i, value in enumerate(dict.fromkeys(every))}
+        return cls(list(number), np.fromiter(map(number.__getitem__, every), dtype=np.int64, count=len(every)))
+
+    def __len__(self) -> int:
+        return len(self.which)
+
+    def __getitem__(self, place):
+        places = range(len(self))[place]
+        return self.at(places) if isinstance(places, int) else tuple(map(self.at, places))
+
+    def at(self, place: int) -> Any:
+        """The value in a place."""
+        return self.values[self.which[place]]
+
+    def column(self, of: Callable[[Any], Any], dtype: type = np.int64) -> np.ndarray:
+        """A property of each value, in all places."""
+        return np.array([of(value) for value in self.values], dtype=dtype)[self.which]
+
+
+class Instances(Repeated):
+    """Instances of a plan; those that are equal but for `index` and `first` repeat."""
+
+    @cached_property
+    def call_counts(self) -> np.ndarray:
+        """int64[n]: calls of each."""
+        return self.column(lambda value: sum(len(phase.calls) for phase in value.phases))
+
+    @cached_property
+    def first(self) -> np.ndarray:
+        """int64[n]: the first call of each."""
+        return np.cumsum(self.call_counts) - self.call_counts
+
+    def at(self, place: int) -> Instance:
+        return replace(super().at(place), index=place, first=int(self.first[place]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BoundProgram:
+    """The program of a workload on a rank: `shift` is added to its peers; `instances`: int32, by collective call."""
+
+    program: RankProgram
+    shift: int
+    instances: np.ndarray
+
+
+class WorkloadPrograms(Repeated):
+    """Programs of ranks. Ranks that share a trace share one program, in which a collective node has the number of the
+    call among its own in place of the instance; `values` are `BoundProgram`. Each rank's own is made on demand.
+    """
+
+    def __init__(self, values: Sequence[BoundProgram], which: np.ndarray) -> None:
+        super().__init__(values, which)
+        self._made: dict[int, RankProgram] = {}
+
+    @cached_property
+    def shared(self) -> list[RankProgram]:
+        """By rank, the program that it shares."""
+        return [self.values[number].program for number in self.which.tolist()]
+
+    @cached_property
+    def shifts(self) -> np.ndarray:
+        """int64[ranks]: what is added to the peers of the shared program."""
+        return self.column(lambda value: value.shift)
+
+    def at(self, place: int) -> RankProgram:
+        number = int(self.which[place])
+        if number not in self._made:
+            bound = self.values[number]
+            program, own = bound.program, {}
+            if bound.shift:
+                own["peer"] = np.where(program.peer >= 0, program.peer + bound.shift, -1).astype(np.int32)
+            if len(bound.instances):
+                calls = program.structure.kind == COLLECTIVE
+                own["instance"] = np.where(calls, bound.instances[program.instance], -1).astype(np.int32)
+            self._made[number] = replace(program, **own) if own else program
+        return self._made[number]
+
+
+def shared_programs(programs: Sequence[RankProgram]) -> Iterator[tuple[RankProgram, np.ndarray, np.ndarray]]:
+    """Distinct programs, the positions of each, and what is added to its peers there (int64[k] each)."""
+    own: Iterable[RankProgram] = programs.shared if isinstance(programs, WorkloadPrograms) else programs
+    places: dict[RankProgram, list[int]] = {}
+    for place, program in enumerate(own):
+        places.setdefault(program, []).append(place)
+    for program, positions in places.items():
+        where = np.array(positions, dtype=np.int64)
+        yield program, where, programs.shifts[where] if isinstance(programs, WorkloadPrograms) else np.zeros_like(where)
