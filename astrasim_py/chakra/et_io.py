@@ -7,7 +7,7 @@ them: in ascending order, zero scalars left out.
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
@@ -334,19 +334,23 @@ def write_trace(
 
 def write_prefix(
     prefix: str | os.PathLike,
-    traces: Sequence[ExecutionTrace],
+    traces: Iterable[ExecutionTrace],
     *,
+    ranks: int | None = None,
     gzip: bool = False,
     dialect: str | None = None,
+    beside: Mapping[str, bytes] | None = None,
 ) -> list[Path]:
     """Write a set `PREFIX.<rank>.et` (or `.et.gz`), all of it or nothing; returns the paths.
 
-    Raises OutputError: a file cannot be written, or files of an earlier set would be read together with this one.
+    `ranks`: how many traces there are, where they are made one by one. `beside`: content of further files, by what
+    follows the prefix. Raises OutputError: a file cannot be written, or files of an earlier set would be read together
+    with this one.
     Raises TraceError: as `encode_trace`.
     """
     place = os.fspath(prefix)
     suffix = ".et.gz" if gzip else ".et"
-    paths = [Path(f"{place}.{rank}{suffix}") for rank in range(len(traces))]
+    paths = [Path(f"{place}.{rank}{suffix}") for rank in range(len(traces) if ranks is None else ranks)]
     ours = {path.name for path in paths}
     try:
         present = sorted(name for names in set_files(place).values() for name in names)
@@ -365,6 +369,8 @@ def write_prefix(
                 before, data = trace, encode_trace(trace, dialect=dialect)
                 data = gzip_bytes(data) if gzip else data
             yield path, data
+        for end, data in (beside or {}).items():
+            yield Path(f"{place}{end}"), data
 
     write_files(content())
     return paths

@@ -18,6 +18,8 @@ VERBS = {
     "validate": ("validate", "compare with closed forms and with measured runs of ASTRA-sim"),
     "synthesize": ("synthesize", "find an algorithm for a topology, with its distance from the bound"),
     "convert": ("convert", "turn an algorithm or a workload into another format"),
+    "train": ("train", "training of a model on a cluster: step time, memory, traces"),
+    "list": ("list", "list models, machines, algorithms"),
     "astra-sim": ("astra_sim", "run ASTRA-sim's own inputs: same flags, same numbers"),
     "trace": ("trace", "lint, summarise, show or compare Chakra traces"),
     "explain": ("explain", "say where the time of a finished point went"),

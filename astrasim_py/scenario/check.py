@@ -131,7 +131,7 @@ class _JobCheck:
 
     def mistakes(self) -> Iterator[Mistake]:
         """Everything that is wrong."""
-        if self.job.workload is not None and not isinstance(self.job.workload, TraceWorkload):
+        if isinstance(self.job.workload, tuple):
             yield from self._items()
         for name, group in self.job.groups.items():
             yield from self._group(name, group, (*self.at, "groups", name))

@@ -35,6 +35,7 @@ from astrasim_py.core.fields import (
 from astrasim_py.core.strict_model import StrictModel, example
 from astrasim_py.core.units import PS_PER_S
 from astrasim_py.program.selection import When
+from astrasim_py.training.strategy import Training
 from astrasim_py.workload import items
 from astrasim_py.workload.items import Barrier, Collective, Compute, Memory, RootedCollective, Send
 
@@ -106,8 +107,22 @@ class TraceWorkload(StrictModel):
             raise wrong("dtype_bytes without size_unit: elements", "drop it", ("dtype_bytes",))
 
 
+class TrainingWorkload(StrictModel):
+    """One iteration of the training of a model, as traces that are made for the ranks of the job."""
+
+    training: Training = example("{model: llama3-70b, seq: 8192, gbs: 512, tp: 4, pp: 4}")
+    times: choice("model", "roofline") = Field(
+        default="model", description="of computation: efficiencies of real kernels, or the roofline of `compute`"
+    )
+    memory: choice("fit", "ignore") = Field(
+        default="fit", description="refuse what does not fit the memory of an NPU, or simulate it all the same"
+    )
+
+
 def _workload_tag(value: object) -> str:
-    return "<trace>" if isinstance(value, Mapping) else "<items>"
+    if not isinstance(value, Mapping):
+        return "<items>"
+    return "<training>" if "training" in value else "<trace>"
 
 
 def _is_workload(value: object) -> object:
@@ -122,6 +137,7 @@ def _is_workload(value: object) -> object:
 
 WorkloadSpec = Annotated[
     Annotated[TraceWorkload, Tag("<trace>")]
+    | Annotated[TrainingWorkload, Tag("<training>")]
     | Annotated[tuple[Item, ...], BeforeValidator(_is_workload), Tag("<items>")],
     Discriminator(_workload_tag),
 ]

@@ -98,7 +98,14 @@ def load_scenario(
         raise ScenarioError(document.place, "the document is not a mapping", "begin with e.g. name: my_scenario")
     for text in overrides:
         document = variables.apply_override(document, text, tuple(Scenario.model_fields))
-    return _Loading(document, Path(path), allow_outside, allow_code).run()
+    return check_document(document, Path(path), allow_outside=allow_outside, allow_code=allow_code)
+
+
+def check_document(
+    document: Value, path: Path, *, allow_outside: bool = False, allow_code: bool = False
+) -> LoadedScenario:
+    """The scenario of a document, a mapping; `path`: beside which its files are looked up. Raises ErrorList."""
+    return _Loading(document, path, allow_outside, allow_code).run()
 
 
 @dataclass(eq=False)

@@ -17,9 +17,10 @@ from astrasim_py.core.errors import ScenarioError, TopologyError, TraceError
 from astrasim_py.core.fields import CodeText, named_files
 from astrasim_py.core.registry import names, provided
 from astrasim_py.scenario.expand import Point
-from astrasim_py.scenario.job_models import Partition, TraceWorkload
+from astrasim_py.scenario.job_models import Partition, TraceWorkload, TrainingWorkload
 from astrasim_py.study.injected import algorithms_of, plan_by_dimension
 from astrasim_py.study.preparation import Preparation
+from astrasim_py.study.training import trained
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.machine_models import Limits, NetworkModel
 from astrasim_py.system.problem import Job, Problem
@@ -131,7 +132,12 @@ def _job(run: Preparation, topology: Topology, name: str, key: str, job: Any) ->
     else:
         if ranks is None:
             ranks = len(kind) if isinstance(kind, tuple) else len(topology.alive)
-        workload = _generate(run, job, ranks, key)
+        if isinstance(job.workload, TrainingWorkload):
+            name = key.removeprefix("jobs.") or run.point.scenario
+            place = run.at(key, "workload.training")
+            workload = trained(job.workload, topology, run.spec.compute, ranks, place).workload(name)
+        else:
+            workload = _generate(run, job, ranks, key)
     count = len(workload.traces)
     where = run.at(key, "ranks") if ranks is not None and not isinstance(kind, tuple) else where
     stragglers = (*job.stragglers.compute_speed, *job.stragglers.start_delay)
@@ -188,6 +194,15 @@ def _members(group: Any, ranks: int) -> tuple[tuple[int, ...], ...]:
         firsts = [block + offset for block in range(0, ranks, size * stride) for offset in range(stride)]
         return tuple(tuple(range(first, first + size * stride, stride)) for first in firsts)
     return group if group and isinstance(group[0], tuple) else (group,)
+
+
+def estimate(point: Point) -> dict[str, Any]:
+    """What the closed form says of a point that trains a model; see `astrasim_py.study.training.Trained.estimate`."""
+    run = Preparation(point=point, kept=None, beside=None, warnings=[], synthesized=[])
+    topology = _topology(run)
+    place = run.at("", "workload.training")
+    ranks = run.spec.ranks or len(topology.alive)
+    return trained(run.spec.workload, topology, run.spec.compute, ranks, place).estimate()
 
 
 def count_messages(problem: Problem) -> int:

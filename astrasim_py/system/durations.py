@@ -66,14 +66,15 @@ def roofline_ps(operations: int, nbytes: int, compute: ComputeModel, semantics: 
 def workload_ps(table: Program, compute: ComputeModel, semantics: Semantics, speed: Fraction) -> np.ndarray:
     """int64[n]: duration of every compute node of a workload trace on an NPU of some `speed`; 0 for others.
 
-    Under the roofline a compute node with ``num_ops`` that is no CPU operation takes its roofline time; every other
-    compute node takes its recorded duration.
+    Under the roofline a compute node with ``num_ops`` and without ``duration_ps`` that is no CPU operation takes its
+    roofline time; every other compute node takes its recorded duration.
     """
     is_compute = table.type == NodeType.COMP
     duration = np.where(is_compute, recorded_ps(table, semantics), 0)
     if compute.roofline:
         operations, nbytes = table.column("num_ops"), table.column("tensor_size")
-        rows = np.flatnonzero(is_compute & (operations != MISSING) & (table.column("is_cpu_op") <= 0))
+        counted = (operations != MISSING) & (table.column("duration_ps") == MISSING)
+        rows = np.flatnonzero(is_compute & counted & (table.column("is_cpu_op") <= 0))
         pairs = np.stack([operations[rows], np.maximum(nbytes[rows], 0)], axis=1)
         pairs, first, which = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
         times = np.zeros(len(pairs), dtype=np.int64)

@@ -90,3 +90,36 @@ def preset(name: str) -> Preset:
 def _read(name: str) -> Preset:
     data = json.loads((_FOLDER / f"{name}.json").read_text("utf-8"))
     return Preset.model_validate(tuples(data), context={"written": True})
+
+
+def machine(name: str, npus: int) -> dict[str, Any]:
+    """Keys of a topology of `npus` NPUs, made of the machines of a preset.
+
+    Nodes of a DGX-like machine are whole, or, where that does not come out, equal and more than half full; a torus has
+    as many dimensions as its preset, of sizes as near to each other as can be. Raises TopologyError: there is no such
+    machine, or none of that size.
+    """
+    shape = preset(name).topology
+    if shape is None:
+        problem, remedy = f'the preset "{name}" has no network', did_you_mean(name, preset_names("topology"))
+        raise TopologyError("", problem, remedy)
+    if shape["shape"] == "dgx":
+        most = shape["npus"]
+        node = next(size for size in range(min(most, npus), 0, -1) if npus % size == 0)
+        if node == npus or 2 * node > most:
+            return {"preset": name, "nodes": npus // node, "npus": node}
+        raise TopologyError("", f"{npus} NPUs are no equal nodes of {name}", f"take a multiple of {most}")
+    if shape["shape"] == "torus":
+        return {"preset": name, "dims": _near_equal(npus, len(shape["dims"]))}
+    if shape["npus"] == npus:
+        return {"preset": name}
+    raise TopologyError("", f"{name} has {shape['npus']} NPUs", f"take {shape['npus']}, or another machine")
+
+
+def _near_equal(number: int, count: int) -> list[int]:
+    """Factors of a number as near to each other as can be, the largest first."""
+    if count == 1:
+        return [number]
+    root = round(number ** (1 / count))
+    factor = next(f for f in range(max(root, 1), 0, -1) if number % f == 0)
+    return sorted([*_near_equal(number // factor, count - 1), factor], reverse=True)

@@ -225,8 +225,13 @@ class RecommendationModel(StrictModel):
 
 
 def model_names() -> tuple[str, ...]:
-    """Names of the presets, transformers first, without second names."""
-    return (*_presets(), *_recommendation())
+    """Names of the transformers, without second names."""
+    return tuple(_presets())
+
+
+def recommendation_names() -> tuple[str, ...]:
+    """Names of the recommendation models."""
+    return tuple(_recommendation())
 
 
 @cache

@@ -1,0 +1,179 @@
+"""Train a model on a cluster: simulate one iteration, or write its traces.
+
+MODEL is a name (list models) or keys such as "{base: llama3-70b, layers: 40}". Keys of a scenario's `training:` are
+options; the aliases of Megatron, TorchTitan and DeepSpeed go with --set.
+"""
+
+import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+from pydantic import ValidationError
+
+from astrasim_py.cli.options import complain, engine_option, engines_text, format_option, limits_of, record_options
+from astrasim_py.core.document import parse_document
+from astrasim_py.core.errors import UsageError
+from astrasim_py.core.strict_model import mistakes, tuples
+
+#: Keys of `training` that are options of their own; True: a flag.
+KEYS = {
+    "seq": "tokens of a sequence",
+    "gbs": "sequences of an iteration",
+    "mbs": "sequences of a microbatch",
+    "microbatches": "of an iteration, in place of --gbs",
+    "tp": "tensor parallel ranks",
+    "pp": "pipeline stages",
+    "cp": "context parallel ranks",
+    "ep": "expert parallel ranks",
+    "etp": "tensor parallel ranks of an expert",
+    "dp": "data parallel ranks; what is left by default",
+    "vp": "chunks of layers per pipeline rank",
+    "zero": "ZeRO stage, 0 to 3",
+    "zero_group": "ranks that share one copy of what ZeRO cuts",
+    "recompute": "none, attn, half, selective_op, full, or a part such as 0.2",
+    "schedule": "gpipe, 1f1b, interleaved, zb_h1, zb_h2 or zbv",
+    "dtype": "bf16, fp16, fp8, fp4 or fp32",
+    "attention": "auto, eager, fa1, fa2, fa3 or cudnn",
+    "grad_dtype": "bf16 or fp32",
+    "bucket": 'gradients go in messages of e.g. "25 MiB"',
+    "nodes": "coarse: two nodes a layer and pass; fine: one an operation",
+}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument("--on", default="dgx_h100", metavar="MACHINE", help="list machines; dgx_h100 by default")
+    parser.add_argument("--gpus", type=int, metavar="N", help="tp x pp x cp x dp by default")
+    for key, text in KEYS.items():
+        parser.add_argument(f"--{key.replace('_', '-')}", metavar=key[:1].upper(), help=text)
+    parser.add_argument("--sp", action=argparse.BooleanOptionalAction, help="sequence parallel; with tp by default")
+    parser.add_argument("--overlap", metavar="KINDS", help="communication beside computation: tp,dp,ep,pp")
+    parser.add_argument("--algorithm", action="append", default=[], metavar="COLLECTIVE=BUILDER", help="repeatable")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any key of the scenario")
+    parser.add_argument("--ignore-memory", action="store_true", help="also what does not fit")
+    parser.add_argument("-o", "--output", metavar="PREFIX", help="write PREFIX.<rank>.et and PREFIX.groups.json")
+    parser.add_argument("--gzip", action="store_true", help="compress them")
+    parser.add_argument("--explain", action="store_true", help="the closed form's terms and the memory; no simulation")
+    parser.add_argument("--fold", action="store_true", default=None, help="simulate one rank for all that are alike")
+    engine_option(parser)
+    record_options(parser)
+    parser.add_argument("--fresh", action="store_true", help="simulate again")
+    parser.add_argument("--quiet", action="store_true", help="no progress, no notes")
+    format_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write traces, explain, or simulate."""
+    from astrasim_py.scenario.expand import expand
+
+    scenario = _scenario(args)
+    if args.output:
+        return _write(args, expand(scenario)[0])
+    if args.explain:
+        return _explain(args, expand(scenario)[0])
+    return _simulate(args, scenario)
+
+
+def _scenario(args: argparse.Namespace):
+    """The scenario that the options stand for. Raises UsageError: a wrong option. Raises ErrorList: a wrong --set."""
+    from astrasim_py.scenario.load import check_document
+    from astrasim_py.scenario.schema import Scenario
+    from astrasim_py.scenario.variables import apply_override
+    from astrasim_py.topology.hardware import machine
+    from astrasim_py.training.strategy import Training
+
+    keys = {"model": _plain(args.model)}
+    keys |= {key: _plain(text) for key in KEYS if (text := getattr(args, key)) is not None}
+    keys |= {} if args.sp is None else {"sp": args.sp}
+    if args.overlap:
+        keys["overlap"] = dict.fromkeys(args.overlap.split(","), True)
+    aliases = [text.removeprefix("training.") for text in args.set if text.startswith("training.")]
+    for text in aliases:
+        key, _, value = text.partition("=")
+        keys[key] = _plain(value)
+    try:
+        training = Training.model_validate(tuples(keys), context={"written": True})
+    except ValidationError as error:
+        mistake = next(mistakes(error))
+        option = mistake.path("").replace("_", "-")
+        raise UsageError(f"train: --{option}" if option else "train", mistake.problem, mistake.remedy) from None
+    fixed = training.tp * training.pp * training.cp
+    npus = args.gpus or fixed * (1 if training.dp == "fill" else training.dp)
+    name = keys["model"] if isinstance(keys["model"], str) else "own_model"
+    plain = {
+        "name": f"train-{name}",
+        "topologies": {args.on: machine(args.on, npus)},
+        "compute": {"preset": args.on},
+        "workload": {"training": keys, "memory": "ignore" if args.ignore_memory else "fit"},
+        "algorithms": dict(_algorithm(text) for text in args.algorithm),
+        "record": args.record or "summary",
+    }
+    document = parse_document(yaml.safe_dump(plain, sort_keys=False), "train")
+    for text in args.set:
+        if not text.startswith("training."):
+            document = apply_override(document, text, tuple(Scenario.model_fields))
+    return check_document(document, Path("train"))
+
+
+def _plain(text: str) -> object:
+    return parse_document(text, "train").plain()
+
+
+def _algorithm(text: str) -> tuple[str, str]:
+    collective, equals, builder = text.partition("=")
+    if not equals:
+        raise UsageError("--algorithm", f'"{text}" names no builder', "write e.g. all_reduce=ring")
+    return collective, builder
+
+
+def _write(args: argparse.Namespace, point) -> int:
+    from astrasim_py.chakra.et_io import write_prefix
+    from astrasim_py.cli.options import make_parent
+    from astrasim_py.study.prepare import prepare
+
+    make_parent(args.output)
+    workload = prepare(point).jobs[0].workload
+    groups = json.dumps({name: list(members) for name, members in workload.groups.items()}, indent=1).encode()
+    traces = (workload.trace(rank) for rank in range(workload.ranks))
+    paths = write_prefix(args.output, traces, ranks=workload.ranks, gzip=args.gzip, beside={".groups.json": groups})
+    nodes = sum(len(trace) for trace in workload.traces)
+    print(f"{len(paths)} traces, {nodes} nodes: {paths[0]} …, groups: {args.output}.groups.json")
+    return 0
+
+
+def _explain(args: argparse.Namespace, point) -> int:
+    from astrasim_py.report.training import explain_text
+    from astrasim_py.study.prepare import estimate
+
+    found = estimate(point)
+    print(json.dumps(found, indent=2) if args.format == "json" else explain_text(found))
+    return 0
+
+
+def _simulate(args: argparse.Namespace, scenario) -> int:
+    from astrasim_py.report.tables import json_text
+    from astrasim_py.report.training import step_text
+    from astrasim_py.scenario.expand import expand
+    from astrasim_py.study.prepare import estimate
+    from astrasim_py.study.progress import on_terminal
+    from astrasim_py.study.sweep import run_scenario
+
+    options = {"out": args.out, "engine": args.engine, "fold": args.fold, "timeline": args.timeline}
+    progress = on_terminal(scenario.name, quiet=args.quiet)
+    result = run_scenario(scenario, fresh=args.fresh, progress=progress, **options, **limits_of(args))
+    for failure in result.failures:
+        complain(failure.lines)
+    complain(() if args.quiet else result.notes)
+    if result.failures or not result.rows:
+        return result.exit_code
+    found = estimate(expand(scenario)[0])
+    row: Mapping = result.rows[0]
+    if args.format == "json":
+        print(json_text([{**row, "estimate": found}]))
+    else:
+        print(step_text(found, row))
+        print(engines_text(row.get("engine") for row in result.rows), end="")
+        print(f"results: {result.folder}")
+    return result.exit_code

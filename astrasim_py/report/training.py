@@ -1,0 +1,58 @@
+"""Step time, memory and rates of a training as text."""
+
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+from astrasim_py.report.tables import text_table
+
+#: Names of the parts of a step.
+PARTS = {
+    "forward": "forward",
+    "backward": "backward",
+    "host": "waiting for the host",
+    "tp": "tensor parallel, exposed",
+    "cp": "context parallel, exposed",
+    "ep": "expert parallel, exposed",
+    "pp": "pipeline, exposed",
+    "dp": "data parallel, exposed",
+    "bubble": "bubble",
+    "optimizer": "optimizer",
+}
+
+
+def explain_text(found: Mapping[str, Any]) -> str:
+    """The closed form's terms, the memory by kind, and rates."""
+    layout = "  ".join(f"{key} {found[key]}" for key in ("tp", "pp", "cp", "vp", "ep", "dp", "zero"))
+    parts = [
+        (PARTS[name], f"{seconds:.4g} s", f"{100 * seconds / found['step_s']:.1f} %")
+        for name, seconds in found["parts_s"].items()
+        if seconds
+    ]
+    parts.append(("step", f"{found['step_s']:.4g} s", "100 %"))
+    memory = [(name, f"{size / 1e9:.2f} GB") for name, size in found["memory_bytes"].items() if size]
+    memory.append(("all", f"{found['memory_total_bytes'] / 1e9:.2f} GB of {found['capacity_bytes'] / 1e9:.4g} GB"))
+    rates = ", ".join(f"{value:.1f} ({name})" for name, value in found["tflops_per_gpu"].items())
+    return "\n\n".join(
+        (
+            f"{found['ranks']} GPUs: {layout}, {found['microbatches']} microbatches, {found['schedule']}",
+            text_table(("part of a step", "time", "share"), parts, (False, True, True)),
+            text_table(("memory", "at the peak"), memory, (False, True)),
+            f"{found['tokens_per_s_per_gpu']:.1f} tokens/s/GPU; TFLOP/s/GPU by convention: {rates}",
+        )
+    )
+
+
+def step_text(found: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+    """The closed form, and the simulated step, whose links and host cost no more than they must."""
+    simulated = Decimal(row["time_ns"]) / 10**9
+    exposed = Decimal(row["exposed_comm_ns"]) / 10**9
+    gap = 100 * (found["ideal_step_s"] / float(simulated) - 1)
+    return "\n".join(
+        (
+            explain_text(found),
+            "",
+            f"simulated, with links at their nominal rates and no host: {simulated:.6g} s, of which {exposed:.4g} s "
+            f"communication is exposed; the closed form for the same is {found['ideal_step_s']:.6g} s ({gap:+.1f} %)",
+        )
+    )

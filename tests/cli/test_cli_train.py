@@ -1,0 +1,90 @@
+"""`train` and `list`: what they print, write and refuse."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from astrasim_py.chakra.workload import read_workload
+from astrasim_py.cli.main import main
+from astrasim_py.topology.hardware import machine
+
+SMALL = ["train", "{base: llama3-8b, layers: 4}", "--gpus", "8", "--tp", "2", "--pp", "2", "--seq", "1024"]
+
+
+def out(capsys, *argv: str) -> str:
+    assert main(argv) == 0
+    return capsys.readouterr().out
+
+
+def test_models_are_listed_with_their_parameters(capsys):
+    found = {row["model"]: row for row in json.loads(out(capsys, "list", "models", "--format", "json"))}
+    assert found["llama3-70b"]["parameters"] == pytest.approx(70.55e9, rel=1e-3)
+    assert {"megatron-1t", "deepseek-v3", "dlrm-v2"} <= found.keys()
+
+
+def test_every_kind_of_list_has_a_heading_and_rows(capsys):
+    for kind in ("models", "machines", "algorithms"):
+        assert len(out(capsys, "list", kind).splitlines()) > 3
+
+
+def test_parts_of_the_closed_form_add_up_to_the_step(capsys):
+    found = json.loads(out(capsys, *SMALL, "--gbs", "16", "--explain", "--format", "json"))
+    assert sum(found["parts_s"].values()) == pytest.approx(found["step_s"])
+    assert sum(found["memory_bytes"].values()) == found["memory_total_bytes"]
+
+
+def test_simulation_and_closed_form_of_the_same_machine_agree(capsys, tmp_path):
+    model = ["train", "llama2-7b", "--gpus", "8", "--tp", "2", "--pp", "2", "--seq", "2048", "--gbs", "32"]
+    row = json.loads(out(capsys, *model, "--out", str(tmp_path), "--quiet", "--format", "json"))[0]
+    assert row["estimate"]["ideal_step_s"] == pytest.approx(float(row["time_ns"]) / 1e9, rel=0.005)
+
+
+def test_written_traces_are_the_same_twice_and_lint_clean(capsys, tmp_path):
+    for name in ("a", "b"):
+        out(capsys, *SMALL, "--gbs", "16", "-o", str(tmp_path / name))
+    files = sorted(tmp_path.glob("a.*"))
+    assert len(files) == 9
+    for file in files:
+        assert file.read_bytes() == (tmp_path / file.name.replace("a.", "b.", 1)).read_bytes()
+    workload = read_workload(tmp_path / "a", groups=tmp_path / "a.groups.json")
+    assert workload.members("tp.0") == (0, 1)
+    assert out(capsys, "trace", "lint", str(tmp_path / "a"), "--groups", str(tmp_path / "a.groups.json"))
+
+
+@pytest.mark.parametrize(
+    "argv, said",
+    [
+        (["--tp", "3"], "tp 3 does not divide"),
+        (["--tp", "x"], "--tp"),
+        (["--overlap", "dp,xx"], "xx"),
+        (["--on", "nope"], "nope"),
+        (["--algorithm", "ring"], "all_reduce=ring"),
+        (["--set", "training.tensor_parallel_degree=4"], "tp"),
+        (["--gpus", "13", "--tp", "1"], "equal nodes"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(capsys, argv, said):
+    assert main(["train", "llama3-8b", "--tp", "2", "--gpus", "8", "--gbs", "8", *argv, "--explain"]) == 2
+    text = capsys.readouterr().err
+    assert said in text and len(text.splitlines()) == 1
+
+
+def test_too_little_memory_says_how_much_and_of_which_kind(capsys):
+    assert main(["train", "llama3-70b", "--tp", "8", "--gpus", "8", "--gbs", "8", "--explain"]) == 2
+    assert "more than 80.0 GB" in (text := capsys.readouterr().err) and "optimizer" in text
+
+
+@pytest.mark.parametrize(
+    "name, npus, keys",
+    [
+        ("dgx_h100", 4, {"nodes": 1, "npus": 4}),
+        ("dgx_h100", 256, {"nodes": 32, "npus": 8}),
+        ("gb200_nvl72", 256, {"nodes": 4, "npus": 64}),
+        ("tpu_v5p", 512, {"dims": [8, 8, 8]}),
+        ("tpu_v5e", 32, {"dims": [8, 4]}),
+    ],
+)
+def test_a_machine_of_any_size_has_whole_nodes(name, npus, keys):
+    assert machine(name, npus) == {"preset": name, **keys}
