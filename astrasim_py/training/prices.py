@@ -54,6 +54,8 @@ class Constants:
         Seconds in which the host launches the forward pass of a layer, of routing, and of one local expert.
     tp_hidden, ep_hidden, pp_exposed : float
         Part of the communication that overlap hides; of a pipeline's, part that it leaves.
+    rails : bool
+        Whether r members of a group in one node leave it by r NICs, as NCCL lays its rings; a flat ring uses one.
     scatter : bool
         Whether tensor parallel ranks send a part each of what passes from stage to stage; otherwise each sends all.
     even_cp : bool
@@ -73,12 +75,14 @@ class Constants:
     tp_hidden: float = 0.7
     ep_hidden: float = 0.35
     pp_exposed: float = 0.15
+    rails: bool = True
     scatter: bool = True
     even_cp: bool = True
 
 
-#: What a simulation of a generated trace has: links at their nominal bandwidth, nothing that overlap or the host costs.
-SIMULATED = Constants(host=0.0, nic=1.0, nvlink=1.0, interference=0.0, pp_exposed=0.0)
+#: What a simulation of a generated trace with flat rings has: links at their nominal bandwidth, nothing that overlap or
+#: the host costs.
+SIMULATED = Constants(host=0.0, nic=1.0, nvlink=1.0, interference=0.0, pp_exposed=0.0, rails=False)
 
 
 class Transfer(NamedTuple):
@@ -196,12 +200,13 @@ class Prices:
 
     def _group(self, members, stride) -> tuple:
         """Members of a group, its nodes, whether there are several; of its rings, seconds per byte near and far, and
-        latency. With r members in a node, r rings leave it by r NICs.
+        latency.
         """
         system = self.system
         inside = np.clip(system.node // stride, 1, members)
         nodes, crosses = members / inside, members > inside
-        far = np.where(crosses, 1 / (inside * system.outside), 0.0)
+        nics = inside if self.constants.rails else 1
+        far = np.where(crosses, 1 / (nics * system.outside), 0.0)
         across = nodes * system.far_latency + (members - nodes) * system.latency
         hops = np.where(crosses, across, (members - 1) * system.latency)
         return members, nodes, crosses, 1 / (system.inside * self.constants.nvlink), far, hops
