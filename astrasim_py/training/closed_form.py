@@ -7,6 +7,7 @@ cheap, and it alone reads the constants that are calibrated: it can be run again
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -53,12 +54,13 @@ class Passes(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """Communication of gradients and weights: once an iteration, and (`each_`) with every microbatch."""
+    """Communication of gradients and weights: of a pipeline rank once an iteration, and of each kind of layer with every
+    microbatch, in the forward and in the backward pass.
+    """
 
     reduce: Transfer = Transfer()
     gather: Transfer = Transfer()
-    each_forward: Transfer = Transfer()
-    each_backward: Transfer = Transfer()
+    each: dict[str, tuple[Transfer, Transfer]] = MappingProxyType({kind: (Transfer(), Transfer()) for kind in _KINDS})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +68,8 @@ class Terms:
     """What a step time is made of, before the constants that are calibrated; numbers, or arrays of one length.
 
     `counts`: dense and MoE layers of the first, the second and the last pipeline rank, and their means over ranks;
-    `edges`: whether embedding and logits are on those ranks.
+    `edges`: whether embedding and logits are on those ranks. `hidden`: whether computation hides the communication of
+    gradients once an iteration, and with every microbatch.
     """
 
     microbatches: Numbers
@@ -74,7 +77,7 @@ class Terms:
     chunks: Numbers
     context: Numbers
     schedule: Numbers
-    hidden_dp: bool | np.ndarray
+    hidden: tuple[bool | np.ndarray, bool | np.ndarray]
     counts: tuple[tuple[Numbers, Numbers], ...]
     edges: tuple[tuple[Numbers, Numbers], ...]
     dense: Passes
@@ -122,14 +125,15 @@ def terms(layout: Layout, prices: Prices) -> Terms:
     p = layout.pp
     sent = layers.boundary(layout) * (1 if prices.constants.scatter else layout.tp)
     boundary = prices.message(sent, layout.ranks > prices.system.node) * (np.asarray(p) > 1)
-    exposed = prices.constants.pp_exposed if layout.overlap.pp else (p - 1) / p
+    constants = prices.constants
+    exposed = constants.pp_exposed if layout.overlap.pp else constants.pp_blocking * (p - 1) / p
     return Terms(
         microbatches=layout.microbatches,
         stages=p,
         chunks=layout.vp,
         context=layout.cp,
         schedule=SCHEDULES.index(layout.schedule),
-        hidden_dp=layout.overlap.dp,
+        hidden=(layout.overlap.dp, layout.overlap.dp | np.equal(layout.zero, 3)),
         boundary=boundary,
         steady=boundary * exposed,
         slower=prices.slower,
@@ -199,11 +203,15 @@ def step(found: Terms, constants: Constants) -> Step:
     m, nic = found.microbatches, constants.nic
     spent = {name: [_spent(one, found, constants) for one in getattr(found, name)[:2]] for name in _KINDS}
     whole = [{name: sum(both[way]) for name, both in spent.items()} for way in (0, 1)]
-    gradients = [transfer.seconds(nic) for transfer in found.gradients]
+    reduce, gather = (transfer.seconds(nic) for transfer in found.gradients[:2])
+    each = _exposed_each(found, whole, constants)
     ranks = []
     for layers_of, edges in zip(found.counts[:3], found.edges, strict=True):
         forward, backward = (_on_rank(values, layers_of, edges) for values in whole)
-        exposed = _exposed_gradients(found, gradients, constants.interference, forward, backward)
+        once = _beyond(reduce, backward, found.hidden[0], constants) + _beyond(
+            gather, forward, found.hidden[0], constants
+        )
+        exposed = once + m * _on_rank(each, layers_of, edges)
         ranks.append((m * (forward + backward) + exposed, exposed))
     heaviest = np.argmax(np.broadcast_arrays(*(total for total, _ in ranks)), axis=0)
 
@@ -258,16 +266,20 @@ def _bubble(found: Terms, forward: Seconds, inputs: Seconds, weights: Seconds) -
     return forms[0] if len(codes) == 1 else np.select([found.schedule == code for code in codes], forms)
 
 
-def _exposed_gradients(found: Terms, comms: Sequence, interference: Seconds, forward: Seconds, backward: Seconds):
-    """Gradient and weight communication that computation of one microbatch on a rank does not hide."""
+def _exposed_each(found: Terms, whole: Sequence[dict], constants: Constants) -> dict[str, Seconds]:
+    """By kind of layer, communication of gradients and weights with every microbatch that its computation exposes."""
+    exposed = {}
+    for kind in _KINDS:
+        comms = [transfer.seconds(constants.nic) for transfer in found.gradients.each[kind]]
+        parts = [_beyond(comm, whole[way][kind], found.hidden[1], constants) for way, comm in enumerate(comms)]
+        exposed[kind] = parts[0] + parts[1]
+    return exposed
 
-    def beyond(comm: Seconds, busy: Seconds) -> Seconds:
-        hidden = np.maximum(comm - busy, 0.0) + interference * np.minimum(comm, busy)
-        return np.where(found.hidden_dp, hidden, comm)
 
-    reduce, gather, each_forward, each_backward = comms
-    each = beyond(each_forward, forward) + beyond(each_backward, backward)
-    return beyond(reduce, backward) + beyond(gather, forward) + found.microbatches * each
+def _beyond(comm: Seconds, busy: Seconds, hidden, constants: Constants) -> Seconds:
+    """What communication adds to the computation beside it."""
+    beside = np.maximum(comm - busy, 0.0) + constants.interference * np.minimum(comm, busy)
+    return np.where(hidden, beside, comm)
 
 
 def _layer(layout: Layout, kind: str, prices: Prices) -> Passes:
@@ -314,20 +326,26 @@ def _add(sums: dict, key: str, value) -> None:
 
 
 def _gradients(layout: Layout, prices: Prices) -> Gradients:
-    """Those of the first or last stage, whichever are more."""
-    last = layout.last_stage
-    places = {"F": "gather", "W": "reduce"}
-    each = {"F": "each_forward", "I": "each_backward", "W": "each_backward"}
-    transfers, stages = prices.transfers(layout), []
-    for stage, edge in ((0, "embedding"), (last, "logits")):
-        dense, moe = layout.stage_layers(stage)
-        total: dict[str, Transfer] = {}
-        for kind, count in (("dense", dense), ("moe", moe), (edge, 1)):
-            for comm in layers.gradient_comms(layout, kind) if np.any(count) else ():
-                name = (places if comm.when == "iteration" else each)[comm.part]
-                _add(total, name, transfers(comm) * count)
-        stages.append(Gradients(**total))
-    return _mapped(np.maximum, *stages)
+    """Once an iteration, those of the first or last pipeline rank, whichever are more."""
+    transfers = prices.transfers(layout)
+    once: dict[str, dict[str, Transfer]] = {kind: {} for kind in _KINDS}
+    each = {kind: [Transfer(), Transfer()] for kind in _KINDS}
+    for kind in _KINDS:
+        for comm in layers.gradient_comms(layout, kind) if kind != "moe" or layout.model.experts else ():
+            if comm.when == "iteration":
+                _add(once[kind], "gather" if comm.part == "F" else "reduce", transfers(comm))
+            else:
+                way = 0 if comm.part == "F" else 1
+                each[kind][way] = each[kind][way] + transfers(comm)
+    ranks = []
+    for stage in (0, layout.last_stage):
+        counts = (*layout.stage_layers(stage), np.equal(stage, 0), np.equal(stage, layout.last_stage))
+        total: dict[str, Transfer] = {"reduce": Transfer(), "gather": Transfer()}
+        for kind, count in zip(_KINDS, counts, strict=True):
+            for name, transfer in once[kind].items():
+                _add(total, name, transfer * count)
+        ranks.append((total["reduce"], total["gather"]))
+    return Gradients(*_mapped(np.maximum, *ranks), {kind: tuple(both) for kind, both in each.items()})
 
 
 def _once(layout: Layout, names: Sequence[str], function):

@@ -52,8 +52,10 @@ class Constants:
         Scale of the bytes of elementwise operations: 1 fused, about 1.7 one kernel per operation.
     host_layer, host_moe, host_expert : float
         Seconds in which the host launches the forward pass of a layer, of routing, and of one local expert.
-    tp_hidden, ep_hidden, pp_exposed : float
-        Part of the communication that overlap hides; of a pipeline's, part that it leaves.
+    tp_hidden, ep_hidden : float
+        Part of the communication that overlap hides.
+    pp_exposed, pp_blocking : float
+        Part of the messages between pipeline ranks, beside the bubble, that counts with overlap and without.
     rails : bool
         Whether r members of a group in one node leave it by r NICs, as NCCL lays its rings; a flat ring uses one.
     scatter : bool
@@ -75,6 +77,7 @@ class Constants:
     tp_hidden: float = 0.7
     ep_hidden: float = 0.35
     pp_exposed: float = 0.15
+    pp_blocking: float = 1.0
     rails: bool = True
     scatter: bool = True
     even_cp: bool = True
@@ -82,7 +85,7 @@ class Constants:
 
 #: What a simulation of a generated trace with flat rings has: links at their nominal bandwidth, nothing that overlap or
 #: the host costs.
-SIMULATED = Constants(host=0.0, nic=1.0, nvlink=1.0, interference=0.0, pp_exposed=0.0, rails=False)
+SIMULATED = Constants(host=0.0, nic=1.0, nvlink=1.0, interference=0.0, pp_exposed=0.0, pp_blocking=0.0, rails=False)
 
 
 class Transfer(NamedTuple):

@@ -28,7 +28,7 @@ ROUND = System(compute=CHIP, node=8, inside=100e9, outside=10e9, latency=1e-6, f
 EVEN = Constants(host=0.0, nic=1.0, nvlink=1.0, memory=1.0, interference=0.0)
 NOTHING = {
     "context": 1,
-    "hidden_dp": False,
+    "hidden": (False, False),
     "moe": Passes(),
     "embedding": Passes(),
     "logits": Passes(),
@@ -74,7 +74,7 @@ def test_a_layer_takes_the_longer_of_host_and_gpu():
 def test_gradients_cost_what_computation_does_not_hide():
     found = replace(hand_made(1, 1, 4), gradients=Gradients(reduce=Transfer(near=5.0), gather=Transfer(near=0.5)))
     assert step(found, EVEN).dp == 5.5
-    hidden = replace(found, hidden_dp=True)
+    hidden = replace(found, hidden=(True, True))
     assert step(hidden, EVEN).dp == 5.0 - 2.0
     assert step(hidden, replace(EVEN, interference=0.1)).dp == pytest.approx(3.0 + 0.1 * (2.0 + 0.5))
 
