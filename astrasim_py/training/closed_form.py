@@ -54,7 +54,7 @@ class Passes(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """Communication of gradients and weights: of a pipeline rank once an iteration, and of each kind of layer with every
+    """Communication of gradients and weights: of a pipeline rank once an iteration; and by kind of layer with every
     microbatch, in the forward and in the backward pass.
     """
 

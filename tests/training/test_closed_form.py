@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from worlds.training import run
 
 from astrasim_py.core.errors import TopologyError
 from astrasim_py.topology import build
@@ -20,6 +21,7 @@ from astrasim_py.training.prices import SIMULATED, Constants, Prices, Transfer
 from astrasim_py.training.rules import first_broken
 from astrasim_py.training.strategy import Overlap, Training
 from astrasim_py.training.system import System, system, system_of
+from astrasim_py.training.traces import training_workload
 
 #: A chip of round figures: 10^15 FLOP/s in 16 bits, twice that in 8, 10^12 bytes per second.
 PEAK = {"bf16": Fraction(10**15), "fp8": Fraction(2 * 10**15)}
@@ -207,3 +209,28 @@ def test_a_simulation_has_nominal_links_and_no_host():
     assert (SIMULATED.host, SIMULATED.nic, SIMULATED.nvlink, SIMULATED.interference) == (0, 1, 1, 0)
     assert Prices(ROUND, attention="fa2").attention_efficiency() == 0.5
     assert Prices(system("dgx_a100"), attention="fa1").attention_efficiency() == 0.33
+
+
+#: Layouts of 16 ranks on two nodes, with data, tensor, context and pipeline parallelism of several kinds.
+SIMULATIONS = [
+    {"tp": 1, "zero": 0},
+    {"tp": 2, "zero": 1},
+    {"tp": 4, "zero": 1, "cp": 2},
+    {"tp": 8, "zero": 3},
+    {"tp": 1, "zero": 3, "overlap": {"dp": True}},
+    {"tp": 4, "pp": 2, "zero": 1, "recompute": "full"},
+    {"tp": 2, "pp": 4, "vp": 2, "zero": 0},
+    {"tp": 8, "pp": 2, "zero": 1, "overlap": {"dp": True}},
+]
+
+
+@pytest.mark.slow
+def test_closed_forms_meet_simulations_of_the_same_layouts():
+    dgx, chip = build({"preset": "dgx_a100", "nodes": 2}), preset("dgx_a100").compute
+    prices = Prices(system_of(dgx, chip), constants=SIMULATED)
+    errors = []
+    for keys in SIMULATIONS:
+        layout = Training(model={"base": "llama3-8b", "layers": 8}, seq=2048, gbs=32, **keys).layout(16)
+        simulated = run(training_workload(layout, prices), dgx).makespan / 1e12
+        errors.append(abs(float(step(terms(layout, prices), SIMULATED).seconds) / simulated - 1))
+    assert np.median(errors) < 0.015 and max(errors) < 0.05, errors
