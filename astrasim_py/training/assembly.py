@@ -124,14 +124,7 @@ def assemble(program: Sequence[tuple[Block, tuple[int, ...]]], rank: int | None 
 
     lanes = np.array([(micro + micro[:1])[:2] for _, micro in program], dtype=np.int64).reshape(-1, 2)
     micro = lanes[copy, gathered(row["lane"] for row in rows)]
-    columns = {}
-    for name in _COLUMNS:
-        values = [row.get(name, MISSING) for row in rows]
-        listed = [place for place, value in enumerate(values) if isinstance(value, np.ndarray)]
-        columns[name] = gathered(MISSING if isinstance(value, np.ndarray) else value for value in values)
-        for place in listed:
-            at = np.flatnonzero(source == place)
-            columns[name][at] = values[place][micro[at]]
+    columns = {name: _column([row.get(name, MISSING) for row in rows], source, micro) for name in _COLUMNS}
     columns["micro_batch"] = np.where(micro < 0, MISSING, micro)
     tags = [row["tag"] or (MISSING, 0) for row in rows]
     columns["comm_tag"] = gathered(tag for tag, _ in tags) + gathered(step for _, step in tags) * np.maximum(micro, 0)
@@ -153,6 +146,21 @@ def assemble(program: Sequence[tuple[Block, tuple[int, ...]]], rank: int | None 
         rank=rank,
         **columns,
     )
+
+
+def _column(values: list, source: np.ndarray, micro: np.ndarray) -> np.ndarray:
+    """A column of the trace, given its value in each row of the blocks: an int, or an array by micro-batch."""
+    arrays = [place for place, value in enumerate(values) if isinstance(value, np.ndarray)]
+    found = np.array([0 if isinstance(value, np.ndarray) else value for value in values], dtype=np.int64)[source]
+    if arrays:
+        table = np.zeros((len(arrays), max(len(values[place]) for place in arrays)), dtype=np.int64)
+        index = np.full(len(values), -1)
+        for number, place in enumerate(arrays):
+            table[number, : len(values[place])] = values[place]
+            index[place] = number
+        chosen = np.flatnonzero(index[source] >= 0)
+        found[chosen] = table[index[source[chosen]], micro[chosen]]
+    return found
 
 
 def _edges(program, which, begins, rows, source) -> np.ndarray:

@@ -7,8 +7,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from astrasim_py.chakra.trace import ExecutionTrace
-from astrasim_py.training.assembly import COMPUTE, Block, assemble
+from astrasim_py.training.assembly import COMPUTE, Block
 from astrasim_py.training.layers import (
     Comm,
     Op,
@@ -169,8 +168,8 @@ class Stage:
 
     # -- the program -----------------------------------------------------------------------------------------
 
-    def trace(self, program: np.ndarray, together: frozenset[int]) -> ExecutionTrace:
-        """The trace of the program of the stage; `together`: rows of it that run together with the next one."""
+    def copies(self, program: np.ndarray, together: frozenset[int]) -> list[tuple[Block, tuple[int, ...]]]:
+        """Blocks of the trace of a program; `together`: rows of the program that run together with the next one."""
         layout, steps = self.layout, program.tolist()
         first = {chunk: place for place, (kind, _, chunk) in reversed([*enumerate(steps)]) if kind == FORWARD}
         last = {chunk: place for place, (kind, _, chunk) in enumerate(steps) if kind == self.ends}
@@ -194,7 +193,7 @@ class Stage:
             micro = [k for _, k, _ in chosen] + ([gathers[1]] if gathers else [])
             copies.append((self.blocks[key], tuple(micro)))
             place += len(chosen)
-        return assemble([*copies, (self._end(), (-1,))], self.rank)
+        return [*copies, (self._end(), (-1,))]
 
     def _start(self) -> Block:
         """Parameters that are gathered before the first forward pass."""

@@ -5,11 +5,15 @@ import numpy as np
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import ScenarioError
+from astrasim_py.training.assembly import assemble
 from astrasim_py.training.layers import Op, backward, forward
 from astrasim_py.training.routing import routes_of
 from astrasim_py.training.schedules import SPLIT_BACKWARD, pairs, programs
 from astrasim_py.training.stages import Prices, Stage
 from astrasim_py.training.strategy import Layout
+
+#: Most nodes of all traces of a workload together, those that ranks share counted once.
+MAX_NODES = 2**23
 
 
 def training_workload(
@@ -38,7 +42,7 @@ def training_workload(
     Raises
     ------
     ScenarioError
-        Expert overlap with ZeRO 3; a routing file that does not fit.
+        Expert overlap with ZeRO 3; a routing file that does not fit; more than `MAX_NODES` nodes.
     """
     if layout.overlap.ep and layout.zero == 3:
         raise ScenarioError("training.overlap", "ep does not go with zero 3", "write zero: 1, or overlap: {ep: false}")
@@ -57,7 +61,16 @@ def training_workload(
     traces: list[ExecutionTrace] = []
     for stage in range(layout.pp):
         together = frozenset(pairs(schedule[stage]).tolist()) if paired else frozenset()
-        own = [Stage(layout, prices, stage, int(one), gather, routes).trace(schedule[stage], together) for one in first]
+        own: list[ExecutionTrace] = []
+        for one in first.tolist():
+            made = Stage(layout, prices, stage, one, gather, routes)
+            copies = made.copies(schedule[stage], together)
+            total = sum(len(block.rows) for block, _ in copies) * len(first) * layout.pp
+            if total > MAX_NODES:
+                problem = f"about {total} nodes in the traces of {len(first) * layout.pp} classes of ranks"
+                remedy = "write fewer microbatches, nodes: coarse, or routing: {kind: balanced}"
+                raise ScenarioError("training", f"{problem}, more than {MAX_NODES}", remedy)
+            own.append(assemble(copies, made.rank))
         traces += [own[index] for index in which.tolist()]
     groups, roles = _groups(layout, {name for trace in dict.fromkeys(traces) for name in trace.group_of()[1]})
     shifts = np.tile(inside - first[which], layout.pp)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
@@ -14,6 +15,7 @@ from worlds.training import TIMED, TINY, ByHand, ByWork, fast, layout_of, run, w
 from astrasim_py.chakra.lint import lint
 from astrasim_py.chakra.schema import COLLECTIVE_NAMES, MISSING, NodeType
 from astrasim_py.core.errors import ScenarioError
+from astrasim_py.topology import shapes
 from astrasim_py.training import layers
 from astrasim_py.training.layers import Comm, Op
 from astrasim_py.training.schedules import SCHEDULES, bubble
@@ -178,3 +180,62 @@ def test_expert_overlap_with_zero_3_is_refused():
     layout = layout_of(4, model=model, ep=4, zero=3, microbatches=2, overlap={"ep": True})
     with pytest.raises(ScenarioError, match="ep does not go with zero 3"):
         training_workload(layout)
+
+
+def test_workloads_too_large_are_refused_in_one_line():
+    model = TINY | {"layers": 8, "experts": 16, "topk": 2, "moe_ffn": 64}
+    layout = layout_of(16, model=model, ep=16, microbatches=1024, routing={"kind": "random"})
+    with pytest.raises(ScenarioError, match=r"nodes in the traces of 16 classes of ranks, more than .* fewer microb"):
+        training_workload(layout)
+
+
+def test_generation_is_fast():
+    small = {"layers": 8, "hidden": 4096, "heads": 32, "vocab": 32000}
+    large = {"model": "megatron-1t", "seq": 2048, "recompute": "full", "sp": False}
+    for ranks, keys, limit in (
+        (64, {"model": small, "tp": 4, "pp": 4, "microbatches": 8}, 0.3),
+        (1024, large | {"tp": 8, "pp": 8, "microbatches": 64}, 5),
+    ):
+        before = time.process_time()
+        workload = training_workload(layout_of(ranks, zero=1, **keys), ByWork())
+        assert time.process_time() - before < limit
+        assert len(dict.fromkeys(workload.traces)) == keys["pp"]
+    assert sum(map(len, workload.traces)) == 12_896_000
+
+
+def test_tensor_parallel_overlap_hides_most_of_its_collectives():
+    found = {}
+    for overlap in (False, True):
+        layout = layout_of(4, tp=4, microbatches=4, model=TINY | {"layers": 8}, overlap={"tp": overlap})
+        prices = ByHand({("qkv", "F"): 10**9, ("fc1", "F"): 10**9, ("qkv", "I"): 2 * 10**9, ("fc1", "I"): 2 * 10**9})
+        topology = shapes.FullyConnected(npus=4, bandwidth=Fraction(10**8), latency=1000).build()
+        found[overlap] = run(training_workload(layout, prices), topology).makespan - 4 * 8 * 6 * 10**9
+    assert 0 < found[True] < 0.5 * found[False]
+
+
+def test_buckets_join_the_gradients_of_layers():
+    sizes = {}
+    for bucket in (None, "250 kB"):
+        layout = layout_of(4, model=TINY | {"layers": 8}, dp=4, microbatches=2, overlap={"dp": True}, bucket=bucket)
+        trace = training_workload(layout).traces[0]
+        chosen = trace.type == NodeType.COMM_COLL
+        sizes[bucket] = trace.column("coll_size")[chosen].tolist()
+    layer, edge = 12 * 64 * 64 * 2, 512 * 64 * 2
+    assert sizes[None] == [edge] + 8 * [layer] + [edge]
+    assert sizes["250 kB"] == [edge + 2 * layer, 3 * layer, 3 * layer, edge]
+
+
+@pytest.mark.parametrize("ranks, keys", cases(3, most=8))
+def test_both_engines_agree(ranks, keys):
+    run(training_workload(layout_of(ranks, **keys), ByWork()), fast(ranks), engine="both", level="nodes")
+
+
+def test_weight_gradients_last_leave_reductions_exposed():
+    """Zero bubble saves the bubble and pays with reductions that nothing hides."""
+    found = {}
+    for schedule in ("1f1b", "zb_h1"):
+        model = TINY | {"layers": 4}
+        layout = layout_of(8, model=model, pp=4, dp=2, microbatches=8, schedule=schedule, overlap={"dp": True})
+        prices = ByHand({(TIMED, part): UNIT for part in "FIW"})
+        found[schedule] = run(training_workload(layout, prices), fast(8)).makespan
+    assert found["zb_h1"] == pytest.approx(found["1f1b"] - 6 * UNIT, abs=10**6)
