@@ -89,7 +89,8 @@ RULES = (
     ),
     Rule(
         "layers",
-        lambda o: o.pp * o.vp > o.model.layers,
+        # Where stages do not divide the layers, the embedding and the loss count as layers.
+        lambda o: o.pp * o.vp > o.model.layers + 2 * (o.pp > 1),
         lambda o: f"pp {o.pp} x vp {o.vp} are more stages than {o.model.layers} layers",
         lambda o: "write a smaller pp or vp",
     ),
