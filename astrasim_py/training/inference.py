@@ -50,7 +50,7 @@ def inference_workload(
     Raises
     ------
     ScenarioError
-        Pools that do not fit each other, pipeline or context parallelism.
+        Pools that do not fit each other; pipeline or context parallelism; unequal routing.
     """
     _check(prefill, decode)
     transfers = _transfers(prefill, decode)
@@ -93,6 +93,9 @@ def _check(prefill: Layout, decode: Layout) -> None:
         if layout.pp > 1 or layout.cp > 1:
             problem = f"the {pool} pool has pp {layout.pp} and cp {layout.cp}"
             raise ScenarioError("inference", problem, "write pp: 1 and cp: 1")
+        if layout.routing.kind != "balanced":
+            problem = f"the {pool} pool has routing {layout.routing.kind}"
+            raise ScenarioError("inference", problem, "write routing: {kind: balanced}")
     if prefill.model != decode.model or prefill.element != decode.element:
         raise ScenarioError("inference", "the pools differ in model or dtype", "write the same for both")
     for what, a, b in (("tp", prefill.tp, decode.tp), ("dp", prefill.dp, decode.dp)):

@@ -145,6 +145,7 @@ def test_decoding_starts_when_the_cache_is_there():
         ({"other": {"mbs": 3}}, "a wave has 2 prompts, and the decode pool takes 3"),
         ({"other": {"seq": 4}}, "the decode pool has seq 4"),
         ({"other": {"pp": 2}}, "the decode pool has pp 2 and cp 1"),
+        ({"other": {"routing": {"kind": "random"}}}, "the decode pool has routing random"),
     ],
 )
 def test_pools_that_do_not_fit_are_refused(change, text):
