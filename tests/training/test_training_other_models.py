@@ -20,6 +20,7 @@ from astrasim_py.training.layers import Comm, forward, logits
 from astrasim_py.training.models import RecommendationModel
 from astrasim_py.training.recommendation import critical_path, operations, recommendation_workload
 
+MOE = TINY | {"experts": 4, "topk": 1}
 DLRM = RecommendationModel.model_validate("dlrm-mlperf")
 
 
@@ -145,7 +146,7 @@ def test_decoding_starts_when_the_cache_is_there():
         ({"other": {"mbs": 3}}, "a wave has 2 prompts, and the decode pool takes 3"),
         ({"other": {"seq": 4}}, "the decode pool has seq 4"),
         ({"other": {"pp": 2}}, "the decode pool has pp 2 and cp 1"),
-        ({"other": {"routing": {"kind": "random"}}}, "the decode pool has routing random"),
+        ({"other": {"model": MOE, "routing": {"kind": "random"}}}, "the decode pool has routing random"),
     ],
 )
 def test_pools_that_do_not_fit_are_refused(change, text):
