@@ -83,8 +83,12 @@ class JobInstances:
         """int64[ranks]: the binding of each rank; adds their parts. Refuses groups that a rank cannot call."""
         members = {name: frozenset(ranks) for name, ranks in self.groups.items()}
         bindings: dict[tuple, int] = {}
+        everyone: dict[int, int] = {}  # of kinds that call groups of all ranks only
         binding_of = np.empty(self.job.ranks, dtype=np.int64)
         for rank, kind in enumerate(self.kind_of.tolist()):
+            if kind in everyone:
+                binding_of[rank] = everyone[kind]
+                continue
             groups = []
             for name, rows in self.rows[kind].items():
                 group = self.workload.group(name, rank)
@@ -92,6 +96,8 @@ class JobInstances:
                 if rank not in members.get(groups[-1], ()):
                     self._refuse_group(node_place(self.traces[kind], int(rows[0]), f"rank {rank}"), rank, group)
             binding_of[rank] = number = bindings.setdefault((kind, *groups), len(bindings))
+            if not self.workload.roles and all(len(members[group]) == self.job.ranks for group in groups):
+                everyone[kind] = number
             if number == len(self.parts):
                 names: dict[str, tuple[str, ...]] = {}
                 for name, group in zip(self.rows[kind], groups, strict=True):
@@ -120,23 +126,25 @@ class JobInstances:
         return self._agreed[key]
 
     def _agree(self, name: str, parts: dict[_Part, int]) -> _Calls:
-        by_dependencies, by_id = {}, {}
-        for part in parts:
-            rows = np.concatenate([np.zeros(0, np.int64), *(self.rows[part.kind][name] for name in part.names)])
-            by_dependencies[part] = rows = rows[np.argsort(self.calls[part.kind][rows])]
-            by_id[part] = rows[np.argsort(self.traces[part.kind].node_id[rows], kind="stable")]
-        for rows in (by_dependencies, by_id):
+        for by_id in (False, True):
+            rows = {part: self._ordered(part, by_id) for part in parts}
             first, *others = (self.table(name, part, rank, rows[part]) for part, rank in parts.items())
             if all(np.array_equal(other[:, :3], first[:, :3]) for other in others):
                 break
         else:
-            self.refuse_difference(name, parts, by_dependencies)
+            self.refuse_difference(name, parts, {part: self._ordered(part, by_id=False) for part in parts})
         leader = next(iter(parts))
         node = self.traces[leader.kind].node_id[rows[leader]].astype(np.int64)
         named = np.isin(node, list(getattr(self.job.algorithms, "nodes", ())))
         different = np.column_stack([first[:, :3], np.where(named, node, -1)])
         _, like, inverse = np.unique(different, axis=0, return_index=True, return_inverse=True)
         return _Calls(first, rows, like[inverse.ravel()])
+
+    def _ordered(self, part: _Part, by_id: bool) -> np.ndarray:
+        """Rows of the calls of a part, by node id or by dependencies."""
+        rows = np.concatenate([np.zeros(0, np.int64), *(self.rows[part.kind][name] for name in part.names)])
+        key = self.traces[part.kind].node_id if by_id else self.calls[part.kind]
+        return rows[np.argsort(key[rows])]
 
     def _number(self) -> None:
         """Number the calls of each binding that no earlier one makes, in order of execution."""

@@ -45,8 +45,9 @@ def make_plan(problem: Problem, *, folded: bool = False) -> Plan:
         made = JobInstances(job, problem.semantics)
         bound.append(work.programs.of_job(job, made, sum(len(each.like) for each in found)))
         found.append(made)
-    workload, programs_of = WorkloadPrograms.of([*chain(*bound)]), [WorkloadPrograms.of(each) for each in bound]
+    workload = WorkloadPrograms.of([*chain(*bound)])
     ranks = [range(first, first + job.ranks) for first, job in zip(work.first_rank, problem.jobs, strict=True)]
+    programs_of = [WorkloadPrograms(workload.values, workload.which[each.start : each.stop]) for each in ranks]
     # Match keys by bytes are numbered over all programs in the communicator, workloads first.
     p2p = tuple(
         work.matchings.by_bytes(programs, ranks[number])

@@ -68,23 +68,28 @@ def _messages(programs: Sequence[RankProgram], members: np.ndarray) -> tuple[Mat
     """A matching whose keys, int64[m], are to be filled in; and its messages, int64[5, m]: their source, destination,
     tag, bytes, and whether they are received."""
     found, columns = [], [np.zeros((5, 0), dtype=np.int64)]
+    nodes, nothing = [0] * len(programs), np.zeros(0, dtype=np.int64)
     for program, positions, shifts in shared_programs(programs):
         at = np.flatnonzero(program.peer >= 0)
-        found.append((program, positions, at))
+        for position in positions.tolist():
+            nodes[position] = len(program)
+        if not len(at):
+            continue
+        found.append((positions, at))
         other, me = members[program.peer[at] + shifts[:, None]], members[positions][:, None]
         received = program.structure.kind[at] == RECV
-        ends = np.where(received, other, me), np.where(received, me, other)
-        rows = np.broadcast_arrays(*ends, program.tag[at], program.nbytes[at], received)
-        columns.append(np.stack(rows).reshape(5, -1).astype(np.int64))
+        rows = np.empty((5, *other.shape), dtype=np.int64)
+        rows[0], rows[1] = np.where(received, other, me), np.where(received, me, other)
+        rows[2], rows[3], rows[4] = program.tag[at], program.nbytes[at], received
+        columns.append(rows.reshape(5, -1))
     messages = np.concatenate(columns, axis=1)
     keys, begin = np.zeros(messages.shape[1], dtype=np.int64), 0
-    of_member: dict[int, tuple[int, np.ndarray, np.ndarray]] = {}
-    for program, positions, at in found:
+    at_of, keys_of = [nothing] * len(programs), [nothing] * len(programs)
+    for positions, at in found:
         for position in positions.tolist():
-            of_member[position] = len(program), at, keys[begin : begin + len(at)]
+            at_of[position], keys_of[position] = at, keys[begin : begin + len(at)]
             begin += len(at)
-    by_member = zip(*(of_member[position] for position in range(len(programs))), strict=True)
-    return Matching(*by_member), keys, messages
+    return Matching(nodes, at_of, keys_of), keys, messages
 
 
 def _numbers(columns: np.ndarray) -> np.ndarray:

@@ -106,23 +106,23 @@ class RankPrograms:
 
     def of_job(self, job: Job, found: JobInstances, first: int) -> list[BoundProgram]:
         """Programs of all ranks of a job; those of equal trace and speed share one. `first`: its first instance."""
-        made: dict[tuple, tuple[RankProgram, int, np.ndarray]] = {}
+        made: dict[tuple, tuple[RankProgram, int, int, int]] = {}
         bound: dict[tuple, BoundProgram] = {}
         by_rank, shifts = [], job.workload.shifts
         for rank, (kind, binding) in enumerate(zip(found.kind_of.tolist(), found.binding_of.tolist(), strict=True)):
-            key = kind, job.compute_speed.get(rank, 1)
-            if key not in made:
+            speed = job.compute_speed.get(rank, 1)
+            if (kind, speed) not in made:
                 program = self._of_rank(job, rank, found.calls[kind])
-                made[key] = program, rank, np.unique(program.peer[program.peer >= 0])
-            program, sharer, peers = made[key]
-            shift = shifts[rank] - shifts[sharer]
-            if len(peers) and (rank - sharer != shift or peers[0] + shift < 0 or peers[-1] + shift >= job.ranks):
+                last = int(program.peer.max(initial=-1))
+                made[kind, speed] = program, rank, int(program.peer.min(initial=last, where=program.peer >= 0)), last
+            program, sharer, least, last = made[kind, speed]
+            shift = shifts[rank] - shifts[sharer] if last >= 0 else 0
+            if last >= 0 and (rank - sharer != shift or least + shift < 0 or last + shift >= job.ranks):
                 table = self._of_trace(job.workload.traces[rank], job.dependencies or self.semantics.dependencies)
                 _workload_messages(table, rank, job.ranks, shifts[rank])
-            key = key, binding, shift if len(peers) else 0
-            if key not in bound:
-                bound[key] = BoundProgram(program, key[-1], found.bound[binding] + np.int32(first))
-            by_rank.append(bound[key])
+            if (binding, speed, shift) not in bound:
+                bound[binding, speed, shift] = BoundProgram(program, shift, found.bound[binding] + np.int32(first))
+            by_rank.append(bound[binding, speed, shift])
         return by_rank
 
     def _of_rank(self, job: Job, rank: int, instance: np.ndarray) -> RankProgram:

@@ -1,6 +1,6 @@
 """Sequences of a plan in which few values repeat: programs of ranks, instances and calls of collectives."""
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -99,10 +99,12 @@ class WorkloadPrograms(Repeated):
 
 def shared_programs(programs: Sequence[RankProgram]) -> Iterator[tuple[RankProgram, np.ndarray, np.ndarray]]:
     """Distinct programs, the positions of each, and what is added to its peers there (int64[k] each)."""
-    own: Iterable[RankProgram] = programs.shared if isinstance(programs, WorkloadPrograms) else programs
-    places: dict[RankProgram, list[int]] = {}
-    for place, program in enumerate(own):
-        places.setdefault(program, []).append(place)
-    for program, positions in places.items():
-        where = np.array(positions, dtype=np.int64)
-        yield program, where, programs.shifts[where] if isinstance(programs, WorkloadPrograms) else np.zeros_like(where)
+    if isinstance(programs, WorkloadPrograms):
+        distinct, shifts = Repeated.of([value.program for value in programs.values]), programs.shifts
+        which = distinct.which[programs.which]
+    else:
+        distinct, shifts = Repeated.of(programs), np.zeros(len(programs), dtype=np.int64)
+        which = distinct.which
+    order = np.argsort(which, kind="stable")
+    for program, positions in zip(distinct.values, np.split(order, np.cumsum(np.bincount(which))), strict=False):
+        yield program, positions, shifts[positions]

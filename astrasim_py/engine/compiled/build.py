@@ -259,6 +259,8 @@ class _Building:
         """Partner node (or ~channel) of the sends and receives of each member, and the number of channels."""
         messages = {program: np.flatnonzero(program.peer >= 0) for program in dict.fromkeys(programs)}
         at = [messages[program] for program in programs]
+        if not any(map(len, messages.values())):
+            return at, 0
         node, partner = np.concatenate(at), np.concatenate([matching[i][own] for i, own in enumerate(at)])
         received = [program.structure.kind[own] == RECV for program, own in zip(programs, at, strict=True)]
         received = np.concatenate(received).astype(np.int64)
