@@ -63,8 +63,12 @@ def random_keys(rng: random.Random) -> tuple[int, dict]:
         model |= {"experts": 8, "topk": 2, "moe_ffn": 128, "shared_ffn": rng.choice((0, 128)), "dense_layers": 2}
         keys["ep"] = rng.choice([x for x in (1, 2, 4) if tp * cp * dp % x == 0])
         keys["routing"] = {"kind": rng.choice(("balanced", "random")), "seed": rng.randrange(9)}
+    if rng.random() < 0.3:
+        model |= {"mtp": 1, "q_lora": 32, "kv_lora": 16, "qk_nope": 8, "qk_rope": 4, "v_dim": 8}
     if keys["zero"] == 3:
         keys["overlap"]["ep"] = False
+    elif keys["zero"] and dp * cp % 2 == 0 and rng.random() < 0.3:
+        keys["zero_copies"] = 2
     return tp * cp * dp * pp, keys
 
 
