@@ -7,6 +7,7 @@ from oracle.replay import Replay
 from worlds import small_problems
 
 from astrasim_py.api import build_topology, collective
+from astrasim_py.builders.registry import build
 from astrasim_py.engine.compare import differences
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.system.lowering import make_plan
@@ -37,3 +38,13 @@ def test_far_more_hops_than_messages_are_recorded():
     reference, compiled = (simulate(given, engine=engine, level="messages") for engine in ("simpy", "compiled"))
     assert differences(reference, compiled) == []
     assert compiled.hop.height > 8 * compiled.message.height > 4096
+
+
+def test_nodes_with_many_dependencies_in_calls_of_one_program():
+    # A node of the second phase needs 63 nodes of the first: more than its state can count.
+    torus = build_topology(shape="torus", dims=[64, 2], bandwidth="50 GB/s", latency="500 ns")
+    algorithm = build("hierarchical", "all_reduce", 128, dims=[64, 2])
+    plan = make_plan(collective("all_reduce", 128 * 1000, torus, algorithm=algorithm))
+    assert plan.calls[0].base.structure.need.max() >= 63
+    reference, compiled = (simulate(plan, engine=engine, level="nodes") for engine in ("simpy", "compiled"))
+    assert differences(reference, compiled) == []

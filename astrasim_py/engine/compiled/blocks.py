@@ -34,11 +34,7 @@ def new_states(state, number):
     """Allocate a block's words (node states and counters); returns their place."""
     template = table.templates(state, number)
     words = queue.take(state, template.words)
-    for i in range(template.nodes):
-        table.states(state)[8 * words + i] = table.small(state)[template.first + i]
-    counts = words + ((template.nodes + 7) >> 3)
-    for i in range(template.count_count):
-        table.arena(state)[counts + i] = table.ints(state)[template.counts + i]
+    fill_states(state, number, words, np.int64(1))
     if template.flags & records.COUNTS:
         base = words + template.counter_word
         for c in range(template.counters):
@@ -49,6 +45,19 @@ def new_states(state, number):
             for i in range(3 * first.count):
                 table.arena(state)[base + first.word + i] = table.longs(state)[first.first + i]
     return words
+
+
+@lean
+def fill_states(state, number, words, blocks):
+    """Set the states of the nodes of `blocks` interleaved blocks, and the counts of those with many dependencies."""
+    template = table.templates(state, number)
+    for i in range(template.nodes):
+        for k in range(i * blocks, (i + 1) * blocks):
+            table.states(state)[8 * words + k] = table.small(state)[template.first + i]
+    counts = words + ((template.nodes * blocks + 7) >> 3)
+    for i in range(template.count_count):
+        for k in range(i * blocks, (i + 1) * blocks):
+            table.arena(state)[counts + k] = table.ints(state)[template.counts + i]
 
 
 @inlined
@@ -99,11 +108,7 @@ def open_call(state, number):
     now_at.left = call.members
     now_at.place = queue.take_zeros(state, call.words)
     if call.flags & records.JOINT:
-        template = table.templates(state, call.templates)
-        for i in range(template.nodes):
-            begin = 8 * (now_at.place + call.states) + i * call.members
-            for k in range(begin, begin + call.members):
-                table.states(state)[k] = table.small(state)[template.first + i]
+        fill_states(state, call.templates, now_at.place + call.states, call.members)
 
 
 @lean

@@ -357,8 +357,11 @@ class _Building:
         row |= rotated or self.plain(call, shared=self.by_bytes and not planned and call.rotation is None)
         slots = row["members"] + 2 * row["channels"]
         states = slots + 2 * row.get("messages", 0) + row.pop("connections", 0)
-        joint = self.templates[row["templates"]]["nodes"] if row["flags"] & records.JOINT else 0
-        return row | {"slots": slots, "states": states, "words": states - (-joint * row["members"] // 8)}
+        words = states
+        if row["flags"] & records.JOINT:
+            template, n = self.templates[row["templates"]], row["members"]
+            words += -(-template["nodes"] * n // 8) + template["count_count"] * n
+        return row | {"slots": slots, "states": states, "words": words}
 
     def plain(self, call: CollectiveCall, *, shared: bool) -> dict[str, int]:
         """Fields of a call of a program per member; `shared`: its messages match in the shared communicator."""
@@ -400,8 +403,7 @@ class _Building:
             self.template_of[key] = self.template(base, call.matching.partner[base.peer >= 0], nbytes=nbytes)
         template = self.template_of[key]
         flags, made = records.ROTATED, self.templates[template]
-        if made["nodes"] and not made["count_count"] and not made["flags"] & records.COUNTS:
-            # The state of its nodes is one byte each.
+        if made["nodes"] and not made["flags"] & records.COUNTS:
             flags |= records.JOINT
         row = {"flags": flags, "templates": template, "channels": call.matching.channels * n}
         row["dims"] = self.ints.once((rotation.dims, "digits"), lambda: _digits(rotation.dims, n))

@@ -361,8 +361,9 @@ def lose_need(state, block, node, cause):
     left = np.int64(table.states(state)[own])
     if left & records.NEEDS == records.MOST_NEEDS:
         row = table.blocks(state, block)
-        words = row.words + ((table.templates(state, row.template).nodes + 7) >> 3)
-        place = words + table.nodes(state, row.first + node).count
+        step = np.int64(row.step)
+        counts = row.words + ((table.templates(state, row.template).nodes * step + 7) >> 3)
+        place = counts + table.nodes(state, row.first + node).count * step + row.offset
         table.arena(state)[place] -= 1
         ready = table.arena(state)[place] == 0
     else:

@@ -59,8 +59,8 @@ WAITING = _record("word room first count")
 # in `small`, by position and node, added to its size; rows: in `longs`, first row of the node table; words, slots,
 # states: of the arena, see PROGRESS.
 CALL = _record("instance members ranks templates flags channels dims extra_bytes messages rows words slots states")
-# JOINT: the states of its blocks are interleaved node by node: members run in step, so that states used together share
-# a cache line.
+# JOINT: the states of its blocks, then the counts, are interleaved node by node: members run in step, so that states
+# used together share a cache line.
 ROTATED, SHARED, EMPTY, JOINT = map(np.int64, (1, 2, 4, 16))
 
 # first: its first call; sorted: in `ints`, members ascending, then their positions; chunks: in `longs`; turns: in
