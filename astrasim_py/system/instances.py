@@ -62,7 +62,6 @@ class JobInstances:
         #: By binding and group: the part that calls it.
         self.parts: list[dict[str, _Part]] = []
         self.binding_of = self._bind()
-        self.first_bound = np.unique(self.binding_of, return_index=True)[1]
         self._agreed: dict[tuple, _Calls] = {}
         self.of_group = {name: self._match_calls(name) for name in dict.fromkeys(chain.from_iterable(self.parts))}
         self._number()
@@ -149,11 +148,10 @@ class JobInstances:
     def _number(self) -> None:
         """Number the calls of each binding that no earlier one makes, in order of execution."""
         count, numbers = 0, {}
-        #: By group: the binding whose calls are numbered first.
-        self.numbered_by: dict[str, int] = {}
         self.bound: list[np.ndarray] = []
-        for binding, parts in enumerate(self.parts):
-            every = self.calls[self.kind_of[self.first_bound[binding]]]
+        kinds = self.kind_of[np.unique(self.binding_of, return_index=True)[1]]
+        for kind, parts in zip(kinds.tolist(), self.parts, strict=True):
+            every = self.calls[kind]
             calls = {name: every[self.of_group[name].rows[part]] for name, part in parts.items()}
             bound = np.zeros(int(every.max(initial=-1)) + 1, dtype=np.int32)
             new = [name for name in parts if name not in numbers]
@@ -161,7 +159,7 @@ class JobInstances:
                 bound[calls[name]] = 1
             order = count + np.cumsum(bound, dtype=np.int64) - 1
             for name in new:
-                numbers[name], self.numbered_by[name] = order[calls[name]], binding
+                numbers[name] = order[calls[name]]
             count += int(bound.sum())
             for name in parts:
                 bound[calls[name]] = numbers[name]
@@ -226,22 +224,22 @@ class JobInstances:
             "let every member call the same collectives in the same order",
         )
 
-    def row_of(self, index: int, binding: int) -> tuple[ExecutionTrace, int]:
-        """Trace and row of the call of a binding that is an instance."""
+    def row_of(self, index: int, rank: int) -> tuple[ExecutionTrace, int]:
+        """Trace and row of a rank's call that is an instance."""
         name = self.called[self.group[index]]
-        part = self.parts[binding][name]
+        part = self.parts[self.binding_of[rank]][name]
         return self.traces[part.kind], int(self.of_group[name].rows[part][self.number[index]])
 
     def place(self, index: int) -> str:
-        """Place of the first node of an instance, for messages."""
-        binding = self.numbered_by[self.called[self.group[index]]]
-        return node_place(*self.row_of(index, binding), f"rank {self.first_bound[binding]}")
+        """Place of the node of an instance's lowest rank, for messages."""
+        rank = min(self.groups[self.called[self.group[index]]])
+        return node_place(*self.row_of(index, rank), f"rank {rank}")
 
     def request(self, index: int) -> CollectiveRequest:
         """The call of an instance, as the first member of its group makes it."""
         name, k = self.called[self.group[index]], int(self.number[index])
         members = self.groups[name]
-        trace, row = self.row_of(index, self.binding_of[members[0]])
+        trace, row = self.row_of(index, members[0])
         code, full, root, stated, priority = self.of_group[name].table[k].tolist()
         involved = trace.attribute(row, "involved_dim") if self.job.planner is not None else None
         return CollectiveRequest(

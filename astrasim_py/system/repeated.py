@@ -55,23 +55,28 @@ class Instances(Repeated):
         return replace(super().at(place), index=place, first=int(self.first[place]))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class BoundProgram:
-    """The program of a workload on a rank: `shift` is added to its peers; `instances`: int32, by collective call."""
+    """A shared program on a rank: `shift` is added to its peers; `instances`: int32, by collective call."""
 
     program: RankProgram
     shift: int
     instances: np.ndarray
+
+    @cached_property
+    def own(self) -> RankProgram:
+        """The rank's own program."""
+        peer, calls = self.program.peer, self.program.structure.kind == COLLECTIVE
+        own = {"peer": np.where(peer >= 0, peer + self.shift, -1).astype(np.int32)} if self.shift else {}
+        if len(self.instances):
+            own["instance"] = np.where(calls, self.instances[self.program.instance], -1).astype(np.int32)
+        return replace(self.program, **own) if own else self.program
 
 
 class WorkloadPrograms(Repeated):
     """Programs of ranks. Ranks that share a trace share one program, in which a collective node has the number of the
     call among its own in place of the instance; `values` are `BoundProgram`. Each rank's own is made on demand.
     """
-
-    def __init__(self, values: Sequence[BoundProgram], which: np.ndarray) -> None:
-        super().__init__(values, which)
-        self._made: dict[int, RankProgram] = {}
 
     @cached_property
     def shared(self) -> list[RankProgram]:
@@ -84,17 +89,7 @@ class WorkloadPrograms(Repeated):
         return self.column(lambda value: value.shift)
 
     def at(self, place: int) -> RankProgram:
-        number = int(self.which[place])
-        if number not in self._made:
-            bound = self.values[number]
-            program, own = bound.program, {}
-            if bound.shift:
-                own["peer"] = np.where(program.peer >= 0, program.peer + bound.shift, -1).astype(np.int32)
-            if len(bound.instances):
-                calls = program.structure.kind == COLLECTIVE
-                own["instance"] = np.where(calls, bound.instances[program.instance], -1).astype(np.int32)
-            self._made[number] = replace(program, **own) if own else program
-        return self._made[number]
+        return super().at(place).own
 
 
 def shared_programs(programs: Sequence[RankProgram]) -> Iterator[tuple[RankProgram, np.ndarray, np.ndarray]]:
