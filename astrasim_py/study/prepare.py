@@ -20,7 +20,7 @@ from astrasim_py.scenario.expand import Point
 from astrasim_py.scenario.job_models import Partition, TraceWorkload, TrainingWorkload
 from astrasim_py.study.injected import algorithms_of, plan_by_dimension
 from astrasim_py.study.preparation import Preparation
-from astrasim_py.study.training import trained
+from astrasim_py.study.training import Trained, trained
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.machine_models import Limits, NetworkModel
 from astrasim_py.system.problem import Job, Problem
@@ -134,8 +134,7 @@ def _job(run: Preparation, topology: Topology, name: str, key: str, job: Any) ->
             ranks = len(kind) if isinstance(kind, tuple) else len(topology.alive)
         if isinstance(job.workload, TrainingWorkload):
             name = key.removeprefix("jobs.") or run.point.scenario
-            place = run.at(key, "workload.training")
-            workload = trained(job.workload, topology, run.spec.compute, ranks, place).workload(name)
+            workload = _trained(run, topology, job.workload, ranks, key).workload(name)
         else:
             workload = _generate(run, job, ranks, key)
     count = len(workload.traces)
@@ -154,6 +153,14 @@ def _job(run: Preparation, topology: Topology, name: str, key: str, job: Any) ->
         compute_speed=job.stragglers.compute_speed,
         dependencies=dependencies,
     )
+
+
+def _trained(run: Preparation, topology: Topology, spec: TrainingWorkload, ranks: int, key: str) -> Trained:
+    place, routing = run.at(key, "workload.training"), spec.training.routing
+    if routing.file is not None:
+        routing = routing.model_copy(update={"file": str(run.path(routing.file, place))})
+        spec = spec.model_copy(update={"training": spec.training.model_copy(update={"routing": routing})})
+    return trained(spec, topology, run.spec.compute, ranks, place)
 
 
 def _refuse_beyond(listed: Iterable[int], ranks: int, place: str) -> None:
@@ -200,9 +207,7 @@ def estimate(point: Point) -> dict[str, Any]:
     """What the closed form says of a point that trains a model; see `astrasim_py.study.training.Trained.estimate`."""
     run = Preparation(point=point, kept=None, beside=None, warnings=[], synthesized=[])
     topology = _topology(run)
-    place = run.at("", "workload.training")
-    ranks = run.spec.ranks or len(topology.alive)
-    return trained(run.spec.workload, topology, run.spec.compute, ranks, place).estimate()
+    return _trained(run, topology, run.spec.workload, run.spec.ranks or len(topology.alive), "").estimate()
 
 
 def count_messages(problem: Problem) -> int:

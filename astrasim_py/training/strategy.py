@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import ConfigDict, Field, ValidationInfo
 
 from astrasim_py.core.errors import ScenarioError
-from astrasim_py.core.fields import Count, Size, Text, choice, shown, whole, wrong
+from astrasim_py.core.fields import Count, FileName, Size, choice, shown, whole, wrong
 from astrasim_py.core.strict_model import StrictModel, example
 from astrasim_py.training.aliases import FOREIGN_KEYS, ours
 from astrasim_py.training.models import Model, NamedModel
@@ -47,7 +47,7 @@ class Routing(StrictModel):
 
     kind: choice("balanced", "random", "file") = "balanced"
     seed: whole(0, 2**31 - 1) = 0
-    file: Text | None = None
+    file: FileName | None = None
 
     def _complete(self) -> None:
         if (self.kind == "file") != (self.file is not None):

@@ -32,6 +32,10 @@ NAMED = {
     ("AlgorithmCode", "python"): ({"algorithms": "{all_reduce: {python: 'mine.py:make'}}"}, "mine.py"),
     ("Synthesis", "occupied"): ({"algorithms": "{all_reduce: {synthesize: {occupied: [a.csv]}}}"}, "a.csv"),
     ("ForeignShape", "shape"): ({"topologies": "{r: {shape: 'mine.py:star', npus: 4}}"}, "mine.py"),
+    ("Routing", "file"): (
+        {"workload": "{training: {model: mixtral-8x7b, gbs: 8, routing: {kind: file, file: shares.json}}}"},
+        "shares.json",
+    ),
     ("NetworkModel", "model"): ({"network": "{model: 'mine.py:Model'}"}, "mine.py"),
 }
 
@@ -53,6 +57,7 @@ def test_every_field_that_names_a_file_is_tried_here():
     found = {
         (model.__name__, name)
         for model in models()
+        if model.__module__.startswith("astrasim_py.")
         for name, field in model.model_fields.items()
         if is_file(field.annotation) or any(map(is_file, field.metadata))
     }
