@@ -10,8 +10,10 @@ from fractions import Fraction
 from numbers import Integral
 from operator import index
 
+import numpy as np
+
 from astrasim_py.core.errors import UnitError
-from astrasim_py.core.records import Table
+from astrasim_py.core.records import Categorical, Table
 from astrasim_py.core.units import (
     PS_PER_NS,
     format_size,
@@ -236,26 +238,58 @@ def collective_rows(point: str, table: Table, factors: Mapping[str, Fraction] | 
     every row. `table`: the collective records. `factors`: bus bandwidth over algorithm bandwidth (nccl-tests,
     doc/PERFORMANCE.md); without an entry the bus bandwidth stays empty.
     """
-    rows = []
-    for c in table.rows():
-        duration = c["end"] - c["start"] if c["start"] >= 0 and c["end"] >= 0 else -1
-        bound = c["bound"] if c["bound"] >= 0 else None
-        rate = bandwidth_GBps(c["size"], duration)
-        factor = (factors or {}).get((c["type"], c["ranks"]))
-        rows.append(
-            {
-                **{key: c[key] for key in ("instance", "job", "group", "type", "ranks", "size", "algorithm")},
-                "point": point,
-                "start_ns": ns_number(c["start"]) if c["start"] >= 0 else None,
-                "end_ns": ns_number(c["end"]) if c["end"] >= 0 else None,
-                "time_ns": ns_number(duration) if duration >= 0 else None,
-                "bound_ns": ns_number(bound),
-                "efficiency": efficiency_of(bound, duration) if duration > 0 else None,
-                "algbw_GBps": rate,
-                "busbw_GBps": None if rate is None or factor is None else rounded(Fraction(rate) * factor),
-            }
-        )
-    return rows
+    return [
+        {
+            **{key: c[key] for key in ("instance", "job", "group", "type", "ranks", "size", "algorithm")},
+            "point": point,
+            "start_ns": ns_number(c["start"]) if c["start"] >= 0 else None,
+            "end_ns": ns_number(c["end"]) if c["end"] >= 0 else None,
+            **_rates(c["type"], c["ranks"], c["size"], c["bound"], int(_duration(c["start"], c["end"])), factors or {}),
+        }
+        for c in table.rows()
+    ]
+
+
+def collective_table(point: str, folder: str, table: Table, factors: Mapping[str, Fraction]) -> Table:
+    """The same rows as columns for `csv_chunks`, and the folder of the point; what rows have in common is made once."""
+    start, end = table["start"], table["end"]
+    kinds, names = table.coded("type")
+    distinct, which = np.unique(
+        np.stack([kinds, table["ranks"], table["size"], table["bound"], _duration(start, end)]),
+        axis=1,
+        return_inverse=True,
+    )
+    rates = [_rates(names[kind], *numbers, factors) for kind, *numbers in distinct.T.tolist()]
+    same = np.zeros(len(start), dtype=np.int32)
+    columns = {"point": Categorical(same, [point]), "start_ns": _times(start), "end_ns": _times(end)}
+    columns |= {
+        key: Categorical(which.ravel(), [_value_cell(row[key]) for row in rates]) for key in (rates[0] if rates else ())
+    }
+    columns |= {key: Categorical(*table.coded(key)) for key in ("job", "group", "type", "algorithm")}
+    columns |= {key: table[key] for key in ("instance", "ranks", "size")}
+    return Table({**{key: columns[key] for key in COLLECTIVE_KEYS if rates}, "folder": Categorical(same, [folder])})
+
+
+def _times(ps: np.ndarray) -> Categorical:
+    values, which = np.unique(ps, return_inverse=True)
+    return Categorical(which, [ns_text(value) if value >= 0 else "" for value in values.tolist()])
+
+
+def _duration(start, end):
+    """From start to end, in numbers or arrays; -1 where either is missing."""
+    return np.where((start >= 0) & (end >= 0), end - start, -1)[()]
+
+
+def _rates(kind: str, ranks: int, size: int, bound: int, duration: int, factors: Mapping) -> dict:
+    """What follows of a collective's type, group, size, lower bound and duration."""
+    lower, rate, factor = bound if bound >= 0 else None, bandwidth_GBps(size, duration), factors.get((kind, ranks))
+    return {
+        "time_ns": ns_number(duration) if duration >= 0 else None,
+        "bound_ns": ns_number(lower),
+        "efficiency": efficiency_of(lower, duration) if duration > 0 else None,
+        "algbw_GBps": rate,
+        "busbw_GBps": None if rate is None or factor is None else rounded(Fraction(rate) * factor),
+    }
 
 
 def collectives_text(rows: Sequence[Mapping]) -> str:

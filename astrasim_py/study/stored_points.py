@@ -4,8 +4,9 @@ Only folders count whose manifest is there and true (see `astrasim_py.study.stor
 """
 
 import hashlib
+import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -15,8 +16,8 @@ from astrasim_py.core.choices import LEVELS
 from astrasim_py.core.errors import OutputError
 from astrasim_py.core.files import write_file
 from astrasim_py.core.records import Table
-from astrasim_py.report.csv_io import read_csv
-from astrasim_py.report.tables import COLLECTIVE_KEYS, ROW_KEYS, collective_rows, csv_rows, parse_json, value_order
+from astrasim_py.report.csv_io import csv_chunks, read_csv
+from astrasim_py.report.tables import COLLECTIVE_KEYS, ROW_KEYS, collective_table, csv_rows, parse_json, value_order
 
 #: Version of the folder's layout.
 FORMAT = 1
@@ -155,15 +156,21 @@ def write_tables(folder: Path, points: Sequence[StoredPoint] | None = None) -> t
     place = keys.index("point") + 1
     names = {key: key if key not in keys else f"sweep.{key}" for key in swept}
     header = [*keys[:place], *names.values(), *keys[place:], "superseded", "folder"]
-    rows, collectives = [], []
+    rows = []
     for point in points:
-        row, folder_name = point.row, {"folder": point.folder.name}
-        row |= {names[key]: value for key, value in row["sweep"].items()} | folder_name
+        row = point.row
+        row |= {names[key]: value for key, value in row["sweep"].items()} | {"folder": point.folder.name}
         rows.append(row | {"superseded": "no" if point.folder.name in current else "yes"})
-        factors = {(kind, int(n)): Fraction(f) for kind, n, f in point.summary.get("busbw_factors", ())}
-        found = collective_rows(point.manifest["point"], point.table("collective"), factors)
-        collectives += [row | folder_name for row in found]
     return (
         write_file(folder / "summary.csv", csv_rows(header, rows), make_folder=True),
-        write_file(folder / "collectives.csv", csv_rows([*COLLECTIVE_KEYS, "folder"], collectives), make_folder=True),
+        write_file(folder / "collectives.csv", _collectives(points), make_folder=True),
     )
+
+
+def _collectives(points: Sequence[StoredPoint]) -> Iterator[bytes]:
+    """The collectives of all points as CSV, a block of rows at a time."""
+    yield csv_rows([*COLLECTIVE_KEYS, "folder"], ())
+    for point in points:
+        factors = {(kind, int(n)): Fraction(f) for kind, n, f in point.summary.get("busbw_factors", ())}
+        table = collective_table(point.manifest["point"], point.folder.name, point.table("collective"), factors)
+        yield from itertools.islice(csv_chunks(table), 1, None)
