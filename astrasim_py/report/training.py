@@ -18,6 +18,7 @@ PARTS = {
     "dp": "data parallel, exposed",
     "bubble": "bubble",
     "optimizer": "optimizer",
+    "memory": "moving to expanded memory",
 }
 
 

@@ -14,6 +14,7 @@ from astrasim_py.scenario.job_models import (
     AlgorithmSynthesis,
     Builder,
     Item,
+    ModelWorkload,
     Partition,
     Stragglers,
     TraceWorkload,
@@ -81,7 +82,13 @@ def file_mistakes(typed: Typed, folder: Path, allow_outside: bool, allow_code: b
 
 
 def job_mistakes(typed: Typed, topology: Any) -> Iterator[Mistake]:
-    """Jobs against their topology (None: unknown): ranks, groups, algorithms, placements."""
+    """Jobs against their topology (None: unknown): ranks, groups, algorithms, placements; memory of NPUs."""
+    workloads = [one for one in (typed["workload"], *(job.workload for job in typed["jobs"].values())) if one]
+    if workloads and typed["compute"] and not any(isinstance(one, ModelWorkload) for one in workloads):
+        for key in ("memory", "expanded_memory"):
+            if key in typed["compute"].model_fields_set:
+                remedy = "drop it, or write a workload such as {training: {model: llama3-70b, gbs: 512}}"
+                yield Mistake(("compute", key), True, "only the memory of a model is compared with it", remedy)
     if typed["jobs"]:
         yield from _several_jobs(typed, topology)
     elif typed["workload"] is not None:
@@ -127,7 +134,8 @@ class _JobCheck:
 
     def __init__(self, job: Any, typed: Typed, ranks: int | None, at: Steps = ()) -> None:
         self.job, self.typed, self.ranks, self.at = job, typed, ranks, at
-        self.known = (*job.groups, "world")
+        own = job.workload.roles if isinstance(job.workload, ModelWorkload) else job.groups
+        self.known = (*own, "world")
 
     def mistakes(self) -> Iterator[Mistake]:
         """Everything that is wrong."""
@@ -135,6 +143,8 @@ class _JobCheck:
             yield from self._items()
         for name, group in self.job.groups.items():
             yield from self._group(name, group, (*self.at, "groups", name))
+        if self.job.groups and isinstance(self.job.workload, ModelWorkload):
+            yield Mistake((*self.at, "groups"), True, "the model has groups of its own", "drop it")
         for key in ("compute_speed", "start_delay"):
             yield from self._outside(getattr(self.job.stragglers, key), *self.at, "stragglers", key)
         for collective, cases in self.job.algorithms.items():

@@ -1,7 +1,7 @@
 """Models of what a job says: its workload, groups and stragglers, and the algorithms of its collectives."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import (
     AfterValidator,
@@ -35,7 +35,9 @@ from astrasim_py.core.fields import (
 from astrasim_py.core.strict_model import StrictModel, example
 from astrasim_py.core.units import PS_PER_S
 from astrasim_py.program.selection import When
-from astrasim_py.training.strategy import Training
+from astrasim_py.training.inference import Inference
+from astrasim_py.training.recommendation import Recommendation
+from astrasim_py.training.strategy import ROLES, Training
 from astrasim_py.workload import items
 from astrasim_py.workload.items import Barrier, Collective, Compute, Memory, RootedCollective, Send
 
@@ -107,10 +109,11 @@ class TraceWorkload(StrictModel):
             raise wrong("dtype_bytes without size_unit: elements", "drop it", ("dtype_bytes",))
 
 
-class TrainingWorkload(StrictModel):
-    """One iteration of the training of a model, as traces that are made for the ranks of the job."""
+class ModelWorkload(StrictModel):
+    """What a model does, as traces that are made for the ranks of the job; `kind` is the key that describes it."""
 
-    training: Training = example("{model: llama3-70b, seq: 8192, gbs: 512, tp: 4, pp: 4}")
+    kind: ClassVar[str]
+
     times: choice("model", "roofline") = Field(
         default="model", description="of computation: efficiencies of real kernels, or the roofline of `compute`"
     )
@@ -118,11 +121,48 @@ class TrainingWorkload(StrictModel):
         default="fit", description="refuse what does not fit the memory of an NPU, or simulate it all the same"
     )
 
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Names of its groups, without their numbers."""
+        return ()
+
+
+class TrainingWorkload(ModelWorkload):
+    """One iteration of the training of a model."""
+
+    kind = "training"
+
+    training: Training = example("{model: llama3-70b, seq: 8192, gbs: 512, tp: 4, pp: 4}")
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return ROLES
+
+
+class InferenceWorkload(ModelWorkload):
+    """Prompts that a pool of ranks reads, and tokens that another one generates."""
+
+    kind = "inference"
+
+    inference: Inference = example("{model: llama3-70b, prefill: {tp: 8}, decode: {tp: 8}}")
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return tuple(f"{pool}.{role}" for pool in ("prefill", "decode") for role in ROLES)
+
+
+class RecommendationWorkload(ModelWorkload):
+    """Iterations of the training of a recommendation model."""
+
+    kind = "recommendation"
+
+    recommendation: Recommendation = example("{model: dlrm-mlperf, gbs: 65536}")
+
 
 def _workload_tag(value: object) -> str:
     if not isinstance(value, Mapping):
         return "<items>"
-    return "<training>" if "training" in value else "<trace>"
+    return next((f"<{kind}>" for kind in ("training", "inference", "recommendation") if kind in value), "<trace>")
 
 
 def _is_workload(value: object) -> object:
@@ -138,6 +178,8 @@ def _is_workload(value: object) -> object:
 WorkloadSpec = Annotated[
     Annotated[TraceWorkload, Tag("<trace>")]
     | Annotated[TrainingWorkload, Tag("<training>")]
+    | Annotated[InferenceWorkload, Tag("<inference>")]
+    | Annotated[RecommendationWorkload, Tag("<recommendation>")]
     | Annotated[tuple[Item, ...], BeforeValidator(_is_workload), Tag("<items>")],
     Discriminator(_workload_tag),
 ]

@@ -17,10 +17,10 @@ from astrasim_py.core.errors import ScenarioError, TopologyError, TraceError
 from astrasim_py.core.fields import CodeText, named_files
 from astrasim_py.core.registry import names, provided
 from astrasim_py.scenario.expand import Point
-from astrasim_py.scenario.job_models import Partition, TraceWorkload, TrainingWorkload
+from astrasim_py.scenario.job_models import ModelWorkload, Partition, TraceWorkload, TrainingWorkload
 from astrasim_py.study.injected import algorithms_of, plan_by_dimension
 from astrasim_py.study.preparation import Preparation
-from astrasim_py.study.training import Trained, trained
+from astrasim_py.study.training import Machine, model_workload, trained
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.machine_models import Limits, NetworkModel
 from astrasim_py.system.problem import Job, Problem
@@ -132,9 +132,9 @@ def _job(run: Preparation, topology: Topology, name: str, key: str, job: Any) ->
     else:
         if ranks is None:
             ranks = len(kind) if isinstance(kind, tuple) else len(topology.alive)
-        if isinstance(job.workload, TrainingWorkload):
-            name = key.removeprefix("jobs.") or run.point.scenario
-            workload = _trained(run, topology, job.workload, ranks, key).workload(name)
+        if isinstance(job.workload, ModelWorkload):
+            called = key.removeprefix("jobs.") or run.point.scenario
+            workload = model_workload(*_on_machine(run, job.workload, topology, ranks, key), called)
         else:
             workload = _generate(run, job, ranks, key)
     count = len(workload.traces)
@@ -155,12 +155,16 @@ def _job(run: Preparation, topology: Topology, name: str, key: str, job: Any) ->
     )
 
 
-def _trained(run: Preparation, topology: Topology, spec: TrainingWorkload, ranks: int, key: str) -> Trained:
-    place, routing = run.at(key, "workload.training"), spec.training.routing
-    if routing.file is not None:
+def _on_machine(
+    run: Preparation, spec: ModelWorkload, topology: Topology, ranks: int, key: str
+) -> tuple[ModelWorkload, Machine]:
+    """A workload with the paths of its files, and what it runs on."""
+    place = run.at(key, f"workload.{spec.kind}")
+    if isinstance(spec, TrainingWorkload) and spec.training.routing.file is not None:
+        routing = spec.training.routing
         routing = routing.model_copy(update={"file": str(run.path(routing.file, place))})
         spec = spec.model_copy(update={"training": spec.training.model_copy(update={"routing": routing})})
-    return trained(spec, topology, run.spec.compute, ranks, place)
+    return spec, Machine(topology=topology, compute=run.spec.compute, ranks=ranks, place=place)
 
 
 def _refuse_beyond(listed: Iterable[int], ranks: int, place: str) -> None:
@@ -207,7 +211,8 @@ def estimate(point: Point) -> dict[str, Any]:
     """What the closed form says of a point that trains a model; see `astrasim_py.study.training.Trained.estimate`."""
     run = Preparation(point=point, kept=None, beside=None, warnings=[], synthesized=[])
     topology = _topology(run)
-    return _trained(run, topology, run.spec.workload, run.spec.ranks or len(topology.alive), "").estimate()
+    ranks = run.spec.ranks or len(topology.alive)
+    return trained(*_on_machine(run, run.spec.workload, topology, ranks, "")).estimate()
 
 
 def count_messages(problem: Problem) -> int:

@@ -1,44 +1,99 @@
-"""A training that a scenario describes: its layout on a machine, its traces, and what the closed form says of it."""
+"""Models that a scenario describes: their layouts on a machine, their traces, and what the closed form says of them."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import ScenarioError
-from astrasim_py.scenario.job_models import TrainingWorkload
-from astrasim_py.system.machine_models import ComputeModel
+from astrasim_py.scenario.job_models import (
+    InferenceWorkload,
+    ModelWorkload,
+    RecommendationWorkload,
+    TrainingWorkload,
+)
+from astrasim_py.system.machine_models import NpuModel
 from astrasim_py.topology.hardware import Compute, preset
 from astrasim_py.topology.model import Topology
 from astrasim_py.training.closed_form import step, terms
-from astrasim_py.training.memory import peak_memory, require_memory
+from astrasim_py.training.inference import inference_memory, inference_workload
+from astrasim_py.training.memory import Expansion, expand, peak_memory, require_memory
 from astrasim_py.training.models import FLOPS_CONVENTIONS
-from astrasim_py.training.prices import SIMULATED, Prices
+from astrasim_py.training.prices import SIMULATED, Constants, Prices
+from astrasim_py.training.recommendation import recommendation_memory, recommendation_workload
 from astrasim_py.training.strategy import Layout
-from astrasim_py.training.system import MEASURED_LATENCY, System, system_of
+from astrasim_py.training.system import MEASURED_LATENCY, system_of
 from astrasim_py.training.traces import training_workload
 
 
 @dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What a model runs on: the NPUs of a job and the network between them. `place` is for errors."""
+
+    topology: Topology
+    compute: NpuModel
+    ranks: int
+    place: str
+
+    @property
+    def capacity(self) -> int | None:
+        """Bytes of memory of an NPU, expanded memory included; None where it is not known."""
+        compute = self.compute
+        if compute.memory is None:
+            return None
+        return compute.memory + (compute.expanded_memory.size if compute.expanded_memory else 0)
+
+    def prices(self, spec: ModelWorkload, peaks: list[Mapping], layout: Layout | None = None, **keys) -> Prices | None:
+        """Times of operations; None where the roofline gives them.
+
+        `peaks`: memory by kind of each kind of rank, of which the largest decides; `layout`: of a training; `keys`: of
+        `Prices`. Raises ScenarioError, at `place`: the memory does not suffice, or the NPU is not known.
+        """
+        peak = max(peaks, key=lambda one: sum(one.values()))
+        if spec.memory == "fit" and self.capacity is not None:
+            require_memory(peak, self.capacity)
+        cost = self._expansion(peak, layout)
+        if spec.times == "roofline":
+            if not self.compute.roofline:
+                raise ScenarioError(self.place, "the roofline needs a peak", "write e.g. compute: {preset: dgx_h100}")
+            if cost is not None:
+                problem = "what does not fit local memory has no time by the roofline"
+                raise ScenarioError(self.place, problem, "write times: model, or drop expanded_memory")
+            return None
+        npu = npu_of(self.compute, keys["dtype"])
+        if npu is None:
+            remedy = "write e.g. compute: {preset: dgx_h100}, or times: roofline"
+            raise ScenarioError(self.place, "times of kernels need an NPU that is known", remedy)
+        prices = Prices(system_of(self.topology, npu), constants=SIMULATED, **keys)
+        return prices if cost is None else prices.expanded(cost)
+
+    def _expansion(self, peak: Mapping[str, int], layout: Layout | None) -> Expansion | None:
+        """What expanded memory costs; None where local memory holds everything."""
+        local, expanded = self.compute.memory, self.compute.expanded_memory
+        if expanded is None or sum(peak.values()) <= local:
+            return None
+        if expanded.policy == "placement" and layout is None:
+            problem = "placement by kind is for training: workload"
+            raise ScenarioError("compute.expanded_memory.policy", problem, "write policy: uniform")
+        return expand(layout, peak, local, self.compute.memory_bandwidth, expanded)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Trained:
-    """A model on the ranks of a job. `system` is None where computation has the times of the roofline."""
+    """A model on the ranks of a job. `prices` is None where computation has the times of the roofline."""
 
     layout: Layout
-    system: System | None
-
-    def workload(self, name: str) -> Workload:
-        """Traces of all ranks."""
-        prices = None if self.system is None else Prices(self.system, self.layout.dtype, self.layout.attention)
-        return training_workload(self.layout, prices, name=name)
+    machine: Machine
+    prices: Prices | None
 
     def estimate(self) -> dict[str, Any]:
         """Step time and its parts in seconds, memory by kind in bytes, and rates, on a machine as it is measured;
         ``ideal_step_s`` is for links at their nominal rates and no host, as they are simulated.
         """
-        layout, system = self.layout, self.system
-        real = replace(system, latency=MEASURED_LATENCY[0], far_latency=MEASURED_LATENCY[1])
-        prices = Prices(real, layout.dtype, layout.attention)
+        layout, ideal = self.layout, self.prices
+        measured = replace(ideal.system, latency=MEASURED_LATENCY[0], far_latency=MEASURED_LATENCY[1])
+        prices = replace(ideal, system=measured, constants=Constants())
         found = step(terms(layout, prices), prices.constants)
-        ideal = replace(prices, system=system, constants=SIMULATED)
         memory = peak_memory(layout)
         tokens = layout.gbs * layout.seq / float(found.seconds) / layout.ranks
         flops = {name: layout.model.flops_per_token(layout.seq, name) for name in FLOPS_CONVENTIONS}
@@ -52,38 +107,69 @@ class Trained:
             "parts_s": {name: float(value) for name, value in asdict(found).items()},
             "memory_bytes": {name: int(value) for name, value in memory.items()},
             "memory_total_bytes": int(sum(memory.values())),
-            "capacity_bytes": system.compute.memory,
+            "capacity_bytes": self.machine.capacity,
             "tokens_per_s_per_gpu": tokens,
             "tflops_per_gpu": {name: tokens * each / 1e12 for name, each in flops.items()},
         }
 
 
-def trained(spec: TrainingWorkload, topology: Topology, compute: ComputeModel, ranks: int, place: str) -> Trained:
-    """The training of a scenario on the NPUs of its topology.
+def trained(spec: TrainingWorkload, machine: Machine) -> Trained:
+    """The training of a scenario on a machine.
 
-    Raises ScenarioError, at `place`: the ranks do not fit, the memory does not suffice, or the NPU is not known.
+    Raises ScenarioError, at the machine's place: the ranks do not fit, the memory does not suffice, or the NPU is not
+    known.
     """
-    npu = npu_of(compute, spec.training.dtype)
     try:
-        layout = spec.training.layout(ranks)
-        if spec.memory == "fit" and npu is not None:
-            require_memory(layout, npu.memory)
+        layout = spec.training.layout(machine.ranks)
+        keys = {"dtype": layout.dtype, "attention": layout.attention}
+        return Trained(
+            layout=layout, machine=machine, prices=machine.prices(spec, [peak_memory(layout)], layout, **keys)
+        )
     except ScenarioError as error:
-        raise ScenarioError(place, error.problem, error.remedy) from None
-    if spec.times == "roofline":
-        if not compute.roofline:
-            raise ScenarioError(place, "the roofline needs a peak", "write e.g. compute: {preset: dgx_h100}")
-        return Trained(layout=layout, system=None)
-    if npu is None:
-        remedy = "write e.g. compute: {preset: dgx_h100}, or times: roofline"
-        raise ScenarioError(place, "times of kernels need an NPU that is known", remedy)
-    return Trained(layout=layout, system=system_of(topology, npu))
+        raise _at(machine, error) from None
 
 
-def npu_of(compute: ComputeModel, dtype: str) -> Compute | None:
-    """The NPU of a compute preset, with the rates that are written instead of its own; None where none is named."""
+def model_workload(spec: ModelWorkload, machine: Machine, name: str) -> Workload:
+    """Traces of all ranks; raises ScenarioError as `trained` does."""
+    if isinstance(spec, TrainingWorkload):
+        found = trained(spec, machine)
+        return training_workload(found.layout, found.prices, name=name)
+    make = _inference if isinstance(spec, InferenceWorkload) else _recommendation
+    try:
+        return make(spec, machine, name)
+    except ScenarioError as error:
+        raise _at(machine, error) from None
+
+
+def _inference(spec: InferenceWorkload, machine: Machine, name: str) -> Workload:
+    own = spec.inference
+    prefill, decode = own.layouts(machine.ranks)
+    peaks = [
+        inference_memory(prefill, own.mbs, own.prompt),
+        inference_memory(decode, decode.mbs * own.waves, own.prompt + own.steps),
+    ]
+    prices = machine.prices(spec, peaks, dtype=own.dtype, attention=own.attention)
+    return inference_workload(prefill, decode, own.steps, prices, name=name)
+
+
+def _recommendation(spec: RecommendationWorkload, machine: Machine, name: str) -> Workload:
+    own, ranks = spec.recommendation, machine.ranks
+    batch = own.batch(ranks)
+    prices = machine.prices(spec, [recommendation_memory(own.model, ranks, batch, **own.sizes)], dtype=own.dtype)
+    return recommendation_workload(own.model, ranks, batch, prices, iterations=own.iterations, name=name, **own.sizes)
+
+
+def _at(machine: Machine, error: ScenarioError) -> ScenarioError:
+    """The error at its key, if it names one beside the workload, else at the workload."""
+    place = error.place if error.place.startswith("compute") else machine.place
+    return ScenarioError(place, error.problem, error.remedy)
+
+
+def npu_of(compute: NpuModel, dtype: str) -> Compute | None:
+    """The NPU of a compute preset, with the figures that are written instead of its own; None where none is named."""
     if compute.preset is None:
         return None
     npu = preset(compute.preset).compute
     own = {} if compute.peak in npu.peak.values() else {"peak": {**npu.peak, dtype: compute.peak}}
-    return npu.model_copy(update={**own, "memory_bandwidth": compute.memory_bandwidth})
+    written = {key: getattr(compute, key) for key in ("memory_bandwidth", "memory", "expanded_memory")}
+    return npu.model_copy(update={**own, **written})

@@ -195,6 +195,12 @@ class NpuModel(ComputeModel):
     memory: Size | None = example("80 GB", default=None)
     expanded_memory: ExpandedMemory | None = None
 
+    def _complete(self) -> None:
+        super()._complete()
+        if self.expanded_memory and self.memory is None:
+            problem = "expanded memory beside a local one of unknown size"
+            raise wrong(problem, "write e.g. memory: 80 GB, or name a preset", ("expanded_memory", "@key"))
+
 
 class MemoryModel(StrictModel):
     """Remote memory."""

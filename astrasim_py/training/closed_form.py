@@ -90,6 +90,7 @@ class Terms:
     optimizer: Seconds
     slower: Seconds
     wait: Seconds
+    moving: Seconds = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +111,7 @@ class Step:
     dp: Seconds
     bubble: Seconds
     optimizer: Seconds
-    memory: Seconds = 0.0
+    memory: Seconds
 
     @property
     def seconds(self) -> Seconds:
@@ -138,6 +139,7 @@ def terms(layout: Layout, prices: Prices) -> Terms:
         steady=boundary * exposed,
         slower=prices.slower,
         wait=prices.wait,
+        moving=prices.moving,
         **kinds,
         **states,
     )
@@ -240,6 +242,7 @@ def step(found: Terms, constants: Constants) -> Step:
         dp=picked([exposed for _, exposed in ranks]),
         bubble=_bubble(found, forward, backward - weights, weights),
         optimizer=found.optimizer * found.slower + found.wait,
+        memory=found.moving,
     )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from astrasim_py.topology.hardware import ExpandedMemory
 from astrasim_py.training.closed_form import Step, step, terms
 from astrasim_py.training.memory import KINDS, expand, peak_memory, shortage
-from astrasim_py.training.prices import PS_PER_S, Prices
+from astrasim_py.training.prices import Prices
 from astrasim_py.training.rules import RULES, first_broken
 from astrasim_py.training.strategy import Layout
 
@@ -68,8 +68,8 @@ class Configurations:
 def evaluate(layout: Layout, prices: Prices, expanded: ExpandedMemory | None = None) -> Configurations:
     """Price layouts whose numbers are arrays of one length (or single numbers, the same for all).
 
-    `expanded`: memory beyond the NPU's; by default what its compute rates name. `prices.slower` and `prices.wait` are
-    set from it.
+    `expanded`: memory beyond the NPU's; by default what its compute rates name. `prices.expanded` is
+    called with it.
     """
     sizes = (len(value) for value in layout.__dict__.values() if isinstance(value, np.ndarray))
     count = max(sizes, default=1)
@@ -83,25 +83,16 @@ def evaluate(layout: Layout, prices: Prices, expanded: ExpandedMemory | None = N
     for chosen in np.split(kept, range(BATCH, len(kept), BATCH)) if len(kept) else ():
         some = _taken(layout, chosen)
         peak = peak_memory(some)
-        own, extra = _expanded(some, prices, peak, expanded)
+        own = prices
+        if expanded is not None:
+            own = prices.expanded(expand(some, peak, compute.memory, compute.memory_bandwidth, expanded))
         spent = step(terms(some, own), own.constants)
         for kind, nbytes in peak.items():
             memory[kind][chosen] = nbytes
         for name, values in parts.items():
             values[chosen] = getattr(spent, name)
-        parts["memory"][chosen] += extra
         broken[chosen] = np.where(sum(peak.values()) > capacity, MEMORY, -1)
     return Configurations(layout=layout, broken=broken, capacity=capacity, memory=memory, step=Step(**parts))
-
-
-def _expanded(layout: Layout, prices: Prices, peak: dict, expanded: ExpandedMemory | None) -> tuple:
-    """Prices with what expanded memory costs each access, and the seconds that moving data to it adds to a step."""
-    if expanded is None:
-        return prices, 0.0
-    rate = float(prices.system.compute.memory_bandwidth)
-    cost = expand(layout, peak, prices.system.compute.memory, rate, expanded)
-    wait = cost.latency_ps / PS_PER_S
-    return replace(prices, slower=rate / cost.bandwidth, wait=wait), cost.transfer_ps / PS_PER_S
 
 
 def _taken(layout: Layout, chosen: np.ndarray) -> Layout:

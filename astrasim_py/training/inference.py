@@ -8,15 +8,71 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from pydantic import Field
 
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import ScenarioError
+from astrasim_py.core.fields import Count, choice
+from astrasim_py.core.strict_model import StrictModel, example
 from astrasim_py.training.assembly import Block, assemble
-from astrasim_py.training.layers import Op, up
+from astrasim_py.training.layers import Op, stage_params, up
+from astrasim_py.training.memory import with_framework
+from astrasim_py.training.models import NamedModel
 from astrasim_py.training.schedules import FORWARD
 from astrasim_py.training.stages import Lane, Prices, Stage
-from astrasim_py.training.strategy import Layout
+from astrasim_py.training.strategy import ATTENTIONS, ELEMENT, Layout, Training
+
+
+class Pool(StrictModel):
+    """Ranks that do the same: replicas of the model, each cut by tensor and expert parallelism."""
+
+    _place = "inference"
+
+    dp: Count = Field(default=1, description="replicas of the model")
+    tp: Count = 1
+    ep: Count = 1
+    etp: Count = Field(default=1, description="tensor parallel ranks of an expert")
+
+
+class Inference(StrictModel):
+    """What users write under ``inference:``: prompts that one pool reads and another one answers."""
+
+    _place = "inference"
+
+    model: NamedModel = example("llama3-70b")
+    prefill: Pool = Field(default_factory=Pool, description="the pool that reads prompts", examples=["{tp: 8}"])
+    decode: Pool = Field(default_factory=Pool, description="the pool that generates", examples=["{tp: 8}"])
+    prompt: Count = Field(default=2048, description="tokens of a prompt")
+    steps: Count = Field(default=8, description="tokens that each sequence generates after the first one")
+    mbs: Count = Field(default=1, description="prompts of a wave, of each replica of the prefill pool")
+    waves: Count = Field(default=1, description="one after the other")
+    dtype: choice(*ELEMENT) = "bf16"
+    attention: choice(*ATTENTIONS) = "auto"
+
+    def layouts(self, ranks: int) -> tuple[Layout, Layout]:
+        """Layouts of the two pools; raises ScenarioError: they do not fit the model, each other or `ranks`."""
+        sizes = [pool.dp * pool.tp for pool in (self.prefill, self.decode)]
+        if sum(sizes) != ranks:
+            problem = f"pools of {sizes[0]} and {sizes[1]} ranks are not the {ranks} of the job"
+            raise ScenarioError("inference", problem, f"write ranks: {sum(sizes)}, or other pools")
+        prompts = self.prefill.dp * self.mbs
+        if prompts % self.decode.dp:
+            problem = f"{self.decode.dp} replicas of the decode pool do not share a wave of {prompts} prompts evenly"
+            raise ScenarioError("inference", problem, f"write an mbs that is a multiple of {self.decode.dp}")
+        same = {"model": self.model, "sp": False, "dtype": self.dtype, "attention": self.attention}
+        both = (
+            (self.prefill, {"seq": self.prompt, "mbs": self.mbs, "microbatches": self.waves}),
+            (self.decode, {"seq": 1, "mbs": prompts // self.decode.dp, "microbatches": 1}),
+        )
+        found = (Training(**same, **own, **pool.model_dump()).layout(pool.dp * pool.tp) for pool, own in both)
+        return tuple(found)
+
+
+def inference_memory(layout: Layout, sequences: int, tokens: int) -> dict[str, int]:
+    """Bytes of a rank of a pool that keeps keys and values of so many `sequences` of `tokens`, by kind."""
+    cache = sequences * tokens * _cached(layout, layout.tp) * (layout.model.layers + layout.model.mtp)
+    return with_framework({"weights": sum(stage_params(layout, 0)) * layout.element, "cache": cache})
 
 
 class _Transfer(NamedTuple):

@@ -57,8 +57,13 @@ def stage_memory(layout: Layout, stage: Numbers, activations: Mapping | None = N
         (1 + layout.model.mtp) * (6 if layout.fused_loss else 10) * layout.tokens * up(layout.model.vocab, layout.tp)
     )
     found["logits"] = np.where(stage == layout.last_stage, logits, 0)
+    return with_framework({kind: found[kind] for kind in KINDS[:-1]})
+
+
+def with_framework(found: Mapping[str, Numbers]) -> dict[str, Numbers]:
+    """Bytes by kind, and those of the framework beside them."""
     total = sum(found.values())
-    found["framework"] = up(total * FRAMEWORK_SHARE, 1000) + FRAMEWORK_BYTES
+    found = {**found, "framework": up(total * FRAMEWORK_SHARE, 1000) + FRAMEWORK_BYTES}
     return {kind: plain(nbytes) for kind, nbytes in found.items()}
 
 
@@ -76,20 +81,18 @@ def peak_memory(layout: Layout) -> dict[str, Numbers]:
     return peak
 
 
-def require_memory(layout: Layout, capacity: int) -> dict[str, int]:
-    """The peak by kind, for plain numbers; raises ScenarioError: it is more than `capacity` bytes."""
-    peak = peak_memory(layout)
-    missing = sum(peak.values()) - capacity
-    if missing > 0:
-        problem, remedy = shortage(peak, capacity)
-        raise ScenarioError("training", problem, remedy)
-    return peak
+def require_memory(peak: Mapping[str, int], capacity: int) -> None:
+    """Raises ScenarioError: a peak is more than `capacity` bytes."""
+    if sum(peak.values()) > capacity:
+        raise ScenarioError("memory", *shortage(peak, capacity))
 
 
 def shortage(peak: Mapping[str, int], capacity: int) -> tuple[str, str]:
     """What is missing, by how many GB and of which kind, and what helps."""
-    total, largest = sum(peak.values()), max(KINDS, key=lambda kind: peak[kind])
+    total, largest = sum(peak.values()), max(peak, key=lambda kind: peak[kind])
     remedies = {
+        "tables": "take more NPUs, or expanded_memory",
+        "cache": "write a larger tp, a smaller mbs, or fewer waves",
         "weights": "write a larger tp or pp, or zero: 3",
         "gradients": "write zero: 2, or a larger tp or pp",
         "optimizer": "write zero: 1, or a larger tp or pp",
@@ -195,12 +198,14 @@ class Expansion(NamedTuple):
     transfer_ps: Any
 
 
-def expand(layout: Layout, peak: Mapping[str, Numbers], local: Numbers, bandwidth: Any, expanded: ExpandedMemory):
+def expand(
+    layout: Layout | None, peak: Mapping[str, Numbers], local: Numbers, bandwidth: Any, expanded: ExpandedMemory
+):
     """The cost of a peak that is more than `local` bytes, with memory of `bandwidth` bytes per second.
 
-    Policy ``uniform``: all accesses have `effective_bandwidth`. ``placement``: what is touched least moves there; the
-    optimizer reads and writes its state once an iteration, each microbatch writes and reads its activations, adds to
-    the gradients, and reads the weights in every pass.
+    `layout`: of a training; policy ``uniform`` needs none. Policy ``uniform``: all accesses have `effective_bandwidth`.
+    ``placement``: what is touched least moves there; the optimizer reads and writes its state once an iteration, each
+    microbatch writes and reads its activations, adds to the gradients, and reads the weights in every pass.
     """
     total = sum(peak.values())
     if expanded.policy == "uniform":

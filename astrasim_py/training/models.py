@@ -224,6 +224,12 @@ class RecommendationModel(StrictModel):
         return self.rows * self.width + sum(self.mlp_params) + cross
 
 
+#: A field that takes a preset's name, too.
+NamedRecommendationModel = Annotated[
+    RecommendationModel, BeforeValidator(lambda value: value, json_schema_input_type=RecommendationModel | str)
+]
+
+
 def model_names() -> tuple[str, ...]:
     """Names of the transformers, without second names."""
     return tuple(_presets())

@@ -5,17 +5,18 @@ cause, and `Constants` says which. `python -m astrasim_py validate --training` s
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
+from astrasim_py.core.units import PS_PER_S
 from astrasim_py.training.layers import Comm, Op
+from astrasim_py.training.memory import Expansion
 from astrasim_py.training.strategy import Layout
 from astrasim_py.training.system import System
 
-PS_PER_S = 10**12
 #: Share of the sustained peak that large matrix products reach, by number format.
 GEMM_EFFICIENCY = {"fp8": 0.70, "fp4": 0.55}
 GEMM_16_BIT = 0.85
@@ -120,6 +121,8 @@ class Prices:
     slower, wait : float
         Factor on the time of memory traffic, and seconds that every operation waits for memory: what memory beyond the
         local one costs (`memory.expand`).
+    moving : float
+        Seconds in which data goes to and from that memory, once an iteration; `op_ps` counts them with the optimizer.
     """
 
     system: System
@@ -128,6 +131,13 @@ class Prices:
     constants: Constants = Constants()
     slower: float = 1.0
     wait: float = 0.0
+    moving: float = 0.0
+
+    def expanded(self, cost: Expansion) -> "Prices":
+        """The same with what memory beyond the local one costs; numbers, or arrays of one value per configuration."""
+        rate = float(self.system.compute.memory_bandwidth)
+        more = {"wait": cost.latency_ps / PS_PER_S, "moving": cost.transfer_ps / PS_PER_S}
+        return replace(self, slower=rate / cost.bandwidth, **more)
 
     def attention_efficiency(self) -> float:
         """Share of the 16-bit peak that the attention kernel reaches."""
@@ -161,7 +171,8 @@ class Prices:
 
     def op_ps(self, *ops: Op) -> int:
         """Picoseconds of operations one after the other."""
-        return round(sum(float(self.op_seconds(op)) for op in ops) * PS_PER_S)
+        once = self.moving if any(op.block == "optimizer" for op in ops) else 0.0
+        return round((sum(float(self.op_seconds(op)) for op in ops) + once) * PS_PER_S)
 
     def host_seconds(self, layout: Layout, kind: str):
         """Seconds, at scale 1, in which the host launches a layer's forward pass; the backward pass takes twice."""

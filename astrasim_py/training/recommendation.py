@@ -8,14 +8,62 @@ Source: Naumov et al., Deep Learning Recommendation Model (2019).
 from collections.abc import Mapping
 from itertools import pairwise
 
+from pydantic import Field
+
 from astrasim_py.chakra.workload import Workload
+from astrasim_py.core.errors import ScenarioError
+from astrasim_py.core.fields import Count, choice, whole
+from astrasim_py.core.strict_model import StrictModel, example
 from astrasim_py.training.assembly import COMPUTE, Block, assemble
-from astrasim_py.training.layers import Comm, Op
-from astrasim_py.training.models import RecommendationModel
+from astrasim_py.training.layers import Comm, Op, up
+from astrasim_py.training.memory import STATE_BYTES, with_framework
+from astrasim_py.training.models import NamedRecommendationModel, RecommendationModel
 from astrasim_py.training.stages import PHASES, SUFFIX, Prices
 
 #: Streams of a rank beside computation, and the slot that a node of the memory lane holds: none.
 MEMORY, NETWORK, NO_SLOT = "memory", "network", 0
+
+
+class Recommendation(StrictModel):
+    """What users write under ``recommendation:``: training of a DLRM on all ranks of a job."""
+
+    _place = "recommendation"
+
+    model: NamedRecommendationModel = example("dlrm-mlperf")
+    gbs: Count = Field(examples=["65536"], description="samples of an iteration, on all ranks together")
+    iterations: Count = 1
+    dtype: choice("bf16", "fp16") = Field(default="bf16", description="of tables and activations")
+    grad_dtype: choice("bf16", "fp32") = Field(default="fp32", description="of gradients when they are reduced")
+    update: whole(1, 100) = Field(
+        default=3, description="bytes that an update of the tables moves, as a multiple of those of the lookup"
+    )
+
+    def batch(self, ranks: int) -> int:
+        """Samples of each rank; raises ScenarioError: ranks do not divide them."""
+        if self.gbs % ranks:
+            near = max(round(self.gbs / ranks), 1) * ranks
+            raise ScenarioError("recommendation", f"{ranks} ranks do not divide gbs {self.gbs}", f"write gbs: {near}")
+        return self.gbs // ranks
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Bytes of elements, and of updates as a multiple, as `operations` takes them."""
+        return {"element": 2, "gradient": 4 if self.grad_dtype == "fp32" else 2, "update": self.update}
+
+
+def recommendation_memory(
+    model: RecommendationModel, ranks: int, batch: int, *, element: int = 2, gradient: int = 4, **_: int
+) -> dict[str, int]:
+    """Bytes of a rank that has `batch` samples, by kind.
+
+    Tables are spread evenly over ranks; their optimizer keeps a number of 4 bytes for each row (row-wise AdaGrad).
+    """
+    rows, dense = up(model.rows, ranks), sum(model.mlp_params)
+    dense += 2 * model.cross_layers * model.cross_rank * (model.tables + 1) * model.width
+    widths = 2 * (model.tables + 1) * model.width + sum(model.bottom) + sum(model.top)
+    kept = {"tables": rows * model.width * element, "weights": dense * element, "gradients": dense * gradient}
+    state = {"optimizer": rows * 4 + dense * STATE_BYTES, "activations": batch * element * widths}
+    return with_framework(kept | state)
 
 
 def operations(

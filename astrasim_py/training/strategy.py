@@ -25,6 +25,8 @@ ATTENTIONS = ("auto", "eager", "fa1", "fa2", "fa3", "cudnn")
 RECOMPUTE = ("none", "attn", "half", "selective_op", "full", "part")
 #: Bytes of an element of activations and weights; 8- and 4-bit formats are used inside matrix products alone.
 ELEMENT = {"bf16": 2, "fp16": 2, "fp8": 2, "fp4": 2, "fp32": 4}
+#: Groups of ranks; see `Layout.groups`.
+ROLES = ("tp", "cp", "dp", "copies", "pp", "ep", "etp", "edp", "tie")
 #: A number, or an int64 array of one value per configuration.
 Numbers = int | np.ndarray
 
