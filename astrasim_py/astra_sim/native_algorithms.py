@@ -22,9 +22,10 @@ from numpy.typing import ArrayLike
 from astrasim_py.builders.draft import NONE, Draft, check_nodes, previous
 from astrasim_py.chakra.schema import MISSING
 from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.core.rows import numbered
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import RotatedTraces, Rotation
-from astrasim_py.program.table import ProgramTraces, numbered
+from astrasim_py.program.table import ProgramTraces
 
 #: Counters of a rank: packets received, and packets that have passed the memory.
 RECEIVED, PASSED = 0, 1

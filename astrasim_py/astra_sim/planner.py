@@ -2,6 +2,7 @@
 
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from astrasim_py.astra_sim.injected import Injected
 from astrasim_py.astra_sim.input_set import UNAWARE, Inputs
@@ -66,9 +67,9 @@ class CompatiblePlanner:
     Counters that go on from call to call (queues in turn, the trees of doubleBinaryTree) count every call once.
     """
 
-    def __init__(self, inputs: Inputs, warnings: list[str], cache: MutableMapping | None = None) -> None:
+    def __init__(self, inputs: Inputs, warnings: list[str], known: MutableMapping | None = None) -> None:
         self.inputs, self.warnings = inputs, warnings
-        self.injected = Injected(inputs, corrected=False, warnings=warnings, cache=cache)
+        self.injected = Injected(inputs, corrected=False, warnings=warnings, cache=known)
         self.table = AlgorithmTable({})
         self.system = system = inputs.system
         self.sizes, self.npus, self.queues = inputs.network.sizes, inputs.npus, inputs.queues_per_dim
@@ -296,9 +297,9 @@ _BUILDERS = {
 class CorrectedPlanner:
     """The same configuration with algorithms that move the right bytes, dimension by dimension."""
 
-    def __init__(self, inputs: Inputs, warnings: list[str], cache: MutableMapping | None) -> None:
+    def __init__(self, inputs: Inputs, warnings: list[str], known: MutableMapping | None) -> None:
         self.inputs, self.warnings = inputs, warnings
-        self.injected = Injected(inputs, corrected=True, warnings=warnings, cache=cache)
+        self.injected = Injected(inputs, corrected=True, warnings=warnings, cache=known)
         system = inputs.system
         self.how = Collectives(
             chunks=system.preferred_dataset_splits or 1,
@@ -307,7 +308,7 @@ class CorrectedPlanner:
             all_reduce="baseline" if system.collective_optimization == "baseline" else None,
             endpoint_delay=inputs.endpoint_delay_ns * 1000,
         )
-        self.made: dict[tuple, Algorithm] = {}
+        self.built = cache(self._built)
         self.by_dimension, self.whole = self._planner(whole=False), self._planner(whole=True)
         self.capacity = self.by_dimension.capacity
         self.table = AlgorithmTable({}, self.fallback)
@@ -348,14 +349,8 @@ class CorrectedPlanner:
         rooted = {"root": root} if promise_of(collective).rooted else {}
         return build(default_algorithm(collective), collective, ranks, **rooted)
 
-    def built(self, collective: str, ranks: int, word: Implementation | None) -> Algorithm:
-        """Our builder for a word of ASTRA-sim; the collective's usual one where it has none."""
-        key = (collective, ranks, word)
-        if key not in self.made:
-            self.made[key] = self._built(*key)
-        return self.made[key]
-
     def _built(self, collective: str, ranks: int, word: Implementation | None) -> Algorithm:
+        """Our builder for a word of ASTRA-sim; the collective's usual one where it has none."""
         for name in _BUILDERS[word.kind] if word is not None else ():
             options = {"window": word.window} if word.window and name == "direct" else {}
             try:

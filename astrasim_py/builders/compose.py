@@ -13,8 +13,8 @@ from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM, promise_of
 from astrasim_py.collectives.contract import MAX_OUTPUTS, Cell, Contract
 from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.core.rows import numbered
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.program.table import numbered
 
 #: Terms of a contract that is worked out, at most.
 MAX_TERMS = 2**24
@@ -33,8 +33,6 @@ def compose(
     default both names. `verify`: true if the outcome is verified. Raises AlgorithmError: the second needs a chunk that
     the first does not promise.
 
-    Examples
-    --------
     >>> from astrasim_py.builders.registry import build
     >>> compose(build("ring", "reduce_scatter", 4), build("direct", "all_gather", 4))
     Algorithm(ring+direct: all_reduce, 4 ranks, 4 chunks)

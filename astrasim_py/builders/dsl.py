@@ -55,31 +55,17 @@ def algorithm(
 ) -> Callable[[Callable], Definition]:
     """Make an algorithm of a function that says, chunk by chunk, what moves where.
 
-    Parameters
-    ----------
-    collective : str
-        Name of a collective, or ``custom``.
-    ranks, chunks : int, optional
-        Size of the group and T, chunks of the full buffer (or a function of ranks), unless they are given when the
-        algorithm is made. T is by default that of the contract, else one per rank.
-    root : int
-        Of a rooted collective.
-    in_place : bool, optional
-        True if input and output are one buffer, as by default, except for all_to_all and custom collectives.
-    contract : Contract or function of ranks and chunks, optional
-        What a custom collective promises. Without it nothing can be said of its result.
-    scratch : mapping of str to int, optional
-        Names of scratch buffers and their chunks. Left out, any name may be used and grows as it is.
-    protocol, name : str
-        ``Simple``, ``LL`` or ``LL128``, where it is made for one; by default the function's name.
-    verify : bool
-        True if what it makes is verified.
+    `collective`: of those known, or ``custom``. `ranks`, `chunks`: size of the group and T, chunks of the full buffer
+    (or a function of ranks), unless they are given when the algorithm is made; T is by default that of the contract,
+    else one per rank. `root`: of a rooted collective. `in_place`: true if input and output are one buffer, as by
+    default, except for all_to_all and custom collectives. `contract`: what a custom collective promises (or a function
+    of ranks and chunks); without it nothing can be said of its result. `scratch`: names of scratch buffers and their
+    chunks; left out, any name may be used and grows as it is. `protocol`: ``Simple``, ``LL`` or ``LL128``, where it is
+    made for one. `name`: by default the function's. `verify`: true if what it makes is verified.
 
     Returns a callable that turns ``f(a, **parameters)``, with `a` a `Machine`, into a `Definition`. Raises
     AlgorithmError, as what the definition makes does, at ``file:line`` of the user's function.
 
-    Examples
-    --------
     >>> @algorithm("broadcast", chunks=1)
     ... def star(a):
     ...     for rank in range(a.n):

@@ -17,8 +17,8 @@ from astrasim_py.collectives.chunks import Buffer, CompOp
 from astrasim_py.collectives.collective import promise_of
 from astrasim_py.collectives.contract import Contract
 from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.core.rows import numbered, ranges
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.program.table import numbered, ranges
 
 #: Steps that a function may take at most, and chunks of one scratch buffer.
 MAX_STEPS = 2**22

@@ -50,8 +50,6 @@ def build(algorithm: str, collective: str, ranks: int, **options) -> Algorithm:
     Raises AlgorithmError: unknown algorithm or option, a collective that it is not defined for, or a group that it
     cannot serve.
 
-    Examples
-    --------
     >>> build("ring", "all_reduce", 4).messages
     24
     """

@@ -8,8 +8,8 @@ from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.collectives.collective import CUSTOM, promise_of
 from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.core.rows import numbered, ranges
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.program.table import numbered, ranges
 
 
 def split(algorithm: Algorithm, k: int, *, verify: bool = True) -> Algorithm:
@@ -22,8 +22,6 @@ def split(algorithm: Algorithm, k: int, *, verify: bool = True) -> Algorithm:
     `k`: number of instances. `verify`: true if the outcome is verified. Raises AlgorithmError: an algorithm that does
     not state its cells, or would become too large.
 
-    Examples
-    --------
     >>> from astrasim_py.builders.registry import build
     >>> split(build("ring", "all_reduce", 4), 2)
     Algorithm(ring_x2: all_reduce, 4 ranks, 8 chunks)

@@ -11,8 +11,8 @@ import numpy as np
 from astrasim_py.builders.draft import NONE, Draft, check_nodes, finish
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.core.rows import numbered
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.program.table import numbered
 
 
 @dataclass(frozen=True)

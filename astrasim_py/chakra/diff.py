@@ -159,7 +159,8 @@ def diff(
     if first.version != second.version:
         changes.insert(0, Change(-1, -1, "metadata version", first.version, second.version))
     for a, b in zip(here.tolist(), there.tolist(), strict=True):
-        if partner is None and _same_bytes(first, second, a, b):
+        changed = first.is_changed(a) or second.is_changed(b)
+        if partner is None and not changed and first.raw.node(a) == second.raw.node(b):
             continue
         ids = int(first.node_id[a]), int(second.node_id[b])
         for what, before, after in _node_changes(first.node(a), second.node(b), partner, duration_tolerance):
@@ -172,8 +173,3 @@ def diff(
         changes=tuple(changes),
         reordered=bool((there[1:] < there[:-1]).any()),
     )
-
-
-def _same_bytes(first: ExecutionTrace, second: ExecutionTrace, a: int, b: int) -> bool:
-    changed = first.is_changed(a) or second.is_changed(b)
-    return not changed and first.raw.node(a) == second.raw.node(b)

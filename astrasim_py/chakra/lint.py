@@ -18,6 +18,7 @@ from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.wire import frame
 from astrasim_py.chakra.workload import groups_from_json, groups_from_metadata
 from astrasim_py.core.errors import TraceError
+from astrasim_py.core.rows import numbered
 
 #: Damaged nodes of one file that are listed.
 _MAX_DAMAGED = 20
@@ -192,7 +193,7 @@ def check_messages(traces: Traces) -> list[Finding]:
     keys = (triples[0] * ranks + triples[1]) * len(tags) + tag
     _, at, key = np.unique(keys, return_index=True, return_inverse=True)
     send_key, recv_key = np.split(key, [sends.shape[1]])
-    send_nth, recv_nth = _numbers(send_key), _numbers(recv_key)
+    send_nth, recv_nth = numbered(send_key), numbered(recv_key)
     sent, received = np.bincount(send_key, minlength=len(at)), np.bincount(recv_key, minlength=len(at))
     uneven = np.flatnonzero(sent != received)
     if len(uneven):
@@ -223,14 +224,6 @@ def check_messages(traces: Traces) -> list[Finding]:
 def _triple(triple: np.ndarray) -> tuple[int, int, str]:
     source, target, tag = triple.tolist()
     return source, target, "no tag" if tag == MISSING else f"tag {tag}"
-
-
-def _numbers(key: np.ndarray) -> np.ndarray:
-    """Number of each entry among those of equal key before it."""
-    order = np.argsort(key, kind="stable")
-    numbers = np.empty(len(key), dtype=np.int64)
-    numbers[order] = np.arange(len(key)) - np.searchsorted(key[order], key[order])
-    return numbers
 
 
 # -- collectives --------------------------------------------------------------------------------------------------

@@ -19,18 +19,10 @@ _VALUE_KINDS = (
 
 
 class Csr(NamedTuple):
-    """Dependencies of all nodes, one after the other.
+    """Dependencies of all nodes, one after the other."""
 
-    Attributes
-    ----------
-    ptr : numpy.ndarray
-        int64[n + 1]; entries ptr[i]..ptr[i+1] belong to node i.
-    ids : numpy.ndarray
-        uint64[m] ids of the nodes that must complete first.
-    """
-
-    ptr: np.ndarray
-    ids: np.ndarray
+    ptr: np.ndarray  # int64[n + 1]; entries ptr[i]..ptr[i+1] belong to node i
+    ids: np.ndarray  # uint64[m]: the nodes that must complete first
 
     def of(self, row: int) -> tuple[int, ...]:
         """Ids of one node."""

@@ -80,29 +80,14 @@ class ExecutionTrace:
     def from_columns(cls, *, node_id, type, **columns) -> ExecutionTrace:
         """Make a trace from columns.
 
-        Parameters
-        ----------
-        node_id : array-like of int
-            n ids, unique.
-        type : int or array-like of int
-            `NodeType` of each node, or of all.
-        **columns
-            Any of `INT_COLUMNS`: one int for all nodes or n of them, `MISSING` where absent. And
+        `node_id`: n ids, unique. `type`: `NodeType` of each node, or of all. `columns`: any of `INT_COLUMNS`: one int
+        for all nodes or n of them, `MISSING` where absent; `data_deps`, `ctrl_deps`: `Csr` of parents by node id;
+        `duration_micros`, `start_time_micros`: whole microseconds, of each or of all; `names`: n texts; `pg_name`:
+        communicator group of each node, or of all: None, text, a sequence of them, or (int32[n] codes, tuple of
+        names); `metadata`: mapping, or iterable of Attribute or (name, value); `version`, `place`, `rank`.
 
-            - data_deps, ctrl_deps : Csr, parents by node id; none by default
-            - duration_micros, start_time_micros : int or array-like of int, whole microseconds; 0 by default
-            - names : sequence of n str; all empty by default
-            - pg_name : communicator group of each node, or of all: None, str, sequence of (str or None), or
-              (int32[n] codes, tuple of names)
-            - metadata : mapping, or iterable of Attribute or (name, value)
-            - version, place, rank
-
-        Raises
-        ------
-        TraceError
-            Two nodes of one id, or an unknown node type.
-        ValueError, TypeError
-            Columns of unequal length or of another type: an error in the calling code.
+        Raises TraceError: two nodes of one id, or an unknown node type. Raises ValueError, TypeError: columns of
+        unequal length or of another type: an error in the calling code.
         """
         size = len(node_id)
         others = _DEFAULTS | {name: value for name, value in columns.items() if name not in COLUMN_KINDS}

@@ -37,24 +37,12 @@ _RECORDED = ("coll", "nchannels", "inplace", "outofplace", "min_bytes", "max_byt
 
 
 def read_algorithm(path: str | os.PathLike, collective: str | None = None, **promises) -> Algorithm:
-    """Read an algorithm from any of its files.
+    """Read an algorithm from any of its files: MSCCL-IR in ``X.xml``, one ``X.npz``, or the prefix of ``.et`` files.
 
-    Parameters
-    ----------
-    path : path
-        MSCCL-IR in ``X.xml``, one ``X.npz``, or the prefix of ``.et`` files.
-    collective : str, optional
-        May be left out where the file states it.
-    **promises
-        ``made_for`` (full buffer, bytes, for which absolute sizes were computed), ``root``, ``in_place`` and ``name``,
-        in place of what the file states.
-
-    Raises
-    ------
-    TraceError
-        Files that are missing or cannot be decoded.
-    AlgorithmError
-        An ill-formed algorithm, or one of another collective.
+    `collective`: may be left out where the file states it. `promises`: ``made_for`` (full buffer, bytes, for which
+    absolute sizes were computed), ``root``, ``in_place`` and ``name``, in place of what the file states. Raises
+    TraceError: files that are missing or cannot be decoded. Raises AlgorithmError: an ill-formed algorithm, or one of
+    another collective.
     """
     if os.fspath(path).endswith(".xml"):
         return promised(read_msccl(path), collective, **promises)

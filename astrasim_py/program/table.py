@@ -18,6 +18,7 @@ from astrasim_py.chakra import graph
 from astrasim_py.chakra.schema import INT_COLUMNS, MISSING
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.core.rows import ranges
 
 
 class Unusable(Exception):
@@ -209,20 +210,6 @@ class Program:
             if budget[0] < 0:
                 raise Unusable("who receives what takes too long to find out; give every message a tag", unknown=True)
         return False
-
-
-def ranges(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For counts[i] elements of every i: their i, and their number 0, 1 … within it."""
-    owner = np.repeat(np.arange(len(counts)), counts)
-    return owner, np.arange(len(owner)) - (np.cumsum(counts) - counts)[owner]
-
-
-def numbered(group: np.ndarray, *turns: np.ndarray) -> np.ndarray:
-    """Numbers 0, 1 … within each group, in the order of the turns, the last of which counts most."""
-    order = np.lexsort((*turns, group))
-    out = np.empty(len(group), dtype=np.int64)
-    out[order] = np.arange(len(group)) - np.searchsorted(group[order], group[order])
-    return out
 
 
 def file_of(nodes: ExecutionTrace | Program, row: int) -> str:

@@ -58,13 +58,7 @@ class Point:
 
 
 def expand(scenario: LoadedScenario) -> tuple[Point, ...]:
-    """The points of a scenario, in the order of nested loops over its sweep.
-
-    Parameters
-    ----------
-    scenario : LoadedScenario
-        From `load_scenario`.
-    """
+    """The points of a scenario, in the order of nested loops over its sweep."""
     resolver, made = scenario.resolver, {}
 
     def section(key: str, value: Value) -> tuple[Any, dict[str, str]]:

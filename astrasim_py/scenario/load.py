@@ -79,19 +79,9 @@ class LoadedScenario:
 def load_scenario(
     path: str | os.PathLike, overrides: Sequence[str] = (), *, allow_outside: bool = False, allow_code: bool = False
 ) -> LoadedScenario:
-    """Load a scenario file.
-
-    Parameters
-    ----------
-    overrides : sequence of str
-        ``KEY=VALUE`` as with ``--set``.
-    allow_outside, allow_code : bool
-        Files that it names may lie anywhere; it may name Python files, which are run.
-
-    Raises
-    ------
-    ErrorList
-        All that is wrong, each with ``file:line:column: path``.
+    """Load a scenario file. `overrides`: ``KEY=VALUE`` as with ``--set``. `allow_outside`: files that it names may lie
+    anywhere. `allow_code`: it may name Python files, which are run. Raises ErrorList: all that is wrong, each with
+    ``file:line:column: path``.
     """
     document = read_document(path)
     if not isinstance(document.data, dict):

@@ -313,7 +313,7 @@ def plan_by_dimension(
             make=lambda collective, ranks, dim, size: algorithm(collective, ranks, dim),
             how=spec,
             rate=tuple(map(_rate, dims, builders)) if dims else (Fraction(1),),
-            latency_ps=tuple(map(_latency, dims)) or (0,),
+            latency_ps=tuple(dim.latency_ps * (2 if dim.kind == "switch" else 1) for dim in dims) or (0,),
             placement=placement,
         )
 
@@ -341,11 +341,6 @@ def _algorithm(
     except AlgorithmError as error:
         problem = f"{error.problem} (a phase of dimension {dim}, over {ranks} NPUs)"
         raise AlgorithmError(error.place, problem, error.remedy) from None
-
-
-def _latency(dim: Dim) -> int:
-    """Latency of a message within a dimension, ps."""
-    return dim.latency_ps * (2 if dim.kind == "switch" else 1)
 
 
 def _rate(dim: Dim, builder: Builder | None) -> Fraction:

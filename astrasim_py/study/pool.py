@@ -50,7 +50,7 @@ def cores() -> int:
 
 def _begin_worker(announce: bool) -> None:
     """Leave Ctrl-C to the parent, end with it, and announce compiling if the parent does."""
-    jit.announce = _say if announce else None
+    jit.announce = (lambda line: sys.stderr.write(f"astrasim-py: {line}\n")) if announce else None
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     parent = multiprocessing.parent_process()
@@ -61,10 +61,6 @@ def _begin_worker(announce: bool) -> None:
 
     if parent is not None:
         threading.Thread(target=end_with_parent, daemon=True).start()
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(f"astrasim-py: {line}\n")
 
 
 class _Pool:

@@ -5,8 +5,6 @@ Each class knows three things about an undamaged network: its vertices (NPUs fir
 routes. Upward choices depend on the destination only, so that all traffic to one NPU converges on one path
 and traffic to different NPUs is spread evenly (d-mod-k routing).
 
-References
-----------
 Zahavi: D-Mod-K routing providing non-blocking traffic for shift permutations on real life fat trees, CCIT
 Report 776, Technion 2010.
 """
@@ -15,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astrasim_py.topology.routing import Routes, pointers
+from astrasim_py.core.rows import pointers
+from astrasim_py.topology.routing import Routes
 
 #: Source vertices, destination vertices, level.
 Block = tuple[np.ndarray, np.ndarray, int]

@@ -15,9 +15,10 @@ from pydantic import Field
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import TopologyError
 from astrasim_py.core.fields import NPU_CAP, whole
+from astrasim_py.core.rows import pointers
 from astrasim_py.core.strict_model import StrictModel
 from astrasim_py.core.units import INT64_MAX
-from astrasim_py.topology.routing import Dim, DimensionOrder, Routes, ShortestPaths, pointers, reachable
+from astrasim_py.topology.routing import Dim, DimensionOrder, Routes, ShortestPaths, reachable
 
 LINK_CAP = 2**24
 #: Switches included.
@@ -37,50 +38,25 @@ class Topology:
     """A network of NPUs and switches. Make one with `build`, a function of `shapes`, or `Topology.create`.
 
     NPUs are the vertices 0..npus-1, switches follow. Every link is directed, with its own bandwidth and latency;
-    parallel links are legal. Arrays are read-only.
-
-    Attributes
-    ----------
-    name : str
-        For people; no part of the digest.
-    shape : str
-        ``ring``, ``torus``, …, ``edge_list``.
-    npus, vertices : int
-    src, dst : numpy.ndarray
-        int32[links]: the vertices that a link joins.
-    latency_ps : numpy.ndarray
-        int64[links], ps.
-    bandwidth_class : numpy.ndarray
-        int32[links]: index into `bandwidths`.
-    bandwidths : tuple of fractions.Fraction
-        Distinct bandwidths, bytes per second, ascending.
-    dims : tuple of Dim
-        The hierarchy of NPU ids, innermost first: ids are little-endian mixed radix. Empty for edge lists.
-    switches : tuple of (str, int or None)
-        Names of the vertices after the NPUs: ``("leaf", 4)`` means leaf0..leaf3, ``("tor", None)`` one vertex.
-    failed : tuple of int
-        NPUs that failed; they keep their ids and have no links.
-    routing : Routing
-
-    Notes
-    -----
-    A regular shape has closed-form routes (see `routing` and `fabrics`). Everything else, and every pair whose
-    closed-form route crosses a failed element, takes the shortest path over what is left, with the fixed tie-break of
-    `routing.ShortestPaths`. With ``routing.ecmp`` all pairs take a hashed shortest path.
+    parallel links are legal. Arrays are read-only. A regular shape has closed-form routes (see `routing` and
+    `fabrics`). Everything else, and every pair whose closed-form route crosses a failed element, takes the shortest
+    path over what is left, with the fixed tie-break of `routing.ShortestPaths`. With ``routing.ecmp`` all pairs take a
+    hashed shortest path.
     """
 
-    name: str
-    shape: str
+    name: str  # for people; no part of the digest
+    shape: str  # ``ring``, ``torus``, …, ``edge_list``
     npus: int
     vertices: int
-    src: np.ndarray = field(repr=False)
+    src: np.ndarray = field(repr=False)  # int32[links]: the vertices that a link joins
     dst: np.ndarray = field(repr=False)
-    latency_ps: np.ndarray = field(repr=False)
-    bandwidth_class: np.ndarray = field(repr=False)
-    bandwidths: tuple[Fraction, ...]
-    dims: tuple[Dim, ...] = ()
+    latency_ps: np.ndarray = field(repr=False)  # int64[links]
+    bandwidth_class: np.ndarray = field(repr=False)  # int32[links]: index into `bandwidths`
+    bandwidths: tuple[Fraction, ...]  # distinct, bytes per second, ascending
+    dims: tuple[Dim, ...] = ()  # the hierarchy of NPU ids, innermost first, little-endian mixed radix; none: edge list
+    #: Names of the vertices after the NPUs: ``("leaf", 4)`` means leaf0..leaf3, ``("tor", None)`` one vertex.
     switches: tuple[tuple[str, int | None], ...] = ()
-    failed: tuple[int, ...] = ()
+    failed: tuple[int, ...] = ()  # NPUs; they keep their ids and have no links
     routing: Routing = Routing()
     #: Closed-form router over the links that the shape has undamaged, and where those links are now (int32,
     #: -1 gone); `renumbered` is None while no link is gone.

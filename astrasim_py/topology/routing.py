@@ -14,6 +14,7 @@ from math import prod
 import numpy as np
 
 from astrasim_py.core.errors import TopologyError
+from astrasim_py.core.rows import pointers, ranges
 
 Routes = tuple[np.ndarray, np.ndarray]
 
@@ -22,20 +23,6 @@ _BIG = np.iinfo(np.int64).max
 _BATCH_CELLS = 2**21
 #: Pairs per batch of dimension-order routes: temporary memory is a multiple of the routes.
 _PAIRS_AT_ONCE = 2**12
-
-
-def _repeat_counts(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For row lengths `counts`: the row of every element, and its index within the row."""
-    row = np.repeat(np.arange(len(counts)), counts)
-    first = np.cumsum(counts) - counts
-    return row, np.arange(len(row)) - first[row]
-
-
-def pointers(counts: np.ndarray) -> np.ndarray:
-    """CSR pointers int64[k + 1] of row lengths."""
-    ptr = np.zeros(len(counts) + 1, dtype=np.int64)
-    np.cumsum(counts, out=ptr[1:])
-    return ptr
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +166,7 @@ class DimensionOrder:
                 n = dim.size
                 # Coordinates below are already the destination's, those above still the source's.
                 here = from_[moving] // stride * stride + to[moving] % stride
-                row, step = _repeat_counts(count[moving])
+                row, step = ranges(count[moving])
                 here, a, b = (each[row] for each in (here, here // stride % n, to[moving] // stride % n))
                 if dim.kind == "ring":
                     ahead = (b - a) % n
@@ -286,7 +273,7 @@ class ShortestPaths:
                 from_, at = cell[group], vertex[group]
                 if not len(from_):
                     continue
-                row, step = _repeat_counts(self._out_ptr[at + 1] - self._out_ptr[at])
+                row, step = ranges(self._out_ptr[at + 1] - self._out_ptr[at])
                 links = self._out_links[self._out_ptr[at][row] + step]
                 to = from_[row] - at[row] + self._dst[links]
                 then = now + cost
@@ -321,7 +308,7 @@ class ShortestPaths:
         if self._seed is None:
             return tables[0][row, vertex]
         level, latency = tables
-        pair, step = _repeat_counts(self._in_ptr[vertex + 1] - self._in_ptr[vertex])
+        pair, step = ranges(self._in_ptr[vertex + 1] - self._in_ptr[vertex])
         links = self._in_links[self._in_ptr[vertex][pair] + step]
         tail, r = self._src[links], row[pair]
         cost = np.where((tail < self._npus) & (tail != source[pair]), 1 + self._relay, 1)

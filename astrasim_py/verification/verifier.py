@@ -32,26 +32,20 @@ DEFAULT_SLOTS = 2
 class Verdict:
     """The outcome of verification. A verdict is True, False, or None if unknown.
 
-    `well_formed`, `terminates`, `correct`, `race_free`: the four verdicts; `terminates` is for `slots`.
-    `order_consistent`: true if all ranks add in the same order, so that their results are equal to the last bit.
-    `min_slots`, `min_slots_large`: fewest slots with which it ends, for small buffers (a step is one message) and for
-    large ones (one message per chunk); None where it never ends. `max_safe_bytes`: largest full buffer, bytes, with
-    which it ends with `slots`, where small buffers pass and large ones do not. `wrong_cells`: number of promised cells
-    that are wrong (for a barrier: pairs of ranks that do not wait for each other). `counterexample`: of the first
-    problem: ``kind`` and ``text``, and where they apply ``rank``, ``buffer``, ``chunk``, ``holds``, ``expected``,
-    ``step``, ``line``, ``chain``.
+    `counterexample`: of the first problem: ``kind`` and ``text``, and where they apply ``rank``, ``buffer``, ``chunk``,
+    ``holds``, ``expected``, ``step``, ``line``, ``chain``.
     """
 
     well_formed: bool | None = True
-    terminates: bool | None = None
+    terminates: bool | None = None  # with `slots`
     correct: bool | None = None
     race_free: bool | None = None
-    order_consistent: bool | None = None
+    order_consistent: bool | None = None  # all ranks add in the same order: their results are equal to the last bit
     slots: int = DEFAULT_SLOTS  # messages that a connection holds
-    min_slots: int | None = None
-    min_slots_large: int | None = None
-    max_safe_bytes: int | None = None
-    wrong_cells: int | None = None
+    min_slots: int | None = None  # fewest with which it ends, a step being one message; None where it never ends
+    min_slots_large: int | None = None  # the same for large buffers, one message per chunk
+    max_safe_bytes: int | None = None  # largest full buffer with which it ends, where large ones do not
+    wrong_cells: int | None = None  # promised cells; of a barrier: pairs of ranks that do not wait for each other
     races: int | None = None  # number of unordered pairs of steps that touch one cell, at least one writing it
     problems: tuple[str, ...] = ()  # a sentence for each verdict that is no, the most important first
     unknown: str = ""  # why a verdict is unknown
@@ -90,22 +84,11 @@ def verify(
 ) -> Verdict:
     """Verify an algorithm by executing it symbolically.
 
-    Parameters
-    ----------
-    slots : int, optional
-        Messages that a connection holds; by default those of the algorithm's protocol, or 2.
-    contract : Contract, optional
-        What it must do, instead of what its collective promises; needed for a custom collective.
-    problems, warnings : sequence of str
-        What a reader has found already; problems make it ill-formed.
+    `slots`: messages that a connection holds; by default those of the algorithm's protocol, or 2. `contract`: what it
+    must do, instead of what its collective promises; needed for a custom collective. `problems`, `warnings`: what a
+    reader has found already; problems make it ill-formed. Raises AlgorithmError: a contract for another number of ranks
+    or chunks.
 
-    Raises
-    ------
-    AlgorithmError
-        A contract for another number of ranks or chunks.
-
-    Examples
-    --------
     >>> from astrasim_py.builders.registry import build
     >>> verify(build("ring", "all_reduce", 4)).ok
     True

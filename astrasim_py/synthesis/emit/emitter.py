@@ -21,9 +21,9 @@ from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.collectives.collective import CUSTOM
 from astrasim_py.collectives.contract import Contract
 from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.core.rows import numbered
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.synthesis.model.demand import Demand
-from astrasim_py.synthesis.model.graphs import index_in_group
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.schedule import Schedule
 
@@ -62,7 +62,7 @@ def emit(schedule: Schedule, *, clock: bool | None = None) -> Algorithm:
     reductions[sums] = count + np.arange(len(sums))
     cause = _causes(schedule, reductions)
     index, covers = layout.sent[schedule.chunk], layout.covers[schedule.chunk]
-    tag = index_in_group(schedule.arc)
+    tag = numbered(schedule.arc)
     buffer, sent, received, handed = _cells(schedule, layout, cause)
     draft.recv(
         rank=schedule.dst, peer=schedule.src, tag=tag, idx=index, cnt=covers, dst=received,

@@ -3,8 +3,9 @@
 import numpy as np
 
 from astrasim_py.core.jit import kernel
+from astrasim_py.core.rows import pointers
 from astrasim_py.synthesis.model.timing import Timing
-from astrasim_py.topology.routing import pointers, reachable
+from astrasim_py.topology.routing import reachable
 
 #: Beyond every distance.
 _FAR = np.int64(2**62)
@@ -22,14 +23,6 @@ def by_time(start: np.ndarray) -> np.ndarray:
     if (start[1:] >= start[:-1]).all():
         return np.arange(len(start))
     return np.argsort(start, kind="stable")
-
-
-def index_in_group(key: np.ndarray) -> np.ndarray:
-    """int64[rows]: how many rows before each have its key."""
-    order = np.argsort(key, kind="stable")
-    out = np.empty(len(key), dtype=np.int64)
-    out[order] = np.arange(len(key)) - np.searchsorted(key[order], key[order])
-    return out
 
 
 def components(net: Timing, keep: np.ndarray) -> tuple[np.ndarray, int]:

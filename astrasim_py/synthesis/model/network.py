@@ -14,10 +14,11 @@ from functools import cached_property
 import numpy as np
 
 from astrasim_py.core.errors import TopologyError
+from astrasim_py.core.rows import pointers
 from astrasim_py.synthesis.model.graphs import rows_of
 from astrasim_py.synthesis.model.timing import CostModel, Timing, hop_services, transfer_times
 from astrasim_py.topology.model import Topology
-from astrasim_py.topology.routing import pointers, reachable
+from astrasim_py.topology.routing import reachable
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ import numpy as np
 
 from astrasim_py.core.heap import ENTRY, pop, push
 from astrasim_py.core.jit import kernel, lean
+from astrasim_py.core.rows import pointers
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.timing import hop_services
-from astrasim_py.topology.routing import pointers
 
 _FAR = np.int64(2**62)
 #: Events, in this order at one moment.

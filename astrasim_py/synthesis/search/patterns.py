@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from astrasim_py.core.rows import numbered
 from astrasim_py.synthesis.model.demand import Demand
-from astrasim_py.synthesis.model.graphs import components, index_in_group
+from astrasim_py.synthesis.model.graphs import components
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.queueing import Queues
 from astrasim_py.synthesis.model.schedule import Bound, Schedule, Search
@@ -131,7 +132,7 @@ class Patterns:
         self.roots, self.root = np.unique(demand.origin, return_inverse=True)
         self.root = self.root.reshape(-1)
         #: int64[chunks]: index of a chunk at its origin.
-        self.turn = index_in_group(self.root)
+        self.turn = numbered(self.root)
 
     def offered(self) -> list[Pattern]:
         """Patterns that may differ here."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from astrasim_py.core.heap import ENTRY, pop, push
 from astrasim_py.core.jit import inlined, kernel
+from astrasim_py.core.rows import pointers
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.graphs import ranked, rows_of
 from astrasim_py.synthesis.model.network import Network
@@ -20,7 +21,6 @@ from astrasim_py.synthesis.model.random_numbers import random_below, shuffle_equ
 from astrasim_py.synthesis.model.schedule import Columns
 from astrasim_py.synthesis.model.timing import Timing
 from astrasim_py.synthesis.search.greedy import DONE, STUCK, WORSE, Options, Record, hold
-from astrasim_py.topology.routing import pointers
 from astrasim_py.topology.symmetry import Rotations, find_rotations
 
 #: Most hops of a network.

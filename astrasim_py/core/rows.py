@@ -1,0 +1,24 @@
+"""Rows of unequal length, one after the other (CSR), and numbers within groups."""
+
+import numpy as np
+
+
+def pointers(counts: np.ndarray) -> np.ndarray:
+    """int64[k + 1]: where each row begins, by their lengths."""
+    ptr = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=ptr[1:])
+    return ptr
+
+
+def ranges(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For counts[i] elements of every i: their i, and their number 0, 1 … within it."""
+    owner = np.repeat(np.arange(len(counts)), counts)
+    return owner, np.arange(len(owner)) - (np.cumsum(counts) - counts)[owner]
+
+
+def numbered(group: np.ndarray, *turns: np.ndarray) -> np.ndarray:
+    """Numbers 0, 1 … within each group, in the order of the turns, the last of which counts most."""
+    order = np.lexsort((*turns, group))
+    out = np.empty(len(group), dtype=np.int64)
+    out[order] = np.arange(len(group)) - np.searchsorted(group[order], group[order])
+    return out
