@@ -19,6 +19,7 @@ VERBS = {
     "synthesize": ("synthesize", "find an algorithm for a topology, with its distance from the bound"),
     "convert": ("convert", "turn an algorithm or a workload into another format"),
     "train": ("train", "training of a model on a cluster: step time, memory, traces"),
+    "explore": ("explore", "price every way to train a model, and simulate the best"),
     "list": ("list", "list models, machines, algorithms"),
     "astra-sim": ("astra_sim", "run ASTRA-sim's own inputs: same flags, same numbers"),
     "trace": ("trace", "lint, summarise, show or compare Chakra traces"),

@@ -209,10 +209,19 @@ def _members(group: Any, ranks: int) -> tuple[tuple[int, ...], ...]:
 
 def estimate(point: Point) -> dict[str, Any]:
     """What the closed form says of a point that trains a model; see `astrasim_py.study.training.Trained.estimate`."""
-    run = Preparation(point=point, kept=None, beside=None, warnings=[], synthesized=[])
+    run = _alone(point)
     topology = _topology(run)
     ranks = run.spec.ranks or len(topology.alive)
     return trained(*_on_machine(run, run.spec.workload, topology, ranks, "")).estimate()
+
+
+def topology_of(point: Point) -> Topology:
+    """The topology of a point. Raises TopologyError."""
+    return _topology(_alone(point))
+
+
+def _alone(point: Point) -> Preparation:
+    return Preparation(point=point, kept=None, beside=None, warnings=[], synthesized=[])
 
 
 def count_messages(problem: Problem) -> int:

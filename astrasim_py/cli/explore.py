@@ -1,0 +1,123 @@
+"""Explore how to train a model: price every configuration by closed forms, simulate the best ones.
+
+FILE is YAML with the key `explore`, alone or in a scenario without a workload. CONFIG is written as in the table, e.g.
+tp=8,pp=4,mbs=1; keys that are left out take their best values. Results: OUT/NAME-explored/ (table.csv, table.json,
+refused.csv), and the simulated points in OUT/NAME-simulated/, which are used again.
+"""
+
+import argparse
+import sys
+
+from astrasim_py.cli.options import check_positive, complain, engine_option, format_option
+
+_FLOPS = ("full", "causal", "hardware")
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="e.g. explore.simulate.top=5")
+    parser.add_argument("--rows", type=int, default=20, metavar="N", help="rows on stdout (20)")
+    parser.add_argument("--flops", choices=_FLOPS, default="full", help="how FLOPs are counted (full)")
+    parser.add_argument("--explain", metavar="CONFIG", help="the terms of a configuration's step, and its memory")
+    parser.add_argument("--why-not", metavar="CONFIG", help="what is against a configuration")
+    parser.add_argument("--diff", nargs=2, metavar=("A", "B"), help="from one configuration's step to another's")
+    parser.add_argument("--calibrate", metavar="ROWS.csv", help="fit constants to measured step times, and use them")
+    parser.add_argument("--parquet", metavar="FILE", help="write the table as Parquet, too; needs pyarrow")
+    engine_option(parser)
+    parser.add_argument("--out", default="results", metavar="FOLDER", help="folder of all results (results)")
+    parser.add_argument("--jobs", type=int, metavar="N", help="worker processes; one per core by default")
+    parser.add_argument("--cluster", metavar="ADDRESS", help="workers of a Dask scheduler, e.g. tcp://host:8786")
+    parser.add_argument("--fresh", action="store_true", help="simulate again")
+    parser.add_argument("--quiet", action="store_true", help="no progress, no notes")
+    format_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Explore, or answer a question about configurations."""
+    from dataclasses import replace
+
+    from astrasim_py.study.explore import price
+    from astrasim_py.study.explore_grid import grid_of
+    from astrasim_py.study.explore_models import load_exploration
+
+    check_positive(args, "jobs", "rows")
+    exploration = load_exploration(args.file, args.set)
+    if args.calibrate:
+        from astrasim_py.study.explore_calibrate import calibrated
+
+        constants, said = calibrated(args.calibrate)
+        exploration = replace(exploration, constants=constants)
+        complain(() if args.quiet else [said])
+    asked = args.explain or args.why_not or args.diff
+    if not asked:
+        from astrasim_py.study.explore_results import results_folder
+
+        args.folder = results_folder(args.out, exploration.name)
+    priced = price(exploration, grid_of(exploration), tell=None if args.quiet else _tell)
+    return _answer(args, priced) if asked else _table(args, priced)
+
+
+def _tell(done: int, total: int, rate: float) -> None:
+    """Progress: a line that changes on a terminal, and one at the end."""
+    text = f"{done:,} of {total:,} configurations priced, {rate:,.0f} a second"
+    if done == total:
+        complain([text])
+    elif sys.stderr is not None and sys.stderr.isatty():
+        print(f"\r{text}", end="\r", file=sys.stderr, flush=True)
+
+
+def _answer(args: argparse.Namespace, priced) -> int:
+    from astrasim_py.report import explore as text
+    from astrasim_py.report.tables import json_text
+    from astrasim_py.report.training import explain_text
+    from astrasim_py.study.explore import best_of, why_not
+
+    if args.explain:
+        found = best_of(priced, args.explain, "--explain")
+        said = f"{found['configuration']}\n{explain_text(found)}"
+    elif args.why_not:
+        found = why_not(priced, args.why_not)
+        said = text.why_not_text(found)
+    else:
+        found = [best_of(priced, one, "--diff") for one in args.diff]
+        said = text.difference_text(*found)
+    print(json_text(found) if args.format == "json" else said)
+    return 0
+
+
+def _table(args: argparse.Namespace, priced) -> int:
+    from astrasim_py.report import explore as text
+    from astrasim_py.report.tables import json_text
+    from astrasim_py.study.explore import simulate
+    from astrasim_py.study.explore_results import table_parquet, write_results
+    from astrasim_py.study.progress import on_terminal
+
+    priced.best()
+    exploration = priced.exploration
+    order = priced.possible[: exploration.keys.rows]
+    rows = priced.rows(order)
+    top = min(exploration.keys.simulate.top, len(rows))
+    options = {key: getattr(args, key) for key in ("out", "jobs", "cluster", "fresh", "engine")}
+    progress = on_terminal(f"{top} simulations", quiet=args.quiet)
+    found = simulate(priced, rows[:top], order[:top], progress=progress, **options)
+    rows = [row | more for row, more in zip(rows, (*found.rows, *({},) * (len(rows) - top)), strict=True)]
+    code = found.result.exit_code if found.result else 0
+    if found.result:
+        for failure in found.result.failures:
+            complain(failure.lines)
+        complain(() if args.quiet else found.result.notes)
+        if found.result.interrupted:
+            return code
+    write_results(args.folder, priced, rows, args.flops, {})
+    if args.parquet:
+        table_parquet(rows, args.flops, args.parquet)
+    if args.format == "json":
+        shown = [text.table_row(row, args.flops) for row in rows[: args.rows]]
+        print(json_text({"configurations": priced.grid.count, "refused": priced.refused, "rows": shown}))
+        return code
+    print(text.refused_text(priced.refused, priced.grid.count))
+    print(f"\n{text.table_text(rows[: args.rows], args.flops)}\n")
+    if found.gaps:
+        print(text.order_text(rows[:top], found.gaps, found.wrong_pairs, found.pairs, found.fastest))
+    print(f"best: {rows[0]['configuration']}\nresults: {args.folder}")
+    return code

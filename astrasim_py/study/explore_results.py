@@ -1,0 +1,81 @@
+"""The folder of an exploration: tables and figures, written whole or not at all."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from astrasim_py.core.errors import OutputError
+from astrasim_py.core.files import output_error
+from astrasim_py.report.explore import table_csv, table_row
+from astrasim_py.report.tables import csv_rows, json_bytes
+from astrasim_py.study import store
+from astrasim_py.study.explore import Priced
+from astrasim_py.study.stored_points import MANIFEST, read_object
+
+_PLACE = "name a folder that you may write with --out"
+
+
+def results_folder(out: str | os.PathLike, name: str) -> Path:
+    """Where results go. Raises OutputError: it cannot be written, or holds something else."""
+    folder = store.scenario_folder(out, f"{name[:55]}-explored")
+    try:
+        os.makedirs(folder.parent, exist_ok=True)
+        with store.scratch(folder.parent) as beside:
+            if beside is None:
+                raise PermissionError(13, "Permission denied")
+        if os.path.lexists(folder) and not _is_ours(folder):
+            raise OutputError(str(folder), f"there is no {MANIFEST} of an exploration in it", _PLACE)
+        store.clean(folder.parent)
+    except OSError as error:
+        raise output_error(folder, error, _PLACE) from error
+    return folder
+
+
+def _is_ours(folder: Path) -> bool:
+    try:
+        return "exploration" in read_object(folder / MANIFEST)
+    except (OSError, ValueError):
+        return False
+
+
+def write_results(
+    folder: Path,
+    priced: Priced,
+    rows: Sequence[Mapping[str, Any]],
+    flops: str,
+    more: Mapping[str, bytes],
+) -> None:
+    """Write the table, the counts of what is refused, and more files. Raises OutputError."""
+    refused = [{"reason": name, "configurations": count} for name, count in priced.refused.items()]
+    table = {
+        "exploration": priced.exploration.name,
+        "configurations": priced.grid.count,
+        "possible": int((priced.reasons < 0).sum()),
+        "refused": priced.refused,
+        "rows": list(rows),
+    }
+    files = {
+        "table.csv": table_csv(rows, flops),
+        "table.json": json_bytes(table),
+        "refused.csv": csv_rows(("reason", "configurations"), refused),
+        **more,
+    }
+    about = {"exploration": priced.exploration.name}
+    store.write_point(folder, files, about, {}, options=store.RunOptions(), replace=True)
+
+
+def table_parquet(rows: Sequence[Mapping[str, Any]], flops: str, path: str) -> None:
+    """Write the table as Parquet, by pandas or pyarrow. Raises OutputError: neither is installed, or no place."""
+    found = [table_row(row, flops) for row in rows]
+    columns = {key: [row[key] for row in found] for key in found[0]}
+    columns["recompute"] = [str(value) for value in columns["recompute"]]
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise OutputError(path, "Parquet needs pyarrow", "install it, or read table.csv") from None
+    try:
+        parquet.write_table(pyarrow.table(columns), path)
+    except OSError as error:
+        raise output_error(path, error) from error

@@ -1,0 +1,154 @@
+"""`explore`: what it prints, writes and refuses."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+
+from astrasim_py.cli.main import main
+
+SMALL = """explore:
+  model: {base: llama3-8b, layers: 2}
+  topology: {preset: dgx_h100, nodes: 1, npus: 4}
+  gbs: 16
+  seq: 512
+  tp: [1, 2, 4]
+  pp: [1, 2]
+  zero: [0, 1]
+  simulate: {top: 2}
+"""
+COLUMNS = ["GBS", "MBS", "SeqLen", "TP", "PP", "CP", "VP", "EP", "tokens_per_s_per_gpu"]
+
+
+@pytest.fixture
+def small(tmp_path):
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL)
+    return path
+
+
+def out(capsys, *argv) -> str:
+    assert main(["explore", *map(str, argv)]) == 0
+    return capsys.readouterr().out
+
+
+def test_table_reasons_and_results(capsys, small, tmp_path):
+    said = out(capsys, small, "--out", tmp_path / "r", "--quiet")
+    assert "possible" in said and "repeated" in said and "gap" in said and "median" in said
+    folder = tmp_path / "r" / "small-explored"
+    with open(folder / "table.csv", newline="") as stream:
+        rows = list(csv.reader(stream))
+    assert rows[0][: len(COLUMNS)] == COLUMNS
+    table = json.loads((folder / "table.json").read_text())
+    assert table["possible"] == len(table["rows"]) == len(rows) - 1
+    assert table["configurations"] == table["possible"] + sum(table["refused"].values())
+    assert sum(float(row["step_s"]) > 0 for row in table["rows"]) == len(rows) - 1
+
+
+def test_a_second_run_gives_the_same_bytes(capsys, small, tmp_path):
+    found = []
+    for _ in range(2):
+        said = out(capsys, small, "--out", tmp_path / "r", "--quiet")
+        folder = tmp_path / "r" / "small-explored"
+        found.append((said, {file.name: file.read_bytes() for file in sorted(folder.iterdir())}))
+    assert found[0] == found[1]
+    assert not [path for path in (tmp_path / "r").iterdir() if path.name.startswith(".")]
+
+
+def test_interrupted_simulations_go_on(capsys, small, tmp_path, monkeypatch):
+    from astrasim_py.study import sweep
+
+    whole, calls = sweep.run_task, []
+
+    def interrupted(task):
+        calls.append(task)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return whole(task)
+
+    monkeypatch.setattr(sweep, "run_task", interrupted)
+    assert main(["explore", str(small), "--out", str(tmp_path / "r"), "--quiet", "--jobs", "1"]) == 130
+    assert not (tmp_path / "r" / "small-explored").exists()
+    monkeypatch.setattr(sweep, "run_task", whole)
+    capsys.readouterr()
+    again = out(capsys, small, "--out", tmp_path / "r", "--quiet")
+    assert again.replace("/r/", "/other/") == out(capsys, small, "--out", tmp_path / "other", "--quiet")
+
+
+def test_parts_of_explain_and_of_diff_add_up(capsys, small):
+    found = json.loads(out(capsys, small, "--explain", "tp=2", "--quiet", "--format", "json"))
+    assert sum(found["parts_s"].values()) == pytest.approx(found["step_s"])
+    assert found["tp"] == 2
+    said = out(capsys, small, "--diff", "tp=1,pp=1", "tp=4,pp=1", "--quiet")
+    assert "tensor parallel" in said and "tp=4" in said
+
+
+def test_why_not_names_the_constraint(capsys, small):
+    assert "tp 3 does not divide 32 heads" in out(capsys, small, "--why-not", "tp=3", "--quiet")
+    assert "possible" in out(capsys, small, "--why-not", "tp=2", "--quiet")
+
+
+def test_a_scenario_gives_network_and_algorithms(capsys, tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "name: mine\ntopologies: {pod: {preset: dgx_h100, nodes: 2, npus: 2}}\ncompute: {preset: dgx_h100}\n"
+        "algorithms: {all_reduce: hierarchical, reduce_scatter: hierarchical, all_gather: hierarchical}\n"
+        "explore: {model: {base: llama3-8b, layers: 2}, gbs: 16, seq: 512, zero: 1, tp: 1, pp: 1, mbs: [1, 2]}\n"
+    )
+    flat = json.loads(out(capsys, path, "--explain", "mbs=1", "--quiet", "--format", "json", "--set", "algorithms={}"))
+    rails = json.loads(out(capsys, path, "--explain", "mbs=1", "--quiet", "--format", "json"))
+    assert rails["parts_s"]["dp"] < flat["parts_s"]["dp"]
+
+
+@pytest.mark.parametrize(
+    "written, said",
+    [
+        (("llama3-8b, layers: 2", "llama3-8c, layers: 2"), "there is no model"),
+        (("dgx_h100", "dgx_h1000"), "there is no preset"),
+        (("tp: [1, 2, 4]", "tp: []"), "an empty list"),
+        (("tp: [1, 2, 4]", "tp: [1, 1]"), "1 is there twice"),
+        (("tp: [1, 2, 4]", "tq: [1]"), "is not a key here"),
+        (("  gbs: 16\n", ""), '"gbs" is missing'),
+        (("zero: [0, 1]", "zero: 4"), "more than the cap of 3"),
+        (("zero: [0, 1]", "recompute: some"), "is not a recomputation"),
+        (("tp: [1, 2, 4]", "tp: 3"), "none of"),
+        (("{base: llama3-8b, layers: 2}", "megatron-1t"), "GB more than"),
+        (("gbs: 16", f"gbs: {list(range(1, 3000))}\n  mbs: {list(range(1, 3000))}"), "more than the cap of 10,000,000"),
+    ],
+)
+def test_refusals_are_one_line_with_a_place(capsys, small, tmp_path, written, said):
+    small.write_text(SMALL.replace(*written))
+    assert main(["explore", str(small), "--out", str(tmp_path / "r"), "--quiet"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and said in lines[0] and "small.yaml" in lines[0]
+    assert not (tmp_path / "r" / "small-explored").exists()
+
+
+@pytest.mark.parametrize(
+    "argv, said",
+    [
+        (["--why-not", "tp"], "no KEY=VALUE"),
+        (["--why-not", "zeros=1"], 'did you mean "zero"?'),
+        (["--explain", "tp=3"], "does not divide 32 heads"),
+        (["--why-not", "tp=x"], "is not a whole number"),
+        (["--rows", "0"], "less than 1"),
+        (["--calibrate", "nothing.csv"], "nothing.csv"),
+    ],
+)
+def test_wrong_options_are_one_line(capsys, small, argv, said):
+    assert main(["explore", str(small), "--quiet", *argv]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and said in lines[0]
+
+
+def test_unwritable_output_is_said_before_anything_is_priced(capsys, small, tmp_path):
+    (tmp_path / "file").write_text("")
+    assert main(["explore", str(small), "--out", str(tmp_path / "file" / "r")]) == 5
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and "cannot be written" in lines[0]
+    (tmp_path / "r" / "small-explored").mkdir(parents=True)
+    (tmp_path / "r" / "small-explored" / "mine.txt").write_text("keep")
+    assert main(["explore", str(small), "--out", str(tmp_path / "r"), "--quiet"]) == 5
+    assert (tmp_path / "r" / "small-explored" / "mine.txt").read_text() == "keep"

@@ -1,0 +1,142 @@
+"""Explorations: every configuration is priced as alone or has its reason, and simulations hold the best to account."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from astrasim_py.core.errors import AstraError
+from astrasim_py.study.explore import REASONS, best_of, price, simulate, why_not
+from astrasim_py.study.explore_grid import AXES, grid_of
+from astrasim_py.study.explore_models import load_exploration
+from astrasim_py.study.progress import Progress
+from astrasim_py.training.closed_form import step, terms
+from astrasim_py.training.memory import peak_memory, require_memory
+from astrasim_py.training.strategy import Training
+
+SMALL = """explore:
+  model: {base: llama3-8b, layers: 4}
+  topology: {preset: dgx_h100, nodes: 2, npus: 4}
+  gbs: [32, 48]
+  seq: 1024
+  tp: [1, 2, 3, 4]
+  pp: auto
+  cp: [1, 2]
+  vp: [1, 2]
+  zero: [0, 1, 3]
+  mbs: auto
+  recompute: [none, full, 0.5]
+  sp: [true, false]
+"""
+
+
+@pytest.fixture
+def explored(tmp_path):
+    """A function that prices the exploration of a text."""
+
+    def explore(text: str = SMALL):
+        path = tmp_path / "small.yaml"
+        path.write_text(text)
+        exploration = load_exploration(str(path))
+        return price(exploration, grid_of(exploration))
+
+    return explore
+
+
+def test_every_configuration_is_possible_or_has_its_reason(explored):
+    priced = explored()
+    count = priced.grid.count
+    assert count == np.prod([len(values) for values in priced.grid.axes.values()])
+    assert len(priced.possible) + sum(priced.refused.values()) == count
+    assert len(set(priced.possible.tolist())) == len(priced.possible)
+    assert {"heads", "ranks", "batch", "chunks", "repeated"} <= set(priced.refused)
+    for number in range(0, count, 211):
+        reason = priced.reason(number)
+        assert (reason is None) == (priced.reasons[number] < 0)
+        assert reason is None or all(reason)
+
+
+def test_rows_are_those_of_the_configuration_alone(explored):
+    priced = explored()
+    order = priced.possible
+    chosen = order[:: max(len(order) // 40, 1)]
+    prices = priced.exploration.nominal
+    for row, number in zip(priced.rows(chosen), chosen.tolist(), strict=True):
+        keys = priced.grid.keys(number)
+        layout = Training(**(keys | {"model": priced.exploration.keys.model})).layout(8)
+        alone = step(terms(layout, prices), prices.constants)
+        assert row["step_s"] == pytest.approx(float(alone.seconds), rel=1e-12) == priced.seconds[number]
+        assert row["step_s"] == pytest.approx(sum(row["parts_s"].values()))
+        assert row["memory_bytes"] == peak_memory(layout)
+        assert require_memory(layout, row["capacity_bytes"])
+        assert row["tokens_per_s_per_gpu"] == pytest.approx(layout.gbs * 1024 / row["step_s"] / 8)
+
+
+def test_what_is_refused_is_refused_alone_for_the_same_reason(explored):
+    priced = explored()
+    rules = np.flatnonzero((priced.reasons >= 0) & (priced.reasons < len(REASONS) - 1))
+    for number in rules[:: max(len(rules) // 40, 1)].tolist():
+        keys = priced.grid.keys(number) | {"model": priced.exploration.keys.model}
+        with pytest.raises(AstraError) as error:
+            require_memory(Training(**keys).layout(8), 80 * 10**9)
+        assert (error.value.problem, error.value.remedy) == priced.reason(number)
+
+
+def test_order_is_by_the_objective_and_ties_by_memory(explored):
+    for objective, key in (("time", "step_s"), ("memory", "memory_total_bytes"), ("tokens", "tokens_per_s_per_gpu")):
+        priced = explored(SMALL + f"  objective: {objective}\n")
+        found = [row[key] * (-1 if objective == "tokens" else 1) for row in priced.rows(priced.possible[:200])]
+        assert found == sorted(found)
+    assert found[0] < found[-1]
+
+
+def test_a_text_names_the_configuration_that_it_was_made_of(explored):
+    priced = explored()
+    for number in priced.possible[::97].tolist():
+        text = priced.grid.text(number)
+        assert best_of(priced, text, "--explain")["configuration"] == text
+        assert why_not(priced, text)["possible"] == 1
+
+
+def test_why_not_says_the_broken_rule_beyond_the_grid_too(explored):
+    priced = explored()
+    assert why_not(priced, "tp=5")["problem"] == "tp 5 does not divide 32 heads"
+    found = why_not(priced, "tp=2,pp=1")
+    assert 0 < found["possible"] < found["matching"]
+    assert found["place"] == 1 + int((priced.cost[priced.reasons < 0] < found["best"]["step_s"]).sum())
+
+
+def test_memory_that_is_short_is_a_reason_unless_ignored(explored):
+    text = SMALL.replace("{base: llama3-8b, layers: 4}", "llama3-70b")
+    fit, ignored = explored(text), explored(text + "  memory: ignore\n")
+    assert fit.refused["memory"] > 0 and "memory" not in ignored.refused
+    kept = {name: count for name, count in fit.refused.items() if name not in ("memory", "repeated")}
+    assert kept == {name: count for name, count in ignored.refused.items() if name != "repeated"}
+    assert len(ignored.possible) > len(fit.possible)
+    number = int(np.flatnonzero(fit.reasons == REASONS.index("memory"))[0])
+    assert "GB more than 80.0 GB" in fit.reason(number)[0]
+
+
+def test_simulations_are_near_and_used_again(explored, tmp_path):
+    text = SMALL.replace("zero: [0, 1, 3]", "zero: [0, 1]").replace("gbs: [32, 48]", "gbs: 32")
+    priced = explored(text + "  simulate: {top: 5}\n")
+    order = priced.possible[:5]
+    rows = priced.rows(order)
+    options = {"progress": Progress(), "out": tmp_path}
+    first, again = (simulate(priced, rows, order, **options) for _ in range(2))
+    assert first.result.computed == 5 and again.result.reused == 5
+    assert first.rows == again.rows
+    assert sorted(map(abs, first.gaps))[2] <= 0.015 and max(map(abs, first.gaps)) <= 0.05
+    for row, found in zip(rows, first.rows, strict=True):
+        assert found["gap"] == pytest.approx(row["ideal_step_s"] / found["simulated_s"] - 1)
+
+
+def test_calibrated_or_measured_rates_change_the_step_not_the_gap(explored):
+    nominal, measured = explored(), explored(SMALL + "  rates: measured\n")
+    number = int(nominal.possible[0])
+    one, other = nominal.rows([number])[0], measured.rows([number])[0]
+    assert other["step_s"] > one["step_s"] and other["ideal_step_s"] == one["ideal_step_s"]
+
+
+def test_all_axes_are_keys_of_a_training():
+    assert set(AXES) <= set(Training.model_fields)
