@@ -24,19 +24,12 @@ def results_folder(out: str | os.PathLike, name: str) -> Path:
         with store.scratch(folder.parent) as beside:
             if beside is None:
                 raise PermissionError(13, "Permission denied")
-        if os.path.lexists(folder) and not _is_ours(folder):
+        if os.path.lexists(folder) and "exploration" not in read_object(folder / MANIFEST):
             raise OutputError(str(folder), f"there is no {MANIFEST} of an exploration in it", _PLACE)
         store.clean(folder.parent)
     except OSError as error:
         raise output_error(folder, error, _PLACE) from error
     return folder
-
-
-def _is_ours(folder: Path) -> bool:
-    try:
-        return "exploration" in read_object(folder / MANIFEST)
-    except (OSError, ValueError):
-        return False
 
 
 def write_results(
