@@ -10,7 +10,7 @@ from astrasim_py.cli.main import main
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.study.prepare import prepare
+from astrasim_py.study.prepare import estimate, prepare
 
 
 def runs(repo, lesson: str, *overrides: str) -> dict[tuple[str, ...], object]:
@@ -93,6 +93,47 @@ def test_more_buckets_expose_less_communication(repo):
         key[1]: int(r.exposed_comm.max()) for key, r in runs(repo, "ddp_overlap", "sweep.bandwidth=50 GB/s").items()
     }
     assert found["one"] > found["two"] > found["four"] > 0
+
+
+@pytest.mark.slow
+def test_every_parallelism_hurts_elsewhere(repo):
+    found = {layout: r for (layout, _), r in runs(repo, "parallelism").items()}
+    spans = {layout: r.makespan / 1e12 for layout, r in found.items()}
+    exposed = {layout: int(r.exposed_comm.max()) / 1e12 for layout, r in found.items()}
+    computed = [float(r.compute.mean()) / 1e12 for r in found.values()]
+    assert min(computed) > 0.52 and max(computed) < 0.62
+    assert exposed["dp 32"] == pytest.approx(0.568, abs=5e-4)
+    assert exposed["dp 32, overlap"] == pytest.approx(0.375, abs=5e-4)
+    assert exposed["tp 8"] == pytest.approx(0.236, abs=5e-4)
+    assert spans["tp 16"] == pytest.approx(6.6 * spans["tp 8"], rel=0.01)
+    assert spans["pp 8"] == pytest.approx(0.979, abs=5e-4) and spans["pp 8 vp 2"] == pytest.approx(0.872, abs=5e-4)
+    assert min(spans, key=spans.get) == "tp 2 pp 4" and spans["tp 2 pp 4"] == pytest.approx(0.776, abs=5e-4)
+    points = expand(load_scenario(repo / "scenarios/parallelism.yaml"))
+    memory = {p.values["layout"]: round(estimate(p)["memory_total_bytes"] / 1e9, 1) for p in points}
+    assert (memory["dp 32"], memory["tp 8"]) == (68.7, 13.6)
+
+
+@pytest.mark.slow
+def test_a_faster_network_or_more_memory(repo):
+    found = {(nic, memory): time / 1e12 for (nic, _, memory), time in times(repo, "memory_or_network").items()}
+    cut = {nic: found[nic, "local memory"] for nic in ("12.5 GB/s", "25 GB/s", "50 GB/s", "100 GB/s")}
+    assert list(cut.values()) == pytest.approx([131.4, 65.8, 41.4, 40.2], abs=0.05)
+    kept = {(nic, memory): time for (nic, memory), time in found.items() if memory != "local memory"}
+    assert all((time < cut[nic]) == (nic in ("12.5 GB/s", "25 GB/s")) for (nic, _), time in kept.items())
+    assert [kept["100 GB/s", f"expanded, {rate}"] for rate in ("250 GB/s", "500 GB/s", "1 TB/s")] == pytest.approx(
+        [59.4, 48.3, 42.8], abs=0.1
+    )
+    assert kept["12.5 GB/s", "expanded, 250 GB/s"] == pytest.approx(67.0, abs=0.05)
+    assert cut["12.5 GB/s"] / cut["100 GB/s"] == pytest.approx(3.3, abs=0.05)
+    gains = [kept["12.5 GB/s", memory] / kept["100 GB/s", memory] for _, memory in list(kept)[:3]]
+    assert max(gains) < 1.27
+    assert kept["25 GB/s", "expanded, 1 TB/s"] == pytest.approx(45.7, abs=0.05)
+    (memory,) = {
+        estimate(p)["memory_total_bytes"] // 10**9
+        for p in expand(load_scenario(repo / "scenarios/memory_or_network.yaml"))
+        if p.values["zero"] == "1"
+    }
+    assert memory == 347
 
 
 def test_a_slow_link_is_worse_than_a_dead_one_and_hides_a_straggler(repo):
