@@ -21,6 +21,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--explain", metavar="CONFIG", help="the terms of a configuration's step, and its memory")
     parser.add_argument("--why-not", metavar="CONFIG", help="what is against a configuration")
     parser.add_argument("--diff", nargs=2, metavar=("A", "B"), help="from one configuration's step to another's")
+    parser.add_argument("--what-if", action="store_true", help="faster links, memory, FLOPs; more memory; other rings")
+    parser.add_argument("--figures", action="store_true", help="draw figures beside the table, or of --diff")
     parser.add_argument("--calibrate", metavar="ROWS.csv", help="fit constants to measured step times, and use them")
     parser.add_argument("--parquet", metavar="FILE", help="write the table as Parquet, too; needs pyarrow")
     engine_option(parser)
@@ -81,15 +83,20 @@ def _answer(args: argparse.Namespace, priced) -> int:
     else:
         found = [best_of(priced, one, "--diff") for one in args.diff]
         said = text.difference_text(*found)
+        if args.figures:
+            from astrasim_py.study.explore_figures import write_waterfall
+
+            said += f"\n\nfigure: {write_waterfall(args.out, priced.exploration.name, *found)}"
     print(json_text(found) if args.format == "json" else said)
     return 0
 
 
 def _table(args: argparse.Namespace, priced) -> int:
     from astrasim_py.report import explore as text
-    from astrasim_py.report.tables import json_text
+    from astrasim_py.report.tables import csv_rows, json_text
     from astrasim_py.study.explore import simulate
     from astrasim_py.study.explore_results import table_parquet, write_results
+    from astrasim_py.study.explore_what_if import what_if
     from astrasim_py.study.progress import on_terminal
 
     priced.best()
@@ -108,16 +115,25 @@ def _table(args: argparse.Namespace, priced) -> int:
         complain(() if args.quiet else found.result.notes)
         if found.result.interrupted:
             return code
-    write_results(args.folder, priced, rows, args.flops, {})
+    changes = what_if(priced) if args.what_if else []
+    files = {"what_if.csv": csv_rows(tuple(changes[0]), changes)} if changes else {}
+    if args.figures:
+        from astrasim_py.study.explore_figures import figures
+
+        files |= figures(priced, rows, changes)
+    write_results(args.folder, priced, rows, args.flops, files)
     if args.parquet:
         table_parquet(rows, args.flops, args.parquet)
     if args.format == "json":
         shown = [text.table_row(row, args.flops) for row in rows[: args.rows]]
-        print(json_text({"configurations": priced.grid.count, "refused": priced.refused, "rows": shown}))
+        said = {"configurations": priced.grid.count, "refused": priced.refused, "rows": shown, "what_if": changes}
+        print(json_text(said))
         return code
     print(text.refused_text(priced.refused, priced.grid.count))
     print(f"\n{text.table_text(rows[: args.rows], args.flops)}\n")
     if found.gaps:
         print(text.order_text(rows[:top], found.gaps, found.wrong_pairs, found.pairs, found.fastest))
+    if changes:
+        print(f"{text.what_if_text(changes)}\n")
     print(f"best: {rows[0]['configuration']}\nresults: {args.folder}")
     return code

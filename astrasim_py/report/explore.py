@@ -98,6 +98,23 @@ def order_text(rows: Sequence[Mapping[str, Any]], gaps: Sequence[float], wrong: 
     return f"{said}, the fastest is number {fastest + 1}: {best['configuration']}, {share:.2f} % faster than the first"
 
 
+def what_if_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Changes of the machine, as `astrasim_py.study.explore_what_if.what_if` gives them."""
+    headings = ("what if", "same configuration", "best step", "speed-up", "best configuration", "bottleneck")
+    cells = [
+        (
+            row["change"],
+            f"{row['same_step_s']:.4g} s",
+            f"{row['step_s']:.4g} s",
+            f"{row['speedup']:.3f}",
+            row["configuration"],
+            row["bottleneck"],
+        )
+        for row in rows
+    ]
+    return text_table(headings, cells, (False, True, True, True, False, False))
+
+
 def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, float]]:
     """Seconds by which each part of a step differs, in order of the parts; they add up to the difference of steps."""
     found = [(name, other["parts_s"][name] - one["parts_s"][name]) for name in one["parts_s"]]

@@ -139,10 +139,13 @@ class Grid:
         return ((tp == 1) & (places["sp"] > 0)) | (alone & (places["zero"] > 0))
 
 
-def grid_of(exploration: Exploration) -> Grid:
-    """The configurations of an exploration. Raises ScenarioError: more than `MAX_CONFIGURATIONS`."""
-    keys, ranks = exploration.keys, exploration.ranks
-    auto = _automatic(exploration)
+def grid_of(exploration: Exploration, ranks: int | None = None) -> Grid:
+    """The configurations of an exploration, on its cluster or on another number of ranks.
+
+    Raises ScenarioError: more than `MAX_CONFIGURATIONS`.
+    """
+    keys, ranks = exploration.keys, ranks or exploration.ranks
+    auto = _automatic(exploration, ranks)
     axes = {key: getattr(keys, key) or auto[key] for key in AXES}
     common = {key: getattr(keys, key) for key in _COMMON}
     training = Training(**common, gbs=axes["gbs"][0], seq=axes["seq"][0])
@@ -157,9 +160,9 @@ def grid_of(exploration: Exploration) -> Grid:
     return found
 
 
-def _automatic(exploration: Exploration) -> dict[str, tuple]:
+def _automatic(exploration: Exploration, ranks: int) -> dict[str, tuple]:
     """What ``auto`` stands for."""
-    ranks, model, node = exploration.ranks, exploration.keys.model, exploration.system.node
+    model, node = exploration.keys.model, exploration.system.node
     smallest = min(exploration.keys.gbs)
 
     def divisors(number: int, most: int) -> tuple[int, ...]:

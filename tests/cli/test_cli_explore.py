@@ -85,6 +85,19 @@ def test_parts_of_explain_and_of_diff_add_up(capsys, small):
     assert "tensor parallel" in said and "tp=4" in said
 
 
+@pytest.mark.slow
+def test_what_if_and_figures_are_beside_the_table(capsys, small, tmp_path):
+    argv = [small, "--out", tmp_path / "r", "--quiet", "--set", "explore.simulate.top=0", "--what-if", "--figures"]
+    said = out(capsys, *argv, "--set", "explore.baseline=tp=1,pp=1")
+    assert "2 x NIC" in said and "bottleneck" in said
+    folder = tmp_path / "r" / "small-explored"
+    names = {"time", "memory", "pareto", "tp_pp", "roofline", "scaling", "what_if"}
+    assert names <= {file.stem for file in folder.glob("*.png")} and names <= {f.stem for f in folder.glob("*.svg")}
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    out(capsys, *argv, "--set", "explore.baseline=tp=1,pp=1")
+    assert before == {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
 def test_why_not_names_the_constraint(capsys, small):
     assert "tp 3 does not divide 32 heads" in out(capsys, small, "--why-not", "tp=3", "--quiet")
     assert "possible" in out(capsys, small, "--why-not", "tp=2", "--quiet")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from astrasim_py.core.errors import AstraError
 from astrasim_py.study.explore import REASONS, best_of, price, simulate, why_not
 from astrasim_py.study.explore_grid import AXES, grid_of
 from astrasim_py.study.explore_models import load_exploration
+from astrasim_py.study.explore_what_if import scaling, what_if
 from astrasim_py.study.progress import Progress
 from astrasim_py.training.closed_form import step, terms
 from astrasim_py.training.memory import peak_memory, require_memory
@@ -136,6 +139,23 @@ def test_calibrated_or_measured_rates_change_the_step_not_the_gap(explored):
     number = int(nominal.possible[0])
     one, other = nominal.rows([number])[0], measured.rows([number])[0]
     assert other["step_s"] > one["step_s"] and other["ideal_step_s"] == one["ideal_step_s"]
+
+
+def test_no_change_that_adds_something_makes_the_best_slower(explored):
+    priced = explored()
+    first, *others = what_if(priced)
+    assert first["speedup"] == 1.0 and first["same_step_s"] == first["step_s"]
+    for row in others:
+        assert row["step_s"] <= min(row["same_step_s"], first["step_s"]) * (1 + 1e-12)
+        assert row["speedup"] == pytest.approx(first["step_s"] / row["step_s"])
+    faster = {row["change"] for row in others if row["speedup"] > 1.001}
+    assert "2 x FLOPs" in faster
+
+
+def test_larger_clusters_train_no_slower(explored):
+    points = scaling(explored())
+    assert [point["ranks"] for point in points] == [4, 8, 16, 32]
+    assert all(a["step_s"] > b["step_s"] for a, b in pairwise(points[:3]))
 
 
 def test_all_axes_are_keys_of_a_training():

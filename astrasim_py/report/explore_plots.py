@@ -1,0 +1,204 @@
+"""Figures of an exploration: where the time and the memory of the best go, and how configurations compare."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from astrasim_py.report.figure_style import FORMATS, GREY, PALETTE, canvas, clean, our_style, render
+from astrasim_py.report.training import PARTS
+
+#: Points of a scatter at most.
+_POINTS = 20_000
+_HATCHES = ("", "//", "..", "\\\\", "xx", "--", "++", "oo")
+#: Parts of a step in the order of the bars, computation first.
+_STEP = ("forward", "backward", "optimizer", "host", "tp", "cp", "ep", "pp", "dp", "bubble", "memory")
+
+
+def files(name: str, draw: Callable[[], Any]) -> dict[str, bytes]:
+    """The figure that `draw` makes, in all formats."""
+    with our_style():
+        figure = draw()
+        return {f"{name}.{form}": render(figure, form, {"Title": name}) for form in FORMATS}
+
+
+def time_bars(rows: Sequence[Mapping[str, Any]], baseline: Mapping[str, Any]):
+    """Stacked parts of steps, in steps of the baseline, which is the last bar."""
+    shown = [*rows, baseline]
+    figure, (axes,) = canvas(1, "Step time by part", width=7.5, height=0.34 * len(shown) + 2.2)
+    present = [part for part in _STEP if any(row["parts_s"][part] > 0 for row in shown)]
+    values = [[row["parts_s"][part] / baseline["step_s"] for row in shown] for part in present]
+    _stack(axes, values, [PARTS.get(part, "expanded memory") for part in present], shown)
+    axes.axvline(1.0, color=GREY, linewidth=1.2, linestyle=(0, (5, 2)))
+    axes.set_xlabel(f"step / step of {clean(baseline['configuration'])} ({baseline['step_s']:.4g} s)", wrap=True)
+    return figure
+
+
+def memory_bars(rows: Sequence[Mapping[str, Any]], baseline: Mapping[str, Any]):
+    """Stacked kinds of memory at the peak, and the capacity of an NPU."""
+    shown = [*rows, baseline]
+    figure, (axes,) = canvas(1, "Memory at the peak by kind", width=7.5, height=0.34 * len(shown) + 2.2)
+    present = [kind for kind in baseline["memory_bytes"] if any(row["memory_bytes"][kind] for row in shown)]
+    values = [[row["memory_bytes"][kind] / 1e9 for row in shown] for kind in present]
+    _stack(axes, values, present, shown)
+    capacity = baseline["capacity_bytes"] / 1e9
+    axes.axvline(capacity, color=PALETTE[5], linewidth=1.6, linestyle=(0, (5, 2)))
+    axes.set_xlim(0, 1.12 * max(capacity, *(row["memory_total_bytes"] / 1e9 for row in shown)))
+    axes.set_xlabel(f"GB (dashed: {capacity:g} GB of an NPU)")
+    return figure
+
+
+def _stack(axes, values: Sequence[Sequence[float]], labels: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    places, left = np.arange(len(rows)), np.zeros(len(rows))
+    for number, (widths, label) in enumerate(zip(values, labels, strict=True)):
+        style = {"color": PALETTE[(number + 1) % len(PALETTE)], "hatch": _HATCHES[number // len(PALETTE)]}
+        axes.barh(places, widths, left=left, label=label, edgecolor="white", linewidth=0.6, **style)
+        left += widths
+    names = [clean(row["configuration"]) for row in rows]
+    axes.set_yticks(places, [*names[:-1], f"baseline: {names[-1]}"])
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    axes.figure.legend(loc="outside lower center", ncols=4)
+
+
+def pareto(seconds: np.ndarray, memory: np.ndarray, capacity: int):
+    """Step time and memory of all possible configurations, and those that none beats in both."""
+    figure, (axes,) = canvas(1, "Step time against memory", width=6.0)
+    stride = -(-len(seconds) // _POINTS)
+    axes.plot(memory[::stride] / 1e9, seconds[::stride], ".", color="#b5b5b5", markersize=4, label="possible")
+    order = np.lexsort((seconds, memory))
+    front = order[seconds[order] < np.append(np.inf, np.minimum.accumulate(seconds[order])[:-1])]
+    axes.step(memory[front] / 1e9, seconds[front], where="post", color=PALETTE[4], linewidth=1.6)
+    axes.plot(memory[front] / 1e9, seconds[front], "o", color=PALETTE[4], markersize=5, label="none is better in both")
+    axes.axvline(capacity / 1e9, color=PALETTE[5], linestyle=(0, (5, 2)), label="memory of an NPU")
+    axes.set_yscale("log")
+    _plain_ticks(axes.yaxis)
+    axes.set_xlabel("memory at the peak, GB")
+    axes.set_ylabel("step, s")
+    axes.legend()
+    return figure
+
+
+def heat_map(tp: Sequence[int], pp: Sequence[int], speedup: np.ndarray, baseline: str):
+    """Speed-up of the best configuration of each tp and pp over the baseline; a line around those that are faster.
+
+    `speedup`: float64[pp, tp], NaN where none is possible.
+    """
+    height = 0.42 * len(pp) + 1.8
+    figure, (axes,) = canvas(1, "Best of each tp and pp", width=max(0.85 * len(tp) + 1.5, 4.0), height=height)
+    known = speedup[~np.isnan(speedup)]
+    limits = {"vmin": 0.0, "vmax": max(float(known.max(initial=1.0)), 1.0)}
+    axes.imshow(speedup, cmap="cividis", aspect="auto", origin="lower", **limits)
+    for (row, column), value in np.ndenumerate(speedup):
+        dark = not np.isnan(value) and value < 0.55 * limits["vmax"]
+        text = "–" if np.isnan(value) else f"{value:.2f}"
+        axes.text(column, row, text, ha="center", va="center", fontsize=9, color="white" if dark else "black")
+    faster = np.pad(np.nan_to_num(speedup) >= 1.0, 1)
+    for row, column in np.argwhere(faster).tolist():
+        x, y = column - 1.5, row - 1.5
+        for beside, line in (
+            (faster[row, column - 1], ((x, x), (y, y + 1))),
+            (faster[row, column + 1], ((x + 1, x + 1), (y, y + 1))),
+            (faster[row - 1, column], ((x, x + 1), (y, y))),
+            (faster[row + 1, column], ((x, x + 1), (y + 1, y + 1))),
+        ):
+            if not beside:
+                axes.plot(*line, color=PALETTE[5], linewidth=2.2, clip_on=False)
+    axes.set_xticks(range(len(tp)), tp)
+    axes.set_yticks(range(len(pp)), pp)
+    axes.grid(visible=False)
+    axes.set_xlabel(f"tp      (speed-up over {clean(baseline)};\nred line: 1 and more; –: none possible)")
+    axes.set_ylabel("pp")
+    return figure
+
+
+def tornado(changes: Sequence[Mapping[str, Any]]):
+    """Speed-up of each change of the machine: with the same configuration, and with the best one for it."""
+    before, rows = changes[0]["step_s"], sorted(changes[1:], key=lambda row: -row["speedup"])
+    figure, (axes,) = canvas(1, "What if", width=6.5, height=0.42 * len(rows) + 1.7)
+    places = np.arange(len(rows))
+    same = [100 * (before / row["same_step_s"] - 1) for row in rows]
+    best = [100 * (row["speedup"] - 1) for row in rows]
+    axes.barh(places - 0.2, best, height=0.38, color=PALETTE[4], label="best configuration for it")
+    axes.barh(places + 0.2, same, height=0.38, color=PALETTE[2], label="same configuration")
+    axes.axvline(0, color="black", linewidth=1)
+    for place, value in zip(places.tolist(), best, strict=True):
+        axes.text(max(value, 0), place - 0.2, f" {value:+.1f} %", va="center", fontsize=8.5)
+    axes.set_xlim(min(0, *same, *best) * 1.15, max(1.0, *same, *best) * 1.15)
+    axes.set_yticks(places, [row["change"] for row in rows])
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel("faster by, %")
+    axes.figure.legend(loc="outside lower center", ncols=2)
+    return figure
+
+
+def roofline(points: Sequence[tuple[str, float, float]], peak: float, bandwidth: float):
+    """Operations of a layer under the roof of an NPU: name, FLOP per byte, and FLOP/s by their price."""
+    figure, (axes,) = canvas(1, "Operations of a layer, forward pass", width=6.0)
+    low, high = min(1.0, *(x for _, x, _ in points)) / 2, max(peak / bandwidth, *(x for _, x, _ in points)) * 4
+    roof = np.geomspace(low, high, 200)
+    axes.plot(roof, np.minimum(roof * bandwidth, peak) / 1e12, color="black", linewidth=1.6, label="peak")
+    for number, (name, intensity, rate) in enumerate(points):
+        mark = "osD^vPX"[number % 7]
+        color = PALETTE[1 + number % (len(PALETTE) - 1)]
+        axes.plot(intensity, rate / 1e12, mark, color=color, markersize=8, markeredgecolor="black", label=name)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    _plain_ticks(axes.yaxis)
+    _plain_ticks(axes.xaxis)
+    axes.set_xlabel("FLOP / byte")
+    axes.set_ylabel("TFLOP/s")
+    axes.figure.legend(loc="outside right center")
+    return figure
+
+
+def scaling_curve(points: Sequence[Mapping[str, Any]]):
+    """Throughput of the best configuration by the size of the cluster, and the line without losses."""
+    figure, (axes,) = canvas(1, "The same global batch on other clusters", width=6.0)
+    ranks = [point["ranks"] for point in points]
+    rates = [point["tokens_per_s_per_gpu"] * point["ranks"] for point in points]
+    ideal = [points[0]["tokens_per_s_per_gpu"] * count for count in ranks]
+    axes.plot(ranks, ideal, color=GREY, linestyle=(0, (5, 2)), label="no losses")
+    axes.plot(ranks, rates, "o-", color=PALETTE[4], linewidth=1.8, label="best configuration")
+    for count, rate, whole in zip(ranks, rates, ideal, strict=True):
+        axes.annotate(f"{100 * rate / whole:.0f} %", (count, rate), (6, -12), textcoords="offset points", fontsize=9)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(ranks, [str(count) for count in ranks])
+    _plain_ticks(axes.yaxis)
+    axes.set_xlabel("GPUs")
+    axes.set_ylabel("tokens/s")
+    axes.legend()
+    return figure
+
+
+def waterfall(one: Mapping[str, Any], other: Mapping[str, Any], changes: Sequence[tuple[str, float]]):
+    """From the step of one configuration to that of another, part by part."""
+    figure, (axes,) = canvas(1, "From one step to the other", width=7.0, height=0.36 * len(changes) + 2.2)
+    level, names, levels = one["step_s"], [clean(one["configuration"])], [one["step_s"]]
+    axes.barh(0, level, color=GREY)
+    for place, (name, seconds) in enumerate(changes, 1):
+        axes.barh(place, seconds, left=level, color=PALETTE[5] if seconds > 0 else PALETTE[3])
+        edge = max(level, level + seconds)
+        axes.text(edge, place, f" {seconds:+.4g} s", va="center", fontsize=8.5)
+        level += seconds
+        levels.append(level)
+        names.append(PARTS.get(name, name))
+    axes.barh(len(names), other["step_s"], color=GREY)
+    axes.set_yticks(range(len(names) + 1), [*names, clean(other["configuration"])])
+    room = max(max(levels) - min(levels), 0.02 * max(levels))
+    low = max(min(levels) - room, 0.0)
+    axes.set_xlim(low, max(levels) + 0.3 * room)
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel("step, s" + (" (the axis does not begin at 0)" if low else ""))
+    return figure
+
+
+def _plain_ticks(axis) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
