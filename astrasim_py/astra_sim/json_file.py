@@ -48,7 +48,6 @@ class JsonFile:
         return f"{self.file}:{self.lines[key]}: {key}"
 
     def error(self, key: str, problem: str, remedy: str = "") -> ScenarioError:
-        """An error at a key."""
         return ScenarioError(self.place(key), problem, remedy)
 
 

@@ -4,22 +4,9 @@ from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
+from astrasim_py.astra_sim import native_algorithms as native
 from astrasim_py.astra_sim.injected import Injected
 from astrasim_py.astra_sim.input_set import UNAWARE, Inputs
-from astrasim_py.astra_sim.native_algorithms import (
-    DIRECT,
-    HALVING_DOUBLING,
-    LOCAL_DELAY_NS,
-    MAX,
-    MIN,
-    RING,
-    TREE,
-    Charges,
-    Implementation,
-    SharedBus,
-    native_algorithm,
-    size_after,
-)
 from astrasim_py.astra_sim.quirks import warn
 from astrasim_py.builders.registry import build, default_algorithm
 from astrasim_py.collectives.collective import promise_of
@@ -54,7 +41,7 @@ class _Dim:
     """A logical dimension of a collective: its NPUs, in rows, and what runs in it."""
 
     rows: tuple[tuple[int, ...], ...]
-    implementation: Implementation
+    implementation: native.Implementation
 
     @property
     def n(self) -> int:
@@ -74,13 +61,13 @@ class CompatiblePlanner:
         self.system = system = inputs.system
         self.sizes, self.npus, self.queues = inputs.network.sizes, inputs.npus, inputs.queues_per_dim
         self.capacity = (-(-system.active_chunks_per_dimension // self.queues),) * (len(self.sizes) * self.queues)
-        bus = SharedBus(
+        bus = native.SharedBus(
             latency=float(int(system.L)),
             overhead=float(int(system.o)),
             per_byte=float(system.G),
             reduction=system.local_reduction_delay,
         )
-        self.charges = Charges(
+        self.charges = native.Charges(
             endpoint_ns=inputs.endpoint_delay_ns,
             memory_bandwidth=float(system.local_mem_bw or 0),
             bus=bus if system.model_shared_bus else None,
@@ -175,7 +162,6 @@ class CompatiblePlanner:
         return turns
 
     def chunks(self, call: CollectiveRequest, place: str) -> tuple[int, ...]:
-        """Sizes of the chunks of a call."""
         splits = self.system.preferred_dataset_splits
         if splits > _MOST_CHUNKS:
             problem = f"preferred-dataset-splits is {splits}, more than {_MOST_CHUNKS}"
@@ -192,7 +178,6 @@ class CompatiblePlanner:
         return cuts
 
     def dimensions(self, call: CollectiveRequest, local: bool, place: str) -> tuple[_Dim, ...]:
-        """Logical dimensions of a call."""
         key = (call.type, call.members if local else None)
         if key not in self._dims:
             given, name = self.system.implementation(call.type), f"{call.type.replace('_', '-')}-implementation"
@@ -205,19 +190,19 @@ class CompatiblePlanner:
             self._dims[key] = self._local(call, given, place) if local else self._world(given, place)
         return self._dims[key]
 
-    def _local(self, call: CollectiveRequest, given: Sequence[Implementation], place: str) -> tuple[_Dim, ...]:
+    def _local(self, call: CollectiveRequest, given: Sequence[native.Implementation], place: str) -> tuple[_Dim, ...]:
         if len(given) > 1:
             self.warn("local-ring")
-            given = (Implementation(RING),)
-        if given[0].kind == TREE:
+            given = (native.Implementation(native.RING),)
+        if given[0].kind == native.TREE:
             problem = "doubleBinaryTree on a group smaller than the world crashes ASTRA-sim"
             raise AlgorithmError(place, problem, "use ring, direct or halvingDoubling")
-        if self.charges.endpoint_ns != LOCAL_DELAY_NS:
+        if self.charges.endpoint_ns != native.LOCAL_DELAY_NS:
             self.warn("local-delay")
         # Rings go through the members in the order in which the group lists them.
         return (_Dim((call.members,), given[0]),)
 
-    def _world(self, given: Sequence[Implementation], place: str) -> tuple[_Dim, ...]:
+    def _world(self, given: Sequence[native.Implementation], place: str) -> tuple[_Dim, ...]:
         dims = []
         everyone = tuple(range(self.npus))
         for dim, implementation in enumerate(given):
@@ -229,7 +214,7 @@ class CompatiblePlanner:
                 return (*dims, _Dim((everyone,), implementation))
             dims.append(_Dim(rows_along(everyone, dim, self.sizes), implementation))
         if len(given) < len(self.sizes):
-            if given[-1].kind == TREE:
+            if given[-1].kind == native.TREE:
                 problem = "a doubleBinaryTree that is listed last must be in the last dimension of the network"
                 problem = f"{problem} (ASTRA-sim builds it over the wrong NPUs and crashes)"
                 raise AlgorithmError(place, problem, "list one implementation per dimension")
@@ -243,43 +228,42 @@ class CompatiblePlanner:
         queue, direction = turns.take(visit.way)
         queue += visit.dim * self.queues
         kind, n, window = dim.implementation.kind, dim.n, dim.implementation.window
-        options: dict[str, object] = {"direction": direction} if kind in (RING, DIRECT) else {}
-        if kind == TREE:
+        options: dict[str, object] = {"direction": direction} if kind in (native.RING, native.DIRECT) else {}
+        if kind == native.TREE:
             built = self._trees.get((call.type, visit.dim), 0)
             self._trees[call.type, visit.dim] = built + 1
-            options["tree"] = MIN if built % 2 else MAX
-        elif kind == DIRECT:
+            options["tree"] = native.MIN if built % 2 else native.MAX
+        elif kind == native.DIRECT:
             options |= {"window": window, "local": local}
-        charges = replace(self.charges, endpoint_ns=LOCAL_DELAY_NS, bus=None) if local else self.charges
+        charges = replace(self.charges, endpoint_ns=native.LOCAL_DELAY_NS, bus=None) if local else self.charges
         self.note(visit.collective, kind, size, n, window, local)
-        algorithm = native_algorithm(kind, visit.collective, size, n, charges, **options)
+        algorithm = native.native_algorithm(kind, visit.collective, size, n, charges, **options)
         key = (queue, algorithm, dim.rows)
         if key not in self._phases:
             self._phases[key] = PlannedPhase(queue=queue, size=size, calls=tuple((row, algorithm) for row in dim.rows))
-        return self._phases[key], size_after(kind, visit.collective, size, n)
+        return self._phases[key], native.size_after(kind, visit.collective, size, n)
 
     def note(self, collective: str, kind: str, size: int, n: int, window: int | None, local: bool) -> None:
-        """Warn of the quirks of one phase."""
         reducing = collective in ("all_reduce", "reduce_scatter")
-        if kind == TREE:
+        if kind == native.TREE:
             self.warn("tree-end")
             self.warn("tree-down")
             if collective != "all_reduce":
                 self.warn("tree-only-reduces")
-        elif kind == HALVING_DOUBLING and reducing:
+        elif kind == native.HALVING_DOUBLING and reducing:
             if n > 2:
                 self.warn("halving-reduction")
             if size % n:
                 self.warn("halving-odd")
         elif collective != "all_gather" and size % n:
             self.warn("lost-remainder")
-        if kind == DIRECT and reducing and n > 2:
+        if kind == native.DIRECT and reducing and n > 2:
             self.warn("direct-overlap")
             if window is not None and window < n - 1:
                 self.warn("direct-window")
             if local and collective == "all_reduce":
                 self.warn("local-window")
-        if (reducing or kind == TREE) and not self.charges.memory_bandwidth:
+        if (reducing or kind == native.TREE) and not self.charges.memory_bandwidth:
             self.warn("no-memory-bandwidth")
         if self.charges.bus is not None and not local:
             self.warn("shared-bus")
@@ -287,10 +271,10 @@ class CompatiblePlanner:
 
 #: Our builders for the words of ASTRA-sim; the first that serves the collective and the group is taken.
 _BUILDERS = {
-    RING: ("ring",),
-    DIRECT: ("direct",),
-    HALVING_DOUBLING: ("halving_doubling", "recursive_doubling"),
-    TREE: ("double_binary_tree",),
+    native.RING: ("ring",),
+    native.DIRECT: ("direct",),
+    native.HALVING_DOUBLING: ("halving_doubling", "recursive_doubling"),
+    native.TREE: ("double_binary_tree",),
 }
 
 
@@ -326,7 +310,6 @@ class CorrectedPlanner:
         )
 
     def plan(self, call: CollectiveRequest) -> tuple[PlannedChunk, ...] | Algorithm | None:
-        """The algorithm or the chunks of a call."""
         found = self.injected.algorithm(call)
         if found is not None:
             return found
@@ -334,7 +317,6 @@ class CorrectedPlanner:
         return (self.whole if words and words[0].whole else self.by_dimension).plan(call)
 
     def make(self, collective: str, ranks: int, dim: int, size: int) -> Algorithm:
-        """The algorithm of a dimension."""
         # The phases of an all_reduce run what its own list names.
         system = self.inputs.system
         words = system.implementation(collective) or system.implementation("all_reduce")
@@ -349,7 +331,7 @@ class CorrectedPlanner:
         rooted = {"root": root} if promise_of(collective).rooted else {}
         return build(default_algorithm(collective), collective, ranks, **rooted)
 
-    def _built(self, collective: str, ranks: int, word: Implementation | None) -> Algorithm:
+    def _built(self, collective: str, ranks: int, word: native.Implementation | None) -> Algorithm:
         """Our builder for a word of ASTRA-sim; the collective's usual one where it has none."""
         for name in _BUILDERS[word.kind] if word is not None else ():
             options = {"window": word.window} if word.window and name == "direct" else {}

@@ -50,7 +50,6 @@ def attributes(messages: Iterable) -> tuple[Attribute, ...]:
 
 
 def metadata_message(version: str, attributes: Iterable[Attribute]) -> Any:
-    """Metadata as a message."""
     message = pb.GlobalMetadata(version=version)
     for attribute in attributes:
         target = message.attr.add(name=attribute.name, doc_string=attribute.doc)

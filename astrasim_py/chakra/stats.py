@@ -159,7 +159,6 @@ def _value_text(value: object) -> str:
 
 
 def node_lines(node: pb.Node) -> Iterator[str]:
-    """A node as a few lines of text."""
     kind = NodeType(node.type).name if 0 <= node.type <= 7 else str(node.type)
     yield f"node {node.id} {kind}{f' {node.name}' if node.name else ''}"
     for name in ("data_deps", "ctrl_deps", "start_time_micros", "duration_micros"):

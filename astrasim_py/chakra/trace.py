@@ -140,7 +140,6 @@ class ExecutionTrace:
 
     @property
     def has_names(self) -> bool:
-        """True if any node has a name."""
         return any(self.names)
 
     def group_of(self) -> tuple[np.ndarray, tuple[str, ...]]:

@@ -16,7 +16,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check every scenario; the worst exit code."""
     codes = [0]
     rows = list(each(args.scenarios, lambda path: _check(path, args), codes))
     if args.format == "json":

@@ -223,7 +223,6 @@ def _write_msccl(args: argparse.Namespace, algorithm, sizes: dict[str, int]) -> 
 
 
 def _without(dialect: str, traces: Sequence) -> list[str]:
-    """Names of the sizes that a dialect leaves out."""
     names = {"symbolic": ("comm_size",), "absolute": ("total_chunk_cnt", "src_buf", "dst_buf", "payload")}[dialect]
     words = {"comm_size": "absolute sizes", "total_chunk_cnt": "sizes in chunks"}
     return list(dict.fromkeys(words.get(name, "cells") for name in names if any(t.has_column(name) for t in traces)))

@@ -13,7 +13,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Explain."""
     from astrasim_py.report.explain import explanation_text
     from astrasim_py.study.explain_and_plot import explain_folder
 

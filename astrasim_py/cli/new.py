@@ -21,7 +21,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Copy or list."""
     if args.name is None:
         for name, line in listed():
             print(f"{name:<24} {line}".rstrip())

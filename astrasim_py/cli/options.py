@@ -22,7 +22,6 @@ def engine_option(parser: argparse.ArgumentParser, default: str | None = AUTO) -
 
 
 def format_option(parser: argparse.ArgumentParser) -> None:
-    """``--format``."""
     parser.add_argument("--format", choices=("text", "json"), default="text", help="of the result on stdout")
 
 

@@ -10,7 +10,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Draw."""
     from astrasim_py.study.explain_and_plot import plot_folder
 
     drawn = plot_folder(args.folder)

@@ -6,24 +6,14 @@ import argparse
 import os
 import sys
 
-from astrasim_py.cli.options import (
-    check_positive,
-    complain,
-    each,
-    engine_option,
-    engines_text,
-    format_option,
-    limits_of,
-    record_options,
-    scenario_options,
-)
+from astrasim_py.cli import options
 from astrasim_py.core.errors import UsageError, worst
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    scenario_options(parser)
-    engine_option(parser, default=None)
-    record_options(parser)
+    options.scenario_options(parser)
+    options.engine_option(parser, default=None)
+    options.record_options(parser)
     parser.add_argument("--jobs", type=int, metavar="N", help="worker processes; one per core by default")
     parser.add_argument("--cluster", metavar="ADDRESS", help="workers of a Dask scheduler, e.g. tcp://host:8786")
     parser.add_argument("--points", metavar="I/N", help="only the I-th of N shares of the points")
@@ -34,19 +24,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     loud = parser.add_mutually_exclusive_group()
     loud.add_argument("--quiet", action="store_true", help="no progress, no notes")
     loud.add_argument("-v", "--verbose", action="store_true", help="also every collective of every point")
-    format_option(parser)
+    options.format_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run every scenario; the worst exit code."""
     from astrasim_py.scenario.load import load_scenario
 
-    check_positive(args, "jobs")
+    options.check_positive(args, "jobs")
     if args.jobs is not None and args.cluster is not None:
         raise UsageError("--jobs", "counts processes of this machine, and --cluster has its own", "leave one out")
-    limits = limits_of(args)
+    limits = options.limits_of(args)
     codes, allowed = [0], {"allow_outside": args.allow_outside, "allow_code": args.allow_code}
-    loaded = list(each(args.scenarios, lambda path: load_scenario(path, args.set, **allowed), codes))
+    loaded = list(options.each(args.scenarios, lambda path: load_scenario(path, args.set, **allowed), codes))
     names = [scenario.name for scenario in loaded]
     twice = sorted(name for name in dict.fromkeys(names) if names.count(name) > 1)
     if twice:
@@ -62,10 +51,10 @@ def run(args: argparse.Namespace) -> int:
         progress = on_terminal(scenario.name, quiet=args.quiet)
         return run_scenario(scenario, points=share, level=args.record, progress=progress, **same, **limits)
 
-    for result in each(loaded, run_one, codes):
+    for result in options.each(loaded, run_one, codes):
         _failures(result)
         if not args.quiet:
-            complain(result.notes)
+            options.complain(result.notes)
         rows += result.rows
         if args.format == "text":
             _show(result, args)
@@ -91,7 +80,7 @@ def _failures(result) -> None:
         if points > 1 and lines:
             more = f"(and {points - 1} more point{'s' if points > 2 else ''})"
             lines = (f"{lines[0]} {more}", *lines[1:])
-        complain(lines)
+        options.complain(lines)
 
 
 def _show(result, args: argparse.Namespace) -> None:
@@ -105,7 +94,7 @@ def _show(result, args: argparse.Namespace) -> None:
             if summary and summary.get("collectives"):
                 print(f"\n{row['point']}")
                 print(collectives_text(summary["collectives"]))
-    print(f"\n{engines_text(row.get('engine') for row in result.rows)}", end="")
+    print(f"\n{options.engines_text(row.get('engine') for row in result.rows)}", end="")
     if result.folder.is_dir():
         print(f"results: {result.folder}")
     for figure in result.figures:

@@ -11,7 +11,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print it."""
     from astrasim_py.scenario.schema import json_schema
 
     print(json.dumps(json_schema(), indent=1, sort_keys=False))

@@ -45,7 +45,6 @@ _RANGES = {"seed": (0, 2**31 - 1), "rounds": (1, 10**6), "jobs": (1, 1024), "unw
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
     what = parser.add_argument_group("what is wanted")
     what.add_argument("--topology", required=True, metavar="TOPOLOGY")
     what.add_argument("--unwind", type=int, metavar="D", help="replace switches by direct links to D ports each")
@@ -80,7 +79,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Synthesize, and print what was found."""
     _check(args)
     original = topology = topology_of(args.topology)
     if args.unwind is not None:
@@ -121,7 +119,6 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _request(args: argparse.Namespace, topology: Topology) -> Request:
-    """The request of the arguments."""
     if args.collective.lower().replace("_", "") == "alltoallv":
         if args.blocks is None:
             raise UsageError("--collective", "an all_to_allv has blocks of unequal size", "say them by --blocks FILE")
@@ -173,7 +170,6 @@ def _chunks(text: str) -> int | None:
 
 
 def _notes(found: Found, topology: Topology, budget: float | None) -> list[str]:
-    """Lines about the search."""
     schedule, search, lines = found.schedule, found.schedule.search, []
     if found.reused:
         lines.append("found before, and reused; --fresh searches again")
@@ -208,7 +204,6 @@ class _Progress:
             Thread(target=self._tick, daemon=True).start()
 
     def __call__(self, state) -> None:
-        """Show where the search stands."""
         if self.quiet:
             return
         self.text = _standing(state)
@@ -252,7 +247,6 @@ class _Progress:
 
 
 def _standing(state) -> str:
-    """The state of a search, in one line."""
     best = f"best {format_time(state.best)}, " if state.best else ""
     bound = f"bound {format_time(state.bound)}" if state.bound else ""
     gap = f", gap {state.gap:.1%}" if state.best and state.bound else ""

@@ -8,6 +8,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Sequence
+from glob import escape, glob
 from pathlib import Path
 
 from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, AstraError, ErrorList, UsageError
@@ -75,7 +76,7 @@ def _lint(args: argparse.Namespace) -> int:
             trace, found = lint_file(name)
             findings += found + (lint_trace(trace) if trace is not None else [])
         else:
-            if not _any_file(name):
+            if not any(".et" in os.path.basename(path) for path in glob(f"{escape(name)}.*")):
                 find_prefix(name)  # says that there is nothing of that name
             findings += lint_prefix(name, args.groups)
     if args.format == "json":
@@ -86,14 +87,6 @@ def _lint(args: argparse.Namespace) -> int:
         counts = {s: sum(f.severity == s for f in findings) for s in ("error", "warning", "info")}
         print(", ".join(f"{n} {s}{'s' if n != 1 and s != 'info' else ''}" for s, n in counts.items()))
     return EXIT_CHECK_FAILED if worst_severity(findings) == "error" else EXIT_OK
-
-
-def _any_file(prefix: str) -> bool:
-    folder, base = os.path.split(prefix)
-    try:
-        return any(name.startswith(f"{base}.") and ".et" in name for name in os.listdir(folder or "."))
-    except (OSError, ValueError):
-        return False
 
 
 def _stats(args: argparse.Namespace) -> int:

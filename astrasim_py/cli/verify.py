@@ -33,7 +33,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Verify; says on stdout what was found."""
     if args.slots is not None and not 1 <= args.slots <= MAX_SLOTS:
         raise UsageError("--slots", f"{args.slots} is out of range", f"write 1 to {MAX_SLOTS}")
     contract = None

@@ -204,7 +204,6 @@ class _RecordedRank:
     # -- the gpu
 
     def gpu(self) -> Gpu:
-        """The gpu of this rank."""
         awaited = {wait for waits in self.waits.values() for _, wait in waits}
         now_at = {self.was[node]: place for node, place in self.now.items()}
         tbs = []

@@ -316,7 +316,6 @@ class _Writer:
     # -- thread blocks
 
     def gpu(self, rank: int) -> Gpu:
-        """All thread blocks of a rank."""
         blocks = self.assignment.blocks[rank]
         waits = self._waits(rank, blocks)
         #: By thread block its operations, each with its steps and what it waits for.

@@ -151,7 +151,6 @@ class _Nodes:
         self.type = np.select([self.sends, self.receives], [_SEND, _RECV], _COMP)
 
     def columns(self) -> dict[str, np.ndarray]:
-        """The columns of all nodes."""
         steps, step, receives, sends = self.steps, self.step, self.receives, self.sends
         works, message = ~(receives | sends), receives | sends
         reduces, writes, fused = self.reduces[step], self.writes[step], (self.width > 1)[step]
@@ -247,7 +246,6 @@ class _Nodes:
 
 
 def _of_gpu(gpu: Gpu, odd: list) -> dict[str, object]:
-    """Metadata of one rank."""
     own: dict[str, object] = {
         "msccl_i_chunks": gpu.i_chunks,
         "msccl_o_chunks": gpu.o_chunks,

@@ -9,20 +9,7 @@ from typing import NamedTuple
 
 from astrasim_py.collectives.collective import promise_of
 from astrasim_py.core.errors import AlgorithmError
-from astrasim_py.msccl.ir import (
-    ALGO_ATTRIBUTES,
-    READING,
-    RECEIVING,
-    REDUCING,
-    SENDING,
-    WRITING,
-    Gpu,
-    MscclProgram,
-    MscclStep,
-    ThreadBlock,
-    named,
-    stated_root,
-)
+from astrasim_py.msccl import ir
 
 #: Most chunks of one step, and most steps of one thread block.
 MAX_COUNT, MAX_STEPS = 71, 256
@@ -60,7 +47,7 @@ MAX_NODES, MAX_CHILDREN = 4096, 1024
 MAX_FUSED = 16
 
 
-def findings(program: MscclProgram) -> Findings:
+def findings(program: ir.MscclProgram) -> Findings:
     """Check a program against the rules of its format.
 
     Returns `problems` make it ill-formed; the first is the most important. Every sentence begins with ``file:line:``.
@@ -69,7 +56,7 @@ def findings(program: MscclProgram) -> Findings:
     return Findings(check.sentences(_PROBLEMS), check.sentences(_WARNINGS))
 
 
-def refuse_ill_formed(program: MscclProgram) -> None:
+def refuse_ill_formed(program: ir.MscclProgram) -> None:
     """Raise AlgorithmError, ``file:line: what, why, what to write instead``, for the first problem of a program."""
     problems = findings(program).problems
     if problems:
@@ -90,14 +77,14 @@ _WARNINGS = (
 
 
 class _Check:
-    def __init__(self, program: MscclProgram) -> None:
+    def __init__(self, program: ir.MscclProgram) -> None:
         self.program = program
         #: By kind the line and text of the first defect, and how many there are.
         self.first: dict[str, tuple[int, str]] = {}
         self.count: Counter[str] = Counter()
         #: (source, target, channel) -> steps that send on it, steps that receive.
-        self.sent: dict[tuple[int, int, int], list[MscclStep]] = {}
-        self.received: dict[tuple[int, int, int], list[MscclStep]] = {}
+        self.sent: dict[tuple[int, int, int], list[ir.MscclStep]] = {}
+        self.received: dict[tuple[int, int, int], list[ir.MscclStep]] = {}
         self.channels = 0
         self._collective()
         for gpu in program.gpus:
@@ -129,11 +116,11 @@ class _Check:
             text = f'coll="{program.coll[:40]}" is known to no runtime; write one of {", ".join(sorted(known))}'
             self.add("collective", text)
             return
-        chunks, ranks, promise = program.nchunksperloop, program.ngpus, promise_of(named(program.coll))
+        chunks, ranks, promise = program.nchunksperloop, program.ngpus, promise_of(ir.named(program.coll))
         if promise.sharded and chunks % ranks:
             text = f'nchunksperloop="{chunks}" does not divide by {ranks} ranks; {program.coll} needs a multiple'
             self.add("shards", text)
-        if promise.rooted and stated_root(program) is None:
+        if promise.rooted and ir.stated_root(program) is None:
             self.add("root", f"the root of {program.coll} is stated nowhere: rank 0 is taken; write root=… in the name")
         if program.inplace == 0 and program.outofplace == 0:
             self.add("never", 'inplace="0" outofplace="0" means that it is never selected')
@@ -165,18 +152,18 @@ class _Check:
 
     # -- one rank
 
-    def _gpu(self, gpu: Gpu) -> None:
+    def _gpu(self, gpu: ir.Gpu) -> None:
         self.gpu, self.by_id = gpu, {tb.id: tb for tb in reversed(gpu.tbs)}
         if len(self.by_id) != len(gpu.tbs) or (self.by_id and max(self.by_id) >= len(gpu.tbs)):
             self._ids(gpu)
-        owners: dict[tuple[str, int, int], ThreadBlock] = {}
+        owners: dict[tuple[str, int, int], ir.ThreadBlock] = {}
         self.shift, self.limit = _aliases(self.program, gpu)
         for tb in gpu.tbs:
             self.block = f"rank {gpu.id} tb {tb.id}"
             self._thread_block(tb, owners)
             self._steps(tb)
 
-    def _ids(self, gpu: Gpu) -> None:
+    def _ids(self, gpu: ir.Gpu) -> None:
         count = len(gpu.tbs)
         free = min(set(range(count)) - {tb.id for tb in gpu.tbs}, default=0)
         seen: set[int] = set()
@@ -188,7 +175,7 @@ class _Check:
                 self.add("ids", f"{has}, but no {free}; number thread blocks without gaps", tb.line)
             seen.add(tb.id)
 
-    def _thread_block(self, tb: ThreadBlock, owners: dict) -> None:
+    def _thread_block(self, tb: ir.ThreadBlock, owners: dict) -> None:
         name, ranks = self.block, self.program.ngpus
         for side, peer, word in (("send", tb.send, "sends to"), ("recv", tb.recv, "receives from")):
             if peer < 0:
@@ -209,11 +196,11 @@ class _Check:
             text = f"{len(tb.steps)} steps, more than {MAX_STEPS}; spread them over thread blocks"
             self.add("steps", f"{name} has {text}", tb.line)
 
-    def _steps(self, tb: ThreadBlock) -> None:
+    def _steps(self, tb: ir.ThreadBlock) -> None:
         rank, ranks, limit = self.gpu.id, self.program.ngpus, self.limit
         sent = self.sent.setdefault((rank, tb.send, tb.chan), []) if 0 <= tb.send < ranks else []
         received = self.received.setdefault((tb.recv, rank, tb.chan), []) if 0 <= tb.recv < ranks else []
-        chain: MscclStep | None = None  # the first of the nops just before
+        chain: ir.MscclStep | None = None  # the first of the nops just before
         run: tuple[str, str, int, int] | None = None  # source buffer, destination and length of a run of `re`
         for number, step in enumerate(tb.steps):
             s, kind, srcbuf, srcoff, dstbuf, dstoff, cnt, depid, deps, hasdep, line = step
@@ -238,21 +225,21 @@ class _Check:
                 chain = None
             if not 0 < cnt <= MAX_COUNT:
                 self.add("count", f"{name} moves {cnt} chunks; write 1 to {MAX_COUNT}", line)
-            if kind in READING and not 0 <= srcoff <= limit[srcbuf] - cnt:
+            if kind in ir.READING and not 0 <= srcoff <= limit[srcbuf] - cnt:
                 self._beyond(step, f"{name} reads", srcbuf, srcoff)
-            if kind in WRITING and not 0 <= dstoff <= limit[dstbuf] - cnt:
+            if kind in ir.WRITING and not 0 <= dstoff <= limit[dstbuf] - cnt:
                 self._beyond(step, f"{name} writes", dstbuf, dstoff)
-            if kind in SENDING:
+            if kind in ir.SENDING:
                 sent.append(step)
                 if tb.send < 0:
                     text = f"{name} ({kind}) sends, but its thread block has no peer to send to; write send=…"
                     self.add("peerless", text, line)
-            if kind in RECEIVING:
+            if kind in ir.RECEIVING:
                 received.append(step)
                 if tb.recv < 0:
                     text = f"{name} ({kind}) receives, but its thread block has no peer to receive from; write recv=…"
                     self.add("peerless", text, line)
-                if kind in REDUCING and self._cell(srcbuf, srcoff) != self._cell(dstbuf, dstoff):
+                if kind in ir.REDUCING and self._cell(srcbuf, srcoff) != self._cell(dstbuf, dstoff):
                     text = (
                         f"{name} ({kind}) names {srcbuf}[{srcoff}] and {dstbuf}[{dstoff}]: runtimes read both as cells "
                         "of this rank, which producers do not always mean"
@@ -271,7 +258,7 @@ class _Check:
             text = f"{self.block} step {chain.s} and what follows are nops at the end of a thread block, which "
             self.add("trailing", f"{text}runtimes drop", chain.line)
 
-    def _dependency(self, step: MscclStep, name: str) -> None:
+    def _dependency(self, step: ir.MscclStep, name: str) -> None:
         """Check that the awaited step exists and is published."""
         tb = self.by_id.get(step.depid)
         target = tb.steps[step.deps] if tb is not None and 0 <= step.deps < len(tb.steps) else None
@@ -289,7 +276,7 @@ class _Check:
             return
         self.add(kind, f"{name} waits for tb {step.depid} step {step.deps}, {text}", step.line)
 
-    def _beyond(self, step: MscclStep, does: str, buffer: str, offset: int) -> None:
+    def _beyond(self, step: ir.MscclStep, does: str, buffer: str, offset: int) -> None:
         declared = {"i": self.gpu.i_chunks, "o": self.gpu.o_chunks, "s": self.gpu.s_chunks}[buffer]
         last = f" to {buffer}[{offset + step.cnt - 1}]" if step.cnt > 1 else ""
         limit = self.limit[buffer]
@@ -328,7 +315,7 @@ class _Check:
         self._parser()
 
     def _azure(self) -> list[str]:
-        stated = dict(zip(ALGO_ATTRIBUTES, self.program, strict=False))
+        stated = dict(zip(ir.ALGO_ATTRIBUTES, self.program, strict=False))
         lacking = [name for name in ("outofplace", "minBytes", "maxBytes") if stated[name] is None]
         return ["no " + ", ".join(lacking)] if lacking else []
 
@@ -361,7 +348,7 @@ class _Check:
             self.add("parser", f"runtimes do not read {'; '.join(minds)}")
 
 
-def _aliases(program: MscclProgram, gpu: Gpu) -> tuple[dict[str, int], dict[str, int]]:
+def _aliases(program: ir.MscclProgram, gpu: ir.Gpu) -> tuple[dict[str, int], dict[str, int]]:
     """Where a rank's input and output begin in the buffer that they share in place; and how much each name reaches."""
     size = {"i": gpu.i_chunks, "o": gpu.o_chunks, "s": gpu.s_chunks}
     first = gpu.id * (program.nchunksperloop // program.ngpus)

@@ -141,7 +141,6 @@ def _head(program: MscclProgram, dialect: str | None, place: str) -> dict[str, o
 
 
 def _coll(program: MscclProgram, dialect: str, place: str) -> str:
-    """Name of the collective in a dialect."""
     coll, (collective, root, _) = program.coll, collective_of(program)
     if dialect == "classic":
         coll = {"reducescatter": "reduce_scatter"}.get(coll, coll)

@@ -179,7 +179,6 @@ def _share(part: int, whole: int) -> str:
 
 
 def explanation_text(e: Explanation, lines: int = _LINES) -> str:
-    """An explanation as plain text."""
     blocks = [f"makespan {format_time(e.makespan)}"]
     spent = [
         [category, format_time(ps), _share(ps, e.makespan), CATEGORIES[category]]

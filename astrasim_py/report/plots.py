@@ -10,19 +10,7 @@ from fractions import Fraction
 
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.units import format_size, format_time
-from astrasim_py.report.figure_style import (
-    FORMATS,
-    GREY,
-    PALETTE,
-    canvas,
-    clean,
-    legend_below,
-    our_style,
-    pen,
-    render,
-    say_nothing_finished,
-    time_ticks,
-)
+from astrasim_py.report import figure_style as style
 from astrasim_py.report.record_plots import Panel, draw_gantt, draw_links
 from astrasim_py.report.tables import SIZES, TEXTS, ps_of, value_order
 
@@ -60,11 +48,9 @@ class Axis:
         self.log = self.kind != TEXTS and low > 0 and high >= 8 * low
 
     def label(self, text: str) -> str:
-        """The tick label of a value."""
-        return format_size(int(self.value[text])) if self.kind == SIZES else clean(text)
+        return format_size(int(self.value[text])) if self.kind == SIZES else style.clean(text)
 
     def apply(self, axes) -> None:
-        """Scale and ticks."""
         from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
         if self.log:
@@ -101,7 +87,7 @@ class Grid:
         rest = [key for key in varying if key not in (self.x, self.series_key, self.facet_key)]
         self.points: dict[tuple[str, tuple[str, ...], str], Mapping] = {}
         for row in rows:
-            x = text_of(row, self.x) if self.x else clean(row["point"])
+            x = text_of(row, self.x) if self.x else style.clean(row["point"])
             if x is not None:
                 facet = str(text_of(row, self.facet_key)) if self.facet_key else ""
                 series = tuple(str(text_of(row, key)) for key in (self.series_key, *rest) if key)
@@ -111,8 +97,7 @@ class Grid:
         self.axis = Axis([x for _, _, x in self.points])
 
     def name(self, series: tuple[str, ...]) -> str:
-        """The label of a series."""
-        return clean(", ".join(series))
+        return style.clean(", ".join(series))
 
     def curve(self, facet: str, series: tuple[str, ...], value: Callable[[Mapping], float | None]) -> dict[str, float]:
         """x → value, for rows that have one."""
@@ -125,9 +110,9 @@ _MAX_BARS = 60
 
 def _curves(grid: Grid, heading: str, value, ylabel: str, *, bound=None, bound_name: str = "lower bound", ticks=None):
     """A line per series in a panel per facet; `bound`, if given, dashed."""
-    figure, panels = canvas(len(grid.facets), heading, sharey=True)
+    figure, panels = style.canvas(len(grid.facets), heading, sharey=True)
     if not grid.points:
-        say_nothing_finished(panels[0])
+        style.say_nothing_finished(panels[0])
         return figure
     curves = {(f, s): grid.curve(f, s, value) for f in grid.facets for s in grid.series}
     named = _coinciding(grid, curves)
@@ -142,20 +127,20 @@ def _curves(grid: Grid, heading: str, value, ylabel: str, *, bound=None, bound_n
             curve = curves[facet, series]
             if not curve:
                 continue
-            look = pen(index, len(grid.series))
+            look = style.pen(index, len(grid.series))
             (line,) = axes.plot([grid.axis.value[x] for x in curve], list(curve.values()), **look)
             handles.setdefault(series, line)
         if bound is not None:
             for label, curve in _bounds(grid, facet, bound).items():
-                colour = GREY if label is None else PALETTE[grid.series.index(label) % len(PALETTE)]
+                colour = style.GREY if label is None else style.PALETTE[grid.series.index(label) % len(style.PALETTE)]
                 look = {"color": colour, "linewidth": 1.1, "linestyle": (0, (4, 2.5)), "zorder": 2.5}
                 (line,) = axes.plot([grid.axis.value[x] for x in curve], list(curve.values()), **look)
                 bounds.setdefault("bound", line)
         if grid.facet_key:
-            axes.set_title(clean(facet))
+            axes.set_title(style.clean(facet))
         if grid.x:
             name = {"network.model": "network model", "npus": "NPUs"}.get(grid.x, grid.x)
-            axes.set_xlabel(clean(name.replace("_", " ")))
+            axes.set_xlabel(style.clean(name.replace("_", " ")))
     if ticks:  # once every panel has its curves: they share the axis
         ticks(panels, log)
     for axes in panels:
@@ -165,7 +150,7 @@ def _curves(grid: Grid, heading: str, value, ylabel: str, *, bound=None, bound_n
     if bounds:
         entries.append((bounds["bound"], bound_name))
     if len(entries) > 1 or bounds:
-        legend_below(figure, entries)
+        style.legend_below(figure, entries)
     return figure
 
 
@@ -196,7 +181,7 @@ def _time_ticks(panels, log: bool) -> None:
     from matplotlib.ticker import LogLocator, NullFormatter
 
     axes = panels[0]
-    time_ticks(axes.yaxis, None if log else 6)
+    style.time_ticks(axes.yaxis, None if log else 6)
     if log:
         axes.yaxis.set_major_locator(LogLocator(base=10, numticks=12))
         axes.yaxis.set_minor_formatter(NullFormatter())
@@ -259,9 +244,9 @@ def _draw_slowdown(grid: Grid, heading: str):
             low, high = panels[0].get_ylim()
             panels[0].set_ylim(min(low, 0.9), max(high, 1.1))
         for axes in panels:
-            axes.axhline(1.0, color=GREY, linewidth=0.8, zorder=1.5)
+            axes.axhline(1.0, color=style.GREY, linewidth=0.8, zorder=1.5)
 
-    label = f"slowdown against {clean(baseline)}" if baseline is not None else "slowdown"
+    label = f"slowdown against {style.clean(baseline)}" if baseline is not None else "slowdown"
     return _curves(grid, heading, value, label, ticks=ticks)
 
 
@@ -279,9 +264,9 @@ def _draw_breakdown(grid: Grid, heading: str):
     bars = [(x, series) for x in grid.axis.texts for series in grid.series][:_MAX_BARS]
     bars = [b for b in bars if any((f, b[1], b[0]) in grid.points for f in grid.facets)]
     height = max(2.6, 0.27 * len(bars) + 1.5)
-    figure, panels = canvas(len(grid.facets), heading, width=4.6, height=height, columns=3, sharey=True)
+    figure, panels = style.canvas(len(grid.facets), heading, width=4.6, height=height, columns=3, sharey=True)
     if not bars:
-        say_nothing_finished(panels[0])
+        style.say_nothing_finished(panels[0])
         return figure
     times = [ps_of(row["time_ns"]) for row in grid.points.values()]
     relative = max(times) > 12 * max(min(times), 1)
@@ -318,10 +303,10 @@ def _draw_breakdown(grid: Grid, heading: str):
             axes.set_xticks([0, 0.25, 0.5, 0.75, 1.0])
             axes.set_xlabel("share of the time")
         else:
-            time_ticks(axes.xaxis, 5)
+            style.time_ticks(axes.xaxis, 5)
             axes.set_xlabel("time")
         if grid.facet_key:
-            axes.set_title(clean(facet))
+            axes.set_title(style.clean(facet))
     panels[0].set_ylim(place[-1] + 0.8, -0.8)
     patches = [
         (Patch(facecolor=colour, hatch=hatch, edgecolor="white"), label)
@@ -329,7 +314,7 @@ def _draw_breakdown(grid: Grid, heading: str):
         if label in shown
     ]
     if patches:
-        legend_below(figure, patches)
+        style.legend_below(figure, patches)
     return figure
 
 
@@ -353,12 +338,12 @@ def draw(
     if kind not in KINDS:
         raise ScenarioError(f"{place}.kind", f'"{kind}" is unknown', f"write one of {', '.join(KINDS)}")
     rows = [row for row in select(rows, spec.get("where") or {}) if row["status"] == "done"]
-    heading = clean(spec.get("title") or title)
-    with our_style():
+    heading = style.clean(spec.get("title") or title)
+    with style.our_style():
         if kind in _OF_RECORDS:
             figure = _OF_RECORDS[kind](panels, heading)
         else:
             figure = _OF_ROWS[kind](Grid(spec, rows, place), heading)
         ran = sorted({str(row["engine"]) for row in rows if row.get("engine")})
         about = {"Description": f"engine: {', '.join(ran)}"} if ran else {}
-        return {form: render(figure, form, about) for form in FORMATS}
+        return {form: style.render(figure, form, about) for form in style.FORMATS}

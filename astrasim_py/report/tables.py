@@ -101,7 +101,6 @@ def _json(value: object, line: str | None) -> str:
 
 
 def json_bytes(value: object) -> bytes:
-    """The content of a JSON file."""
     return (json_text(value) + "\n").encode()
 
 

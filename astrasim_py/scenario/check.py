@@ -138,7 +138,6 @@ class _JobCheck:
         self.known = (*own, "world")
 
     def mistakes(self) -> Iterator[Mistake]:
-        """Everything that is wrong."""
         if isinstance(self.job.workload, tuple):
             yield from self._items()
         for name, group in self.job.groups.items():

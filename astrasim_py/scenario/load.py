@@ -72,7 +72,6 @@ class LoadedScenario:
 
     @property
     def points(self) -> int:
-        """Number of points."""
         return variables.count_points(self.axes)
 
 

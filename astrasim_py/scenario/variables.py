@@ -170,7 +170,6 @@ def read_axes(sweep: Value | None, errors: list[AstraError]) -> tuple[Axis, ...]
 
 
 def count_points(axes: Sequence[Axis]) -> int:
-    """Number of points that the axes span."""
     return math.prod(len(axis.rows) for axis in axes)
 
 
@@ -187,7 +186,6 @@ def assignments(axes: Sequence[Axis]) -> Iterator[tuple[dict[str, Value], dict[s
 
 
 def variables_in(text: str) -> list[str]:
-    """Names of the variables in a text."""
     return [m[1] or m[2] for m in _VARIABLE.finditer(text) if m[1] or m[2]]
 
 
@@ -208,7 +206,6 @@ class Resolver:
 
     @classmethod
     def of(cls, document: Value, axes: Sequence[Axis]) -> Resolver:
-        """A resolver of a document with its axes."""
         values = {key: [row[i] for row in axis.rows] for axis in axes for i, key in enumerate(axis.keys)}
 
         def closure(sources: Sequence[Value], found: dict[str, None]) -> dict[str, None]:

@@ -24,7 +24,6 @@ class Request(Arguments):
     corrected: bool = False
 
     def inputs(self) -> Inputs:
-        """The files, read."""
         paths = {name: getattr(self, name) for name in ("workload", "system", "network", "memory", "groups")}
         if self.folder != ".":
             paths = {k: v if v in (None, EMPTY) else os.path.join(self.folder, v) for k, v in paths.items()}

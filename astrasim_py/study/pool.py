@@ -234,7 +234,6 @@ def _client(address: str) -> Iterator[Any]:
 
 
 def work(task: Task, probe: str, version: str) -> Result:
-    """Run a task on a worker."""
     with _one_at_a_time:
         return _refusal(task, probe, version) or run_task(task)
 
@@ -297,7 +296,6 @@ def _results(client: Any, address: str, tasks: Sequence[Task], probe: str) -> It
 
 
 def _result(future: Any) -> Result | Killed:
-    """The result of a finished task."""
     from distributed.scheduler import KilledWorker
 
     error = future.exception()

@@ -95,11 +95,9 @@ class Preparation:
         return self.point.spec
 
     def at(self, *path: str) -> str:
-        """The place of a dotted path."""
         return self.point.place(".".join(part for part in path if part))
 
     def path(self, name: FileText, place: str) -> Path:
-        """A file that the scenario names."""
         return confined(name, Path(self.point.folder), place, self.point.allow_outside)
 
     def code(self, text: CodeText, place: str) -> Callable:

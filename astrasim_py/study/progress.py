@@ -46,12 +46,10 @@ class Terminal(Progress):
         self.bar.start()
 
     def point(self, name: str, status: str, simulated_ps: int) -> None:
-        """Advance the line by one point."""
         self.simulated += simulated_ps
         self.bar.update(self.task, advance=1, simulated=f"{format_time(self.simulated)} simulated")
 
     def end(self) -> None:
-        """Take the line away."""
         self.bar.stop()
 
 

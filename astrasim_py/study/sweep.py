@@ -206,7 +206,6 @@ class _Run:
         return levels
 
     def compute(self, jobs: int, cluster: str | None) -> None:
-        """Run what is not finished."""
         todo = [number for number in self.chosen if number not in self.results]
         self.progress.begin(len(self.chosen), len(self.chosen) - len(todo))
         tasks = [self.tasks[number] for number in todo]

@@ -131,7 +131,6 @@ def algorithm_of(request: Request, *, clock: bool | None, folder: Path | None) -
 
 
 def facts_of(found: Found) -> dict:
-    """Columns of the result of a synthesis, as plain values."""
     schedule, search = found.schedule, found.schedule.search
     gap = Fraction(schedule.time - schedule.bound, schedule.bound) if schedule.bound else Fraction(0)
     return {

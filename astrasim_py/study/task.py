@@ -221,7 +221,6 @@ def _seeds(value: object, path: str):
 
 
 def stored_result(point: StoredPoint) -> Result:
-    """The result of a point that is in the store."""
     name, lines = point.manifest["point"], point.summary.get("explanation") or ()
     return Result(
         row=point.row,

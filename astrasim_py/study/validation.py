@@ -100,7 +100,6 @@ class ClosedForm:
         )
 
     def run(self, engine: str = "auto") -> Records:
-        """Simulate it."""
         from astrasim_py.api import collective
         from astrasim_py.engine.simulation import simulate
         from astrasim_py.topology.shapes import SHAPES
@@ -318,7 +317,6 @@ def find_all(task: tuple[str, list[Item]]) -> list[Finding]:
 
 
 def find(item: Item, engine: str = "auto") -> Finding:
-    """Run one item and compare."""
     try:
         if isinstance(item, ClosedForm):
             records = item.run(engine)

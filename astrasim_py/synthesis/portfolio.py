@@ -65,7 +65,6 @@ def find_schedule(network: Network, demand: Demand, effort: Effort, *, record: b
 
 
 def _tell(effort: Effort, stage: str, schedule: Schedule | None = None) -> None:
-    """Report an activity other than searching."""
     if effort.progress is not None:
         best, bound, made = (schedule.time, schedule.bound, schedule.search.rounds) if schedule else (0, 0, 0)
         effort.progress(Progress(best, bound, made, made, stage=stage))

@@ -44,7 +44,6 @@ class Request:
         return Demand.blocks(self.blocks, chunks, unit=max(whole // chunks if whole % chunks == 0 else whole, 1))
 
     def key(self) -> str:
-        """A digest of the request."""
         plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "topology"}
         return digest({**plain, "topology": self.topology.digest()})
 

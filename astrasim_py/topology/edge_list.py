@@ -113,7 +113,6 @@ class Links:
         self._headers: dict[tuple[str, ...], Columns] = {}
 
     def vertex(self, token: object, place: str) -> int | str:
-        """A vertex, by number or name."""
         text = str(token).strip() if isinstance(token, int | str) and not isinstance(token, bool) else ""
         if not _NUMBER.fullmatch(text) and not _NAME.fullmatch(text):
             problem = f'"{str(token)[:40]}" is not a vertex'
@@ -123,7 +122,6 @@ class Links:
         return key
 
     def add(self, src: object, dst: object, bandwidth: Fraction, latency: int, place: str, both: bool = False) -> None:
-        """Add a link, or one in each direction."""
         a, b = self.vertex(src, f"{place}: src"), self.vertex(dst, f"{place}: dst")
         if a == b:
             raise TopologyError(place, f"a self-loop: {str(src).strip()} to {str(dst).strip()}", "delete the link")
@@ -136,7 +134,6 @@ class Links:
             raise TopologyError(place, f"more than {LINK_CAP} links, the cap", "write fewer links")
 
     def add_row(self, row: Mapping[str, Any], place: str, *, both: bool = False, ignore: bool = False) -> None:
-        """Add a link from a mapping of columns to cells."""
         names = tuple(row)
         if names not in self._headers:
             self._headers[names] = read_columns(place, names, ignore=ignore)

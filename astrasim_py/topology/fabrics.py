@@ -96,7 +96,6 @@ class Tree(Fabric):
         ]
 
     def routes(self, src: np.ndarray, dst: np.ndarray) -> Routes:
-        """Routes of many pairs."""
         tops, cores = self.tops, self.cores
         layer, layer_above = self.pods * self.edges * tops, self.pods * tops * cores
         lower = 2 * self.npus
@@ -173,7 +172,6 @@ class Dragonfly(Fabric):
         ]
 
     def routes(self, src: np.ndarray, dst: np.ndarray) -> Routes:
-        """Routes of many pairs."""
         a, m = self.a, self.cables
         r, s = src // self.p, dst // self.p
         group, i = r // a, r % a
@@ -265,7 +263,6 @@ class Rails(Fabric):
         return blocks
 
     def routes(self, src: np.ndarray, dst: np.ndarray) -> Routes:
-        """Routes of many pairs."""
         npus, n, spines = self.npus, self.local, max(1, self.spines)
         nic = self._nvlinks
         top = nic + self._nics

@@ -15,7 +15,7 @@ from pydantic import Field
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import TopologyError
 from astrasim_py.core.fields import NPU_CAP, whole
-from astrasim_py.core.rows import pointers
+from astrasim_py.core.rows import numbered, pointers
 from astrasim_py.core.strict_model import StrictModel
 from astrasim_py.core.units import INT64_MAX
 from astrasim_py.topology.routing import Dim, DimensionOrder, Routes, ShortestPaths, reachable
@@ -108,7 +108,6 @@ class Topology:
 
     @property
     def links(self) -> int:
-        """Number of directed links."""
         return len(self.src)
 
     @cached_property
@@ -137,7 +136,6 @@ class Topology:
 
     @cached_property
     def switch_names(self) -> tuple[str, ...]:
-        """The name of each vertex after the NPUs."""
         each = [[name] if count is None else [f"{name}{i}" for i in range(count)] for name, count in self.switches]
         return tuple(chain.from_iterable(each))
 
@@ -157,10 +155,7 @@ class Topology:
     @cached_property
     def parallel(self) -> np.ndarray:
         """Per link, how many links of lower id join the same two vertices in the same direction."""
-        order, key = self.by_ends
-        number = np.empty(len(order), dtype=np.int64)
-        number[order] = np.arange(len(order)) - np.searchsorted(key, key)
-        return number
+        return numbered(self.src.astype(np.int64) * self.vertices + self.dst)
 
     @cached_property
     def _search(self) -> ShortestPaths:

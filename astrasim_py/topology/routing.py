@@ -146,7 +146,6 @@ class DimensionOrder:
         return total
 
     def routes(self, src: np.ndarray, dst: np.ndarray) -> Routes:
-        """Routes of many pairs of NPUs."""
         if len(src) > _PAIRS_AT_ONCE:
             starts = range(0, len(src), _PAIRS_AT_ONCE)
             parts = [self.routes(src[i : i + _PAIRS_AT_ONCE], dst[i : i + _PAIRS_AT_ONCE]) for i in starts]

@@ -168,7 +168,6 @@ class ProductDim(StrictModel):
             raise wrong("only a ring can be one-way", "delete it", ("bidirectional",))
 
     def dim(self) -> Dim:
-        """The dimension of a topology."""
         return Dim(self.kind, self.size, *link_of(self), self.bidirectional is not False)
 
 

@@ -125,7 +125,6 @@ class Shape(StrictModel):
 
     @property
     def failed_npus(self) -> int:
-        """Number of failed NPUs."""
         return len(self.failed.npus) if self.failed is not None else 0
 
     def npu_count(self) -> int | None:
@@ -164,7 +163,6 @@ class Shape(StrictModel):
 
 
 def below(place: str, key: str) -> str:
-    """The place of a key."""
     return f"{place}.{key}" if place else key
 
 

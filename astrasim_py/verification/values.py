@@ -32,7 +32,6 @@ class Values:
         self._known: dict[tuple[int, int], int] = {}
 
     def leaf(self, rank: int, chunk: int) -> int:
-        """Value of an input."""
         return 1 + rank * self.chunks + chunk
 
     def summary(self, value: int) -> tuple[int, int]:
@@ -77,7 +76,6 @@ class Values:
         return found
 
     def text(self, value: int) -> str:
-        """A value for people."""
         if not value:
             return "nothing defined"
         return terms_text(self.contributions(value))

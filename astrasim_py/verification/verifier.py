@@ -65,7 +65,6 @@ class Verdict:
 
     @property
     def passes(self) -> bool:
-        """True if none of the four verdicts is no."""
         return False not in (self.well_formed, self.terminates, self.correct, self.race_free)
 
     @property
@@ -146,7 +145,6 @@ class _Examination:
         self.fields.setdefault("unknown", why)
 
     def no(self, kind: str, problem: str, text: str = "", **known: object) -> None:
-        """One verdict is no."""
         self.problems.append(problem)
         if self.counterexample is None:
             self.counterexample = {"kind": kind, "text": text or problem, **known}

@@ -62,7 +62,6 @@ class Problem:
 
     @classmethod
     def of(cls, network: Network, demand: Demand, *, sums: bool = False) -> Problem:
-        """The whole problem."""
         resource = np.repeat(np.arange(len(network.links)), np.diff(network.occupied_ptr))
         busy = zip(resource.tolist(), network.occupied_start.tolist(), network.occupied_end.tolist(), strict=True)
         symmetric = symmetric_network(network, demand) if len(demand.sizes) == 1 else None

@@ -37,7 +37,6 @@ Growth = namedtuple("Growth", "ahead weight mean grain random stamp note heap be
 
 
 def growth(network: Network, ahead: np.ndarray, random: np.ndarray, weight=0, mean=0, grain=1) -> Growth:
-    """The `Growth` of a network."""
     n, arcs = network.ranks, network.arcs
     note, starts = np.zeros((4, n), dtype=np.int64), np.empty(n, dtype=np.int64)
     return Growth(

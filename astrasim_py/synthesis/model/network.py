@@ -79,12 +79,10 @@ class Network:
 
     @property
     def ranks(self) -> int:
-        """Number of ranks of the group."""
         return len(self.npus)
 
     @property
     def arcs(self) -> int:
-        """Number of arcs."""
         return len(self.src)
 
     @property

@@ -141,7 +141,6 @@ class GreedyRuns:
     def polish(
         self, columns: Columns, seed: int, bound: int, moves: int = MAX_MOVES, *, stop: np.ndarray | None = None
     ) -> tuple[int, Columns | None]:
-        """See `polish`."""
         return polish(
             self.timing, calendars(self.network, self._calendar), self.demand, columns,
             min(moves, POLISHING // self.network.ranks), seed, bound, GO if stop is None else stop,

@@ -81,7 +81,6 @@ class Outcome:
 
 
 def search_of(found: Outcome, effort: Effort, policy: str, rounds: int | None = None) -> Search:
-    """The `Search` of an outcome."""
     made = found.rounds if rounds is None else rounds
     return Search(seed=effort.seed, policy=policy, rounds=made, cut=found.cut, seconds=found.seconds)
 
@@ -98,12 +97,10 @@ class Watch:
 
     @property
     def seconds(self) -> float:
-        """Since it was made."""
         return clock() - self.begin
 
     @property
     def over(self) -> bool:
-        """Whether the time is over."""
         return self._budget is not None and self.seconds > self._budget
 
     def left(self, share: float = 1.0) -> float | None:
@@ -111,7 +108,6 @@ class Watch:
         return None if self._budget is None else max(self._budget - self.seconds, 0.0) * share
 
     def end(self) -> None:
-        """Watch no longer."""
         self._ended.set()
 
     def _look(self) -> None:

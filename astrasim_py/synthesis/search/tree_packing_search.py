@@ -372,11 +372,9 @@ class Packing(Packer):
             self._mean = max(int(least * (network.ranks - 1)) // max(len(network.links), 1), 1)
 
     def pack(self, seed: int, policy: TreePolicy, **options) -> tuple[int, Rows] | None:
-        """`run` of a policy."""
         return self.run(seed, roots=policy.roots, weight=policy.weight, mean=self._mean * policy.priced, **options)
 
     def transfers(self, rows: Rows) -> Transfers:
-        """The transfers of a run, by time."""
         count, width = rows.arc.shape
         sums = self.network.ranks - 1
         # Sums were found from the root outwards, so the first in time stands last.
