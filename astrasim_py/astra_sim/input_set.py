@@ -7,14 +7,7 @@ from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 
-from astrasim_py.astra_sim.configs import (
-    NetworkConfig,
-    SystemConfig,
-    read_memory,
-    read_network,
-    read_per_node,
-    read_system,
-)
+from astrasim_py.astra_sim import configs
 from astrasim_py.chakra.et_io import read_traces
 from astrasim_py.chakra.schema import NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
@@ -51,8 +44,8 @@ class Inputs:
     """The input of ASTRA-sim."""
 
     workload: Workload  # as read: one trace per NPU, and the communicator groups
-    network: NetworkConfig
-    system: SystemConfig
+    network: configs.NetworkConfig
+    system: configs.SystemConfig
     memory: MemoryModel = NO_MEMORY
     per_node: dict[int, str] = field(default_factory=dict)  # workload node → prefix of the algorithm injected there
     backend: str = UNAWARE  # one of `BACKENDS`
@@ -88,18 +81,18 @@ def read_inputs(given: Arguments, cache: MutableMapping | None = None) -> Inputs
         problem = f"{given.injection_scale} is out of range"
         raise UsageError("--injection-scale", problem, "write a number from 0, e.g. 1")
     warnings: list[str] = []
-    network = read_network(given.network, warnings)
-    system = read_system(given.system, warnings)
+    network = configs.read_network(given.network, warnings)
+    system = configs.read_system(given.system, warnings)
     if given.memory is None:
         warnings.append("no remote memory configuration: there is none, as under NO_MEMORY_EXPANSION")
-    memory = NO_MEMORY if given.memory is None else read_memory(given.memory, network.npus, warnings)
+    memory = NO_MEMORY if given.memory is None else configs.read_memory(given.memory, network.npus, warnings)
     files = [os.fspath(file) for file in (given.system, given.network, given.memory) if file is not None]
     groups = None if given.groups in (None, EMPTY) else os.fspath(given.groups)
     workload = _workload(given.workload, groups, network.npus, warnings, cache)
     per_node: dict[int, str] = {}
     if system.per_node_custom_implementation:
         name = given.folder / Path(system.per_node_custom_implementation)
-        per_node = read_per_node(name)
+        per_node = configs.read_per_node(name)
         files.append(os.fspath(name))
         called = {
             int(node)

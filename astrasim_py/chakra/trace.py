@@ -19,14 +19,7 @@ from astrasim_py.chakra import et_def_pb2 as pb
 from astrasim_py.chakra import graph, messages
 from astrasim_py.chakra.decode import decode_attribute
 from astrasim_py.chakra.schema import COLUMN_KINDS, INT_COLUMNS, MISSING, WRITE_ORDER, Attribute, kind_for
-from astrasim_py.chakra.storage import (
-    Csr,
-    RawFile,
-    checked,
-    compact,
-    compact_columns,
-    frozen,
-)
+from astrasim_py.chakra.storage import Csr, RawFile, checked, compact, compact_columns, frozen
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import TraceError
 

@@ -238,7 +238,6 @@ _KNOWN = {
 
 
 def _unread(path: str) -> list[str]:
-    """Names of the parts of an XML file that are not read."""
     with open(path, "rb") as file:
         text = file.read().decode("utf-8", "replace")
     bare = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)

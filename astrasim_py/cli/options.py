@@ -26,7 +26,6 @@ def format_option(parser: argparse.ArgumentParser) -> None:
 
 
 def scenario_options(parser: argparse.ArgumentParser) -> None:
-    """The scenarios, ``--set``, and the two permissions."""
     parser.add_argument("scenarios", nargs="+", metavar="SCENARIO.yaml")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override any key")
     parser.add_argument("--allow-outside", action="store_true", help="files may lie outside the scenario's folder")
@@ -34,7 +33,6 @@ def scenario_options(parser: argparse.ArgumentParser) -> None:
 
 
 def record_options(parser: argparse.ArgumentParser, default: str | None = None) -> None:
-    """``--out``, ``--record``, ``--timeline`` and the limits."""
     parser.add_argument("--out", default="results", metavar="FOLDER", help="folder of all results (results)")
     parser.add_argument("--record", choices=LEVELS, default=default, help="how much to record")
     parser.add_argument("--timeline", action="store_true", help="also write timeline.json for Perfetto")

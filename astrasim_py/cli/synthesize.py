@@ -100,7 +100,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Refuse options that are wrong whatever the topology is."""
     for option, (least, most) in _RANGES.items():
         value = getattr(args, option)
         if value is not None and not least <= value <= most:
@@ -231,7 +230,6 @@ class _Progress:
                 self._tell()
 
     def write(self) -> None:
-        """Show that the search is over and files are next."""
         with self._turn:
             if self.shown:
                 print(file=sys.stderr)
@@ -369,7 +367,6 @@ def _differences(row: dict, schedule: Schedule) -> list[str]:
 
 
 def _text(row: dict, found: Found) -> str:
-    """The result as text, a line for each fact that is known."""
     schedule, search = found.schedule, found.schedule.search
     proof = "optimal: no schedule of these chunks is faster" if schedule.optimal else f"gap {float(row['gap']):.2%}"
     kind = f" ({schedule.bound_kind})" if schedule.bound_kind else ""

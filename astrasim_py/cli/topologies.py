@@ -53,7 +53,6 @@ def _yaml_file(path: str) -> Topology:
 
 
 def _is_edge_list(path: str) -> bool:
-    """True if the top-level keys are those of an edge list."""
     data = read_regular(path, MAX_YAML, TopologyError, what="a topology file", remedy="write it as CSV")
     keys = set(re.findall(rb"^([A-Za-z_]+)\s*:", data, re.MULTILINE))
     return b"links" in keys and keys <= {b"npus", b"links"}

@@ -87,7 +87,6 @@ class OperationGraph:
         return self.ops[-1]
 
     def _parts(self, g: int, read: int, write: int) -> list[Operation]:
-        """The operations of a step, one for each part of its range."""
         steps = self.steps
         rank, count = steps.rank[g], steps.count[g]
         if steps.takes[g] >= 0:
@@ -108,7 +107,6 @@ class OperationGraph:
         return parts
 
     def _link(self, parts: list[list[Operation]]) -> None:
-        """Dependencies, payloads and messages between steps."""
         steps = self.steps
         ends = [mine[-1] for mine in parts]
         for g, mine in enumerate(parts):

@@ -212,7 +212,6 @@ def _conflict(before: Operation, op: Operation) -> bool:
 
 
 def _raise_full(pairs: dict[tuple[int, int], _Channels], place: str) -> None:
-    """Say that no connection may carry another message."""
     (source, target), pair = next((key, pair) for key, pair in pairs.items() if pair.waiting)
     problem = f"rank {source} sends more than {sum(pair.carried)} messages to rank {target}, too many steps for "
     remedy = "use fewer chunks, another algorithm, or another dialect"

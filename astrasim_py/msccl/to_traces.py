@@ -99,7 +99,6 @@ def algorithm_of(program: MscclProgram) -> Algorithm:
 
 
 def traces_of(program: MscclProgram, collective: str, metadata: dict[str, object]) -> tuple[ExecutionTrace, ...]:
-    """One trace per gpu, which all carry some metadata."""
     nodes = _Nodes(program, collective)
     columns, constant = {}, {"total_chunk_cnt": program.nchunksperloop}
     for name, column in nodes.columns().items():

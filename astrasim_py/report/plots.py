@@ -18,12 +18,10 @@ _MAX_FACETS = 16
 
 
 def select(rows: Sequence[Mapping], where: Mapping) -> list[Mapping]:
-    """Rows whose swept values (or columns) are those of `where`."""
     return [row for row in rows if all(text_of(row, key) == str(value) for key, value in where.items())]
 
 
 def text_of(row: Mapping, key: str) -> str | None:
-    """The value of a swept key, or of a column, as text."""
     if key in row["sweep"]:
         return str(row["sweep"][key])
     if key == "size":

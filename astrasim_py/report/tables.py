@@ -12,17 +12,9 @@ from operator import index
 
 import numpy as np
 
+from astrasim_py.core import units
 from astrasim_py.core.errors import UnitError
 from astrasim_py.core.records import Categorical, Table
-from astrasim_py.core.units import (
-    PS_PER_NS,
-    format_size,
-    format_time,
-    ns_text,
-    parse_bandwidth,
-    parse_size,
-    parse_time,
-)
 from astrasim_py.report.csv_io import csv_cell
 
 #: Keys of a row, in this order, in every format.
@@ -41,12 +33,12 @@ def ns_number(ps: int | None) -> Decimal | None:
     >>> ns_number(1500), ns_number(None)
     (Decimal('1.5'), None)
     """
-    return None if ps is None else Decimal(ns_text(int(ps)))
+    return None if ps is None else Decimal(units.ns_text(int(ps)))
 
 
 def ps_of(ns: Decimal | int | None) -> int | None:
     """The picoseconds behind a ``*_ns`` value of a row."""
-    return None if ns is None else int(Decimal(ns) * PS_PER_NS)
+    return None if ns is None else int(Decimal(ns) * units.PS_PER_NS)
 
 
 def rounded(value: Fraction, digits: int = 9) -> Decimal:
@@ -110,7 +102,7 @@ def parse_json(text: str) -> object:
 
 
 #: Kinds of swept values in their order: what reads them; plain text comes last.
-_KINDS = (Fraction, parse_size, parse_time, parse_bandwidth)
+_KINDS = (Fraction, units.parse_size, units.parse_time, units.parse_bandwidth)
 SIZES, TEXTS = 1, len(_KINDS)
 
 
@@ -152,7 +144,7 @@ def _value_cell(value: object) -> str:
 
 
 def _time(ns: object) -> str:
-    return "" if ns is None else format_time(ps_of(ns))
+    return "" if ns is None else units.format_time(ps_of(ns))
 
 
 def _percent(value: object) -> str:
@@ -271,7 +263,7 @@ def collective_table(point: str, folder: str, table: Table, factors: Mapping[str
 
 def _times(ps: np.ndarray) -> Categorical:
     values, which = np.unique(ps, return_inverse=True)
-    return Categorical(which, [ns_text(value) if value >= 0 else "" for value in values.tolist()])
+    return Categorical(which, [units.ns_text(value) if value >= 0 else "" for value in values.tolist()])
 
 
 def _duration(start, end):
@@ -299,7 +291,7 @@ def collectives_text(rows: Sequence[Mapping]) -> str:
             f"{row['instance']}" + (f" ({row['group']})" if row["group"] else ""),
             row["type"],
             str(row["ranks"]),
-            format_size(row["size"]),
+            units.format_size(row["size"]),
             row["algorithm"],
             _time(row["time_ns"]),
             _time(row["bound_ns"]),

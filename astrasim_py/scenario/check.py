@@ -9,16 +9,7 @@ from astrasim_py.collectives.collective import CUSTOM
 from astrasim_py.core.errors import InternalError, ScenarioError
 from astrasim_py.core.fields import CodeText, FileText, did_you_mean, named_files
 from astrasim_py.core.strict_model import Mistake
-from astrasim_py.scenario.job_models import (
-    AlgorithmByDimension,
-    AlgorithmSynthesis,
-    Builder,
-    Item,
-    ModelWorkload,
-    Partition,
-    Stragglers,
-    TraceWorkload,
-)
+from astrasim_py.scenario import job_models
 from astrasim_py.workload.items import Collective, Compute, Memory, Send
 
 #: Top-level key → its typed value.
@@ -84,7 +75,7 @@ def file_mistakes(typed: Typed, folder: Path, allow_outside: bool, allow_code: b
 def job_mistakes(typed: Typed, topology: Any) -> Iterator[Mistake]:
     """Jobs against their topology (None: unknown): ranks, groups, algorithms, placements; memory of NPUs."""
     workloads = [one for one in (typed["workload"], *(job.workload for job in typed["jobs"].values())) if one]
-    if workloads and typed["compute"] and not any(isinstance(one, ModelWorkload) for one in workloads):
+    if workloads and typed["compute"] and not any(isinstance(one, job_models.ModelWorkload) for one in workloads):
         for key in ("memory", "expanded_memory"):
             if key in typed["compute"].model_fields_set:
                 remedy = "drop it, or write a workload such as {training: {model: llama3-70b, gbs: 512}}"
@@ -122,7 +113,7 @@ def _several_jobs(typed: Typed, topology: Any) -> Iterator[Mistake]:
                 break
         owner.update(dict.fromkeys(job.placement, name))
     if typed["algorithms"]:
-        shared = {"workload": None, "groups": {}, "stragglers": Stragglers()}
+        shared = {"workload": None, "groups": {}, "stragglers": job_models.Stragglers()}
         yield from _JobCheck(SimpleNamespace(algorithms=typed["algorithms"], **shared), typed, None).mistakes()
 
 
@@ -134,7 +125,7 @@ class _JobCheck:
 
     def __init__(self, job: Any, typed: Typed, ranks: int | None, at: Steps = ()) -> None:
         self.job, self.typed, self.ranks, self.at = job, typed, ranks, at
-        own = job.workload.roles if isinstance(job.workload, ModelWorkload) else job.groups
+        own = job.workload.roles if isinstance(job.workload, job_models.ModelWorkload) else job.groups
         self.known = (*own, "world")
 
     def mistakes(self) -> Iterator[Mistake]:
@@ -142,7 +133,7 @@ class _JobCheck:
             yield from self._items()
         for name, group in self.job.groups.items():
             yield from self._group(name, group, (*self.at, "groups", name))
-        if self.job.groups and isinstance(self.job.workload, ModelWorkload):
+        if self.job.groups and isinstance(self.job.workload, job_models.ModelWorkload):
             yield Mistake((*self.at, "groups"), True, "the model has groups of its own", "drop it")
         for key in ("compute_speed", "start_delay"):
             yield from self._outside(getattr(self.job.stragglers, key), *self.at, "stragglers", key)
@@ -154,7 +145,7 @@ class _JobCheck:
                     problem = "a case without `when` always applies, so the cases after it never do"
                     yield _wrong(problem, "put it last", *at)
                 group = case.when.group if case.when is not None else None
-                if group not in (None, *self.known) and not isinstance(self.job.workload, TraceWorkload):
+                if group not in (None, *self.known) and not isinstance(self.job.workload, job_models.TraceWorkload):
                     problem = f'no group is called "{group}"'
                     yield _wrong(problem, did_you_mean(group, self.known), *at, "when", "group")
 
@@ -188,7 +179,7 @@ class _JobCheck:
                 yield from self._outside((body.source,), *at, "from")
                 yield from self._outside((body.to,), *at, "to")
 
-    def _needs(self, item: Item, at: Steps) -> Iterator[Mistake]:
+    def _needs(self, item: job_models.Item, at: Steps) -> Iterator[Mistake]:
         """What an item needs: a machine that the scenario describes, an algorithm where there is no default."""
         compute, memory = self.typed["compute"], self.typed["memory"]
         if item.compute is not None and item.compute.operations is not None and compute and not compute.roofline:
@@ -212,14 +203,14 @@ class _JobCheck:
             return
         elif body.group not in (None, "world"):
             group = self.job.groups[body.group]
-            size = group.size if isinstance(group, Partition) else min(map(len, _listed(group)))
+            size = group.size if isinstance(group, job_models.Partition) else min(map(len, _listed(group)))
         if size is not None and body.root >= size:
             yield _wrong(f"{body.root} is not a position in a group of {size}", f"write 0 to {size - 1}", *at, "root")
 
     def _group(self, name: str, group: Any, at: Steps) -> Iterator[Mistake]:
         if name == "world":
             yield _wrong('"world" is the group of all ranks', "choose another name", *at)
-        if not isinstance(group, Partition):
+        if not isinstance(group, job_models.Partition):
             for i, members in enumerate(_listed(group)):
                 yield from self._outside(members, *at, *((i,) if isinstance(group[0], tuple) else ()))
         elif self.ranks is not None and self.ranks % (group.size * group.stride):
@@ -227,10 +218,10 @@ class _JobCheck:
             yield _wrong(problem, "choose a divisor, or list the ranks", *at)
 
     def _algorithm(self, collective: str, case: Any, at: Steps) -> Iterator[Mistake]:
-        if isinstance(case, AlgorithmSynthesis) and collective in ("barrier", CUSTOM):
+        if isinstance(case, job_models.AlgorithmSynthesis) and collective in ("barrier", CUSTOM):
             instead = "builder: NAME" if collective == "barrier" else "file: FILE, or python: FILE.py:FUNCTION"
             yield _wrong(f"a {collective} cannot be synthesized", f"write {instead}", *at, "synthesize")
-        if isinstance(case, AlgorithmByDimension):
+        if isinstance(case, job_models.AlgorithmByDimension):
             from astrasim_py.system.dimension_planner import PLANNED
 
             if collective not in PLANNED:
@@ -239,7 +230,7 @@ class _JobCheck:
                 return
             for number, builder in enumerate(case.dims):
                 yield from _builder(None, builder, (*at, "dims", number))
-        if isinstance(case, Builder):
+        if isinstance(case, job_models.Builder):
             yield from _builder(collective, case, at)
 
 
@@ -248,7 +239,7 @@ def _listed(group: tuple) -> tuple[tuple[int, ...], ...]:
     return group if isinstance(group[0], tuple) else (group,)
 
 
-def _builder(collective: str | None, case: Builder, at: Steps) -> Iterator[Mistake]:
+def _builder(collective: str | None, case: job_models.Builder, at: Steps) -> Iterator[Mistake]:
     """A builder that does not exist, has no `collective` (None: which is not known yet), or has no such option."""
     from astrasim_py.builders.registry import ALGORITHMS, options_of
     from astrasim_py.core.registry import names

@@ -86,7 +86,6 @@ def run_request(
 
 
 def is_ours(manifest: Mapping) -> bool:
-    """Whether a stored point came from ASTRA-sim's inputs."""
     return manifest.get("front_end") == FRONT_END
 
 

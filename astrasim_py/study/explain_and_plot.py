@@ -35,14 +35,12 @@ def write_study(
 
 
 def panel_points(spec: Mapping, points: Sequence[StoredPoint]) -> list[StoredPoint]:
-    """The points that a figure of links or a Gantt chart shows."""
     where = spec.get("where") or {}
     shown = [p for p in points if p.manifest["status"] == "done" and select([p.row], where)]
     return shown[:PANELS]
 
 
 def panel(point: StoredPoint, kind: str) -> Panel:
-    """The input of a figure of links or a Gantt chart for one point."""
     names = ("link", "vertex", "edge") if kind == "links" else ("node", "collective")
     sweep = point.row["sweep"]
     title = ", ".join(map(str, sweep.values())) or point.manifest["point"]

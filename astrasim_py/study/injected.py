@@ -73,8 +73,6 @@ def algorithms_of(run: Preparation, job: Any, key: str, topology: Topology) -> t
 
 
 def maker(run: Preparation, said: Any, place: str) -> Callable[[str, int, int], Algorithm]:
-    """The function that makes the algorithm of a case."""
-
     def make(collective: str, ranks: int, root: int) -> Algorithm:
         rooted = _rooted(collective, root)
         if isinstance(said, AlgorithmByDimension):

@@ -11,17 +11,9 @@ from astrasim_py.core.choices import LEVELS
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.core.records import Categorical, Records, Table
 from astrasim_py.engine.stuck import explanation
+from astrasim_py.report import tables
 from astrasim_py.report.csv_io import csv_chunks
 from astrasim_py.report.explain import busiest_links
-from astrasim_py.report.tables import (
-    ROW_KEYS,
-    bandwidth_GBps,
-    collective_rows,
-    efficiency_of,
-    json_bytes,
-    ns_number,
-    rounded,
-)
 from astrasim_py.report.timeline import timeline
 from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.plan import COLLECTIVE, INSTANT, Instance, Plan
@@ -37,7 +29,7 @@ _FEW = 64
 
 def empty_row(scenario: str, point: str, values: Mapping[str, str], status: str) -> dict:
     """A row with all its keys, of a point of which nothing more is known."""
-    row = dict.fromkeys(ROW_KEYS)
+    row = dict.fromkeys(tables.ROW_KEYS)
     row |= {"scenario": scenario, "point": point, "sweep": dict(values), "status": status}
     return row
 
@@ -107,18 +99,18 @@ def summary_of(plan: Plan, records: Records, row: Mapping, warnings: Iterable[st
     if done:
         bound = problem_bound(plan)
         row |= {
-            "time_ns": ns_number(records.makespan),
-            "bound_ns": ns_number(bound),
-            "efficiency": efficiency_of(bound, records.makespan),
-            "exposed_comm_ns": ns_number(int(records.exposed_comm.max(initial=0))),
+            "time_ns": tables.ns_number(records.makespan),
+            "bound_ns": tables.ns_number(bound),
+            "efficiency": tables.efficiency_of(bound, records.makespan),
+            "exposed_comm_ns": tables.ns_number(int(records.exposed_comm.max(initial=0))),
         }
         if instance is not None and instance.size:
             duration = int(records.collective["end"][0] - records.collective["start"][0])
-            rate = bandwidth_GBps(instance.size, duration)
+            rate = tables.bandwidth_GBps(instance.size, duration)
             factor = busbw_factor(instance.type, len(instance.members))
             row["algbw_GBps"] = rate
             if rate is not None and factor is not None:
-                row["busbw_GBps"] = rounded(Fraction(instance.size * 1000, duration) * factor)
+                row["busbw_GBps"] = tables.rounded(Fraction(instance.size * 1000, duration) * factor)
         formula = closed_form(plan)
     del row["cpu_s"]
     calls = {(i.type, len(i.members)): busbw_factor(i.type, len(i.members)) for i in plan.instances.values}
@@ -130,9 +122,9 @@ def summary_of(plan: Plan, records: Records, row: Mapping, warnings: Iterable[st
     return {
         "row": row,
         "breakdown": breakdown(records) if done else None,
-        "closed_form_ns": None if formula is None else ns_number(-(-formula.numerator // formula.denominator)),
+        "closed_form_ns": None if formula is None else tables.ns_number(-(-formula.numerator // formula.denominator)),
         # All collectives are in the records; the first ones are for people.
-        "collectives": collective_rows(row["point"], first, factors),
+        "collectives": tables.collective_rows(row["point"], first, factors),
         "busbw_factors": [[kind, n, str(factor)] for (kind, n), factor in factors.items()],
         "makespan_ps": records.makespan,
         "events": records.events,
@@ -140,7 +132,7 @@ def summary_of(plan: Plan, records: Records, row: Mapping, warnings: Iterable[st
         "explanation": explanation(records.outcome),
         "waiting": [
             {key: getattr(w, key) for key in ("rank", "node", "name", "kind", "instance", "src", "dst", "tag", "bytes")}
-            | {"since_ns": ns_number(w.since) if w.since >= 0 else None, "reason": w.reason}
+            | {"since_ns": tables.ns_number(w.since) if w.since >= 0 else None, "reason": w.reason}
             | ({"channel": w.channel, "slots": w.slots} if w.slots else {})
             for w in records.outcome.waiting
         ],
@@ -164,16 +156,15 @@ def breakdown(records: Records) -> dict:
         compute, exposed = int(records.compute[rank]), int(records.exposed_comm[rank])
         parts = (compute, exposed, max(records.makespan - compute - exposed, 0))
     names = ("compute_ns", "exposed_comm_ns", "other_ns")
-    return {"rank": rank, **dict(zip(names, map(ns_number, parts), strict=True))}
+    return {"rank": rank, **dict(zip(names, map(tables.ns_number, parts), strict=True))}
 
 
 def files_of(plan: Plan, records: Records, summary: Mapping, *, with_timeline: bool) -> dict[str, Iterable[bytes]]:
-    """The files of a point, as they are stored (the manifest apart)."""
     topology = plan.problem.topology
     per_rank = {name: getattr(records, name) for name in ("finish", "compute", "exposed_comm")}
-    tables = {"rank": Table({"rank": np.arange(len(records.finish)), **per_rank}), **records.tables()}
-    files: dict[str, Iterable[bytes]] = {"summary.json": (json_bytes(summary),)}
-    for name, table in tables.items():
+    kept = {"rank": Table({"rank": np.arange(len(records.finish)), **per_rank}), **records.tables()}
+    files: dict[str, Iterable[bytes]] = {"summary.json": (tables.json_bytes(summary),)}
+    for name, table in kept.items():
         if LEVELS.index(records.level) >= LEVELS.index(_FROM.get(name, "summary")):
             files[f"{name}.csv"] = csv_chunks(table)
     files["vertex.csv"] = csv_chunks(vertex_table(topology))

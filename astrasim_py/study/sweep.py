@@ -231,7 +231,6 @@ class _Run:
         self.failures.append(Failure(point=point, exit_code=code, lines=tuple(lines), detail=detail))
 
     def finish(self, *, draw: bool) -> RunResult:
-        """Tables and figures from the store, and the result."""
         done = [self.results.get(n) or Result(row=row_of(self.points[n], NOT_RUN)) for n in self.chosen]
         for number, result in zip(self.chosen, done, strict=True):
             if result.exit_code:

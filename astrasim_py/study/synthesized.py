@@ -32,7 +32,6 @@ _COLUMNS = {"arc": np.int32, "chunk": np.int32, "start": np.int64, "reduces": np
 
 @cache
 def _edition() -> str:
-    """A digest of the synthesizer: version and sources."""
     from astrasim_py import synthesis
 
     folder = Path(synthesis.__file__).parent

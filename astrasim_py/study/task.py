@@ -140,14 +140,12 @@ class Result:
 
 
 def row_of(point: Point, status: str) -> dict:
-    """The row of a point of which nothing more is known."""
     row = empty_row(point.scenario, point.name, point.values, status)
     row["topology"] = point.config.get("topology_name")
     return row
 
 
 def failed(point: Point, exit_code: int, *lines: str, detail: str = "") -> Result:
-    """The result of a point that could not be computed."""
     return Result(row=row_of(point, FAILED), exit_code=exit_code, lines=lines, detail=detail)
 
 

@@ -110,7 +110,6 @@ class ClosedForm:
 
 
 def closed_forms() -> Iterator[ClosedForm]:
-    """Every algorithm at every size, shape and model."""
     for algorithm, collective in ROUNDS:
         sizes = (0,) if collective == "barrier" else (4096, 2**24)
         shapes = [shape for shape in HOPS if algorithm != _AT_ONCE or shape == "fully_connected"]

@@ -43,7 +43,6 @@ class Fabric:
     """A switched network without failures, by the `blocks` of its links."""
 
     def ends(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Source, destination and level (int32 each) of every link."""
         src, dst, level = zip(*self.blocks(), strict=True)
         levels = np.repeat(level, [len(ends) for ends in src]).astype(np.int32)
         return np.concatenate(src).astype(np.int32), np.concatenate(dst).astype(np.int32), levels

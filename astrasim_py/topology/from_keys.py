@@ -71,7 +71,6 @@ class ForeignShape(Shape):
     _function: Callable | None = PrivateAttr(None)
 
     def calling(self, function: Callable) -> "ForeignShape":
-        """The same with the function that `shape` names, if it is code."""
         shape = self.model_copy()
         shape._function = function
         return shape

@@ -163,7 +163,6 @@ class Topology:
         return ShortestPaths(self.vertices, self.npus, self.src, self.dst, self.latency_ps, seed)
 
     def _check_connected(self, place: str) -> None:
-        """Raise if a pair of NPUs has no path, in O(V + E)."""
         if not self.alive:
             raise TopologyError(place, "every NPU has failed", "leave at least one NPU alive")
         alive = np.array(self.alive)

@@ -35,7 +35,6 @@ class Accesses(NamedTuple):
 
 
 def scan(where: Layout, flow: Flow) -> Accesses:
-    """Look for races, dead writes and redundant dependencies."""
     steps, size = where.steps, len(where.steps)
     neighbours, dead = _neighbours(where, flow.sequence)
     parents = steps.parents

@@ -180,7 +180,6 @@ class Judgement(NamedTuple):
 
 
 def judge(where: Layout, run: Execution) -> Judgement:
-    """Compare the cells at the end with what the collective promises."""
     steps, values = where.steps, run.values
     wrong, first, differing = [], None, None
     sums = steps.contract is None and where.promise.reduces

@@ -89,7 +89,7 @@ def figure(spec, data, **more):
     """The matplotlib figure behind `draw`, without spending time on its bytes."""
     made = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plots, "render", lambda fig, *_: made.append(fig))
+        patch.setattr(plots.style, "render", lambda fig, *_: made.append(fig))
         plots.draw(spec, data, **more)
     return made[0]
 

@@ -61,7 +61,6 @@ class Schedule:
     def of(
         cls, network: Network, demand: Demand, columns: tuple, time: int, search: Search, bound: Bound | None = None
     ) -> Schedule:
-        """The schedule of columns (arc, chunk, start, reduces)."""
         arc, chunk, start, reduces = columns
         bound = bound or Bound(0, "")
         arc, chunk = np.ascontiguousarray(arc, dtype=np.int32), np.ascontiguousarray(chunk, dtype=np.int32)
@@ -82,7 +81,6 @@ class Schedule:
 
     @property
     def recorded(self) -> bool:
-        """Whether the transfers are there and not only counted."""
         return len(self.arc) == self.transfers
 
     @property
