@@ -30,8 +30,6 @@ _NETWORK_EXAMPLE = "topology: [ Ring ], npus_count: [ 8 ], bandwidth: [ 50.0 ], 
 _SYSTEM_EXAMPLE = '{"preferred-dataset-splits": 4, "all-reduce-implementation": ["ring"], …}'
 _MEMORY_EXAMPLE = '{"memory-type": "NO_MEMORY_EXPANSION"}'
 
-# -- network ----------------------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkConfig:
@@ -128,9 +126,6 @@ def _yaml_number(item: Value, key: str, unit: str) -> Fraction:
     if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
         raise ScenarioError(item.place, f"{shown(item.plain())} is not a {key}", f"write a number of {unit}, e.g. 50.0")
     return Fraction(str(value))
-
-
-# -- system -----------------------------------------------------------------------------------------------------
 
 
 #: Keys of older versions that ASTRA-sim 2.x reads past.
@@ -289,8 +284,6 @@ def read_system(path: str | os.PathLike, warnings: list[str]) -> SystemConfig:
     return SystemConfig(**values, file=json)
 
 
-# -- remote memory ----------------------------------------------------------------------------------------------
-
 _MEMORY_KINDS = {
     "NO_MEMORY_EXPANSION": "none",
     "PER_NPU_MEMORY_EXPANSION": "per_npu",
@@ -331,9 +324,6 @@ def read_memory(path: str | os.PathLike, npus: int, warnings: list[str]) -> Memo
             problem = f"{nodes} nodes of {per_node} NPUs do not hold the {npus} NPUs of the network"
             raise json.error("num-nodes", problem, "let num-nodes times num-npus-per-node be the number of NPUs")
     return MemoryModel(kind=kind, latency_ps=latency * 1000, bandwidth=bandwidth * MEMORY_GB, npus_per_node=per_node)
-
-
-# -- algorithms of single nodes ---------------------------------------------------------------------------------
 
 
 def read_per_node(path: str | os.PathLike) -> dict[int, str]:

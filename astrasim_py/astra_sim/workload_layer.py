@@ -161,9 +161,6 @@ def _check_roofline(trace: ExecutionTrace, rank: int, rows: np.ndarray, compute:
             _refuse(trace, rank, np.arange(len(trace)) == row, problem, _CORRECTED)
 
 
-# -- nodes that ASTRA-sim skips ---------------------------------------------------------------------------------
-
-
 def with_skipped(trace: ExecutionTrace, skip: np.ndarray) -> ExecutionTrace:
     """A trace in which some nodes take no time, and their children wait for the next completion of another node.
 

@@ -144,9 +144,6 @@ def _static_order(trace: ExecutionTrace) -> np.ndarray:
     return place
 
 
-# -- messages -----------------------------------------------------------------------------------------------------
-
-
 #: Rows of a table of sends or receives.
 _RANK, _ROW, _PEER, _TAG, _SIZES = 0, 1, 2, 3, slice(4, 7)
 
@@ -224,9 +221,6 @@ def check_messages(traces: Traces) -> list[Finding]:
 def _triple(triple: np.ndarray) -> tuple[int, int, str]:
     source, target, tag = triple.tolist()
     return source, target, "no tag" if tag == MISSING else f"tag {tag}"
-
-
-# -- collectives --------------------------------------------------------------------------------------------------
 
 
 class _Calls(NamedTuple):

@@ -51,10 +51,6 @@ def _is_list(field: FieldDescriptor) -> bool:
     return isinstance(field.default_value, list)
 
 
-# --------------------------------------------------------------------------------------------------------
-# Bytes -> lines
-
-
 def _fields(message: Any) -> dict[str, object]:
     """A message as JSON has it, in the order of the schema."""
     fields = [*_ALWAYS.get(type(message), ()), *(field for field, _ in message.ListFields())]
@@ -120,10 +116,6 @@ def to_lines(trace: ExecutionTrace) -> Iterator[str]:
 def jsonl_bytes(trace: ExecutionTrace) -> bytes:
     """Content of a file of JSON lines; raises as `to_lines` does."""
     return "".join(f"{line}\n" for line in to_lines(trace)).encode()
-
-
-# --------------------------------------------------------------------------------------------------------
-# Lines -> bytes
 
 
 class _Wrong(Exception):

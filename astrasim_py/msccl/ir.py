@@ -101,8 +101,6 @@ class MscclProgram(NamedTuple):
     layout: tuple[str, ...] = ()
 
 
-# ------------------------------------------------------------------------------------------- collective and steps
-
 #: Cells of a contract that are written out at most.
 MAX_PROMISED = 2**22
 

@@ -218,9 +218,6 @@ def _raise_full(pairs: dict[tuple[int, int], _Channels], place: str) -> None:
     raise AlgorithmError(place, f"{problem}{len(pair.carried)} channels", remedy)
 
 
-# ------------------------------------------------------------------------------------------- thread blocks
-
-
 #: A side of a connection: rank, channel, peer. A thread block: rank, channel, peers that it receives from and sends to.
 _Side = tuple[int, int, int]
 _Block = tuple[int, int, int, int]

@@ -95,9 +95,6 @@ def algorithm_of(program: MscclProgram) -> Algorithm:
     )
 
 
-# ------------------------------------------------------------------------------------------------- nodes
-
-
 def traces_of(program: MscclProgram, collective: str, metadata: dict[str, object]) -> tuple[ExecutionTrace, ...]:
     nodes = _Nodes(program, collective)
     columns, constant = {}, {"total_chunk_cnt": program.nchunksperloop}

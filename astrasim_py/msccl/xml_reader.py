@@ -89,9 +89,6 @@ def parse_program(data: bytes, place: str = "<text>") -> MscclProgram:
     return target.program()
 
 
-# ---------------------------------------------------------------------------------------------- the document
-
-
 def _document(data: bytes, place: str) -> tuple[bytes, int]:
     """The first ``<algo>…</algo>`` without comments and the like, but with all its lines; lines before it."""
 
@@ -167,9 +164,6 @@ def _lines(document: bytes, before: int) -> Iterator[int]:
         line += count(_NEWLINE, at, position)
         at = position
         yield line
-
-
-# ---------------------------------------------------------------------------------------------- its elements
 
 
 class _Text(dict):

@@ -50,9 +50,6 @@ def csv_text(cell: str) -> str:
     return cell[1:] if cell.startswith("'") else cell
 
 
-# -- writing ----------------------------------------------------------------------------------------------------
-
-
 def csv_chunks(table: Mapping[str, np.ndarray]) -> Iterator[bytes]:
     """A table of records as CSV, a block of rows at a time (UTF-8, lines end with a newline)."""
     yield (",".join(map(csv_cell, table)) + "\n").encode()
@@ -122,9 +119,6 @@ def _digit_cells(column: np.ndarray) -> np.ndarray:
         matrix[:, place] = digit if place == width else np.where(rest > 0, digit, np.uint8(_BLANK[0]))
         rest = above
     return matrix
-
-
-# -- reading ----------------------------------------------------------------------------------------------------
 
 
 def read_csv(data: bytes) -> Table:

@@ -24,8 +24,6 @@ ROW_KEYS = (
     "busiest_link", "cpu_s", "status",
 )  # fmt: skip
 
-# -- exact numbers ----------------------------------------------------------------------------------------------
-
 
 def ns_number(ps: int | None) -> Decimal | None:
     """Picoseconds as an exact decimal number of nanoseconds; None stays None.
@@ -120,9 +118,6 @@ def value_order(text: str) -> tuple[int, Fraction, str]:
     return TEXTS, Fraction(0), text
 
 
-# -- CSV --------------------------------------------------------------------------------------------------------
-
-
 def csv_rows(keys: Sequence[str], rows: Iterable[Mapping[str, object]]) -> bytes:
     """Rows of plain values as CSV; None is an empty cell, decimals are exact."""
     lines = [",".join(map(csv_cell, keys))]
@@ -138,9 +133,6 @@ def _value_cell(value: object) -> str:
     if isinstance(value, Decimal):
         return plain(value)
     return str(int(value)) if isinstance(value, Integral) else csv_cell(str(value))
-
-
-# -- text tables -------------------------------------------------------------------------------------------
 
 
 def _time(ns: object) -> str:

@@ -69,9 +69,6 @@ def timeline(records: Records, edges: Table | None = None, npus: Sequence[int] =
     yield b"\n]}\n"
 
 
-# -- events ----------------------------------------------------------------------------------------------------
-
-
 def _us(ps: int) -> str:
     """Picoseconds as an exact decimal of microseconds."""
     whole, rest = divmod(ps, 10**6)

@@ -22,9 +22,6 @@ def _wrong(problem: str, remedy: str, *steps: str | int) -> Mistake:
     return Mistake(steps, False, problem, remedy)
 
 
-# -- files --------------------------------------------------------------------------------------------------------
-
-
 def confined(name: FileText, folder: Path, place: str, allow_outside: bool) -> Path:
     """The path of a file that a scenario names: below its folder, links followed.
 
@@ -67,9 +64,6 @@ def file_mistakes(typed: Typed, folder: Path, allow_outside: bool, allow_code: b
             confined(name, folder, "", allow_outside)
         except ScenarioError as error:
             yield _wrong(error.problem, error.remedy, *at)
-
-
-# -- jobs ---------------------------------------------------------------------------------------------------------
 
 
 def job_mistakes(typed: Typed, topology: Any) -> Iterator[Mistake]:

@@ -28,9 +28,6 @@ _VARIABLE = re.compile(r"\$(?:\$|\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
 _STEP = re.compile(r"[^.\[\]]+|\[\d+\]")
 
 
-# -- --set ------------------------------------------------------------------------------------------------------
-
-
 def apply_override(document: Value, text: str, known: Sequence[str]) -> Value:
     """The document with one value replaced.
 
@@ -110,9 +107,6 @@ def _put(value: Value, steps: Sequence[str | int], new: Value, place: str, path:
     return replace(value, data={**data, step: inner}, key_marks=marks)
 
 
-# -- the sweep --------------------------------------------------------------------------------------------------
-
-
 class Axis(NamedTuple):
     """Keys that vary together, and their values row by row."""
 
@@ -180,9 +174,6 @@ def assignments(axes: Sequence[Axis]) -> Iterator[tuple[dict[str, Value], dict[s
         values = {key: value for axis, i in chosen for key, value in zip(axis.keys, axis.rows[i], strict=True)}
         labels = {key: label for axis, i in chosen for key, label in zip(axis.keys, axis.labels[i], strict=True)}
         yield values, labels
-
-
-# -- variables --------------------------------------------------------------------------------------------------
 
 
 def variables_in(text: str) -> list[str]:

@@ -45,9 +45,6 @@ _TRIES = 8
 _PLACE = "name a folder that you may write with --out"
 
 
-# -- names ------------------------------------------------------------------------------------------------------
-
-
 def point_digest(resolved: Mapping, inputs: Mapping[str, str], *, version: str) -> str:
     """The identity of a point: whatever can change its records changes this. Which engine runs it cannot. `resolved`:
     the resolved scenario of this point, seeds included; plain values. `inputs`: file → SHA-256 of its content.
@@ -81,9 +78,6 @@ def scenario_folder(out: str | os.PathLike, scenario: str) -> Path:
         remedy = "write at most 64 of A-Z a-z 0-9 . _ -, not beginning with a point"
         raise UsageError(f"name {scenario!r}"[:80], "is not a name for a folder of results", remedy)
     return Path(out) / scenario
-
-
-# -- writing ----------------------------------------------------------------------------------------------------
 
 
 def _remove(path: Path) -> None:

@@ -61,9 +61,6 @@ def find(
     )
 
 
-# -- files --------------------------------------------------------------------------------------------------------
-
-
 def _packed(found: Found) -> bytes:
     schedule = found.schedule
     facts = {
@@ -94,9 +91,6 @@ def _read(data: bytes, request: Request) -> Found | None:
     bound = Bound(bound, kind)
     schedule = Schedule.of(request.network(), request.demand(chunks), tuple(columns.values()), time, search, bound)
     return None if check(schedule) else Found(schedule=schedule, chunks=chunks, reused=True)
-
-
-# -- algorithms of scenarios --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,9 +21,6 @@ _FAR = np.iinfo(np.int64).max // 4
 _SEARCHED_LINKS = 100_000
 
 
-# -- bandwidths as nccl-tests defines them ----------------------------------------------------------------------
-
-
 def busbw_factor(collective: str, ranks: int) -> Fraction | None:
     """Bus bandwidth per algorithm bandwidth (size / time), by nccl-tests' definition (PERFORMANCE.md).
 
@@ -40,9 +37,6 @@ def busbw_factor(collective: str, ranks: int) -> Fraction | None:
     if promise.rooted and not promise.sharded:
         return Fraction(1)
     return Fraction(ranks - 1, ranks)
-
-
-# -- closed forms -----------------------------------------------------------------------------------------------
 
 
 def _coefficients(n: int) -> dict[tuple[str, str], tuple[int | Fraction, ...]]:
@@ -127,9 +121,6 @@ def closed_form_ps(
         raise AlgorithmError(f"{algorithm} {collective}", f"{ranks} ranks are not a power of two", "simulate it")
     latencies, sent, reduced = _coefficients(ranks)[key]
     return Fraction(latencies * alpha_ps + size * PS_PER_S * (sent / bandwidth + reduced * gamma))
-
-
-# -- lower bounds -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,9 +157,6 @@ def execute(where: Layout, flow: Flow, sequence: list[int] | None = None) -> Exe
     return Execution(values, contents, writer, undefined, sequence)
 
 
-# ------------------------------------------------------------------------------------------- post-condition
-
-
 class Wrong(NamedTuple):
     """A cell that does not hold what it should."""
 
