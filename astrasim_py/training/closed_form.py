@@ -206,14 +206,13 @@ def step(found: Terms, constants: Constants) -> Step:
     spent = {name: [_spent(one, found, constants) for one in getattr(found, name)[:2]] for name in _KINDS}
     whole = [{name: sum(both[way]) for name, both in spent.items()} for way in (0, 1)]
     reduce, gather = (transfer.seconds(nic) for transfer in found.gradients[:2])
-    each = _exposed_each(found, whole, constants)
     ranks = []
     for layers_of, edges in zip(found.counts[:3], found.edges, strict=True):
         forward, backward = (_on_rank(values, layers_of, edges) for values in whole)
         once = _beyond(reduce, backward, found.hidden[0], constants) + _beyond(
             gather, forward, found.hidden[0], constants
         )
-        exposed = once + m * _on_rank(each, layers_of, edges)
+        exposed = once + m * _exposed_each(found, whole, layers_of, edges, constants)
         ranks.append((m * (forward + backward) + exposed, exposed))
     heaviest = np.argmax(np.broadcast_arrays(*(total for total, _ in ranks)), axis=0)
 
@@ -269,13 +268,41 @@ def _bubble(found: Terms, forward: Seconds, inputs: Seconds, weights: Seconds) -
     return forms[0] if len(codes) == 1 else np.select([found.schedule == code for code in codes], forms)
 
 
-def _exposed_each(found: Terms, whole: Sequence[dict], constants: Constants) -> dict[str, Seconds]:
-    """By kind of layer, communication of gradients and weights with every microbatch that its computation exposes."""
-    exposed = {}
-    for kind in _KINDS:
-        comms = [transfer.seconds(constants.nic) for transfer in found.gradients.each[kind]]
-        parts = [_beyond(comm, whole[way][kind], found.hidden[1], constants) for way, comm in enumerate(comms)]
-        exposed[kind] = parts[0] + parts[1]
+def _exposed_each(found: Terms, whole: Sequence[dict], layers_of: Sequence, edges: Sequence, constants: Constants):
+    """Communication of gradients and weights with every microbatch that the computation of a pipeline rank exposes.
+
+    Weights are gathered one layer ahead: while a layer computes forward, those of the next one, which is the first of
+    the backward pass at the end; while it computes backward, those of the layer below, and the gradients of the layer
+    above are reduced. Before and after come other microbatches.
+    """
+    counts = dict(zip(_KINDS, (*layers_of, *edges), strict=True))
+    kinds = [kind for kind in ("embedding", "dense", "moe", "logits") if np.any(counts[kind])]
+    gather = {kind: found.gradients.each[kind][0].seconds(constants.nic) for kind in kinds}
+    reduce = {kind: found.gradients.each[kind][1].seconds(constants.nic) - gather[kind] for kind in kinds}
+    if not any(np.any(comm) for comms in (gather, reduce) for comm in comms.values()):
+        return 0.0
+
+    def nearest(values: dict, others: Sequence[str], default: Seconds) -> Seconds:
+        """The value of the first of the other kinds that the rank has."""
+        for kind in reversed(others):
+            default = np.where(np.asarray(counts[kind]) > 0, values[kind], default)
+        return default
+
+    exposed: Seconds = 0.0
+    for place, kind in enumerate(kinds):
+        above, below = kinds[place + 1 :], kinds[:place][::-1]
+        own, after = gather[kind], reduce[kind]
+        below_first = nearest(dict.fromkeys(kinds, 0.0), below, after)  # the rank's lowest layer: of the one before
+        up, down = nearest(gather, above, own), nearest(gather, below, own)
+        up_reduce = nearest(reduce, above, 0.0)
+        passes = (
+            (own + below_first, own, up, up + below_first),
+            (own + up_reduce, own + after, down + after, down + up_reduce),
+        )
+        count = np.asarray(counts[kind])
+        for way, comms in enumerate(passes):
+            first, inner, last, alone = (_beyond(c, whole[way][kind], found.hidden[1], constants) for c in comms)
+            exposed = exposed + (count > 0) * np.where(count > 1, first + (count - 2) * inner + last, alone)
     return exposed
 
 

@@ -134,6 +134,27 @@ def test_simulations_are_near_and_used_again(explored, tmp_path):
         assert found["gap"] == pytest.approx(row["ideal_step_s"] / found["simulated_s"] - 1)
 
 
+def test_gathers_a_layer_ahead_are_priced_as_simulated(explored, tmp_path):
+    """ZeRO 3 where the gathers of embedding and logits take longer than what they run beside."""
+    text = SMALL.replace("zero: [0, 1, 3]", "zero: 3").replace("gbs: [32, 48]", "gbs: 64").replace("pp: auto", "pp: 1")
+    text = (
+        text.replace("cp: [1, 2]", "cp: 1")
+        .replace("tp: [1, 2, 3, 4]", "tp: [1, 2]")
+        .replace("mbs: auto", "mbs: [2, 4]")
+    )
+    text = (
+        text.replace("[none, full, 0.5]", "[none, full]")
+        .replace("[true, false]", "true")
+        .replace("vp: [1, 2]", "vp: 1")
+    )
+    priced = explored(text)
+    order = priced.possible
+    rows = priced.rows(order)
+    found = simulate(priced, rows, order, progress=Progress(), out=tmp_path)
+    assert len(rows) == 8 and all(row["parts_s"]["dp"] > 0 for row in rows)
+    assert max(map(abs, found.gaps)) < 0.03  # links inside the node also carry tensor parallel messages
+
+
 def test_calibrated_or_measured_rates_change_the_step_not_the_gap(explored):
     nominal, measured = explored(), explored(SMALL + "  rates: measured\n")
     number = int(nominal.possible[0])
