@@ -199,6 +199,17 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Fold:
+    """What a folded run of a workload with roles leaves out."""
+
+    ranks: int  # that were simulated
+    copies: int  # that they stand for, themselves included
+    exact: bool
+    deviation: int  # ps by which the makespan may be off; 0 if exact
+    text: str  # all of this, for people
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
     """The results of one run.
 
@@ -220,6 +231,8 @@ class Records:
         Tables above the level asked for are empty.
     cpu_s : float
         CPU seconds of the engine, outside every digest.
+    fold : Fold or None
+        Of a folded run of a workload with roles.
     """
 
     level: str
@@ -238,6 +251,7 @@ class Records:
     outcome: Outcome = field(default_factory=Outcome)
     engine: str = ""
     cpu_s: float = 0.0
+    fold: Fold | None = None
 
     def tables(self) -> dict[str, Table]:
         """The tables by name."""

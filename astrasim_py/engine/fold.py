@@ -23,14 +23,18 @@ from astrasim_py.system.symmetry import Symmetry, calls_of, peers_in, refuse, sy
 _LEVELS = ("summary", "links")
 
 
+def check_level(level: str) -> None:
+    """Raise FoldError: the level needs single ranks."""
+    if level not in _LEVELS:
+        raise FoldError("fold", f'level "{level}" records single ranks', "record summary or links, or run without fold")
+
+
 def run_folded(plan: Plan, level: str) -> Records:
     """Simulate rank 0 of a plan and return the Records of all ranks, which equal those of the full run.
 
-    An event limit counts simulated events. Raises FoldError: the ranks are not alike, or cannot be shown to be; the
-    level needs single ranks; or one rank alone takes more events than the limit.
+    `level`: ``summary`` or ``links``. An event limit counts simulated events. Raises FoldError: the ranks are not
+    alike, or cannot be shown to be; or one rank alone takes more events than the limit.
     """
-    if level not in _LEVELS:
-        raise FoldError("fold", f'level "{level}" records single ranks', "record summary or links, or run without fold")
     begin = cpu_s()
     symmetry = symmetry_of(plan)
     records = FoldedSimulation(symmetry, level).run()

@@ -9,7 +9,8 @@ from astrasim_py.core.choices import AUTO, BOTH, COMPILED, ENGINES, FOLDED, LEVE
 from astrasim_py.core.errors import FoldError, SimulationError, UsageError
 from astrasim_py.core.records import Records
 from astrasim_py.engine.compare import run_both
-from astrasim_py.engine.fold import run_folded
+from astrasim_py.engine.fold import check_level, run_folded
+from astrasim_py.engine.fold_roles import run_folded_roles
 from astrasim_py.engine.simpy.dialects import DialectSimulation
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.plan import SEND, Plan, RankProgram
@@ -62,6 +63,8 @@ def simulate(problem: Problem | Plan, *, engine: str = AUTO, level: str = "links
     if level not in LEVELS:
         raise UsageError("record", f'"{level}" is unknown', f"write one of {', '.join(LEVELS)}")
     plan = problem if isinstance(problem, Plan) else plan_for(problem, engine, fold=fold)
+    if fold and engine == BOTH and any(job.workload.roles for job in plan.problem.jobs):
+        raise FoldError("fold", "a fold of roles does not count all events", "write another engine than both")
     chosen = engine_for(plan, engine) if not fold else BOTH if engine == BOTH else FOLDED
     jobs = ", ".join(job.name for job in plan.problem.jobs)
 
@@ -147,12 +150,28 @@ def _too_large(plan: Plan) -> str:
 
 def _engine(name: str) -> Callable[[Plan, str], Records]:
     if name == FOLDED:
-        return run_folded
+        return _run_folded
     if name == SIMPY:
         return _run_simpy
     from astrasim_py.engine.compiled.engine import run
 
     return run
+
+
+def _run_folded(plan: Plan, level: str) -> Records:
+    check_level(level)
+    if not any(job.workload.roles for job in plan.problem.jobs):
+        return run_folded(plan, level)
+    return run_folded_roles(plan, level, _run_part)
+
+
+def _run_part(problem: Problem, level: str) -> tuple[Plan, Records]:
+    """The plan of a part of a folded workload, and its records: few messages, and perhaps many nodes."""
+    plan = make_plan(problem)
+    engine = engine_for(plan)
+    if engine == SIMPY and plan.row_count > AUTO_MESSAGE_HOPS and problem.network.factory is None:
+        engine = COMPILED
+    return plan, simulate(plan, engine=engine, level=level)
 
 
 def _run_simpy(plan: Plan, level: str) -> Records:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from fractions import Fraction
 
 import numpy as np
@@ -139,6 +140,7 @@ def summary_of(plan: Plan, records: Records, row: Mapping, warnings: Iterable[st
         "cycle": list(records.outcome.cycle),
         "unfinished": records.outcome.unfinished,
         "warnings": list(warnings),
+        **({"fold": asdict(records.fold)} if records.fold is not None else {}),
         "algorithms": [
             {"collective": i.type, "name": i.algorithm.name, "ranks": i.algorithm.ranks, "correct": i.algorithm.verdict}
             | {key: getattr(i.connections, key) for key in ("protocol", "slots") if i.connections}

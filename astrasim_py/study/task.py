@@ -190,6 +190,8 @@ def _run(task: Task) -> Result:
     problem = prepare(point, limits=options.limits, kept=kept, beside=task.beside, **notes)
     plan = plan_for(problem, options.engine, fold=options.fold)
     records = simulate(plan, engine=options.engine, level=options.level, fold=options.fold)
+    if records.fold is not None and not records.fold.exact:
+        warnings.append(f"{point.name}: fold: {records.fold.text}")
     facts = {
         "scenario": point.scenario,
         "point": point.name,

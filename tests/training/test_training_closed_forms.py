@@ -218,6 +218,13 @@ def test_transformer_1t_on_1024_npus(only_layers):
     assert run(workload, topology).makespan == ONE_T_MAKESPAN
 
 
+def test_transformer_1t_on_1024_npus_folded(only_layers):
+    records = run(*one_t(128, 8), level="links", fold=True)
+    assert records.makespan == ONE_T_MAKESPAN
+    assert records.fold.exact and (records.fold.ranks, records.fold.copies) == (128, 8)
+    assert len(records.finish) == 1024
+
+
 def test_transformer_1t_with_tensor_parallel_groups_folded(only_layers):
     """All-reduces inside a node are computations of their own time; one rank stands for eight."""
     workload, topology = one_t(128, 1)

@@ -50,8 +50,18 @@ def fast(ranks: int) -> Topology:
     return shapes.FullyConnected(npus=ranks, bandwidth=Fraction(10**18), latency=0).build()
 
 
-def run(workload: Workload, topology: Topology, *, network=None, engine="compiled", level="summary") -> Records:
+def run(
+    workload: Workload, topology: Topology, *, network=None, engine="compiled", level="summary", fold=False
+) -> Records:
     """Simulate with the default algorithms."""
+    problem = problem_of(workload, topology, network)
+    records = simulate(problem, engine=engine, level=level, fold=fold)
+    assert records.outcome.status == "done", records.outcome
+    return records
+
+
+def problem_of(workload: Workload, topology: Topology, network: NetworkModel | None = None) -> Problem:
+    """A problem with the default algorithms."""
     kinds = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
     def make(collective: str, ranks: int, root: int):
@@ -59,11 +69,7 @@ def run(workload: Workload, topology: Topology, *, network=None, engine="compile
 
     table = AlgorithmTable({kind: [Case(make=make)] for kind in kinds})
     job = Job(workload=workload, placement=tuple(range(workload.ranks)), algorithms=table)
-    records = simulate(
-        Problem(topology=topology, jobs=(job,), network=network or NetworkModel()), engine=engine, level=level
-    )
-    assert records.outcome.status == "done", records.outcome
-    return records
+    return Problem(topology=topology, jobs=(job,), network=network or NetworkModel())
 
 
 def whole(workload: Workload, change: Callable = lambda trace: trace) -> Workload:

@@ -1,0 +1,438 @@
+"""Folding of workloads with roles: copies of a few ranks that do the same are simulated once.
+
+Ranks that share a trace form a *class*. A *copy* is a set of ranks that is closed under point-to-point messages and
+under the groups that are kept as they are; copies are alike, and the first one is simulated, on its own NPUs. The other
+collectives, of *folded* roles, become computation of the time that they take when all groups of the role run them at
+once, simulated once for each kind, size and placement.
+
+That is exact as long as no two messages of different parts meet on a link: `astrasim_py.engine.fold_traffic` finds out.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from astrasim_py.chakra.schema import MISSING, NodeType
+from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.chakra.workload import Workload
+from astrasim_py.core.choices import FOLDED
+from astrasim_py.core.jit import cpu_s
+from astrasim_py.core.records import Fold, Records, Table
+from astrasim_py.core.units import format_time, transfer_ps
+from astrasim_py.engine.fold_prices import CALL_COLUMNS, Classes, Prices, Run, check_finished
+from astrasim_py.engine.fold_times import rank_times
+from astrasim_py.engine.fold_traffic import Flow, Meeting, meetings, route_table
+from astrasim_py.engine.recorder import LINK_TOTALS, make_records
+from astrasim_py.system.plan import COLLECTIVE, Plan
+from astrasim_py.system.problem import Problem
+from astrasim_py.system.symmetry import refuse
+
+#: Most nodes of a copy in which roles that share links are simulated after all.
+MOST_NODES = 2**19
+
+
+def run_folded_roles(plan: Plan, level: str, run: Run, most: int = MOST_NODES) -> Records:
+    """Simulate one copy of a plan whose workload has roles, and return the Records of all ranks.
+
+    Parameters
+    ----------
+    plan : Plan
+        Of one job, made for a folded run.
+    level : str
+        ``summary`` or ``links``.
+    run : callable
+        Plans and simulates a problem at a level.
+    most : int
+        Where messages of folded roles meet others, these roles are kept as they are if a copy then has at most so
+        many nodes.
+
+    Returns
+    -------
+    Records
+        `Records.fold` says whether they are exact, and if not, how far the makespan may be off. Collectives are those
+        of the copy, events those that were simulated.
+
+    Raises
+    ------
+    FoldError
+        Ranks of a class that are not alike in groups, peers or placement; rules that make the order of ranks matter.
+    """
+    _check_rules(plan)
+    begin = cpu_s()
+    classes = Classes(plan)
+    prices = Prices(classes, run)
+    kept = classes.across()
+    copy = Copy(classes, prices, kept)
+    copy.simulate(run)
+    while (more := kept | copy.unsafe()) != kept and classes.nodes(more) <= most:
+        kept, copy = more, Copy(classes, prices, more)
+        copy.simulate(run)
+    return copy.records(level, run, cpu_s() - begin)
+
+
+def _check_rules(plan: Plan) -> None:
+    """Refuse rules that make the order of ranks matter, or that time collectives by more than their members."""
+    problem, job = plan.problem, plan.problem.jobs[0]
+    network, semantics = problem.network, problem.semantics
+    memory = problem.memory.kind
+    for bad, what in (
+        (len(problem.jobs) != 1, f"there are {len(problem.jobs)} jobs, and only the ranks of one can be alike"),
+        (network.factory is not None, f"network model {network.model} is not ours, nothing is known of its symmetry"),
+        (network.msccl is not None, "with slots of connections (network.msccl) the order of ranks matters"),
+        (
+            semantics.message_match == "bytes",
+            "messages that match by bytes (semantics.message_match) meet across calls",
+        ),
+        (semantics.event_order == "scheduled", "semantics.event_order: scheduled makes the order of ranks matter"),
+        (semantics.comm_slots is not None, "collectives wait for each other's slots (semantics.comm_slots)"),
+        (job.planner is not None, "collectives are cut into chunks, which wait for those of others"),
+        (memory not in ("none", "per_npu"), f"NPUs share memory (memory.kind: {memory})"),
+        (bool(job.start_delay_ps), "ranks start at different times (start_delay)"),
+        (bool(job.compute_speed), "ranks compute at different speeds"),
+        (problem.topology.routing.ecmp, f"routes of {problem.topology.name} are spread by a hash (ecmp)"),
+    ):
+        if bad:
+            raise refuse(what)
+
+
+class Copy:
+    """The first of the copies that go with some kept roles, and its run."""
+
+    def __init__(self, classes: Classes, prices: Prices, kept: frozenset[str]) -> None:
+        self.classes, self.prices, self.kept, self.plan = classes, prices, kept, classes.plan
+        self.ranks = classes.copies(kept)
+        self.size = self.ranks.shape[1]
+        self.place = np.empty(self.plan.ranks, dtype=np.int64)
+        self.copy_of = np.empty(self.plan.ranks, dtype=np.int64)
+        for number, ranks in enumerate(self.ranks):
+            self.place[ranks], self.copy_of[ranks] = np.arange(self.size), number
+        self._check_peers()
+        self.own_class = classes.of[self.ranks[0]]
+        folded = [np.array([role not in kept for role in roles], dtype=bool) for roles in classes.roles]
+        #: By class: calls that are folded.
+        self.folded = [np.flatnonzero(each) for each in folded]
+        #: Roles whose groups' members do not end together.
+        self.unequal: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self.durations = self._durations()
+
+    def _check_peers(self) -> None:
+        """Raise unless messages and kept groups of all copies join the same places."""
+        classes = self.classes
+        for peers, ranks in zip(classes.peers, classes.ranks, strict=True):
+            other = self.place[peers[None, :] + classes.shifts[ranks][:, None]]
+            _, first, which = np.unique(self.place[ranks], return_index=True, return_inverse=True)
+            odd = np.argwhere(other != other[first[which.reshape(-1)]])
+            if len(odd):
+                raise refuse(f"the peers of rank {ranks[odd[0][0]]} are not like those of others of its class")
+        for family in classes.every:
+            if family.name not in self.kept:
+                continue
+            for value in family.values:
+                members = np.array(self.plan.instances.values[value].members)
+                if len(np.unique(self.copy_of[members])) > 1:
+                    raise refuse(f"group {self.plan.instances.values[value].group} is in several copies")
+        for each, families in enumerate(classes.families):
+            for index in np.unique(families).tolist():
+                family = classes.every[index]
+                if family.name not in self.kept:
+                    continue
+                found = {}
+                for value in family.values:
+                    members = np.array(self.plan.instances.values[value].members)
+                    places = tuple(self.place[members].tolist())
+                    for rank in members[classes.of[members] == each].tolist():
+                        if found.setdefault(int(self.place[rank]), places) != places:
+                            raise refuse(f"the group of rank {rank} is not like those of others of its class")
+
+    def _durations(self) -> list[dict[int, tuple[int, int]]]:
+        """By place: least and most picoseconds of each folded family that it calls."""
+        classes, found = self.classes, [{} for _ in range(self.size)]
+        indices = sorted({int(i) for each, calls in enumerate(self.folded) for i in classes.families[each][calls]})
+        for index in indices:
+            price, members = self.prices[index], classes.every[index].members
+            least = np.full(self.size, 2**62)
+            most = np.full(self.size, -1)
+            np.minimum.at(least, self.place[members], price.times)
+            np.maximum.at(most, self.place[members], price.times)
+            for place in np.flatnonzero(most >= 0).tolist():
+                found[place][index] = int(least[place]), int(most[place])
+        return found
+
+    def problem(self, which: int) -> Problem:
+        """The copy as a problem of its own; `which`: 0 for the least times of folded collectives, 1 for the most."""
+        plan, classes, workload = self.plan, self.classes, self.classes.workload
+        mine = self.ranks[0]
+        traces: list[ExecutionTrace] = []
+        shifts = np.zeros(self.size, dtype=np.int64)
+        made: dict[tuple, tuple[ExecutionTrace, int, np.ndarray]] = {}
+        for place, rank in enumerate(mine.tolist()):
+            each = int(classes.of[rank])
+            times = {index: time[which] for index, time in self.durations[place].items()}
+            peers = self.place[classes.peers[each] + classes.shifts[rank]]
+            key = each, tuple(times.items()), tuple((peers - place).tolist())
+            if key not in made:
+                made[key] = self._trace(each, rank, times), place
+            trace, first = made[key]
+            traces.append(trace)
+            shifts[place] = place - first
+        inside = set(mine.tolist())
+        used = {family.name for family in classes.every if family.name in self.kept}
+        groups = {
+            name: tuple(self.place[list(members)].tolist())
+            for name, members in workload.groups.items()
+            if members and inside.issuperset(members)
+        }
+        roles = {name: [workload.roles[name][rank] for rank in mine] for name in sorted(used & workload.roles.keys())}
+        small = Workload(tuple(traces), groups, workload.name, roles=roles, shifts=shifts)
+        placement = tuple(plan.npu_of[rank] for rank in mine.tolist())
+        return replace(
+            plan.problem,
+            jobs=(replace(plan.problem.jobs[0], workload=small, placement=placement),),
+            semantics=plan.problem.semantics.model_copy(update={"cpu_slots": None}),
+        )
+
+    def _trace(self, each: int, rank: int, times: dict[int, int]) -> ExecutionTrace:
+        """A class's trace as a rank of the copy runs it."""
+        classes = self.classes
+        trace, calls = classes.traces[each], self.folded[each]
+        rows = classes.call_rows(each)[calls]
+        families = classes.families[each][calls]
+        inside = np.zeros(len(trace), dtype=bool)
+        inside[rows] = True
+        duration = trace.column("duration_ps").copy()
+        duration[rows] = [times[index] for index in families.tolist()]
+        columns = {
+            name: np.where(inside, MISSING, trace.column(name)) for name in CALL_COLUMNS if trace.has_column(name)
+        }
+        for name in ("comm_src", "comm_dst"):
+            if trace.has_column(name):
+                peer = trace.column(name)
+                own = self.place[np.where(peer == MISSING, 0, peer + classes.shifts[rank])]
+                columns[name] = np.where(peer == MISSING, MISSING, own)
+        codes, names = trace.group_of()
+        if len(names):
+            columns["pg_name"] = np.where(inside, -1, codes).astype(np.int32), names
+        kind = np.where(inside, int(NodeType.COMP), trace.type).astype(np.int8)
+        return trace.without_raw().replace(
+            type=kind, duration_ps=duration, is_cpu_op=inside.astype(np.int64), **columns
+        )
+
+    def simulate(self, run: Run) -> None:
+        """Run the copy, and find what its times leave out."""
+        small, self.run = run(self.problem(1), "messages")
+        check_finished(self.run, "the run")
+        rows = small.first_rows(-1).tolist()
+        node, lengths = self.run.node, [len(self.classes.shared[each]) for each in self.own_class.tolist()]
+        self.times = [
+            (node["start"][row : row + n], node["end"][row : row + n]) for row, n in zip(rows, lengths, strict=True)
+        ]
+        self._routes()
+        self.unequal = {index for found in self.durations for index, (least, most) in found.items() if least != most}
+        self.apart: dict[int, int] = {}
+        kept, contends = self._kept_flows(), self.plan.problem.network.contention
+        folded = self._folded_flows()
+        self.meetings: list[Meeting] = meetings(folded + kept) if contends else []
+        #: A link that several copies use, and how long they hold each other up, ps.
+        self.crowded: tuple[int, int] | None = self._crowded(kept) if contends else None
+
+    def unsafe(self) -> frozenset[str]:
+        """Folded roles that must be kept for an exact result."""
+        found = {flow.role for meeting in self.meetings for flow in meeting.flows}
+        found |= {self.classes.every[index].name for index in (*self.unequal, *self.apart)}
+        return frozenset(found - {None})
+
+    def _calls(self, place: int) -> tuple[np.ndarray, np.ndarray]:
+        """Starts and ends of the calls of a rank of the copy."""
+        program = self.classes.shared[self.own_class[place]]
+        at = np.flatnonzero(program.structure.kind == COLLECTIVE)
+        nodes = np.empty(len(at), dtype=np.int64)
+        nodes[program.instance[at]] = at
+        return tuple(times[nodes] for times in self.times[place])
+
+    def _folded_flows(self) -> list[Flow]:
+        found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        flows = []
+        for place, each in enumerate(self.own_class.tolist()):
+            calls, (start, end) = self.folded[each], self._calls(place)
+            families = self.classes.families[each][calls]
+            for index in np.unique(families).tolist():
+                own = calls[families == index]
+                begin, stop = start[own], end[own]
+                if index in found:
+                    late = np.abs(found[index][0] - begin)
+                    if late.any():
+                        self.apart[index] = self.apart.get(index, 0) + int(late.sum())
+                    continue
+                found[index] = begin, stop
+        #: By family: how often all its groups call it.
+        self.counts = {index: len(begin) for index, (begin, _) in found.items()}
+        for index, (begin, stop) in found.items():
+            price, family = self.prices[index], self.classes.every[index]
+            order = np.argsort(price.links)
+            _, busy, messages, queue, _ = price.totals[:, order]
+            used = messages > 0
+            columns = (column[used] for column in (price.links[order], busy, messages, queue))
+            flows.append(Flow(f"collectives of {family.name}", family.name, *columns, np.sort(begin), np.sort(stop)))
+        return flows
+
+    def _routes(self) -> None:
+        """Pairs of ranks of the copy that exchange messages, and their routes in all copies."""
+        message = self.run.message
+        pair = message["src"] * self.size + message["dst"]
+        self.pairs, self.pair_of = np.unique(pair, return_inverse=True)
+        npus, topology = np.array(self.plan.npu_of, dtype=np.int64), self.plan.problem.topology
+        src, dst = (npus[self.ranks[:, places]] for places in (self.pairs // self.size, self.pairs % self.size))
+        ptr, links = topology.routes(src.ravel(), dst.ravel())
+        per = np.diff(ptr).reshape(len(self.ranks), -1).sum(axis=1)
+        bounds = np.concatenate([[0], np.cumsum(per)])
+        self.links = []
+        first = None
+        for number in range(len(self.ranks)):
+            own = ptr[number * len(self.pairs) : (number + 1) * len(self.pairs) + 1] - bounds[number]
+            table = route_table(topology, self.pairs, own, links[bounds[number] : bounds[number + 1]])
+            first = first or table
+            if table.key != first.key:
+                one, other = self.ranks[number][0], self.ranks[0][0]
+                raise refuse(f"routes from rank {one} and those like it differ from those of rank {other}")
+            self.links.append(table.links)
+        self.pair_ptr = np.diff(ptr[: len(self.pairs) + 1])
+        self.hops = ptr[: len(self.pairs) + 1], links[: bounds[1]]
+
+    def _kept_flows(self) -> list[Flow]:
+        topology, message = self.plan.problem.topology, self.run.message
+        order = np.empty(len(topology.src), dtype=np.int64)
+        order[self.links[0]] = np.arange(len(self.links[0]))
+        table = np.stack(self.links)
+        flows = []
+        for number, pair in enumerate(self.pairs.tolist()):
+            at = np.flatnonzero(self.pair_of == number)
+            most = int(message["bytes"][at].max())
+            own = self.hops[1][self.hops[0][number] : self.hops[0][number + 1]]
+            busy = [transfer_ps(most, topology.bandwidths[topology.bandwidth_class[link]]) for link in own.tolist()]
+            links = table[:, order[own]].ravel()
+            distinct, first = np.unique(links, return_index=True)
+            count = np.ones(len(distinct), dtype=np.int64)
+            ranks = [int(self.ranks[0][place]) for place in divmod(pair, self.size)]
+            name = f"messages from rank {ranks[0]} to rank {ranks[1]}"
+            spans = np.sort(message["posted"][at]), np.sort(message["delivered"][at])
+            tiled = np.tile(np.array(busy, dtype=np.int64), len(self.ranks))[first]
+            flows.append(Flow(name, None, distinct, tiled, count, count * 0, *spans))
+        return flows
+
+    def _crowded(self, kept: list[Flow]) -> tuple[int, int] | None:
+        distinct, counts = np.unique(np.concatenate(self.links), return_counts=True)
+        if counts.max(initial=1) == 1:
+            return None
+        users = dict(zip(distinct.tolist(), counts.tolist(), strict=True))
+        delay = 0
+        for flow in kept:
+            more = np.array([users[link] - 1 for link in flow.links.tolist()])
+            delay += int((more * flow.busy).max(initial=0)) * len(flow.start)
+        return int(distinct[counts.argmax()]), delay
+
+    def deviation(self, run: Run) -> tuple[int, str]:
+        """By how many ps the makespan may be off, and why; 0 and nothing if it is exact."""
+        found, why = 0, []
+        topology = self.plan.problem.topology
+        if self.unequal:
+            least = run(self.problem(0), "summary")[1]
+            check_finished(least, "the run")
+            found += self.run.makespan - least.makespan
+            names = ", ".join(sorted({self.classes.every[index].name for index in self.unequal}))
+            why.append(f"members of a group of {names} do not end together")
+        if self.apart:
+            found += sum(self.apart.values())
+            names = ", ".join(sorted({self.classes.every[index].name for index in self.apart}))
+            why.append(f"members of a group of {names} do not begin together")
+        for meeting in self.meetings:
+            found += meeting.delay
+        if self.meetings:
+            most = max(self.meetings, key=lambda meeting: meeting.delay)
+            what = " and ".join(flow.name for flow in most.flows)
+            others = f" and {most.links - 1} other links" if most.links > 1 else ""
+            why.append(f"{what} meet on {topology.link_name(most.link)}{others}")
+        if self.crowded:
+            found += self.crowded[1]
+            why.append(f"messages of several copies meet on {topology.link_name(self.crowded[0])}")
+        return found, "; ".join(why)
+
+    def records(self, level: str, run: Run, cpu_s: float) -> Records:
+        """The Records of all ranks."""
+        plan, classes, ran = self.plan, self.classes, self.run
+        off, why = self.deviation(run)
+        summed = plan.problem.semantics.exposed == "finish_minus_compute"
+        each = [
+            rank_times(classes.shared[own], *times, summed=summed)
+            for own, times in zip(self.own_class.tolist(), self.times, strict=True)
+        ]
+        finish, compute, exposed = (np.array(values)[self.place] for values in zip(*each, strict=True))
+        links, messages, hops = self._totals()
+        told = f"{self.size} of {plan.ranks} ranks were simulated; {self._folded_names()}"
+        if why:
+            told = f"{told}; the makespan may be off by {format_time(off)}: {why}"
+        records = make_records(
+            plan,
+            level,
+            finish=finish,
+            compute=compute,
+            exposed=exposed,
+            spans=self._spans(),
+            links=links,
+            messages=messages,
+            message_hops=hops,
+            events=ran.events + self.prices.events,
+            outcome=ran.outcome,
+            engine=ran.engine + FOLDED,
+            cpu_s=cpu_s,
+            fold=Fold(ranks=self.size, copies=len(self.ranks), exact=not why, deviation=off, text=told),
+        )
+        mine = np.unique(np.concatenate([classes.instances[rank] for rank in self.ranks[0].tolist()]))
+        return replace(records, collective=Table({name: column[mine] for name, column in records.collective.items()}))
+
+    def _folded_names(self) -> str:
+        names = sorted({family.name for family in self.classes.every} - self.kept)
+        if not names:
+            return "no role was folded"
+        return f"collectives of {', '.join(names)} take their time on idle links"
+
+    def _spans(self) -> np.ndarray:
+        """int64[instances, 2]: begin and end of each."""
+        classes, never = self.classes, np.iinfo(np.int64).max
+        begin, end = np.full(len(self.plan.instances), never), np.full(len(self.plan.instances), -1)
+        for place in range(self.size):
+            start, stop = self._calls(place)
+            roles = np.array(classes.roles[self.own_class[place]], dtype=object)
+            table = np.stack([classes.instances[rank] for rank in self.ranks[:, place].tolist()])
+            for role in dict.fromkeys(roles.tolist()):
+                own = np.flatnonzero(roles == role)
+                for instances in table[np.unique(table[:, own[0]], return_index=True)[1]][:, own]:
+                    begin[instances] = np.minimum(begin[instances], start[own])
+                    end[instances] = np.maximum(end[instances], stop[own])
+        return np.stack([np.where(begin == never, -1, begin), end], axis=1)
+
+    def _totals(self) -> tuple[dict[str, np.ndarray], int, int]:
+        """Totals of links, and numbers of messages and hops, of all ranks."""
+        topology, ran = self.plan.problem.topology, self.run
+        sums = np.zeros((len(LINK_TOTALS) - 1, len(topology.src)), dtype=np.int64)
+        used = np.zeros(len(topology.src), dtype=bool)
+        queue = LINK_TOTALS.index("max_queue") - 1
+
+        def add(links: np.ndarray, totals: np.ndarray, times: int) -> None:
+            most = np.maximum(sums[queue, links], totals[queue])
+            sums[:, links] += totals * times
+            sums[queue, links] = most
+            used[links] = True
+
+        messages, hops = ran.messages * len(self.ranks), ran.message_hops * len(self.ranks)
+        known = np.full(len(topology.src), -1, dtype=np.int64)
+        known[self.links[0]] = np.arange(len(self.links[0]))
+        at = known[ran.link["link"]]
+        totals = np.stack([ran.link[name] for name in LINK_TOTALS[1:]])[:, at >= 0]
+        for links in self.links:
+            add(links[at[at >= 0]], totals, 1)
+        for index, count in self.counts.items():
+            price = self.prices[index]
+            add(price.links, price.totals, count)
+            messages, hops = messages + count * price.messages, hops + count * price.hops
+        chosen = np.flatnonzero(used)
+        return {"link": chosen, **dict(zip(LINK_TOTALS[1:], sums[:, chosen], strict=True))}, messages, hops
