@@ -9,6 +9,7 @@ import argparse
 import sys
 
 from astrasim_py.cli.options import check_positive, complain, engine_option, format_option
+from astrasim_py.cli.run import print_failures
 
 _FLOPS = ("full", "causal", "hardware")
 
@@ -110,8 +111,7 @@ def _table(args: argparse.Namespace, priced) -> int:
     rows = [row | more for row, more in zip(rows, (*found.rows, *({},) * (len(rows) - top)), strict=True)]
     code = found.result.exit_code if found.result else 0
     if found.result:
-        for failure in found.result.failures:
-            complain(failure.lines)
+        print_failures(found.result)
         complain(() if args.quiet else found.result.notes)
         if found.result.interrupted:
             return code

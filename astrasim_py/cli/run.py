@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         return run_scenario(scenario, points=share, level=args.record, progress=progress, **same, **limits)
 
     for result in options.each(loaded, run_one, codes):
-        _failures(result)
+        print_failures(result)
         if not args.quiet:
             options.complain(result.notes)
         rows += result.rows
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     return worst(codes)
 
 
-def _failures(result) -> None:
+def print_failures(result) -> None:
     """Print why points failed; a reason that several share, once."""
     by_reason: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for failure in result.failures:

@@ -50,12 +50,22 @@ def table_csv(rows: Sequence[Mapping[str, Any]], flops: str) -> bytes:
 def table_text(rows: Sequence[Mapping[str, Any]], flops: str) -> str:
     """The table for a person: what differs little is left out."""
     simulated = any(row.get("gap") is not None for row in rows)
-    headings = (*_LAYOUT, "ZeRO", "recompute", "tokens/s/GPU", f"TFLOP/s/GPU ({flops})", "step", "memory")
+    schedules = len({row["schedule"] for row in rows}) > 1
+    headings = (
+        *_LAYOUT,
+        "ZeRO",
+        "recompute",
+        *(("schedule",) if schedules else ()),
+        "tokens/s/GPU",
+        f"TFLOP/s/GPU ({flops})",
+        "step",
+        "memory",
+    )
     headings += ("exposed", "bubble", *(("simulated", "gap") if simulated else ()))
     cells = []
     for row in rows:
         exposed = sum(row["parts_s"][kind] for kind in _EXPOSED)
-        line = [str(row[key]) for key in (*_LAYOUT.values(), "zero", "recompute")]
+        line = [str(row[key]) for key in (*_LAYOUT.values(), "zero", "recompute", *(("schedule",) * schedules))]
         line += [f"{row['tokens_per_s_per_gpu']:.1f}", f"{row['tflops_per_gpu'][flops]:.1f}", f"{row['step_s']:.4g} s"]
         line += [
             f"{row['memory_total_bytes'] / 1e9:.1f} GB",
@@ -68,7 +78,7 @@ def table_text(rows: Sequence[Mapping[str, Any]], flops: str) -> str:
                 [f"{row['simulated_s']:.4g} s", f"{100 * row['gap']:+.2f} %"] if done else [row.get("status", ""), ""]
             )
         cells.append(line)
-    return text_table(headings, cells, [heading != "recompute" for heading in headings])
+    return text_table(headings, cells, [heading not in ("recompute", "schedule") for heading in headings])
 
 
 def refused_text(refused: Mapping[str, int], total: int) -> str:

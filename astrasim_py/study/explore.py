@@ -63,7 +63,10 @@ class Priced:
         if self.reasons[number] < 0:
             return None
         if self.reasons[number] == _REPEATED:
-            return "is the same as another: sp without tp, or ZeRO with nobody to share", "drop that key"
+            return (
+                "is the same as another: sp without tp, ZeRO with nobody to share, a second schedule without pp",
+                "drop it",
+            )
         ((_, layout),) = self.grid.layouts(np.array([number]))
         return evaluate(layout, self.prices).reason(0)
 

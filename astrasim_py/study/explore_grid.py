@@ -130,13 +130,16 @@ class Grid:
     def repeated(self, numbers: np.ndarray) -> np.ndarray:
         """Whether configurations differ from another one by something that does not apply.
 
-        That is sequence parallelism without tensor parallelism, and ZeRO where nobody holds the same weights.
+        That is sequence parallelism without tensor parallelism, ZeRO where nobody holds the same weights, and a second
+        schedule without a pipeline.
         """
         places = dict(zip(self.axes, np.unravel_index(numbers, self.shape), strict=True))
         tp, pp, ep, etp = (self._numbers[key][places[key]] for key in ("tp", "pp", "ep", "etp"))
         stage = self.ranks // pp
         alone = (stage == tp) & (stage == ep * etp) if self.training.model.experts else stage == tp
-        return ((tp == 1) & (places["sp"] > 0)) | (alone & (places["zero"] > 0))
+        return (
+            ((tp == 1) & (places["sp"] > 0)) | (alone & (places["zero"] > 0)) | ((pp == 1) & (places["schedule"] > 0))
+        )
 
 
 def grid_of(exploration: Exploration, ranks: int | None = None) -> Grid:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +22,7 @@ from astrasim_py.study.training import npu_of
 from astrasim_py.topology.hardware import preset_names
 from astrasim_py.topology.model import Topology
 from astrasim_py.training.models import NamedModel
-from astrasim_py.training.prices import SIMULATED, Constants, Prices
+from astrasim_py.training.prices import GROUP_ROLES, SIMULATED, Constants, Prices
 from astrasim_py.training.schedules import SCHEDULES
 from astrasim_py.training.strategy import ATTENTIONS, ELEMENT, RECOMPUTE, Overlap
 from astrasim_py.training.system import MEASURED_LATENCY, System, system_of
@@ -32,8 +33,8 @@ _SCENARIO_KEYS = ("topology", "compute", "network", "algorithms", "collectives",
 _OWN_KEYS = ("workload", "jobs", "sweep", "plots", "groups", "ranks", "stragglers")
 OBJECTIVES = ("time", "tokens", "memory")
 _RATES = ("nominal", "measured")
-#: Collectives whose algorithm decides by how many NICs a ring leaves a node.
-_RINGS = ("all_reduce", "reduce_scatter", "all_gather")
+#: Bytes of a large message.
+_LARGE = 2**30
 
 
 def _listed(value: object) -> object:
@@ -179,11 +180,18 @@ class Exploration:
         return Prices(self.system, self.keys.dtype, self.keys.attention, Constants(**values))
 
     @property
-    def rails(self) -> bool:
-        """Whether rings leave a node by a NIC of every member: those of hierarchical algorithms do."""
-        algorithms = self.point.spec.algorithms
-        builders = [getattr(case, "builder", "") for name in _RINGS for case in algorithms.get(name, ())]
-        return bool(builders) and all(builder == "hierarchical" for builder in builders)
+    def rails(self) -> frozenset[tuple[str, str, int]]:
+        """Collective, role and members of groups whose rings leave a node by a NIC of every member: hierarchical ones.
+
+        Conditions on sizes are asked for a large message.
+        """
+        sizes = [size for size in range(2, self.ranks + 1) if self.ranks % size == 0]
+        return frozenset(
+            (name, role, size)
+            for name, cases in self.point.spec.algorithms.items()
+            for role, size in product(GROUP_ROLES, sizes)
+            if _builder(cases, size, role) == "hierarchical"
+        )
 
     def simulation(self, configurations: Mapping[str, Mapping[str, Any]]) -> LoadedScenario:
         """The scenario that simulates configurations: label → keys of a training."""
@@ -198,6 +206,12 @@ class Exploration:
         return check_document(
             _with(self.base, {key: _value(value, mark, key) for key, value in own.items()}), self.path
         )
+
+
+def _builder(cases: Sequence, ranks: int, role: str) -> str:
+    """The builder of the first case that holds for a large message in a group of a role."""
+    holds = (case for case in cases if case.when is None or case.when.holds(_LARGE, ranks, f"{role}.0"))
+    return getattr(next(holds, None), "builder", "")
 
 
 def load_exploration(path: str, overrides: Sequence[str] = ()) -> Exploration:

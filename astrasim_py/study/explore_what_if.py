@@ -73,7 +73,7 @@ def _changes(priced: Priced) -> Iterator[tuple[str, Prices]]:
         more = ExpandedMemory(size=size, bandwidth=rate, policy="placement")
         yield f"+ {size / 1e9:g} GB expanded memory", computing(expanded_memory=more)
     rails = not prices.constants.rails
-    name = "rings over all NICs of a node" if rails else "rings over one NIC of a node"
+    name = f"rings over {'all NICs' if rails else 'one NIC'} of a node"
     yield name, replace(prices, constants=replace(prices.constants, rails=rails))
 
 

@@ -57,8 +57,9 @@ class Constants:
         Part of the communication that overlap hides.
     pp_exposed, pp_blocking : float
         Part of the messages between pipeline ranks, beside the bubble, that counts with overlap and without.
-    rails : bool
-        Whether r members of a group in one node leave it by r NICs, as NCCL lays its rings; a flat ring uses one.
+    rails : bool or frozenset of tuple
+        Whether r members of a group in one node leave it by r NICs, as NCCL lays its rings; a flat ring uses one. Or
+        for which they do: (collective, role, members).
     scatter : bool
         Whether tensor parallel ranks send a part each of what passes from stage to stage; otherwise each sends all.
     even_cp : bool
@@ -79,7 +80,7 @@ class Constants:
     ep_hidden: float = 0.35
     pp_exposed: float = 0.15
     pp_blocking: float = 1.0
-    rails: bool = True
+    rails: bool | frozenset[tuple[str, str, int]] = True
     scatter: bool = True
     even_cp: bool = True
 
@@ -196,30 +197,33 @@ class Prices:
         """
 
         @cache
-        def group(role: str) -> tuple:
-            return self._group(*_ROLES[role](layout))
+        def group(role: str, collective: str) -> tuple:
+            return self._group(*_ROLES[role](layout), role, collective)
 
         def transfer(comm: Comm) -> Transfer:
-            members, _, crosses, near, far, hops = group(comm.group)
+            members, _, crosses, near, far, hops = group(comm.group, comm.collective)
             size = comm.size
             if comm.collective == "ring":
                 return self.message(size, crosses)
             if comm.collective == "all_to_all":
-                return self._all_to_all(size, group(comm.group), layout.model.topk)
+                return self._all_to_all(size, group(comm.group, comm.collective), layout.model.topk)
             passes = 2 if comm.collective == "all_reduce" else 1
             moved = passes * size * ((members - 1) / members)
             return Transfer(moved * near, moved * far, (size > 0) * (passes * hops))
 
         return transfer
 
-    def _group(self, members, stride) -> tuple:
+    def _group(self, members, stride, role: str, collective: str) -> tuple:
         """Members of a group, its nodes, whether there are several; of its rings, seconds per byte near and far, and
         latency.
         """
         system = self.system
         inside = np.clip(system.node // stride, 1, members)
         nodes, crosses = members / inside, members > inside
-        nics = inside if self.constants.rails else 1
+        rails = self.constants.rails
+        if not isinstance(rails, bool):
+            rails = np.isin(members, [size for name, of, size in rails if (name, of) == (collective, role)])
+        nics = np.where(rails, inside, 1)
         far = np.where(crosses, 1 / (nics * system.outside), 0.0)
         across = nodes * system.far_latency + (members - nodes) * system.latency
         hops = np.where(crosses, across, (members - 1) * system.latency)
@@ -248,3 +252,4 @@ _ROLES = {
     "edp": lambda o: (o.expert_dp, o.ep * o.etp),
     "tie": lambda o: (np.minimum(o.pp, 2), o.stage_ranks * np.maximum(o.pp - 1, 1)),
 }
+GROUP_ROLES = tuple(_ROLES)

@@ -107,7 +107,7 @@ def test_a_scenario_gives_network_and_algorithms(capsys, tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(
         "name: mine\ntopologies: {pod: {preset: dgx_h100, nodes: 2, npus: 2}}\ncompute: {preset: dgx_h100}\n"
-        "algorithms: {all_reduce: hierarchical, reduce_scatter: hierarchical, all_gather: hierarchical}\n"
+        "algorithms: {reduce_scatter: &two [{builder: hierarchical, dims: [2, 2]}], all_gather: *two}\n"
         "explore: {model: {base: llama3-8b, layers: 2}, gbs: 16, seq: 512, zero: 1, tp: 1, pp: 1, mbs: [1, 2]}\n"
     )
     flat = json.loads(out(capsys, path, "--explain", "mbs=1", "--quiet", "--format", "json", "--set", "algorithms={}"))
