@@ -59,7 +59,7 @@ class Constants:
         Part of the messages between pipeline ranks, beside the bubble, that counts with overlap and without.
     rails : bool or frozenset of tuple
         Whether r members of a group in one node leave it by r NICs, as NCCL lays its rings; a flat ring uses one. Or
-        for which they do: (collective, role, members).
+        (collective, role, members) that are hierarchical: a phase inside nodes, and one between them by all NICs.
     scatter : bool
         Whether tensor parallel ranks send a part each of what passes from stage to stage; otherwise each sends all.
     even_cp : bool
@@ -201,7 +201,7 @@ class Prices:
             return self._group(*_ROLES[role](layout), role, collective)
 
         def transfer(comm: Comm) -> Transfer:
-            members, _, crosses, near, far, hops = group(comm.group, comm.collective)
+            members, nodes, crosses, near, far, hops, phases = group(comm.group, comm.collective)
             size = comm.size
             if comm.collective == "ring":
                 return self.message(size, crosses)
@@ -209,32 +209,42 @@ class Prices:
                 return self._all_to_all(size, group(comm.group, comm.collective), layout.model.topk)
             passes = 2 if comm.collective == "all_reduce" else 1
             moved = passes * size * ((members - 1) / members)
-            return Transfer(moved * near, moved * far, (size > 0) * (passes * hops))
+            latency = (size > 0) * (passes * hops)
+            if not np.any(phases):
+                return Transfer(moved * near, moved * far, latency)
+            local = passes * size * ((1 - nodes / members) * near)
+            across = passes * size * ((nodes - 1) / members / self.system.outside)
+            return Transfer(
+                np.where(phases, 0.0, moved * near),
+                np.where(phases, across, moved * far),
+                latency + np.where(phases, local, 0.0),
+            )
 
         return transfer
 
     def _group(self, members, stride, role: str, collective: str) -> tuple:
         """Members of a group, its nodes, whether there are several; of its rings, seconds per byte near and far, and
-        latency.
+        latency; whether it works phase after phase, inside nodes and between them.
         """
-        system = self.system
+        system, rails = self.system, self.constants.rails
         inside = np.clip(system.node // stride, 1, members)
         nodes, crosses = members / inside, members > inside
-        rails = self.constants.rails
+        phases = False
         if not isinstance(rails, bool):
-            rails = np.isin(members, [size for name, of, size in rails if (name, of) == (collective, role)])
-        nics = np.where(rails, inside, 1)
+            phases = crosses & np.isin(members, [size for name, of, size in rails if (name, of) == (collective, role)])
+            rails = False
+        nics = inside if rails else 1
         far = np.where(crosses, 1 / (nics * system.outside), 0.0)
         across = nodes * system.far_latency + (members - nodes) * system.latency
         hops = np.where(crosses, across, (members - 1) * system.latency)
-        return members, nodes, crosses, 1 / (system.inside * self.constants.nvlink), far, hops
+        return members, nodes, crosses, 1 / (system.inside * self.constants.nvlink), far, hops, phases
 
     def _all_to_all(self, size, group: tuple, topk: int) -> Transfer:
         """A token that goes to several experts of a node crosses the fabric once.
 
         Of n nodes, n (1 - (1 - 1/n)^k) are met by k choices.
         """
-        members, nodes, crosses, near, _, _ = group
+        members, nodes, crosses, near, *_ = group
         met = nodes * (1 - (1 - 1 / nodes) ** topk) / topk
         far = size * met * (nodes - 1) / nodes / self.system.outside
         latency = np.where(crosses, self.system.far_latency, self.system.latency)

@@ -155,6 +155,27 @@ def test_gathers_a_layer_ahead_are_priced_as_simulated(explored, tmp_path):
     assert max(map(abs, found.gaps)) < 0.03  # links inside the node also carry tensor parallel messages
 
 
+@pytest.mark.parametrize("zero", [0, 1])
+def test_algorithms_of_a_group_are_priced_as_simulated(explored, tmp_path, zero):
+    text = (
+        SMALL.replace("zero: [0, 1, 3]", f"zero: {zero}")
+        .replace("gbs: [32, 48]", "gbs: 64")
+        .replace("pp: auto", "pp: 1")
+    )
+    text = (
+        text.replace("cp: [1, 2]", "cp: 1")
+        .replace("tp: [1, 2, 3, 4]", "tp: [1, 2]")
+        .replace("mbs: auto", "mbs: [1, 2]")
+    )
+    text = text.replace("[none, full, 0.5]", "none").replace("[true, false]", "true").replace("vp: [1, 2]", "vp: 1")
+    text += '  algorithms: {all_reduce: &a [{builder: hierarchical, dims: [4, 2], when: {ranks: "== 8"}}, ring], '
+    priced = explored(text + "reduce_scatter: *a, all_gather: *a}\n")
+    assert priced.exploration.rails > {("all_reduce", "dp", 8)}
+    order = priced.possible
+    found = simulate(priced, priced.rows(order), order, progress=Progress(), out=tmp_path)
+    assert len(found.gaps) == 4 and max(map(abs, found.gaps)) < 0.002  # latencies of the last steps
+
+
 def test_calibrated_or_measured_rates_change_the_step_not_the_gap(explored):
     nominal, measured = explored(), explored(SMALL + "  rates: measured\n")
     number = int(nominal.possible[0])
