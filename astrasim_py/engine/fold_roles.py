@@ -65,6 +65,10 @@ def run_folded_roles(plan: Plan, level: str, run: Run, most: int = MOST_NODES) -
     copy = Copy(classes, prices, kept)
     copy.simulate(run)
     while (more := kept | copy.unsafe()) != kept and classes.nodes(more) <= most:
+        if len(classes.copies(more)) == 1:
+            _, records = run(plan.problem, level)
+            told = Fold(ranks=plan.ranks, copies=1, exact=True, deviation=0, text="all ranks were simulated")
+            return replace(records, engine=records.engine + FOLDED, cpu_s=cpu_s() - begin, fold=told)
         kept, copy = more, Copy(classes, prices, more)
         copy.simulate(run)
     return copy.records(level, run, cpu_s() - begin)
