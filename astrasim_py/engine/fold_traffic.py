@@ -82,8 +82,8 @@ def meetings(flows: Sequence[Flow]) -> list[Meeting]:
         if not all(times):
             continue
         delay = _delay(one, other, links, *times) + _delay(other, one, links, *times[::-1])
-        # What is delayed may meet more, later.
-        found.append(Meeting((one, other), links[0], len(links), 2 * delay))
+        # What is late meets more, which is late then, too: up to five times as much was seen.
+        found.append(Meeting((one, other), links[0], len(links), 6 * delay))
     return found
 
 
