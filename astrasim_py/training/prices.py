@@ -155,10 +155,11 @@ class Prices:
         system, rate = self.system, float(self.system.compute.memory_bandwidth) * self.constants.memory
         if op.kind == "elementwise":
             return 0.0, op.nbytes * (self.constants.elementwise / rate)
+        usual = "fp32" if self.dtype == "fp32" else "bf16"
         if op.kind == "attention":
-            return op.flops / (system.peak("bf16") * self.attention_efficiency()), op.nbytes / rate
+            return op.flops / (system.peak(usual) * self.attention_efficiency()), op.nbytes / rate
         low = self.dtype in WIDTH and op.block in _LOW_PRECISION and op.name != "router"
-        peak = system.peak(self.dtype if low else "bf16")
+        peak = system.peak(self.dtype if low else usual)
         efficiency = (GEMM_EFFICIENCY[self.dtype] if low else GEMM_16_BIT) * system.compute.sustained
         edges = op.n | op.k
         flops = op.flops + (op.flops > 0) * (HALF_FLOPS * peak / HALF_PEAK)
