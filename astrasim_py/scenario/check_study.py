@@ -18,7 +18,8 @@ def top_level_mistakes(document: Value) -> Iterator[Mistake]:
     known = tuple(Scenario.model_fields)
     for key in document.data:
         if key not in known:
-            yield Mistake((key,), True, "is not a key here", did_you_mean(key, known))
+            remedy = "run the verb explore on this file" if key == "explore" else did_you_mean(key, known)
+            yield Mistake((key,), True, "is not a key here", remedy)
     for key in ("name", "topologies"):
         if key not in document.data:
             example = Scenario.model_fields[key].examples[0]
