@@ -6,7 +6,6 @@ options; the aliases of Megatron, TorchTitan and DeepSpeed go with --set.
 
 import argparse
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
@@ -153,7 +152,7 @@ def _explain(args: argparse.Namespace, point) -> int:
 
 
 def _simulate(args: argparse.Namespace, scenario) -> int:
-    from astrasim_py.report.tables import json_text
+    from astrasim_py.report.tables import json_text, summary_text
     from astrasim_py.report.training import step_text
     from astrasim_py.scenario.expand import expand
     from astrasim_py.study.prepare import estimate
@@ -168,12 +167,12 @@ def _simulate(args: argparse.Namespace, scenario) -> int:
     complain(() if args.quiet else result.notes)
     if result.failures or not result.rows:
         return result.exit_code
-    found = estimate(expand(scenario)[0])
-    row: Mapping = result.rows[0]
+    point, row = expand(scenario)[0], result.rows[0]
+    found = estimate(point) if point.spec.workload.times == "model" else None
     if args.format == "json":
         print(json_text([{**row, "estimate": found}]))
     else:
-        print(step_text(found, row))
+        print(step_text(found, row) if found else summary_text(result.rows))
         print(engines_text(row.get("engine") for row in result.rows), end="")
         print(f"results: {result.folder}")
     return result.exit_code

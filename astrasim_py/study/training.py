@@ -88,9 +88,12 @@ class Trained:
 
     def estimate(self) -> dict[str, Any]:
         """Step time and its parts in seconds, memory by kind in bytes, and rates, on a machine as it is measured;
-        ``ideal_step_s`` is for links at their nominal rates and no host, as they are simulated.
+        ``ideal_step_s`` is for links at their nominal rates and no host, as they are simulated. Raises ScenarioError:
+        times are those of the roofline.
         """
         layout, ideal = self.layout, self.prices
+        if ideal is None:
+            raise ScenarioError(self.machine.place, "the closed form does not know the roofline", "write times: model")
         measured = replace(ideal.system, latency=MEASURED_LATENCY[0], far_latency=MEASURED_LATENCY[1])
         prices = replace(ideal, system=measured, constants=Constants())
         found = step(terms(layout, prices), prices.constants)
@@ -166,10 +169,16 @@ def _at(machine: Machine, error: ScenarioError) -> ScenarioError:
 
 
 def npu_of(compute: NpuModel, dtype: str) -> Compute | None:
-    """The NPU of a compute preset, with the figures that are written instead of its own; None where none is named."""
+    """The NPU of a compute preset, with the figures that are written instead of its own; None where none is named.
+
+    Raises ScenarioError: the precision is not that of the model.
+    """
     if compute.preset is None:
         return None
+    if compute.precision not in (None, dtype) and not {compute.precision, dtype} <= {"bf16", "fp16"}:
+        problem = f"compute has precision {compute.precision}, and the model computes in {dtype}"
+        raise ScenarioError("compute.precision", problem, "drop precision, or write the same dtype")
     npu = preset(compute.preset).compute
-    own = {} if compute.peak in npu.peak.values() else {"peak": {**npu.peak, dtype: compute.peak}}
+    own = {"peak": {**npu.peak, dtype: compute.peak}} if "peak" in compute.model_fields_set else {}
     written = {key: getattr(compute, key) for key in ("memory_bandwidth", "memory", "expanded_memory")}
     return npu.model_copy(update={**own, **written})

@@ -57,14 +57,8 @@ class Model(StrictModel):
     @classmethod
     def _normalized(cls, value: Any, info: ValidationInfo) -> Any:
         """A preset's name, or ``base`` and the keys that differ from it, written out."""
-        if isinstance(value, str):
-            value = {"base": value}
-        if not isinstance(value, Mapping) or "base" not in value:
-            return value
-        name, known = value["base"], _aliases()
-        if name not in known:
-            raise wrong(f"there is no model {shown(name)}", did_you_mean(str(name), known))
-        return {**_presets()[known[name]], **value, "base": known[name]}
+        name, keys = _written_out(value, _aliases())
+        return {**_presets()[name], **keys, "base": name} if name else keys
 
     @classmethod
     def _example(cls, name: str | None = None) -> str:
@@ -203,14 +197,8 @@ class RecommendationModel(StrictModel):
 
     @classmethod
     def _normalized(cls, value: Any, info: ValidationInfo) -> Any:
-        if isinstance(value, str):
-            value = {"base": value}
-        if not isinstance(value, Mapping) or "base" not in value:
-            return value
-        name, known = value["base"], _recommendation()
-        if name not in known:
-            raise wrong(f"there is no model {shown(name)}", did_you_mean(str(name), known))
-        return {**known[name], **value}
+        name, keys = _written_out(value, {name: name for name in _recommendation()})
+        return {**_recommendation()[name], **keys} if name else keys
 
     @property
     def mlp_params(self) -> tuple[int, int]:
@@ -228,6 +216,18 @@ class RecommendationModel(StrictModel):
 NamedRecommendationModel = Annotated[
     RecommendationModel, BeforeValidator(lambda value: value, json_schema_input_type=RecommendationModel | str)
 ]
+
+
+def _written_out(value: Any, known: Mapping[str, str]) -> tuple[str, Any]:
+    """The preset that a value names, or empty, and the keys beside it; `known`: preset by each of its names."""
+    if isinstance(value, str):
+        value = {"base": value}
+    if not isinstance(value, Mapping) or "base" not in value:
+        return "", value
+    name = value["base"]
+    if name not in known:
+        raise wrong(f"there is no model {shown(name)}", did_you_mean(str(name), known))
+    return known[name], value
 
 
 def model_names() -> tuple[str, ...]:

@@ -41,6 +41,22 @@ def test_simulation_and_closed_form_of_the_same_machine_agree(capsys, tmp_path):
     assert row["estimate"]["ideal_step_s"] == pytest.approx(float(row["time_ns"]) / 1e9, rel=0.005)
 
 
+def test_the_roofline_is_simulated_and_has_no_closed_form(capsys, tmp_path):
+    roofline = [*SMALL, "--gbs", "16", "--set", "workload.times=roofline"]
+    row = json.loads(out(capsys, *roofline, "--out", str(tmp_path), "--quiet", "--format", "json"))[0]
+    assert row["status"] == "done" and row["estimate"] is None
+    assert main([*roofline, "--explain"]) == 2
+    assert "roofline" in (text := capsys.readouterr().err) and len(text.splitlines()) == 1
+
+
+def test_a_written_peak_counts_whatever_it_equals(capsys):
+    def forward(*more: str) -> float:
+        found = json.loads(out(capsys, *SMALL, "--gbs", "16", "--explain", "--format", "json", *more))
+        return found["parts_s"]["forward"]
+
+    assert forward("--set", "compute.peak=1978.9 TFLOP/s") < forward()
+
+
 def test_written_traces_are_the_same_twice_and_lint_clean(capsys, tmp_path):
     for name in ("a", "b"):
         out(capsys, *SMALL, "--gbs", "16", "-o", str(tmp_path / name))
@@ -63,6 +79,7 @@ def test_written_traces_are_the_same_twice_and_lint_clean(capsys, tmp_path):
         (["--algorithm", "ring"], "all_reduce=ring"),
         (["--set", "training.tensor_parallel_degree=4"], "tp"),
         (["--gpus", "13", "--tp", "1"], "equal nodes"),
+        (["--ignore-memory", "--set", "compute.precision=fp8"], "precision fp8"),
     ],
 )
 def test_what_does_not_fit_is_one_line(capsys, argv, said):
