@@ -225,7 +225,7 @@ def _written_out(value: Any, known: Mapping[str, str]) -> tuple[str, Any]:
     if not isinstance(value, Mapping) or "base" not in value:
         return "", value
     name = value["base"]
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         raise wrong(f"there is no model {shown(name)}", did_you_mean(str(name), known))
     return known[name], value
 
