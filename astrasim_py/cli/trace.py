@@ -25,7 +25,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
     lint = action("lint", "check files, dependencies, attributes, and what ranks say of each other")
     lint.add_argument("trace", nargs="+", metavar="TRACE")
-    lint.add_argument("--groups", metavar="FILE", help="communicator groups, JSON of id: [ranks]")
+    lint.add_argument("--groups", metavar="FILE", help="communicator groups, JSON of id: [ranks]; PREFIX.groups.json by default")
     stats = action("stats", "counts, bytes by collective, group and peer, operations, depth, critical path")
     stats.add_argument("trace", metavar="TRACE")
     stats.add_argument("--dependencies", choices=("data", "data+ctrl"), default="data")
@@ -78,7 +78,8 @@ def _lint(args: argparse.Namespace) -> int:
         else:
             if not any(".et" in os.path.basename(path) for path in glob(f"{escape(name)}.*")):
                 find_prefix(name)  # says that there is nothing of that name
-            findings += lint_prefix(name, args.groups)
+            beside = f"{name}.groups.json"
+            findings += lint_prefix(name, args.groups or (beside if os.path.exists(beside) else None))
     if args.format == "json":
         print(json.dumps([dataclasses.asdict(f) for f in findings], indent=1))
     else:

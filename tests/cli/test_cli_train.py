@@ -66,7 +66,11 @@ def test_written_traces_are_the_same_twice_and_lint_clean(capsys, tmp_path):
         assert file.read_bytes() == (tmp_path / file.name.replace("a.", "b.", 1)).read_bytes()
     workload = read_workload(tmp_path / "a", groups=tmp_path / "a.groups.json")
     assert workload.members("tp.0") == (0, 1)
-    assert out(capsys, "trace", "lint", str(tmp_path / "a"), "--groups", str(tmp_path / "a.groups.json"))
+    said = out(capsys, "trace", "lint", str(tmp_path / "a"))
+    assert said == out(capsys, "trace", "lint", str(tmp_path / "a"), "--groups", str(tmp_path / "a.groups.json"))
+    assert "groups-unknown" not in said
+    (tmp_path / "a.groups.json").unlink()
+    assert "groups-unknown" in out(capsys, "trace", "lint", str(tmp_path / "a"))
 
 
 @pytest.mark.parametrize(
