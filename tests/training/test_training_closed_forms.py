@@ -18,6 +18,7 @@ from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.topology import from_keys, shapes
 from astrasim_py.training import stages
 from astrasim_py.training.layers import Op
+from astrasim_py.training.schedules import BACKWARD, FORWARD, programs, virtual_stage
 from astrasim_py.training.traces import training_workload
 
 RATE = Fraction(10**9)
@@ -135,6 +136,70 @@ def only_layers(monkeypatch):
         monkeypatch.setattr(stages, name, lambda layout, f=stated: tuple(x for x in f(layout) if isinstance(x, Op)))
     stated = stages.gradient_comms
     monkeypatch.setattr(stages, "gradient_comms", lambda o, kind: stated(o, kind) if kind == "dense" else ())
+
+
+def fully_sharded(programs: tuple, place, times: tuple[int, int], gather: int, scatter: int, message: int) -> int:
+    """When all is done, by the recurrence over layers: each starts the gather of the one that runs next on its stage.
+
+    `place(stage, chunk)`: virtual stage of a chunk, of two layers each, with an embedding before the first and logits
+    after the last, which are layers that take no time and have no weights.
+    """
+    left = [[(int(kind), int(k), place(s, int(c))) for kind, k, c in program] for s, program in enumerate(programs)]
+    depth = 1 + max(virtual for rows in left for *_, virtual in rows)
+
+    def units(kind: int, virtual: int) -> list[bool]:
+        """Whether each unit of a pass is a layer."""
+        found = [False] * (virtual == 0) + [True, True] + [False] * (virtual == depth - 1)
+        return found if kind == FORWARD else found[::-1]
+
+    done, compute, network, there = {}, [0] * len(left), [0] * len(left), [0] * len(left)
+
+    def gathered(stage: int, layer: bool, start: int) -> None:
+        if layer:
+            network[stage] = max(network[stage], start) + gather
+        there[stage] = network[stage] if layer else 0
+
+    for stage, rows in enumerate(left):
+        gathered(stage, units(rows[0][0], rows[0][2])[0], 0)
+    while any(left):
+        for stage, rows in enumerate(left):
+            while rows:
+                kind, k, virtual = rows[0]
+                source = virtual - 1 if kind == FORWARD else virtual + 1
+                if 0 <= source < depth and (kind, k, source) not in done:
+                    break
+                arrived = done[kind, k, source] + message if 0 <= source < depth else 0
+                rows.pop(0)
+                own = units(kind, virtual)
+                after = [*own[1:], *([units(rows[0][0], rows[0][2])[0]] if rows else [])]
+                for at, layer in enumerate(own):
+                    start = max(compute[stage], there[stage], arrived)
+                    if at < len(after):
+                        gathered(stage, after[at], start)
+                    compute[stage] = start + times[kind] * layer
+                    if kind == BACKWARD and layer:
+                        network[stage] = max(network[stage], compute[stage]) + scatter
+                done[kind, k, virtual] = compute[stage]
+    return max(*compute, *network)
+
+
+@pytest.mark.parametrize("m, work", [(4, 50_000_000), (8, 50_000_000), (8, 400_000_000)])
+@pytest.mark.parametrize(
+    "p, v, schedule", [(2, 1, "gpipe"), (4, 1, "1f1b"), (2, 2, "interleaved"), (4, 3, "interleaved")]
+)
+def test_zero_3_gathers_what_runs_next_in_the_program(p, v, schedule, m, work, only_layers):
+    """Also where the next layer to run is of another chunk, or of the other pass."""
+    keys = {"schedule": schedule} | ({"vp": v} if v > 1 else {})
+    layout = layout_of(4 * p, model=TINY | {"layers": 2 * p * v}, pp=p, dp=4, zero=3, microbatches=m, **keys)
+    size = 12 * 64 * 64 * 2
+    prices = ByHand({("qkv", "F"): work, ("qkv", "I"): 2 * work})
+    gather, scatter = (simulate(collective(kind, size, full(4))).makespan for kind in ("all_gather", "reduce_scatter"))
+    message = ALPHA + transfer_ps(layout.tokens * 64 * 2, RATE)
+    order = programs(schedule, p, m, v)
+    wanted = fully_sharded(
+        order, lambda s, c: virtual_stage(schedule, p, s, int(c)), (work, 2 * work), gather, scatter, message
+    )
+    assert run(training_workload(layout, prices), full(4 * p)).makespan == wanted
 
 
 @pytest.mark.parametrize("m", [1, 4, 9])
