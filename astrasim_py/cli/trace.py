@@ -25,7 +25,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
     lint = action("lint", "check files, dependencies, attributes, and what ranks say of each other")
     lint.add_argument("trace", nargs="+", metavar="TRACE")
-    lint.add_argument("--groups", metavar="FILE", help="communicator groups, JSON of id: [ranks]; PREFIX.groups.json by default")
+    lint.add_argument("--groups", metavar="FILE", help="JSON of group: [ranks]; PREFIX.groups.json where it is there")
     stats = action("stats", "counts, bytes by collective, group and peer, operations, depth, critical path")
     stats.add_argument("trace", metavar="TRACE")
     stats.add_argument("--dependencies", choices=("data", "data+ctrl"), default="data")
