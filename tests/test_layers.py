@@ -17,6 +17,7 @@ FLOORS = {
     "workload": 2,
     "program": 3,
     "training": 3,
+    "pytorch": 3,
     "verification": 4,
     "builders": 5,
     "msccl": 6,

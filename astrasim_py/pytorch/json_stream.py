@@ -1,0 +1,132 @@
+"""JSON of any size, one element of its long list at a time."""
+
+import json
+import re
+from codecs import getincrementaldecoder
+from collections.abc import Iterator
+
+from astrasim_py.core.errors import TraceError
+from astrasim_py.pytorch.sources import CHUNK, open_source
+
+#: Largest single value (an event, or a key of the header), characters.
+MAX_VALUE = 2**26
+#: An error of the decoder this close to the end of the window may be due to what was not read yet.
+_TAIL = 64
+_SPACE = re.compile(r"[ \t\r\n]*")
+_DECODER = json.JSONDecoder(strict=False, parse_float=str, parse_constant=str)
+
+
+def chunks(source: str) -> Iterator[str]:
+    """The text of a document in pieces of about `CHUNK` characters; errors as `open_source`."""
+    decode = getincrementaldecoder("utf-8-sig")(errors="replace").decode
+    with open_source(source) as file:
+        while data := file.read(CHUNK):
+            yield decode(data)
+
+
+class _Window:
+    """The part of a text that is being decoded."""
+
+    def __init__(self, source: str) -> None:
+        self.source, self.chunks = source, chunks(source)
+        self.text, self.at, self.before = "", 0, 0  # `before`: characters that have gone
+
+    def more(self) -> bool:
+        """Read on, at least as much again as is held; False at the end of the text."""
+        held = len(self.text) - self.at
+        if held > MAX_VALUE:
+            self.fail(f"a value of more than {MAX_VALUE} characters", "it is no recording of PyTorch")
+        parts, length = [self.text[self.at :]], 0
+        while length <= held and (part := next(self.chunks, "")):
+            parts.append(part)
+            length += len(part)
+        self.before += self.at
+        self.text, self.at = "".join(parts), 0
+        return length > 0
+
+    def fail(self, problem: str, remedy: str = "") -> None:
+        raise TraceError(f"{self.source}: character {self.before + self.at}", problem, remedy)
+
+    def peek(self) -> str:
+        """The next character that is no space; empty at the end."""
+        while True:
+            self.at = _SPACE.match(self.text, self.at).end()
+            if self.at < len(self.text):
+                return self.text[self.at]
+            if not self.more():
+                return ""
+
+    def take(self, expected: str) -> str:
+        """Go past the next character, which must be one of `expected`."""
+        found = self.peek()
+        if not found:
+            raise TraceError(self.source, "is cut short" if self.before else "is empty", "record or copy it again")
+        if found not in expected:
+            self.fail(f'is not JSON: "{found}" in place of {" or ".join(expected)}')
+        self.at += 1
+        return found
+
+    def value(self) -> object:
+        """The next value, whole."""
+        while True:
+            self.peek()
+            try:
+                value, end = _DECODER.raw_decode(self.text, self.at)
+                length = end - self.at
+                if end < len(self.text) or not self.more():  # a number may go on in the next chunk
+                    self.at += length
+                    return value
+            except json.JSONDecodeError as error:
+                partial = error.pos > len(self.text) - _TAIL or error.msg.startswith("Unterminated")
+                if not partial:
+                    self.fail(f"is not JSON: {error.msg}")
+                if not self.more():
+                    raise TraceError(self.source, "is cut short", "record or copy it again") from None
+            except RecursionError:
+                self.fail("is nested too deeply", "it is no recording of PyTorch")
+            except ValueError as error:
+                self.fail(f"holds a number that is none: {error}")
+
+
+def elements(source: str, listed: str) -> Iterator[tuple[str, object]]:
+    """The content of a JSON object, or of a bare list, in order of the text.
+
+    `source`: ``path``, or ``path!member`` of a tar archive. `listed`: the key whose list is too long to be held.
+    Yields (`listed`, element) for each of its elements, and of a bare list, and (key, value) for all other keys.
+    Numbers with a decimal point, and NaN, come as text; integers as int.
+
+    Raises TraceError: not readable, not JSON, cut short, nested too deeply, a value of more than `MAX_VALUE`
+    characters.
+    """
+    window = _Window(source)
+    try:
+        if window.take("{[") == "[":
+            yield from ((listed, value) for value in _list(window))
+        elif window.peek() == "}":
+            window.take("}")
+        else:
+            mark = ","
+            while mark == ",":
+                key = window.value()
+                window.take(":")
+                if key == listed:
+                    window.take("[")
+                    yield from ((listed, value) for value in _list(window))
+                else:
+                    yield str(key), window.value()
+                mark = window.take(",}")
+        if window.peek():
+            window.fail("holds something behind its end")
+    finally:
+        window.chunks.close()
+
+
+def _list(window: _Window) -> Iterator[object]:
+    """The elements of a list whose bracket has been read."""
+    if window.peek() == "]":
+        window.take("]")
+        return
+    mark = ","
+    while mark == ",":
+        yield window.value()
+        mark = window.take(",]")

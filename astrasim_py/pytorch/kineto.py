@@ -1,0 +1,269 @@
+"""Reading of Kineto's traces: the files that `torch.profiler` exports."""
+
+import json
+from array import array
+from collections import Counter
+
+import numpy as np
+
+from astrasim_py.core.errors import TraceError
+from astrasim_py.pytorch.json_stream import elements
+from astrasim_py.pytorch.recording import DEVICE, Category, Events, Group, Recording, Step
+from astrasim_py.pytorch.steps import choose_step, find_steps, nanoseconds
+
+LISTED = "traceEvents"
+#: Categories as Kineto writes them now and as it wrote them before PyTorch 1.11, in lower case.
+CATEGORIES = {
+    "cpu_op": Category.OP,
+    "operator": Category.OP,
+    "user_annotation": Category.ANNOTATION,
+    "runtime": Category.CALL,
+    "cuda_runtime": Category.CALL,
+    "cuda_driver": Category.CALL,
+    "hip_runtime": Category.CALL,
+    "xpu_runtime": Category.CALL,
+    "privateuse1_runtime": Category.CALL,
+    "privateuse1_driver": Category.CALL,
+    "kernel": Category.KERNEL,
+    "memcpy": Category.MEMCPY,
+    "gpu_memcpy": Category.MEMCPY,
+    "memset": Category.MEMSET,
+    "gpu_memset": Category.MEMSET,
+    "cuda_sync": Category.SYNC,
+}
+#: Spans in which a backend of c10d on the host moves data.
+CPU_BACKENDS = ("gloo:", "mpi:", "ucc:")
+#: Beginnings of names of host events that say something of communication.
+COMMUNICATION = ("record_param_comms", "c10d::", "_c10d_functional", "c10d_functional", "nccl:", *CPU_BACKENDS)
+_HEADER = {"distributedInfo", "baseTimeNanoseconds"}
+_COLUMNS = {  # array's type of each column while events are read
+    "category": "b",
+    "name": "i",
+    "start": "q",
+    "duration": "q",
+    "thread": "i",
+    "correlation": "q",
+    "external_id": "q",
+    "record_id": "q",
+    "device": "i",
+    "stream": "q",
+}
+_NO_STREAM = 2**32 - 1
+
+
+def read_recording(source: str, step: int | str | None = "median") -> Recording:
+    """Read one step of a Kineto trace.
+
+    `source`: a JSON file, gzip'd or not, or ``archive!member`` of a tar archive. `step`: the number of a step,
+    ``"median"`` (by duration, the first and the last left out), or None for the whole recording, which is also read
+    where there are no steps.
+
+    The file is read twice, event by event; memory is that of the events kept. Raises TraceError: not readable, not
+    JSON, cut short, an impossible time, nothing in it that ran on a device or was sent. Raises UsageError: no such
+    step.
+    """
+    steps = find_steps(source)
+    window = choose_step(steps, step, source)
+    table = _Table(source, window)
+    header: dict[str, object] = {}
+    listed = False
+    for key, value in elements(source, LISTED):
+        if key == LISTED:
+            listed = True
+            if isinstance(value, dict):
+                table.add(value)
+        elif key in _HEADER:
+            header[key] = value
+    if not listed:
+        raise TraceError(source, f'has no "{LISTED}"', "name a trace that torch.profiler exported")
+    if not table.counts.keys() & {c.name for c in DEVICE} and not table.communicates:
+        problem = "has neither work of a device nor collectives of the host"
+        raise TraceError(source, problem, f"its categories: {', '.join(sorted(table.found)) or 'none'}")
+    return table.recording(header, steps)
+
+
+class _Table:
+    """Columns of the events of a window."""
+
+    def __init__(self, source: str, window: Step | None) -> None:
+        self.source, self.window = source, window
+        self.first, self.last = (window.start, window.end) if window else (-(2**62), 2**62)
+        self.columns = {name: array(code) for name, code in _COLUMNS.items()}
+        self.append = [column.append for column in self.columns.values()]
+        self.names: dict[str, int] = {}
+        self.threads: dict[tuple, int] = {}
+        self.args: dict[int, dict] = {}
+        self.found: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
+        self.communicates = self.fractions = False
+        self.seen = 0
+
+    def add(self, event: dict) -> None:
+        """Keep an event if it is of a known category and may touch the window."""
+        self.seen += 1
+        if event.get("ph") != "X":
+            return
+        written = event.get("cat")
+        category = CATEGORIES.get(written) if isinstance(written, str) else None
+        if category is None:
+            category = CATEGORIES.get(str(written).lower())
+            if category is None:
+                if len(self.found) < 100:
+                    self.found[str(written)[:40]] += 1
+                return
+        self.counts[category.name] += 1
+        start, duration = self.time(event, "ts"), self.time(event, "dur")
+        if duration < 0:
+            self.fail(f"its dur is {event['dur']}", "a duration cannot be negative")
+        name = event.get("name")
+        name = name if isinstance(name, str) else str(name)
+        host = category <= Category.CALL
+        speaks = host and name.startswith(COMMUNICATION)
+        self.communicates |= speaks and not name.startswith("nccl:")
+        if start + duration <= self.first > start or (host and start >= self.last):
+            return
+        args = event.get("args")
+        args = args if isinstance(args, dict) else {}
+        process, thread = event.get("pid"), event.get("tid")
+        if speaks or category == Category.SYNC or "Collective name" in args:
+            self.args[len(self.columns["start"])] = args
+        row = (
+            category,
+            self.names.setdefault(name, len(self.names)),
+            start,
+            duration,
+            self.threads.setdefault((_plain(process), _plain(thread)), len(self.threads)),
+            _integer(args.get("correlation")),
+            _integer(args.get("External id", args.get("external id"))),
+            _integer(args.get("Record function id")),
+            -1 if host else _integer(args.get("device", process), 2**31),
+            -1 if host else _integer(args.get("stream", thread)),
+        )
+        for append, value in zip(self.append, row, strict=True):
+            append(value)
+
+    def time(self, event: dict, key: str) -> int:
+        value = event.get(key, 0 if key == "dur" else None)
+        try:
+            ns = nanoseconds(value)
+        except ValueError:
+            self.fail(f"its {key} is {str(value)[:40]}", "write microseconds")
+        self.fractions |= ns % 1000 != 0
+        return ns
+
+    def fail(self, problem: str, remedy: str) -> None:
+        raise TraceError(f"{self.source}: event {self.seen}", problem, remedy)
+
+    def recording(self, header: dict, steps: tuple[Step, ...]) -> Recording:
+        """Order the events, link the device's work to its calls, and leave out what belongs to other steps."""
+        columns = {}
+        start, duration = (np.frombuffer(self.columns[name], np.int64) for name in ("start", "duration"))
+        order = np.lexsort((-duration, start))
+        del start, duration
+        for name in list(self.columns):  # one at a time: a second copy of all of them would be large
+            values = np.frombuffer(self.columns.pop(name), _COLUMNS[name])
+            columns[name] = values[order]
+        columns["stream"][columns["stream"] == _NO_STREAM] = -1
+        kept, backlog, launch = _membership(columns, self.first, self.last)
+        zero = self.window.start if self.window else int(columns["start"][kept & ~backlog].min(initial=2**62))
+        if zero == 2**62:
+            zero = int(columns["start"].min(initial=0))
+        old = np.full(len(order), -1, np.int64)
+        old[order] = np.cumsum(kept) - 1
+        rows = np.flatnonzero(kept)
+        new = np.append(np.cumsum(kept) - 1, -1)
+        events = Events(
+            **{name: values[rows] for name, values in columns.items() if name != "start"},
+            start=columns["start"][rows] - zero,
+            launch=np.where(launch[rows] >= 0, new[launch[rows]], -1).astype(np.int32),
+            args=self._args(order, kept),
+        )
+        left = np.flatnonzero(backlog[rows])
+        if self.window:
+            step = Step(self.window.name, 0, self.window.end - zero)
+        else:
+            host = events.category <= Category.CALL
+            step = Step("", 0, int(events.end[host].max(initial=0)))
+        base = _integer(header.get("baseTimeNanoseconds"), default=0)
+        rank, world, groups = _distributed(header.get("distributedInfo"))
+        return Recording(
+            source=self.source,
+            rank=rank,
+            world_size=world,
+            groups=groups,
+            base_ns=base + zero,
+            resolution_ns=1000 if self.fractions else 2000,
+            step=step,
+            steps=tuple(Step(s.name, s.start - zero, s.end - zero) for s in steps),
+            names=tuple(self.names),
+            threads=tuple(self.threads),
+            events=events,
+            backlog=left,
+            counts=dict(sorted(self.counts.items())),
+        )
+
+    def _args(self, order: np.ndarray, kept: np.ndarray) -> dict[int, dict]:
+        """Arguments by row of the events kept."""
+        place = np.full(len(order), -1, np.int64)
+        place[order[kept]] = np.arange(int(kept.sum()))
+        return dict(sorted((int(place[row]), args) for row, args in self.args.items() if place[row] >= 0))
+
+
+def _membership(columns: dict[str, np.ndarray], first: int, last: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Which events to keep, which of them are left from before the window, and the row of the call of each.
+
+    Work of a device belongs to the window if a call in it launched it. Work without a call (it may be older than the
+    recording) is judged by its correlation, which rises in order of calls.
+    """
+    category, start, correlation = columns["category"], columns["start"], columns["correlation"]
+    device = (category >= Category.KERNEL) & (category <= Category.MEMSET)
+    calls = np.flatnonzero((category == Category.CALL) & (correlation >= 0) & (start >= first))
+    known, at = np.unique(correlation[calls], return_index=True)
+    launch = np.full(len(start), -1, np.int64)
+    dependent = np.flatnonzero((device | (category == Category.SYNC)) & (correlation >= 0))
+    if len(known):
+        place = np.searchsorted(known, correlation[dependent]).clip(max=len(known) - 1)
+        launch[dependent] = np.where(known[place] == correlation[dependent], calls[at[place]], -1)
+    linked = launch >= 0
+    lowest, highest = (int(known[0]), int(known[-1])) if len(known) else (-1, 2**62)
+    backlog = device & ~linked & ((correlation < lowest) | (start < first))
+    inside = linked | ((correlation >= lowest) & (correlation <= highest) & (start < last))
+    sync = (category == Category.SYNC) & (linked | (start < last))
+    kept = (category <= Category.CALL) | (device & (inside | backlog)) | sync
+    return kept, backlog, launch
+
+
+def _integer(value: object, default: int = -1, most: int = 2**63) -> int:
+    """A number of the arguments, which some versions write as text; the default where it is none."""
+    if type(value) is not int:
+        try:
+            value = int(value) if isinstance(value, str) else default
+        except ValueError:
+            return default
+    return value if -most <= value < most else default
+
+
+def _plain(value: object) -> int | str:
+    """The name of a process or thread."""
+    return value if isinstance(value, int | str) else str(value)
+
+
+def _distributed(info: object) -> tuple[int | None, int | None, tuple[Group, ...]]:
+    """Rank, number of ranks and process groups of the header."""
+    info = info if isinstance(info, dict) else {}
+    rank, world = (_integer(info.get(key), default=-1) for key in ("rank", "world_size"))
+    configured = info.get("pg_config")
+    groups = [_group(entry) for entry in configured if isinstance(entry, dict)] if isinstance(configured, list) else []
+    return None if rank < 0 else rank, None if world < 1 else world, tuple(groups)
+
+
+def _group(entry: dict) -> Group:
+    ranks = entry.get("ranks")
+    if isinstance(ranks, str):
+        try:
+            ranks = json.loads(ranks)
+        except (ValueError, RecursionError):
+            ranks = []
+    ranks = tuple(r for r in ranks if type(r) is int) if isinstance(ranks, list) else ()
+    size = _integer(entry.get("pg_size", entry.get("group_size")), default=len(ranks))
+    return Group(str(entry.get("pg_name", "")), str(entry.get("pg_desc", "")), size, ranks)

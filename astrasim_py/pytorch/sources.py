@@ -1,0 +1,109 @@
+"""Opening of recordings: files, gzip'd or not, and members of tar archives."""
+
+import gzip
+import io
+import tarfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from astrasim_py.chakra.et_io import MAX_RATIO
+from astrasim_py.core.errors import TraceError
+from astrasim_py.core.files import open_regular
+
+#: Bytes that are unzipped at a time.
+CHUNK = 2**20
+#: Bytes of content that any gzip stream may have; a longer one at most `MAX_RATIO` times its size.
+_AMPLE = 2**26
+#: Most members of an archive that are looked at.
+MAX_MEMBERS = 10_000
+_DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError)
+
+
+class _Bounded(io.RawIOBase):
+    """A gzip stream that refuses to become absurdly longer than its file."""
+
+    def __init__(self, file: BinaryIO, place: str) -> None:
+        self.place, self.gzip = place, gzip.GzipFile(fileobj=file)
+        self.most = max(_AMPLE, MAX_RATIO * file.seek(0, io.SEEK_END))
+        file.seek(0)
+
+    def readinto(self, buffer) -> int:
+        count = self.gzip.readinto(buffer)
+        if self.gzip.tell() > self.most:
+            remedy = "if it is no zip bomb, unzip it yourself"
+            raise TraceError(self.place, f"unzips to more than {MAX_RATIO} times its size", remedy)
+        return count
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self.gzip.seek(offset, whence)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+
+def _unzipped(file: BinaryIO, place: str) -> BinaryIO:
+    magic = file.read(2)
+    file.seek(0)
+    return io.BufferedReader(_Bounded(file, place), CHUNK) if magic == b"\x1f\x8b" else file
+
+
+def _archive(file: BinaryIO) -> tarfile.TarFile | None:
+    """The archive that a file is, or None."""
+    head = file.read(512)
+    file.seek(0)
+    return tarfile.open(fileobj=file, mode="r:") if head[257:262] == b"ustar" else None
+
+
+def _members(archive: tarfile.TarFile, place: str) -> list[tarfile.TarInfo]:
+    found = []
+    for count, info in enumerate(archive):
+        if count == MAX_MEMBERS:
+            raise TraceError(place, f"has more than {MAX_MEMBERS} members", "unpack it and name the files")
+        if info.isreg() and not Path(info.name).name.startswith("."):
+            found.append(info)
+    return found
+
+
+@contextmanager
+def _opened(path: str, place: str) -> Iterator[BinaryIO]:
+    with open_regular(path, TraceError, what="a JSON file") as file:
+        try:
+            yield _unzipped(file, place)
+        except EOFError:
+            raise TraceError(place, "its gzip stream is cut short", "copy the file again") from None
+        except _DAMAGED as error:
+            raise TraceError(place, f"is damaged: {error}", "copy the file again") from None
+
+
+def sources(path: str) -> list[str]:
+    """The documents in a file: ``path`` itself, or ``path!member`` for each member of a tar archive.
+
+    Raises TraceError: not readable, damaged.
+    """
+    with _opened(path, path) as file:
+        archive = _archive(file)
+        return [path] if archive is None else [f"{path}!{info.name}" for info in _members(archive, path)]
+
+
+@contextmanager
+def open_source(source: str) -> Iterator[BinaryIO]:
+    """The bytes of a document, ``path`` or ``path!member``, unzipped.
+
+    Raises TraceError: not readable, damaged, no such member, or several members and none named.
+    """
+    path, _, member = (source, "", "") if Path(source).exists() else source.rpartition("!")
+    with _opened(path or source, source) as file:
+        archive = _archive(file)
+        if archive is not None:
+            found = [info for info in _members(archive, path) if member in ("", info.name)]
+            if len(found) != 1:
+                problem = f"has {len(found)} members" if not member else f"has {len(found)} members of this name"
+                raise TraceError(source, problem, f"name one, as in {path}!folder/file.json")
+            file = _unzipped(archive.extractfile(found[0]), source)
+        yield file

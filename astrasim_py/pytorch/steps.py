@@ -1,0 +1,116 @@
+"""The iterations of a recording, and the choice of one."""
+
+import json
+import re
+from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
+from itertools import chain
+
+from astrasim_py.core.errors import UsageError
+from astrasim_py.pytorch.json_stream import chunks
+from astrasim_py.pytorch.recording import Step
+
+MARK = "ProfilerStep#"
+_QUOTED = re.compile(f'"{MARK}')
+_DECODER = json.JSONDecoder(strict=False, parse_float=str, parse_constant=str)
+#: Characters before and after the name of a step within which its event begins and ends.
+_REACH = 4096
+#: Largest time, ns.
+_LONGEST = 2**61
+
+
+def nanoseconds(value: object) -> int:
+    """Exact nanoseconds of a time as a trace writes it: microseconds, an int or a text with decimals.
+
+    Raises ValueError: not a number, not finite, or beyond 73 years.
+    """
+    if type(value) is int:
+        ns = value * 1000
+    else:
+        whole, _, part = value.partition(".") if isinstance(value, str) else ("", "", "")
+        if len(part) <= 3 and part.isdecimal() == bool(part):
+            digits = whole + part.ljust(3, "0")
+        else:
+            digits = ""
+        try:
+            ns = int(digits) if digits else _rounded(value)
+        except ValueError:
+            ns = _rounded(value)
+    if not -_LONGEST < ns < _LONGEST:
+        raise ValueError(value)
+    return ns
+
+
+def _rounded(value: object) -> int:
+    """The nearest nanosecond of a number with an exponent or more than three decimals."""
+    try:
+        number = Decimal(value) if isinstance(value, str) else Decimal("NaN")
+    except InvalidOperation:
+        raise ValueError(value) from None
+    if not number.is_finite() or number.adjusted() > 20:
+        raise ValueError(value)
+    return int((number * 1000).to_integral_value())
+
+
+def find_steps(source: str) -> tuple[Step, ...]:
+    """Annotations of iterations in a Kineto trace, in order of time, ns as the file counts; it is only searched.
+
+    `source`: as for `json_stream.elements`; errors as there.
+    """
+    found: set[Step] = set()
+    held, done = "", 0  # `done`: how far the matches of `held` have been looked at
+    for part in chain(chunks(source), [""]):
+        held += part
+        limit = len(held) - (_REACH if part else 0)
+        for match in _QUOTED.finditer(held, done):
+            if match.start() >= limit:
+                break
+            event = _around(held, match.start())
+            if event is not None:
+                found.add(event)
+        done = max(done, limit)
+        cut = max(0, done - _REACH)
+        held, done = held[cut:], done - cut
+    return tuple(sorted(found, key=lambda step: (step.start, step.end, step.name)))
+
+
+def _around(text: str, at: int) -> Step | None:
+    """The step whose event holds the name at a place, if it is one of the host."""
+    opening = at
+    for _ in range(8):
+        opening = text.rfind("{", max(0, at - _REACH), opening)
+        if opening < 0:
+            return None
+        try:
+            event, end = _DECODER.raw_decode(text, opening)
+        except (ValueError, RecursionError):
+            continue
+        if end > at and str(event.get("name")).startswith(MARK):
+            break
+    else:
+        return None
+    if event.get("ph") != "X" or str(event.get("cat")).startswith("gpu"):
+        return None
+    try:
+        start = nanoseconds(event.get("ts"))
+        return Step(event["name"], start, start + nanoseconds(event.get("dur")))
+    except ValueError:
+        return None  # the reader of the events refuses it
+
+
+def choose_step(steps: Sequence[Step], wanted: str | int | None, source: str) -> Step | None:
+    """The step asked for; None for the whole recording.
+
+    `wanted`: a number, ``"median"`` (by duration; the first and the last do not count where there are others), or
+    None. Raises UsageError: no such step.
+    """
+    if wanted is None or (wanted == "median" and not steps):
+        return None
+    if wanted == "median":
+        inner = sorted(steps[1:-1] or steps, key=lambda step: (step.end - step.start, step.start))
+        return inner[len(inner) // 2]
+    named = [step for step in steps if step.name == f"{MARK}{wanted}"]
+    if not named:
+        known = ", ".join(step.name.removeprefix(MARK) for step in steps[:20]) or "none"
+        raise UsageError(source, f"has no step {wanted}", f"its steps: {known}")
+    return named[0]
