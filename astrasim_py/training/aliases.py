@@ -65,7 +65,8 @@ def ours(written: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
             said[key] = alias
             group, dot, inner = key.partition(".")
             if dot:
-                found[group] = {**found.get(group, {}), inner: value}
+                others = found.get(group, {})
+                found[group] = {**others, inner: value} if isinstance(others, Mapping) else others
             else:
                 found[key] = value
     return found
@@ -73,9 +74,10 @@ def ours(written: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
 
 def _one_of(value: Any, known: Mapping[Any, Any], key: str) -> Any:
     name = value.lower() if isinstance(value, str) else value
-    if isinstance(name, int | str) and name in known:
+    if isinstance(name, str | None) and name in known:
         return known[name]
-    raise wrong(f"{shown(value)} has no counterpart here", did_you_mean(str(value), map(str, known)), (key,))
+    words = [word for word in known if word is not None]
+    raise wrong(f"{shown(value)} has no counterpart here", did_you_mean(str(value), words), (key,))
 
 
 def _beside(key: str, main: str) -> Callable:
@@ -87,27 +89,47 @@ def _beside(key: str, main: str) -> Callable:
     return check
 
 
-def _sharded(on: Any, written: Mapping[str, Any]) -> dict[str, Any]:
-    return {"zero": 3} if on else {}
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _count(written: Mapping[str, Any], key: str) -> int:
+    """A number of ours, 1 by default; what is no number, the model refuses."""
+    return written[key] if _is_count(written.get(key)) else 1
+
+
+def _switch(value: Any, key: str) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise wrong(f"{shown(value)} is not true or false", "write true or false", (key,))
+
+
+def _sharded(key: str) -> Callable:
+    return lambda on, written: {"zero": 3} if _switch(on, key) else {}
 
 
 def _distributed_optimizer(on: Any, written: Mapping[str, Any]) -> dict[str, Any]:
+    own = _switch(on, "use_distributed_optimizer")
     more = written.get("use_megatron_fsdp") or written.get("use_torch_fsdp2")
-    return {"zero": 1} if on and not more else {}
+    return {} if more else {"zero": int(own)}
 
 
 def _recompute(granularity: Any, written: Mapping[str, Any]) -> dict[str, Any]:
     key = "recompute_granularity"
-    if granularity in (None, "none"):
+    kind = _one_of(granularity, {None: "none", "none": "none", "full": "full", "selective": "selective"}, key)
+    for other in ("recompute_modules",) * (kind == "none") + ("recompute_method", "recompute_num_layers"):
+        if kind != "full" and written.get(other) is not None:
+            raise wrong(f"does nothing with {key} {kind}", f"write {key}: full, or drop it", (other, "@key"))
+    if kind == "none":
         return {"recompute": "none"}
-    if _one_of(granularity, {"full": "full", "selective": "selective"}, key) == "selective":
-        modules = tuple(written.get("recompute_modules") or ("core_attn",))
-        if modules != ("core_attn",):
-            remedy = "write recompute: with the part of a layer that is computed again, e.g. 0.2"
+    if kind == "selective":
+        if written.get("recompute_modules") not in (None, ["core_attn"], ("core_attn",)):
+            remedy = "write [core_attn], or recompute: with the part of a layer that is computed again, e.g. 0.2"
             raise wrong("only core_attn has a counterpart here", remedy, ("recompute_modules",))
         return {"recompute": "attn"}
-    layers, method = written.get("recompute_num_layers"), written.get("recompute_method", "uniform")
-    if method == "block" and layers is not None:
+    layers, method = written.get("recompute_num_layers"), written.get("recompute_method")
+    known = {None: "uniform", "uniform": "uniform", "block": "block"}
+    if _one_of(method, known, "recompute_method") == "block":
         raise wrong(
             "block counts layers of a stage", "write recompute: with their part, e.g. 0.25", ("recompute_method",)
         )
@@ -121,6 +143,8 @@ def _activation_checkpoint(value: Any, written: Mapping[str, Any]) -> dict[str, 
     key = "activation_checkpoint"
     if not isinstance(value, Mapping):
         raise wrong(f"{shown(value)} is not a mapping", "write {mode: full}", (key,))
+    if not value.keys() <= {"mode", "selective_ac_option"}:
+        raise wrong("only mode and selective_ac_option have a counterpart here", "write {mode: full}", (key,))
     mode = _one_of(value.get("mode"), {"none": "none", "full": "full", "selective": "selective"}, key)
     if mode != "selective":
         return {"recompute": mode}
@@ -134,7 +158,8 @@ def _activation_checkpoint(value: Any, written: Mapping[str, Any]) -> dict[str, 
 
 def _reduce_overlap(on: Any, written: Mapping[str, Any]) -> dict[str, Any]:
     sharded = written.get("use_distributed_optimizer") or written.get("zero")
-    if bool(written.get("overlap_param_gather", False if sharded else on)) != bool(on):
+    gather = written.get("overlap_param_gather", False if sharded else on)
+    if _switch(on, "overlap_grad_reduce") != _switch(gather, "overlap_param_gather"):
         raise wrong("differs from overlap_param_gather", "write the same for both", ("overlap_grad_reduce", "@key"))
     return {"overlap.dp": on}
 
@@ -149,14 +174,14 @@ def _shard_degree(shard: Any, written: Mapping[str, Any]) -> dict[str, Any]:
     """Degrees multiply; -1 fills."""
     copies = written.get("data_parallel_replicate_degree", 1)
     for key, degree in (("data_parallel_shard_degree", shard), ("data_parallel_replicate_degree", copies)):
-        if not isinstance(degree, int) or (degree < 1 and (degree, key) != (-1, "data_parallel_shard_degree")):
+        if not _is_count(degree) and (degree, key) != (-1, "data_parallel_shard_degree"):
             raise wrong(f"{shown(degree)} is not a degree", "write a whole number from 1, or shard degree -1", (key,))
     found: dict[str, Any] = {"dp": "fill" if shard == -1 else shard * copies}
+    when = written.get("fsdp_reshard_after_forward", "default")
+    usual = 2 if _count(written, "pp") > 1 else 3
+    zero = _one_of(when, {"default": usual, "always": 3, "never": 2}, "fsdp_reshard_after_forward")
     if shard == 1:
         return found | {"zero": 0}
-    when = written.get("fsdp_reshard_after_forward", "default")
-    usual = 2 if written.get("pp", 1) > 1 else 3
-    zero = _one_of(when, {"default": usual, "always": 3, "never": 2}, "fsdp_reshard_after_forward")
     return found | {"zero": zero, **({"zero_copies": copies} if copies > 1 else {})}
 
 
@@ -170,8 +195,9 @@ def _zero_optimization(value: Any, written: Mapping[str, Any]) -> dict[str, Any]
 
 def _local_batch(size: Any, written: Mapping[str, Any]) -> dict[str, Any]:
     """All microbatches of a rank together; TorchTitan takes as many as there are stages."""
-    count = written.get("pp", 1) * written.get("vp", 1) if written.get("pp", 1) > 1 else 1
-    if not isinstance(size, int) or size < 1 or size % count:
+    stages = _count(written, "pp")
+    count = stages * _count(written, "vp") if stages > 1 else 1
+    if not _is_count(size) or size % count:
         problem = f"{shown(size)} does not hold {count} microbatches, one per stage"
         raise wrong(problem, f"write a multiple of {count}, or mbs and gbs", ("local_batch_size",))
     found = {"mbs": size // count}
@@ -186,8 +212,8 @@ _TRANSLATED: dict[str, Callable[[Any, Mapping[str, Any]], dict[str, Any]]] = {
     **{alias: _renamed(key) for alias, key in _RENAMED.items()},
     **{key: _beside(key, main) for key, main in _BESIDE.items()},
     "use_distributed_optimizer": _distributed_optimizer,
-    "use_megatron_fsdp": _sharded,
-    "use_torch_fsdp2": _sharded,
+    "use_megatron_fsdp": _sharded("use_megatron_fsdp"),
+    "use_torch_fsdp2": _sharded("use_torch_fsdp2"),
     "recompute_granularity": _recompute,
     "activation_checkpoint": _activation_checkpoint,
     "overlap_grad_reduce": _reduce_overlap,

@@ -89,8 +89,8 @@ RULES = (
     ),
     Rule(
         "layers",
-        # Where stages do not divide the layers, the embedding and the loss count as layers.
-        lambda o: o.pp * o.vp > o.model.layers + 2 * (o.pp > 1),
+        # The embedding and the loss may be stages of their own.
+        lambda o: (o.pp * o.vp > o.model.layers) & ((o.pp == 1) | (o.pp * o.vp != o.model.layers + 2)),
         lambda o: f"pp {o.pp} x vp {o.vp} are more stages than {o.model.layers} layers",
         lambda o: "write a smaller pp or vp",
     ),
@@ -98,7 +98,11 @@ RULES = (
         "chunks",
         lambda o: (o.vp > 1) & ((o.pp == 1) | (o.schedule not in ("interleaved", "zbv"))),
         lambda o: f"vp {o.vp} with pp {o.pp} and schedule {o.schedule}",
-        lambda o: "write schedule: interleaved and pp of 2 or more, or drop vp",
+        lambda o: (
+            "write pp of 2 or more, or schedule: 1f1b and no vp"
+            if o.schedule in ("interleaved", "zbv")
+            else "write schedule: interleaved and pp of 2 or more, or drop vp"
+        ),
     ),
     Rule(
         "interleaved",

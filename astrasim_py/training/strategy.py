@@ -118,6 +118,10 @@ class Training(StrictModel):
     def layout(self, ranks: int) -> "Layout":
         """This training on `ranks` ranks; raises ScenarioError: they do not fit each other."""
         found = self.unchecked(ranks)
+        whole, copies = found.dp * found.cp, self.zero_copies or 1
+        if whole % copies:
+            problem = f"zero_copies {copies} does not divide dp x cp = {whole}"
+            raise ScenarioError("training", problem, f"write a zero_copies that divides {whole}, or drop it")
         for rule in RULES:
             if rule.broken(found):
                 raise ScenarioError("training", rule.problem(found), rule.remedy(found))

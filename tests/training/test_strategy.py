@@ -79,6 +79,21 @@ def test_keys_of_other_systems_mean_the_same(theirs, ours):
         ({"recompute": "some"}, "is not a recomputation"),
         ({"recompute": 1.5}, "is not a recomputation"),
         ({"zero_group": 4, "zero_copies": 2}, "both zero_group and zero_copies"),
+        ({"use_distributed_optimizer": "no"}, 'use_distributed_optimizer: "no" is not true or false'),
+        ({"use_distributed_optimizer": False, "zero": 1}, "says the same as zero"),
+        ({"use_megatron_fsdp": "no"}, 'use_megatron_fsdp: "no" is not true or false'),
+        ({"overlap_grad_reduce": True, "overlap_param_gather": "no"}, 'overlap_param_gather: "no" is not true'),
+        ({"overlap": True, "overlap_comm": True}, "overlap: true is not a mapping"),
+        ({"pp": "two", "data_parallel_shard_degree": -1}, 'pp: "two" is not a whole number'),
+        ({"gbs": None, "pp": [2], "local_batch_size": 8}, "pp: a list is not a whole number"),
+        ({"gbs": None, "local_batch_size": True}, "true does not hold 1 microbatches"),
+        ({"data_parallel_shard_degree": True}, "true is not a degree"),
+        ({"data_parallel_shard_degree": 1, "fsdp_reshard_after_forward": "ever"}, '"ever" has no counterpart'),
+        ({"activation_checkpoint": {"mode": "full", "early_stop": True}}, "only mode and selective_ac_option"),
+        ({"recompute_granularity": "selective", "recompute_modules": 5}, "only core_attn"),
+        ({"recompute_granularity": "selective", "recompute_num_layers": 2}, "does nothing with recompute_granularity"),
+        ({"recompute_granularity": "none", "recompute_modules": ["moe"]}, "does nothing with recompute_granularity none"),
+        ({"recompute_granularity": "full", "recompute_method": "uniformly"}, 'did you mean "uniform"?'),
     ],
 )
 def test_what_we_cannot_mean_is_refused_in_one_line(keys, text):
@@ -120,6 +135,20 @@ def test_a_layout_that_breaks_a_rule_is_refused_with_a_remedy(name):
     with pytest.raises(ScenarioError) as caught:
         layout(ranks, **keys)
     assert caught.value.place == "training" and caught.value.remedy and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("copies", [7, 13, 33])
+def test_copies_that_ranks_do_not_share_are_refused(copies):
+    with pytest.raises(ScenarioError, match=f"zero_copies {copies} does not divide dp x cp = 64; write"):
+        layout(64, zero=1, zero_copies=copies)
+
+
+def test_more_stages_than_layers_only_where_embedding_and_loss_are_stages():
+    model = {"base": "llama3-8b", "layers": 6}
+    assert [layout(8, model=model, pp=8).stage_layers(stage)[0] for stage in range(8)] == [0, *[1] * 6, 0]
+    for p in (7, 9):
+        with pytest.raises(ScenarioError, match=f"pp {p} x vp 1 are more stages than 6 layers"):
+            layout(p, model=model, pp=p)
 
 
 def test_a_written_dp_must_make_the_ranks():
