@@ -1,5 +1,6 @@
 """What closed forms know of a machine: its nodes, an NPU's bandwidth inside and outside them, and its rates."""
 
+import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -51,8 +52,10 @@ def system_of(topology: Topology, compute: Compute) -> System:
     The node is the inner dimensions whose links are as fast as the innermost ones: a DGX node, a whole torus.
     """
     dims = [dim for dim in topology.dims if dim.size > 1]
+    if not topology.links:  # a single NPU sends nothing
+        return _system(compute, 1, math.inf, math.inf, 0.0, 0.0)
     if not dims:
-        rate = sum((topology.bandwidth(link) for link in range(topology.links)), Fraction(0)) / max(topology.npus, 1)
+        rate = sum((topology.bandwidth(link) for link in range(topology.links)), Fraction(0)) / topology.npus
         latency = int(topology.latency_ps.max(initial=0)) / 1e12
         return _system(compute, topology.npus, rate, rate, latency, latency)
     near = [dim for k, dim in enumerate(dims) if all(d.bandwidth == dims[0].bandwidth for d in dims[: k + 1])]

@@ -205,6 +205,16 @@ def test_machines_have_the_nodes_and_rates_of_their_presets():
         system("nvlink3")
 
 
+def test_a_single_npu_takes_the_time_of_its_computation():
+    dgx, chip = {"preset": "dgx_a100"}, preset("dgx_a100").compute
+    layout = Training(model=Model(**DENSE), seq=1024, gbs=4).layout(1)
+    alone, one_of_many = (
+        step(terms(layout, Prices(system_of(build(dgx | keys), chip), constants=SIMULATED)), SIMULATED)
+        for keys in ({"nodes": 1, "npus": 1}, {"nodes": 2})
+    )
+    assert alone == one_of_many and alone.seconds > 0
+
+
 def test_a_simulation_has_nominal_links_and_no_host():
     assert (SIMULATED.host, SIMULATED.nic, SIMULATED.nvlink, SIMULATED.interference) == (0, 1, 1, 0)
     assert Prices(ROUND, attention="fa2").attention_efficiency() == 0.5
