@@ -106,7 +106,7 @@ RULES = (
     ),
     Rule(
         "interleaved",
-        lambda o: (o.schedule == "interleaved") & (o.vp > 1) & (o.microbatches % o.pp != 0),
+        lambda o: (o.schedule == "interleaved") & (o.microbatches % o.pp != 0),
         lambda o: f"interleaved with {o.microbatches} microbatches, not a multiple of pp {o.pp}",
         lambda o: f"write a gbs that is a multiple of {o.dp * o.mbs * o.pp}, or schedule: 1f1b and no vp",
     ),

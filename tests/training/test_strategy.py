@@ -92,7 +92,7 @@ def test_keys_of_other_systems_mean_the_same(theirs, ours):
         ({"activation_checkpoint": {"mode": "full", "early_stop": True}}, "only mode and selective_ac_option"),
         ({"recompute_granularity": "selective", "recompute_modules": 5}, "only core_attn"),
         ({"recompute_granularity": "selective", "recompute_num_layers": 2}, "does nothing with recompute_granularity"),
-        ({"recompute_granularity": "none", "recompute_modules": ["moe"]}, "does nothing with recompute_granularity none"),
+        ({"recompute_granularity": "none", "recompute_modules": ["moe"]}, "does nothing with recompute_gran"),
         ({"recompute_granularity": "full", "recompute_method": "uniformly"}, 'did you mean "uniform"?'),
     ],
 )
@@ -135,6 +135,11 @@ def test_a_layout_that_breaks_a_rule_is_refused_with_a_remedy(name):
     with pytest.raises(ScenarioError) as caught:
         layout(ranks, **keys)
     assert caught.value.place == "training" and caught.value.remedy and "\n" not in str(caught.value)
+
+
+def test_interleaved_with_one_chunk_needs_whole_rounds_too():
+    with pytest.raises(ScenarioError, match="interleaved with 3 microbatches, not a multiple of pp 4"):
+        layout(4, pp=4, schedule="interleaved", vp=1, gbs=3)
 
 
 @pytest.mark.parametrize("copies", [7, 13, 33])
