@@ -133,11 +133,11 @@ class _Table:
             start,
             duration,
             self.threads.setdefault((_plain(process), _plain(thread)), len(self.threads)),
-            _integer(args.get("correlation")),
-            _integer(args.get("External id", args.get("external id"))),
-            _integer(args.get("Record function id")),
-            -1 if host else _integer(args.get("device", process), 2**31),
-            -1 if host else _integer(args.get("stream", thread)),
+            integer(args.get("correlation")),
+            integer(args.get("External id", args.get("external id"))),
+            integer(args.get("Record function id")),
+            -1 if host else integer(args.get("device", process), 2**31),
+            -1 if host else integer(args.get("stream", thread)),
         )
         for append, value in zip(self.append, row, strict=True):
             append(value)
@@ -184,7 +184,7 @@ class _Table:
         else:
             host = events.category <= Category.CALL
             step = Step("", 0, int(events.end[host].max(initial=0)))
-        base = _integer(header.get("baseTimeNanoseconds"), default=0)
+        base = integer(header.get("baseTimeNanoseconds"), default=0)
         rank, world, groups = _distributed(header.get("distributedInfo"))
         return Recording(
             source=self.source,
@@ -233,7 +233,7 @@ def _membership(columns: dict[str, np.ndarray], first: int, last: int) -> tuple[
     return kept, backlog, launch
 
 
-def _integer(value: object, default: int = -1, most: int = 2**63) -> int:
+def integer(value: object, default: int = -1, most: int = 2**63) -> int:
     """A number of the arguments, which some versions write as text; the default where it is none."""
     if type(value) is not int:
         try:
@@ -251,13 +251,16 @@ def _plain(value: object) -> int | str:
 def _distributed(info: object) -> tuple[int | None, int | None, tuple[Group, ...]]:
     """Rank, number of ranks and process groups of the header."""
     info = info if isinstance(info, dict) else {}
-    rank, world = (_integer(info.get(key), default=-1) for key in ("rank", "world_size"))
+    rank, world = (integer(info.get(key), default=-1) for key in ("rank", "world_size"))
     configured = info.get("pg_config")
-    groups = [_group(entry) for entry in configured if isinstance(entry, dict)] if isinstance(configured, list) else []
+    groups = (
+        [group_of(entry) for entry in configured if isinstance(entry, dict)] if isinstance(configured, list) else []
+    )
     return None if rank < 0 else rank, None if world < 1 else world, tuple(groups)
 
 
-def _group(entry: dict) -> Group:
+def group_of(entry: dict) -> Group:
+    """A process group as the header of Kineto, or a node of the host's trace, describes it."""
     ranks = entry.get("ranks")
     if isinstance(ranks, str):
         try:
@@ -265,5 +268,5 @@ def _group(entry: dict) -> Group:
         except (ValueError, RecursionError):
             ranks = []
     ranks = tuple(r for r in ranks if type(r) is int) if isinstance(ranks, list) else ()
-    size = _integer(entry.get("pg_size", entry.get("group_size")), default=len(ranks))
-    return Group(str(entry.get("pg_name", "")), str(entry.get("pg_desc", "")), size, ranks)
+    size = integer(entry.get("pg_size", entry.get("group_size")), default=len(ranks))
+    return Group(str(entry.get("pg_name") or ""), str(entry.get("pg_desc") or ""), size, ranks)
