@@ -142,20 +142,19 @@ def layer_activations(layout: Layout, kind: str) -> tuple[Numbers, Numbers]:
 def chunks_in_flight(layout: Layout, stage: Numbers) -> Numbers:
     """Chunks of a pipeline rank whose activations are kept at once: microbatches where it has one chunk.
 
-    Overlap of expert communication starts one more before the backward pass of the one before.
+    Overlap of expert communication starts more of them before the first backward pass.
     """
     p, v, m = layout.pp, layout.vp, layout.microbatches
-    ahead = np.where(np.asarray(m == p), m * v, 2 * (p - 1 - stage) + (v - 1) * p + 1)
+    paired = np.asarray(layout.ep > 1) * (layout.overlap.ep and layout.schedule in ("1f1b", "interleaved"))
     counts = {
         "gpipe": m,
-        "1f1b": p - stage,
-        "interleaved": np.where(np.asarray(v > 1), ahead, p - stage),
+        "1f1b": (1 + paired) * (p - stage),
+        "interleaved": np.where(np.asarray(m == p), m * v, 2 * (p - 1 - stage) + (v - 1) * p + 1 + paired),
         "zb_h1": p,
         "zb_h2": 2 * p - 1,
         "zbv": 2 * p,
     }
-    paired = layout.overlap.ep and layout.schedule in ("1f1b", "interleaved")
-    return plain(np.minimum(counts[layout.schedule] + paired, m * v))
+    return plain(np.minimum(counts[layout.schedule], m * v))
 
 
 def effective_bandwidth(footprint, local, bandwidth, expanded):

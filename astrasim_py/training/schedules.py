@@ -39,8 +39,9 @@ def programs(
         Times of one forward, input-gradient and weight-gradient block in any unit. Only ``zbv`` orders its blocks
         by them; the order of ``zb_h2`` for equal times loses the least with other times, too.
     paired : bool
-        ``1f1b`` and ``interleaved`` warm up with one block more, so that the forward and the backward block beside
-        each other in the steady part are independent: see `pairs`.
+        The forward and the backward block beside each other in the steady part of ``1f1b`` and ``interleaved`` run
+        together (see `pairs`), so a micro-batch takes two turns of each rank on its way there and back: ranks warm up
+        with a block more for each rank after them, and one for themselves. The interleaved schedule has the former.
 
     Returns
     -------
@@ -113,7 +114,7 @@ def _gpipe(stages: int, microbatches: int, chunks: int, more: int, rank: int) ->
 def _one_forward_one_backward(
     stages: int, microbatches: int, chunks: int, more: int, rank: int
 ) -> Iterator[tuple[int, int, int]]:
-    ahead = min(stages - 1 - rank + more, microbatches)
+    ahead = min((1 + more) * (stages - 1 - rank) + more, microbatches)
     yield from ((FORWARD, k, 0) for k in range(ahead))
     for k in range(microbatches):
         if ahead + k < microbatches:

@@ -95,12 +95,13 @@ def test_zero_cuts_state_by_its_stage(zero, bytes_per_parameter):
 
 @pytest.mark.parametrize("paired", [False, True])
 @pytest.mark.parametrize(
-    ("schedule", "v"), [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("interleaved", 4), ("zb_h1", 1)]
+    ("schedule", "v"),
+    [("gpipe", 1), ("1f1b", 1), ("interleaved", 1), ("interleaved", 2), ("interleaved", 4), ("zb_h1", 1)],
 )
 def test_activations_in_flight_are_those_of_the_program(schedule, v, paired):
     for p, m in ((4, 8), (4, 16), (8, 8)):
-        keys = {"pp": p, "vp": v, "schedule": schedule, "overlap": {"ep": paired}}
-        o = Training(model="gpt3-175b", gbs=m, **keys).layout(p)
+        keys = {"pp": p, "vp": v, "schedule": schedule, "overlap": {"ep": True}, "ep": 1 + paired}
+        o = Training(model="mixtral-8x7b", gbs=2 * m, **keys).layout(2 * p)
         for stage, program in enumerate(programs(schedule, p, m, v, paired=paired)):
             held = np.cumsum(np.select([program[:, 0] == FORWARD, program[:, 0] == BACKWARD], [1, -1], 0)).max()
             # Weight gradients of zb_h1 keep what they need: p microbatches on any rank.

@@ -81,6 +81,20 @@ def test_overlapped_experts_hide_the_exchanges():
     assert found[True] == compute + (2 * 4 * 2 + 2 * 7) * exchange + gradients
 
 
+@pytest.mark.parametrize(("stages", "chunks"), [(2, 1), (4, 1), (4, 2)])
+def test_overlapped_experts_leave_the_bubble_of_the_pipeline(stages, chunks):
+    model = TINY | {"layers": 8, "experts": 8, "topk": 2, "moe_ffn": 128}
+    times = {(name, part): 60_000_000 for name in ("router", "experts_fc1") for part in "FI"}
+    keys = {"model": model, "ep": 2, "dp": 2, "pp": stages, "vp": chunks, "microbatches": 16, "zero": 0}
+    found = []
+    for overlap in (False, True):
+        layout = layout_of(2 * stages, **keys, overlap={"ep": overlap})
+        found.append(run(training_workload(layout, ByHand(times)), full(2 * stages)).makespan)
+    compute = 16 * 8 // stages * 4 * 60_000_000
+    bubble = compute // 16 * (stages - 1) // chunks
+    assert compute + bubble < found[1] < found[0]
+
+
 @pytest.mark.parametrize("compute, exact", [(400_000_000, True), (50_000_000, False)])
 def test_zero_3_gathers_one_layer_ahead(compute, exact):
     ranks, count = 4, 6
