@@ -18,6 +18,7 @@ FLOORS = {
     "program": 3,
     "training": 3,
     "pytorch": 3,
+    "sharing": 3,
     "verification": 4,
     "builders": 5,
     "msccl": 6,

@@ -128,18 +128,14 @@ class RankPrograms:
     def _of_rank(self, job: Job, rank: int, instance: np.ndarray) -> RankProgram:
         table = self._of_trace(job.workload.traces[rank], job.dependencies or self.semantics.dependencies)
         self.skeletons(table)
-        kind, refuse = _KIND[table.type.astype(np.uint8)], _refusal(TraceError, table, lambda _: f"rank {rank}")
+        refuse = _refusal(TraceError, table, lambda _: f"rank {rank}")
         detached, what = table.column("detached") > 0, "is detached, and not part of an algorithm"
         refuse(np.arange(len(table)), detached, what, "let nodes depend on it or not")
         speed = Fraction(job.compute_speed.get(rank, 1))
         duration = durations.workload_ps(table, self.problem.compute, self.semantics, speed)
         duration += durations.memory_ps(table, self.problem.memory, self.semantics)
         nbytes, peer, tag = _workload_messages(table, rank, job.ranks, job.workload.shifts[rank])
-        stated = table.column("slot_kind")
-        slot = np.array([COMPUTE_SLOT, COMM_SLOT, NO_SLOT, COMM_SLOT, COMM_SLOT, NO_SLOT], dtype=np.int8)[kind]
-        slot[(kind == COMPUTE) & (table.column("is_cpu_op") > 0)] = CPU_SLOT
-        slot = np.where((stated >= NO_SLOT) & (stated <= COMM_SLOT), stated, slot).astype(np.int8)
-        return self._programs(table, nbytes, duration, peer, tag, slot, instance)[0]
+        return self._programs(table, nbytes, duration, peer, tag, slots_of(table), instance)[0]
 
     def _programs(self, table: Program, *bound: np.ndarray) -> tuple[RankProgram, ...]:
         """Programs of the ranks of a table; `bound`: bytes, durations, peers, tags, slots and instances of its rows."""
@@ -214,6 +210,14 @@ class RankPrograms:
             what = "its recorded duration and its reduction take longer than 2^63 - 1 ps (106 days)"
             refuse(np.arange(len(table)), duration < 0, what, "check the unit of its duration")
         return durations.scale_by_speed(duration, speeds, table)
+
+
+def slots_of(table: Program) -> np.ndarray:
+    """int8[n]: the kind of slot that each node of a workload holds while it is in flight."""
+    kind, stated = _KIND[table.type.astype(np.uint8)], table.column("slot_kind")
+    slot = np.array([COMPUTE_SLOT, COMM_SLOT, NO_SLOT, COMM_SLOT, COMM_SLOT, NO_SLOT], dtype=np.int8)[kind]
+    slot[(kind == COMPUTE) & (table.column("is_cpu_op") > 0)] = CPU_SLOT
+    return np.where((stated >= NO_SLOT) & (stated <= COMM_SLOT), stated, slot).astype(np.int8)
 
 
 def _inverse(order: np.ndarray) -> np.ndarray:

@@ -1,0 +1,1 @@
+"""What of a workload may be given away."""
