@@ -1,0 +1,130 @@
+"""Communicator groups of a recording: names, and members as global ranks."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from astrasim_py.pytorch.recording import Group
+
+#: Most ranks that a group may have.
+MAX_RANKS = 2**20
+
+
+@dataclass(frozen=True)
+class Communicator:
+    """A communicator of one rank. `name`: as recorded, empty if unknown; `members`: None if unknown."""
+
+    name: str
+    members: tuple[int, ...] | None
+
+
+def parse_list(text: object) -> tuple[tuple[int, ...], bool]:
+    """Whole numbers of a list that may be text and may be cut (``[0, 1, ..., 63]``), and whether it is whole."""
+    if isinstance(text, str):
+        words = [word.strip() for word in text.strip().strip("[]()").split(",")]
+    else:
+        words = list(text) if isinstance(text, Sequence) else []
+    words = [word for word in words if word != ""]
+    try:
+        numbers = tuple(int(word) for word in words if word != "...")
+    except (TypeError, ValueError):
+        return (), False
+    return numbers, "..." not in words
+
+
+def arithmetic(start: int, stride: int, size: int) -> tuple[int, ...]:
+    """`size` ranks from `start`; empty where they make no group."""
+    fits = 0 < size <= MAX_RANKS and stride > 0 and start >= 0
+    return tuple(range(start, start + stride * size, stride)) if fits else ()
+
+
+class GroupTable:
+    """What a recording says of its groups, by name.
+
+    Parameters
+    ----------
+    world : int or None
+        Number of ranks, where it is known.
+    declared : iterable of Group
+        Groups of the header and of the host's trace.
+    """
+
+    def __init__(self, world: int | None, declared: Iterable[Group]) -> None:
+        self.world = world if world and 0 < world <= MAX_RANKS else None
+        self.declared: dict[str, tuple[int, ...] | None] = {}
+        self._found: dict[tuple, Communicator] = {}
+        for name, _, size, ranks in declared:
+            everyone = self.world and not ranks and size in (self.world, 0, -1)
+            members = tuple(range(self.world)) if everyone else self._members(ranks, max(size, 0) or None, None, None)
+            if self.declared.get(name) is None:
+                self.declared[name] = members
+
+    def find(self, facts: Mapping) -> Communicator:
+        """The group of a call: by `group` (name), `ranks`, `size`, `start` and `stride`, as far as it has them."""
+        fields = ("group", "pointer", "ranks", "size", "start", "stride")
+        key = tuple(str(facts.get(field)) for field in fields)
+        if key not in self._found:
+            self._found[key] = self._find(facts)
+        return self._found[key]
+
+    def of_size(self, names: Iterable[str], size: int | None) -> list[str]:
+        """Those of some declared groups that have `size` members, sorted; all of them if it is None."""
+        return sorted(n for n in names if self.declared.get(n) and size in (None, len(self.declared[n])))
+
+    def _find(self, facts: Mapping) -> Communicator:
+        name = str(facts.get("group", ""))
+        size = facts.get("size")
+        members = self._members(facts.get("ranks", ()), size, facts.get("start"), facts.get("stride"))
+        if members is None:
+            members = self.declared.get(name)
+        if members is None and self.world and size in (None, self.world) and not self.declared:
+            members = tuple(range(self.world))
+        if members is None and not name:
+            alike = self.of_size(self.declared, size)
+            if len(alike) == 1:
+                name, members = alike[0], self.declared[alike[0]]
+        return Communicator(name or (f"pointer {facts['pointer']}" if facts.get("pointer") else ""), members)
+
+    def _members(self, ranks: object, size: object, start: object, stride: object) -> tuple[int, ...] | None:
+        shown, whole = parse_list(ranks)
+        shown = shown if len(shown) <= MAX_RANKS and len(set(shown)) == len(shown) else ()
+        if shown and whole:
+            return shown if size in (None, len(shown)) else None
+        size = size if isinstance(size, int) else self.world if start == 0 and stride == 1 else None
+        if size is None:
+            return None
+        if size == self.world and not shown:
+            return tuple(range(size))
+        if not (isinstance(start, int) and isinstance(stride, int)) and len(shown) > 2:
+            start, stride = shown[0], shown[1] - shown[0]
+        if not (isinstance(start, int) and isinstance(stride, int)):
+            return None
+        members = arithmetic(start, stride, size)
+        agrees = not shown or (members[: len(shown) - 1] == shown[:-1] and members[-1:] == shown[-1:])
+        return members if members and agrees else None
+
+
+def numbered(groups: Iterable[tuple[str, tuple[int, ...]]], world: int) -> dict[tuple[str, tuple[int, ...]], str]:
+    """Decimal names for groups, each given by its recorded name and its members.
+
+    A decimal name is kept if it is free; ``"0"`` is the world. Others get the next free number.
+    """
+    groups = list(dict.fromkeys(groups))
+    everyone = tuple(range(world))
+    names: dict[tuple[str, tuple[int, ...]], str] = {}
+    taken = {"0"}
+    worlds = [group for group in groups if group[1] == everyone]
+    if worlds:
+        names[min(worlds, key=lambda group: (group[0] != "0", groups.index(group)))] = "0"
+    for group in groups:
+        decimal = group[0].isdecimal() and group[0].isascii() and str(int(group[0])) == group[0]
+        if decimal and group not in names and group[0] not in taken:
+            names[group] = group[0]
+            taken.add(group[0])
+    free = 1
+    for group in groups:
+        if group not in names:
+            while str(free) in taken:
+                free += 1
+            names[group] = str(free)
+            taken.add(str(free))
+    return names

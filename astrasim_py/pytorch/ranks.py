@@ -1,0 +1,239 @@
+"""Calls of several ranks put together: which meet, how long they move data, and how far clocks are apart."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from astrasim_py.pytorch.calls import MESSAGES, Call
+from astrasim_py.pytorch.groups import numbered
+
+#: Clocks of ranks that are further apart are shifted, ns.
+CLOCK_NS = 20_000
+
+
+@dataclass(frozen=True)
+class RankCalls:
+    """The calls of one rank. `start`, `end`: absolute ns of each; `device`: they are kernels, which end together."""
+
+    rank: int
+    calls: Sequence[Call]
+    start: Sequence[int]
+    end: Sequence[int]
+    device: bool = True
+
+
+@dataclass
+class Instance:
+    """Calls of several ranks that meet: a collective of a group, or a send and its receive.
+
+    Attributes
+    ----------
+    group : str
+        Decimal name; empty for a message.
+    calls : dict of int to int
+        Place of the call among those of each rank.
+    lacks : tuple of int
+        Ranks that should have called, too.
+    moving_ns : int
+        Time without waiting for the last one to come.
+    tag : int
+        Of a message.
+    """
+
+    kind: str
+    group: str
+    calls: dict[int, int]
+    lacks: tuple[int, ...] = ()
+    moving_ns: int = 0
+    tag: int = 0
+
+
+@dataclass
+class Meeting:
+    """What `meet` found. `problems`: why the result is not to be trusted; `notes`: what to know of it."""
+
+    instances: list[Instance] = field(default_factory=list)
+    groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    shifts: dict[int, int] = field(default_factory=dict)  # ns to add to a rank's times
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def meet(ranks: Sequence[RankCalls], world: int) -> Meeting:
+    """Match the k-th call of a group on every member, and the k-th message from one rank to another with a tag.
+
+    Parameters
+    ----------
+    ranks : sequence of RankCalls
+        Of distinct ranks below `world`; calls in order of issue.
+    world : int
+    """
+    by_rank = {one.rank: one for one in ranks}
+    found = Meeting()
+    names, keys = _named(ranks, world)
+    found.groups = {name: members for (_, members), name in names.items()}
+    sequences: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    ends: dict[tuple, dict[str, list[tuple[int, int]]]] = defaultdict(lambda: {"send": [], "recv": []})
+    for one in ranks:
+        for place, call in enumerate(one.calls):
+            if call.kind in MESSAGES and call.peer is not None:
+                pair = (one.rank, call.peer) if call.kind == "send" else (call.peer, one.rank)
+                ends[(*pair, call.tag)][call.kind].append((one.rank, place))
+            elif call.kind not in MESSAGES and call.group.members:
+                sequences[names[keys[one.rank, place]]][one.rank].append(place)
+    for group, places in sequences.items():
+        _match_collectives(group, found.groups[group], places, by_rank, found)
+    _match_messages(ends, by_rank, found)
+    _clocks(by_rank, found)
+    for instance in found.instances:
+        instance.moving_ns = _moving(instance, by_rank, found.shifts)
+    return found
+
+
+def _named(ranks: Sequence[RankCalls], world: int) -> tuple[dict, dict]:
+    """Decimal names of groups, and the group of each collective, as recorded name and members, by rank and place.
+
+    Ranks may know different names, or none, of a group: where each calls only one group of these members, it is one.
+    """
+    labels: dict[tuple[int, ...], dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for one in ranks:
+        for call in one.calls:
+            if call.kind not in MESSAGES and call.group.members:
+                known = labels[call.group.members][one.rank]
+                if call.group.name not in known:
+                    known.append(call.group.name)
+    keys = {}
+    for one in ranks:
+        for place, call in enumerate(one.calls):
+            if call.kind in MESSAGES or not call.group.members:
+                continue
+            members, name = call.group.members, call.group.name
+            known = labels[members]
+            first = known[min(known)]
+            if name.startswith("pointer ") or all(len(of_rank) == 1 for of_rank in known.values()):
+                at = known[one.rank].index(name)
+                name = first[at] if at < len(first) else name
+            keys[one.rank, place] = (name, members)
+    return numbered(keys.values(), world), keys
+
+
+def _match_collectives(
+    group: str,
+    members: tuple[int, ...],
+    places: Mapping[int, list[int]],
+    by_rank: Mapping[int, RankCalls],
+    found: Meeting,
+) -> None:
+    numbers = {rank: _numbers(by_rank[rank], own) for rank, own in places.items()}
+    if any(of_rank is None for of_rank in numbers.values()):
+        numbers = {rank: list(range(len(own))) for rank, own in places.items()}
+    instances: dict[int, dict[int, int]] = defaultdict(dict)
+    for rank, own in places.items():
+        for number, place in zip(numbers[rank], own, strict=True):
+            instances[number][rank] = place
+    differs = False
+    for number, calls in sorted(instances.items()):
+        said = {rank: by_rank[rank].calls[place] for rank, place in sorted(calls.items())}
+        first, one = next(iter(said.items()))
+        if not differs:
+            other = next((r for r, call in said.items() if _text(call) != _text(one)), None)
+            if other is not None:
+                differs = True
+                text = f"{_text(one)} on rank {first} but {_text(said[other])} on rank {other}"
+                found.problems.append(f"call {number} of group {group} is {text}")
+        lacks = tuple(rank for rank in members if rank not in calls)
+        kind = one.kind if all(call.kind == one.kind for call in said.values()) else ""
+        found.instances.append(Instance(kind, group, dict(sorted(calls.items())), lacks))
+    absent = [[r for r in i.lacks if r in by_rank] for i in found.instances if i.group == group]
+    here = sorted({rank for ranks in absent for rank in ranks})
+    if here:
+        text = (
+            f"{sum(map(bool, absent))} of {len(absent)} calls of group {group} lack members that were recorded: ranks"
+        )
+        found.problems.append(f"{text} {_ranks(here)}")
+
+
+def _numbers(one: RankCalls, places: list[int]) -> list[int] | None:
+    """Recorded numbers of calls, where each has one of its own."""
+    numbers = [one.calls[place].seq for place in places]
+    return None if None in numbers or len(set(numbers)) < len(numbers) else numbers
+
+
+def _text(call: Call) -> str:
+    """What must be equal on all members."""
+    free = call.kind in ("all_to_all", "barrier") or call.nbytes is None
+    return call.kind if free else f"{call.kind} of {call.nbytes} bytes"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")
+
+
+def _match_messages(ends: Mapping[tuple, dict], by_rank: Mapping[int, RankCalls], found: Meeting) -> None:
+    counts: dict[tuple[int, int], int] = defaultdict(int)
+    left = 0
+    for (source, target, tag), sides in sorted(ends.items(), key=str):
+        for place in range(max(len(sides["send"]), len(sides["recv"]))):
+            pair = {kind: own[place] for kind, own in sides.items() if place < len(own)}
+            lacks = tuple(rank for kind, rank in (("send", source), ("recv", target)) if kind not in pair)
+            left += any(rank in by_rank for rank in lacks)
+            number = counts[source, target]
+            counts[source, target] += 1
+            instance = Instance("message", "", dict(pair.values()), lacks, tag=number if tag is None else tag)
+            found.instances.append(instance)
+            sizes = {by_rank[rank].calls[at].in_bytes for rank, at in pair.values()}
+            if len(sizes) > 1:
+                text = f"message {place} from rank {source} to rank {target} has {max(sizes)} bytes on one side"
+                found.problems.append(f"{text} and {min(sizes)} on the other")
+    if left:
+        found.problems.append(f"{left} messages lack their other side, which was recorded")
+
+
+def _clocks(by_rank: Mapping[int, RankCalls], found: Meeting) -> None:
+    """Shift ranks to the clock of the first, by the median difference of the ends of common calls.
+
+    The kernels of a collective end together. Spans of the host do so roughly at best: there a shift is needed only
+    where one rank ends before another one begins.
+    """
+    differences: dict[tuple[int, int], list[int]] = defaultdict(list)
+    impossible = set()
+    for instance in found.instances:
+        (a, at), *others = instance.calls.items()
+        if instance.kind == "message" and not by_rank[a].device:
+            continue  # a send of the host may end long after its receive
+        for b, place in others:
+            apart = by_rank[a].end[at] - by_rank[b].end[place]
+            differences[a, b].append(apart)
+            differences[b, a].append(-apart)
+            for x, i, y, j in ((a, at, b, place), (b, place, a, at)):
+                if by_rank[x].end[i] < by_rank[y].start[j]:
+                    impossible |= {(a, b), (b, a)}
+    shifts: dict[int, int] = {}
+    for root in sorted(by_rank):
+        reached = [root] if root not in shifts else []
+        shifts.setdefault(root, 0)
+        for a in reached:
+            for b in sorted(by_rank):
+                if b in shifts or (a, b) not in differences:
+                    continue
+                apart = int(median(differences[a, b]))
+                needed = abs(apart) > CLOCK_NS and (by_rank[a].device or (a, b) in impossible)
+                shifts[b] = shifts[a] + (apart if needed else 0)
+                reached.append(b)
+    found.shifts = shifts
+    moved = {rank: shift for rank, shift in shifts.items() if shift}
+    if moved:
+        far = max(moved, key=lambda rank: abs(moved[rank]))
+        found.notes.append(f"clocks of {len(moved)} ranks were shifted, of rank {far} by {moved[far] / 1000:.3f} us")
+
+
+def _moving(instance: Instance, by_rank: Mapping[int, RankCalls], shifts: Mapping[int, int]) -> int:
+    spans = [
+        (by_rank[r].start[at] + shifts[r], by_rank[r].end[at] + shifts[r], by_rank[r].calls[at].kind)
+        for r, at in instance.calls.items()
+    ]
+    if instance.kind != "message" or len(spans) == 1:
+        return min(end - start for start, end, _ in spans)
+    later = max(start for start, _, _ in spans)
+    return max(0, next(end for _, end, kind in spans if kind == "recv") - later)

@@ -1,0 +1,183 @@
+"""What calls are, whose they are, and which meet across ranks."""
+
+import pytest
+
+from astrasim_py.core.errors import UsageError
+from astrasim_py.pytorch.calls import (
+    Call,
+    call_of,
+    facts_of_args,
+    facts_of_host,
+    facts_of_node,
+    kernel_kind,
+    kernel_rules,
+    kind_of,
+    merged,
+    width_of,
+)
+from astrasim_py.pytorch.groups import Communicator, GroupTable, numbered
+from astrasim_py.pytorch.host_trace import Arguments
+from astrasim_py.pytorch.ranks import RankCalls, meet
+from astrasim_py.pytorch.recording import Group
+
+WORLD = Communicator("0", (0, 1, 2, 3))
+TABLE = GroupTable(8, [Group("0", "default_pg", 8, ()), Group("tp", "", 2, (2, 3))])
+
+
+@pytest.mark.parametrize(
+    ("kind", "spellings"),
+    [
+        ("all_reduce", "allreduce allreduce_ allreduce_coalesced_ all_reduce _allreduce_sparse"),
+        ("all_gather", "_allgather_base_ allgather_into_tensor_coalesced_ all_gather_into_tensor _all_gather_base"),
+        ("reduce_scatter", "_reduce_scatter_base_ reduce_scatter_tensor_coalesced_ ReduceScatter"),
+        ("all_to_all", "alltoall_base_ all_to_allv alltoall_ all_to_all_single"),
+        ("broadcast", "broadcast_ _broadcast_oop Broadcast"),
+        ("reduce", "reduce_ _reduce_oop"),
+        ("gather", "gather_"),
+        ("scatter", "scatter_"),
+        ("barrier", "barrier monitored_barrier_"),
+        ("send", "send isend"),
+        ("recv", "recv_ recv_any_source_ irecv"),
+        ("", "wait init coalesced"),
+    ],
+)
+def test_kinds_have_many_spellings(kind, spellings):
+    assert {kind_of(name) for name in spellings.split()} == {kind}
+
+
+def test_a_kernel_name_gives_the_kind_only_where_it_does():
+    assert kernel_kind("ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*)") == "all_reduce"
+    assert (
+        kernel_kind("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)")
+        == "reduce_scatter"
+    )
+    assert kernel_kind("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*)") == "all_to_all"
+    assert kernel_kind("ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)") == ""
+    assert kernel_kind("ampere_sgemm_128x64_nn") is None
+
+
+@pytest.mark.parametrize(
+    ("width", "names"),
+    [
+        (1, "Byte Bool Float8_e4m3fn c10::Float8_e5m2 unsigned_char"),
+        (2, "Half BFloat16 c10::BFloat16 Short"),
+        (4, "Float Int float int"),
+        (8, "Double Long long_int"),
+        (0, "Object"),
+    ],
+)
+def test_widths_of_element_types(width, names):
+    assert {width_of(name.replace("_", " ")) for name in names.split()} == {width}
+
+
+def test_arguments_of_a_kernel_are_taken_before_its_name():
+    args = {
+        "Collective name": "broadcast",
+        "dtype": "Float",
+        "In msg nelems": 53120,
+        "Process Group Name": "0",
+        "Process Group Ranks": "[0, 1]",
+        "Group size": 2,
+    }
+    call = call_of(5, 0, merged([facts_of_args(args), {"kind": "all_reduce"}]), GroupTable(2, []))
+    assert (call.kind, call.nbytes, call.group) == ("broadcast", 212480, Communicator("0", (0, 1)))
+
+
+def test_messages_go_to_global_ranks():
+    args = {"Collective name": "send", "dtype": "Half", "In msg nelems": 8, "Dst Rank": 3, "Rank": 1, "Seq": 4}
+    call = call_of(0, 0, facts_of_args(args | {"Process Group Name": "tp"}), TABLE)
+    assert (call.kind, call.peer, call.seq, call.nbytes) == ("send", 3, 4, 16)
+    # An operation of c10d names the place in the group.
+    op = {"Concrete Inputs": ["", "", "1", "7"], "Input Dims": [[[16, 2]], [], [], []], "Input type": ["TensorList"]}
+    facts = merged([facts_of_host("c10d::recv_", op), {"group": "tp"}, {"width": 4}])
+    call = call_of(0, 0, facts, TABLE)
+    assert (call.kind, call.peer, call.tag, call.nbytes) == ("recv", 3, 7, 128)
+
+
+def test_a_host_trace_knows_splits_pointers_and_lists_of_tensors():
+    tensor = [1, 2, 0, 30, 4, "cuda:0"]
+    inputs = [tensor, 150, 94594108284448, 0, "all_to_allv", [10, 20], [5, 5]]
+    facts = facts_of_node("record_param_comms", Arguments(inputs, [], [], [], {}))
+    assert facts["kind"] == "all_to_all" and facts["pointer"] == 94594108284448 and facts["in_bytes"] == 120
+    assert facts["in_splits"] == (10, 20) and facts["out_splits"] == (5, 5)
+    waiting = Arguments([33, ["", ""], 1, "wait", [], [], -1, -1, 1], [], [], [], {"collective_name": "wait"})
+    assert "kind" not in facts_of_node("record_param_comms", waiting)
+    listed = facts_of_node("c10d::allreduce_", Arguments([[tensor, tensor], "<Object>"], [], [], [], {}))
+    assert listed["in_bytes"] == 240
+    named = facts_of_node("_c10d_functional::all_reduce", Arguments([tensor, "sum", "3"], [], [], [], {}))
+    assert named == {"kind": "all_reduce", "group": "3"}
+
+
+def test_lists_of_ranks_that_are_cut_are_completed():
+    cut = {"group": "9", "ranks": "[0, 2, 4, ..., 14]", "size": 8}
+    assert TABLE.find(cut | {"start": 0, "stride": 2}).members == tuple(range(0, 16, 2))
+    assert TABLE.find(cut).members == tuple(range(0, 16, 2))
+    assert TABLE.find(cut | {"size": 9}).members is None  # the end does not fit
+    assert TABLE.find({"group": "9", "ranks": "[0, 1, 5, ..., 14]", "size": 8}).members is None
+    assert TABLE.find({"group": "tp", "ranks": "[2, ..., 3]"}).members == (2, 3)  # as declared
+    assert TABLE.find({"group": "x", "ranks": "[0, ..., 9]", "size": 10**12, "start": 0, "stride": 1}).members is None
+
+
+def test_group_names_become_decimal():
+    groups = [("3", (0, 1)), ("mesh_dp", (0, 2)), ("0", (0, 1, 2, 3)), ("7", (0, 1, 2, 3)), ("3", (2, 3))]
+    names = numbered(groups, 4)
+    assert names[groups[0]] == "3" and names[groups[2]] == "0" and names[groups[3]] == "7"
+    assert len(set(names.values())) == 5 and all(name.isdecimal() for name in names.values())
+
+
+def calls(*kinds_and_bytes, group=WORLD, **others):
+    return [Call(i, i, kind, size, size, group, **others) for i, (kind, size) in enumerate(kinds_and_bytes)]
+
+
+def rank(number, own, spans, **others):
+    return RankCalls(number, own, [start for start, _ in spans], [end for _, end in spans], **others)
+
+
+def test_moving_is_the_least_duration_and_clocks_are_aligned():
+    pair = Communicator("", (0, 1))
+    both = [calls(("all_reduce", 8), ("barrier", 0), group=pair) for _ in range(2)]
+    # Rank 1's clock is 1 ms late; it comes 70 us later, and 20 us earlier.
+    first = rank(0, both[0], [(0, 100_000), (200_000, 230_000)])
+    second = rank(1, both[1], [(1_070_000, 1_100_000), (1_180_000, 1_230_000)])
+    met = meet([first, second], 2)
+    assert [instance.moving_ns for instance in met.instances] == [30_000, 30_000]
+    assert met.shifts == {0: 0, 1: -1_000_000} and not met.problems
+
+
+def test_messages_move_from_the_later_post_to_the_end():
+    send, recv = (Call(0, 0, kind, 16, 16, WORLD, peer=peer) for kind, peer in (("send", 1), ("recv", 0)))
+    met = meet([rank(0, [send], [(0, 90_000)]), rank(1, [recv], [(60_000, 95_000)])], 4)
+    (message,) = met.instances
+    assert (message.kind, message.moving_ns, message.lacks, message.tag) == ("message", 35_000, (), 0)
+
+
+def test_the_first_difference_between_members_is_named():
+    mine = calls(("all_reduce", 8), ("all_gather", 8), ("broadcast", 8))
+    other = calls(("all_reduce", 8), ("reduce_scatter", 8), ("all_reduce", 8))
+    spans = [(0, 9), (10, 19), (20, 29)]
+    everyone = [rank(r, other if r == 2 else mine, spans) for r in range(4)]
+    (problem,) = meet(everyone, 4).problems
+    assert problem == "call 1 of group 0 is all_gather of 8 bytes on rank 0 but reduce_scatter of 8 bytes on rank 2"
+
+
+def test_instances_without_all_members_are_listed():
+    spans = [(0, 9), (10, 19)]
+    full, short = calls(("all_reduce", 8), ("all_reduce", 8)), calls(("all_reduce", 8))
+    met = meet([rank(0, full, spans), rank(1, short, spans[:1])], 4)
+    assert [instance.lacks for instance in met.instances] == [(2, 3), (1, 2, 3)]
+    assert met.problems == ["1 of 2 calls of group 0 lack members that were recorded: ranks 1"]
+
+
+def test_recorded_numbers_of_calls_are_used():
+    late = [Call(0, 0, "all_reduce", 8, 8, Communicator("0", (0, 1)), seq=6)]
+    both = [Call(i, i, "all_reduce", 8, 8, Communicator("0", (0, 1)), seq=5 + i) for i in range(2)]
+    met = meet([rank(0, both, [(0, 9), (10, 19)]), rank(1, late, [(10, 19)])], 2)
+    assert [instance.lacks for instance in met.instances] == [(1,), ()]
+
+
+def test_a_rule_for_kernels_must_be_complete():
+    ((rule, kind, group),) = kernel_rules(["deep_ep::dispatch<.=1>=all_to_all:0"])
+    assert (rule.pattern, kind, group) == ("deep_ep::dispatch<.=1>", "all_to_all", "0")
+    for text in ("deep_ep", "deep_ep=shuffle:0", "(=all_reduce:0", "x=send:0"):
+        with pytest.raises(UsageError):
+            kernel_rules([text])
