@@ -1,0 +1,224 @@
+"""`Graph`: what a recorded step of one rank did, and what waited for what."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from astrasim_py.chakra import graph as csr
+from astrasim_py.pytorch.edges import DeviceEdges, EdgeKind, Pair
+from astrasim_py.pytorch.gaps import UNEXPLAINED_NS, Gap, Timed, largest_gaps, time_nodes
+from astrasim_py.pytorch.pieces import BLOCKED_NS, Pieces, blocking_copies, cut_threads, device_work, launch_ends
+from astrasim_py.pytorch.recording import Recording
+
+
+class NodeKind(IntEnum):
+    """What a node of a graph is."""
+
+    PIECE = 0  # work of a CPU thread between two cuts
+    DEVICE = 1  # a kernel, copy or fill
+    CALL = 2  # communication
+    GAP = 3  # unexplained time before a node
+    BACKLOG = 4  # work of a stream that was launched before the step
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """Nodes and edges of one step of one rank, without gap nodes: `gap` has the time before each node.
+
+    Attributes
+    ----------
+    recording : Recording
+    kind : ndarray of int8
+        A `NodeKind` of each node.
+    row : ndarray of int64
+        Row of its event in the recording: of a piece that of the call it ends with; -1 without one.
+    start, duration, gap : ndarray of int64
+        ns. A node starts `gap` after the end of what it needs, or after the begin of the step if it needs nothing.
+    lane : ndarray of int64
+        Of a piece its thread; of other nodes an index into `lanes`.
+    issue : ndarray of int64
+        When a node was issued, ns: of an operation when its launch returned, of a piece its start.
+    pointers, source, edge_kind : ndarray
+        CSR of edges by target: those of node i are ``pointers[i]:pointers[i + 1]``.
+    binding : ndarray of int64
+        Edge of each node whose source ends last; -1 without any.
+    lanes : tuple of (int, int)
+        Device and stream.
+    dropped : dict of str to int
+        Edges that the times contradict, by kind, and ``"cycle"``: those that would close a circle.
+    order : ndarray of int64
+        A topological order, by time where there is a choice.
+    """
+
+    recording: Recording
+    kind: np.ndarray
+    row: np.ndarray
+    start: np.ndarray
+    duration: np.ndarray
+    gap: np.ndarray
+    lane: np.ndarray
+    issue: np.ndarray
+    pointers: np.ndarray
+    source: np.ndarray
+    edge_kind: np.ndarray
+    binding: np.ndarray
+    lanes: tuple[tuple[int, int], ...]
+    dropped: dict[str, int]
+    order: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    @property
+    def target(self) -> np.ndarray:
+        """Target of each edge."""
+        return csr.owners(self.pointers)
+
+    @property
+    def makespan(self) -> int:
+        """End of the last node, ns."""
+        return int((self.start + self.duration).max(initial=0))
+
+    @property
+    def unexplained(self) -> float:
+        """Share of the span in gaps of more than 20 us."""
+        return int(self.gap[self.gap > UNEXPLAINED_NS].sum()) / max(self.makespan, 1)
+
+    def largest_gaps(self) -> tuple[Gap, ...]:
+        """The five longest gaps, longest first, and what other streams did meanwhile."""
+        timed = Timed(self.start, self.duration, self.gap, self.binding)
+        return largest_gaps(timed, np.where(self.kind == NodeKind.PIECE, -1, self.lane), self.lanes)
+
+    def edges_by_kind(self) -> dict[str, int]:
+        """Number of edges of each kind."""
+        counts = np.bincount(self.edge_kind, minlength=len(EdgeKind)).tolist()
+        return {kind.name.lower(): counts[kind] for kind in EdgeKind if counts[kind]}
+
+
+class Nodes(NamedTuple):
+    """Nodes before the edges place them in time: columns as in `Graph`, and when each ended in the recording, ns."""
+
+    kind: np.ndarray
+    row: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+    lane: np.ndarray
+    issue: np.ndarray
+
+
+class Edges(NamedTuple):
+    """Edges of one kind: nodes, and when the source must have ended by, ns."""
+
+    kind: EdgeKind
+    source: np.ndarray
+    target: np.ndarray
+    limit: np.ndarray
+
+
+def build_graph(recording: Recording, host: str = "segments", without: Collection[str] = ()) -> Graph:
+    """Make the graph of a recorded step: CPU pieces, operations of the device, and what waits for what.
+
+    Parameters
+    ----------
+    recording : Recording
+    host : str
+        ``"segments"``, or ``"none"``: operations of the device only.
+    without : collection of str
+        Kinds of edges to leave out, such as ``"sync"``: the time that they explain goes to pieces and gaps.
+    """
+    events, work = recording.events, device_work(recording)
+    finder = DeviceEdges(recording, work)
+    streams, copies = _pairs(finder.streams()), blocking_copies(recording, work)
+    begun = np.where(copies, events.start[work.call], -1)
+    launched = launch_ends(recording, work)
+    needs = np.full(len(work.row), -1)
+    np.maximum.at(needs, streams[:, 1], work.end[streams[:, 0]])
+    waits = _pairs(finder.waits(np.maximum(needs, np.where(copies, begun, launched))))
+    np.maximum.at(needs, waits[:, 1], work.end[waits[:, 0]])
+    # The call of a copy that blocks launches it at once, and then waits for what the copy waits for.
+    launched = np.where(copies & (needs > begun + BLOCKED_NS), begun, launched)
+    returns = finder.synchronisations() + [(op, int(work.call[op])) for op in np.flatnonzero(copies).tolist()]
+    waiting = np.unique([call for _, call in returns]).astype(np.int64)
+    pieces = cut_threads(recording, work, launched, waiting, "handover" not in without)
+    if host == "none":
+        pieces = Pieces(*np.empty((2, 0), np.int64), {}, [])
+    of_call, first = pieces.of_call, len(pieces.end)
+    launch = np.array([of_call.get(call, -1) for call in work.call.tolist()], dtype=np.int64)
+    syncs = _pairs([(op, call) for op, call in returns if call in of_call and pieces.after(of_call[call]) >= 0])
+    after = np.array([pieces.after(of_call[call]) for call in syncs[:, 1].tolist()], dtype=np.int64)
+    chained = np.flatnonzero(pieces.thread[1:] == pieces.thread[:-1])
+    handed = _pairs(pieces.handed)
+    issued = np.flatnonzero(launch >= 0)
+    edges = (
+        Edges(EdgeKind.CPU, chained, chained + 1, pieces.end[chained + 1]),
+        Edges(EdgeKind.LAUNCH, launch[issued], first + issued, work.start[issued]),
+        Edges(EdgeKind.STREAM, first + streams[:, 0], first + streams[:, 1], work.start[streams[:, 1]]),
+        Edges(EdgeKind.WAIT, first + waits[:, 0], first + waits[:, 1], work.start[waits[:, 1]]),
+        Edges(EdgeKind.SYNC, first + syncs[:, 0], after, events.end[syncs[:, 1]]),
+        Edges(EdgeKind.HANDOVER, handed[:, 0], handed[:, 1], pieces.end[handed[:, 1]]),
+    )
+    before = np.where(np.append(-1, pieces.thread[:-1]) == pieces.thread, np.append(0, pieces.end[:-1]), 0)
+    called = np.full(first, -1, dtype=np.int64)
+    called[list(of_call.values())] = list(of_call)
+    nodes = Nodes(
+        kind=np.concatenate(
+            [np.full(first, NodeKind.PIECE), np.where(work.backlog, NodeKind.BACKLOG, NodeKind.DEVICE)]
+        ),
+        row=np.concatenate([called, work.row]),
+        start=np.concatenate([before, work.start]),
+        end=np.concatenate([pieces.end, work.end]),
+        lane=np.concatenate([pieces.thread, work.lane]),
+        issue=np.concatenate([before, np.where(work.call >= 0, events.start[work.call], work.start)]),
+    )
+    kept = [edge for edge in edges if edge.kind.name.lower() not in without]
+    return assemble(recording, nodes, kept, work.lanes)
+
+
+def _pairs(found: list[Pair]) -> np.ndarray:
+    return np.array(found, dtype=np.int64).reshape(-1, 2)
+
+
+def assemble(recording: Recording, nodes: Nodes, edges: Sequence[Edges], lanes: tuple[tuple[int, int], ...]) -> Graph:
+    """Join nodes and edges, drop edges that the times contradict, and let the nodes take place in time.
+
+    Of edges between the same nodes the first kind counts. An edge is admissible if its source ends by its limit, but
+    for the resolution of the clock. If the edges close a circle, those of it that go back in time are dropped.
+    """
+    size = len(nodes.kind)
+    kind = np.concatenate([np.full(len(edge.source), edge.kind) for edge in edges])
+    source, target, limit = (np.concatenate([edge[i] for edge in edges]) for i in (1, 2, 3))
+    admissible = (nodes.end[source] <= limit + recording.resolution_ns) & (source != target)
+    dropped = {EdgeKind(k).name.lower(): int(n) for k, n in enumerate(np.bincount(kind[~admissible])) if n}
+    _, chosen = np.unique(np.where(admissible, target * size + source, -1), return_index=True)
+    chosen = chosen[admissible[chosen]]
+    rank = np.empty(size, dtype=np.int64)
+    rank[np.lexsort((np.arange(size), nodes.end, nodes.start))] = np.arange(size)
+    pointers = csr.pointers(target[chosen], size)
+    order = csr.topological_order(pointers, source[chosen], rank)
+    if len(order) < size:
+        stuck = np.ones(size, dtype=bool)
+        stuck[order] = False
+        back = stuck[source[chosen]] & stuck[target[chosen]] & (rank[source[chosen]] > rank[target[chosen]])
+        dropped["cycle"], chosen = int(back.sum()), chosen[~back]
+        pointers = csr.pointers(target[chosen], size)
+        order = csr.topological_order(pointers, source[chosen], rank)
+    is_piece = nodes.kind == NodeKind.PIECE
+    timed = time_nodes(order, pointers, source[chosen], nodes.start, nodes.end, is_piece)
+    issue = np.where(is_piece, timed.start, nodes.issue)
+    return Graph(
+        recording=recording,
+        kind=nodes.kind.astype(np.int8),
+        row=nodes.row,
+        lane=nodes.lane,
+        issue=issue,
+        pointers=pointers,
+        source=source[chosen],
+        edge_kind=kind[chosen].astype(np.int8),
+        lanes=lanes,
+        dropped=dropped,
+        order=order,
+        **timed._asdict(),
+    )

@@ -1,0 +1,238 @@
+"""CPU threads cut into pieces: at launches, at synchronisations, and where one thread hands over to another."""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from astrasim_py.pytorch.recording import Category, Recording
+
+#: Least time that a thread is silent while another one works for it, ns.
+SILENCE_NS = 20_000
+#: Least time that a copy's call blocks beyond the start of the copy to count as a synchronisation, ns.
+BLOCKED_NS = 5_000
+_SYNCHRONISATIONS = {
+    "DeviceSynchronize": "device",
+    "CtxSynchronize": "device",
+    "Free": "device",
+    "StreamSynchronize": "stream",
+    "EventSynchronize": "event",
+    "StreamWaitEvent": "wait",
+    "Memcpy": "copy",
+    "MemcpyWithStream": "copy",
+}
+_CALL = re.compile(r"(?:cuda|hip|cu)(?P<what>[A-Z]\w*?)(?:_v\d+|_pt[sd]z)*")
+
+
+@dataclass(frozen=True)
+class Work:
+    """Device operations of a step in order of start, with the calls that launched them.
+
+    Attributes
+    ----------
+    row : ndarray of int64
+        Row of each operation in the recording; that of the last operation where one stands for the backlog of a lane.
+    start, end : ndarray of int64
+        ns.
+    lane : ndarray of int64
+        Index into `lanes`.
+    call : ndarray of int64
+        Row of the call that launched it; -1 where unknown.
+    backlog : ndarray of bool
+        True where it stands for all that was launched on the lane before the step.
+    lanes : tuple of (int, int)
+        Device and stream.
+    """
+
+    row: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+    lane: np.ndarray
+    call: np.ndarray
+    backlog: np.ndarray
+    lanes: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Pieces of the CPU threads, sorted by thread and end.
+
+    Attributes
+    ----------
+    thread, end : ndarray of int64
+        Each piece lasts from the end of what it needs, at least the piece before it on its thread, to `end`, ns.
+    of_call : dict of int to int
+        Piece that ends with a call, by row of the call.
+    handed : list of (int, int)
+        Pairs of pieces: the second one needs the first one of another thread.
+    """
+
+    thread: np.ndarray
+    end: np.ndarray
+    of_call: dict[int, int]
+    handed: list[tuple[int, int]]
+
+    def after(self, piece: int) -> int:
+        """The next piece of the same thread; -1 if there is none."""
+        following = piece + 1
+        return following if following < len(self.end) and self.thread[following] == self.thread[piece] else -1
+
+
+def calls_by_kind(recording: Recording) -> dict[str, np.ndarray]:
+    """Rows of the calls that wait for the device, by what they wait for: device, stream, event, wait or copy."""
+    kinds = {}
+    for code, name in enumerate(recording.names):
+        found = _CALL.fullmatch(name)
+        if found and found["what"] in _SYNCHRONISATIONS:
+            kinds.setdefault(_SYNCHRONISATIONS[found["what"]], []).append(code)
+    rows = np.flatnonzero(recording.events.category == Category.CALL)
+    codes = recording.events.name[rows]
+    return {kind: rows[np.isin(codes, kinds.get(kind, []))] for kind in dict.fromkeys(_SYNCHRONISATIONS.values())}
+
+
+def device_work(recording: Recording) -> Work:
+    """The operations of a step, and one for the backlog of each lane."""
+    events = recording.events
+    rows = recording.work
+    keys = np.stack([events.device, events.stream], axis=1)
+    lanes, lane = np.unique(keys[np.concatenate([rows, recording.backlog])], axis=0, return_inverse=True)
+    lane = lane.reshape(-1).astype(np.int64)
+    own, earlier = lane[: len(rows)], lane[len(rows) :]
+    ends = events.end[recording.backlog]
+    latest = np.lexsort((ends, earlier))
+    last = latest[np.flatnonzero(np.diff(earlier[latest], append=-1))]
+    until = ends[last]
+    for i, number in enumerate(earlier[last].tolist()):  # the backlog ends before the first operation of its lane
+        until[i] = min(until[i], events.start[rows[own == number]].min(initial=until[i]))
+    row = np.concatenate([recording.backlog[last], rows]).astype(np.int64)
+    backlog = np.arange(len(row)) < len(last)
+    start = np.where(backlog, 0, events.start[row])
+    end = np.concatenate([until, events.end[rows]])
+    call = np.where(backlog, -1, events.launch[row]).astype(np.int64)
+    order = np.argsort(start, kind="stable")
+    columns = (row, start, end, np.concatenate([earlier[last], own]), call, backlog)
+    return Work(*(column[order] for column in columns), tuple(map(tuple, lanes.tolist())))
+
+
+def launch_ends(recording: Recording, work: Work) -> np.ndarray:
+    """When the launch of each operation was done, ns: at its return, but not after the operation started; else -1."""
+    begin = recording.events.start[work.call]
+    waited = np.clip(work.start - begin, 0, recording.events.duration[work.call])
+    return np.where(work.call >= 0, begin + waited, -1)
+
+
+def blocking_copies(recording: Recording, work: Work) -> np.ndarray:
+    """Copies whose call returned after they had ended: bool of each operation."""
+    events = recording.events
+    named = np.isin(work.call, calls_by_kind(recording)["copy"])
+    late = events.end[work.call] - work.end > BLOCKED_NS
+    return (work.call >= 0) & (events.category[work.row] == Category.MEMCPY) & (late | named)
+
+
+def cut_threads(
+    recording: Recording, work: Work, launched: np.ndarray, synchronisations: np.ndarray, hand_overs: bool = True
+) -> Pieces:
+    """Cut the threads of a recording into pieces.
+
+    Parameters
+    ----------
+    recording : Recording
+    work : Work
+        What the threads launch.
+    launched : ndarray of int64
+        When the launch of each operation was done, ns.
+    synchronisations : ndarray of int64
+        Rows of the calls that wait for the device.
+    hand_overs : bool
+        Cut where one thread hands over to another, too.
+    """
+    events = recording.events
+    calls, first = np.unique(work.call, return_index=True)
+    calls, at_launch = calls[calls >= 0], launched[first[calls >= 0]]
+    t0, t1 = recording.step.start, recording.step.end
+    synchronisations = np.setdiff1d(synchronisations, calls)
+    inside = synchronisations[(events.start[synchronisations] >= t0) & (events.start[synchronisations] < t1)]
+    hands = _hand_overs(recording) if hand_overs else []
+    main = main_thread(recording)
+    ends = [] if main < 0 else [t1]
+    time = np.concatenate([at_launch, events.start[inside], [at for at, *_ in hands], ends]).astype(np.int64)
+    thread = np.concatenate(
+        [events.thread[calls], events.thread[inside], [p for _, p, *_ in hands], [main] * len(ends)]
+    )
+    row = np.concatenate([calls, inside, np.full(len(hands) + len(ends), -1)]).astype(np.int64)
+    order = np.lexsort((np.arange(len(time)), time, thread))
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    time, thread, row = time[order], thread[order].astype(np.int64), row[order]
+    of_call = {int(r): int(i) for i, r in enumerate(row) if r >= 0}
+    handed = []
+    for number, (_, _, other, since) in enumerate(hands):
+        low, high = np.searchsorted(thread, (other, other + 1))
+        target = low + int(np.searchsorted(time[low:high], since))
+        if target < high:
+            handed.append((int(place[len(calls) + len(inside) + number]), target))
+    return Pieces(thread, time, of_call, handed)
+
+
+def main_thread(recording: Recording) -> int:
+    """Thread of the step's annotation, else the one with the most calls, else operations; -1 without any."""
+    events, name = recording.events, recording.step.name
+    of_step = (events.category == Category.ANNOTATION) & (events.start == recording.step.start)
+    for row in np.flatnonzero(of_step):
+        if recording.names[events.name[row]] == name:
+            return int(events.thread[row])
+    for category in (Category.CALL, Category.OP, Category.ANNOTATION):
+        threads = events.thread[events.category == category]
+        if len(threads):
+            return int(np.bincount(threads).argmax())
+    return -1
+
+
+def _hand_overs(recording: Recording) -> list[tuple[int, int, int, int]]:
+    """Hand-overs as (end of the work of P, P, Q, time): the first piece of Q that ends then or later needs it."""
+    events = recording.events
+    host = np.flatnonzero(np.isin(events.category, (Category.OP, Category.ANNOTATION, Category.CALL)))
+    busy = {
+        int(thread): _busy(recording, host[events.thread[host] == thread]) for thread in np.unique(events.thread[host])
+    }
+    found = set()
+    for p, (p_begin, p_end) in busy.items():
+        silent = np.flatnonzero(p_begin[1:] - p_end[:-1] >= SILENCE_NS)
+        for q, (q_begin, q_end) in busy.items():
+            if p == q or not len(q_begin):
+                continue
+            # The bursts of Q: from one silence of it to the next.
+            cut = np.flatnonzero(q_begin[1:] - q_end[:-1] >= SILENCE_NS)
+            burst_begin, burst_end = q_begin[np.r_[0, cut + 1]], q_end[np.r_[cut, len(q_end) - 1]]
+            first = np.searchsorted(burst_begin, p_end[silent])
+            last = np.searchsorted(burst_end, p_begin[silent + 1], side="right") - 1
+            before = np.where(first > 0, burst_end[first - 1], p_end[silent])
+            after = np.where(
+                last + 1 < len(burst_begin),
+                burst_begin[np.minimum(last + 1, len(burst_begin) - 1)],
+                p_begin[silent + 1],
+            )
+            fits = (last >= first) & (before <= p_end[silent]) & (after >= p_begin[silent + 1])
+            for i in np.flatnonzero(fits).tolist():
+                begins, returns = int(p_end[silent[i]]), int(p_begin[silent[i] + 1])
+                found.add((begins, p, q, int(burst_begin[first[i]])))
+                found.add((int(burst_end[last[i]]), q, p, returns))
+    return sorted(found)
+
+
+def _busy(recording: Recording, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where a thread works: begins and ends, ns, of stretches without a silence.
+
+    A thread works at the bounds of its operations, and all through an operation or call that encloses no other.
+    """
+    events = recording.events
+    start, end = events.start[rows], events.start[rows] + events.duration[rows]
+    t0, t1 = recording.step.start, recording.step.end
+    leaf = np.r_[start[1:] >= end[:-1], True] & (events.category[rows] != Category.ANNOTATION)
+    points = np.unique(np.clip(np.concatenate([start, end]), t0, t1))
+    begin = np.concatenate([points, start[leaf]])
+    until = np.concatenate([points, end[leaf]])
+    order = np.argsort(begin, kind="stable")
+    begin, until = begin[order], np.maximum.accumulate(until[order])
+    new = np.r_[True, begin[1:] > until[:-1]]
+    return begin[new], until[np.r_[np.flatnonzero(new)[1:] - 1, len(until) - 1]]

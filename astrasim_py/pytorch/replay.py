@@ -1,0 +1,90 @@
+"""Replays of a recorded graph that can fail: with three constants for all gaps, and with another step's durations."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from astrasim_py.pytorch.edges import EdgeKind
+from astrasim_py.pytorch.graph import Graph, NodeKind, build_graph
+
+#: Kinds of edges whose gaps a constant replaces.
+_MODELLED = (EdgeKind.LAUNCH, EdgeKind.STREAM, EdgeKind.WAIT)
+
+
+def constants(graph: Graph) -> dict[EdgeKind, int]:
+    """Median gap, ns, of the operations that start after a launch, after their stream, and after an event."""
+    bound = np.where(graph.binding >= 0, np.append(graph.edge_kind, -1)[graph.binding], -1)
+    bound[graph.kind == NodeKind.PIECE] = -1
+    return {kind: int(np.median(graph.gap[bound == kind])) for kind in _MODELLED if (bound == kind).any()}
+
+
+def replay(
+    graph: Graph,
+    gaps: Mapping[EdgeKind, int] | None = None,
+    *,
+    duration: np.ndarray | None = None,
+    device_factor: float = 1.0,
+) -> int:
+    """End of the last node, ns, when every node starts as soon as it may.
+
+    Parameters
+    ----------
+    graph : Graph
+    gaps : mapping of EdgeKind to int, optional
+        What an edge of each kind that leads to an operation takes, ns; by default the recorded gap of each node, after
+        the edge that it was measured from.
+    duration : ndarray of int64, optional
+        Another duration for each node, ns.
+    device_factor : float
+        The durations of operations of the device are multiplied by it.
+    """
+    duration = graph.duration if duration is None else duration
+    of_device = graph.kind != NodeKind.PIECE
+    length = np.where(of_device, np.rint(duration * device_factor).astype(np.int64), duration).tolist()
+    if gaps is None:
+        after = np.zeros(len(graph.source), dtype=np.int64)
+        after[graph.binding[graph.binding >= 0]] = graph.gap[graph.binding >= 0]
+    else:
+        after = np.array([gaps.get(kind, 0) for kind in EdgeKind])[graph.edge_kind] * of_device[graph.target]
+    latency, source, pointers = after.tolist(), graph.source.tolist(), graph.pointers.tolist()
+    end = np.where(graph.binding < 0, graph.gap, 0).tolist()
+    for node in graph.order.tolist():
+        edges = range(pointers[node], pointers[node + 1])
+        end[node] = max([end[node], *(end[source[edge]] + latency[edge] for edge in edges)]) + length[node]
+    return max(end, default=0)
+
+
+def constants_error(graph: Graph) -> float:
+    """Relative error of a replay with three constants in place of all gaps."""
+    return replay(graph, constants(graph)) / max(graph.makespan, 1) - 1
+
+
+def next_step_error(first: Graph, second: Graph) -> float | None:
+    """Relative error of the first step's graph and constants with the durations of the second step.
+
+    Where threads hand over to each other at other places, both steps are taken without that. None where the steps do
+    not do the same: equally many pieces and operations of the same names on the same threads and streams.
+    """
+    order, sequence = _sequence(first)
+    other, expected = _sequence(second)
+    if sequence != expected:
+        if "handover" not in first.edges_by_kind() | second.edges_by_kind():
+            return None
+        return next_step_error(*(build_graph(graph.recording, without=("handover",)) for graph in (first, second)))
+    duration = np.empty(len(first), dtype=np.int64)
+    duration[order] = second.duration[other]
+    return replay(first, constants(first), duration=duration) / max(second.makespan, 1) - 1
+
+
+def _sequence(graph: Graph) -> tuple[np.ndarray, list[tuple]]:
+    """Nodes by thread and stream in order of time, and what each one is."""
+    recording, piece = graph.recording, graph.kind == NodeKind.PIECE
+    names = [*(recording.names[code] for code in recording.events.name.tolist()), ""]
+    places = [
+        str((recording.threads if of_cpu else graph.lanes)[lane])
+        for of_cpu, lane in zip(piece.tolist(), graph.lane.tolist(), strict=True)
+    ]
+    order = np.lexsort((np.arange(len(graph)), np.unique(places, return_inverse=True)[1], ~piece))
+    kinds, rows = graph.kind.tolist(), graph.row.tolist()
+    backlog = NodeKind.BACKLOG
+    return order, [(places[i], kinds[i], "" if kinds[i] == backlog else names[rows[i]]) for i in order.tolist()]
