@@ -173,12 +173,10 @@ def _states(layout: Layout, prices: Prices) -> dict:
 
 def by_block(layout: Layout, prices: Prices) -> dict[str, Seconds]:
     """Seconds of computation in an iteration, by block of the model, of a pipeline rank with the mean share of it."""
-    model = layout.model
-    counts = {"dense": model.layers - model.moe_layers, "moe": model.moe_layers, "mtp": model.mtp}
     items = [(one, 1) for one in (*layers.embedding(layout), *layers.logits(layout))]
-    for kind, count in counts.items():
-        if count:
-            items += [(one, count) for one in (*layers.forward(layout, kind), *layers.backward(layout, kind))]
+    for kind in ("dense", "moe", "mtp"):
+        for own, count in layout.by_attention(kind):
+            items += [(one, count) for one in (*layers.forward(own, kind), *layers.backward(own, kind))]
     found: dict[str, Seconds] = {}
     for item, count in items:
         if isinstance(item, Op):
@@ -313,8 +311,14 @@ def _beyond(comm: Seconds, busy: Seconds, hidden, constants: Constants) -> Secon
 
 
 def _layer(layout: Layout, kind: str, prices: Prices) -> Passes:
-    host = prices.host_seconds(layout, kind)
-    return _passes(layout, layers.forward(layout, kind), layers.backward(layout, kind), prices, host)
+    """The mean over layers of a kind, of which some may attend to a window."""
+    host, found = prices.host_seconds(layout, kind), []
+    for one, count in layout.by_attention(kind):
+        found.append((_passes(one, layers.forward(one, kind), layers.backward(one, kind), prices, host), count))
+    if len(found) == 1:
+        return found[0][0]
+    (local, few), (wide, more) = found
+    return _mapped(lambda a, b: (few * a + more * b) / (few + more), local, wide)
 
 
 def _logits(layout: Layout, prices: Prices) -> Passes:

@@ -4,12 +4,15 @@ Prompts come in waves, a microbatch of every replica of the prefill pool each. W
 and values leave for the decode pool, beside the collectives of both; a wave is decoded when all of them have arrived.
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from functools import partial
+from itertools import product
 
 import numpy as np
 from pydantic import Field
 
+from astrasim_py.chakra.schema import MISSING
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import ScenarioError
@@ -20,17 +23,19 @@ from astrasim_py.training.layers import Op, stage_params, up
 from astrasim_py.training.memory import with_framework
 from astrasim_py.training.models import NamedModel
 from astrasim_py.training.schedules import FORWARD
-from astrasim_py.training.stages import Lane, Prices, Stage
+from astrasim_py.training.stages import Lane, Prices, Stage, Unit
 from astrasim_py.training.strategy import ATTENTIONS, ELEMENT, Layout, Training
 
 
 class Pool(StrictModel):
-    """Ranks that do the same: replicas of the model, each cut by tensor and expert parallelism."""
+    """Replicas of the model, each cut by tensor, pipeline, context and expert parallelism."""
 
     _place = "inference"
 
     dp: Count = Field(default=1, description="replicas of the model")
     tp: Count = 1
+    pp: Count = Field(default=1, description="pipeline stages")
+    cp: Count = Field(default=1, description="ranks that share the tokens of a prompt; for prefill")
     ep: Count = 1
     etp: Count = Field(default=1, description="tensor parallel ranks of an expert")
 
@@ -52,7 +57,10 @@ class Inference(StrictModel):
 
     def layouts(self, ranks: int) -> tuple[Layout, Layout]:
         """Layouts of the two pools; raises ScenarioError: they do not fit the model, each other or `ranks`."""
-        sizes = [pool.dp * pool.tp for pool in (self.prefill, self.decode)]
+        if self.decode.cp > 1:
+            problem = f"decode with cp {self.decode.cp}: a step has one token of a sequence, which cannot be shared"
+            raise ScenarioError("inference", problem, "write cp: 1; a larger tp or dp of decode shares the cache")
+        sizes = [pool.dp * pool.tp * pool.pp * pool.cp for pool in (self.prefill, self.decode)]
         if sum(sizes) != ranks:
             problem = f"pools of {sizes[0]} and {sizes[1]} ranks are not the {ranks} of the job"
             raise ScenarioError("inference", problem, f"write ranks: {sum(sizes)}, or other pools")
@@ -65,22 +73,23 @@ class Inference(StrictModel):
             (self.prefill, {"seq": self.prompt, "mbs": self.mbs, "microbatches": self.waves}),
             (self.decode, {"seq": 1, "mbs": prompts // self.decode.dp, "microbatches": 1}),
         )
-        found = (Training(**same, **own, **pool.model_dump()).layout(pool.dp * pool.tp) for pool, own in both)
-        return tuple(found)
+        return tuple(
+            Training(**same, **own, **pool.model_dump()).layout(size)
+            for (pool, own), size in zip(both, sizes, strict=True)
+        )
 
 
 def inference_memory(layout: Layout, sequences: int, tokens: int) -> dict[str, int]:
-    """Bytes of a rank of a pool that keeps keys and values of so many `sequences` of `tokens`, by kind."""
-    cache = sequences * tokens * _cached(layout, layout.tp) * (layout.model.layers + layout.model.mtp)
-    return with_framework({"weights": sum(stage_params(layout, 0)) * layout.element, "cache": cache})
+    """Bytes of a rank of a pool that keeps keys and values of so many `sequences` of `tokens`, by kind.
 
-
-class _Transfer(NamedTuple):
-    """Keys and values of a layer and wave that pass from a prefill rank to a decode rank."""
-
-    source: int
-    to: int
-    size: int
+    Of a pool with pipeline stages, the one that needs most.
+    """
+    stages = []
+    for stage in range(layout.pp):
+        kept = sum(layout.model.tokens_read(layer, tokens) for layer in _layers(layout, stage))
+        cache = sequences * up(kept, layout.cp) * _cached(layout, layout.tp)
+        stages.append({"weights": sum(stage_params(layout, stage)) * layout.element, "cache": cache})
+    return with_framework(max(stages, key=lambda one: sum(one.values())))
 
 
 def inference_workload(
@@ -92,7 +101,8 @@ def inference_workload(
     ----------
     prefill, decode : Layout
         The pools; ranks of the decode pool follow those of the other. `prefill` has `microbatches` waves of `mbs`
-        prompts of `seq` tokens a replica; `decode` has `mbs` sequences a replica, and `seq` 1.
+        prompts of `seq` tokens a replica; `decode` has `mbs` sequences a replica, and `seq` 1. As many waves as it has
+        pipeline stages generate at once.
     steps : int
         Tokens that each sequence generates after the first one.
     prices : Prices, optional
@@ -101,17 +111,25 @@ def inference_workload(
     Returns
     -------
     Workload
-        In a decode step attention reads the keys and values of the prompt and of all tokens before.
+        In a decode step attention reads the keys and values of the prompt and of all tokens before. Ranks of a stage
+        share one trace, but for their place in the ring of context parallelism and for the ranks of the other pool that
+        they send to.
 
     Raises
     ------
     ScenarioError
-        Pools that do not fit each other; pipeline or context parallelism; unequal routing.
+        Pools that do not fit each other; context parallelism of `decode`; unequal routing.
     """
     _check(prefill, decode)
-    transfers = _transfers(prefill, decode)
-    traces = [_prefill_trace(prefill, prices, rank, transfers) for rank in range(prefill.ranks)]
-    traces += [_decode_trace(prefill, decode, prices, rank, steps, transfers) for rank in range(decode.ranks)]
+    links = _links(prefill, decode)
+    reads = [[to for source, to in links if source == rank] for rank in range(prefill.stage_ranks)]
+    answers = [[source for source, to in links if to == rank] for rank in range(decode.stage_ranks)]
+    first = prefill.ranks
+    pools = (
+        _classes(partial(_Reading, prefill, prices, 0, decode, first), prefill, reads),
+        _classes(partial(_Generating, decode, prices, first, prefill, 0, steps=steps), decode, answers),
+    )
+    traces, shifts = ([*a, *b] for a, b in zip(*pools, strict=True))
     groups, roles = {}, {}
     for pool, layout, first in (("prefill", prefill, 0), ("decode", decode, prefill.ranks)):
         for role, (number, members) in layout.groups().items():
@@ -119,8 +137,9 @@ def inference_workload(
             groups |= {label: tuple((row + first).tolist()) for label, row in zip(names, members, strict=True)}
             own = roles.setdefault(role, [None] * len(traces))
             own[first : first + layout.ranks] = [names[index] if index >= 0 else None for index in number.tolist()]
-    used = {role for trace in traces for role in trace.group_of()[1]}
-    return Workload(tuple(traces), groups, name, roles={role: roles[role] for role in roles if role in used})
+    used = {role for trace in dict.fromkeys(traces) for role in trace.group_of()[1]}
+    roles = {role: own for role, own in roles.items() if role in used}
+    return Workload(tuple(traces), groups, name, roles=roles, shifts=shifts)
 
 
 def cached_attention(layout: Layout, op: Op, context: int) -> Op:
@@ -131,7 +150,7 @@ def cached_attention(layout: Layout, op: Op, context: int) -> Op:
     """
     model, heads = layout.model, up(layout.model.heads, layout.tp)
     width = 2 * model.kv_lora + model.qk_rope if model.mla else model.qk_dim + model.out_dim
-    context = min(context, model.window) if model.window else context
+    context = min(context, model.window or context)
     moved = layout.mbs * (context * _cached(layout, layout.tp) + layout.element * heads * width)
     return replace(op, flops=2 * layout.mbs * context * heads * width, nbytes=moved)
 
@@ -146,9 +165,6 @@ def _cached(layout: Layout, tp: int) -> int:
 
 def _check(prefill: Layout, decode: Layout) -> None:
     for pool, layout in (("prefill", prefill), ("decode", decode)):
-        if layout.pp > 1 or layout.cp > 1:
-            problem = f"the {pool} pool has pp {layout.pp} and cp {layout.cp}"
-            raise ScenarioError("inference", problem, "write pp: 1 and cp: 1")
         if layout.routing.kind != "balanced":
             problem = f"the {pool} pool has routing {layout.routing.kind}"
             raise ScenarioError("inference", problem, "write routing: {kind: balanced}")
@@ -165,78 +181,160 @@ def _check(prefill: Layout, decode: Layout) -> None:
         raise ScenarioError("inference", f"the decode pool has seq {decode.seq}", "write seq: 1: a token a step")
 
 
-def _transfers(prefill: Layout, decode: Layout) -> list[_Transfer]:
-    """What goes from rank to rank for each layer of a wave."""
-    tp, dp = max(prefill.tp, decode.tp), max(prefill.dp, decode.dp)
-    prompts = prefill.dp * prefill.mbs // dp
-    size = prompts * prefill.seq * _cached(prefill, tp)
+def _layers(layout: Layout, stage: int) -> list[int]:
+    """Layers of a pipeline stage, with those that predict further tokens."""
+    model = layout.model
+    ahead = range(model.layers, model.layers + model.mtp) if stage == layout.last_stage else ()
+    return [*layout.chunk_layers(stage, 0), *ahead]
+
+
+def _links(prefill: Layout, decode: Layout) -> list[tuple[int, int]]:
+    """Ranks of a stage of each pool between which keys and values pass."""
+    dp, tp = max(prefill.dp, decode.dp), max(prefill.tp, decode.tp)
     found = []
-    for replica in range(dp):
-        for part in range(tp):
-            source, to = (replica * pool.dp // dp * pool.tp + part * pool.tp // tp for pool in (prefill, decode))
-            found.append(_Transfer(source, prefill.ranks + to, size))
+    for replica, place, part in product(range(dp), range(prefill.cp), range(tp)):
+        source = place + prefill.cp * (replica % prefill.dp)
+        found.append(
+            (part * prefill.tp // tp + prefill.tp * source, part * decode.tp // tp + decode.tp * (replica % decode.dp))
+        )
     return found
 
 
-class _Pool(Stage):
-    """A rank of a pool."""
+class _Rank(Stage):
+    """A rank of a pool; `first` is that of its pool, `other` and `others` are the other pool and its first rank.
 
-    def __init__(self, layout: Layout, prices: Prices | None, rank: int, first: int) -> None:
-        super().__init__(layout, prices, 0, rank, "end", None)
-        self.rank = first + rank
+    `peers` are the ranks of a stage of the other pool that it sends to or receives from.
+    """
+
+    def __init__(self, layout: Layout, prices, first: int, other: Layout, others: int, stage: int, inside: int) -> None:
+        super().__init__(layout, prices, stage, inside, "end", None)
+        self.rank += first
+        self.other, self.others = other, others
+        self.peers: list[int] = []
+
+    def caches(self, unit: Unit, prompt: Layout, answer: Layout) -> Iterator[tuple[int, int, dict]]:
+        """Peer, bytes and columns of each message with the keys and values of a layer."""
+        if unit.layer is None:
+            return
+        model = self.layout.model
+        tokens = up(model.tokens_read(unit.layer, prompt.seq), prompt.cp)
+        prompts = prompt.dp * prompt.mbs // max(prompt.dp, answer.dp)
+        size = prompts * tokens * up(_cached(answer, answer.tp), max(prompt.tp // answer.tp, 1))
+        columns = {"tag": (unit.layer, model.layers + model.mtp), "phase": 0} | unit.columns
+        for peer in self.peers:
+            yield self.others + self.other.stage_of(unit.layer) * self.other.stage_ranks + peer, size, columns
 
 
-def _prefill_trace(layout: Layout, prices, rank: int, transfers: list[_Transfer]) -> ExecutionTrace:
-    stage, block = _Pool(layout, prices, rank, 0), Block()
-    lane = Lane(block, 0)
-    for unit in stage.chunks[0]:
-        for _ in stage.visit(lane, unit, FORWARD):
-            pass
-        for one in transfers:
-            if one.source == rank and unit.layer is not None:
-                tag = unit.layer, layout.model.layers + layout.model.mtp
-                name = f"send {unit.label}.cache"
-                block.send(name, one.size, rank, one.to, after=lane.tail, tag=tag, phase=0, **unit.columns)
-    return assemble([(block, (wave,)) for wave in range(layout.microbatches)], rank)
+class _Reading(_Rank):
+    """A rank that reads prompts."""
+
+    def visit(self, lane: Lane, unit: Unit, kind: int) -> Iterator[None]:
+        yield from super().visit(lane, unit, kind)
+        for peer, size, columns in self.caches(unit, self.layout, self.other):
+            lane.block.send(f"send {unit.label}.cache", size, self.rank, peer, after=lane.tail, **columns)
+
+    def trace(self) -> ExecutionTrace:
+        """What it does with all waves."""
+        block = self._block(None, (FORWARD, 0, False, False))
+        return assemble([(block, (wave,)) for wave in range(self.layout.microbatches)], self.rank)
 
 
-class _Generating(_Pool):
-    """A rank that generates: its attention reads more with every step."""
+class _Generating(_Rank):
+    """A rank that generates `steps` tokens; its attention reads more with every one."""
 
-    def __init__(self, layout: Layout, prices, rank: int, first: int, contexts: list[int]) -> None:
-        super().__init__(layout, prices, rank, first)
-        self.contexts = contexts
+    def __init__(
+        self, layout: Layout, prices, first: int, other: Layout, others: int, stage: int, inside: int, steps: int
+    ):
+        super().__init__(layout, prices, first, other, others, stage, inside)
+        self.steps = steps
+        self.contexts = [other.seq + 1 + step for step in range(steps)] * other.microbatches
 
-    def price(self, ops: tuple[Op, ...]) -> tuple:
+    def price(self, ops: tuple[Op, ...], unit: Unit) -> tuple:
         if not any(op.kind == "attention" for op in ops):
-            return super().price(ops)
-        if ops not in self.priced:
+            return super().price(ops, unit)
+        if (ops, unit.wide) not in self.priced:
+            layout = self.layout.reading_all if unit.wide else self.layout
             grown = [
-                tuple(cached_attention(self.layout, op, context) if op.kind == "attention" else op for op in ops)
+                tuple(cached_attention(layout, op, context) if op.kind == "attention" else op for op in ops)
                 for context in self.contexts
             ]
-            columns = zip(*(super(_Generating, self).price(one) for one in grown), strict=True)
-            self.priced[ops] = tuple(None if column[0] is None else np.array(column) for column in columns)
-        return self.priced[ops]
+            columns = zip(*(super(_Generating, self).price(one, unit) for one in grown), strict=True)
+            found = tuple(None if column[0] is None else np.array(column) for column in columns)
+            self.priced[ops, unit.wide] = found
+        return self.priced[ops, unit.wide]
 
+    def visit(self, lane: Lane, unit: Unit, kind: int) -> Iterator[None]:
+        if unit is self.chunks[0][0]:
+            lane.extras = {"behind": (*lane.extras["behind"], "arrived")}
+        return super().visit(lane, unit, kind)
 
-def _decode_trace(prefill: Layout, layout: Layout, prices, rank: int, steps: int, transfers) -> ExecutionTrace:
-    waves, me = prefill.microbatches, prefill.ranks + rank
-    contexts = [prefill.seq + 1 + step for step in range(steps)] * waves
-    stage = _Generating(layout, prices, rank, prefill.ranks, contexts)
-    program: list[tuple[Block, tuple[int, ...]]] = []
-    arrives, step_block = Block(), Block()
-    lane = Lane(step_block, 0)
-    lane.extras = {"behind": ("arrived",)}
-    for unit in stage.chunks[0]:
-        for _ in stage.visit(lane, unit, FORWARD):
+    def trace(self) -> ExecutionTrace:
+        """What it does with all waves: as many generate at once as there are pipeline stages."""
+        arrives = Block()
+        for unit in self.chunks[0]:
+            for peer, size, columns in self.caches(unit, self.other, self.layout):
+                arrives.receive(f"receive {unit.label}.cache", size, self.rank, peer, stream="arrived", **columns)
+        blocks = {ends: self._step(*ends) for ends in product((False, True), repeat=2)}
+        program: list[tuple[Block, tuple[int, ...]]] = []
+        waves, p = self.other.microbatches, self.layout.pp
+        for begin in range(0, waves, p):
+            for step, wave in product(range(self.steps), range(begin, min(begin + p, waves))):
+                program += [(arrives, (wave,))] if step == 0 else []
+                program.append((blocks[step == 0, step == self.steps - 1], (wave * self.steps + step,)))
+        return assemble(program, self.rank)
+
+    def _step(self, first: bool, last: bool) -> Block:
+        """A step; between pipeline stages the token of the last one goes to the first one."""
+        layout = self.layout
+        lane = Lane(block := Block(), 0)
+        far, each = (layout.pp - 1) * layout.stage_ranks, 2 * (2 * layout.pp + 2)
+        common = {"phase": 0}
+        if layout.pp > 1 and self.stage == 0 and not first:
+            stream = "receive token"
+            lane.tail = [
+                block.receive(
+                    stream, 4 * layout.mbs, self.rank, self.rank + far, stream=stream, tag=(0, each), **common
+                )
+            ]
+        for _ in self._pass(lane, FORWARD, 0, False, False, None):
             pass
-        for one in transfers:
-            if one.to == me and unit.layer is not None:
-                tag = unit.layer, layout.model.layers + layout.model.mtp
-                own = {"stream": "arrived", "tag": tag, "phase": 0} | unit.columns
-                arrives.receive(f"receive {unit.label}.cache", one.size, me, one.source, **own)
-    for wave in range(waves):
-        program.append((arrives, (wave,)))
-        program += [(step_block, (wave * steps + step,)) for step in range(steps)]
-    return assemble(program, me)
+        if layout.pp > 1 and self.stage == layout.last_stage and not last:
+            to = self.rank - far
+            block.send("send token", 4 * layout.mbs, self.rank, to, after=lane.tail, tag=(each, each), **common)
+        return block
+
+
+def _classes(make: Callable[[int, int], _Rank], layout: Layout, peers: list[list[int]]) -> tuple[list, list]:
+    """Traces of the ranks of a pool, and their shifts; `make` takes a stage and a rank in it.
+
+    Ranks of a stage with one place in the ring differ in their peers in the other pool alone: those whose peers are as
+    far away share a trace, the others all of its columns but those of peers.
+    """
+    written: dict[tuple, tuple[_Rank, ExecutionTrace]] = {}
+    known: dict[tuple, tuple[ExecutionTrace, int]] = {}
+    traces, shifts = [], []
+    for stage, inside in product(range(layout.pp), range(layout.stage_ranks)):
+        alike = stage, inside // layout.tp % layout.cp
+        key = *alike, tuple(peer - inside for peer in peers[inside])
+        if alike not in written:
+            rank = make(stage, inside)
+            rank.peers = peers[inside]
+            written[alike] = rank, rank.trace()
+        if key not in known:
+            rank, trace = written[alike]
+            known[key] = (trace if rank.inside == inside else _moved(rank, trace, inside, peers[inside])), inside
+        traces.append(known[key][0])
+        shifts.append(inside - known[key][1])
+    return traces, shifts
+
+
+def _moved(rank: _Rank, trace: ExecutionTrace, inside: int, peers: list[int]) -> ExecutionTrace:
+    """The trace of another rank of the same class, with peers of its own in the other pool."""
+    distance = inside - rank.inside
+    where = np.arange(rank.layout.ranks + rank.other.ranks) + distance
+    stages = rank.others + rank.other.stage_ranks * np.arange(rank.other.pp)
+    for before, peer in zip(rank.peers, peers, strict=True):
+        where[stages + before] = stages + peer
+    old = {name: trace.column(name) for name in ("comm_src", "comm_dst")}
+    new = {name: np.where(ranks == MISSING, MISSING, where[np.maximum(ranks, 0)]) for name, ranks in old.items()}
+    return trace.replace(rank=rank.rank + distance, **new)

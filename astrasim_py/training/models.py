@@ -26,7 +26,8 @@ class Model(StrictModel):
 
     ``ffn`` is the width of a dense MLP, ``moe_ffn`` that of one expert, ``shared_ffn`` that of all shared experts of a
     layer together. The first ``dense_layers`` layers of a model with experts have a dense MLP. ``kv_lora`` > 0 means
-    multi-head latent attention with its ranks and widths. Norms and biases are not counted as parameters.
+    multi-head latent attention with its ranks and widths. Attention reads the last ``window`` tokens, but for every
+    ``global_every``-th layer, which reads all. Norms and biases are not counted as parameters.
     """
 
     _place = "model"
@@ -52,6 +53,7 @@ class Model(StrictModel):
     qk_rope: _SizeOrNone = 0
     v_dim: _SizeOrNone = 0
     window: _SizeOrNone = 0
+    global_every: _SizeOrNone = 0
     mtp: _SizeOrNone = 0
 
     @classmethod
@@ -80,6 +82,10 @@ class Model(StrictModel):
             own["moe_ffn"], own["topk"] = self.moe_ffn or self.ffn, self.topk or 1
             if self.topk > self.experts:
                 raise wrong(f"topk {self.topk} is more than {self.experts} experts", "write less", ("topk",))
+        if self.global_every and not self.window:
+            raise wrong("global_every without window", "write e.g. window: 128, or drop it", ("global_every",))
+        if self.global_every == 1:
+            raise wrong("global_every 1 leaves no layer a window", "write 2 or more, or drop window", ("global_every",))
         if self.dense_layers > self.layers:
             raise wrong(f"more dense layers than {self.layers} layers", "write fewer", ("dense_layers",))
         for key in ("qk_nope", "v_dim") if self.kv_lora else ("q_lora", "qk_nope", "qk_rope", "v_dim"):
@@ -111,6 +117,14 @@ class Model(StrictModel):
     def moe_layers(self) -> int:
         """Layers with experts."""
         return self.layers - self.dense_layers if self.experts else 0
+
+    def reads_all(self, layer: int) -> bool:
+        """Whether the attention of a layer, counted from 0, reads all tokens before."""
+        return not self.window or (bool(self.global_every) and (layer + 1) % self.global_every == 0)
+
+    def tokens_read(self, layer: int, tokens: int) -> int:
+        """How many of so many tokens before it the attention of a layer reads."""
+        return tokens if self.reads_all(layer) else min(tokens, self.window)
 
     def attention_params(self) -> int:
         """Parameters of the attention of a layer."""
@@ -160,9 +174,9 @@ class Model(StrictModel):
                 "flops", f"{shown(convention)} is not a convention", did_you_mean(convention, FLOPS_CONVENTIONS)
             )
         kind = "moe" if self.experts else "dense"
-        keys = min(seq, 2 * self.window) if self.window else seq
-        layers = self.layers + self.mtp
-        scores = 2 * keys * self.heads * (self.qk_dim + self.out_dim) * layers
+        layers = range(self.layers + self.mtp)
+        keys = sum(seq if self.reads_all(layer) else min(seq, 2 * self.window) for layer in layers)
+        scores = 2 * keys * self.heads * (self.qk_dim + self.out_dim)
         logits = 2 * self.vocab * self.hidden
         body = 2 * self.params_active - logits
         body += self.mtp * (2 * self.layer_params(kind, self.topk) + 4 * self.hidden**2)

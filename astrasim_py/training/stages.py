@@ -44,6 +44,7 @@ class Unit(NamedTuple):
 
     kind: str
     layer: int | None = None
+    wide: bool = False  # attention without the model's window
 
     @property
     def label(self) -> str:
@@ -128,8 +129,8 @@ class Stage:
         self.chunks = [self._units(chunk) for chunk in range(layout.vp)]
         self.comms = {unit: gradient_comms(layout, unit.kind) for units in self.chunks for unit in units}
         self.runs = {
-            (kind, step): self._runs(kind, step)
-            for kind in dict.fromkeys(unit.kind for unit in self.comms)
+            (*kind, step): self._runs(*kind, step)
+            for kind in dict.fromkeys((unit.kind, unit.wide) for unit in self.comms)
             for step in (FORWARD, BACKWARD, WEIGHT)
         }
         self.blocks: dict[tuple, Block] = {}
@@ -141,26 +142,28 @@ class Stage:
         virtual = virtual_stage(self.layout.schedule, self.layout.pp, self.stage, chunk)
         dense = model.dense_layers if model.experts else model.layers
         layers = self.layout.chunk_layers(self.stage, chunk)
-        units = [Unit("dense" if layer < dense else "moe", layer) for layer in layers]
+        wide = [bool(model.window) and model.reads_all(layer) for layer in range(model.layers + model.mtp)]
+        units = [Unit("dense" if layer < dense else "moe", layer, wide[layer]) for layer in layers]
         if virtual == 0:
             units = [Unit("embedding"), *units]
         if virtual == self.depth - 1:
-            units += [Unit("mtp", model.layers + extra) for extra in range(model.mtp)] + [Unit("logits")]
+            units += [Unit("mtp", layer, wide[layer]) for layer in range(model.layers, len(wide))] + [Unit("logits")]
         return units
 
-    def _runs(self, kind: str, step: int) -> list[Run | Comm]:
+    def _runs(self, kind: str, wide: bool, step: int) -> list[Run | Comm]:
         """Nodes of a pass through a layer."""
+        layout = self.layout.reading_all if wide else self.layout
         if kind in ("embedding", "logits"):
-            everything = (embedding if kind == "embedding" else logits)(self.layout)
+            everything = (embedding if kind == "embedding" else logits)(layout)
             items = [item for item in everything if (item.part == "F") == (step == FORWARD)]
         else:
-            items = list((forward if step == FORWARD else backward)(self.layout, kind))
+            items = list((forward if step == FORWARD else backward)(layout, kind))
         if step != FORWARD and self.split:
             items = [item for item in items if (item.part == "W") == (step == WEIGHT)]
-        apart = self.layout.overlap.ep or self.routes is not None
-        runs = runs_of(items, self.layout.nodes, apart=apart)
+        apart = layout.overlap.ep or self.routes is not None
+        runs = runs_of(items, layout.nodes, apart=apart)
         dispatch = [place for place, run in enumerate(runs) if isinstance(run, Comm)][:1]
-        if self.layout.overlap.ep and step == FORWARD and dispatch:
+        if layout.overlap.ep and step == FORWARD and dispatch:
             shared = [run for run in runs if _shared(run)]
             rest = [run for run in runs if run not in shared]
             runs = rest[: dispatch[0] + 1] + shared + rest[dispatch[0] + 1 :]
@@ -272,7 +275,7 @@ class Stage:
         stage = _holder(layout, other)
         if not 0 <= other < self.depth or stage == self.stage:
             return
-        peer = stage * layout.stage_ranks + self.inside
+        peer = self.rank + (stage - self.stage) * layout.stage_ranks
         to = mine if arrives else other
         stride = layout.pp * layout.vp + layout.pp + 2
         tag = (kind * stride + to, 2 * stride)
@@ -296,7 +299,7 @@ class Stage:
 
     def visit(self, lane: Lane, unit: Unit, kind: int) -> Iterator[None]:
         """One pass through a layer; yields when an all-to-all is on its way."""
-        runs = deque(self.runs[unit.kind, kind])
+        runs = deque(self.runs[unit.kind, unit.wide, kind])
         while runs:
             run = runs.popleft()
             if isinstance(run, Run):
@@ -329,7 +332,7 @@ class Stage:
         """A node of these operations, or one of several equal pieces of it."""
         parts = {op.part for op in ops}
         phase = PHASES["I" if parts > {"W"} else parts.pop()]
-        values = [value if value is None else _part(value, *piece) for value in self.price(tuple(ops))]
+        values = [value if value is None else _part(value, *piece) for value in self.price(tuple(ops), unit)]
         if self.routes is not None and any(op.name.startswith("experts") for op in ops):
             values = [value and self.routes.share(value, unit.layer, self.expert) for value in values]
         label = f"{unit.label}.{name}" if unit.layer is not None else name
@@ -338,7 +341,7 @@ class Stage:
         columns = unit.columns | {"phase": phase}
         return add(f"{label}.{SUFFIX[phase]}{numbered}", flops=flops, nbytes=nbytes, time_ps=time, **columns, **others)
 
-    def price(self, ops: tuple[Op, ...]) -> tuple:
+    def price(self, ops: tuple[Op, ...], unit: Unit) -> tuple:
         """FLOPs, bytes and picoseconds of a node, ints or arrays by micro-batch; None for the last without prices."""
         if ops not in self.priced:
             time = None if self.prices is None else self.prices.op_ps(*ops)

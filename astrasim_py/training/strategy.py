@@ -265,6 +265,24 @@ class Layout:
             return plain(np.where(virtual < self.pp, virtual, 2 * self.pp - 1 - virtual))
         return plain(virtual % self.pp)
 
+    @cached_property
+    def reading_all(self) -> "Layout":
+        """The same where attention has no window."""
+        return replace(self, model=self.model.model_copy(update={"window": 0, "global_every": 0}))
+
+    def seen_by(self, layer: int) -> "Layout":
+        """The layout that a layer has: with a window of attention or without."""
+        return self.reading_all if self.model.window and self.model.reads_all(layer) else self
+
+    def by_attention(self, kind: str) -> tuple[tuple["Layout", int], ...]:
+        """Layouts that layers of a kind have (``dense``, ``moe``, ``mtp``), and how many layers have each."""
+        model = self.model
+        dense = model.layers - model.moe_layers
+        ends = {"dense": (0, dense), "moe": (dense, model.layers), "mtp": (model.layers, model.layers + model.mtp)}
+        layers = range(*ends[kind])
+        wide = sum(map(model.reads_all, layers)) if model.window else 0
+        return tuple(one for one in ((self, len(layers) - wide), (self.reading_all, wide)) if one[1])
+
     def at(self, index: int) -> "Layout":
         """Configuration `index` of arrays, as plain numbers."""
         arrays = {one.name: getattr(self, one.name) for one in fields(self)}

@@ -92,7 +92,9 @@ def _times(layout: Layout, prices: Prices | None) -> tuple[int, ...]:
     """Times of the passes through a layer, for schedules that order their blocks by them."""
     kind = "moe" if layout.model.experts else "dense"
     sums = {"F": 0, "I": 0, "W": 0}
-    for item in forward(layout, kind) + backward(layout, kind):
-        if isinstance(item, Op):
-            sums["I" if item.part == "R" else item.part] += item.flops if prices is None else prices.op_ps(item)
+    for one, count in layout.by_attention(kind):
+        for item in forward(one, kind) + backward(one, kind):
+            if isinstance(item, Op):
+                time = item.flops if prices is None else prices.op_ps(item)
+                sums["I" if item.part == "R" else item.part] += count * time
     return tuple(max(value, 1) for value in sums.values())

@@ -106,7 +106,7 @@ DLRM = "recommendation: {model: dlrm-mlperf, gbs: 4096}"
         (INFERENCE.replace("dp: 2", "dp: 2, tp: 3"), {"npus": 8}, "tp 3 does not divide"),
         (INFERENCE.replace("mbs: 2", "mbs: 3"), {"npus": 4}, "write an mbs that is a multiple of 2"),
         (INFERENCE, {"npus": 4, "compute": ", memory: 5 GB"}, "more than 5.0 GB"),
-        (INFERENCE.replace("dp: 2", "pp: 2"), {"npus": 4}, "pp"),
+        (INFERENCE.replace("dp: 2", "cp: 2"), {"npus": 4}, "write cp: 1; a larger tp or dp of decode shares the cache"),
         (TRAINING, {"more": "groups: {a: [0, 1]}"}, "the model has groups of its own; drop it"),
         (TRAINING, {"more": "algorithms: {all_reduce: {builder: ring, when: {group: pd}}}"}, 'no group is called "pd"'),
     ],

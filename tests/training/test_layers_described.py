@@ -224,3 +224,18 @@ def test_a_window_bounds_the_scores():
     o = Training(model=shape, seq=256, gbs=1, attention="eager").layout(1)
     core = named(forward(o, "dense"), "core")
     assert core.flops == 4 * 256 * 32 * 64
+
+
+@pytest.mark.parametrize("every, wide", [(0, []), (2, [1, 3, 5]), (6, [5]), (3, [2, 5])])
+def test_every_nth_layer_attends_to_all_tokens(every, wide):
+    shape = Model(layers=6, hidden=64, heads=4, vocab=100, window=16, global_every=every)
+    o = Training(model=shape, seq=256, gbs=1).layout(1)
+    scores = [named(forward(o.seen_by(layer), "dense"), "core").flops for layer in range(6)]
+    assert scores == [2 * 256 * 64 * (256 if layer in wide else 32) for layer in range(6)]
+    assert [shape.tokens_read(layer, 100) for layer in range(6)] == [100 if x in wide else 16 for x in range(6)]
+    assert sum(count * named(forward(own, "dense"), "core").flops for own, count in o.by_attention("dense")) == sum(
+        scores
+    )
+    without = Training(model=shape.model_copy(update={"window": 0, "global_every": 0}), seq=256, gbs=1).layout(1)
+    per_token = shape.flops_per_token(256, "causal") - without.model.flops_per_token(256, "causal")
+    assert per_token * 256 == 3 * (sum(scores) - 6 * 2 * 256 * 64 * 256)

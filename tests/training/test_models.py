@@ -2,6 +2,7 @@
 
 import csv
 import os
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -26,6 +27,9 @@ PUBLISHED = {
     "qwen3-235b": (235.1, 21.57),
     "qwen3-30b": (30.53, 3.04),
     "kimi-k2": (1026.4, None),
+    "gpt-oss-120b": (116.8, 5.13),
+    "gpt-oss-20b": (20.91, 3.61),
+    "gemma3-27b": (27.01, None),
 }
 CONVENTIONS = {"full": "full", "causal": "causal", "full+rc": "hardware"}
 
@@ -72,9 +76,24 @@ def test_flops_times_tokens_are_the_printed_rates():
     bridge = [ratio for name, ratio in ratios["megatron-bridge"] if not name.startswith("gpt-oss")]
     # Two rows print a rate that is not that of their tokens.
     assert sum(0.99 < ratio < 1.01 for ratio in bridge) >= len(bridge) - 2
-    bloom = [ratio for _, ratio in ratios["bigscience-tr11"]]
-    # The others are from before the publisher mended its own formula.
-    assert sum(0.99 < ratio < 1.01 for ratio in bloom) >= 0.8 * len(bloom)
+    # Releases before 26.06 print what the products of the layers take alone: neither scores nor logits.
+    shape = model("gpt-oss-120b")
+    layers = 6 * (shape.params_active - shape.vocab * shape.hidden) / shape.flops_per_token(4096, "causal")
+    gpt_oss = [ratio * layers for name, ratio in ratios["megatron-bridge"] if name.startswith("gpt-oss")]
+    assert gpt_oss and all(0.99 < ratio < 1.01 for ratio in gpt_oss)
+
+
+@needs_golden
+def test_flops_of_bloom_are_off_before_its_formula_was_mended_alone():
+    ratios = {"before": [], "since": []}
+    for row in rows("training_public.csv"):
+        if row["source"] == "bigscience-tr11" and row["predictable"] == "1":
+            flops = row_model(row).flops_per_token(int(row["seq"]), CONVENTIONS[row["flops_convention"]])
+            day = re.search(r"\b\d\d-\d\d\b", row["note"])[0]
+            found = float(row["tokens_s_gpu"]) * flops / 1e12 / float(row["tflops_gpu"])
+            ratios["before" if (row["date"][:4], day) < ("2022", "02-21") else "since"].append(found)
+    assert len(ratios["since"]) >= 50 and all(0.99 < ratio < 1.01 for ratio in ratios["since"])
+    assert len(ratios["before"]) >= 10 and all(1.03 < ratio < 1.04 for ratio in ratios["before"])
 
 
 def test_a_base_gives_the_keys_that_are_not_written():
@@ -94,6 +113,8 @@ def test_a_base_gives_the_keys_that_are_not_written():
         ({"base": "llama3-8b", "topk": 2}, "topk without experts"),
         ({"base": "llama3-8b", "experts": 2, "topk": 4}, "topk 4 is more than 2 experts"),
         ({"base": "llama3-8b", "kv_lora": 4}, "kv_lora without qk_nope"),
+        ({"base": "llama3-8b", "global_every": 2}, "global_every without window"),
+        ({"base": "gpt-oss-20b", "global_every": 1}, "write 2 or more, or drop window"),
         ({"layers": 2}, "missing"),
     ],
 )

@@ -86,32 +86,65 @@ def test_recommendation_is_one_trace_and_lint_clean():
     assert len(workload.traces[0]) == 3 * len(recommendation._PROGRAM)
 
 
-def pools(tp: tuple[int, int] = (2, 2), dp: tuple[int, int] = (1, 1), waves: int = 2, **model):
+def pools(tp=(2, 2), dp=(1, 1), waves: int = 2, pp=(1, 1), cp: int = 1, **model):
     shape = TINY | model
     keys = {"model": shape, "sp": False} | ({"ep": 2} if model.get("experts") else {})
-    prefill = layout_of(tp[0] * dp[0], **keys, seq=32, tp=tp[0], dp=dp[0], mbs=2 * dp[1], microbatches=waves)
-    decode = layout_of(tp[1] * dp[1], **keys, seq=1, tp=tp[1], dp=dp[1], mbs=2 * dp[0], microbatches=1)
+    first, second = ({"tp": tp[i], "dp": dp[i], "pp": pp[i]} for i in (0, 1))
+    sizes = [tp[i] * dp[i] * pp[i] for i in (0, 1)]
+    prefill = layout_of(sizes[0] * cp, **keys, **first, cp=cp, seq=32, mbs=2 * dp[1], microbatches=waves)
+    decode = layout_of(sizes[1], **keys, **second, seq=1, mbs=2 * dp[0], microbatches=1)
     return prefill, decode
 
 
 @pytest.mark.parametrize(
-    "tp, dp, model",
-    [((2, 2), (1, 1), {}), ((4, 2), (1, 2), {}), ((1, 4), (2, 1), {"kv_heads": 2})]
+    "tp, dp, more",
+    [((2, 2), (1, 1), {}), ((4, 2), (1, 2), {}), ((1, 4), (2, 1), {"kv_heads": 2}), ((4, 2), (2, 1), {"kv_heads": 2})]
     + [((2, 2), (2, 2), {"experts": 8, "topk": 2, "moe_ffn": 64}), ((2, 2), (1, 4), {"window": 8})]
-    + [((2, 4), (1, 1), {"q_lora": 32, "kv_lora": 16, "qk_nope": 8, "qk_rope": 4, "v_dim": 8})],
+    + [((2, 1), (2, 4), {"window": 8, "global_every": 2}), ((2, 2), (2, 4), {"pp": (2, 4)})]
+    + [((2, 4), (1, 1), {"cp": 4}), ((1, 2), (4, 2), {"cp": 2, "pp": (4, 1), "waves": 3})]
+    + [((2, 2), (2, 1), {"pp": (1, 2), "experts": 8, "topk": 2, "moe_ffn": 64, "waves": 5})]
+    + [(tp, (1, 1), {"q_lora": 32, "kv_lora": 16, "qk_nope": 8, "qk_rope": 4, "v_dim": 8}) for tp in ((2, 4), (4, 2))],
 )
-def test_inference_moves_every_key_and_value(tp, dp, model):
-    prefill, decode = pools(tp, dp, **model)
+def test_inference_moves_every_key_and_value(tp, dp, more):
+    prefill, decode = pools(tp, dp, **more)
     workload = inference_workload(prefill, decode, 3, ByWork())
     assert lint(whole(workload).traces, workload.groups) == []
     records = run(workload, fast(workload.ranks))
     assert records.makespan > 0
     shape = prefill.model
     width = shape.kv_lora + shape.qk_rope if shape.mla else 2 * shape.kv_heads * shape.head_dim
-    copies = max(tp) if shape.mla else max(1, max(tp) // shape.kv_heads)  # heads that several ranks hold
-    wanted = 2 * 2 * dp[0] * dp[1] * 32 * width * copies * shape.layers * 2  # waves, prompts, tokens, layers, bytes
-    sent = sum(int(trace.column("comm_size")[trace.type == NodeType.COMM_SEND].sum()) for trace in workload.traces)
+    copies = tp[1] if shape.mla else max(1, tp[1] // shape.kv_heads)  # what several ranks of the decode pool hold
+    tokens = sum(32 if shape.reads_all(layer) else 8 for layer in range(shape.layers))
+    wanted = prefill.microbatches * 2 * dp[0] * dp[1] * tokens * width * copies * 2  # waves, prompts, tokens, bytes
+    sent = 0
+    for rank in range(prefill.ranks):
+        trace = workload.trace(rank)
+        away = (trace.type == NodeType.COMM_SEND) & (trace.column("comm_dst") >= prefill.ranks)
+        sent += int(trace.column("comm_size")[away].sum())
     assert sent == wanted
+
+
+@pytest.mark.parametrize("waves, p", [(1, 2), (2, 2), (3, 2), (4, 4)])
+def test_generating_in_a_pipeline_keeps_a_wave_for_each_stage(waves, p):
+    prefill, decode = pools(tp=(1, 1), pp=(1, p), waves=waves)
+    steps, layer, layers = 5, 10**9, TINY["layers"]
+    workload = inference_workload(prefill, decode, steps, ByHand({("qkv", "F"): layer}))
+    turn = layers // p * layer  # of one wave in one stage, which waits for the caches of its own layers alone
+    wanted = (min(waves, p) - 1) * layers * layer + turn + steps * p * turn
+    if waves > p:  # the last wave follows where the first stage is free
+        wanted += steps * p * turn - (p - 1) * turn
+    assert 0 <= run(workload, fast(workload.ranks)).makespan - wanted < 10**6
+
+
+def test_inference_shares_traces_among_ranks_that_do_the_same():
+    for keys, most in (({"tp": (2, 2), "dp": (4, 4)}, 2), ({"tp": (4, 4), "dp": (2, 4), "pp": (2, 4)}, 2 + 4 * 2)):
+        prefill, decode = pools(**keys)
+        workload = inference_workload(prefill, decode, 3)
+        assert len(dict.fromkeys(workload.traces)) == most
+    prefill, decode = pools(tp=(4, 2), dp=(2, 4))  # peers are not as far away from all of them
+    workload = inference_workload(prefill, decode, 3)
+    names = {id(trace.names) for trace in workload.traces}
+    assert len(names) == 2 < len(dict.fromkeys(workload.traces))
 
 
 def test_decode_reads_the_cache_of_all_tokens_before():
@@ -145,7 +178,6 @@ def test_decoding_starts_when_the_cache_is_there():
         ({"dp": (3, 2)}, "dp 3 and 2 of the pools do not divide"),
         ({"other": {"mbs": 3}}, "a wave has 2 prompts, and the decode pool takes 3"),
         ({"other": {"seq": 4}}, "the decode pool has seq 4"),
-        ({"other": {"pp": 2}}, "the decode pool has pp 2 and cp 1"),
         ({"other": {"model": MOE, "routing": {"kind": "random"}}}, "the decode pool has routing random"),
     ],
 )

@@ -63,6 +63,8 @@ def random_keys(rng: random.Random) -> tuple[int, dict]:
         model |= {"experts": 8, "topk": 2, "moe_ffn": 128, "shared_ffn": rng.choice((0, 128)), "dense_layers": 2}
         keys["ep"] = rng.choice([x for x in (1, 2, 4) if tp * cp * dp % x == 0])
         keys["routing"] = {"kind": rng.choice(("balanced", "random")), "seed": rng.randrange(9)}
+    if rng.random() < 0.4:
+        model |= {"window": 8, "global_every": rng.choice((0, 2, 3))}
     if rng.random() < 0.3:
         model |= {"mtp": 1, "q_lora": 32, "kv_lora": 16, "qk_nope": 8, "qk_rope": 4, "v_dim": 8}
     if keys["zero"] == 3:
@@ -83,15 +85,22 @@ def described(layout, stage: int) -> tuple[int, int, Counter]:
     dense, moe = layout.stage_layers(stage)
     kinds = {"dense": dense, "moe": moe, "embedding": stage == 0, "logits": stage == layout.last_stage}
     kinds["mtp"] = layout.model.mtp * (stage == layout.last_stage)
+    held = [layer for chunk in range(layout.vp) for layer in layout.chunk_layers(stage, chunk)]
+    held += range(layout.model.layers, layout.model.layers + layout.model.mtp) if kinds["mtp"] else []
     items = [(layers.optimizer(layout, stage), 1)]
     for kind, count in kinds.items():
         if kind in ("embedding", "logits"):
             found = getattr(layers, kind)(layout)
         else:
-            found = layers.forward(layout, kind) + layers.backward(layout, kind) if count else ()
+            found = ()
         items += [(item, layout.microbatches * count) for item in found]
         per = {"microbatch": layout.microbatches, "iteration": 1}
         items += [(comm, per[comm.when] * count) for comm in layers.gradient_comms(layout, kind) if count]
+    for layer in held:
+        first_moe = layout.model.dense_layers if layout.model.experts else layout.model.layers
+        kind = "mtp" if layer >= layout.model.layers else "dense" if layer < first_moe else "moe"
+        own = layout.seen_by(layer)
+        items += [(item, layout.microbatches) for item in layers.forward(own, kind) + layers.backward(own, kind)]
     flops = sum(item.flops * count for item, count in items if isinstance(item, Op))
     nbytes = sum(item.nbytes * count for item, count in items if isinstance(item, Op))
     sent: Counter = Counter()
