@@ -50,7 +50,7 @@ def read_host_trace(source: str) -> HostTrace:
     `source`: a JSON file, gzip'd or not, or ``archive!member`` of a tar archive. Raises TraceError: not readable, not
     JSON, cut short, no nodes, two of one id.
     """
-    schema, listed = "", False
+    schema = ""
     names: dict[str, int] = {}
     rows: list[tuple[int, ...]] = []
     communication: dict[int, Arguments] = {}
@@ -60,7 +60,6 @@ def read_host_trace(source: str) -> HostTrace:
             schema = str(node)
         if key != LISTED:
             continue
-        listed = True
         if not isinstance(node, dict) or type(node.get("id")) is not int or not 0 <= node["id"] < 2**63:
             raise TraceError(f"{source}: node {len(rows)}", "has no id", "name a trace of ExecutionTraceObserver")
         name, attributes = str(node.get("name")), _attributes(node)
@@ -72,8 +71,6 @@ def read_host_trace(source: str) -> HostTrace:
         elif name == GROUPS:
             groups += _groups(_arguments(node, attributes).inputs)
         rows.append((node["id"], integer(parent), names.setdefault(name, len(names)), *known))
-    if not listed:
-        raise TraceError(source, f'has no "{LISTED}"', "name a trace that ExecutionTraceObserver wrote")
     ids, parents, name_codes, record_ids, threads = np.array(sorted(rows), np.int64).reshape(-1, 5).T
     if (twice := np.flatnonzero(ids[1:] == ids[:-1])).size:
         raise TraceError(source, f"has two nodes of id {ids[twice[0]]}", "record it again")

@@ -60,7 +60,8 @@ class _Window:
         """Go past the next character, which must be one of `expected`."""
         found = self.peek()
         if not found:
-            raise TraceError(self.source, "is cut short" if self.before else "is empty", "record or copy it again")
+            problem = "is empty" if expected == "{[" else "is cut short"
+            raise TraceError(self.source, problem, "record or copy it again")
         if found not in expected:
             self.fail(f'is not JSON: "{found}" in place of {" or ".join(expected)}')
         self.at += 1
@@ -96,20 +97,20 @@ def elements(source: str, listed: str) -> Iterator[tuple[str, object]]:
     Numbers with a decimal point, and NaN, come as text; integers as int.
 
     Raises TraceError: not readable, not JSON, cut short, nested too deeply, a value of more than `MAX_VALUE`
-    characters.
+    characters, an object without that key.
     """
-    window = _Window(source)
+    window, found = _Window(source), False
     try:
         if window.take("{[") == "[":
+            found = True
             yield from ((listed, value) for value in _list(window))
-        elif window.peek() == "}":
-            window.take("}")
         else:
-            mark = ","
+            mark = "," if window.peek() != "}" else window.take("}")
             while mark == ",":
                 key = window.value()
                 window.take(":")
                 if key == listed:
+                    found = True
                     window.take("[")
                     yield from ((listed, value) for value in _list(window))
                 else:
@@ -117,16 +118,15 @@ def elements(source: str, listed: str) -> Iterator[tuple[str, object]]:
                 mark = window.take(",}")
         if window.peek():
             window.fail("holds something behind its end")
+        if not found:
+            raise TraceError(source, f'has no "{listed}"', "name another file")
     finally:
         window.chunks.close()
 
 
 def _list(window: _Window) -> Iterator[object]:
     """The elements of a list whose bracket has been read."""
-    if window.peek() == "]":
-        window.take("]")
-        return
-    mark = ","
+    mark = "," if window.peek() != "]" else window.take("]")
     while mark == ",":
         yield window.value()
         mark = window.take(",]")

@@ -66,16 +66,12 @@ def read_recording(source: str, step: int | str | None = "median") -> Recording:
     window = choose_step(steps, step, source)
     table = _Table(source, window)
     header: dict[str, object] = {}
-    listed = False
     for key, value in elements(source, LISTED):
         if key == LISTED:
-            listed = True
             if isinstance(value, dict):
                 table.add(value)
         elif key in _HEADER:
             header[key] = value
-    if not listed:
-        raise TraceError(source, f'has no "{LISTED}"', "name a trace that torch.profiler exported")
     if not table.counts.keys() & {c.name for c in DEVICE} and not table.communicates:
         problem = "has neither work of a device nor collectives of the host"
         raise TraceError(source, problem, f"its categories: {', '.join(sorted(table.found)) or 'none'}")
@@ -151,33 +147,34 @@ class _Table:
         self.fractions |= ns % 1000 != 0
         return ns
 
+    def column(self, name: str) -> np.ndarray:
+        """One column, in order of the file."""
+        return np.frombuffer(self.columns[name], _COLUMNS[name])
+
     def fail(self, problem: str, remedy: str) -> None:
         raise TraceError(f"{self.source}: event {self.seen}", problem, remedy)
 
     def recording(self, header: dict, steps: tuple[Step, ...]) -> Recording:
         """Order the events, link the device's work to its calls, and leave out what belongs to other steps."""
-        columns = {}
-        start, duration = (np.frombuffer(self.columns[name], np.int64) for name in ("start", "duration"))
-        order = np.lexsort((-duration, start))
-        del start, duration
-        for name in list(self.columns):  # one at a time: a second copy of all of them would be large
-            values = np.frombuffer(self.columns.pop(name), _COLUMNS[name])
-            columns[name] = values[order]
-        columns["stream"][columns["stream"] == _NO_STREAM] = -1
-        kept, backlog, launch = _membership(columns, self.first, self.last)
-        zero = self.window.start if self.window else int(columns["start"][kept & ~backlog].min(initial=2**62))
-        if zero == 2**62:
-            zero = int(columns["start"].min(initial=0))
-        old = np.full(len(order), -1, np.int64)
-        old[order] = np.cumsum(kept) - 1
+        start, duration, category = (self.column(name) for name in ("start", "duration", "category"))
+        kept, backlog, launch = _membership(category, start, self.column("correlation"), self.first, self.last)
         rows = np.flatnonzero(kept)
-        new = np.append(np.cumsum(kept) - 1, -1)
-        events = Events(
-            **{name: values[rows] for name, values in columns.items() if name != "start"},
-            start=columns["start"][rows] - zero,
-            launch=np.where(launch[rows] >= 0, new[launch[rows]], -1).astype(np.int32),
-            args=self._args(order, kept),
-        )
+        rows = rows[np.lexsort((-duration[rows], start[rows]))]
+        zero = self.window.start if self.window else int(start[kept & ~backlog].min(initial=2**62))
+        if zero == 2**62:
+            zero = int(start.min(initial=0))
+        place = np.full(len(start) + 1, -1, np.int32)  # the last entry is for what has no call
+        place[rows] = np.arange(len(rows), dtype=np.int32)
+        del start, duration, category, kept
+        self.append.clear()  # they hold the columns, too
+        columns = {}
+        for name in _COLUMNS:  # one at a time: a second copy of all of them would be large
+            columns[name] = self.column(name)[rows]
+            del self.columns[name]
+        columns["start"] -= zero
+        columns["stream"][columns["stream"] == _NO_STREAM] = -1
+        args = sorted((int(place[row]), args) for row, args in self.args.items() if place[row] >= 0)
+        events = Events(**columns, launch=place[launch[rows]], args=dict(args))
         left = np.flatnonzero(backlog[rows])
         if self.window:
             step = Step(self.window.name, 0, self.window.end - zero)
@@ -202,24 +199,19 @@ class _Table:
             counts=dict(sorted(self.counts.items())),
         )
 
-    def _args(self, order: np.ndarray, kept: np.ndarray) -> dict[int, dict]:
-        """Arguments by row of the events kept."""
-        place = np.full(len(order), -1, np.int64)
-        place[order[kept]] = np.arange(int(kept.sum()))
-        return dict(sorted((int(place[row]), args) for row, args in self.args.items() if place[row] >= 0))
 
-
-def _membership(columns: dict[str, np.ndarray], first: int, last: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _membership(
+    category: np.ndarray, start: np.ndarray, correlation: np.ndarray, first: int, last: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Which events to keep, which of them are left from before the window, and the row of the call of each.
 
     Work of a device belongs to the window if a call in it launched it. Work without a call (it may be older than the
     recording) is judged by its correlation, which rises in order of calls.
     """
-    category, start, correlation = columns["category"], columns["start"], columns["correlation"]
     device = (category >= Category.KERNEL) & (category <= Category.MEMSET)
     calls = np.flatnonzero((category == Category.CALL) & (correlation >= 0) & (start >= first))
     known, at = np.unique(correlation[calls], return_index=True)
-    launch = np.full(len(start), -1, np.int64)
+    launch = np.full(len(start), -1, np.int32)
     dependent = np.flatnonzero((device | (category == Category.SYNC)) & (correlation >= 0))
     if len(known):
         place = np.searchsorted(known, correlation[dependent]).clip(max=len(known) - 1)

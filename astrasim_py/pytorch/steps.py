@@ -26,14 +26,12 @@ def nanoseconds(value: object) -> int:
     """
     if type(value) is int:
         ns = value * 1000
+    elif not isinstance(value, str):
+        raise ValueError(value)
     else:
-        whole, _, part = value.partition(".") if isinstance(value, str) else ("", "", "")
-        if len(part) <= 3 and part.isdecimal() == bool(part):
-            digits = whole + part.ljust(3, "0")
-        else:
-            digits = ""
+        whole, _, part = value.partition(".")
         try:
-            ns = int(digits) if digits else _rounded(value)
+            ns = int(whole + part.ljust(3, "0")) if len(part) <= 3 else _rounded(value)
         except ValueError:
             ns = _rounded(value)
     if not -_LONGEST < ns < _LONGEST:
@@ -41,10 +39,10 @@ def nanoseconds(value: object) -> int:
     return ns
 
 
-def _rounded(value: object) -> int:
+def _rounded(value: str) -> int:
     """The nearest nanosecond of a number with an exponent or more than three decimals."""
     try:
-        number = Decimal(value) if isinstance(value, str) else Decimal("NaN")
+        number = Decimal(value)
     except InvalidOperation:
         raise ValueError(value) from None
     if not number.is_finite() or number.adjusted() > 20:

@@ -1,0 +1,182 @@
+"""Recordings that are none: one line each, and no more memory than a true one takes."""
+
+import gzip
+import io
+import json
+import resource
+import tarfile
+
+import pytest
+
+from astrasim_py.core.errors import EXIT_TRACE, TraceError, UsageError
+from astrasim_py.pytorch.host_trace import read_host_trace
+from astrasim_py.pytorch.kineto import read_recording
+
+KERNEL = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 2, "args": {"correlation": 1}}
+
+
+def written(path, text):
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return str(path)
+
+
+def trace(*events, **header):
+    return json.dumps({"schemaVersion": 1, "traceEvents": [KERNEL, *events], **header})
+
+
+def kernel(**changes):
+    return trace(KERNEL | changes)
+
+
+def with_time(text):
+    return kernel(ts=12345.5).replace("12345.5", text)
+
+
+CASES = {
+    "empty": ("", "is empty"),
+    "spaces": (" \n", "is empty"),
+    "cut in an event": (trace()[:60], "is cut short"),
+    "cut between events": (trace(KERNEL)[: trace(KERNEL).index("}}, {") + 3], "is cut short"),
+    "cut in the header": (trace(x=[1, 2, 3])[:-4], "is cut short"),
+    "cut gzip": (gzip.compress(trace().encode())[:-20], "its gzip stream is cut short"),
+    "damaged gzip": (b"\x1f\x8b" + b"\0" * 50, "is damaged"),
+    "no JSON": ("<html>", 'character 0: is not JSON: "<" in place of { or ['),
+    "bytes": (bytes(range(128, 200)), "is not JSON"),
+    "number": ("17", 'is not JSON: "1" in place of { or ['),
+    "no comma": (trace().replace('"X", ', '"X" '), "is not JSON: Expecting ',' delimiter"),
+    "two documents": (trace() + "{}", "holds something behind its end"),
+    "deep": ('{"traceEvents": ' + "[" * 200_000, "is nested too deeply"),
+    "deep header": ('{"a": ' + '{"a":' * 200_000, "is nested too deeply"),
+    "digits": (with_time("1" * 5000), "holds a number that is none"),
+    "NaN": (with_time("NaN"), "event 2: its ts is NaN; write microseconds"),
+    "infinite": (with_time("-Infinity"), "event 2: its ts is -Infinity"),
+    "beyond all time": (with_time("1e999999999"), "event 2: its ts is 1e999999999"),
+    "list": (kernel(ts=[1]), "event 2: its ts is [1]"),
+    "negative": (kernel(dur=-3), "event 2: its dur is -3; a duration cannot be negative"),
+    "no time": (kernel(ts=None), "event 2: its ts is None"),
+    "no list": ('{"a": 1}', 'has no "traceEvents"'),
+    "object for list": ('{"traceEvents": {}}', 'in place of ['),
+    "no events": ('{"traceEvents": []}', "has neither work of a device nor collectives of the host"),
+    "host only": (json.dumps([KERNEL | {"cat": "python_function"}]), "its categories: python_function"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_line_for_each(case, tmp_path):
+    content, expected = CASES[case]
+    with pytest.raises(TraceError) as error:
+        read_recording(written(tmp_path / "trace.json", content), None)
+    assert expected in str(error.value)
+    assert str(error.value).startswith(str(tmp_path / "trace.json"))
+    assert len(error.value.lines()) == 1
+    assert error.value.exit_code == EXIT_TRACE
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"),
+    [
+        ("1712195495519689.047", 1712195495519689047),  # no double
+        ("-0.5", -500),
+        ("3", 3000),
+        ("1.5e3", 1_500_000),
+        ("0.12345", 123),
+        ('"7.25"', 7250),
+    ],
+)
+def test_times_are_exact(text, ns, tmp_path):
+    recording = read_recording(written(tmp_path / "t.json", with_time(text).replace('"ts": 1,', '"ts": 2e15,')), None)
+    assert recording.base_ns + int(recording.events.start[0]) == ns or ns > 2 * 10**18
+    assert ns in {recording.base_ns + int(start) for start in recording.events.start}
+
+
+def test_header_is_read_before_and_after_the_events(tmp_path):
+    info = {"rank": 3, "world_size": 8, "pg_config": [{"pg_name": "0", "pg_desc": None, "pg_size": 8, "ranks": [0, 3]}]}
+    after = json.loads(trace(baseTimeNanoseconds=10**18, distributedInfo=info))
+    before = dict(reversed(after.items()))
+    for name, content in {"after": after, "before": before}.items():
+        recording = read_recording(written(tmp_path / name, json.dumps(content)), None)
+        assert (recording.rank, recording.world_size, recording.base_ns) == (3, 8, 10**18 + 1000)
+        assert recording.groups == (("0", "", 8, (0, 3)),)
+
+
+def test_bare_lists_byte_order_marks_and_indents(tmp_path):
+    for name, text in {
+        "list": json.dumps([KERNEL]),
+        "bom": "\ufeff" + trace(),
+        "i": json.dumps([KERNEL], indent=99),
+    }.items():
+        assert len(read_recording(written(tmp_path / name, text), None).events) == 1
+
+
+def test_old_names_of_categories(tmp_path):
+    old = [
+        KERNEL | {"cat": "Kernel", "args": {"correlation": 5, "external id": 9, "stream": "7", "device": "0"}},
+        KERNEL | {"cat": "Runtime", "ts": 0, "dur": 1, "args": {"correlation": 5}},
+        KERNEL | {"cat": "Operator", "ts": 0, "dur": 2, "args": {"External id": 9}},
+    ]
+    recording = read_recording(written(tmp_path / "old.json", json.dumps(old)), None)
+    assert recording.counts == {"CALL": 1, "KERNEL": 1, "OP": 1}
+    events = recording.events
+    assert (events.external_id[2], events.stream[2], events.device[2], events.launch[2]) == (9, 7, 0, 1)
+
+
+def test_member_of_an_archive_must_be_named_once(tmp_path):
+    path = tmp_path / "set.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        for name in ("a.json", "b.json.gz"):
+            data = trace().encode() if name == "a.json" else gzip.compress(trace().encode())
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    assert len(read_recording(f"{path}!a.json", None).events) == 1
+    assert len(read_recording(f"{path}!b.json.gz", None).events) == 1
+    with pytest.raises(TraceError, match="has 2 members; name one"):
+        read_recording(str(path), None)
+    with pytest.raises(TraceError, match="has 0 members of this name"):
+        read_recording(f"{path}!c.json", None)
+
+
+def test_step_that_is_not_there(tmp_path):
+    step = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#4", "pid": 1, "tid": 1, "ts": 0, "dur": 9}
+    with pytest.raises(UsageError, match="has no step 7; its steps: 4"):
+        read_recording(written(tmp_path / "t.json", trace(step)), 7)
+
+
+def test_bombs_and_lists_of_a_million_take_no_more(tmp_path):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    path = tmp_path / "bomb.json.gz"
+    with gzip.open(path, "wb", compresslevel=9) as file:
+        file.write(b'{"traceEvents": [')
+        for _ in range(200):
+            file.write(b" " * 2**20)
+    with pytest.raises(TraceError, match="unzips to more than 500 times its size"):
+        read_recording(str(path), None)
+    written(path, '{"a": "' + "x" * (2**26 + 2**21))
+    with pytest.raises(TraceError, match="a value of more than 67108864 characters"):
+        read_recording(str(path), None)
+    million = {"pg_config": [{"pg_name": "0", "pg_size": 10**6, "ranks": list(range(10**6))}]}
+    assert len(read_recording(written(path, trace(distributedInfo=million)), None).groups[0].ranks) == 10**6
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000  # kB
+
+
+HOSTS = {
+    "two of one id": ([{"id": 3, "name": "a"}, {"id": 3, "name": "b"}], "has two nodes of id 3"),
+    "no id": ([{"name": "a"}], "node 0: has no id"),
+    "a large id": ([{"id": 2**70, "name": "a"}], "node 0: has no id"),
+    "no nodes": (None, 'has no "nodes"'),
+}
+
+
+@pytest.mark.parametrize("case", HOSTS)
+def test_one_line_for_each_host_trace(case, tmp_path):
+    nodes, expected = HOSTS[case]
+    content = {"schema": "9.9.9"} | ({} if nodes is None else {"nodes": nodes})
+    with pytest.raises(TraceError) as error:
+        read_host_trace(written(tmp_path / "et.json", json.dumps(content)))
+    assert expected in str(error.value)
+
+
+def test_callers_in_a_circle_are_cut(tmp_path):
+    nodes = [{"id": 1, "name": "a", "ctrl_deps": 2}, {"id": 2, "name": "b", "ctrl_deps": 1}, {"id": 5, "ctrl_deps": 4}]
+    host = read_host_trace(written(tmp_path / "et.json", json.dumps({"schema": "9.9.9", "nodes": nodes})))
+    assert host.parents.tolist() == [-1, 0, -1]
