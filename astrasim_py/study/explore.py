@@ -91,7 +91,9 @@ class Priced:
         found: dict[int, dict[str, Any]] = {}
         for chosen, layout in self.grid.layouts(numbers):
             priced = evaluate(layout, self.prices)
-            ideal = priced if self.prices is self.exploration.nominal else evaluate(layout, self.exploration.nominal)
+            ideal = priced
+            if self.prices is not self.exploration.nominal and self.grid.ranks == self.exploration.ranks:
+                ideal = evaluate(layout, self.exploration.nominal)
             for place, number in enumerate(numbers[chosen].tolist()):
                 found[number] = self._row(number, priced, place, float(ideal.step.seconds[place]))
         return [found[number] for number in numbers.tolist()]

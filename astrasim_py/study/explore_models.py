@@ -3,26 +3,31 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, ValidationError
 
+from astrasim_py.builders.registry import build, default_algorithm
 from astrasim_py.core.document import Mark, Value, join, read_document
-from astrasim_py.core.errors import ScenarioError
+from astrasim_py.core.errors import AlgorithmError, ScenarioError
 from astrasim_py.core.fields import Count, Size, Text, choice, did_you_mean, shown, whole, wrong
 from astrasim_py.core.strict_model import StrictModel, example, mistakes, tuples
+from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.scenario.expand import Point, expand
+from astrasim_py.scenario.job_models import Builder
 from astrasim_py.scenario.load import LoadedScenario, check_document, placed
 from astrasim_py.scenario.schema import Scenario
 from astrasim_py.scenario.variables import apply_override
-from astrasim_py.study.prepare import topology_of
+from astrasim_py.study.injected import group_dims
+from astrasim_py.study.prepare import prepare, topology_of
 from astrasim_py.study.training import npu_of
+from astrasim_py.system.dimension_planner import PLANNED
 from astrasim_py.topology.hardware import preset_names
 from astrasim_py.topology.model import Topology
 from astrasim_py.training.models import NamedModel
-from astrasim_py.training.prices import GROUP_ROLES, SIMULATED, Constants, Prices
+from astrasim_py.training.network import LARGE, Network
+from astrasim_py.training.prices import SIMULATED, Constants, Prices
 from astrasim_py.training.schedules import SCHEDULES
 from astrasim_py.training.strategy import ATTENTIONS, ELEMENT, RECOMPUTE, Overlap
 from astrasim_py.training.system import MEASURED_LATENCY, System, system_of
@@ -33,8 +38,6 @@ _SCENARIO_KEYS = ("topology", "compute", "network", "algorithms", "collectives",
 _OWN_KEYS = ("workload", "jobs", "sweep", "plots", "groups", "ranks", "stragglers")
 OBJECTIVES = ("time", "tokens", "memory")
 _RATES = ("nominal", "measured")
-#: Bytes of a large message.
-_LARGE = 2**30
 
 
 def _listed(value: object) -> object:
@@ -176,22 +179,37 @@ class Exploration:
     @cached_property
     def nominal(self) -> Prices:
         """Times of what is simulated: links at their rates, no host, rings as the scenario's algorithms lay them."""
-        values = {**SIMULATED.__dict__, "rails": self.rails}
-        return Prices(self.system, self.keys.dtype, self.keys.attention, Constants(**values))
+        return Prices(self.system, self.keys.dtype, self.keys.attention, SIMULATED, network=self.network)
 
-    @property
-    def rails(self) -> frozenset[tuple[str, str, int]]:
-        """Collective, role and members of groups whose rings leave a node by a NIC of every member: hierarchical ones.
-
-        Conditions on sizes are asked for a large message.
+    @cached_property
+    def network(self) -> Network:
+        """What collectives take with the scenario's algorithms; conditions on sizes are asked for a large message, and
+        what is synthesized or goes by dimension is priced as the default.
         """
-        sizes = [size for size in range(2, self.ranks + 1) if self.ranks % size == 0]
-        return frozenset(
-            (name, role, size)
-            for name, cases in self.point.spec.algorithms.items()
-            for role, size in product(GROUP_ROLES, sizes)
-            if _builder(cases, size, role) == "hierarchical"
-        )
+        table = prepare(self.point).jobs[0].algorithms
+        listed = self.point.spec.algorithms
+        known = {name for name in PLANNED if all(isinstance(one, Builder) for one in listed.get(name, ()))}
+
+        def select(collective: str, role: str, npus: tuple[int, ...]) -> Algorithm:
+            try:
+                if collective in known:
+                    return table.select(collective, LARGE, len(npus), f"{role}.0", npus=npus)
+            except AlgorithmError:  # its simulation says so
+                pass
+            return build(default_algorithm(collective), collective, len(npus))
+
+        return Network(self.topology, select)
+
+    @cached_property
+    def hierarchical(self) -> Network:
+        """The same with phases along the dimensions of the topology, but for all-to-all."""
+
+        def select(collective: str, role: str, npus: tuple[int, ...]) -> Algorithm:
+            if collective == "all_to_all":
+                return self.network.select(collective, role, npus)
+            return build("hierarchical", collective, len(npus), dims=group_dims(self.topology, npus))
+
+        return Network(self.topology, select)
 
     def simulation(self, configurations: Mapping[str, Mapping[str, Any]]) -> LoadedScenario:
         """The scenario that simulates configurations: label → keys of a training."""
@@ -206,12 +224,6 @@ class Exploration:
         return check_document(
             _with(self.base, {key: _value(value, mark, key) for key, value in own.items()}), self.path
         )
-
-
-def _builder(cases: Sequence, ranks: int, role: str) -> str:
-    """The builder of the first case that holds for a large message in a group of a role."""
-    holds = (case for case in cases if case.when is None or case.when.holds(_LARGE, ranks, f"{role}.0"))
-    return getattr(next(holds, None), "builder", "")
 
 
 def load_exploration(path: str, overrides: Sequence[str] = ()) -> Exploration:

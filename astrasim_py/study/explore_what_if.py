@@ -9,6 +9,7 @@ from astrasim_py.report.training import PARTS
 from astrasim_py.study.explore import Priced, price
 from astrasim_py.study.explore_grid import grid_of
 from astrasim_py.topology.hardware import Compute, ExpandedMemory
+from astrasim_py.training.network import Network
 from astrasim_py.training.prices import Prices
 
 #: Clusters of a scaling curve, as parts of the one explored.
@@ -61,8 +62,14 @@ def _changes(priced: Priced) -> Iterator[tuple[str, Prices]]:
         values: Compute = compute.model_copy(update=changed)
         return replace(prices, system=replace(system, compute=values))
 
-    yield f"{factors.nic:g} x NIC", replace(prices, system=replace(system, outside=system.outside * factors.nic))
-    yield f"{factors.nvlink:g} x NVLink", replace(prices, system=replace(system, inside=system.inside * factors.nvlink))
+    def linked(*, near: float = 1.0, far: float = 1.0) -> Prices:
+        faster = replace(system, inside=system.inside * near, outside=system.outside * far)
+        own = prices.network
+        network = own and Network(own.topology, own.select, near=near, far=far)
+        return replace(prices, system=faster, network=network)
+
+    yield f"{factors.nic:g} x NIC", linked(far=factors.nic)
+    yield f"{factors.nvlink:g} x NVLink", linked(near=factors.nvlink)
     yield f"{factors.memory_bandwidth:g} x HBM", computing(memory_bandwidth=compute.memory_bandwidth * memory)
     yield (
         f"{factors.flops:g} x FLOPs",
@@ -72,21 +79,27 @@ def _changes(priced: Priced) -> Iterator[tuple[str, Prices]]:
         size, rate = factors.expanded_memory, compute.memory_bandwidth / 4
         more = ExpandedMemory(size=size, bandwidth=rate, policy="placement")
         yield f"+ {size / 1e9:g} GB expanded memory", computing(expanded_memory=more)
+    if prices.network is not None:
+        yield "collectives along dimensions", replace(prices, network=priced.exploration.hierarchical)
+        return
     rails = not prices.constants.rails
     name = f"rings over {'all NICs' if rails else 'one NIC'} of a node"
     yield name, replace(prices, constants=replace(prices.constants, rails=rails))
 
 
 def scaling(priced: Priced) -> list[dict[str, Any]]:
-    """The best configuration on parts and multiples of the cluster, where they are whole nodes and one is possible."""
+    """The best configuration on parts and multiples of the cluster, where they are whole nodes and one is possible.
+
+    Rings are priced by the rates of a node and of its NICs: there are no routes of clusters of other sizes.
+    """
     found = []
-    exploration = priced.exploration
+    exploration, prices = priced.exploration, replace(priced.prices, network=None)
     node = min(priced.prices.system.node, exploration.ranks)
     for scale in _SCALES:
         ranks = int(exploration.ranks * scale)
         if ranks != exploration.ranks * scale or ranks % node:
             continue
-        other = price(exploration, grid_of(exploration, ranks), priced.prices) if scale != 1 else priced
+        other = price(exploration, grid_of(exploration, ranks), prices)
         if len(other.possible):
             row = other.rows(other.possible[:1])[0]
             found.append({key: row[key] for key in ("ranks", "step_s", "tokens_per_s_per_gpu", "configuration")})

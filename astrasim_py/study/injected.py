@@ -34,7 +34,7 @@ from astrasim_py.study.preparation import Preparation
 from astrasim_py.study.synthesized import algorithm_of
 from astrasim_py.synthesis.model.timing import CostModel
 from astrasim_py.synthesis.request import Request
-from astrasim_py.system.dimension_planner import PLANNED, DimensionPlanner
+from astrasim_py.system.dimension_planner import PLANNED, DimensionPlanner, grid
 from astrasim_py.system.machine_models import Collectives
 from astrasim_py.system.problem import CollectiveRequest, PlannedChunk
 from astrasim_py.topology.model import Topology
@@ -65,11 +65,36 @@ def algorithms_of(run: Preparation, job: Any, key: str, topology: Topology) -> t
         below = key if collective in job.algorithms else ""
         for i, said in enumerate(listed):
             place = run.at(below, f"algorithms.{collective}{f'[{i}]' if len(listed) > 1 else ''}")
-            fit = _synthesizer(run, said, topology, place) if isinstance(said, AlgorithmSynthesis) else None
+            fit = _fit(run, said, topology, place)
             case = Case(make=maker(run, said, place), when=said.when or When(), fit=fit)
             cases.setdefault(collective, []).append(case)
             choices.append(Choice(case, said, place))
     return AlgorithmTable(cases, default=_default), choices
+
+
+def _fit(
+    run: Preparation, said: Any, topology: Topology, place: str
+) -> Callable[[str, tuple[int, ...], int, int], Algorithm] | None:
+    """The function that makes an algorithm for the NPUs of a call; None where their number is enough."""
+    if isinstance(said, AlgorithmSynthesis):
+        return _synthesizer(run, said, topology, place)
+    if not isinstance(said, Builder) or said.builder != "hierarchical" or "dims" in said.options:
+        return None
+
+    def fit(collective: str, npus: tuple[int, ...], size: int, root: int) -> Algorithm:
+        fitted = said.model_copy(update={"dims": group_dims(topology, npus)})
+        return maker(run, fitted, place)(collective, len(npus), root)
+
+    return fit
+
+
+def group_dims(topology: Topology, npus: Sequence[int]) -> list[int]:
+    """How many NPUs of a group there are along each dimension of the topology in which they differ.
+
+    One dimension of all where they fill no grid.
+    """
+    taken = grid(npus, [dim.size for dim in topology.dims]) if topology.dims else None
+    return [len(each) for each in taken or () if len(each) > 1] or [len(npus)]
 
 
 def maker(run: Preparation, said: Any, place: str) -> Callable[[str, int, int], Algorithm]:
@@ -324,7 +349,7 @@ def plan_by_dimension(
                 problem = f"algorithms for {len(said.dims)} dimensions, and topology {topology.name} has {shown}"
                 raise ScenarioError(where, problem, "write one for each, the innermost first")
             planners[case] = planner(said.dims, where)
-        elif isinstance(said, Builder) and not (said.builder in ALGORITHMS and "dims" in said.options):
+        elif isinstance(said, Builder) and said.builder != "hierarchical":
             planners[case] = planner((said,) * len(sizes), where)
     return PlannedByDimension(table, planners, planner((None,) * len(sizes), place), place, run.warnings)
 

@@ -125,7 +125,7 @@ def terms(layout: Layout, prices: Prices) -> Terms:
     states = _once(layout, _STATE_KEYS, lambda one: _states(one, prices))
     p = layout.pp
     sent = layers.boundary(layout) * (1 if prices.constants.scatter else layout.tp)
-    boundary = prices.message(sent, layout.ranks > prices.system.node) * (np.asarray(p) > 1)
+    boundary = prices.message(layout, sent) * (np.asarray(p) > 1)
     constants = prices.constants
     exposed = constants.pp_exposed if layout.overlap.pp else constants.pp_blocking * (p - 1) / p
     return Terms(

@@ -14,7 +14,8 @@ import numpy as np
 from astrasim_py.core.units import PS_PER_S
 from astrasim_py.training.layers import Comm, Op
 from astrasim_py.training.memory import Expansion
-from astrasim_py.training.strategy import Layout
+from astrasim_py.training.network import Network
+from astrasim_py.training.strategy import Layout, Numbers
 from astrasim_py.training.system import System
 
 #: Share of the sustained peak that large matrix products reach, by number format.
@@ -57,9 +58,8 @@ class Constants:
         Part of the communication that overlap hides.
     pp_exposed, pp_blocking : float
         Part of the messages between pipeline ranks, beside the bubble, that counts with overlap and without.
-    rails : bool or frozenset of tuple
-        Whether r members of a group in one node leave it by r NICs, as NCCL lays its rings; a flat ring uses one. Or
-        (collective, role, members) that are hierarchical: a phase inside nodes, and one between them by all NICs.
+    rails : bool
+        Whether r members of a group in one node leave it by r NICs, as NCCL lays its rings; a flat ring uses one.
     scatter : bool
         Whether tensor parallel ranks send a part each of what passes from stage to stage; otherwise each sends all.
     even_cp : bool
@@ -80,7 +80,7 @@ class Constants:
     ep_hidden: float = 0.35
     pp_exposed: float = 0.15
     pp_blocking: float = 1.0
-    rails: bool | frozenset[tuple[str, str, int]] = True
+    rails: bool = True
     scatter: bool = True
     even_cp: bool = True
 
@@ -94,17 +94,22 @@ class Transfer(NamedTuple):
     """Seconds of communication: inside nodes, between nodes at the nominal NIC bandwidth, and latency.
 
     The two networks work at once, so a collective takes the longer of the first two; of one group's they add up.
+    `steps`: messages one after the other. `on_tp`, `on_ep`: seconds in which they occupy links of tensor and of expert
+    parallel collectives, where the routes are known.
     """
 
     near: float | np.ndarray = 0.0
     far: float | np.ndarray = 0.0
     latency: float | np.ndarray = 0.0
+    steps: float | np.ndarray = 0.0
+    on_tp: float | np.ndarray = 0.0
+    on_ep: float | np.ndarray = 0.0
 
     def __add__(self, other):
-        return Transfer(self.near + other.near, self.far + other.far, self.latency + other.latency)
+        return Transfer(*(one + more for one, more in zip(self, other, strict=True)))
 
     def __mul__(self, times):
-        return Transfer(self.near * times, self.far * times, self.latency * times)
+        return Transfer(*(one * times for one in self))
 
     def seconds(self, nic: float):
         """Time where collectives reach the share `nic` of the NIC bandwidth."""
@@ -124,6 +129,8 @@ class Prices:
         local one costs (`memory.expand`).
     moving : float
         Seconds in which data goes to and from that memory, once an iteration; `op_ps` counts them with the optimizer.
+    network : Network, optional
+        What collectives take; otherwise that follows from the rates of `system`.
     """
 
     system: System
@@ -133,6 +140,7 @@ class Prices:
     slower: float = 1.0
     wait: float = 0.0
     moving: float = 0.0
+    network: Network | None = None
 
     def expanded(self, cost: Expansion) -> "Prices":
         """The same with what memory beyond the local one costs; numbers, or arrays of one value per configuration."""
@@ -184,8 +192,13 @@ class Prices:
             return own.host_layer * conversions
         return own.host_layer * conversions + own.host_moe + own.host_expert * (layout.model.experts // layout.ep)
 
-    def message(self, size, crosses) -> Transfer:
-        """One message of every rank to its neighbour, which is in another node where `crosses`."""
+    def message(self, layout: Layout, size) -> Transfer:
+        """One message of every rank to its neighbour in the next pipeline stage."""
+        if self.network is not None:
+            return self._on_network(layout, "pp", "chain")(size)
+        return self._message(size, layout.ranks > self.system.node)
+
+    def _message(self, size, crosses) -> Transfer:
         system = self.system
         near = size / (system.inside * self.constants.nvlink)
         latency = np.where(crosses, system.far_latency, system.latency)
@@ -194,51 +207,67 @@ class Prices:
     def transfers(self, layout: Layout) -> Callable[[Comm], Transfer]:
         """A function that gives the time of a collective among the ranks of its role.
 
-        Rings for all but all-to-all; of the ring of context parallelism it is the time of one step.
+        Without a network rings for all but all-to-all; of the ring of context parallelism it is the time of one step.
         """
 
         @cache
-        def group(role: str, collective: str) -> tuple:
-            return self._group(*_ROLES[role](layout), role, collective)
+        def group(role: str, collective: str):
+            if self.network is not None:
+                return self._on_network(layout, role, collective)
+            return self._group(*_ROLES[role](layout))
 
         def transfer(comm: Comm) -> Transfer:
-            members, nodes, crosses, near, far, hops, phases = group(comm.group, comm.collective)
-            size = comm.size
+            found, size = group(comm.group, comm.collective), comm.size
+            if self.network is not None:
+                return found(size)
+            members, _, crosses, near, far, hops = found
             if comm.collective == "ring":
-                return self.message(size, crosses)
+                return self._message(size, crosses)
             if comm.collective == "all_to_all":
-                return self._all_to_all(size, group(comm.group, comm.collective), layout.model.topk)
+                return self._all_to_all(size, found, layout.model.topk)
             passes = 2 if comm.collective == "all_reduce" else 1
             moved = passes * size * ((members - 1) / members)
-            latency = (size > 0) * (passes * hops)
-            if not np.any(phases):
-                return Transfer(moved * near, moved * far, latency)
-            local = passes * size * ((1 - nodes / members) * near)
-            across = passes * size * ((nodes - 1) / members / self.system.outside)
-            return Transfer(
-                np.where(phases, 0.0, moved * near),
-                np.where(phases, across, moved * far),
-                latency + np.where(phases, local, 0.0),
-            )
+            return Transfer(moved * near, moved * far, (size > 0) * (passes * hops), passes * (members - 1))
 
         return transfer
 
-    def _group(self, members, stride, role: str, collective: str) -> tuple:
+    def _on_network(self, layout: Layout, role: str, collective: str) -> Callable[[Numbers], Transfer]:
+        """Size → time of a collective, or of a message, on the links of the network."""
+        places = _ROLES[role](layout)
+        others = [_ROLES[other](layout) if role in _STREAMS else (1, 1) for other in _SHARED]
+        keys = [np.ravel(key) for key in np.broadcast_arrays(*places, *(n for one in others for n in one))]
+        mixed = keys[0]
+        for key in keys[1:]:
+            mixed = mixed * (int(key.max()) + 1) + key
+        _, first, where = np.unique(mixed, return_index=True, return_inverse=True)
+        rows = []
+        for members, stride, *more in zip(*(key[first].tolist() for key in keys), strict=True):
+            cost = self.network.cost(collective, role, members, stride)
+            busy = []
+            for (other, kind), sizes in zip(_SHARED.items(), zip(more[::2], more[1::2], strict=True), strict=True):
+                links = self.network.cost(kind, other, *sizes).busy > 0 if sizes[0] > 1 else ()
+                busy.append(cost.busy[links].max(initial=0.0) if np.any(links) else 0.0)
+            rows.append((cost.rate, cost.latency, cost.steps, *busy))
+        rate, latency, steps, on_tp, on_ep = np.array(rows).T[:, where] if len(rows) > 1 else rows[0]
+
+        def transfer(size: Numbers) -> Transfer:
+            there = np.sign(size)
+            return Transfer(size * rate, 0.0, there * latency, there * steps, size * on_tp, size * on_ep)
+
+        return transfer
+
+    def _group(self, members, stride) -> tuple:
         """Members of a group, its nodes, whether there are several; of its rings, seconds per byte near and far, and
-        latency; whether it works phase after phase, inside nodes and between them.
+        latency.
         """
-        system, rails = self.system, self.constants.rails
+        system = self.system
         inside = np.clip(system.node // stride, 1, members)
         nodes, crosses = members / inside, members > inside
-        phases = False
-        if not isinstance(rails, bool):
-            phases = crosses & np.isin(members, [size for name, of, size in rails if (name, of) == (collective, role)])
-            rails = False
-        nics = inside if rails else 1
+        nics = inside if self.constants.rails else 1
         far = np.where(crosses, 1 / (nics * system.outside), 0.0)
         across = nodes * system.far_latency + (members - nodes) * system.latency
         hops = np.where(crosses, across, (members - 1) * system.latency)
-        return members, nodes, crosses, 1 / (system.inside * self.constants.nvlink), far, hops, phases
+        return members, nodes, crosses, 1 / (system.inside * self.constants.nvlink), far, hops
 
     def _all_to_all(self, size, group: tuple, topk: int) -> Transfer:
         """A token that goes to several experts of a node crosses the fabric once.
@@ -262,5 +291,8 @@ _ROLES = {
     "etp": lambda o: (o.etp, 1),
     "edp": lambda o: (o.expert_dp, o.ep * o.etp),
     "tie": lambda o: (np.minimum(o.pp, 2), o.stage_ranks * np.maximum(o.pp - 1, 1)),
+    "pp": lambda o: (o.pp, o.stage_ranks),
 }
-GROUP_ROLES = tuple(_ROLES)
+#: Roles whose collectives run beside those of other roles; and those roles, with their collective.
+_STREAMS = ("dp", "edp", "copies")
+_SHARED = {"tp": "all_gather", "ep": "all_to_all"}

@@ -168,9 +168,8 @@ def test_algorithms_of_a_group_are_priced_as_simulated(explored, tmp_path, zero)
         .replace("mbs: auto", "mbs: [1, 2]")
     )
     text = text.replace("[none, full, 0.5]", "none").replace("[true, false]", "true").replace("vp: [1, 2]", "vp: 1")
-    text += '  algorithms: {all_reduce: &a [{builder: hierarchical, dims: [4, 2], when: {ranks: "== 8"}}, ring], '
-    priced = explored(text + "reduce_scatter: *a, all_gather: *a}\n")
-    assert priced.exploration.rails > {("all_reduce", "dp", 8)}
+    priced = explored(text + "  algorithms: {all_reduce: &a hierarchical, reduce_scatter: *a, all_gather: *a}\n")
+    assert priced.exploration.network.cost("all_reduce", "dp", 8, 1).steps == 2 * (3 + 1)
     order = priced.possible
     found = simulate(priced, priced.rows(order), order, progress=Progress(), out=tmp_path)
     assert len(found.gaps) == 4 and max(map(abs, found.gaps)) < 0.002  # latencies of the last steps

@@ -109,7 +109,7 @@ def test_a_product_by_hand():
 def test_an_all_reduce_over_rings_by_hand(tp, ranks, near, far, latency):
     layout = Training(model=Model(**DENSE | {"heads": 16}), gbs=1, tp=tp).layout(ranks)
     comm = Comm(name="x", block="attn", collective="all_reduce", group="tp", size=10**12)
-    assert Prices(ROUND, constants=EVEN).transfers(layout)(comm) == pytest.approx((near, far, latency))
+    assert Prices(ROUND, constants=EVEN).transfers(layout)(comm)[:3] == pytest.approx((near, far, latency))
 
 
 def test_tokens_cross_the_fabric_once_for_all_experts_of_a_node():
@@ -117,7 +117,7 @@ def test_tokens_cross_the_fabric_once_for_all_experts_of_a_node():
     comm = Comm(name="x", block="moe", collective="all_to_all", group="ep", size=10**12)
     found = Prices(ROUND, constants=EVEN).transfers(layout)(comm)
     met = 2 * (1 - 0.5**2) / 2  # of two nodes, by two choices
-    assert found == pytest.approx((15 / 16 * 10, met * 0.5 * 100, 5e-6))
+    assert found[:3] == pytest.approx((15 / 16 * 10, met * 0.5 * 100, 5e-6))
 
 
 @cache
