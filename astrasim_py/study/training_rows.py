@@ -6,7 +6,9 @@ what overlaps, how gradients are reduced. Figures are step times.
 
 import csv
 import io
+import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -17,6 +19,7 @@ from astrasim_py.core.errors import ScenarioError, UsageError
 from astrasim_py.core.files import read_regular
 from astrasim_py.training.models import model_names
 from astrasim_py.training.prices import Constants
+from astrasim_py.training.schedules import SCHEDULES
 from astrasim_py.training.strategy import Layout, Training
 from astrasim_py.training.system import System, system
 
@@ -164,6 +167,8 @@ def _row(cells: Mapping[str | None, str | None], here: str) -> Row:
     except ScenarioError as error:
         return replace(found, problem=f"{error.problem}; {error.remedy}")
     nic = _number(row, "nic_gb_s_per_gpu", here)
+    if nic is not None and nic <= 0:
+        raise UsageError(f"{here}: nic_gb_s_per_gpu", f'"{row["nic_gb_s_per_gpu"]}" is no rate', "write GB/s, e.g. 50")
     machine = _machine(GPUS[row["gpu"]], nic)
     return replace(found, layout=layout, system=machine, constants=Constants(**software.constants))
 
@@ -177,8 +182,11 @@ def _unpredictable(row: Mapping[str, str]) -> str:
     for key in _COUNTS:
         if not row[key]:
             return f"{key} is not stated"
-    if row["sharding"].partition("@")[0] not in _ZERO:
-        return f'the sharding "{row["sharding"]}" is unknown; there are {", ".join(_ZERO)}'
+    kind, at, group = row["sharding"].partition("@")
+    if kind not in _ZERO or (at and not group.isdecimal()):
+        return f'the sharding "{row["sharding"]}" is unknown; there are {", ".join(_ZERO)}, or zero1@8'
+    if row.get("schedule") and row["schedule"] not in SCHEDULES:
+        return f'the schedule "{row["schedule"]}" is unknown; there are {", ".join(SCHEDULES)}'
     if row["gpu"] not in GPUS:
         return f'no preset for the GPU "{row["gpu"]}"; there are {", ".join(GPUS)}'
     if _dtype(row) is None:
@@ -195,11 +203,9 @@ def _training(row: Mapping[str, str], here: str, software: Software) -> dict:
         return _whole(row, key, here)
 
     sharding, _, group = row["sharding"].partition("@")
-    if sharding not in _ZERO:
-        raise UsageError(
-            f"{here}: sharding", f'"{sharding}" is unknown', f"write one of {', '.join(_ZERO)}, or zero1@8"
-        )
     keys = {key: whole(key) for key in _COUNTS[1:]}
+    if row.get("schedule") not in (None, "", "1f1b", "interleaved"):  # those follow from vp
+        keys["schedule"] = row["schedule"]
     keys |= {"model": _model(row, here), "dtype": _dtype(row), "recompute": _recompute(row["recompute"])}
     keys["zero"] = _ZERO[sharding]
     if sharding == "hsdp":  # a full copy in every node, or in every slice of a torus
@@ -243,24 +249,24 @@ def _dtype(row: Mapping[str, str]) -> str | None:
     return DTYPES.get(row["dtype"].partition("-")[0])
 
 
-def _recompute(text: str):
+def _recompute(text: str) -> str | float | None:
     text = text.removesuffix("+sp")
-    kind, _, part = text.partition(":")
-    if kind == "partial" and part:
-        return min(float(part), 1.0)
-    kind, _, rest = text.partition("-")
-    layers, of, whole = rest.partition("of")
-    if kind == "full" and of:  # full in some of the layers
-        return int(layers) / int(whole)
+    if found := re.fullmatch(r"partial:(\d*\.?\d+)", text):
+        return min(float(found[1]), 1.0)
+    if found := re.fullmatch(r"full-(\d+)of([1-9]\d*)", text):  # full in some of the layers
+        return min(int(found[1]) / int(found[2]), 1.0)
     return RECOMPUTE.get(text)
 
 
 def _number(row: Mapping[str, str], key: str, here: str) -> float | None:
     text = row.get(key, "")
     try:
-        return float(text) if text else None
+        value = float(text) if text else None
     except ValueError:
-        raise UsageError(f"{here}: {key}", f'"{text}" is no number', "write a number, or nothing") from None
+        value = math.nan
+    if value is not None and not math.isfinite(value):
+        raise UsageError(f"{here}: {key}", f'"{text}" is no number', "write a number, or nothing")
+    return value
 
 
 def _whole(row: Mapping[str, str], key: str, here: str) -> int:

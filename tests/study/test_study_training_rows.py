@@ -37,6 +37,8 @@ BAD = {
     "gpus": ("many", "no number"),
     "seq": ("12.5", "no count"),
     "nic_gb_s_per_gpu": ("fast", "no number"),
+    "tp": ("inf", "no number"),
+    "mbs": ("nan", "no number"),
 }
 
 
@@ -47,6 +49,23 @@ def written(folder: Path, *rows: dict, heading=REQUIRED) -> Path:
         writer.writeheader()
         writer.writerows(GOOD | row for row in rows)
     return path
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [("recompute", text) for text in ("partial:x", "partial:nan", "full-3ofx", "full-3of0")]
+    + [("sharding", text) for text in ("zero1@x", "zero1@1.5")]
+    + [("schedule", "dualpipe")],
+)
+def test_a_word_with_a_wrong_number_is_unknown(tmp_path, key, text):
+    (row,) = read_rows(written(tmp_path, {key: text}, heading=(*REQUIRED, "schedule")))
+    assert f'the {"recomputation" if key == "recompute" else key} "{text}" is unknown' in row.problem
+
+
+def test_the_schedule_of_a_row_counts(tmp_path):
+    rows = [{"pp": "4", "vp": vp, "schedule": name} for name, vp in (("", 1), ("1f1b", 1), ("zb_h1", 1), ("zbv", 2))]
+    found = read_rows(written(tmp_path, *rows, heading=(*REQUIRED, "schedule")))
+    assert [row.layout.schedule for row in found] == ["1f1b", "1f1b", "zb_h1", "zbv"]
 
 
 @pytest.mark.parametrize("key", UNPREDICTABLE)
@@ -64,6 +83,12 @@ def test_a_cell_that_is_no_figure_is_told_with_its_line(tmp_path, key):
         read_rows(written(tmp_path, {}, {key: text}))
     assert str(error.value).count("\n") == 0
     assert f"rows.csv:3: {key}" in str(error.value) and words in str(error.value)
+
+
+@pytest.mark.parametrize(("key", "text"), [("step_s", "nan"), ("step_s", "inf"), ("nic_gb_s_per_gpu", "-3")])
+def test_a_cell_without_a_sensible_figure_is_told_too(tmp_path, key, text):
+    with pytest.raises(UsageError, match=f'rows.csv:3: {key}: "{text}" is no'):
+        read_rows(written(tmp_path, {}, {key: text}))
 
 
 def test_rows_marked_as_not_predictable_are_left_out(tmp_path):
