@@ -1,5 +1,6 @@
 """Communicator groups of a recording: names, and members as global ranks."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -116,7 +117,7 @@ def numbered(groups: Iterable[tuple[str, tuple[int, ...]]], world: int) -> dict[
     if worlds:
         names[min(worlds, key=lambda group: (group[0] != "0", groups.index(group)))] = "0"
     for group in groups:
-        decimal = group[0].isdecimal() and group[0].isascii() and str(int(group[0])) == group[0]
+        decimal = re.fullmatch(r"0|[1-9][0-9]{0,8}", group[0])
         if decimal and group not in names and group[0] not in taken:
             names[group] = group[0]
             taken.add(group[0])
