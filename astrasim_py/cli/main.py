@@ -22,7 +22,7 @@ VERBS = {
     "explore": ("explore", "price every way to train a model, and simulate the best"),
     "list": ("list", "list models, machines, algorithms"),
     "astra-sim": ("astra_sim", "run ASTRA-sim's own inputs: same flags, same numbers"),
-    "trace": ("trace", "lint, summarise, show or compare Chakra traces"),
+    "trace": ("trace", "lint, summarise, show, compare, shrink or share Chakra traces"),
     "explain": ("explain", "say where the time of a finished point went"),
     "plot": ("plot", "draw the figures of a finished scenario again"),
     "new": ("new", "copy a packaged lesson to start from"),

@@ -101,6 +101,9 @@ class TraceWorkload(StrictModel):
     dtype_bytes: whole(1, 64) | None = Field(default=None, description="bytes of an element")
     macs: bool = Field(default=False, description="num_ops counts multiply-accumulates")
     dependencies: choice("data", "data+ctrl") | None = None
+    skeleton: bool = Field(
+        default=False, description="simulate only its calls and the longest compute paths between them"
+    )
 
     def _complete(self) -> None:
         if (self.size_unit == "elements") != (self.dtype_bytes is not None):

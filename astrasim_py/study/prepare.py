@@ -20,10 +20,12 @@ from astrasim_py.scenario.expand import Point
 from astrasim_py.scenario.job_models import ModelWorkload, Partition, TraceWorkload, TrainingWorkload
 from astrasim_py.study.injected import algorithms_of, plan_by_dimension
 from astrasim_py.study.preparation import Preparation
+from astrasim_py.study.skeletons import skeleton_workload
 from astrasim_py.study.training import Machine, model_workload, trained
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.machine_models import Limits, NetworkModel
 from astrasim_py.system.problem import Job, Problem
+from astrasim_py.system.semantics import DATA
 from astrasim_py.topology.model import Topology
 from astrasim_py.topology.placement import placement
 from astrasim_py.workload.microbenchmarks import generate
@@ -127,8 +129,8 @@ def _job(run: Preparation, topology: Topology, name: str, key: str, job: Any) ->
     ranks = getattr(job, "ranks", None)
     dependencies = None
     if isinstance(job.workload, TraceWorkload):
-        workload = _read(run, job.workload, ranks, key)
-        dependencies = job.workload.dependencies
+        workload = _read(run, job, ranks, key)
+        dependencies = DATA if job.workload.skeleton else job.workload.dependencies
     else:
         if ranks is None:
             ranks = len(kind) if isinstance(kind, tuple) else len(topology.alive)
@@ -152,6 +154,7 @@ def _job(run: Preparation, topology: Topology, name: str, key: str, job: Any) ->
         start_delay_ps=job.stragglers.start_delay,
         compute_speed=job.stragglers.compute_speed,
         dependencies=dependencies,
+        skeleton=getattr(job.workload, "skeleton", False),
     )
 
 
@@ -173,16 +176,26 @@ def _refuse_beyond(listed: Iterable[int], ranks: int, place: str) -> None:
             raise ScenarioError(place, f"rank {rank} does not exist: there are {ranks}", f"write 0 to {ranks - 1}")
 
 
-def _read(run: Preparation, spec: TraceWorkload, ranks: int | None, key: str) -> Workload:
-    place = run.at(key, "workload")
+def _read(run: Preparation, job: Any, ranks: int | None, key: str) -> Workload:
+    """The workload of a job that names traces, or its skeleton."""
+    spec, place = job.workload, run.at(key, "workload")
     prefix = run.path(spec.trace, place)
     groups = run.path(spec.groups, place) if spec.groups else None
     options = {"size_unit": spec.size_unit, "dtype_bytes": spec.dtype_bytes, "macs": spec.macs, "ranks": ranks}
+    rules: dict[str, Any] = {}
+    if spec.skeleton:
+        rules = {"compute": run.spec.compute, "semantics": run.spec.semantics, "dependencies": spec.dependencies}
+        rules["speeds"] = job.stragglers.compute_speed
+
+    def read() -> Workload:
+        workload = read_workload(str(prefix), groups=groups, keep_raw=False, **options)
+        return skeleton_workload(workload, place=run.at(key, "workload.skeleton"), **rules) if rules else workload
+
     return run.read_once(
         _WORKLOADS,
         [*run.trace_files(prefix, ranks, place), *([groups] if groups else [])],
-        ("workload", str(prefix), *options.values()),
-        lambda: read_workload(str(prefix), groups=groups, keep_raw=False, **options),
+        ("workload", str(prefix), *options.values(), digest(rules)),
+        read,
     )
 
 

@@ -1,9 +1,11 @@
-"""Jobs whose ranks run the skeletons of their traces."""
+"""Workloads whose ranks run the skeletons of their traces."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 
 from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.program.table import Program
 from astrasim_py.sharing.skeleton import exact_skeleton
@@ -11,13 +13,24 @@ from astrasim_py.system.durations import workload_ps
 from astrasim_py.system.machine_models import ComputeModel
 from astrasim_py.system.problem import Job
 from astrasim_py.system.rank_programs import slots_of
-from astrasim_py.system.semantics import Semantics
+from astrasim_py.system.semantics import DATA, Semantics
+
+_LIMITS = ("cpu_slots", "compute_slots", "comm_slots")
 
 
-def skeleton_job(job: Job, compute: ComputeModel, semantics: Semantics, place: str = "workload.skeleton") -> Job:
-    """The same job on skeletons: on every network, its calls and ranks begin and end as they would without.
+def skeleton_workload(
+    workload: Workload,
+    compute: ComputeModel,
+    semantics: Semantics,
+    *,
+    dependencies: str | None = None,
+    speeds: Mapping[int, Fraction] | None = None,
+    place: str = "workload.skeleton",
+) -> Workload:
+    """The skeletons of a workload: on every network, calls and ranks begin and end as they would without.
 
-    Compute has the durations that `compute` and `semantics` give it. Ranks that share a trace share its skeleton.
+    Compute has the durations that `compute` and `semantics` give it. `dependencies`: before those of the semantics.
+    `speeds`: of ranks. Ranks that share a trace share its skeleton, which has data dependencies only.
 
     Raises ScenarioError, at `place`: rules under which more than the longest path decides. Raises TraceError: as
     `exact_skeleton`.
@@ -25,16 +38,22 @@ def skeleton_job(job: Job, compute: ComputeModel, semantics: Semantics, place: s
     if semantics.event_order == "scheduled":
         problem = "under event_order: scheduled the order at one instant depends on all compute"
         raise ScenarioError(place, problem, "drop skeleton, or write event_order: issued")
-    if any(speed != 1 for speed in job.compute_speed.values()):
+    if any(speed != 1 for speed in (speeds or {}).values()):
         problem = "the speed of a rank is applied, and rounded, node by node"
         raise ScenarioError(place, problem, "drop skeleton, or stragglers.compute_speed")
-    dependencies = job.dependencies or semantics.dependencies
-    limited = [n for n in ("cpu_slots", "compute_slots", "comm_slots") if getattr(semantics, n) is not None]
+    dependencies = dependencies or semantics.dependencies
+    limited = [name for name in _LIMITS if getattr(semantics, name) is not None]
     made: dict[ExecutionTrace, ExecutionTrace] = {}
-    for trace in job.workload.traces:
+    for trace in workload.traces:
         if trace not in made:
             table = Program.of_traces([trace], dependencies)
             duration = workload_ps(table, compute, semantics, Fraction(1))
             made[trace] = exact_skeleton(trace, duration, slots_of(table), limited, dependencies)
-    workload = replace(job.workload, traces=tuple(map(made.__getitem__, job.workload.traces)))
-    return replace(job, workload=workload, dependencies="data")
+    return replace(workload, traces=tuple(map(made.__getitem__, workload.traces)))
+
+
+def skeleton_job(job: Job, compute: ComputeModel, semantics: Semantics) -> Job:
+    """The same job on the skeletons of its workload; raises as `skeleton_workload`."""
+    options = {"dependencies": job.dependencies, "speeds": job.compute_speed}
+    workload = skeleton_workload(job.workload, compute, semantics, **options)
+    return replace(job, workload=workload, dependencies=DATA, skeleton=True)

@@ -81,7 +81,7 @@ def summary_of(plan: Plan, records: Records, row: Mapping, warnings: Iterable[st
     (without ``cpu_s``, which differs from run to run) and what does not fit in a row.
     """
     problem, topology = plan.problem, plan.problem.topology
-    done = records.outcome.status == "done"
+    done, timed = records.outcome.status == "done", not any(job.skeleton for job in problem.jobs)
     row = dict(row) | {
         "npus": topology.npus,
         "engine": records.engine,
@@ -103,7 +103,7 @@ def summary_of(plan: Plan, records: Records, row: Mapping, warnings: Iterable[st
             "time_ns": tables.ns_number(records.makespan),
             "bound_ns": tables.ns_number(bound),
             "efficiency": tables.efficiency_of(bound, records.makespan),
-            "exposed_comm_ns": tables.ns_number(int(records.exposed_comm.max(initial=0))),
+            "exposed_comm_ns": tables.ns_number(int(records.exposed_comm.max(initial=0))) if timed else None,
         }
         if instance is not None and instance.size:
             duration = int(records.collective["end"][0] - records.collective["start"][0])
@@ -122,7 +122,7 @@ def summary_of(plan: Plan, records: Records, row: Mapping, warnings: Iterable[st
     longer = {str(index): int(latency[index]) for index in np.flatnonzero(latency).tolist()}
     return {
         "row": row,
-        "breakdown": breakdown(records) if done else None,
+        "breakdown": breakdown(records) if done and timed else None,
         "closed_form_ns": None if formula is None else tables.ns_number(-(-formula.numerator // formula.denominator)),
         # All collectives are in the records; the first ones are for people.
         "collectives": tables.collective_rows(row["point"], first, factors),

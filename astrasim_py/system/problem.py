@@ -89,6 +89,8 @@ class Job:
     """One workload on its own ranks; several jobs share the network.
 
     `compute_speed`: rank → speed of its compute (1 is nominal, 1/2 takes twice as long).
+    `skeleton`: its traces hold the longest compute paths instead of all compute, so that its compute and exposed
+    communication are not known.
     """
 
     name: str = "job0"
@@ -98,6 +100,7 @@ class Job:
     start_delay_ps: Mapping[int, int] = field(default_factory=dict)  # rank → time before its first dispatch
     compute_speed: Mapping[int, Fraction] = field(default_factory=dict)
     dependencies: str | None = None  # overrides `Semantics.dependencies` for this workload
+    skeleton: bool = False
     planner: Planner | None = None  # cuts its collectives into chunks; None: `algorithms` carries each out at once
 
     @property
