@@ -60,12 +60,15 @@ def _in_dialect(trace: ExecutionTrace, dialect: str | None) -> dict[str, np.ndar
     return columns
 
 
-def encode_columns(trace: ExecutionTrace, dialect: str | None = None) -> bytes:
+def encode_columns(
+    trace: ExecutionTrace, dialect: str | None = None, attributes: Mapping[str, Sequence[int | str]] | None = None
+) -> bytes:
     """Bytes of a trace from its columns alone.
 
     `dialect`: ``"symbolic"`` leaves `comm_size` out where chunk counts give the size; ``"absolute"`` writes `comm_size`
-    and no chunk counts. Default: all columns as they are. Returns the whole file. Raises TraceError: a send or receive
-    without what the dialect needs.
+    and no chunk counts. Default: all columns as they are. `attributes`: by name other attributes of each node, whole
+    numbers or texts, `MISSING` where absent. Returns the whole file. Raises TraceError: a send or receive without what
+    the dialect needs.
     """
     columns = _in_dialect(trace, dialect)
     header = messages.metadata_message(trace.version, trace.metadata).SerializeToString(deterministic=True)
@@ -85,6 +88,10 @@ def encode_columns(trace: ExecutionTrace, dialect: str | None = None) -> bytes:
     if (codes >= 0).any():
         labels = (*names, MISSING)
         parts.append(_each([labels[code] for code in codes.tolist()], partial(_attribute, "pg_name", "string_val")))
+    for name, values in (attributes or {}).items():
+        text = any(isinstance(value, str) for value in values)
+        kind = "string_val" if text else kind_for(name, np.asarray(values, dtype=np.int64))
+        parts.append(_each(list(values), partial(_attribute, name, kind)))
     records = [varint(len(header)), header]
     for body in map(b"".join, zip(*parts, strict=True)) if parts else [b""] * len(trace):
         records += varint(len(body)), body
