@@ -19,6 +19,7 @@ _FOLDER = Path(__file__).parents[1] / "data" / "training"
 FLOPS_CONVENTIONS = ("full", "causal", "hardware")
 _Size = whole(1, 2**40, example=4096)
 _SizeOrNone = whole(0, 2**40, example=0)
+_Widths = Annotated[tuple[_Size, ...], Field(min_length=2)]
 
 
 class Model(StrictModel):
@@ -204,8 +205,8 @@ class RecommendationModel(StrictModel):
     rows: _Size = example("188000000")
     width: _Size = example("128")
     pooling: _Size = 1
-    bottom: tuple[_Size, ...] = (13, 512, 256, 128)
-    top: tuple[_Size, ...] = (1024, 1024, 512, 256, 1)
+    bottom: _Widths = (13, 512, 256, 128)
+    top: _Widths = (1024, 1024, 512, 256, 1)
     cross_layers: _SizeOrNone = 0
     cross_rank: _SizeOrNone = 0
 
@@ -213,6 +214,11 @@ class RecommendationModel(StrictModel):
     def _normalized(cls, value: Any, info: ValidationInfo) -> Any:
         name, keys = _written_out(value, {name: name for name in _recommendation()})
         return {**_recommendation()[name], **keys} if name else keys
+
+    def _complete(self) -> None:
+        for key, other in (("cross_layers", "cross_rank"), ("cross_rank", "cross_layers")):
+            if getattr(self, key) and not getattr(self, other):
+                raise wrong(f"{key} without {other}", "write both or none", (key,))
 
     @property
     def mlp_params(self) -> tuple[int, int]:

@@ -123,6 +123,20 @@ def test_a_wrong_shape_is_refused_with_a_remedy(value, text):
         Model.model_validate(value)
 
 
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ({"bottom": [13]}, "model.bottom: 1 items are fewer than 2"),
+        ({"top": []}, "model.top: 0 items are fewer than 2"),
+        ({"cross_layers": 3}, "cross_layers without cross_rank"),
+        ({"cross_rank": 64}, "cross_rank without cross_layers"),
+    ],
+)
+def test_recommendation_models_without_a_layer_are_refused(keys, text):
+    with pytest.raises(ScenarioError, match=text):
+        RecommendationModel(base="dlrm-mlperf", **keys)
+
+
 def test_recommendation_models_have_their_published_size():
     assert RecommendationModel.model_validate("dlrm-mlperf").params_total == pytest.approx(24e9, rel=0.01)
     assert RecommendationModel.model_validate("dlrm-v2").params_total == pytest.approx(26e9, rel=0.01)
