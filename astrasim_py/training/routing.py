@@ -83,8 +83,10 @@ def _read(path: str | None, experts: int, layers: int) -> np.ndarray:
         raise ScenarioError("training.routing", "kind file without a file", "write file: shares.json")
     data = read_regular(path, 64 * 2**20, ScenarioError, what="a JSON file", remedy=_REMEDY)
     try:
-        shares = np.array(json.loads(data), dtype=np.float64)
-    except (ValueError, TypeError, RecursionError) as error:
+        shares = np.array(json.loads(data))
+        if shares.dtype.kind not in "iuf":
+            raise ValueError("its values are not numbers")
+    except (ValueError, RecursionError) as error:
         raise ScenarioError(path, f"is no list of shares: {error}", _REMEDY) from None
     if shares.shape not in ((experts,), (layers, experts)):
         shape = " x ".join(map(str, shares.shape))

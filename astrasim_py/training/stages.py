@@ -354,7 +354,10 @@ class Stage:
         label = f"{unit.label}.{comm.block}" if unit.layer is not None else comm.block
         name = f"{name or f'{label}.{SUFFIX[phase]}'}.{comm.collective}" + (f".{piece[0]}" if piece[1] > 1 else "")
         columns = unit.columns | {"phase": phase}
-        size = _part(int(comm.size), *piece)
+        size = int(comm.size)
+        if self.routes is not None and comm.group == "etp":  # rows of the experts of this rank
+            size = self.routes.share(size, unit.layer, self.expert)
+        size = _part(size, *piece)
         return add(name, comm.collective, size, comm.group, self.sizes[comm.group], **columns, **others)
 
     def _pieces(self, lane: Lane, unit: Unit, run: Run) -> None:

@@ -67,6 +67,21 @@ def test_blocks_of_the_exchange_are_those_of_the_table():
     assert run(workload, fast(4)).makespan > run(training_workload(layout(), ByWork()), fast(4)).makespan
 
 
+def test_tensor_parallel_experts_exchange_the_rows_they_have():
+    keys = {"model": MOE, "tp": 2, "dp": 4, "ep": 4, "etp": 2, "microbatches": 3}
+    given = layout_of(8, **keys, routing={"kind": "random", "seed": 1})
+    workload = whole(training_workload(given, ByWork()))
+    rows = routes_of(given).rows(2).sum(axis=1)  # by micro-batch and expert rank
+    for rank, trace in enumerate(workload.traces):
+        codes, names = trace.group_of()
+        mine = [names.index(name) for name in names if name.startswith("etp")]
+        chosen = np.isin(codes, mine) & (trace.column("layer") == 2)
+        micro = trace.column("micro_batch")[chosen]
+        assert len(micro) == 3 * 4  # two each way
+        assert (trace.column("coll_size")[chosen] == rows[micro, rank // 2 % 4] * 2 * 64 * 2).all()
+    assert lint(workload.traces, workload.groups) == []
+
+
 @pytest.mark.parametrize(
     "text, problem",
     [
@@ -74,7 +89,9 @@ def test_blocks_of_the_exchange_are_those_of_the_table():
         ("[1, 2, 3]", "has 3 shares for 3 layers of 8 experts"),
         ("[0, 0, 0, 0, 0, 0, 0, 0]", "only zeros"),
         ("[1, 1, 1, 1, 1, 1, 1, -1]", "negative"),
-        ('{"a": 1}', "is no list of shares"),
+        ('{"a": 1}', "is no list of shares: its values are not numbers"),
+        ('["1", "1", "1", "1", "1", "1", "1", "1"]', "is no list of shares: its values are not numbers"),
+        ("[[1, 2], [3]]", "is no list of shares"),
     ],
 )
 def test_bad_files_are_refused(tmp_path, text, problem):
