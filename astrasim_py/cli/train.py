@@ -48,7 +48,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     for key, text in KEYS.items():
         parser.add_argument(f"--{key.replace('_', '-')}", metavar=key[:1].upper(), help=text)
     parser.add_argument("--sp", action=argparse.BooleanOptionalAction, help="sequence parallel; with tp by default")
-    parser.add_argument("--overlap", metavar="KINDS", help="communication beside computation: tp,dp,ep,pp")
+    parser.add_argument("--overlap", metavar="KINDS", help="communication beside computation: tp,dp,ep")
     parser.add_argument("--algorithm", action="append", default=[], metavar="COLLECTIVE=BUILDER", help="repeatable")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any key of the scenario")
     parser.add_argument("--ignore-memory", action="store_true", help="also what does not fit")

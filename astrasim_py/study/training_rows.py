@@ -215,7 +215,8 @@ def _training(row: Mapping[str, str], here: str, software: Software) -> dict:
         keys["zero_group"] = min(int(group), copies)
     if row["recompute"].endswith("+sp"):
         software = software._replace(training={**software.training, "sp": True})
-    return {**keys, **software.training}
+    overlap = {"pp": False, **software.training.get("overlap", {})}
+    return {**keys, **software.training, "overlap": overlap}
 
 
 _COUNTS = ("gpus", "seq", "gbs", "mbs", "tp", "pp", "cp", "ep", "vp")

@@ -31,8 +31,7 @@ _STATE_KEYS = ("ranks", "tp", "pp", "cp", "dp", "ep", "etp", "vp", "zero", "zero
 class Pass(NamedTuple):
     """One pass over a layer, in seconds: matrix products at scale 1, attention, memory traffic, the host at scale 1.
 
-    `operations`: how many there are; `tp`, `ep`: what overlap leaves of the communication; `ring`: one step of context
-    parallelism.
+    `operations`: how many there are; `tp`, `ep`: all their communication; `ring`: one step of context parallelism.
     """
 
     gemm: Seconds = 0.0
@@ -69,7 +68,8 @@ class Terms:
 
     `counts`: dense and MoE layers of the first, the second and the last pipeline rank, and their means over ranks;
     `edges`: whether embedding and logits are on those ranks. `hidden`: whether computation hides the communication of
-    gradients once an iteration, and with every microbatch.
+    gradients once an iteration, and with every microbatch; `beside`: the part of TP and EP communication that it hides
+    where it is long enough.
     """
 
     microbatches: Numbers
@@ -78,6 +78,7 @@ class Terms:
     context: Numbers
     schedule: Numbers
     hidden: tuple[bool | np.ndarray, bool | np.ndarray]
+    beside: tuple[Seconds, Seconds]
     counts: tuple[tuple[Numbers, Numbers], ...]
     edges: tuple[tuple[Numbers, Numbers], ...]
     dense: Passes
@@ -135,6 +136,7 @@ def terms(layout: Layout, prices: Prices) -> Terms:
         context=layout.cp,
         schedule=SCHEDULES.index(layout.schedule),
         hidden=(layout.overlap.dp, layout.overlap.dp | np.equal(layout.zero, 3)),
+        beside=(constants.tp_hidden * layout.overlap.tp, constants.ep_hidden * layout.overlap.ep),
         boundary=boundary,
         steady=boundary * exposed,
         slower=prices.slower,
@@ -255,7 +257,9 @@ def _spent(one: Pass, found: Terms, constants: Constants) -> tuple[Seconds, ...]
     waiting = np.maximum(constants.host * one.host - busy, 0.0)
     hiding = (one.attention + waiting) / found.context
     cp = (found.context - 1) * np.maximum(one.ring.seconds(constants.nic) - hiding, 0.0)
-    return busy, waiting, one.tp.seconds(constants.nic), cp, one.ep.seconds(constants.nic)
+    both = zip((one.tp.seconds(constants.nic), one.ep.seconds(constants.nic)), found.beside, strict=True)
+    tp, ep = (comm - part * np.minimum(comm, busy) for comm, part in both)
+    return busy, waiting, tp, cp, ep
 
 
 def _bubble(found: Terms, forward: Seconds, inputs: Seconds, weights: Seconds) -> Seconds:
@@ -333,10 +337,6 @@ def _passes(layout: Layout, forward: Sequence, backward: Sequence, prices: Price
     """Sums over items; items of part F are of the forward pass, all others of the backward pass."""
     sums: dict[str, dict] = {"forward": {}, "backward": {}}
     weights: Seconds = 0.0
-    ones = {
-        "tp": 1 - prices.constants.tp_hidden * layout.overlap.tp,
-        "ep": 1 - prices.constants.ep_hidden * layout.overlap.ep,
-    }
     uneven = 1.0 if prices.constants.even_cp else 2 - 1 / layout.cp
     transfers = prices.transfers(layout)
     for item in (*forward, *backward):
@@ -350,7 +350,7 @@ def _passes(layout: Layout, forward: Sequence, backward: Sequence, prices: Price
             weights = weights + busy if item.part == "W" and item.kind == "gemm" else weights
         else:
             key = {"cp": "ring", "etp": "ep"}.get(item.group, item.group)
-            _add(into, key, transfers(item) * ones.get(key, 1.0))
+            _add(into, key, transfers(item))
     again = layers.recomputed(layout)
     return Passes(Pass(host=host, **sums["forward"]), Pass(host=(2 + again) * host, **sums["backward"]), weights)
 

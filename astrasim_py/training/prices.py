@@ -87,7 +87,7 @@ class Constants:
 
 #: What a simulation of a generated trace with flat rings has: links at their nominal bandwidth, nothing that overlap or
 #: the host costs.
-SIMULATED = Constants(host=0.0, nic=1.0, nvlink=1.0, interference=0.0, pp_exposed=0.0, pp_blocking=0.0, rails=False)
+SIMULATED = Constants(host=0.0, nic=1.0, nvlink=1.0, interference=0.0, pp_exposed=0.0, rails=False)
 
 
 class Transfer(NamedTuple):

@@ -286,6 +286,7 @@ class Stage:
             row = lane.block.receive(f"receive {suffix}", self.boundary, self.rank, peer, stream=stream, **common)
             lane.tail = [row]
         else:
+            common["stream"] = None if layout.overlap.pp else COMPUTE
             lane.block.send(f"send {suffix}", self.boundary, self.rank, peer, after=lane.tail, **common)
 
     def _ahead(self, block: Block, unit: Unit, kind: int, lane: int, **others) -> None:

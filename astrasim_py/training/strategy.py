@@ -39,7 +39,7 @@ class Overlap(StrictModel):
     tp: bool = False
     dp: bool = False
     ep: bool = False
-    pp: bool = False
+    pp: bool = Field(default=True, description="false: a rank waits until what it sends to the next stage has arrived")
 
 
 class Routing(StrictModel):

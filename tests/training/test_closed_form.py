@@ -31,6 +31,7 @@ EVEN = Constants(host=0.0, nic=1.0, nvlink=1.0, memory=1.0, interference=0.0)
 NOTHING = {
     "context": 1,
     "hidden": (False, False),
+    "beside": (0.0, 0.0),
     "moe": Passes(),
     "embedding": Passes(),
     "logits": Passes(),
@@ -244,3 +245,45 @@ def test_closed_forms_meet_simulations_of_the_same_layouts():
         simulated = run(training_workload(layout, prices), dgx).makespan / 1e12
         errors.append(abs(float(step(terms(layout, prices), SIMULATED).seconds) / simulated - 1))
     assert np.median(errors) < 0.015 and max(errors) < 0.05, errors
+
+
+#: Layouts and the communication that may overlap, which is shorter than the computation beside it. Every boundary of
+#: pipeline stages is one of nodes.
+OVERLAPS = [
+    ("llama3-8b", "tp", {"tp": 8}),
+    ("llama3-8b", "tp", {"tp": 4, "pp": 2, "sp": False}),
+    ("llama3-8b", "pp", {"pp": 4, "seq": 1024}),
+    ("llama3-8b", "pp", {"pp": 4, "seq": 1024, "schedule": "gpipe"}),
+    ("llama3-8b", "pp", {"pp": 2, "vp": 4}),
+    ("mixtral-8x7b", "ep", {"ep": 8}),
+    ("mixtral-8x7b", "ep", {"ep": 8, "tp": 2, "seq": 4096}),
+]
+
+
+@pytest.mark.parametrize(("model", "kind", "keys"), OVERLAPS)
+def test_overlap_means_the_same_in_traces_and_closed_forms(model, kind, keys):
+    nodes = max(keys.get("pp", 1), 2)
+    dgx, chip = build({"preset": "dgx_a100", "nodes": nodes}), preset("dgx_a100").compute
+    prices = Prices(system_of(dgx, chip), constants=SIMULATED)
+    simulated, closed = [], []
+    for overlaps in (False, True):
+        keys = {"seq": 2048, "gbs": 64, **keys, "overlap": {kind: overlaps}}
+        layout = Training(model={"base": model, "layers": 8, "vocab": 2048}, **keys).layout(8 * nodes)
+        simulated.append(run(training_workload(layout, prices), dgx).makespan / 1e12)
+        closed.append(float(step(terms(layout, prices), SIMULATED).seconds))
+    assert simulated[1] < simulated[0] and closed[1] < closed[0]
+    for one, other in zip(simulated, closed, strict=True):
+        assert other == pytest.approx(one, rel=0.04)
+    hidden = (simulated[0] - simulated[1]) / simulated[0]
+    assert (closed[0] - closed[1]) / closed[0] == pytest.approx(hidden, abs=0.02)
+
+
+def test_overlap_hides_no_more_than_computation_takes():
+    tp = {"model": {"base": "llama3-8b", "layers": 4}, "tp": 16, "gbs": 4}  # over NICs
+    dgx, chip = build({"preset": "dgx_a100", "nodes": 2}), preset("dgx_a100").compute
+    prices = Prices(system_of(dgx, chip), constants=SIMULATED)
+    without, beside = (
+        step(terms(Training(**tp, overlap={"tp": one}).layout(16), prices), SIMULATED) for one in (False, True)
+    )
+    assert without.tp > 2 * (without.forward + without.backward)
+    assert without.tp - beside.tp < without.forward + without.backward
