@@ -1,0 +1,271 @@
+"""The graphs of all ranks become a `Workload`: nodes of Chakra with communication that meets across ranks."""
+
+import json
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from astrasim_py.chakra import et_def_pb2 as pb
+from astrasim_py.chakra.et_io import encode_trace, parse_trace
+from astrasim_py.chakra.schema import COLLECTIVE_NAMES, NodeType
+from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.chakra.wire import varint
+from astrasim_py.chakra.workload import Workload
+from astrasim_py.core.errors import TraceError
+from astrasim_py.pytorch.calls import MESSAGES, ROOTED, Call
+from astrasim_py.pytorch.graph import Graph, NodeKind
+from astrasim_py.pytorch.groups import arithmetic, numbered
+from astrasim_py.pytorch.nodes import Communication, rank_trace
+from astrasim_py.pytorch.ranks import Instance, Meeting, RankCalls, meet
+
+_COMM_TYPE = {name: code for code, name in sorted(COLLECTIVE_NAMES.items(), reverse=True)}
+_NS = 1000  # picoseconds
+
+
+class RankGraph(NamedTuple):
+    """The graph of a rank, its calls in order of issue, and whether they ran on the device."""
+
+    graph: Graph
+    calls: Sequence[Call]
+    device: bool
+
+
+@dataclass(frozen=True)
+class Options:
+    """How recordings become a workload; each as the option of the command line of this name."""
+
+    collectives: str = "network"
+    skew: str = "keep"
+    splits: str = "messages"
+    gaps: str = "nodes"
+    replicate: int = 0
+    size_default: int | None = None
+
+
+class Built(NamedTuple):
+    """A workload, and what to know of it. `problems`: why not to trust it; `kept`: calls that stay computation."""
+
+    workload: Workload
+    meeting: Meeting
+    problems: list[str]
+    notes: list[str]
+    kept: int
+
+
+def build_workload(ranks: Mapping[int, RankGraph], world: int | None, options: Options, name: str = "") -> Built:
+    """Make the traces of all ranks.
+
+    Parameters
+    ----------
+    ranks : mapping of int to RankGraph
+        By global rank.
+    world : int or None
+        Number of ranks of the job; None: those given.
+    options : Options
+    name : str
+        Of the workload.
+
+    A call that lacks something, or members, stays a computation of its recorded time; ranks without a recording are
+    left out and the others renumbered.
+
+    Raises TraceError: calls without a size and no default; recordings that cannot be replicated.
+    """
+    world = max(world or 0, *(rank + 1 for rank in ranks), 1)
+    ranks = {rank: _with_sizes(ranks[rank], options.size_default) for rank in sorted(ranks)}
+    met = meet([_timed(rank, one) for rank, one in ranks.items()], world)
+    problems, notes = list(met.problems), list(met.notes)
+    if options.replicate:
+        _check_replicable(ranks)
+        for instance in met.instances:
+            instance.lacks = ()
+        _least_durations(met, ranks)
+        notes.append("one rank stands for all: times without waiting are upper bounds")
+    elif len(ranks) < world:
+        absent = [rank for rank in range(world) if rank not in ranks]
+        shown = ", ".join(map(str, absent[:8])) + (", …" if len(absent) > 8 else "")
+        problems.append(f"{len(absent)} of {world} ranks have no recording: {shown}")
+    place = {rank: number for number, rank in enumerate(ranks)}
+    whole = {key: members for key, members in met.groups.items() if ranks.keys() >= set(members)}
+    groups = {key: tuple(place[rank] for rank in members) for key, members in whole.items()}
+    planned = _plan(ranks, met, options, place, notes)
+    kept = sum(len(one.calls) - len(planned[rank]) for rank, one in ranks.items())
+    problems += _lacking(ranks)
+    begin = {rank: one.graph.recording.base_ns + met.shifts[rank] for rank, one in ranks.items()}
+    moving: dict[int, dict[int, int]] = {rank: {} for rank in ranks}
+    for instance in met.instances if options.collectives == "recorded" else ():
+        for rank, at in instance.calls.items():
+            moving[rank][ranks[rank].calls[at].row] = instance.moving_ns
+    traces = [
+        rank_trace(
+            one.graph,
+            planned[rank],
+            gaps=options.gaps,
+            moving={row: ns for row, ns in moving[rank].items() if row in planned[rank]},
+            skew_ns=begin[rank] - min(begin.values()) if options.skew == "keep" else 0,
+            rank=place[rank],
+        )
+        for rank, one in ranks.items()
+    ]
+    if options.replicate:
+        workload = _replicated(traces[0], met.groups, world, options.replicate, name)
+    else:
+        workload = Workload(tuple(with_groups(trace, groups) for trace in traces), groups, name)
+    return Built(workload, met, problems, notes, kept)
+
+
+def _with_sizes(one: RankGraph, default: int | None) -> RankGraph:
+    unsized = [call for call in one.calls if call.nbytes is None]
+    if not unsized:
+        return one
+    if default is None:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(call.kind for call in unsized).items())
+        problem = f"the recording has no size for {len(unsized)} of {len(one.calls)} calls ({kinds})"
+        raise TraceError(
+            one.graph.recording.source, problem, "add the host's trace (--et), or give --size-default BYTES"
+        )
+    sized = [replace(call, in_bytes=default, out_bytes=default) if call.nbytes is None else call for call in one.calls]
+    return one._replace(calls=sized)
+
+
+def _timed(rank: int, one: RankGraph) -> RankCalls:
+    graph = one.graph
+    at = {int(row): node for node, row in enumerate(graph.row.tolist()) if graph.kind[node] != NodeKind.PIECE}
+    start = [graph.recording.base_ns + int(graph.start[at[call.row]]) for call in one.calls]
+    end = [begin + int(graph.duration[at[call.row]]) for begin, call in zip(start, one.calls, strict=True)]
+    return RankCalls(rank, one.calls, start, end, one.device)
+
+
+def _lacking(ranks: Mapping[int, RankGraph]) -> list[str]:
+    lacks = Counter(
+        (what, call.kind) for one in ranks.values() for call in one.calls for what in call.missing() if what != "bytes"
+    )
+    return [f"the {what} of {count} {kind} calls is not recorded" for (what, kind), count in sorted(lacks.items())]
+
+
+# -- communication ----------------------------------------------------------------------------------------------------
+
+
+def _plan(
+    ranks: Mapping[int, RankGraph], met: Meeting, options: Options, place: Mapping[int, int], notes: list[str]
+) -> dict[int, dict[int, list[Communication]]]:
+    """What becomes of the calls that have all they need, by rank and row."""
+    planned: dict[int, dict[int, list[Communication]]] = {rank: {} for rank in ranks}
+    tags = 1 + max((instance.tag for instance in met.instances if instance.kind == "message"), default=-1)
+    unsplit = 0
+    for number, instance in enumerate(met.instances):
+        if instance.lacks or not instance.kind:
+            continue
+        calls = {rank: ranks[rank].calls[at] for rank, at in instance.calls.items()}
+        uneven = _uneven(calls.values())
+        told = all(call.in_splits for call in calls.values())
+        unsplit += uneven and not told
+        for rank, call in calls.items():
+            if instance.kind == "message":
+                nodes = [_message(call.kind, place[rank], place[call.peer], call.in_bytes, instance.tag)]
+            elif not uneven:
+                nodes = [_collective(call, instance.group, call.nbytes)]
+            elif told and options.splits == "messages":
+                nodes = list(_parts(rank, calls, place, tags + number))
+            else:
+                largest = max(max(other.parts(other.in_splits, other.in_bytes)) for other in calls.values())
+                nodes = [_collective(call, instance.group, largest * len(call.group.members))]
+            planned[rank][call.row] = nodes
+    if unsplit:
+        notes.append(f"{unsplit} uneven all_to_all without recorded splits count as even, of the largest input")
+    return planned
+
+
+def _uneven(calls: Collection[Call]) -> bool:
+    exchanges = [call for call in calls if call.kind == "all_to_all"]
+    splits = [splits for call in exchanges for splits in (call.in_splits, call.out_splits)]
+    sizes = {size for call in exchanges for size in (call.in_bytes, call.out_bytes) if size is not None}
+    return any(len({*shares}) > 1 for shares in splits) or len(sizes) > 1
+
+
+def _message(kind: str, me: int, peer: int, size: int, tag: int) -> Communication:
+    source, target = (me, peer) if kind == "send" else (peer, me)
+    columns = {"comm_src": source, "comm_dst": target, "comm_size": size, "comm_tag": tag}
+    return Communication(NodeType.COMM_SEND if kind == "send" else NodeType.COMM_RECV, columns)
+
+
+def _collective(call: Call, group: str, size: int) -> Communication:
+    root = {"comm_root": call.root} if call.kind in ROOTED else {}
+    return Communication(NodeType.COMM_COLL, {"comm_type": _COMM_TYPE[call.kind], "comm_size": size, **root}, group)
+
+
+def _parts(rank: int, calls: Mapping[int, Call], place: Mapping[int, int], tag: int) -> Iterator[Communication]:
+    """Messages of an uneven all_to_all, by what each rank says that it sends; nothing to itself."""
+    members = calls[rank].group.members
+    mine = members.index(rank)
+    shares = {peer: calls[peer].parts(calls[peer].in_splits, calls[peer].in_bytes) for peer in members}
+    for peer, size in zip(members, shares[rank], strict=True):
+        if peer != rank and size:
+            yield _message("send", place[rank], place[peer], size, tag)
+    for peer in members:
+        if peer != rank and shares[peer][mine]:
+            yield _message("recv", place[rank], place[peer], shares[peer][mine], tag)
+
+
+# -- one rank for all -------------------------------------------------------------------------------------------------
+
+
+def _check_replicable(ranks: Mapping[int, RankGraph]) -> None:
+    source = next(iter(ranks.values())).graph.recording.source
+    if len(ranks) > 1:
+        raise TraceError(source, f"is one of {len(ranks)} recordings", "replicate one recording only")
+    (one,) = ranks.values()
+    messages = [call.kind for call in one.calls if call.kind in MESSAGES or _uneven([call])]
+    if messages:
+        problem = f"has {len(messages)} messages or uneven all_to_all, which differ between ranks"
+        raise TraceError(source, problem, "record all ranks")
+
+
+def _least_durations(met: Meeting, ranks: Mapping[int, RankGraph]) -> None:
+    """Take the least time of all calls of one kind, size and group as that without waiting."""
+    (one,) = ranks.values()
+
+    def key(instance: Instance) -> tuple:
+        call = one.calls[next(iter(instance.calls.values()))]
+        return call.kind, call.nbytes, instance.group
+
+    least: dict[tuple, int] = {}
+    for instance in met.instances:
+        least[key(instance)] = min(instance.moving_ns, least.get(key(instance), instance.moving_ns))
+    for instance in met.instances:
+        instance.moving_ns = least[key(instance)]
+
+
+def _replicated(
+    trace: ExecutionTrace, groups: Mapping[str, tuple[int, ...]], world: int, copies: int, name: str
+) -> Workload:
+    """The same trace for all ranks: each has a group like the recorded one, of as many ranks in equal distance."""
+    own: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
+    for key, members in groups.items():
+        size, stride = len(members), members[1] - members[0] if len(members) > 1 else 1
+        if size == world:
+            size, stride, members = copies, 1, tuple(range(copies))
+        block = size * stride
+        if (
+            members != arithmetic(members[0], stride, size)
+            or members[0] // block != members[-1] // block
+            or copies % block
+        ):
+            problem = f"group {key} of ranks {', '.join(map(str, members[:8]))} cannot be repeated on {copies} ranks"
+            raise TraceError(trace.place, problem, "record all ranks, or replicate to a multiple of its ranks")
+        firsts = (rank // block * block + rank % stride for rank in range(copies))
+        own[key] = [(key, arithmetic(first, stride, size)) for first in firsts]
+    names = numbered([group for of_ranks in own.values() for group in of_ranks], copies)
+    roles = {f"group {key}": [names[group] for group in of_ranks] for key, of_ranks in own.items()}
+    codes, used = trace.group_of()
+    trace = trace.replace(pg_name=(codes, tuple(f"group {key}" for key in used)))
+    made = {key: members for (_, members), key in names.items()}
+    return Workload((with_groups(trace, made),) * copies, made, name, roles)
+
+
+def with_groups(trace: ExecutionTrace, groups: Mapping[str, tuple[int, ...]]) -> ExecutionTrace:
+    """The trace with a METADATA node, behind the others, that declares communicator groups."""
+    node = pb.Node(id=len(trace), name="process_groups", type=int(NodeType.METADATA))
+    node.inputs.values = json.dumps([{"pg_name": key, "ranks": list(ranks)} for key, ranks in groups.items()])
+    body = node.SerializeToString(deterministic=True)
+    return parse_trace(encode_trace(trace) + varint(len(body)) + body, trace.place, trace.rank)

@@ -1,0 +1,197 @@
+"""Workloads made of recordings: clean, the same on both engines, and as long as what was recorded."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import astrasim_py as ap
+from astrasim_py.builders.registry import build, default_algorithm
+from astrasim_py.chakra.lint import lint
+from astrasim_py.chakra.schema import NodeType
+from astrasim_py.chakra.workload import groups_from_metadata
+from astrasim_py.core.errors import TraceError
+from astrasim_py.program.selection import AlgorithmTable
+from astrasim_py.pytorch.calls import device_calls
+from astrasim_py.pytorch.cpu_backends import host_calls, host_graph, transfers
+from astrasim_py.pytorch.graph import build_graph
+from astrasim_py.pytorch.groups import GroupTable
+from astrasim_py.pytorch.host_trace import read_host_trace
+from astrasim_py.pytorch.join import join
+from astrasim_py.pytorch.kineto import read_recording
+from astrasim_py.pytorch.sources import sources
+from astrasim_py.pytorch.workload import Options, RankGraph, build_workload
+from astrasim_py.system.problem import Job, Problem
+
+HERE = Path(__file__).parent / "recorded"
+GOLDEN = Path(os.environ.get("ASTRASIM_GOLDEN", "")) / "pytorch"
+needs_golden = pytest.mark.skipif(not GOLDEN.exists(), reason="needs ASTRASIM_GOLDEN")
+SETS = ["moe_4", "funcol_4", *(pytest.param(f"{name}_4", marks=needs_golden) for name in ("ddp", "fsdp", "pp"))]
+
+
+def rank_graph(kineto, host=None):
+    recording = read_recording(str(kineto))
+    groups, node_of = recording.groups, lambda row: None
+    if host:
+        trace = read_host_trace(str(host))
+        rows = join(recording, trace).host_row
+        groups, node_of = groups + trace.groups, lambda row: trace.communication.get(int(rows[row]))
+    table = GroupTable(recording.world_size, groups)
+    calls, unknown = device_calls(recording, table, node_of)
+    assert not unknown
+    if calls or len(recording.work):
+        return RankGraph(build_graph(recording), calls, True)
+    spans = transfers(recording, node_of)
+    return RankGraph(host_graph(recording, spans), host_calls(recording, spans, table, node_of), False)
+
+
+def recorded_set(name):
+    folder = HERE / name if (HERE / name).exists() else GOLDEN / "recorded_cpu" / name
+    return {r: rank_graph(folder / f"kineto_{r}.json.gz", folder / f"et_{r}.json.gz") for r in range(4)}
+
+
+def dlrm(with_host=True):
+    kineto, host = (sources(str(GOLDEN / f"param_dlrm8/dlrm_{kind}.tar.gz")) for kind in ("kineto", "pytorch_et"))
+    kineto = {name[name.index("worker") + 6]: name for name in kineto}
+    host = {name[name.rindex("eg_") + 3]: name for name in host}
+    return {int(r): rank_graph(kineto[r], host[r] if with_host else None) for r in sorted(kineto)}
+
+
+def simulate(workload, engine="both", bandwidth="1000000 GB/s", latency="0 ns"):
+    topology = ap.build_topology(shape="fully_connected", npus=workload.ranks, bandwidth=bandwidth, latency=latency)
+    table = AlgorithmTable({}, lambda kind, ranks, root: build(default_algorithm(kind), kind, ranks).with_verdict(True))
+    job = Job(workload=workload, placement=tuple(range(workload.ranks)), algorithms=table)
+    return ap.simulate(Problem(topology=topology, jobs=(job,)), engine=engine)
+
+
+def recorded_ends(ranks):
+    """End of each rank after the begin of the first, ps."""
+    zero = min(one.graph.recording.base_ns for one in ranks.values())
+    return np.array([1000 * (one.graph.recording.base_ns - zero + one.graph.makespan) for one in ranks.values()])
+
+
+def counted(workload, kind):
+    return sum(int((trace.type == kind).sum()) for trace in workload.traces)
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_recordings_of_the_host_give_clean_workloads(name):
+    ranks = recorded_set(name)
+    for collectives in ("network", "recorded"):
+        built = build_workload(ranks, 4, Options(collectives=collectives))
+        workload = built.workload
+        assert not built.problems and not built.kept
+        assert not lint(workload.traces) and not lint(workload.traces, workload.groups)
+        records = simulate(workload)  # on both engines, and every record compared
+        assert records.outcome.status == "done"
+    # Two busy cores ran four processes: what a call took beyond moving data differs between ranks.
+    np.testing.assert_allclose(records.finish, recorded_ends(ranks), rtol=0.07)
+
+
+def test_uneven_exchanges_become_messages_and_a_join():
+    ranks = recorded_set("moe_4")
+    workload = build_workload(ranks, 4, Options()).workload
+    assert counted(workload, NodeType.COMM_SEND) == counted(workload, NodeType.COMM_RECV) == 2 * 4 * 3
+    assert counted(workload, NodeType.COMM_COLL) == 3 * 4  # the even one, and two all_reduces
+    sends = workload.traces[0].type == NodeType.COMM_SEND
+    assert sorted(workload.traces[0].column("comm_size")[sends].tolist())[-3:] == [25 * 512, 27 * 512, 35 * 512]
+    assert sum(name == "join" for name in workload.traces[0].names) == 2
+    padded = build_workload(ranks, 4, Options(splits="pad")).workload
+    assert counted(padded, NodeType.COMM_SEND) == 0
+    sizes = padded.traces[0].column("comm_size")[padded.traces[0].type == NodeType.COMM_COLL].tolist()
+    assert sizes == [32, 4 * 35 * 512, 4 * 35 * 512, 2048, 16]
+
+
+def test_groups_are_declared_in_the_trace():
+    workload = build_workload(recorded_set("funcol_4"), 4, Options()).workload
+    assert workload.groups == {"1": (0, 2), "2": (1, 3), "3": (0, 1), "4": (2, 3)}
+    assert all(groups_from_metadata(trace) == workload.groups for trace in workload.traces)
+    assert [int(i) for i in workload.traces[0].node_id] == list(range(len(workload.traces[0])))
+
+
+def test_ranks_without_a_recording_leave_their_calls_as_computation():
+    ranks = recorded_set("funcol_4")
+    built = build_workload({rank: ranks[rank] for rank in (2, 3)}, 4, Options())
+    assert built.problems == ["2 of 4 ranks have no recording: 0, 1"]
+    assert built.kept == 26 and built.workload.groups == {"4": (0, 1)}
+    assert not lint(built.workload.traces, built.workload.groups)
+    assert simulate(built.workload).outcome.status == "done"
+
+
+@pytest.mark.parametrize("copies", [4, 8])
+def test_one_rank_may_stand_for_all(copies):
+    built = build_workload({0: recorded_set("funcol_4")[0]}, 4, Options(replicate=copies))
+    workload = built.workload
+    assert not built.problems and workload.ranks == copies
+    assert sorted(len(members) for members in workload.groups.values()) == [2] * copies
+    assert not lint([workload.trace(rank) for rank in range(copies)], workload.groups)
+    assert simulate(workload).outcome.status == "done"
+
+
+@pytest.mark.parametrize(("name", "copies", "what"), [("moe_4", 4, "uneven all_to_all"), ("funcol_4", 6, "repeated")])
+def test_what_differs_between_ranks_is_not_replicated(name, copies, what):
+    with pytest.raises(TraceError, match=what):
+        build_workload({0: recorded_set(name)[0]}, 4, Options(replicate=copies))
+
+
+def test_ranks_start_together_if_asked():
+    ranks = recorded_set("moe_4")
+    kept, dropped = (build_workload(ranks, 4, Options(skew=skew)).workload for skew in ("keep", "drop"))
+    assert sum("skew" in trace.names for trace in kept.traces) == 3
+    assert not any("skew" in trace.names for trace in dropped.traces)
+
+
+@needs_golden
+def test_calls_without_a_size_need_a_default():
+    one = {1: rank_graph(GOLDEN / "hta_df_index/df_index_resolver.json.gz")}
+    with pytest.raises(TraceError, match=r"no size for 404 of 404 calls \(404 all_reduce\)"):
+        build_workload(one, 2, Options(replicate=2))
+    workload = build_workload(one, 2, Options(replicate=2, size_default=4096)).workload
+    calls = workload.traces[0].type == NodeType.COMM_COLL
+    assert set(workload.traces[0].column("comm_size")[calls].tolist()) == {4096} and calls.sum() == 404
+
+
+@needs_golden
+def test_eight_recorded_ranks_run_as_they_did():
+    ranks = dlrm()
+    built = build_workload(ranks, 8, Options(collectives="recorded"))
+    workload = built.workload
+    assert not built.problems and not built.notes and not built.kept
+    assert [instance.moving_ns for instance in built.meeting.instances] == [
+        1000 * us for us in (10, 8, 7, 7, 86, 10, 20, 69)
+    ]
+    trace = workload.traces[0]
+    calls = trace.type == NodeType.COMM_COLL
+    assert trace.column("comm_size")[calls].tolist() == [24576, 192, 1536, 1576964, 24576, 448, 907840]
+    sends = trace.type == NodeType.COMM_SEND
+    assert trace.column("comm_size")[sends].tolist() == [4 * n for n in (224, 288, 1664, 592, 96, 192, 240)]
+    assert not lint(workload.traces)
+    records = simulate(workload)
+    ends = recorded_ends(ranks)
+    assert ends.max() == 20_823 * 10**6
+    # Times are whole microseconds, and ends of one collective are up to 7 us apart.
+    np.testing.assert_allclose(records.finish, ends, rtol=1e-4)
+
+
+@needs_golden
+def test_sizes_are_known_without_the_host_trace():
+    """Ranges of NCCL have a shape and a type where the arguments of the kernel have none; splits are not there."""
+    built = build_workload(dlrm(with_host=False), 8, Options())
+    assert not built.problems
+    assert built.notes == ["1 uneven all_to_all without recorded splits count as even, of the largest input"]
+    trace = built.workload.traces[0]
+    sizes = trace.column("comm_size")[trace.type == NodeType.COMM_COLL].tolist()
+    assert sizes[:3] == [24576, 192, 1536] and sizes[4:] == [1576964, 24576, 448, 907840]
+
+
+@needs_golden
+def test_metadata_of_kernels_is_taken():
+    one = rank_graph(GOLDEN / "hta_nccl_data/nccl_data.json.gz")
+    elements = [(53120, 4), (53, 8), *((n, 4) for n in (2049000, 7875584, 6563840, 6637568, 2431040))]
+    assert [call.kind for call in one.calls] == ["broadcast"] * 2 + ["all_reduce"] * 5
+    assert [call.nbytes for call in one.calls] == [count * width for count, width in elements]
+    assert {(call.group.name, call.group.members) for call in one.calls} == {("0", (0, 1))}
+    (gather,) = rank_graph(GOLDEN / "tracelens/b200_eager_rank0of8.json.gz").calls
+    assert (gather.kind, gather.nbytes, gather.group.name) == ("all_gather", 2 * 25136, "3")
+    assert gather.group.members == tuple(range(8))
