@@ -1,7 +1,8 @@
 """Train a model on a cluster: simulate one iteration, or write its traces.
 
 MODEL is a name (list models) or keys such as "{base: llama3-70b, layers: 40}". Keys of a scenario's `training:` are
-options; the aliases of Megatron, TorchTitan and DeepSpeed go with --set.
+options; the aliases of Megatron, TorchTitan and DeepSpeed go with --set. Recommendation models take --gbs, --dtype and
+--grad-dtype, and their other keys as --set recommendation.KEY=VALUE.
 """
 
 import argparse
@@ -44,7 +45,7 @@ KEYS = {
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument("--on", default="dgx_h100", metavar="MACHINE", help="list machines; dgx_h100 by default")
-    parser.add_argument("--gpus", type=int, metavar="N", help="tp x pp x cp x dp by default")
+    parser.add_argument("--gpus", type=int, metavar="N", help="tp x pp x cp x dp by default, or 8")
     for key, text in KEYS.items():
         parser.add_argument(f"--{key.replace('_', '-')}", metavar=key[:1].upper(), help=text)
     parser.add_argument("--sp", action=argparse.BooleanOptionalAction, help="sequence parallel; with tp by default")
@@ -67,7 +68,10 @@ def run(args: argparse.Namespace) -> int:
     """Write traces, explain, or simulate."""
     from astrasim_py.scenario.expand import expand
 
-    scenario = _scenario(args)
+    scenario, kind = _scenario(args)
+    if args.explain and kind != "training":
+        problem = "a recommendation model has no closed form here"
+        raise UsageError("--explain", problem, "drop it, to simulate an iteration")
     if args.output:
         return _write(args, expand(scenario)[0])
     if args.explain:
@@ -75,45 +79,54 @@ def run(args: argparse.Namespace) -> int:
     return _simulate(args, scenario)
 
 
-def _scenario(args: argparse.Namespace):
-    """The scenario that the options stand for. Raises UsageError: a wrong option. Raises ErrorList: a wrong --set."""
+def _scenario(args: argparse.Namespace) -> tuple:
+    """The scenario that the options stand for, and the key of its workload.
+
+    Raises UsageError: a wrong option. Raises ErrorList: a wrong --set.
+    """
     from astrasim_py.scenario.load import check_document
     from astrasim_py.scenario.schema import Scenario
     from astrasim_py.scenario.variables import apply_override
     from astrasim_py.topology.hardware import machine
+    from astrasim_py.training.models import recommendation_names
+    from astrasim_py.training.recommendation import Recommendation
     from astrasim_py.training.strategy import Training
 
-    keys = {"model": _plain(args.model)}
+    model = _plain(args.model)
+    shape = model if isinstance(model, dict) else {"base": model}
+    recommends = "tables" in shape or shape.get("base") in recommendation_names()
+    kind, spec = ("recommendation", Recommendation) if recommends else ("training", Training)
+    keys = {"model": model}
     keys |= {key: _plain(text) for key in KEYS if (text := getattr(args, key)) is not None}
     keys |= {} if args.sp is None else {"sp": args.sp}
     if args.overlap:
         keys["overlap"] = dict.fromkeys(args.overlap.split(","), True)
-    aliases = [text.removeprefix("training.") for text in args.set if text.startswith("training.")]
-    for text in aliases:
+    more = [text.removeprefix(f"{kind}.") for text in args.set if text.startswith(f"{kind}.")]
+    for text in more:
         key, _, value = text.partition("=")
         keys[key] = _plain(value)
     try:
-        training = Training.model_validate(tuples(keys), context={"written": True})
+        own = spec.model_validate(tuples(keys), context={"written": True})
     except ValidationError as error:
         mistake = next(mistakes(error))
         option = mistake.path("").replace("_", "-")
         raise UsageError(f"train: --{option}" if option else "train", mistake.problem, mistake.remedy) from None
-    fixed = training.tp * training.pp * training.cp
-    npus = args.gpus or fixed * (1 if training.dp == "fill" else training.dp)
+    fixed = 8 if recommends else own.tp * own.pp * own.cp * (1 if own.dp == "fill" else own.dp)
+    npus = args.gpus or fixed
     name = keys["model"] if isinstance(keys["model"], str) else "own_model"
     plain = {
         "name": f"train-{name}",
         "topologies": {args.on: machine(args.on, npus)},
         "compute": {"preset": args.on},
-        "workload": {"training": keys, "memory": "ignore" if args.ignore_memory else "fit"},
+        "workload": {kind: keys, "memory": "ignore" if args.ignore_memory else "fit"},
         "algorithms": dict(_algorithm(text) for text in args.algorithm),
         "record": args.record or "summary",
     }
     document = parse_document(yaml.safe_dump(plain, sort_keys=False), "train")
     for text in args.set:
-        if not text.startswith("training."):
+        if not text.startswith(f"{kind}."):
             document = apply_override(document, text, tuple(Scenario.model_fields))
-    return check_document(document, Path("train"))
+    return check_document(document, Path("train")), kind
 
 
 def _plain(text: str) -> object:
@@ -155,6 +168,7 @@ def _simulate(args: argparse.Namespace, scenario) -> int:
     from astrasim_py.report.tables import json_text, summary_text
     from astrasim_py.report.training import step_text
     from astrasim_py.scenario.expand import expand
+    from astrasim_py.scenario.job_models import TrainingWorkload
     from astrasim_py.study.prepare import estimate
     from astrasim_py.study.progress import on_terminal
     from astrasim_py.study.sweep import run_scenario
@@ -168,7 +182,8 @@ def _simulate(args: argparse.Namespace, scenario) -> int:
     if result.failures or not result.rows:
         return result.exit_code
     point, row = expand(scenario)[0], result.rows[0]
-    found = estimate(point) if point.spec.workload.times == "model" else None
+    priced = isinstance(point.spec.workload, TrainingWorkload) and point.spec.workload.times == "model"
+    found = estimate(point) if priced else None
     if args.format == "json":
         print(json_text([{**row, "estimate": found}]))
     else:

@@ -246,7 +246,11 @@ def _written_out(value: Any, known: Mapping[str, str]) -> tuple[str, Any]:
         return "", value
     name = value["base"]
     if not isinstance(name, str) or name not in known:
-        raise wrong(f"there is no model {shown(name)}", did_you_mean(str(name), known))
+        other = {**dict.fromkeys(_aliases(), "training"), **dict.fromkeys(_recommendation(), "recommendation")}
+        if isinstance(name, str) and name in other:
+            kind = other[name]
+            raise wrong(f"{shown(name)} is a model for {kind}:", f"write {kind}: {{model: {name}, gbs: 4096}}")
+        raise wrong(f"there is no model {shown(name)}", did_you_mean(str(name), [*known, *other]))
     return known[name], value
 
 

@@ -57,6 +57,19 @@ def test_a_written_peak_counts_whatever_it_equals(capsys):
     assert forward("--set", "compute.peak=1978.9 TFLOP/s") < forward()
 
 
+def test_recommendation_models_train_with_options_of_their_own(capsys, tmp_path):
+    small = ["train", "dlrm-mlperf", "--gbs", "4096", "--out", str(tmp_path), "--quiet"]
+    row = json.loads(out(capsys, *small, "--format", "json"))[0]
+    assert row["status"] == "done" and row["estimate"] is None
+    twice = json.loads(out(capsys, *small, "--set", "recommendation.iterations=2", "--format", "json"))[0]
+    assert float(twice["time_ns"]) > 1.5 * float(row["time_ns"])
+    own = ["train", "{base: dlrm-v2, tables: 8, rows: 1000000}", *small[2:], "--gpus", "16", "--dtype", "fp16"]
+    assert json.loads(out(capsys, *own, "--format", "json"))[0]["status"] == "done"
+    for more, said in ((["--tp", "2"], "--tp: is not a key here"), (["--explain"], "has no closed form here")):
+        assert main([*small, *more]) == 2
+        assert said in (text := capsys.readouterr().err) and len(text.splitlines()) == 1
+
+
 def test_written_traces_are_the_same_twice_and_lint_clean(capsys, tmp_path):
     for name in ("a", "b"):
         out(capsys, *SMALL, "--gbs", "16", "-o", str(tmp_path / name))

@@ -107,6 +107,7 @@ def test_a_base_gives_the_keys_that_are_not_written():
     ("value", "text"),
     [
         ("llama3-70", 'did you mean "llama3-70b"?'),
+        ("dlrm-v2", "is a model for recommendation:; write recommendation: {model: dlrm-v2"),
         ({"base": "gpt4"}, "there is no model"),
         ({"layers": 2, "hidden": 100, "heads": 3, "vocab": 10}, "write head_dim"),
         ({"layers": 2, "hidden": 64, "heads": 6, "kv_heads": 4, "head_dim": 8, "vocab": 10}, "4 kv_heads"),
