@@ -89,8 +89,10 @@ def encode_columns(
         labels = (*names, MISSING)
         parts.append(_each([labels[code] for code in codes.tolist()], partial(_attribute, "pg_name", "string_val")))
     for name, values in (attributes or {}).items():
-        text = any(isinstance(value, str) for value in values)
-        kind = "string_val" if text else kind_for(name, np.asarray(values, dtype=np.int64))
+        given = [value for value in set(values) if value != MISSING]
+        if not given:
+            continue
+        kind = "string_val" if isinstance(given[0], str) else kind_for(name, np.array(given, dtype=np.int64))
         parts.append(_each(list(values), partial(_attribute, name, kind)))
     records = [varint(len(header)), header]
     for body in map(b"".join, zip(*parts, strict=True)) if parts else [b""] * len(trace):

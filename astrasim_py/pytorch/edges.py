@@ -1,7 +1,10 @@
 """What the operations and CPU pieces of a step need: edges of each kind, by the evidence there is for them."""
 
 from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
+from heapq import heappop, heappush
+from itertools import takewhile
 
 import numpy as np
 
@@ -12,7 +15,9 @@ from astrasim_py.pytorch.recording import Category, Recording
 _WAIT_REACH_NS = 400_000
 #: How soon after the end of what it waited for an operation starts, at most, ns.
 _WAIT_START_NS = 15_000
-_EARLIEST = -(2**62)
+_LATEST = 2**62
+#: Overlapping operations that the next one of a lane needs, at most: the last ones to end.
+_MOST = 8
 
 
 class EdgeKind(IntEnum):
@@ -31,6 +36,22 @@ class EdgeKind(IntEnum):
 Pair = tuple[int, int]
 
 
+class _InOrder:
+    """Operations in order of a time."""
+
+    def __init__(self, times: Sequence[int], ops: Sequence[int]):
+        self.ops = sorted(ops, key=times.__getitem__)
+        self.times = [times[op] for op in self.ops]
+
+    def after(self, at: int) -> Iterator[int]:
+        """Those at or after a time, the first one first."""
+        return map(self.ops.__getitem__, range(bisect_left(self.times, at), len(self.ops)))
+
+    def before(self, at: int) -> Iterator[int]:
+        """Those before a time, the last one first."""
+        return map(self.ops.__getitem__, range(bisect_left(self.times, at) - 1, -1, -1))
+
+
 class DeviceEdges:
     """Finds what the operations of a step wait for, and which of them its CPU pieces wait for.
 
@@ -42,19 +63,28 @@ class DeviceEdges:
         self.slack = recording.resolution_ns
         events, launched = self.events, work.call >= 0
         #: When each operation was launched; the backlog before all.
-        self.launched = np.where(launched, events.start[work.call], np.where(work.backlog, _EARLIEST, work.start))
-        self.of_thread = np.where(launched, events.thread[work.call], -1)
-        #: Of each lane: its operations in order of launch, and those of them that end last so far.
-        lanes = range(len(work.lanes))
-        self.lane_ops = [self._by_launch(np.flatnonzero(work.lane == lane)) for lane in lanes]
-        self.lane_times = [self.launched[ops].tolist() for ops in self.lane_ops]
+        self.launched = np.where(
+            launched, events.start[work.call], np.where(work.backlog, -_LATEST, work.start)
+        ).tolist()
+        self.correlation = np.where(work.backlog, -1, events.correlation[work.row]).tolist()
+        self.starts, self.ends = work.start.tolist(), work.end.tolist()
+        self.by_end = _InOrder(self.ends, range(len(work.row)))
+        self.by_launch = _InOrder(self.launched, range(len(work.row)))
+        threads = np.where(launched, events.thread[work.call], -1)
+        self.of_thread = self._each(threads, len(recording.threads))
+        self.of_lane = self._each(work.lane, len(work.lanes))
+        self.lane_of = {stream: lane for lane, (_, stream) in reversed([*enumerate(work.lanes)])}
         #: Recorded waits by row of the call.
         self.known = {int(events.launch[row]): int(row) for row in np.flatnonzero(events.category == Category.SYNC)}
-        self.starts, self.ends = work.start.tolist(), work.end.tolist()
         self.calls = calls_by_kind(recording)
 
-    def _by_launch(self, ops: np.ndarray) -> np.ndarray:
-        return ops[np.lexsort((self.work.start[ops], self.launched[ops]))]
+    def _each(self, places: np.ndarray, count: int) -> list[_InOrder]:
+        """Operations in order of launch, of each of `count` threads or lanes."""
+        members: list[list[int]] = [[] for _ in range(count)]
+        for op, place in enumerate(places.tolist()):
+            if place >= 0:
+                members[place].append(op)
+        return [_InOrder(self.launched, ops) for ops in members]
 
     def streams(self) -> list[Pair]:
         """From the operations of a lane that had ended to the next one of the lane.
@@ -63,15 +93,15 @@ class DeviceEdges:
         """
         out = []
         for lane in range(len(self.work.lanes)):
-            running: list[int] = []  # operations that none of the lane needs yet
-            done: list[int] = []  # what the operation before needs
+            running: list[Pair] = []  # heap of (end, operation) that none of the lane needs yet
+            ended: list[int] = []  # what the operation before needs
             for op in np.flatnonzero(self.work.lane == lane).tolist():
-                limit = self.starts[op] + self.slack
-                ended = [other for other in running if self.ends[other] <= limit]
-                if ended:
-                    done, running = ended, [other for other in running if self.ends[other] > limit]
-                out += [(other, op) for other in done]
-                running.append(op)
+                limit, before = self.starts[op] + self.slack, []
+                while running and running[0][0] <= limit:
+                    before.append(heappop(running)[1])
+                ended = before[-_MOST:] or ended
+                out += [(other, op) for other in ended]
+                heappush(running, (self.ends[op], op))
         return out
 
     # -- streams that wait for events --------------------------------------------------------------------------
@@ -91,52 +121,47 @@ class DeviceEdges:
 
     def _known_wait(self, call: int) -> Pair | None:
         sync = self.known[call]
-        lane, other = self._lane(int(self.events.stream[sync])), self._lane(self._said(sync, "wait_on_stream"))
+        lane = self.lane_of.get(int(self.events.stream[sync]), -1)
+        other = self.lane_of.get(self._said(sync, "wait_on_stream"), -1)
         target, source = self._first_after(lane, int(self.events.start[call])), self._recorded(sync, call)
         return (source, target) if min(source, target) >= 0 and lane != other else None
 
     def _wait_by_times(self, call: int, needs: np.ndarray) -> Pair | None:
         """The wait whose source ended just before the target started and later than all else the target needs."""
         at = int(self.events.start[call])
-        best = None
-        for lane in range(len(self.work.lanes)):
-            target = self._first_after(lane, at)
-            if target < 0 or self.launched[target] > at + _WAIT_REACH_NS:
+        best, seen = None, set()
+        for target in self.by_launch.after(at):
+            lane, begin = self.work.lane[target], self.starts[target]
+            if self.launched[target] > at + _WAIT_REACH_NS:
+                break
+            if lane in seen:
                 continue
-            begin = self.starts[target]
+            seen.add(lane)
             earliest = max(begin - _WAIT_START_NS, int(needs[target]) + 3 * self.slack + 1)
-            for other in range(len(self.work.lanes)):
-                source = -1 if other == lane else self._ended_in(other, at, earliest, begin + self.slack)
-                if source >= 0:
+            for source in self.by_end.before(begin + self.slack + 1):
+                if self.ends[source] < earliest:
+                    break
+                if self.work.lane[source] != lane and self.launched[source] < at:
                     found = (self.ends[source] - begin, source, target)
                     best = found if best is None else max(best, found)
+                    break
         return best[1:] if best else None
 
     def _wait_by_order(self, call: int) -> Pair | None:
         """The wait for what the thread used before, where its next launch is NCCL's, else for what ended last."""
-        at, thread = int(self.events.start[call]), int(self.events.thread[call])
-        mine = self._thread_ops(thread)
-        times = mine[0]
-        place = bisect_left(times, at)
-        if place == len(times):
+        at, mine = int(self.events.start[call]), self.of_thread[int(self.events.thread[call])]
+        target = next(iter(mine.after(at)), -1)
+        if target < 0:
             return None
-        target = mine[1][place]
-        lane = int(self.work.lane[target])
+        lane = self.work.lane[target]
         if self._is_nccl(target):
-            source = next((op for op in reversed(mine[1][:place]) if self.work.lane[op] != lane), -1)
+            candidates = mine.before(at)
         else:
-            limit = self.starts[target] + self.slack
-            found = [self._ended_in(o, at, _EARLIEST, limit) for o in range(len(self.work.lanes)) if o != lane]
-            source = max((op for op in found if op >= 0), key=self.ends.__getitem__, default=-1)
+            candidates = (
+                op for op in self.by_end.before(self.starts[target] + self.slack + 1) if self.launched[op] < at
+            )
+        source = next((op for op in candidates if self.work.lane[op] != lane), -1)
         return (source, target) if source >= 0 else None
-
-    def _thread_ops(self, thread: int) -> tuple[list[int], list[int]]:
-        """When a thread launched operations, and which."""
-        cache = self.__dict__.setdefault("_threads", {})
-        if thread not in cache:
-            ops = self._by_launch(np.flatnonzero(self.of_thread == thread))
-            cache[thread] = self.launched[ops].tolist(), ops.tolist()
-        return cache[thread]
 
     def _is_nccl(self, op: int) -> bool:
         return "nccl" in self.recording.names[self.events.name[self.work.row[op]]].lower()
@@ -144,32 +169,34 @@ class DeviceEdges:
     # -- the CPU waits for the device --------------------------------------------------------------------------
 
     def synchronisations(self) -> list[Pair]:
-        """From operations to the calls that return once they have ended: pairs of operation and row of the call."""
-        out = []
-        for kind in ("device", "stream", "event"):
-            for call in self.calls[kind].tolist():
-                out += [(op, call) for op in self._awaited(kind, call)]
+        """From operations to the calls that return once they have ended: pairs of operation and row of the call.
+
+        What a thread has waited for once it need not wait for again.
+        """
+        out, done = [], set()
+        kinds = {call: kind for kind in ("device", "stream", "event") for call in self.calls[kind].tolist()}
+        for call, kind in sorted(kinds.items()):
+            thread = int(self.events.thread[call])
+            new = [op for op in self._awaited(kind, call) if op >= 0 and (thread, op) not in done]
+            returned = int(self.events.end[call]) + self.slack
+            done.update((thread, op) for op in new if self.ends[op] <= returned)
+            out += [(op, call) for op in new]
         return out
 
     def _awaited(self, kind: str, call: int) -> list[int]:
-        """Operations that one call of the runtime waits for."""
-        at = int(self.events.start[call])
-        until = at + int(self.events.duration[call]) + self.slack
-        lanes = range(len(self.work.lanes))
-        sync = self.known.get(call, -1)
+        """Operations that one call of the runtime waits for; -1 for none."""
+        at, until = int(self.events.start[call]), int(self.events.end[call]) + self.slack
         if kind == "device":
-            found = [self._last_before(lane, at) for lane in lanes]
-        elif kind == "stream" and sync >= 0 and self._lane(int(self.events.stream[sync])) >= 0:
-            found = [self._last_before(self._lane(int(self.events.stream[sync])), at)]
-        elif kind == "event" and sync >= 0 and self._lane(self._said(sync, "wait_on_stream")) >= 0:
-            found = [self._recorded(sync, call)]
-        else:
-            inside = [self._ended_in(lane, at, at, until) for lane in lanes]
-            found = [max((op for op in inside if op >= 0), key=self.ends.__getitem__, default=-1)]
-            if found == [-1] and kind == "stream":
-                times, ops = self._thread_ops(int(self.events.thread[call]))
-                found = ops[: bisect_left(times, at)][-1:]
-        return [op for op in found if op >= 0]
+            return [self._last_before(lane, at) for lane in range(len(self.work.lanes))]
+        sync = self.known.get(call, -1)
+        stream = int(self.events.stream[sync]) if kind == "stream" else self._said(sync, "wait_on_stream")
+        if sync >= 0 and stream in self.lane_of:
+            return [self._last_before(self.lane_of[stream], at) if kind == "stream" else self._recorded(sync, call)]
+        recent = takewhile(lambda op: self.ends[op] >= at, self.by_end.before(until + 1))
+        inside = next((op for op in recent if self.launched[op] < at), -1)
+        if inside < 0 and kind == "stream":
+            inside = next(iter(self.of_thread[int(self.events.thread[call])].before(at)), -1)
+        return [inside]
 
     # -- looking up --------------------------------------------------------------------------------------------
 
@@ -177,38 +204,19 @@ class DeviceEdges:
         value = self.events.args.get(sync, {}).get(key, -1)
         return int(value) if value is not None else -1
 
-    def _lane(self, stream: int) -> int:
-        """The lane of a stream; -1 if it ran nothing."""
-        return next((lane for lane, (_, other) in enumerate(self.work.lanes) if other == stream), -1)
-
     def _recorded(self, sync: int, call: int) -> int:
         """Last operation on the stream before the record of the event that was waited for; -1 if there is none."""
-        lane, record = (
-            self._lane(self._said(sync, "wait_on_stream")),
-            self._said(sync, "wait_on_cuda_event_record_corr_id"),
-        )
+        lane = self.lane_of.get(self._said(sync, "wait_on_stream"), -1)
+        record = self._said(sync, "wait_on_cuda_event_record_corr_id")
         if lane < 0 or record < 0:
             return self._last_before(lane, int(self.events.start[call]))
-        ops = self.lane_ops[lane]
-        correlations = np.where(self.work.backlog[ops], -1, self.events.correlation[self.work.row[ops]])
-        before = np.flatnonzero(correlations < record)
-        return int(ops[before[-1]]) if len(before) else -1
+        before = (op for op in self.of_lane[lane].before(_LATEST) if self.correlation[op] < record)
+        return next(before, -1)
 
     def _first_after(self, lane: int, at: int) -> int:
         """First operation launched on a lane at or after a time; -1 if there is none."""
-        place = bisect_left(self.lane_times[lane], at) if lane >= 0 else 0
-        return int(self.lane_ops[lane][place]) if lane >= 0 and place < len(self.lane_ops[lane]) else -1
+        return next(self.of_lane[lane].after(at), -1) if lane >= 0 else -1
 
     def _last_before(self, lane: int, at: int) -> int:
         """Last operation launched on a lane before a time; -1 if there is none."""
-        place = bisect_left(self.lane_times[lane], at) if lane >= 0 else 0
-        return int(self.lane_ops[lane][place - 1]) if place else -1
-
-    def _ended_in(self, lane: int, launched_before: int, earliest: int, latest: int) -> int:
-        """Operation of a lane, launched before a time, that ended last within [earliest, latest]; -1 if none did."""
-        ops = self.lane_ops[lane]
-        for place in range(bisect_left(self.lane_times[lane], launched_before) - 1, -1, -1):
-            end = self.ends[ops[place]]
-            if end <= latest:
-                return int(ops[place]) if end >= earliest else -1
-        return -1
+        return next(self.of_lane[lane].before(at), -1) if lane >= 0 else -1

@@ -74,10 +74,9 @@ def largest_gaps(timed: Timed, lane: np.ndarray, lanes: tuple[tuple[int, int], .
     for node in order[timed.gap[order] > UNEXPLAINED_NS].tolist():
         length, until = int(timed.gap[node]), int(timed.start[node])
         inside = np.minimum(timed.start + timed.duration, until) - np.maximum(timed.start, until - length)
-        busy = [
-            (*lanes[other], int(inside[(lane == other) & (inside > 0)].sum()))
-            for other in range(len(lanes))
-            if other != lane[node]
-        ]
-        found.append(Gap(node, until - length, length, tuple(entry for entry in busy if entry[2])))
+        other = (inside > 0) & (lane >= 0) & (lane != lane[node])
+        busy = np.zeros(len(lanes), dtype=np.int64)
+        np.add.at(busy, lane[other], inside[other])
+        meanwhile = tuple((*lanes[i], int(busy[i])) for i in np.flatnonzero(busy).tolist())
+        found.append(Gap(node, until - length, length, meanwhile))
     return tuple(found)

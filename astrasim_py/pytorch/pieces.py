@@ -1,6 +1,7 @@
 """CPU threads cut into pieces: at launches, at synchronisations, and where one thread hands over to another."""
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,8 @@ from astrasim_py.pytorch.recording import Category, Recording
 SILENCE_NS = 20_000
 #: Least time that a copy's call blocks beyond the start of the copy to count as a synchronisation, ns.
 BLOCKED_NS = 5_000
+#: Threads among which hand-overs are looked for: those with the most events.
+_MOST_THREADS = 64
 _SYNCHRONISATIONS = {
     "DeviceSynchronize": "device",
     "CtxSynchronize": "device",
@@ -192,8 +195,10 @@ def _hand_overs(recording: Recording) -> list[tuple[int, int, int, int]]:
     """Hand-overs as (end of the work of P, P, Q, time): the first piece of Q that ends then or later needs it."""
     events = recording.events
     host = np.flatnonzero(np.isin(events.category, (Category.OP, Category.ANNOTATION, Category.CALL)))
+    counts = Counter(events.thread[host].tolist())
     busy = {
-        int(thread): _busy(recording, host[events.thread[host] == thread]) for thread in np.unique(events.thread[host])
+        int(thread): _busy(recording, host[events.thread[host] == thread])
+        for thread, _ in sorted(counts.most_common(_MOST_THREADS))
     }
     found = set()
     for p, (p_begin, p_end) in busy.items():

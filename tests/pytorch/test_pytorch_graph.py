@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from worlds.recordings import device, host, recording
 
+from astrasim_py.chakra.graph import longest_path
 from astrasim_py.pytorch.edges import EdgeKind
-from astrasim_py.pytorch.graph import NodeKind, build_graph
+from astrasim_py.pytorch.graph import Edges, NodeKind, Nodes, assemble, build_graph
 from astrasim_py.pytorch.kineto import read_recording
+from astrasim_py.pytorch.nodes import rank_trace
 from astrasim_py.pytorch.replay import constants, constants_error, next_step_error, replay
 
 LAUNCH, SYNC = "cudaLaunchKernel", "cudaDeviceSynchronize"
@@ -194,6 +196,22 @@ def test_edges_that_times_contradict_are_dropped_and_counted():
     assert graph.dropped == {"wait": 1}
 
 
+def test_edges_in_a_circle_that_go_back_in_time_are_dropped():
+    # Each of two kernels of a microsecond ends, within the resolution, before the other one starts.
+    read = recording(
+        host("call", LAUNCH, 0, 0, 1),
+        device("kernel", "a", 5, 6, 1),
+        device("kernel", "b", 5, 6, 1),
+        end=10,
+    )
+    start = np.array([5000, 5000])
+    nodes = Nodes(*np.array([[NodeKind.DEVICE] * 2, [1, 2]]), start, start + 1000, *np.zeros((2, 2), dtype=np.int64))
+    both = Edges(EdgeKind.WAIT, np.array([0, 1]), np.array([1, 0]), start)
+    graph = assemble(read, nodes, [both], ((0, 7),))
+    assert edges(graph, "wait") == {("a", "b")}
+    assert graph.dropped == {"cycle": 1}
+
+
 def test_unexplained_gaps_say_what_other_streams_did():
     graph = build_graph(
         recording(
@@ -239,6 +257,40 @@ def test_one_step_predicts_another_from_its_durations():
     assert next_step_error(build_graph(first), build_graph(second)) == 0.0
     other = dataclasses.replace(first, names=tuple(name.upper() for name in first.names))
     assert next_step_error(build_graph(first), build_graph(other)) is None
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_recording_makes_a_graph_that_replays(seed):
+    random = np.random.default_rng(seed)
+    calls = [LAUNCH, LAUNCH, SYNC, "cudaStreamSynchronize", "cudaEventSynchronize", "cudaStreamWaitEvent", "cudaFree"]
+    events, number = [], int(random.integers(1, 80))
+    for i, at in enumerate(np.sort(random.integers(0, 2000, number)).tolist()):
+        name = calls[random.integers(len(calls))] if random.random() < 0.9 else "cudaMemcpyAsync"
+        thread, stream = int(random.integers(3)), int(random.integers(1, 4))
+        events.append(host("call", name, at, at + int(random.integers(0, 60)), i, thread))
+        begin = at + int(random.integers(-3, 90))
+        long = int(random.integers(0, 120))
+        if name in (LAUNCH, "cudaMemcpyAsync"):
+            what = "kernel" if name == LAUNCH else "memcpy"
+            events.append(device(what, f"{name} {i}", max(0, begin), max(0, begin) + long, i, stream))
+        elif random.random() < 0.3:
+            events.append(device("sync", name, at, at, i, stream, wait_on_stream=1 + stream % 3))
+    read = recording(*events, resolution_us=int(random.integers(1, 3)))
+    for graph in (build_graph(read), build_graph(read, "none"), build_graph(read, without=("wait", "sync"))):
+        assert sorted(graph.order) == list(range(len(graph)))
+        assert replay(graph) == graph.makespan
+        assert (graph.gap >= 0).all()
+        assert (graph.duration >= 0).all()
+        of_device = graph.kind == NodeKind.DEVICE
+        assert (graph.start[of_device] >= read.events.start[graph.row[of_device]]).all()
+        assert makespan_of_trace(graph) == graph.makespan
+
+
+def makespan_of_trace(graph):
+    """Longest path through the nodes of the trace, ns."""
+    trace = rank_trace(graph)
+    pointers, parents = trace.parents()
+    return int(longest_path(pointers, parents, trace.order(), trace.column("duration_ps")).max(initial=0)) / 1000
 
 
 # -- public recordings -------------------------------------------------------------------------------------------
