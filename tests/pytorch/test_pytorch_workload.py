@@ -21,6 +21,7 @@ from astrasim_py.pytorch.host_trace import read_host_trace
 from astrasim_py.pytorch.join import join
 from astrasim_py.pytorch.kineto import read_recording
 from astrasim_py.pytorch.sources import sources
+from astrasim_py.pytorch.together import replay_together
 from astrasim_py.pytorch.workload import Options, RankGraph, build_workload
 from astrasim_py.system.problem import Job, Problem
 
@@ -172,6 +173,17 @@ def test_eight_recorded_ranks_run_as_they_did():
     assert ends.max() == 20_823 * 10**6
     # Times are whole microseconds, and ends of one collective are up to 7 us apart.
     np.testing.assert_allclose(records.finish, ends, rtol=1e-4)
+    # The same without a simulator; with three constants a rank; and what it takes to tell moving from waiting.
+    assert errors(ranks, built)[0] == pytest.approx(records.finish.max() / ends.max() - 1, abs=1e-9)
+    assert max(map(abs, errors(ranks, built, with_constants=True))) < 4e-4
+    assert errors(ranks, built, waiting=True)[0] == pytest.approx(0.37, abs=0.005)
+
+
+def errors(ranks, built, **options):
+    """Relative errors of the makespan and of each rank's end, of all ranks replayed together."""
+    found = replay_together(ranks, built.meeting, **options)
+    replayed, recorded = np.array(list(found.values())).T
+    return replayed.max() / recorded.max() - 1, *(replayed / recorded - 1)
 
 
 @needs_golden
