@@ -1,10 +1,11 @@
-"""Producers by name: algorithms, shapes and network models from outside the package.
+"""Producers by name: algorithms, shapes, network models and readers of traces from outside the package.
 
 Other packages add to it through entry points of the group ``astrasim_py.producers``, named ``<kind>.<name>``:
 
 * ``algorithm.<name>``: ``factory(collective, ranks, **options) -> Algorithm``
 * ``shape.<name>``: ``factory(**parameters) -> Topology``, with the parameters as the scenario writes them
 * ``network.<name>``: ``factory(engine) -> model``, a network model for the SimPy engine
+* ``trace_reader.<name>``: a module as `astrasim_py.workload.trace_readers` describes it
 
 Nothing is imported before it is used.
 """
@@ -20,7 +21,7 @@ from pathlib import Path
 from astrasim_py.core.errors import AstraError, ScenarioError
 
 GROUP = "astrasim_py.producers"
-KINDS = ("algorithm", "shape", "network")
+KINDS = ("algorithm", "shape", "network", "trace_reader")
 #: Prefix of the module names of the user's own files.
 _OWN = "astrasim_py_own_"
 

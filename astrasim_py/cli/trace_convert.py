@@ -1,0 +1,57 @@
+"""Turn what other programs recorded into a set of Chakra traces: OUT.0.et …, OUT.groups.json and OUT.report.json."""
+
+import argparse
+import json
+import sys
+
+from astrasim_py.cli.main import Parser
+from astrasim_py.cli.options import complain, format_option, make_parent
+from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK
+from astrasim_py.workload.trace_readers import reader_names, trace_reader
+
+
+class _Reader(Parser):
+    """A parser that asks the reader of a format for its options once that format is wanted."""
+
+    reader = ""
+
+    def parse_known_args(self, args=None, namespace=None):
+        if self.reader:
+            trace_reader(self.reader).arguments(self)
+            self.reader = ""
+        return super().parse_known_args(args, namespace)
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    formats = parser.add_subparsers(dest="reader", metavar="FORMAT", required=True, parser_class=_Reader)
+    for name in reader_names():
+        one = formats.add_parser(name, help=f"see trace convert {name} --help")
+        one.reader = name
+        one.add_argument("target", metavar="OUT", help="prefix of the files to write")
+        one.add_argument("--gzip", action="store_true", help="compress .et files")
+        one.add_argument("--allow-partial", action="store_true", help="write what is not to be trusted, too")
+        one.add_argument("--quiet", action="store_true", help="no progress")
+        format_option(one)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Convert; exits with 1, and writes nothing, where the result is not to be trusted."""
+    from astrasim_py.chakra.et_io import write_prefix
+
+    watched = not args.quiet and sys.stderr.isatty()
+    made = trace_reader(args.reader).read(args, lambda text: complain([text] if watched else []))
+    trusted = args.allow_partial or not made.problems
+    report = json.dumps(made.report, indent=1)
+    if trusted:
+        make_parent(args.target)
+        groups = {name: list(ranks) for name, ranks in made.workload.groups.items()}
+        beside = {".groups.json": json.dumps(groups, indent=1).encode(), ".report.json": report.encode()}
+        traces = (made.workload.trace(rank) for rank in range(made.workload.ranks))
+        write_prefix(args.target, traces, ranks=made.workload.ranks, gzip=args.gzip, beside=beside)
+    print(report if args.format == "json" else "\n".join(made.lines))
+    complain(f"not to be trusted: {problem}" for problem in made.problems)
+    if not trusted:
+        complain(["nothing was written; --allow-partial writes it anyway"])
+    elif args.format != "json":
+        print(f"written: {args.target}.0.et{'.gz' if args.gzip else ''} … for {made.workload.ranks} ranks")
+    return EXIT_OK if trusted else EXIT_CHECK_FAILED

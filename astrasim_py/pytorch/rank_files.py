@@ -1,0 +1,79 @@
+"""Which document belongs to which rank: patterns with ``{rank}``, archives, and lists of files."""
+
+import re
+from collections.abc import Iterator, Sequence
+from glob import escape, glob
+from pathlib import Path
+
+from astrasim_py.core.errors import UsageError
+from astrasim_py.pytorch.sources import sources
+
+RANK = "{rank}"
+_WILD = re.compile(r"(\{rank\}|\*)")
+#: Endings of the members of an archive that are read where no pattern names them.
+_ENDINGS = (".json", ".json.gz")
+#: Ranks are below this.
+MAX_RANK = 2**20
+
+
+def rank_files(names: Sequence[str], option: str) -> dict[int | None, str]:
+    """Documents by rank, in order of the ranks; the key of a single document of unknown rank is None.
+
+    `names`: each a file, an archive, ``archive!member``, or a pattern of them with ``{rank}`` (decimal digits, the same
+    wherever it stands) and ``*`` (anything but a slash). Without ``{rank}`` the ranks of several documents are the
+    first number in which all their names differ. `option`: place of errors.
+
+    Raises UsageError: nothing found, two documents of one rank, ranks that cannot be told. Raises TraceError: a file
+    that cannot be read.
+    """
+    found = [match for name in names for match in _documents(name)]
+    if not found:
+        raise UsageError(option, f"nothing is called {' or '.join(names)}", "check the name")
+    ranks = [rank for rank, _ in found]
+    if len(found) > 1 and None in ranks:
+        ranks = _told_apart([source for _, source in found], option)
+    by_rank: dict[int | None, str] = {}
+    for rank, (_, source) in zip(ranks, found, strict=True):
+        if by_rank.setdefault(rank, source) != source:
+            raise UsageError(option, f"rank {rank} has two files, {by_rank[rank]} and {source}", "name one of them")
+        if rank is not None and rank >= MAX_RANK:
+            raise UsageError(option, f"{source}: rank {rank} is not below {MAX_RANK}", "check the pattern")
+    return dict(sorted(by_rank.items(), key=lambda item: -1 if item[0] is None else item[0]))
+
+
+def _documents(name: str) -> Iterator[tuple[int | None, str]]:
+    """Rank (None: not told) and source of each document of one name."""
+    path, _, member = (name, "", "") if Path(name).exists() else name.partition("!")
+    paths = sorted(glob(escape(path).replace(RANK, "*").replace("[*]", "*")))
+    for file in [path] if Path(path).exists() else paths:
+        outer = [(None, file)] if file == path else _matching(path, [file], None)
+        for rank, _ in outer:
+            inside = [source.removeprefix(f"{file}!") for source in sources(file)]
+            if inside == [file]:
+                yield from [(rank, file)] if not member else ()
+            else:
+                members = [m for m in inside if member or m.endswith(_ENDINGS)]
+                yield from ((r, f"{file}!{m}") for r, m in _matching(member or "**", members, rank))
+
+
+def _matching(pattern: str, names: Sequence[str], rank: int | None) -> Iterator[tuple[int | None, str]]:
+    """The names that match a pattern, with their ranks; `rank`: what an outer pattern said."""
+    parts = [re.escape(part) for part in _WILD.split(pattern)]
+    groups = iter([f"(?P<rank>{rank if rank is not None else '[0-9]+'})"])
+    meaning = {re.escape("*"): "[^/]*"}
+    regex = "".join(
+        next(groups, "(?P=rank)") if part == re.escape(RANK) else meaning.get(part, part) for part in parts
+    )
+    for name in names:
+        match = re.fullmatch(".*" if pattern == "**" else regex, name)
+        if match:
+            yield int(match["rank"]) if "rank" in match.groupdict() else rank, name
+
+
+def _told_apart(names: Sequence[str], option: str) -> list[int | None]:
+    numbers = [[int(text) for text in re.findall(r"[0-9]{1,18}", name)] for name in names]
+    for column in zip(*numbers, strict=False):
+        if len(set(column)) == len(column):
+            return list(column)
+    problem = f"the ranks of {len(names)} files cannot be told from their names"
+    raise UsageError(option, problem, f"write a pattern with {RANK}")

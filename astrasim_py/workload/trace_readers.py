@@ -1,0 +1,51 @@
+"""Readers of traces by name: what other programs wrote becomes a workload of Chakra ETs.
+
+A reader is a module, or another object, with two functions:
+
+* ``arguments(parser)`` adds its options to an `argparse.ArgumentParser`,
+* ``read(arguments, say) -> Conversion`` reads what they name; ``say(text)`` tells a person how far it is.
+
+Other packages provide theirs as entry points ``trace_reader.<name>``; see `astrasim_py.core.registry`.
+"""
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from astrasim_py.chakra.workload import Workload
+from astrasim_py.core.registry import names, provided
+
+#: Our readers: module by name of the format.
+READERS = {"pytorch": "astrasim_py.pytorch.convert"}
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What a reader made.
+
+    Attributes
+    ----------
+    workload : Workload
+    report : mapping
+        What there is to know of it, as JSON.
+    lines : sequence of str
+        The same for a person.
+    problems : sequence of str
+        Why it is not to be trusted; empty if it is.
+    """
+
+    workload: Workload
+    report: Mapping[str, Any]
+    lines: Sequence[str]
+    problems: Sequence[str] = ()
+
+
+def reader_names() -> tuple[str, ...]:
+    """Names of all readers, ours first."""
+    return (*READERS, *(name for name in names("trace_reader") if name not in READERS))
+
+
+def trace_reader(name: str) -> Any:
+    """The reader of a format, imported now. Raises ScenarioError: another package's cannot be imported."""
+    return importlib.import_module(READERS[name]) if name in READERS else provided("trace_reader", name)
