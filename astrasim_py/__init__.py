@@ -37,6 +37,7 @@ _HOME = {
     "build_topology": "astrasim_py.api",
     "collective": "astrasim_py.api",
     "compose": "astrasim_py.builders.compose",
+    "convert_pytorch": "astrasim_py.pytorch.convert:convert",
     "expand": "astrasim_py.scenario.expand",
     "load_scenario": "astrasim_py.scenario.load",
     "prepare": "astrasim_py.study.prepare",

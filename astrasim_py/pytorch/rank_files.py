@@ -61,9 +61,7 @@ def _matching(pattern: str, names: Sequence[str], rank: int | None) -> Iterator[
     parts = [re.escape(part) for part in _WILD.split(pattern)]
     groups = iter([f"(?P<rank>{rank if rank is not None else '[0-9]+'})"])
     meaning = {re.escape("*"): "[^/]*"}
-    regex = "".join(
-        next(groups, "(?P=rank)") if part == re.escape(RANK) else meaning.get(part, part) for part in parts
-    )
+    regex = "".join(next(groups, "(?P=rank)") if part == re.escape(RANK) else meaning.get(part, part) for part in parts)
     for name in names:
         match = re.fullmatch(".*" if pattern == "**" else regex, name)
         if match:

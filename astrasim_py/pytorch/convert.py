@@ -1,0 +1,302 @@
+"""Recordings of PyTorch, of one rank or of many, become a workload of Chakra ETs; and a report says how well."""
+
+import argparse
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
+
+from astrasim_py.core.errors import TraceError, UsageError
+from astrasim_py.pytorch.calls import device_calls, kernel_rules
+from astrasim_py.pytorch.cpu_backends import host_calls, host_graph, transfers
+from astrasim_py.pytorch.edges import EdgeKind
+from astrasim_py.pytorch.graph import Graph, build_graph
+from astrasim_py.pytorch.groups import GroupTable
+from astrasim_py.pytorch.host_trace import HostTrace, read_host_trace
+from astrasim_py.pytorch.join import Joined, join
+from astrasim_py.pytorch.kineto import read_recording
+from astrasim_py.pytorch.rank_files import rank_files
+from astrasim_py.pytorch.recording import DEVICE, Recording
+from astrasim_py.pytorch.replay import constants_error, next_step_error
+from astrasim_py.pytorch.workload import Built, Options, RankGraph, build_workload
+from astrasim_py.workload.trace_readers import Conversion
+
+#: Kinds of edges that may be left out.
+KINDS = tuple(kind.name.lower() for kind in EdgeKind if kind not in (EdgeKind.GAP, EdgeKind.CALL))
+DEFAULTS = Options()
+#: Share of the span in unexplained gaps from which on a person is warned.
+MUCH_UNEXPLAINED = 0.1
+
+
+class _Rank(NamedTuple):
+    """One rank: what was read and made of it; the errors of replays, where they were asked for."""
+
+    recording: Recording
+    joined: Joined | None
+    graph: RankGraph
+    unknown: int  # kernels of communication of unknown kind
+    errors: dict[str, float | None]
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the command line."""
+    names = "files, archives, archive!member, or patterns with {rank} and *"
+    parser.add_argument("--kineto", nargs="+", required=True, metavar="FILE", help=f"traces of the profiler: {names}")
+    parser.add_argument("--et", nargs="+", default=(), metavar="FILE", help="traces of ExecutionTraceObserver, alike")
+    parser.add_argument("--step", default="median", metavar="N", help="an iteration's number, median, or all")
+    parser.add_argument("--host", choices=("segments", "none"), default="segments", help="work of the CPU, or none")
+    parser.add_argument("--gaps", choices=("nodes", "drop"), default="nodes", help="unexplained time")
+    text = "what moving data takes: simulated, or as recorded"
+    parser.add_argument("--collectives", choices=("network", "recorded"), default="network", help=text)
+    parser.add_argument("--skew", choices=("keep", "drop"), default="keep", help="between the starts of ranks")
+    parser.add_argument("--splits", choices=("messages", "pad"), default="messages", help="of uneven all_to_all")
+    text = "one rank's trace for so many ranks"
+    parser.add_argument("--replicate", type=int, default=0, metavar="RANKS", help=text)
+    text = "kernels whose names match are communication"
+    parser.add_argument("--map-kernel", action="append", default=[], metavar="REGEX=KIND:GROUP", help=text)
+    text = f"edges to leave out, of {', '.join(KINDS)}"
+    parser.add_argument("--without", default="", metavar="KIND,…", help=text)
+    text = "size of calls that the recording has none for"
+    parser.add_argument("--size-default", type=int, metavar="BYTES", help=text)
+    parser.add_argument("--replay", action="store_true", help="try the graph: with constants, with another step")
+
+
+def read(args: argparse.Namespace, say: Callable[[str], None]) -> Conversion:
+    """Convert what a command line names."""
+    options = Options(
+        **{name: getattr(args, name) for name in ("collectives", "skew", "splits", "gaps", "replicate", "size_default")}
+    )
+    return convert(
+        args.kineto,
+        args.et,
+        step=args.step,
+        host=args.host,
+        without=[kind for kind in args.without.split(",") if kind],
+        map_kernel=args.map_kernel,
+        replay=args.replay,
+        options=options,
+        say=say,
+    )
+
+
+def convert(
+    kineto: str | Sequence[str],
+    et: str | Sequence[str] = (),
+    *,
+    step: int | str | None = "median",
+    host: str = "segments",
+    without: Collection[str] = (),
+    map_kernel: Sequence[str] = (),
+    replay: bool = False,
+    options: Options = DEFAULTS,
+    say: Callable[[str], None] = lambda text: None,
+) -> Conversion:
+    """Make a workload of recordings of PyTorch.
+
+    Parameters
+    ----------
+    kineto, et : str or sequence of str
+        Traces of the profiler, and of ExecutionTraceObserver if there are any: files, ``archive!member``, or patterns
+        with ``{rank}``.
+    step : int, str or None
+        The iteration: its number, ``"median"`` (by duration, the first and the last left out), or None for all.
+    host : str
+        ``"segments"``: work of the CPU is nodes; ``"none"``: only that of devices.
+    without : collection of str
+        Kinds of edges to leave out, of `KINDS`.
+    map_kernel : sequence of str
+        ``REGEX=KIND:GROUP``: kernels that are communication of another library than NCCL.
+    replay : bool
+        Try the graph of each rank: with three constants in place of all gaps, and with the next step's durations.
+    options : Options
+        How calls become nodes.
+    say : callable
+        Takes lines of progress.
+
+    Returns
+    -------
+    Conversion
+        Its `problems` say why it is not to be trusted: traces of two runs, ranks without a recording, calls that do
+        not meet.
+
+    Raises
+    ------
+    TraceError
+        A file that cannot be read or is no recording; calls without a size.
+    UsageError
+        No such file or step, two files of one rank, an unknown kind of edge.
+    """
+    for kind in without:
+        if kind not in KINDS:
+            raise UsageError("--without", f'"{kind}" is no kind of edge', f"use {', '.join(KINDS)}")
+    rules = kernel_rules(map_kernel)
+    wanted = None if step in (None, "all") else step
+    files = rank_files([kineto] if isinstance(kineto, str) else kineto, "--kineto")
+    traces = rank_files([et] if isinstance(et, str) else et, "--et") if et else {}
+    ranks: dict[int, _Rank] = {}
+    for number, (rank, source) in enumerate(files.items()):
+        say(f"reading {source} ({number + 1} of {len(files)})")
+        recording = read_recording(source, wanted)
+        own = _own_rank(rank, recording, len(files))
+        if own in ranks:
+            raise TraceError(source, f"is of rank {own}, as {ranks[own].recording.source} is", "name one of them")
+        of_host = next(iter(traces.values())) if len(traces) == len(files) == 1 else traces.get(own)
+        ranks[own] = _one_rank(recording, read_host_trace(of_host) if of_host else None, host, without, rules)
+        if replay:
+            say(f"replaying rank {own}")
+            ranks[own].errors.update(_replayed(ranks[own], host, without))
+    say(f"matching the calls of {len(ranks)} ranks")
+    world = max((one.recording.world_size or 0 for one in ranks.values()), default=0) or None
+    built = build_workload({rank: one.graph for rank, one in ranks.items()}, world, options, name="pytorch")
+    problems = _problems(ranks, traces) + built.problems
+    report = _report(ranks, built, problems)
+    return Conversion(built.workload, report, _lines(report), problems)
+
+
+def _own_rank(named: int | None, recording: Recording, files: int) -> int:
+    """The rank of a recording, which its name and its header may say."""
+    said = recording.rank
+    if named is not None and said is not None and named != said:
+        problem = f"is of rank {said} by its header and of rank {named} by its name"
+        raise TraceError(recording.source, problem, "rename it, or write another pattern")
+    if named is None and said is None and files > 1:
+        raise TraceError(recording.source, "does not say its rank", "write a pattern with {rank}")
+    return next((rank for rank in (named, said) if rank is not None), 0)
+
+
+def _one_rank(
+    recording: Recording, trace: HostTrace | None, host: str, without: Collection[str], rules: Sequence
+) -> _Rank:
+    joined = join(recording, trace) if trace else None
+    known = trace if joined and joined.same_run else None
+
+    def node_of(row: int):
+        at = int(joined.host_row[row]) if known else -1
+        return known.communication.get(at) if at >= 0 else None
+
+    table = GroupTable(recording.world_size, (*recording.groups, *(known.groups if known else ())))
+    if recording.counts.keys() & {category.name for category in DEVICE}:
+        calls, unknown = device_calls(recording, table, node_of, rules)
+        graph = RankGraph(build_graph(recording, host, without), calls, True)
+    else:
+        spans, unknown = transfers(recording, node_of), []
+        graph = RankGraph(host_graph(recording, spans), host_calls(recording, spans, table, node_of), False)
+    return _Rank(recording, joined, graph, len(unknown), {})
+
+
+def _replayed(one: _Rank, host: str, without: Collection[str]) -> dict[str, float | None]:
+    """Relative errors of replays of one rank; None where there is no other step that does the same."""
+    recording, graph = one.recording, one.graph.graph
+    found = {"constants": constants_error(graph), "next_step": None}
+    at = next((place for place, step in enumerate(recording.steps) if step == recording.step), -1)
+    if at >= 0 and len(recording.steps) > 1 and one.graph.device:
+        other = recording.steps[at + 1 if at + 1 < len(recording.steps) else at - 1].name.partition("#")[2]
+        second = build_graph(read_recording(recording.source, other), host, without)
+        found["next_step"] = next_step_error(graph, second)
+    return found
+
+
+# -- the report -----------------------------------------------------------------------------------------------------
+
+
+def _problems(ranks: dict[int, _Rank], traces: dict[int | None, str]) -> list[str]:
+    found = []
+    for rank, one in ranks.items():
+        if one.joined and not one.joined.same_run:
+            found.append(f"rank {rank}: {one.joined}, so that its host trace is left out")
+        if one.unknown:
+            found.append(
+                f"rank {rank}: {one.unknown} kernels of communication are of unknown kind and stay computation"
+            )
+    if traces and len(ranks) > 1 and (lacking := [rank for rank in ranks if rank not in traces]):
+        found.append(f"{len(lacking)} ranks have no host trace, rank {lacking[0]} the first")
+    return found
+
+
+def _report(ranks: dict[int, _Rank], built: Built, problems: Sequence[str]) -> dict[str, Any]:
+    calls = Counter(call.kind for one in ranks.values() for call in one.graph.calls)
+    return {
+        "format": "pytorch",
+        "ranks": [{"rank": rank, **_of_rank(one)} for rank, one in ranks.items()],
+        "nodes": sum(len(trace) for trace in built.workload.traces),
+        "groups": {name: list(members) for name, members in built.workload.groups.items()},
+        "calls": dict(sorted(calls.items())),
+        "calls_kept_as_computation": built.kept,
+        "problems": list(problems),
+        "notes": list(built.notes),
+    }
+
+
+def _of_rank(one: _Rank) -> dict[str, Any]:
+    recording, graph = one.recording, one.graph.graph
+    linked = recording.events.launch[recording.work] >= 0
+    return {
+        "source": recording.source,
+        "step": recording.step.name or "all",
+        "span_us": recording.span_ns / 1000,
+        "resolution_us": recording.resolution_ns / 1000,
+        "device_ops": len(recording.work),
+        "linked": int(linked.sum()),
+        "backlog": len(recording.backlog),
+        "join": _of_join(one.joined),
+        "edges": graph.edges_by_kind(),
+        "dropped_edges": graph.dropped,
+        "unexplained": graph.unexplained,
+        "largest_gaps": [_of_gap(graph, gap) for gap in graph.largest_gaps()],
+        "replay_errors": one.errors,
+        "events": recording.counts,
+    }
+
+
+def _of_join(joined: Joined | None) -> dict[str, Any] | None:
+    if joined is None:
+        return None
+    counts = {name: getattr(joined, name) for name in ("rate", "same_run", "by_record_id")}
+    return counts | {name: getattr(joined, name) for name in ("joined", "operators", "nodes")}
+
+
+def _of_gap(graph: Graph, gap) -> dict[str, Any]:
+    row = int(graph.row[gap.node])
+    recording = graph.recording
+    name = recording.names[recording.events.name[row]] if row >= 0 else "cpu"
+    meanwhile = [{"device": d, "stream": s, "busy_us": busy / 1000} for d, s, busy in gap.meanwhile]
+    return {"us": gap.duration / 1000, "at_us": gap.start / 1000, "before": name[:80], "meanwhile": meanwhile}
+
+
+def _lines(report: dict[str, Any]) -> list[str]:
+    """The report for a person."""
+    ranks = report["ranks"]
+    spans = sorted(one["span_us"] for one in ranks)
+    between = f"{spans[0]:,.3f}" if len(spans) == 1 else f"{spans[0]:,.3f} to {spans[-1]:,.3f}"
+    steps = ", ".join(sorted({one["step"] for one in ranks}))
+    lines = [f"{len(ranks)} rank{'s' * (len(ranks) > 1)}, step {steps}: {between} us, {report['nodes']:,} nodes"]
+    work = sum(one["device_ops"] for one in ranks)
+    if work:
+        linked, backlog = (sum(one[key] for one in ranks) for key in ("linked", "backlog"))
+        left = f", and {backlog:,} of before the step" if backlog else ""
+        lines.append(f"work of devices: {work:,}, of which {linked:,} have their launch{left}")
+    joins = [one["join"] for one in ranks if one["join"]]
+    if joins:
+        worst = min(joins, key=lambda one: one["rate"])
+        how = "by record id" if worst["by_record_id"] else "by names"
+        counts = f"{worst['joined']:,} of {worst['operators']:,} operators, of {worst['nodes']:,} nodes"
+        lines.append(f"joined: {100 * worst['rate']:.1f} % {how} ({counts}{', the worst rank' * (len(joins) > 1)})")
+    edges = Counter()
+    for one in ranks:
+        edges.update(one["edges"])
+    lines.append(f"edges: {', '.join(f'{count:,} {kind}' for kind, count in edges.items()) or 'none'}")
+    calls = ", ".join(f"{count} {kind}" for kind, count in report["calls"].items())
+    lines.append(f"calls: {calls or 'none'}")
+    worst = max(ranks, key=lambda one: one["unexplained"])
+    much = " (much: the graph lacks something)" if worst["unexplained"] > MUCH_UNEXPLAINED else ""
+    gaps = "; the largest gaps:" if worst["largest_gaps"] else ""
+    lines.append(f"unexplained: {100 * worst['unexplained']:.1f} % of the span{much}{gaps}")
+    for gap in worst["largest_gaps"]:
+        others = [f"stream {s['stream']} busy {s['busy_us']:,.3f} us" for s in gap["meanwhile"]]
+        place = f"  {gap['us']:,.3f} us at {gap['at_us']:,.3f} before {gap['before']}"
+        lines.append(f"{place}; {', '.join(others) or 'no other stream busy'}")
+    for name, title in (("constants", "three constants"), ("next_step", "the next step's durations")):
+        errors = [one["replay_errors"].get(name) for one in ranks]
+        told = [abs(error) for error in errors if error is not None]
+        if any(one["replay_errors"] for one in ranks):
+            lines.append(f"replay with {title}: {f'error {100 * max(told):.2f} %' if told else 'not possible'}")
+    return [*lines, *(f"note: {note}" for note in report["notes"])]
