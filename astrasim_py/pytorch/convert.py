@@ -3,8 +3,10 @@
 import argparse
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
+from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import TraceError, UsageError
 from astrasim_py.pytorch.calls import device_calls, kernel_rules
 from astrasim_py.pytorch.cpu_backends import host_calls, host_graph, transfers
@@ -14,7 +16,7 @@ from astrasim_py.pytorch.groups import GroupTable
 from astrasim_py.pytorch.host_trace import HostTrace, read_host_trace
 from astrasim_py.pytorch.join import Joined, join
 from astrasim_py.pytorch.kineto import read_recording
-from astrasim_py.pytorch.rank_files import rank_files
+from astrasim_py.pytorch.rank_files import RANK, rank_files
 from astrasim_py.pytorch.recording import DEVICE, Recording
 from astrasim_py.pytorch.replay import constants_error, next_step_error
 from astrasim_py.pytorch.workload import Built, Options, RankGraph, build_workload
@@ -130,37 +132,44 @@ def convert(
             raise UsageError("--without", f'"{kind}" is no kind of edge', f"use {', '.join(KINDS)}")
     rules = kernel_rules(map_kernel)
     wanted = None if step in (None, "all") else step
-    files = rank_files([kineto] if isinstance(kineto, str) else kineto, "--kineto")
+    for name in ("replicate", "size_default"):
+        if (value := getattr(options, name) or 0) < 0:
+            raise UsageError(f"--{name.replace('_', '-')}", f"{value} is less than 0", "write 0 or more")
+    kineto = [kineto] if isinstance(kineto, str) else kineto
+    files = rank_files(kineto, "--kineto")
+    guessed = not any(RANK in name for name in kineto)
     traces = rank_files([et] if isinstance(et, str) else et, "--et") if et else {}
     ranks: dict[int, _Rank] = {}
     for number, (rank, source) in enumerate(files.items()):
         say(f"reading {source} ({number + 1} of {len(files)})")
         recording = read_recording(source, wanted)
-        own = _own_rank(rank, recording, len(files))
+        own = _own_rank(rank, recording, guessed)
         if own in ranks:
             raise TraceError(source, f"is of rank {own}, as {ranks[own].recording.source} is", "name one of them")
-        of_host = next(iter(traces.values())) if len(traces) == len(files) == 1 else traces.get(own)
+        of_host = next(iter(traces.values())) if len(traces) == len(files) == 1 else traces.get(rank, traces.get(own))
         ranks[own] = _one_rank(recording, read_host_trace(of_host) if of_host else None, host, without, rules)
         if replay:
             say(f"replaying rank {own}")
             ranks[own].errors.update(_replayed(ranks[own], host, without))
     say(f"matching the calls of {len(ranks)} ranks")
     world = max((one.recording.world_size or 0 for one in ranks.values()), default=0) or None
-    built = build_workload({rank: one.graph for rank, one in ranks.items()}, world, options, name="pytorch")
+    graphs = {rank: one.graph for rank, one in ranks.items()}
+    built = build_workload(graphs, world, options, name="pytorch")
     problems = _problems(ranks, traces) + built.problems
     report = _report(ranks, built, problems)
-    return Conversion(built.workload, report, _lines(report), problems)
+    recorded = _recorded(graphs, world, options, built) if replay else None
+    return Conversion(built.workload, report, _lines(report), problems, recorded)
 
 
-def _own_rank(named: int | None, recording: Recording, files: int) -> int:
-    """The rank of a recording, which its name and its header may say."""
+def _own_rank(named: int | None, recording: Recording, guessed: bool) -> int:
+    """The rank of a recording, which its name and its header may say; 0 if neither does."""
     said = recording.rank
-    if named is not None and said is not None and named != said:
+    if said is not None and (guessed or named is None):
+        return said
+    if said is not None and named != said:
         problem = f"is of rank {said} by its header and of rank {named} by its name"
         raise TraceError(recording.source, problem, "rename it, or write another pattern")
-    if named is None and said is None and files > 1:
-        raise TraceError(recording.source, "does not say its rank", "write a pattern with {rank}")
-    return next((rank for rank in (named, said) if rank is not None), 0)
+    return named or 0
 
 
 def _one_rank(
@@ -193,6 +202,20 @@ def _replayed(one: _Rank, host: str, without: Collection[str]) -> dict[str, floa
         second = build_graph(read_recording(recording.source, other), host, without)
         found["next_step"] = next_step_error(graph, second)
     return found
+
+
+def _recorded(
+    graphs: dict[int, RankGraph], world: int | None, options: Options, built: Built
+) -> tuple[Workload, list[int]] | None:
+    """The workload with recorded times of calls, and the recorded end of each rank after the first begin, ps."""
+    if options.replicate or built.kept:
+        return None
+    exact = replace(options, collectives="recorded", gaps="nodes", skew="keep")
+    workload = build_workload(graphs, world, exact).workload
+    shifts = built.meeting.shifts
+    begins = [one.graph.recording.base_ns + shifts[rank] for rank, one in sorted(graphs.items())]
+    spans = [one.graph.makespan for _, one in sorted(graphs.items())]
+    return workload, [1000 * (begin - min(begins) + span) for begin, span in zip(begins, spans, strict=True)]
 
 
 # -- the report -----------------------------------------------------------------------------------------------------

@@ -20,15 +20,18 @@ def rank_files(names: Sequence[str], option: str) -> dict[int | None, str]:
     """Documents by rank, in order of the ranks; the key of a single document of unknown rank is None.
 
     `names`: each a file, an archive, ``archive!member``, or a pattern of them with ``{rank}`` (decimal digits, the same
-    wherever it stands) and ``*`` (anything but a slash). Without ``{rank}`` the ranks of several documents are the
-    first number in which all their names differ. `option`: place of errors.
+    wherever it stands) and ``*`` (anything but a slash). Without ``{rank}`` the ranks of several documents are guessed:
+    the first number in which all their names differ, without folders or with them. `option`: place of errors.
 
     Raises UsageError: nothing found, two documents of one rank, ranks that cannot be told. Raises TraceError: a file
     that cannot be read.
     """
-    found = [match for name in names for match in _documents(name)]
-    if not found:
-        raise UsageError(option, f"nothing is called {' or '.join(names)}", "check the name")
+    found = []
+    for name in names:
+        before = len(found)
+        found += _documents(name)
+        if len(found) == before:
+            raise UsageError(option, f"nothing is called {name}", "check the name")
     ranks = [rank for rank, _ in found]
     if len(found) > 1 and None in ranks:
         ranks = _told_apart([source for _, source in found], option)
@@ -69,9 +72,10 @@ def _matching(pattern: str, names: Sequence[str], rank: int | None) -> Iterator[
 
 
 def _told_apart(names: Sequence[str], option: str) -> list[int | None]:
-    numbers = [[int(text) for text in re.findall(r"[0-9]{1,18}", name)] for name in names]
-    for column in zip(*numbers, strict=False):
-        if len(set(column)) == len(column):
-            return list(column)
+    for shown in ([name.rpartition("/")[2] for name in names], names):
+        numbers = [[int(text) for text in re.findall(r"[0-9]{1,18}", name)] for name in shown]
+        for column in zip(*numbers, strict=False):
+            if len(set(column)) == len(column):
+                return list(column)
     problem = f"the ranks of {len(names)} files cannot be told from their names"
     raise UsageError(option, problem, f"write a pattern with {RANK}")
