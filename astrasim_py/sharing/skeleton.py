@@ -8,6 +8,7 @@ often a hundred times smaller.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -60,8 +61,13 @@ class Skeleton:
     ps: np.ndarray
     steps: np.ndarray
 
-    def build(self) -> ExecutionTrace:
-        """The skeleton as a trace: a compute node without a slot for every path of some duration."""
+    @property
+    def places(self) -> np.ndarray:
+        """int64: by row of the trace that `build` makes, the place of what is kept; -1 for paths."""
+        return np.array(self._graph.place)
+
+    @cached_property
+    def _graph(self) -> "_Graph":
         graph = _Graph()
         node_of = {START: ()}
         begin = np.searchsorted(self.target, np.arange(len(self.kept) + 2)).tolist()
@@ -73,10 +79,12 @@ class Skeleton:
                 node_of[place] = (graph.add(place, sum(ends, ())),)
         if not graph.deps:
             graph.add(-1, ())
-        return self._trace(graph)
+        return graph
 
-    def _trace(self, graph: "_Graph") -> ExecutionTrace:
-        place, duration = np.array(graph.place), np.array(graph.duration, dtype=np.int64)
+    def build(self) -> ExecutionTrace:
+        """The skeleton as a trace: a compute node without a slot for every path of some duration."""
+        graph = self._graph
+        place, duration = self.places, np.array(graph.duration, dtype=np.int64)
         number = np.append(self.number, len(self.kept))[graph.anchor]  # compute comes just before what it leads to
         ids = np.argsort(np.argsort(number, kind="stable"))
         deps = [[*map(ids.__getitem__, own)] for own in graph.deps]
@@ -183,7 +191,7 @@ def exact_skeleton(
     """
     for kind, name in enumerate(_SLOTS):
         if name in limited and (trace.type[slot == kind] == NodeType.COMP).any():
-            _check_chain(trace, slot == kind, name, dependencies)
+            check_chain(trace, slot == kind, name, dependencies)
     made = find_skeleton(trace, duration, dependencies).build()
     before, after = trace.order(dependencies), made.order()
     before = trace.node_id[before[trace.type[before] == NodeType.COMM_COLL]]
@@ -194,8 +202,8 @@ def exact_skeleton(
     return made
 
 
-def _check_chain(trace: ExecutionTrace, holds: np.ndarray, name: str, dependencies: str) -> None:
-    """Refuse nodes that hold slots of a kind and may be ready at once."""
+def check_chain(trace: ExecutionTrace, holds: np.ndarray, name: str, dependencies: str) -> None:
+    """Raise TraceError if nodes that hold slots of a kind (bool[n]) may be ready at once; `name`: of the rule."""
     ptr, parents = (array.tolist() for array in trace.parents(dependencies))
     latest, held, chain = [0] * len(holds), holds.tolist(), [-1]
     for row in trace.order(dependencies).tolist():

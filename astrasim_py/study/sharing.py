@@ -1,0 +1,159 @@
+"""Workloads to be given away: a level of sharing, what it costs, and what it still tells."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from astrasim_py.builders.registry import build, default_algorithm
+from astrasim_py.chakra.graph import owners, pointers
+from astrasim_py.chakra.storage import Csr
+from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.chakra.workload import Workload
+from astrasim_py.collectives.collective import promise_of
+from astrasim_py.core.errors import SimulationError, TraceError
+from astrasim_py.core.records import Records
+from astrasim_py.engine.simulation import simulate
+from astrasim_py.program.selection import AlgorithmTable
+from astrasim_py.program.table import Program
+from astrasim_py.sharing import levels, twin
+from astrasim_py.sharing.levels import Original, Times
+from astrasim_py.sharing.secrets import Scales
+from astrasim_py.sharing.skeleton import check_chain, is_call
+from astrasim_py.system.durations import workload_ps
+from astrasim_py.system.machine_models import ComputeModel, MemoryModel
+from astrasim_py.system.plan import COMPUTE_SLOT, CPU_SLOT
+from astrasim_py.system.problem import Job, Problem
+from astrasim_py.system.rank_programs import slots_of
+from astrasim_py.system.semantics import Semantics
+from astrasim_py.topology.model import Topology
+from astrasim_py.topology.shapes import FullyConnected, Mesh, Ring, Switch
+
+#: What is left, by name; each takes an original, a generator, and the width of bins.
+LEVELS: Mapping[str, Callable[[Original, np.random.Generator, float], Workload]] = {
+    "strip": levels.strip,
+    "hash": levels.hashed,
+    "skeleton": levels.skeleton,
+    "quantise": levels.quantise,
+    "twin": twin.twin,
+}
+NO_SCALES = Scales()
+_GBPS, _NS = 10**9, 1000
+
+
+def networks(ranks: int) -> dict[str, Topology]:
+    """The networks on which the price of a level is measured."""
+    made = {
+        "switch 400 GB/s": (Switch, 400, 500),
+        "switch 25 GB/s": (Switch, 25, 2000),
+        "ring 100 GB/s": (Ring, 100, 500),
+        "ring 10 GB/s": (Ring, 10, 1000),
+        "mesh 50 GB/s": (Mesh, 50, 1000),
+        "fully connected 5 GB/s": (FullyConnected, 5, 1000),
+    }
+    return {
+        name: shape(**({"dims": [ranks]} if shape is Mesh else {"npus": ranks}), bandwidth=Fraction(rate * _GBPS),
+                    latency=latency * _NS).build()
+        for name, (shape, rate, latency) in made.items()
+    }  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """By what rules a workload runs: the price of operations, and the semantics."""
+
+    compute: ComputeModel = ComputeModel()
+    semantics: Semantics = Semantics.native()
+
+    def run(self, workload: Workload, topology: Topology, level: str = "summary") -> Records:
+        """Simulate a workload with the default algorithms. Raises SimulationError: it does not end."""
+
+        def make(collective: str, ranks: int, root: int):
+            rooted = {"root": root} if promise_of(collective).rooted else {}
+            return build(default_algorithm(collective), collective, ranks, **rooted)
+
+        table = AlgorithmTable({}, default=make)
+        job = Job(workload=workload, placement=tuple(range(workload.ranks)), algorithms=table)
+        memory = MemoryModel(kind="per_npu", latency_ps=1_000_000, bandwidth=Fraction(100 * _GBPS))
+        problem = Problem(topology=topology, jobs=(job,), semantics=self.semantics, compute=self.compute, memory=memory)
+        records = simulate(problem, level=level)
+        if records.outcome.status != "done":
+            raise SimulationError(workload.name or "workload", f"does not end: {records.outcome.cause}", "lint it")
+        return records
+
+    def times(self, workload: Workload) -> Times:
+        """When each node of each rank begins and ends on an ordinary network."""
+        node = self.run(workload, _ordinary(workload.ranks), "nodes").node
+        own = node["instance"] < 0
+        rank, ids, start, end = (node[name][own] for name in ("rank", "node", "start", "end"))
+        by_rank = np.lexsort((ids, rank))
+        bounds = np.searchsorted(rank[by_rank], np.arange(workload.ranks + 1)).tolist()
+        found = []
+        for number, trace in enumerate(workload.traces):
+            rows = by_rank[bounds[number] : bounds[number + 1]]
+            place = np.searchsorted(ids[rows], trace.node_id.astype(ids.dtype))
+            found.append((start[rows][place], end[rows][place]))
+        return found
+
+
+def _ordinary(ranks: int) -> Topology:
+    return Switch(npus=ranks, bandwidth=Fraction(100 * _GBPS), latency=1000 * _NS).build()
+
+
+def original_of(workload: Workload, rules: Rules | None = None) -> Original:
+    """A workload to be given away.
+
+    Where compute nodes of a rank wait for a slot, `chained` has them in the order in which they run on an ordinary
+    network; on others it may be another one. Raises TraceError: a trace that cannot be run.
+    """
+    rules = rules or Rules()
+    own = Workload(tuple(workload.trace(rank) for rank in range(workload.ranks)), workload.groups, workload.name)
+    dependencies = rules.semantics.dependencies
+    duration, slot, waits = {}, {}, {}
+    for trace in dict.fromkeys(own.traces):
+        table = Program.of_traces([trace], dependencies)
+        duration[trace] = workload_ps(table, rules.compute, rules.semantics, Fraction(1))
+        slot[trace] = slots_of(table)
+        waits[trace] = [holds for holds in _holders(trace, slot[trace], rules) if _waits(trace, holds, dependencies)]
+    starts = {}
+    if any(waits.values()):
+        starts = dict(zip(own.traces, (start for start, _ in rules.times(own)), strict=True))
+    chained = {
+        trace: _chained(trace, starts[trace], held, dependencies) if held else trace for trace, held in waits.items()
+    }
+    return Original(
+        workload=own, chained=chained, duration=duration, slot=slot, dependencies=dependencies, simulate=rules.times
+    )
+
+
+def _holders(trace: ExecutionTrace, slot: np.ndarray, rules: Rules) -> list[np.ndarray]:
+    """bool[n] each: the compute nodes that hold a slot of a kind of which there are few."""
+    limits = ((CPU_SLOT, rules.semantics.cpu_slots), (COMPUTE_SLOT, rules.semantics.compute_slots))
+    return [(slot == kind) & ~is_call(trace) for kind, number in limits if number is not None]
+
+
+def _waits(trace: ExecutionTrace, holds: np.ndarray, dependencies: str) -> bool:
+    try:
+        check_chain(trace, holds, "", dependencies)
+    except TraceError:
+        return True
+    return False
+
+
+def _chained(trace: ExecutionTrace, start: np.ndarray, held: Sequence[np.ndarray], dependencies: str) -> ExecutionTrace:
+    """The trace with dependencies between nodes that hold a slot, in the order of their starts."""
+    ptr, parents = trace.parents(dependencies)
+    child, place = owners(ptr), np.argsort(trace.order(dependencies))
+    for holds in held:
+        rows = np.flatnonzero(holds)
+        rows = rows[np.lexsort((place[rows], start[rows]))]
+        child, parents = np.append(child, rows[1:]), np.append(parents, rows[:-1])
+    owner, rows = np.divmod(np.unique(child * len(trace) + parents), len(trace))
+    return trace.replace(data_deps=Csr(pointers(owner, len(trace)), trace.node_id[rows]), ctrl_deps=None)
+
+
+def share(original: Original, level: str, *, seed: int = 0, rel: float = 0.1, scales: Scales = NO_SCALES) -> Workload:
+    """What a level leaves of a workload, scaled; the same seed gives the same."""
+    made = LEVELS[level](original, np.random.default_rng([seed, *level.encode()]), rel)
+    return made if scales == NO_SCALES else scales.workload(made)
