@@ -8,7 +8,7 @@ refused.csv), and the simulated points in OUT/NAME-simulated/, which are used ag
 import argparse
 import sys
 
-from astrasim_py.cli.options import check_positive, complain, engine_option, format_option
+from astrasim_py.cli.options import check_positive, complain, engine_option, fold_text, format_option
 from astrasim_py.cli.run import print_failures
 
 _FLOPS = ("full", "causal", "hardware")
@@ -133,6 +133,7 @@ def _table(args: argparse.Namespace, priced) -> int:
     print(f"\n{text.table_text(rows[: args.rows], args.flops)}\n")
     if found.gaps:
         print(text.order_text(rows[:top], found.gaps, found.wrong_pairs, found.pairs, found.fastest))
+        print(fold_text(found.result.rows, found.result.summaries), end="")
     if changes:
         print(f"{text.what_if_text(changes)}\n")
     print(f"best: {rows[0]['configuration']}\nresults: {args.folder}")

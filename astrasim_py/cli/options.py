@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from astrasim_py.core.choices import AUTO, ENGINES, LEVELS
+from astrasim_py.core.choices import AUTO, ENGINES, FOLDED, LEVELS
 from astrasim_py.core.errors import AstraError, OutputError, UsageError
 from astrasim_py.core.units import parse_time
 
@@ -92,6 +92,24 @@ def engines_text(ran: Iterable[str | None] | Mapping[str, int]) -> str:
     if len(ran) == 1:
         return f"engine: {next(iter(ran))}\n"
     return f"engines: {', '.join(f'{name} {ran[name]}' for name in sorted(ran))}\n"
+
+
+def fold_text(rows: Iterable[Mapping], summaries: Iterable[Mapping | None]) -> str:
+    """A line that says whether folded results are exact, and if not, by how much they may be off."""
+    told: list[str] = []
+    most, estimates = 0.0, 0
+    for row, summary in zip(rows, summaries, strict=True):
+        if not summary or not (row.get("engine") or "").endswith(FOLDED):
+            continue
+        found = summary.get("fold") or {"exact": True, "text": "exact; every rank does what the first one does"}
+        told.append(found["text"])
+        if not found["exact"]:
+            estimates += 1
+            most = max(most, found["deviation"] / max(summary["makespan_ps"], 1))
+    if len(set(told)) <= 1:
+        return f"fold: {told[0]}\n" if told else ""
+    some = f", {estimates} are estimates, off by {100 * most:.2g} % at most" if estimates else ""
+    return f"fold: {len(told) - estimates} of {len(told)} points are exact{some}\n"
 
 
 def each(items: Iterable[T], work: Callable[[T], R], codes: list[int]) -> Iterator[R]:

@@ -70,6 +70,8 @@ def run(args: argparse.Namespace) -> int:
 
 def print_failures(result) -> None:
     """Print why points failed; a reason that several share, once."""
+    from astrasim_py.study.sweep import and_more
+
     by_reason: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for failure in result.failures:
         first, *more = failure.lines or ("",)
@@ -77,10 +79,7 @@ def print_failures(result) -> None:
         if failure.detail and os.environ.get("ASTRASIM_DEBUG") == "1":
             print(failure.detail, file=sys.stderr)
     for lines, points in ((lines[0], len(lines)) for lines in by_reason.values()):
-        if points > 1 and lines:
-            more = f"(and {points - 1} more point{'s' if points > 2 else ''})"
-            lines = (f"{lines[0]} {more}", *lines[1:])
-        options.complain(lines)
+        options.complain((f"{lines[0]}{and_more(points)}", *lines[1:]) if lines else ())
 
 
 def _show(result, args: argparse.Namespace) -> None:
@@ -95,6 +94,7 @@ def _show(result, args: argparse.Namespace) -> None:
                 print(f"\n{row['point']}")
                 print(collectives_text(summary["collectives"]))
     print(f"\n{options.engines_text(row.get('engine') for row in result.rows)}", end="")
+    print(options.fold_text(result.rows, result.summaries), end="")
     if result.folder.is_dir():
         print(f"results: {result.folder}")
     for figure in result.figures:

@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 from pydantic import ValidationError
 
-from astrasim_py.cli.options import complain, engine_option, engines_text, format_option, limits_of, record_options
+from astrasim_py.cli.options import complain, engine_option, engines_text, fold_text, format_option, limits_of, record_options
 from astrasim_py.core.document import parse_document
 from astrasim_py.core.errors import UsageError
 from astrasim_py.core.strict_model import mistakes, tuples
@@ -189,5 +189,6 @@ def _simulate(args: argparse.Namespace, scenario) -> int:
     else:
         print(step_text(found, row) if found else summary_text(result.rows))
         print(engines_text(row.get("engine") for row in result.rows), end="")
+        print(fold_text(result.rows, result.summaries), end="")
         print(f"results: {result.folder}")
     return result.exit_code

@@ -28,7 +28,7 @@ from astrasim_py.system.problem import Problem
 from astrasim_py.system.symmetry import refuse
 
 #: Most nodes of a copy in which roles that share links are simulated after all.
-MOST_NODES = 2**19
+MOST_NODES = 2**20
 
 
 def run_folded_roles(plan: Plan, level: str, run: Run, most: int = MOST_NODES) -> Records:
@@ -67,7 +67,7 @@ def run_folded_roles(plan: Plan, level: str, run: Run, most: int = MOST_NODES) -
     while (more := kept | copy.unsafe()) != kept and classes.nodes(more) <= most:
         if len(classes.copies(more)) == 1:
             _, records = run(plan.problem, level)
-            told = Fold(ranks=plan.ranks, copies=1, exact=True, deviation=0, text="all ranks were simulated")
+            told = Fold(ranks=plan.ranks, copies=1, exact=True, deviation=0, text="exact; all ranks were simulated")
             return replace(records, engine=records.engine + FOLDED, cpu_s=cpu_s() - begin, fold=told)
         kept, copy = more, Copy(classes, prices, more)
         copy.simulate(run)
@@ -373,7 +373,10 @@ class Copy:
         links, messages, hops = self._totals()
         told = f"{self.size} of {plan.ranks} ranks were simulated; {self._folded_names()}"
         if why:
-            told = f"{told}; the makespan may be off by {format_time(off)}: {why}"
+            share = 100 * off / max(ran.makespan, 1)
+            told = f"an estimate, off by {format_time(off)} ({share:.2g} %) at most; {told}; {why}"
+        else:
+            told = f"exact; {told}"
         records = make_records(
             plan,
             level,
@@ -396,7 +399,7 @@ class Copy:
     def _folded_names(self) -> str:
         names = sorted({family.name for family in self.classes.every} - self.kept)
         if not names:
-            return "no role was folded"
+            return "all collectives, too"
         return f"collectives of {', '.join(names)} take their time on idle links"
 
     def _spans(self) -> np.ndarray:

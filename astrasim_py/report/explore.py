@@ -23,7 +23,7 @@ _EXPOSED = ("tp", "cp", "ep", "pp", "dp")
 
 def table_row(row: Mapping[str, Any], flops: str) -> dict[str, Any]:
     """A row with one number or word under each heading."""
-    simulated = ("simulated_s", "simulated_exposed_s", "gap", "status")
+    simulated = ("simulated_s", "simulated_off_s", "simulated_exposed_s", "gap", "status")
     parts = row["parts_s"]
     return {
         **{heading: row[key] for heading, key in _LAYOUT.items()},

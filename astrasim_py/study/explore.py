@@ -228,9 +228,9 @@ def simulate(
     keys = {row["configuration"]: grid.keys(int(number)) for row, number in zip(rows, numbers, strict=True)}
     scenario = exploration.simulation(keys)
     scenario = replace(scenario, fold=exploration.keys.simulate.fold)
-    result = run_scenario(scenario, figures=False, progress=progress, **options)
+    result = run_scenario(scenario, figures=False, progress=progress, in_full=True, **options)
     found = []
-    for row, point in zip(rows, result.rows, strict=True):
+    for row, point, summary in zip(rows, result.rows, result.summaries, strict=True):
         done = point["status"] == "done"
         seconds = float(point["time_ns"]) / 1e9 if done else None
         exposed = point.get("exposed_comm_ns")
@@ -239,6 +239,7 @@ def simulate(
                 "simulated_s": seconds,
                 "simulated_exposed_s": float(exposed) / 1e9 if done and exposed is not None else None,
                 "gap": row["ideal_step_s"] / seconds - 1 if done else None,
+                "simulated_off_s": (summary.get("fold") or {}).get("deviation", 0) / 1e12 if done and summary else None,
                 "status": point["status"],
             }
         )

@@ -116,6 +116,7 @@ class RunOptions:
     limits: Limits = field(default_factory=Limits)
     engine: str = AUTO
     fold: bool = False  # simulate one rank for all where all are alike
+    in_full: bool = False  # with `fold`: simulate in full what cannot be folded
 
     def __post_init__(self) -> None:
         if self.timeline:

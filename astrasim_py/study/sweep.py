@@ -100,8 +100,8 @@ def run_scenario(
     `out`: folder of all results. `jobs`: worker processes; 1 runs in this process, None means one per core. `cluster`:
     address of a Dask scheduler whose workers compute the points, instead of processes of this machine. `points`: ``(i,
     n)``: only the i-th of n shares of the points. `fresh`: compute finished points again. `figures`: draw the
-    scenario's figures. `progress`: silent by default. `options`: ``level``, ``engine``, ``fold``, ``max_events`` and
-    ``max_sim_time_ps``, where they are to differ from the scenario's, and ``timeline`` (see `RunOptions`). Raises
+    scenario's figures. `progress`: silent by default. `options`: ``level``, ``engine``, ``fold``, ``in_full``, ``max_events``
+    and ``max_sim_time_ps``, where they are to differ from the scenario's, and ``timeline`` (see `RunOptions`). Raises
     UsageError: an unknown level or engine, fewer than one job, a name that is no name of a folder, or a cluster that
     cannot be reached. Raises OutputError: the folder of results cannot be written at all.
     """
@@ -125,6 +125,11 @@ def run_scenario(
         finally:
             run.progress.end()
         return run.finish(draw=figures)
+
+
+def and_more(points: int) -> str:
+    """What follows a line that holds for several points, of which the first is named."""
+    return f" (and {points - 1} more point{'s' if points > 2 else ''})" if points > 1 else ""
 
 
 @contextmanager
@@ -232,10 +237,14 @@ class _Run:
 
     def finish(self, *, draw: bool) -> RunResult:
         done = [self.results.get(n) or Result(row=row_of(self.points[n], NOT_RUN)) for n in self.chosen]
+        warned: dict[str, list[str]] = {}
         for number, result in zip(self.chosen, done, strict=True):
+            name = self.points[number].name
             if result.exit_code:
-                self._fail(self.points[number].name, result.exit_code, result.lines, result.detail)
-            self.notes += [f"warning: {warning}" for warning in result.warnings]
+                self._fail(name, result.exit_code, result.lines, result.detail)
+            for warning in result.warnings:
+                warned.setdefault(warning.removeprefix(f"{name}: "), []).append(warning)
+        self.notes += [f"warning: {same[0]}{and_more(len(same))}" for same in warned.values()]
         if self.reused:
             what = f"{self.reused} of {len(self.chosen)} points were finished already"
             unfolded = f", {self.unfolded} of them in full, not folded" if self.unfolded else ""

@@ -6,7 +6,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
@@ -14,7 +14,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from astrasim_py.core import jit
-from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_INTERNAL, EXIT_OK, EXIT_STUCK, EXIT_USAGE, AstraError
+from astrasim_py.core.errors import (
+    EXIT_CHECK_FAILED,
+    EXIT_INTERNAL,
+    EXIT_OK,
+    EXIT_STUCK,
+    EXIT_USAGE,
+    AstraError,
+    FoldError,
+)
 from astrasim_py.core.records import RECORD_SCHEMA, Records
 from astrasim_py.core.registry import own_line
 from astrasim_py.engine.simulation import plan_for, simulate
@@ -26,6 +34,7 @@ from astrasim_py.study.store import RunOptions
 from astrasim_py.study.stored_points import StoredPoint
 from astrasim_py.study.summary import empty_row, files_of, summary_of
 from astrasim_py.system.plan import Plan
+from astrasim_py.system.problem import Problem
 
 _PACKAGES = ("astrasim-py", "numpy", "simpy", "numba")
 
@@ -188,10 +197,7 @@ def _run(task: Task) -> Result:
     notes = {"warnings": warnings, "synthesized": synthesized}
     kept = task.folder.parent / ALGORITHMS
     problem = prepare(point, limits=options.limits, kept=kept, beside=task.beside, **notes)
-    plan = plan_for(problem, options.engine, fold=options.fold)
-    records = simulate(plan, engine=options.engine, level=options.level, fold=options.fold)
-    if records.fold is not None and not records.fold.exact:
-        warnings.append(f"{point.name}: fold: {records.fold.text}")
+    plan, records = _simulated(problem, options, lambda text: warnings.append(f"{point.name}: {text}"))
     facts = {
         "scenario": point.scenario,
         "point": point.name,
@@ -205,6 +211,24 @@ def _run(task: Task) -> Result:
     source = {"source": point.folder, "allow_outside": point.allow_outside, "allow_code": point.allow_code}
     about = {"row": row_of(point, FAILED), "facts": facts, "source": source, "warnings": warnings}
     return stored_result(store_run(task.folder, plan, records, options, usage, replace=task.replace, **about))
+
+
+def _simulated(problem: Problem, options: store.RunOptions, warn: Callable[[str], None]) -> tuple[Plan, Records]:
+    """The plan and the records of a problem. Raises FoldError unless what cannot be folded is to be run in full."""
+    how = {"engine": options.engine, "level": options.level}
+    if options.fold:
+        try:
+            plan = plan_for(problem, options.engine, fold=True)
+            records = simulate(plan, **how, fold=True)
+            if records.fold is not None and not records.fold.exact:
+                warn(f"fold: {records.fold.text}")
+            return plan, records
+        except FoldError as error:
+            if not options.in_full:
+                raise
+            warn(f"simulated in full; {error.place}: {error.problem}")
+    plan = plan_for(problem, options.engine)
+    return plan, simulate(plan, **how)
 
 
 def _seeds(value: object, path: str):

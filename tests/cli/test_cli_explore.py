@@ -77,6 +77,17 @@ def test_interrupted_simulations_go_on(capsys, small, tmp_path, monkeypatch):
     assert again.replace("/r/", "/other/") == out(capsys, small, "--out", tmp_path / "other", "--quiet")
 
 
+def test_what_cannot_be_folded_is_simulated_in_full(capsys, small, tmp_path):
+    small.write_text(SMALL.replace("{top: 2}", "{top: 2, fold: true}"))
+    folded = out(capsys, small, "--out", tmp_path / "f", "--quiet")
+    assert "fold: 2 of 2 points are exact" in folded or "fold: exact" in folded
+    argv = ["explore", str(small), "--out", str(tmp_path / "r"), "--set", "explore.semantics={comm_slots: 1}"]
+    assert main(argv) == 0
+    said, notes = capsys.readouterr()
+    assert "gap" in said and "fold:" not in said
+    assert "simulated in full; fold: collectives wait for each other's slots" in notes and "and 1 more point)" in notes
+
+
 def test_parts_of_explain_and_of_diff_add_up(capsys, small):
     found = json.loads(out(capsys, small, "--explain", "tp=2", "--quiet", "--format", "json"))
     assert sum(found["parts_s"].values()) == pytest.approx(found["step_s"])

@@ -122,3 +122,13 @@ def test_too_little_memory_says_how_much_and_of_which_kind(capsys):
 )
 def test_a_machine_of_any_size_has_whole_nodes(name, npus, keys):
     assert machine(name, npus) == {"preset": name, **keys}
+
+
+def test_a_fold_says_that_it_is_exact_or_by_how_much_it_is_off(capsys, tmp_path, monkeypatch):
+    from astrasim_py.engine import fold_roles
+
+    folded = [*SMALL, "--gpus", "32", "--gbs", "64", "--overlap", "dp", "--zero", "1", "--out", str(tmp_path), "--fold"]
+    assert "\nfold: exact; " in out(capsys, *folded, "--quiet")
+    monkeypatch.setattr(fold_roles.run_folded_roles, "__defaults__", (0,))
+    said = next(line for line in out(capsys, *folded, "--quiet", "--fresh").splitlines() if line.startswith("fold:"))
+    assert said.startswith("fold: an estimate, off by ") and " at most; 2 of 32 ranks were simulated" in said
