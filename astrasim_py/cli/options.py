@@ -108,7 +108,7 @@ def fold_text(rows: Iterable[Mapping], summaries: Iterable[Mapping | None]) -> s
             most = max(most, found["deviation"] / max(summary["makespan_ps"], 1))
     if len(set(told)) <= 1:
         return f"fold: {told[0]}\n" if told else ""
-    some = f", {estimates} are estimates, off by {100 * most:.2g} % at most" if estimates else ""
+    some = f", {estimates} are estimates, off by {100 * most:.{2 if most < 1 else 4}g} % at most" if estimates else ""
     return f"fold: {len(told) - estimates} of {len(told)} points are exact{some}\n"
 
 

@@ -12,7 +12,15 @@ from pathlib import Path
 import yaml
 from pydantic import ValidationError
 
-from astrasim_py.cli.options import complain, engine_option, engines_text, fold_text, format_option, limits_of, record_options
+from astrasim_py.cli.options import (
+    complain,
+    engine_option,
+    engines_text,
+    fold_text,
+    format_option,
+    limits_of,
+    record_options,
+)
 from astrasim_py.core.document import parse_document
 from astrasim_py.core.errors import UsageError
 from astrasim_py.core.strict_model import mistakes, tuples

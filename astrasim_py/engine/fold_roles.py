@@ -20,8 +20,8 @@ from astrasim_py.core.jit import cpu_s
 from astrasim_py.core.records import Fold, Records, Table
 from astrasim_py.core.units import format_time, transfer_ps
 from astrasim_py.engine.fold_prices import CALL_COLUMNS, Classes, Prices, Run, check_finished
-from astrasim_py.engine.fold_times import rank_times
-from astrasim_py.engine.fold_traffic import Flow, Meeting, meetings, route_table
+from astrasim_py.engine.fold_times import rank_times, ties
+from astrasim_py.engine.fold_traffic import BOUND, Flow, Meeting, meetings, route_table
 from astrasim_py.engine.recorder import LINK_TOTALS, make_records
 from astrasim_py.system.plan import COLLECTIVE, Plan
 from astrasim_py.system.problem import Problem
@@ -231,6 +231,9 @@ class Copy:
             (node["start"][row : row + n], node["end"][row : row + n]) for row, n in zip(rows, lengths, strict=True)
         ]
         self._routes()
+        programs = [self.classes.shared[each] for each in self.own_class.tolist()]
+        nodes = [self._call_nodes(each)[self.folded[each]] for each in self.own_class.tolist()]
+        self.ties = ties(self.run, rows, programs, nodes)
         self.unequal = {index for found in self.durations for index, (least, most) in found.items() if least != most}
         self.apart: dict[int, int] = {}
         kept, contends = self._kept_flows(), self.plan.problem.network.contention
@@ -243,15 +246,24 @@ class Copy:
         """Folded roles that must be kept for an exact result."""
         found = {flow.role for meeting in self.meetings for flow in meeting.flows}
         found |= {self.classes.every[index].name for index in (*self.unequal, *self.apart)}
+        for tie in self.ties:
+            each = self.own_class[tie.rank]
+            ended = self.folded[each][self._calls(tie.rank)[1][self.folded[each]] == tie.time]
+            found |= {self.classes.every[index].name for index in self.classes.families[each][ended].tolist()}
         return frozenset(found - {None})
 
     def _calls(self, place: int) -> tuple[np.ndarray, np.ndarray]:
         """Starts and ends of the calls of a rank of the copy."""
-        program = self.classes.shared[self.own_class[place]]
+        nodes = self._call_nodes(self.own_class[place])
+        return tuple(times[nodes] for times in self.times[place])
+
+    def _call_nodes(self, each: int) -> np.ndarray:
+        """Nodes of a class that call collectives, by call."""
+        program = self.classes.shared[each]
         at = np.flatnonzero(program.structure.kind == COLLECTIVE)
         nodes = np.empty(len(at), dtype=np.int64)
         nodes[program.instance[at]] = at
-        return tuple(times[nodes] for times in self.times[place])
+        return nodes
 
     def _folded_flows(self) -> list[Flow]:
         found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
@@ -355,6 +367,9 @@ class Copy:
             what = " and ".join(flow.name for flow in most.flows)
             others = f" and {most.links - 1} other links" if most.links > 1 else ""
             why.append(f"{what} meet on {topology.link_name(most.link)}{others}")
+        if self.ties:
+            found += BOUND * sum(tie.delay for tie in self.ties)
+            why.append(f"the order of what begins at one time is not known, {len(self.ties)} times")
         if self.crowded:
             found += self.crowded[1]
             why.append(f"messages of several copies meet on {topology.link_name(self.crowded[0])}")
@@ -374,7 +389,9 @@ class Copy:
         told = f"{self.size} of {plan.ranks} ranks were simulated; {self._folded_names()}"
         if why:
             share = 100 * off / max(ran.makespan, 1)
-            told = f"an estimate, off by {format_time(off)} ({share:.2g} %) at most; {told}; {why}"
+            told = (
+                f"an estimate, off by {format_time(off)} ({share:.{2 if share < 100 else 4}g} %) at most; {told}; {why}"
+            )
         else:
             told = f"exact; {told}"
         records = make_records(

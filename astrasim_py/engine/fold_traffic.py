@@ -3,12 +3,15 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations_with_replacement
 from typing import NamedTuple
 
 import numpy as np
 
 from astrasim_py.topology.model import Topology
+
+#: What is late meets more, which is late then, too: up to five times as much was seen.
+BOUND = 6
 
 
 class RouteTable(NamedTuple):
@@ -64,26 +67,25 @@ class Meeting:
 
 
 def meetings(flows: Sequence[Flow]) -> list[Meeting]:
-    """The meetings of flows, at least one of each two a folded collective."""
+    """The meetings of flows, of one with itself too, at least one of each two a folded collective."""
     users = defaultdict(list)
     for number, flow in enumerate(flows):
         for link in flow.links.tolist():
             users[link].append(number)
     shared = defaultdict(list)
     for link, numbers in users.items():
-        for pair in combinations(numbers, 2):
+        for pair in combinations_with_replacement(numbers, 2):
             shared[pair].append(link)
     found = []
     for (a, b), links in sorted(shared.items()):
         one, other = flows[a], flows[b]
         if one.role is None and other.role is None:
             continue
-        times = _overlapping(one, other), _overlapping(other, one)
+        times = (_repeated(one),) * 2 if one is other else (_overlapping(one, other), _overlapping(other, one))
         if not all(times):
             continue
         delay = _delay(one, other, links, *times) + _delay(other, one, links, *times[::-1])
-        # What is late meets more, which is late then, too: up to five times as much was seen.
-        found.append(Meeting((one, other), links[0], len(links), 6 * delay))
+        found.append(Meeting((one, other), links[0], len(links), BOUND * delay))
     return found
 
 
@@ -92,6 +94,11 @@ def _overlapping(one: Flow, other: Flow) -> int:
     begun = np.searchsorted(other.start, one.end, side="left")
     ended = np.searchsorted(np.sort(other.end), one.start, side="right")
     return int(np.count_nonzero((begun > ended) & (one.end > one.start)))
+
+
+def _repeated(flow: Flow) -> int:
+    """How often a flow is on its way before it has ended the last time."""
+    return int(np.count_nonzero(flow.start[1:] < flow.end[:-1]))
 
 
 def _delay(one: Flow, other: Flow, links: list[int], times: int, others: int) -> int:
