@@ -100,9 +100,9 @@ def run_scenario(
     `out`: folder of all results. `jobs`: worker processes; 1 runs in this process, None means one per core. `cluster`:
     address of a Dask scheduler whose workers compute the points, instead of processes of this machine. `points`: ``(i,
     n)``: only the i-th of n shares of the points. `fresh`: compute finished points again. `figures`: draw the
-    scenario's figures. `progress`: silent by default. `options`: ``level``, ``engine``, ``fold``, ``max_events``
-    and ``max_sim_time_ps``, where they are to differ from the scenario's, ``in_full`` and ``timeline`` (see
-    `RunOptions`). Raises UsageError: an unknown level or engine, fewer than one job, a name that is no name of a folder, or a cluster that
+    scenario's figures. `progress`: silent by default. `options`: ``level``, ``engine``, ``fold``, ``max_events`` and
+    ``max_sim_time_ps``, where they differ from the scenario's, ``in_full`` and ``timeline`` (see `RunOptions`). Raises
+    UsageError: an unknown level or engine, fewer than one job, a name that is no name of a folder, or a cluster that
     cannot be reached. Raises OutputError: the folder of results cannot be written at all.
     """
     asked = {"level": scenario.record, "engine": scenario.engine, "fold": scenario.fold}
