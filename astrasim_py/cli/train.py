@@ -13,6 +13,7 @@ import yaml
 from pydantic import ValidationError
 
 from astrasim_py.cli.options import (
+    check_positive,
     complain,
     engine_option,
     engines_text,
@@ -76,6 +77,7 @@ def run(args: argparse.Namespace) -> int:
     """Write traces, explain, or simulate."""
     from astrasim_py.scenario.expand import expand
 
+    check_positive(args, "gpus")
     scenario, kind = _scenario(args)
     if args.explain and kind != "training":
         problem = "a recommendation model has no closed form here"

@@ -110,7 +110,7 @@ class Explore(StrictModel):
     schedule: _values(choice(*SCHEDULES), None, "auto: 1f1b, or interleaved where vp is more than 1")
     dtype: choice(*ELEMENT) = "bf16"
     attention: choice(*ATTENTIONS) = "auto"
-    grad_dtype: choice("bf16", "fp32") = "bf16"
+    grad_dtype: choice("bf16", "fp32") | None = None
     fused_loss: bool = False
     overlap: Overlap = Overlap()
     objective: choice(*OBJECTIVES) = Field(default="time", description="time of a step, tokens/s, or memory")

@@ -86,7 +86,7 @@ class Training(StrictModel):
     overlap: Overlap = Overlap()
     dtype: choice(*ELEMENT) = "bf16"
     attention: choice(*ATTENTIONS) = "auto"
-    grad_dtype: choice("bf16", "fp32") = "bf16"
+    grad_dtype: choice("bf16", "fp32") | None = Field(default=None, description="of gradients; fp32 with dtype fp32")
     fused_loss: bool = False
     bucket: Size | None = Field(default=None, description="gradients are reduced in messages of this size")
     nodes: choice("coarse", "fine") = "coarse"
@@ -114,6 +114,7 @@ class Training(StrictModel):
         own["schedule"] = self.schedule or default
         own["vp"] = self.vp or (2 if self.schedule in ("interleaved", "zbv") else 1)
         own["sp"] = self.tp > 1 if self.sp is None else self.sp
+        own["grad_dtype"] = self.grad_dtype or ("fp32" if self.dtype == "fp32" else "bf16")
 
     def layout(self, ranks: int) -> "Layout":
         """This training on `ranks` ranks; raises ScenarioError: they do not fit each other."""

@@ -96,6 +96,8 @@ def test_written_traces_are_the_same_twice_and_lint_clean(capsys, tmp_path):
         (["--algorithm", "ring"], "all_reduce=ring"),
         (["--set", "training.tensor_parallel_degree=4"], "tp"),
         (["--gpus", "13", "--tp", "1"], "equal nodes"),
+        (["--gpus", "-8"], "--gpus: -8 is less than 1"),
+        (["--gpus", "0"], "--gpus: 0 is less than 1"),
         (["--ignore-memory", "--set", "compute.precision=fp8"], "precision fp8"),
     ],
 )

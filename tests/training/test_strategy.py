@@ -156,6 +156,11 @@ def test_more_stages_than_layers_only_where_embedding_and_loss_are_stages():
             layout(p, model=model, pp=p)
 
 
+def test_gradients_have_four_bytes_where_weights_have():
+    assert [layout(dtype=dtype).grad_element for dtype in ("bf16", "fp16", "fp8", "fp32")] == [2, 2, 2, 4]
+    assert [layout(dtype=dtype, grad_dtype="bf16").grad_element for dtype in ("bf16", "fp32")] == [2, 2]
+
+
 def test_a_written_dp_must_make_the_ranks():
     with pytest.raises(ScenarioError, match="dp 4 = 32 are not the 256 ranks; take 256 ranks"):
         layout(tp=8, dp=4)
