@@ -85,6 +85,8 @@ _ATTRIBUTES = {
     "in_elements": "in_msg_nelems",
     "out_elements": "out_msg_nelems",
 }
+#: Sizes from here on are damage.
+MAX_BYTES = 2**60
 _COUNTS = ("size", "start", "stride", "source", "target", "seq", "in_elements", "out_elements")
 
 
@@ -233,7 +235,7 @@ def _cleaned(facts: dict) -> dict:
     width = width_of(str(facts.get("dtype", "")))
     for way in ("in", "out"):
         elements = facts.pop(f"{way}_elements", None)
-        if elements is not None and elements >= 0 and width:
+        if elements is not None and width and 0 <= elements * width < MAX_BYTES:
             facts[f"{way}_bytes"] = elements * width
     return {key: value for key, value in facts.items() if value is not None}
 
@@ -320,7 +322,7 @@ def _sized(given: Mapping, into: int, out: int | None) -> dict:
                 facts[field.replace("bytes", "shape")] = elements
             if width:
                 facts["width"] = width
-        if size is not None:
+        if size is not None and 0 <= size < MAX_BYTES:
             facts[field] = size
     return facts
 
@@ -367,11 +369,16 @@ def call_of(row: int, issued: int, facts: Mapping, table: GroupTable) -> Call | 
         facts.get("tag") if kind in MESSAGES else None,
         facts.get("in_splits", ()),
         facts.get("out_splits", ()),
-        facts.get("root", 0) if kind in ROOTED else 0,
+        _place_of_root(facts.get("root", 0), members) if kind in ROOTED else 0,
         facts.get("seq"),
     )
     fits = all(len(splits) in (0, len(members)) for splits in (call.in_splits, call.out_splits))
     return call if fits and kind == "all_to_all" else replace(call, in_splits=(), out_splits=())
+
+
+def _place_of_root(root: int, members: Sequence[int]) -> int:
+    """Place of a root in its group; some name its global rank."""
+    return root if 0 <= root < len(members) else members.index(root) if root in members else 0
 
 
 def kernel_rules(texts: Sequence[str]) -> list[tuple[re.Pattern, str, str]]:
@@ -463,7 +470,9 @@ def device_calls(
             kind, group = kinds[code]
             found.append((row, {"kind": kind, **({"group": group} if group else {})}, ""))
         elif by_name[code] is not None or "Collective name" in args:
-            found.append((row, facts_of_args(args), by_name[code] or ""))
+            # The kernel of a batch of messages has the name of an all_to_all.
+            last = by_name[code] if by_name[code] != "all_to_all" or "Collective name" not in args else ""
+            found.append((row, facts_of_args(args), last or ""))
     rows = [row for row, _, _ in found]
     launches = [int(events.launch[row]) for row in rows]
     points = [launch if launch >= 0 else row for launch, row in zip(launches, rows, strict=True)]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from astrasim_py.core.errors import TraceError
 from astrasim_py.pytorch.calls import Call, NodeOf, call_of, facts_of_host, merged, ranges_around, size_of, sources_of
 from astrasim_py.pytorch.edges import EdgeKind
 from astrasim_py.pytorch.graph import Edges, Graph, NodeKind, Nodes, assemble
@@ -44,15 +45,21 @@ class Transfers:
 
 
 def transfers(recording: Recording, node_of: NodeOf) -> Transfers:
-    """The spans of a recording. A span belongs to the call with the greatest record id below its own."""
+    """The spans of a recording. A span belongs to the call with the greatest record id below its own.
+
+    Raises TraceError: no spans, or some without a record id.
+    """
     events = recording.events
     rows = np.array(sorted(events.args), dtype=np.int64)
     names = [recording.names[code] for code in events.name[rows]]
     spans = rows[[name.startswith(CPU_BACKENDS) for name in names]]
     calls = rows[[name.startswith("c10d::") and not _WAITS.match(name) for name in names]]
+    if not len(spans) or (events.record_id[spans] < 0).any():
+        problem = f"has {len(calls)} calls of c10d, and no transfer of which it says the call"
+        raise TraceError(recording.source, problem, "record with PyTorch 2.2 or later, on gloo, mpi or ucc")
     spans, calls = (part[np.argsort(events.record_id[part], kind="stable")] for part in (spans, calls))
     at = np.searchsorted(events.record_id[calls], events.record_id[spans]) - 1
-    known = (at >= 0) & (events.record_id[spans] >= 0)
+    known = at >= 0
     last = known & np.r_[at[1:] != at[:-1], np.ones(len(at[:1]), bool)]
     spans, calls = spans[last], calls[at[last]]
     order = np.lexsort((spans, events.start[spans]))

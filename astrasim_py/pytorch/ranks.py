@@ -76,12 +76,17 @@ def meet(ranks: Sequence[RankCalls], world: int) -> Meeting:
     sequences: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     ends: dict[tuple, dict[str, list[tuple[int, int]]]] = defaultdict(lambda: {"send": [], "recv": []})
     for one in ranks:
+        strange = 0
         for place, call in enumerate(one.calls):
             if call.kind in MESSAGES and call.peer is not None:
                 pair = (one.rank, call.peer) if call.kind == "send" else (call.peer, one.rank)
                 ends[(*pair, call.tag)][call.kind].append((one.rank, place))
-            elif call.kind not in MESSAGES and call.group.members:
+            elif call.kind not in MESSAGES and one.rank in (call.group.members or ()):
                 sequences[names[keys[one.rank, place]]][one.rank].append(place)
+            else:
+                strange += bool(call.group.members)
+        if strange:
+            found.problems.append(f"rank {one.rank} is not in the groups of {strange} of its calls")
     for group, places in sequences.items():
         _match_collectives(group, found.groups[group], places, by_rank, found)
     _match_messages(ends, by_rank, found)

@@ -160,16 +160,17 @@ def _plan(
         uneven = _uneven(calls.values())
         told = all(call.in_splits for call in calls.values())
         unsplit += uneven and not told
+        root = max(call.root for call in calls.values())  # not all members may say it
         for rank, call in calls.items():
             if instance.kind == "message":
                 nodes = [_message(call.kind, place[rank], place[call.peer], call.in_bytes, instance.tag)]
             elif not uneven:
-                nodes = [_collective(call, instance.group, call.nbytes)]
+                nodes = [_collective(call, instance.group, call.nbytes, root)]
             elif told and options.splits == "messages":
                 nodes = list(_parts(rank, calls, place, tags + number))
             else:
                 largest = max(max(other.parts(other.in_splits, other.in_bytes)) for other in calls.values())
-                nodes = [_collective(call, instance.group, largest * len(call.group.members))]
+                nodes = [_collective(call, instance.group, largest * len(call.group.members), root)]
             planned[rank][call.row] = nodes
     if unsplit:
         notes.append(f"{unsplit} uneven all_to_all without recorded splits count as even, of the largest input")
@@ -189,9 +190,9 @@ def _message(kind: str, me: int, peer: int, size: int, tag: int) -> Communicatio
     return Communication(NodeType.COMM_SEND if kind == "send" else NodeType.COMM_RECV, columns)
 
 
-def _collective(call: Call, group: str, size: int) -> Communication:
-    root = {"comm_root": call.root} if call.kind in ROOTED else {}
-    return Communication(NodeType.COMM_COLL, {"comm_type": _COMM_TYPE[call.kind], "comm_size": size, **root}, group)
+def _collective(call: Call, group: str, size: int, root: int) -> Communication:
+    columns = {"comm_type": _COMM_TYPE[call.kind], "comm_size": size}
+    return Communication(NodeType.COMM_COLL, columns | ({"comm_root": root} if call.kind in ROOTED else {}), group)
 
 
 def _parts(rank: int, calls: Mapping[int, Call], place: Mapping[int, int], tag: int) -> Iterator[Communication]:
