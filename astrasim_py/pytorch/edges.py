@@ -8,6 +8,7 @@ from itertools import takewhile
 
 import numpy as np
 
+from astrasim_py.pytorch.kineto import integer
 from astrasim_py.pytorch.pieces import Work, calls_by_kind
 from astrasim_py.pytorch.recording import Category, Recording
 
@@ -68,12 +69,13 @@ class DeviceEdges:
         ).tolist()
         self.correlation = np.where(work.backlog, -1, events.correlation[work.row]).tolist()
         self.starts, self.ends = work.start.tolist(), work.end.tolist()
-        self.by_end = _InOrder(self.ends, range(len(work.row)))
-        self.by_launch = _InOrder(self.launched, range(len(work.row)))
+        operations = range(len(work.row))
+        self.by_end, self.by_launch = _InOrder(self.ends, operations), _InOrder(self.launched, operations)
         threads = np.where(launched, events.thread[work.call], -1)
         self.of_thread = self._each(threads, len(recording.threads))
         self.of_lane = self._each(work.lane, len(work.lanes))
-        self.lane_of = {stream: lane for lane, (_, stream) in reversed([*enumerate(work.lanes)])}
+        self.ended_of_lane = [_InOrder(self.ends, of.ops) for of in self.of_lane]
+        self.returns = events.end
         #: Recorded waits by row of the call.
         self.known = {int(events.launch[row]): int(row) for row in np.flatnonzero(events.category == Category.SYNC)}
         self.calls = calls_by_kind(recording)
@@ -121,8 +123,7 @@ class DeviceEdges:
 
     def _known_wait(self, call: int) -> Pair | None:
         sync = self.known[call]
-        lane = self.lane_of.get(int(self.events.stream[sync]), -1)
-        other = self.lane_of.get(self._said(sync, "wait_on_stream"), -1)
+        lane, other = self._lane(sync, "stream"), self._lane(sync, "wait_on_stream")
         target, source = self._first_after(lane, int(self.events.start[call])), self._recorded(sync, call)
         return (source, target) if min(source, target) >= 0 and lane != other else None
 
@@ -150,17 +151,17 @@ class DeviceEdges:
     def _wait_by_order(self, call: int) -> Pair | None:
         """The wait for what the thread used before, where its next launch is NCCL's, else for what ended last."""
         at, mine = int(self.events.start[call]), self.of_thread[int(self.events.thread[call])]
-        target = next(iter(mine.after(at)), -1)
+        target = next(mine.after(at), -1)
         if target < 0:
             return None
         lane = self.work.lane[target]
         if self._is_nccl(target):
-            candidates = mine.before(at)
+            source = next((op for op in mine.before(at) if self.work.lane[op] != lane), -1)
         else:
-            candidates = (
-                op for op in self.by_end.before(self.starts[target] + self.slack + 1) if self.launched[op] < at
-            )
-        source = next((op for op in candidates if self.work.lane[op] != lane), -1)
+            limit = self.starts[target] + self.slack + 1
+            others = (of for other, of in enumerate(self.ended_of_lane) if other != lane)
+            found = [next((op for op in of.before(limit) if self.launched[op] < at), -1) for of in others]
+            source = max((op for op in found if op >= 0), key=self.ends.__getitem__, default=-1)
         return (source, target) if source >= 0 else None
 
     def _is_nccl(self, op: int) -> bool:
@@ -178,40 +179,43 @@ class DeviceEdges:
         for call, kind in sorted(kinds.items()):
             thread = int(self.events.thread[call])
             new = [op for op in self._awaited(kind, call) if op >= 0 and (thread, op) not in done]
-            returned = int(self.events.end[call]) + self.slack
+            returned = int(self.returns[call]) + self.slack
             done.update((thread, op) for op in new if self.ends[op] <= returned)
             out += [(op, call) for op in new]
         return out
 
     def _awaited(self, kind: str, call: int) -> list[int]:
         """Operations that one call of the runtime waits for; -1 for none."""
-        at, until = int(self.events.start[call]), int(self.events.end[call]) + self.slack
+        at, until = int(self.events.start[call]), int(self.returns[call]) + self.slack
         if kind == "device":
             return [self._last_before(lane, at) for lane in range(len(self.work.lanes))]
         sync = self.known.get(call, -1)
-        stream = int(self.events.stream[sync]) if kind == "stream" else self._said(sync, "wait_on_stream")
-        if sync >= 0 and stream in self.lane_of:
-            return [self._last_before(self.lane_of[stream], at) if kind == "stream" else self._recorded(sync, call)]
+        lane = self._lane(sync, "stream" if kind == "stream" else "wait_on_stream") if sync >= 0 else -1
+        if lane >= 0:
+            return [self._last_before(lane, at) if kind == "stream" else self._recorded(sync, call)]
         recent = takewhile(lambda op: self.ends[op] >= at, self.by_end.before(until + 1))
         inside = next((op for op in recent if self.launched[op] < at), -1)
         if inside < 0 and kind == "stream":
-            inside = next(iter(self.of_thread[int(self.events.thread[call])].before(at)), -1)
+            inside = next(self.of_thread[int(self.events.thread[call])].before(at), -1)
         return [inside]
 
     # -- looking up --------------------------------------------------------------------------------------------
 
-    def _said(self, sync: int, key: str) -> int:
-        value = self.events.args.get(sync, {}).get(key, -1)
-        return int(value) if value is not None else -1
+    def _lane(self, sync: int, key: str) -> int:
+        """The lane of a stream that a recorded wait names; -1 if it ran nothing."""
+        said = self.events.args.get(sync, {})
+        stream = int(self.events.stream[sync]) if key == "stream" else integer(said.get(key))
+        found = [lane for lane, (_, other) in enumerate(self.work.lanes) if other == stream]
+        same = [lane for lane in found if self.work.lanes[lane][0] == self.events.device[sync]]
+        return next(iter(same or found), -1)
 
     def _recorded(self, sync: int, call: int) -> int:
         """Last operation on the stream before the record of the event that was waited for; -1 if there is none."""
-        lane = self.lane_of.get(self._said(sync, "wait_on_stream"), -1)
-        record = self._said(sync, "wait_on_cuda_event_record_corr_id")
+        lane = self._lane(sync, "wait_on_stream")
+        record = integer(self.events.args.get(sync, {}).get("wait_on_cuda_event_record_corr_id"))
         if lane < 0 or record < 0:
             return self._last_before(lane, int(self.events.start[call]))
-        before = (op for op in self.of_lane[lane].before(_LATEST) if self.correlation[op] < record)
-        return next(before, -1)
+        return next((op for op in self.of_lane[lane].before(_LATEST) if self.correlation[op] < record), -1)
 
     def _first_after(self, lane: int, at: int) -> int:
         """First operation launched on a lane at or after a time; -1 if there is none."""

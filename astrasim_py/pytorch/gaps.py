@@ -7,8 +7,6 @@ import numpy as np
 
 #: Gaps longer than this count as unexplained, ns.
 UNEXPLAINED_NS = 20_000
-#: Unexplained share of the span beyond which a graph is not to be trusted.
-UNEXPLAINED_LIMIT = 0.10
 _LARGEST = 5
 
 

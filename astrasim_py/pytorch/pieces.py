@@ -14,6 +14,7 @@ SILENCE_NS = 20_000
 BLOCKED_NS = 5_000
 #: Threads among which hand-overs are looked for: those with the most events.
 _MOST_THREADS = 64
+_NEVER = 2**62
 _SYNCHRONISATIONS = {
     "DeviceSynchronize": "device",
     "CtxSynchronize": "device",
@@ -200,28 +201,20 @@ def _hand_overs(recording: Recording) -> list[tuple[int, int, int, int]]:
         int(thread): _busy(recording, host[events.thread[host] == thread])
         for thread, _ in sorted(counts.most_common(_MOST_THREADS))
     }
+    bursts = {}  # of each thread: from one silence of it to the next
+    for thread, (begin, end) in busy.items():
+        cut = np.flatnonzero(begin[1:] - end[:-1] >= SILENCE_NS)
+        bursts[thread] = begin[np.r_[0, cut + 1]], end[np.r_[cut, len(end) - 1]]
     found = set()
-    for p, (p_begin, p_end) in busy.items():
-        silent = np.flatnonzero(p_begin[1:] - p_end[:-1] >= SILENCE_NS)
-        for q, (q_begin, q_end) in busy.items():
-            if p == q or not len(q_begin):
-                continue
-            # The bursts of Q: from one silence of it to the next.
-            cut = np.flatnonzero(q_begin[1:] - q_end[:-1] >= SILENCE_NS)
-            burst_begin, burst_end = q_begin[np.r_[0, cut + 1]], q_end[np.r_[cut, len(q_end) - 1]]
-            first = np.searchsorted(burst_begin, p_end[silent])
-            last = np.searchsorted(burst_end, p_begin[silent + 1], side="right") - 1
-            before = np.where(first > 0, burst_end[first - 1], p_end[silent])
-            after = np.where(
-                last + 1 < len(burst_begin),
-                burst_begin[np.minimum(last + 1, len(burst_begin) - 1)],
-                p_begin[silent + 1],
-            )
-            fits = (last >= first) & (before <= p_end[silent]) & (after >= p_begin[silent + 1])
-            for i in np.flatnonzero(fits).tolist():
-                begins, returns = int(p_end[silent[i]]), int(p_begin[silent[i] + 1])
-                found.add((begins, p, q, int(burst_begin[first[i]])))
-                found.add((int(burst_end[last[i]]), q, p, returns))
+    for p, (p_begin, p_end) in bursts.items():
+        since, until = p_end[:-1], p_begin[1:]  # P is silent
+        for q, (q_begin, q_end) in bursts.items():
+            first, last = np.searchsorted(q_begin, since), np.searchsorted(q_end, until, side="right") - 1
+            idle = np.append(q_end, 0)[first - 1] * (first > 0) <= since
+            idle &= np.append(q_begin, _NEVER)[last + 1] >= until
+            for i in np.flatnonzero((last >= first) & idle & (p != q)).tolist():
+                found.add((int(since[i]), p, q, int(q_begin[first[i]])))
+                found.add((int(q_end[last[i]]), q, p, int(until[i])))
     return sorted(found)
 
 
