@@ -46,19 +46,22 @@ def test_pieces_end_when_a_launch_returns_or_its_work_starts():
     assert graph.makespan == 60_000
 
 
-def waiting_for_the_device():
+def waiting_for_the_device(sync=SYNC):
     return recording(
         host("call", LAUNCH, 0, 10, 1),
         device("kernel", "long", 10, 110, 1),
-        host("call", SYNC, 20, 115),
+        host("call", sync, 20, 115),
         host("call", LAUNCH, 120, 130, 2),
         device("kernel", "short", 130, 150, 2),
         end=150,
     )
 
 
-def test_blocked_time_is_in_no_piece():
-    graph = build_graph(waiting_for_the_device())
+@pytest.mark.parametrize(
+    "sync", [SYNC, "hipDeviceSynchronize", "cudaFree", "cudaStreamSynchronize_ptsz", "hipEventSynchronize"]
+)
+def test_blocked_time_is_in_no_piece(sync):
+    graph = build_graph(waiting_for_the_device(sync))
     assert edges(graph, "sync") == {("long", LAUNCH)}
     assert durations(graph) == [10, 10, 20, 20]
     assert (replay(graph), replay(graph, device_factor=0.5)) == (150_000, 100_000)
@@ -354,6 +357,17 @@ def test_known_waits_of_events(golden):
         if events.correlation[graph.row[graph.target[i] - 1]] == 1536
     ]
     assert waiting == [1526]  # the last work before record 1533
+
+
+@pytest.mark.parametrize(
+    ("file", "faster", "without"),
+    [("torch_compile_triton", 0.517, 1.0), ("h100_qwen1.5_0.5b", 0.811, 0.955)],
+)
+def test_only_synchronisation_lets_a_faster_device_help(golden, file, faster, without):
+    read = read_recording(str(golden / "pytorch" / "tracelens" / f"{file}.json.gz"))
+    graphs = build_graph(read), build_graph(read, without=("sync",))
+    shares = [replay(graph, device_factor=0.5) / graph.makespan for graph in graphs]
+    assert shares == pytest.approx([faster, without], abs=0.001)
 
 
 def test_a_step_predicts_the_next_one(golden):
