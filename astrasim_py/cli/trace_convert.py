@@ -40,37 +40,18 @@ def run(args: argparse.Namespace) -> int:
 
     watched = not args.quiet and sys.stderr.isatty()
     made = trace_reader(args.reader).read(args, lambda text: complain([text] if watched else []))
-    lines, found = list(made.lines), dict(made.report)
-    if made.recorded and made.workload.ranks > 1:
-        found["together_error"] = _together(*made.recorded)
-        lines.append(f"replay of all ranks together: error {100 * found['together_error']:.2f} %")
     trusted = args.allow_partial or not made.problems
-    report = json.dumps(found, indent=1)
+    report = json.dumps(made.report, indent=1)
     if trusted:
         make_parent(args.target)
         groups = {name: list(ranks) for name, ranks in made.workload.groups.items()}
         beside = {".groups.json": json.dumps(groups, indent=1).encode(), ".report.json": report.encode()}
         traces = (made.workload.trace(rank) for rank in range(made.workload.ranks))
         write_prefix(args.target, traces, ranks=made.workload.ranks, gzip=args.gzip, beside=beside)
-    print(report if args.format == "json" else "\n".join(lines))
+    print(report if args.format == "json" else "\n".join(made.lines))
     complain(f"not to be trusted: {problem}" for problem in made.problems)
     if not trusted:
         complain(["nothing was written; --allow-partial writes it anyway"])
     elif args.format != "json":
         print(f"written: {args.target}.0.et{'.gz' if args.gzip else ''} … for {made.workload.ranks} ranks")
     return EXIT_OK if trusted else EXIT_CHECK_FAILED
-
-
-def _together(workload, ends) -> float:
-    """Largest relative error of the ends of ranks, simulated on a network without delay."""
-    from astrasim_py.api import build_topology
-    from astrasim_py.builders.registry import build, default_algorithm
-    from astrasim_py.engine.simulation import simulate
-    from astrasim_py.program.selection import AlgorithmTable
-    from astrasim_py.system.problem import Job, Problem
-
-    network = {"shape": "fully_connected", "bandwidth": "1000000 GB/s", "latency": "0 ns"}
-    table = AlgorithmTable({}, lambda kind, ranks, root: build(default_algorithm(kind), kind, ranks).with_verdict(True))
-    job = Job(workload=workload, placement=tuple(range(workload.ranks)), algorithms=table)
-    records = simulate(Problem(topology=build_topology(npus=workload.ranks, **network), jobs=(job,)))
-    return max(abs(int(found) / end - 1) for found, end in zip(records.finish, ends, strict=True) if end)

@@ -3,10 +3,8 @@
 import argparse
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
-from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import TraceError, UsageError
 from astrasim_py.pytorch.calls import device_calls, kernel_rules
 from astrasim_py.pytorch.cpu_backends import host_calls, host_graph, transfers
@@ -19,6 +17,7 @@ from astrasim_py.pytorch.kineto import read_recording
 from astrasim_py.pytorch.rank_files import RANK, rank_files
 from astrasim_py.pytorch.recording import DEVICE, Recording
 from astrasim_py.pytorch.replay import constants_error, next_step_error
+from astrasim_py.pytorch.together import replay_together
 from astrasim_py.pytorch.workload import Built, Options, RankGraph, build_workload
 from astrasim_py.workload.trace_readers import Conversion
 
@@ -154,11 +153,10 @@ def convert(
     say(f"matching the calls of {len(ranks)} ranks")
     world = max((one.recording.world_size or 0 for one in ranks.values()), default=0) or None
     graphs = {rank: one.graph for rank, one in ranks.items()}
-    built = build_workload(graphs, world, options, name="pytorch")
+    built = build_workload(graphs, world, options, "pytorch", {rank: _metadata(one) for rank, one in ranks.items()})
     problems = _problems(ranks, traces) + built.problems
-    report = _report(ranks, built, problems)
-    recorded = _recorded(graphs, world, options, built) if replay else None
-    return Conversion(built.workload, report, _lines(report), problems, recorded)
+    report = _report(ranks, built, problems) | {"replay_errors": _together(graphs, built) if replay else {}}
+    return Conversion(built.workload, report, _lines(report), problems)
 
 
 def _own_rank(named: int | None, recording: Recording, guessed: bool) -> int:
@@ -204,18 +202,16 @@ def _replayed(one: _Rank, host: str, without: Collection[str]) -> dict[str, floa
     return found
 
 
-def _recorded(
-    graphs: dict[int, RankGraph], world: int | None, options: Options, built: Built
-) -> tuple[Workload, list[int]] | None:
-    """The workload with recorded times of calls, and the recorded end of each rank after the first begin, ps."""
-    if options.replicate or built.kept:
-        return None
-    exact = replace(options, collectives="recorded", gaps="nodes", skew="keep")
-    workload = build_workload(graphs, world, exact).workload
-    shifts = built.meeting.shifts
-    begins = [one.graph.recording.base_ns + shifts[rank] for rank, one in sorted(graphs.items())]
-    spans = [one.graph.makespan for _, one in sorted(graphs.items())]
-    return workload, [1000 * (begin - min(begins) + span) for begin, span in zip(begins, spans, strict=True)]
+def _together(graphs: dict[int, RankGraph], built: Built) -> dict[str, float]:
+    """Largest relative error of the end of a rank when all ranks are replayed together: with recorded gaps, with three
+    constants; empty where not all calls meet."""
+    if len(graphs) < 2 or built.kept:
+        return {}
+    found = {}
+    for name, with_constants in (("together", False), ("together_constants", True)):
+        ends = replay_together(graphs, built.meeting, with_constants=with_constants)
+        found[name] = max(abs(end / max(recorded, 1) - 1) for end, recorded in ends.values())
+    return found
 
 
 # -- the report -----------------------------------------------------------------------------------------------------
@@ -270,6 +266,14 @@ def _of_rank(one: _Rank) -> dict[str, Any]:
     }
 
 
+def _metadata(one: _Rank) -> dict[str, Any]:
+    """What a trace says of the recording that it was made of."""
+    recording = one.recording
+    found = {"recorded_step": recording.step.name or "all", "recorded_span_ns": recording.span_ns}
+    found |= {"recorded_begin_ns": recording.base_ns, "unexplained_share": one.graph.graph.unexplained}
+    return found | ({"joined_share": one.joined.rate} if one.joined else {})
+
+
 def _of_join(joined: Joined | None) -> dict[str, Any] | None:
     if joined is None:
         return None
@@ -322,4 +326,8 @@ def _lines(report: dict[str, Any]) -> list[str]:
         told = [abs(error) for error in errors if error is not None]
         if any(one["replay_errors"] for one in ranks):
             lines.append(f"replay with {title}: {f'error {100 * max(told):.2f} %' if told else 'not possible'}")
+    for name, title in (("together", "recorded gaps"), ("together_constants", "three constants")):
+        if name in report["replay_errors"]:
+            error = 100 * report["replay_errors"][name]
+            lines.append(f"replay of all ranks together with {title}: error {error:.2f} %")
     return [*lines, *(f"note: {note}" for note in report["notes"])]

@@ -53,7 +53,13 @@ class Built(NamedTuple):
     kept: int
 
 
-def build_workload(ranks: Mapping[int, RankGraph], world: int | None, options: Options, name: str = "") -> Built:
+def build_workload(
+    ranks: Mapping[int, RankGraph],
+    world: int | None,
+    options: Options,
+    name: str = "",
+    metadata: Mapping[int, Mapping[str, object]] | None = None,
+) -> Built:
     """Make the traces of all ranks.
 
     Parameters
@@ -65,6 +71,8 @@ def build_workload(ranks: Mapping[int, RankGraph], world: int | None, options: O
     options : Options
     name : str
         Of the workload.
+    metadata : mapping of int to mapping, optional
+        By global rank, metadata of its trace.
 
     A call that lacks something, or members, stays a computation of its recorded time; ranks without a recording are
     left out and the others renumbered.
@@ -104,6 +112,7 @@ def build_workload(ranks: Mapping[int, RankGraph], world: int | None, options: O
             moving={row: ns for row, ns in moving[rank].items() if row in planned[rank]},
             skew_ns=begin[rank] - min(begin.values()) if options.skew == "keep" else 0,
             rank=place[rank],
+            metadata=(metadata or {}).get(rank),
         )
         for rank, one in ranks.items()
     ]

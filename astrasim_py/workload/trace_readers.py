@@ -33,16 +33,12 @@ class Conversion:
         The same for a person.
     problems : sequence of str
         Why it is not to be trusted; empty if it is.
-    recorded : tuple of Workload and sequence of int, optional
-        The same with calls that take their recorded times, and the end of each rank, ps: what a network without delay
-        must give.
     """
 
     workload: Workload
     report: Mapping[str, Any]
     lines: Sequence[str]
     problems: Sequence[str] = ()
-    recorded: tuple[Workload, Sequence[int]] | None = None
 
 
 def reader_names() -> tuple[str, ...]:

@@ -43,6 +43,21 @@ def test_a_set_is_written_with_its_report_and_lints_clean(tmp_path, capsys):
 
 
 @needs_golden
+def test_eight_ranks_replay_as_recorded(tmp_path, capsys):
+    kineto, et = ("param_dlrm8/dlrm_kineto.tar.gz", "param_dlrm8/dlrm_pytorch_et.tar.gz")
+    assert converted(tmp_path / "dlrm", "--replay", "--format", "json", kineto=kineto, et=et) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [one["backlog"] for one in report["ranks"]] == [0, 64, 0, 64, 0, 0, 0, 0]
+    assert min(one["join"]["rate"] for one in report["ranks"]) > 0.994
+    assert report["replay_errors"]["together"] <= 1e-4
+    assert report["replay_errors"]["together_constants"] <= 5e-4
+    assert all(abs(one["replay_errors"]["constants"]) <= 1e-3 for one in report["ranks"])
+    trace = ap.read_workload(tmp_path / "dlrm").traces[7]
+    assert (trace.meta("recorded_step"), trace.meta("recorded_span_ns")) == ("ProfilerStep#10", 12_509_000)
+    assert trace.meta("joined_share") == report["ranks"][7]["join"]["rate"]
+
+
+@needs_golden
 def test_python_makes_the_same(tmp_path):
     folder = FOLDER / "recorded_cpu" / "ddp_4"
     made = ap.convert_pytorch(str(folder / "kineto_{rank}.json.gz"), str(folder / "et_{rank}.json.gz"))
