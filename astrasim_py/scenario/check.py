@@ -139,7 +139,8 @@ class _JobCheck:
                     problem = "a case without `when` always applies, so the cases after it never do"
                     yield _wrong(problem, "put it last", *at)
                 group = case.when.group if case.when is not None else None
-                if group not in (None, *self.known) and not isinstance(self.job.workload, job_models.TraceWorkload):
+                foreign = isinstance(self.job.workload, job_models.TraceWorkload | job_models.RecordedWorkload)
+                if group not in (None, *self.known) and not foreign:
                     problem = f'no group is called "{group}"'
                     yield _wrong(problem, did_you_mean(group, self.known), *at, "when", "group")
 

@@ -112,6 +112,28 @@ class TraceWorkload(StrictModel):
             raise wrong("dtype_bytes without size_unit: elements", "drop it", ("dtype_bytes",))
 
 
+class PytorchRecording(StrictModel):
+    """Files of PyTorch's profiler, and how they become traces; see `astrasim_py.pytorch.convert`."""
+
+    kineto: FileName = example("recordings/kineto_{rank}.json.gz")
+    et: FileName | None = Field(default=None, description="of ExecutionTraceObserver, one a rank")
+    step: whole(0, 2**31 - 1) | None = Field(default=None, description="which iteration; by default the median one")
+    collectives: choice("network", "recorded") = Field(
+        default="network", description="what moving data takes: simulated, or as recorded"
+    )
+    skew: choice("keep", "drop") = Field(default="keep", description="between the begins of ranks")
+    splits: choice("messages", "pad") = Field(default="messages", description="of uneven all_to_all")
+    replicate: whole(0, 2**20) = Field(default=0, description="ranks that the one recorded stands for")
+    size_default: Size | None = Field(default=None, description="of calls that the recording has no size for")
+    partial: bool = Field(default=False, description="run it even if it is not to be trusted")
+
+
+class RecordedWorkload(StrictModel):
+    """A workload that PyTorch's profiler recorded."""
+
+    pytorch: PytorchRecording
+
+
 class ModelWorkload(StrictModel):
     """What a model does, as traces that are made for the ranks of the job; `kind` is the key that describes it."""
 
@@ -165,7 +187,8 @@ class RecommendationWorkload(ModelWorkload):
 def _workload_tag(value: object) -> str:
     if not isinstance(value, Mapping):
         return "<items>"
-    return next((f"<{kind}>" for kind in ("training", "inference", "recommendation") if kind in value), "<trace>")
+    kinds = ("pytorch", "training", "inference", "recommendation")
+    return next((f"<{kind}>" for kind in kinds if kind in value), "<trace>")
 
 
 def _is_workload(value: object) -> object:
@@ -180,6 +203,7 @@ def _is_workload(value: object) -> object:
 
 WorkloadSpec = Annotated[
     Annotated[TraceWorkload, Tag("<trace>")]
+    | Annotated[RecordedWorkload, Tag("<pytorch>")]
     | Annotated[TrainingWorkload, Tag("<training>")]
     | Annotated[InferenceWorkload, Tag("<inference>")]
     | Annotated[RecommendationWorkload, Tag("<recommendation>")]

@@ -17,9 +17,10 @@ from typing import Any, TypeVar
 
 from astrasim_py.chakra.et_io import find_prefix
 from astrasim_py.core.digest import digest, file_digest, file_stamp
-from astrasim_py.core.errors import ScenarioError, TraceError
+from astrasim_py.core.errors import AstraError, ScenarioError, TraceError
 from astrasim_py.core.fields import CodeText, FileText, named_files
 from astrasim_py.core.registry import own_code
+from astrasim_py.pytorch.rank_files import RANK, rank_files
 from astrasim_py.scenario.check import confined, split_code
 from astrasim_py.scenario.expand import Point
 
@@ -76,6 +77,14 @@ def _read(path: Path) -> object:
     return pickle.loads(body, buffers=[data[place] for place in places])
 
 
+def recorded_files(name: str) -> list[Path]:
+    """Files that a pattern with ``{rank}``, or the name of a file or an archive, stands for; raises as `rank_files`."""
+    documents = rank_files([name], "workload.pytorch").values()
+    return sorted(
+        {Path(document if Path(document).exists() else document.rpartition("!")[0]) for document in documents}
+    )
+
+
 _OF_A_PREFIX = re.compile(r"\.\d+\.et(\.gz)?")
 
 
@@ -109,7 +118,10 @@ class Preparation:
 
     def trace_files(self, prefix: Path, ranks: int | None, place: str) -> list[Path]:
         """Files of a prefix, none of which may link out of the scenario's folder."""
-        files = find_prefix(prefix, ranks)
+        return self.inside(find_prefix(prefix, ranks), place)
+
+    def inside(self, files: list[Path], place: str) -> list[Path]:
+        """The same files; raises ScenarioError if one links out of the scenario's folder."""
         for file in files if not self.point.allow_outside else ():
             if os.path.islink(file):  # their folder is checked already
                 name = os.path.relpath(file, self.point.folder)
@@ -142,6 +154,9 @@ def input_digests(
 
 def _digests(folder: str, name: str) -> dict[str, str]:
     path, found = Path(folder, name), {}
+    with suppress(AstraError):
+        if RANK in name or "!" in name:
+            return {Path(os.path.relpath(f, folder)).as_posix(): file_digest(f) for f in recorded_files(str(path))}
     with suppress(OSError, ValueError):
         for file in sorted(path.parent.iterdir()):
             rest = file.name.removeprefix(path.name)

@@ -16,10 +16,19 @@ from astrasim_py.core.digest import digest, file_digest
 from astrasim_py.core.errors import ScenarioError, TopologyError, TraceError
 from astrasim_py.core.fields import CodeText, named_files
 from astrasim_py.core.registry import names, provided
+from astrasim_py.pytorch.convert import convert
+from astrasim_py.pytorch.workload import Options
 from astrasim_py.scenario.expand import Point
-from astrasim_py.scenario.job_models import ModelWorkload, Partition, TraceWorkload, TrainingWorkload
+from astrasim_py.scenario.job_models import (
+    ModelWorkload,
+    Partition,
+    PytorchRecording,
+    RecordedWorkload,
+    TraceWorkload,
+    TrainingWorkload,
+)
 from astrasim_py.study.injected import algorithms_of, plan_by_dimension
-from astrasim_py.study.preparation import Preparation
+from astrasim_py.study.preparation import Preparation, recorded_files
 from astrasim_py.study.skeletons import skeleton_workload
 from astrasim_py.study.training import Machine, model_workload, trained
 from astrasim_py.system.lowering import make_plan
@@ -131,6 +140,8 @@ def _job(run: Preparation, topology: Topology, name: str, key: str, job: Any) ->
     if isinstance(job.workload, TraceWorkload):
         workload = _read(run, job, ranks, key)
         dependencies = DATA if job.workload.skeleton else job.workload.dependencies
+    elif isinstance(job.workload, RecordedWorkload):
+        workload = _recorded(run, job.workload.pytorch, ranks, key)
     else:
         if ranks is None:
             ranks = len(kind) if isinstance(kind, tuple) else len(topology.alive)
@@ -196,6 +207,27 @@ def _read(run: Preparation, job: Any, ranks: int | None, key: str) -> Workload:
         [*run.trace_files(prefix, ranks, place), *([groups] if groups else [])],
         ("workload", str(prefix), *options.values(), digest(rules)),
         read,
+    )
+
+
+def _recorded(run: Preparation, spec: PytorchRecording, ranks: int | None, key: str) -> Workload:
+    """The workload of a job that names recordings."""
+    place = run.at(key, "workload.pytorch")
+    kineto, *et = [str(run.path(name, place)) for name in (spec.kineto, spec.et) if name is not None]
+    files = [file for name in (kineto, *et) for file in run.inside(recorded_files(name), place)]
+    options = Options(**{name: getattr(spec, name) for name in Options.__dataclass_fields__ if hasattr(spec, name)})
+
+    def read() -> Workload:
+        made = convert(kineto, et, step="median" if spec.step is None else spec.step, options=options)
+        if made.problems and not spec.partial:
+            more = f", and {len(made.problems) - 1} more" if len(made.problems) > 1 else ""
+            raise ScenarioError(place, f"{made.problems[0]}{more}", "record it again, or write partial: true")
+        if ranks not in (None, made.workload.ranks):
+            raise ScenarioError(place, f"is of {made.workload.ranks} ranks, not {ranks}", "drop `ranks`")
+        return made.workload
+
+    return run.read_once(
+        _WORKLOADS, files, ("pytorch", kineto, *et, spec.partial, ranks, digest(spec.model_dump())), read
     )
 
 

@@ -27,6 +27,8 @@ NAMED = {
     ("EdgeList", "file"): ({"topologies": "{r: {shape: edge_list, file: links.csv}}"}, "links.csv"),
     ("TraceWorkload", "trace"): ({"workload": "{trace: run}"}, "run.3.et"),
     ("TraceWorkload", "groups"): ({"workload": "{trace: run, groups: groups.json}"}, "groups.json"),
+    ("PytorchRecording", "kineto"): ({"workload": "{pytorch: {kineto: 'k_{rank}.json'}}"}, "k_3.json"),
+    ("PytorchRecording", "et"): ({"workload": "{pytorch: {kineto: k.json, et: 'e_{rank}.json'}}"}, "e_1.json"),
     ("AlgorithmFile", "file"): ({"algorithms": "{all_reduce: {file: ring.xml}}"}, "ring.xml"),
     ("AlgorithmFile", "contract"): ({"algorithms": "{all_reduce: {file: ring.xml, contract: c.yaml}}"}, "c.yaml"),
     ("AlgorithmCode", "python"): ({"algorithms": "{all_reduce: {python: 'mine.py:make'}}"}, "mine.py"),
