@@ -17,7 +17,7 @@ from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.registry import names, provided
 
 #: Our readers: module by name of the format.
-READERS = {"pytorch": "astrasim_py.pytorch.convert"}
+READERS = {"astra_sim_text": "astrasim_py.astra_sim.text_workload", "pytorch": "astrasim_py.pytorch.convert"}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,152 @@
+"""Text workloads of ASTRA-sim 1.0: every kind, its groups, what waits for what, and Chakra's own conversion."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from astrasim_py.astra_sim.text_workload import KINDS, text_workload
+from astrasim_py.chakra.et_io import read_prefix
+from astrasim_py.chakra.schema import NodeType
+from astrasim_py.chakra.stats import workload_stats
+from astrasim_py.cli.main import main
+from astrasim_py.core.errors import TraceError
+
+GOLDEN = os.environ.get("ASTRASIM_GOLDEN")
+#: Compute times 100, 20 and 3 in layer a, 400, 80 and 7 in layer b; no two sums are equal.
+LAYERS = """2
+a -1 100 {fwd} 800 20 {ig} 800 3 {wg} 1600 0
+b -1 400 {fwd} 800 80 {ig} 800 7 {wg} 1600 0
+"""
+
+
+def write(folder: Path, head: str, *, fwd="ALLREDUCE", ig="ALLREDUCE", wg="ALLREDUCE", end="") -> str:
+    text = LAYERS.format(fwd=fwd, ig=ig, wg=wg)
+    lines = [text.splitlines()[0], *(line + end for line in text.splitlines()[1:])]
+    path = folder / "workload.txt"
+    path.write_text("\n".join([head, *lines]) + "\n")
+    return str(path)
+
+
+def collectives(workload, rank=0) -> list[tuple[str, tuple[int, ...]]]:
+    """Name and members of each collective of a rank, in the order of the trace."""
+    trace = workload.trace(rank)
+    codes, names = trace.group_of()
+    rows = [row for row in range(len(trace)) if trace.type[row] == NodeType.COMM_COLL]
+    return [(trace.node(row).name, workload.members(names[codes[row]] if codes[row] >= 0 else None)) for row in rows]
+
+
+HEADS = {
+    "HYBRID_TRANSFORMER": "HYBRID_TRANSFORMER model_parallel_NPU_group: 2",
+    "HYBRID_TRANSFORMER_FWD_IN_BCKWD": "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 2 checkpoints: 1 0 "
+    "checkpoint_initiates: 1 1",
+    "HYBRID_DLRM": "HYBRID_DLRM DLRM_LAST_BOTTOM_LAYER: 0",
+    "HYBRID_DLRM_ENHANCED": "HYBRID_DLRM_ENHANCED 0",
+}
+INNER, OUTER, ALL = (0, 1), (0, 2, 4, 6), tuple(range(8))
+#: By kind: compute time of an iteration, and members of forward, input gradient and weight gradient collectives.
+EXPECTED = {
+    "DATA": (590, [], [], [ALL] * 2),
+    "MODEL": (610, [ALL] * 2, [ALL], []),
+    "HYBRID_DATA_MODEL": (610, [INNER] * 2, [INNER], [OUTER] * 2),
+    "HYBRID_MODEL_DATA": (610, [OUTER] * 2, [OUTER], [INNER] * 2),
+    "HYBRID_TRANSFORMER": (610, [INNER] * 2, [INNER] * 2, [OUTER] * 2),
+    "HYBRID_TRANSFORMER_FWD_IN_BCKWD": (710, [INNER] * 3, [INNER] * 2, [OUTER] * 2),
+    "HYBRID_DLRM": (590, [ALL], [ALL], [ALL] * 2),
+    "HYBRID_DLRM_ENHANCED": (590, [ALL], [ALL], [ALL] * 2),
+    "HYBRID_CUSTOMIZED": (610, [OUTER] * 2, [OUTER], [INNER] * 2),
+    "MICRO": (0, [], [], [ALL] * 2),
+    "DISTRIBUTED_INFERENCE": (500, [ALL] * 2, [], []),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_has_its_computations_groups_and_collectives(kind, tmp_path):
+    recommendation = "DLRM" in kind
+    path = write(
+        tmp_path,
+        HEADS.get(kind, kind),
+        fwd="ALLTOALL" if recommendation else "ALLREDUCE",
+        end=" HYBRID_MODEL_DATA" if kind == "HYBRID_CUSTOMIZED" else "",
+    )
+    time, *groups = EXPECTED[kind]
+    made, left_out = text_workload(path, (2, 4))
+    trace = made.trace(0)
+    assert int(trace.column("duration_ps")[trace.type == NodeType.COMP].sum()) == time * 1000
+    for phase, members in zip(("forward", "input_gradient", "weight_gradient"), groups, strict=True):
+        found = [own for name, own in collectives(made) if f".{phase}." in name]
+        assert found == members
+        assert (left_out.get(phase, 0) > 0) == (len(found) < 2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_lints_clean_and_runs_on_both_engines(kind, tmp_path, capsys):
+    end = " DATA" if kind == "HYBRID_CUSTOMIZED" else ""
+    path = write(tmp_path, HEADS.get(kind, kind), fwd="ALLTOALL", end=end)
+    out = str(tmp_path / "made")
+    command = ["trace", "convert", "astra_sim_text", out, "--input", path, "--dims", "2x4", "--passes", "2"]
+    assert main(command) == 0
+    assert main(["trace", "lint", out]) == 0
+    scenario = tmp_path / "s.yaml"
+    scenario.write_text(
+        "name: s\ntopologies:\n  t: {shape: ring, npus: 8, bandwidth: 50 GB/s, latency: 1us}\n"
+        "workload: {trace: made, groups: made.groups.json}\n"
+    )
+    assert main(["run", str(scenario), "--engine", "both", "--out", str(tmp_path / "results")]) == 0
+    capsys.readouterr()
+
+
+def test_updates_follow_collectives_and_hold_no_computation(tmp_path):
+    path = tmp_path / "workload.txt"
+    path.write_text("DATA\n1\na -1 10 NONE 0 10 NONE 0 10 ALLREDUCE 4096 250\n")
+    trace = text_workload(str(path), (4,), passes=2, cycle=1000)[0].trace(0)
+    rows = {trace.node(row).name: row for row in range(len(trace))}
+    update, again = rows["a.weight_gradient.update pass 0"], rows["a.forward pass 1"]
+    assert (trace.column("duration_ps")[update], trace.column("slot_kind")[update]) == (250_000, 0)
+    assert update in trace.node(again).data_deps
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "has no layers"),
+        ("DATTA\n1\na -1 1 NONE 0 1 NONE 0 1 NONE 0 1\n", "no kind of parallelism"),
+        ("DATA\n2\na -1 1 NONE 0 1 NONE 0 1 NONE 0 1\n", "says 2 layers, and 1 follow"),
+        ("DATA\n1\na -1 1 NONE 0 1 NONE 0 1 NONE 0\n", "has 11 words"),
+        ("DATA\n1\na -1 1 ALLSUM 0 1 NONE 0 1 NONE 0 1\n", '"ALLSUM" is no collective'),
+        ("DATA\n1\na -1 -1 NONE 0 1 NONE 0 1 NONE 0 1\n", '"-1" is not a compute time'),
+        ("HYBRID_TRANSFORMER\n1\na -1 1 ALLREDUCE 8 1 NONE 0 1 NONE 0 1\n", "does not divide 8 NPUs"),
+        (
+            "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 2 checkpoint_initiates: 1 0\n"
+            "1\na -1 1 NONE 0 1 NONE 0 1 NONE 0 1\n",
+            "has no checkpoint before it",
+        ),
+        ("HYBRID_TRANSFORMER pp: 2\n1\na -1 1 NONE 0 1 NONE 0 1 NONE 0 1\n", "no part of ASTRA-sim 1.0"),
+    ],
+)
+def test_bad_files_are_refused_with_their_line(text, said, tmp_path):
+    path = tmp_path / "workload.txt"
+    path.write_text(text)
+    with pytest.raises(TraceError, match=said):
+        text_workload(str(path), (8,))
+
+
+@pytest.mark.skipif(not GOLDEN, reason="needs ASTRASIM_GOLDEN")
+@pytest.mark.parametrize(("name", "passes"), [("MLP_HybridParallel_Data_Model", 2), ("microAllReduce", 2)])
+def test_like_chakra_equals_what_chakras_converter_wrote(name, passes, tmp_path):
+    theirs = read_prefix(f"{GOLDEN}/chakra_samples/text/{name}")
+    [text] = [attribute.value for attribute in theirs[0].metadata if attribute.name == "input_file"]
+    (tmp_path / "workload.txt").write_text(text)
+    made, _ = text_workload(str(tmp_path / "workload.txt"), (8,), passes=passes, cycle=10**6, like_chakra=True)
+    ours, other = workload_stats([made.trace(rank) for rank in range(8)]), workload_stats(theirs)
+    for what in (
+        "nodes",
+        "by_type",
+        "by_collective",
+        "by_group",
+        "compute_micros",
+        "critical_micros",
+        "depth",
+        "width",
+    ):
+        assert getattr(ours, what) == getattr(other, what), what
