@@ -49,11 +49,12 @@ def step_text(found: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     simulated = Decimal(row["time_ns"]) / 10**9
     exposed = Decimal(row["exposed_comm_ns"]) / 10**9
     gap = 100 * (found["ideal_step_s"] / float(simulated) - 1)
+    same = "the same" if found["routing"] == "balanced" else "balanced routing"
     return "\n".join(
         (
             explain_text(found),
             "",
             f"simulated, with links at their nominal rates and no host: {simulated:.6g} s, of which {exposed:.4g} s "
-            f"communication is exposed; the closed form for the same is {found['ideal_step_s']:.6g} s ({gap:+.1f} %)",
+            f"communication is exposed; the closed form for {same} is {found['ideal_step_s']:.6g} s ({gap:+.1f} %)",
         )
     )

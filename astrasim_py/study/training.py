@@ -105,6 +105,7 @@ class Trained:
             **{key: getattr(layout, key) for key in ("gbs", "mbs", "seq", "tp", "pp", "cp", "vp", "ep", "dp", "zero")},
             "microbatches": layout.microbatches,
             "schedule": layout.schedule,
+            "routing": layout.routing.kind,
             "step_s": float(found.seconds),
             "ideal_step_s": float(step(terms(layout, ideal), SIMULATED).seconds),
             "parts_s": {name: float(value) for name, value in asdict(found).items()},

@@ -41,6 +41,13 @@ def test_simulation_and_closed_form_of_the_same_machine_agree(capsys, tmp_path):
     assert row["estimate"]["ideal_step_s"] == pytest.approx(float(row["time_ns"]) / 1e9, rel=0.005)
 
 
+def test_a_closed_form_says_that_its_routing_is_balanced(capsys, tmp_path):
+    model = ["train", "{base: mixtral-8x7b, layers: 2}", "--gpus", "8", "--ep", "8", "--seq", "1024", "--gbs", "8"]
+    model += ["--zero", "1", "--out", str(tmp_path), "--quiet"]
+    assert "the closed form for the same is" in out(capsys, *model)
+    assert "the closed form for balanced routing is" in out(capsys, *model, "--set", "training.routing={kind: random}")
+
+
 def test_the_roofline_is_simulated_and_has_no_closed_form(capsys, tmp_path):
     roofline = [*SMALL, "--gbs", "16", "--set", "workload.times=roofline"]
     row = json.loads(out(capsys, *roofline, "--out", str(tmp_path), "--quiet", "--format", "json"))[0]
