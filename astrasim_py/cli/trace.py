@@ -47,7 +47,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the action; lint and diff exit with 1 when they found something."""
     actions = {"lint": _lint, "stats": _stats, "show": _show, "diff": _diff}
-    actions |= {"skeleton": trace_share.run_skeleton, "convert": trace_convert.run}
+    actions |= {"skeleton": trace_share.run_skeleton, "share": trace_share.run_share, "convert": trace_convert.run}
     return actions[args.action](args)
 
 

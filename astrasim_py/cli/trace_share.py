@@ -1,10 +1,12 @@
-"""Actions of `trace` that make a smaller or a shareable workload of one: skeleton."""
+"""Actions of `trace` that make a smaller workload of one, or one that may be given away: skeleton, share."""
 
 import argparse
+import os
+import secrets
 from collections.abc import Callable
 
 from astrasim_py.cli.options import make_parent
-from astrasim_py.core.errors import EXIT_OK, TraceError, UsageError
+from astrasim_py.core.errors import EXIT_OK, CheckFailed, TraceError, UsageError
 
 
 def arguments(action: Callable[[str, str], argparse.ArgumentParser]) -> None:
@@ -13,12 +15,26 @@ def arguments(action: Callable[[str, str], argparse.ArgumentParser]) -> None:
         "skeleton", "keep the calls and the longest compute paths between them: the same on every network"
     )
     _input_options(skeleton)
+    share = action("share", "remove what a workload tells of its model and machine, and say what that costs")
+    _input_options(share)
+    share.add_argument("--level", required=True, help="strip, hash, skeleton, quantise or twin: each removes more")
+    share.add_argument("--rel", type=float, default=0.1, metavar="F", help="half width of the bins of quantise (0.1)")
+    share.add_argument(
+        "--seed", type=int, metavar="N", help="the same gives the same bytes; drawn and printed if absent"
+    )
+    share.add_argument("--scale-secret", action="store_true", help="multiply times and sizes with secret numbers, too")
+    share.add_argument(
+        "--with-topology", metavar="FILE", help="also write OUT.topology.csv, without names, scaled alike"
+    )
+    share.add_argument(
+        "--corpus", metavar="DIR", help="library of the attack: WORKLOAD/SOURCE.<rank>.et; else packaged"
+    )
 
 
 def _input_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("trace", metavar="IN", help="prefix of a set of .et files")
     parser.add_argument("target", metavar="OUT", help="prefix of the set to write; groups go to OUT.groups.json")
-    parser.add_argument("--groups", metavar="FILE", help="communicator groups, JSON of id: [ranks]")
+    parser.add_argument("--groups", metavar="FILE", help="JSON of group: [ranks]; IN.groups.json where it is there")
     parser.add_argument("--dependencies", choices=("data", "data+ctrl"), default="data")
     parser.add_argument("--dtype-bytes", type=int, metavar="N", help="sizes count elements, of so many bytes")
     parser.add_argument("--macs", action="store_true", help="num_ops counts multiply-accumulates")
@@ -34,7 +50,9 @@ def _read(args: argparse.Namespace) -> tuple:
     from astrasim_py.system.semantics import Semantics
 
     unit = {"size_unit": "elements", "dtype_bytes": args.dtype_bytes} if args.dtype_bytes is not None else {}
-    workload = read_workload(args.trace, groups=args.groups, macs=args.macs, **unit)
+    beside = f"{args.trace}.groups.json"
+    groups = args.groups or (beside if os.path.exists(beside) else None)
+    workload = read_workload(args.trace, groups=groups, macs=args.macs, **unit)
     given = {"peak": args.peak, "memory_bandwidth": args.memory_bandwidth}
     if args.memory_bandwidth and not args.peak:
         raise UsageError("--memory-bandwidth", "is of a roofline without a peak", 'add e.g. --peak "312 TFLOP/s"')
@@ -57,14 +75,18 @@ def _check_priced(workload, roofline: bool) -> None:
 
 
 def _write(args: argparse.Namespace, workload, beside: dict[str, bytes] | None = None) -> None:
-    import json
-
     from astrasim_py.chakra.et_io import write_prefix
 
-    groups = {name: list(ranks) for name, ranks in workload.groups.items()}
-    beside = dict(beside or {}) | ({".groups.json": json.dumps(groups).encode()} if groups else {})
     make_parent(args.target)
-    write_prefix(args.target, workload.traces, beside=beside)
+    write_prefix(args.target, workload.traces, beside=_groups(workload) | (beside or {}))
+
+
+def _groups(workload) -> dict[str, bytes]:
+    """The file of a workload's groups, by its end, if it has any."""
+    import json
+
+    groups = {name: list(ranks) for name, ranks in workload.groups.items()}
+    return {".groups.json": json.dumps(groups, separators=(",", ":")).encode()} if groups else {}
 
 
 def run_skeleton(args: argparse.Namespace) -> int:
@@ -82,3 +104,90 @@ def run_skeleton(args: argparse.Namespace) -> int:
     else:
         print(f"{made.ranks} ranks, {before} nodes -> {after}")
     return EXIT_OK
+
+
+def run_share(args: argparse.Namespace) -> int:
+    """Write what a level leaves of a set; print what was removed, its price, and what an attack still finds."""
+    import json
+    from dataclasses import asdict
+
+    import numpy as np
+
+    from astrasim_py.sharing.secrets import Scales
+    from astrasim_py.study.sharing import LEVELS, Rules, original_of, price, removed, share
+    from astrasim_py.study.sharing_attack import attack, packaged_corpus, read_corpus
+
+    if args.level not in LEVELS:
+        raise UsageError("--level", f'"{args.level}" is unknown', f"write one of {', '.join(LEVELS)}")
+    if not 0.001 <= args.rel < 1:
+        raise UsageError("--rel", f"{args.rel} is no width of bins", "write 0.001 to 0.999, e.g. 0.1")
+    if args.seed is not None and args.seed < 0:
+        raise UsageError("--seed", f"{args.seed} is negative", "write 0 or more")
+    seed = args.seed if args.seed is not None else secrets.randbits(62)
+    workload, compute, semantics = _read(args)
+    rules = Rules(compute=compute, semantics=semantics)
+    samples = read_corpus(args.corpus, rules) if args.corpus else packaged_corpus()
+    scales = Scales.draw(np.random.default_rng([seed, 1])) if args.scale_secret else Scales()
+    original = original_of(workload, rules)
+    made = share(original, args.level, seed=seed, rel=args.rel, scales=scales)
+    beside = _topology(args, scales)
+    _search(args, workload, made, beside)
+    _write(args, made, beside)
+    paid = price(original, made, rules, scales)
+    found = attack(samples, args.level, seed=seed, rel=args.rel, secret=args.scale_secret)
+    gone = removed(workload, made)
+    facts = {"level": args.level, "seed": seed, "scales": asdict(scales), "removed": gone}
+    facts |= {"price": paid and asdict(paid), "attack": asdict(found)}
+    print(json.dumps(facts, indent=1) if args.format == "json" else "\n".join(_said(args, facts, paid, found)))
+    return EXIT_OK
+
+
+def _topology(args: argparse.Namespace, scales) -> dict[str, bytes]:
+    from astrasim_py.sharing.secrets import edge_list
+    from astrasim_py.topology.edge_list import read_edge_list
+
+    if not args.with_topology:
+        return {}
+    return {".topology.csv": edge_list(scales.topology(read_edge_list(args.with_topology)))}
+
+
+def _search(args: argparse.Namespace, workload, made, beside: dict[str, bytes]) -> None:
+    """Refuse to write, from `hash` on, what holds a string of the input."""
+    from astrasim_py.chakra.et_io import encode_trace
+    from astrasim_py.sharing.secrets import strings_of, surviving
+    from astrasim_py.topology.edge_list import read_edge_list
+
+    if args.level == "strip":
+        return
+    strings = strings_of(workload) | {os.path.basename(args.trace)}
+    if args.with_topology:
+        strings |= {name for name, _ in read_edge_list(args.with_topology).switches}
+    files = {f".{rank}.et": encode_trace(trace) for rank, trace in enumerate(made.traces)}
+    found = surviving(strings, files | _groups(made) | beside)
+    if found:
+        text, file = found[0]
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        problem = f"{text[:40]!r} of the input would be in {os.path.basename(args.target)}{file}{more}"
+        raise CheckFailed(args.target, problem, "nothing was written: rename it in the input, or take another --seed")
+
+
+def _said(args: argparse.Namespace, facts: dict, paid, found) -> list[str]:
+    gone, scaled = facts["removed"], facts["scales"]
+    lines = [
+        f"{args.level}: {gone['nodes'][0]} nodes -> {gone['nodes'][1]}, seed {facts['seed']} (keep it to yourself)"
+    ]
+    lines += [f"  removed {what}: {value}" for what, value in gone.items() if what != "nodes"]
+    if args.scale_secret:
+        lines.append(f"  times x {scaled['time']:.4g}, sizes x {scaled['size']:.4g}: whoever gets them undoes them")
+    if paid:
+        lines.append(
+            f"error of the step: mean {paid.mean:.2%}, largest {paid.largest:.2%}, Spearman {paid.spearman:.2f}"
+        )
+        lines += [f"  {name:<24}{error:+.2%}" for name, error in paid.error.items()]
+    lines.append(
+        f"nearest neighbour among {found.samples} samples of {found.workloads} workloads, raw / adaptive / chance"
+    )
+    for what in ("workload", "source"):
+        rates = (getattr(found, f"{what}_{who}") for who in ("raw", "adaptive", "chance"))
+        lines.append(f"  names the {what:<9}" + " / ".join(f"{rate:.2f}" for rate in rates))
+    return lines

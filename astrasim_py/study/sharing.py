@@ -3,11 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from operator import methodcaller
 
 import numpy as np
 
 from astrasim_py.builders.registry import build, default_algorithm
 from astrasim_py.chakra.graph import owners, pointers
+from astrasim_py.chakra.schema import INT_COLUMNS
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
@@ -157,3 +159,51 @@ def share(original: Original, level: str, *, seed: int = 0, rel: float = 0.1, sc
     """What a level leaves of a workload, scaled; the same seed gives the same."""
     made = LEVELS[level](original, np.random.default_rng([seed, *level.encode()]), rel)
     return made if scales == NO_SCALES else scales.workload(made)
+
+
+@dataclass(frozen=True)
+class Price:
+    """What sharing costs: the error of the time of a step on each network, and whether networks keep their order.
+
+    `error`: by network, of the scaled workload on the network scaled alike, as a fraction. `spearman`: rank correlation
+    of the times over networks.
+    """
+
+    error: Mapping[str, float]
+    spearman: float
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean([abs(each) for each in self.error.values()]))
+
+    @property
+    def largest(self) -> float:
+        return max(abs(each) for each in self.error.values())
+
+
+def price(original: Original, shared: Workload, rules: Rules, scales: Scales = NO_SCALES) -> Price | None:
+    """Compare a workload with what is shared of it; None for a single rank, which has no network."""
+    if shared.ranks == 1:
+        return None
+    before, after = {}, {}
+    for name, topology in networks(shared.ranks).items():
+        before[name] = rules.run(original.workload, topology).makespan
+        after[name] = rules.run(shared, scales.topology(topology)).makespan / scales.time
+    places = [np.argsort(np.argsort([*times.values()])) for times in (before, after)]
+    alike = bool((places[0] == places[1]).all())
+    error = {name: after[name] / max(before[name], 1) - 1 for name in before}
+    return Price(error, 1.0 if alike else float(np.corrcoef(*places)[0, 1]))
+
+
+def removed(before: Workload, after: Workload) -> dict[str, object]:
+    """What a level has taken away: nodes before and after; names, groups, metadata and attributes that are gone."""
+    old, new = (list(dict.fromkeys(each.traces)) for each in (before, after))
+    names = [{name for trace in traces for name in trace.names} for traces in (old, new)]
+    columns = [{name for name in INT_COLUMNS if any(map(methodcaller("has_column", name), t))} for t in (old, new)]
+    return {
+        "nodes": [sum(map(len, each.traces)) for each in (before, after)],
+        "names": len(names[0] - names[1]),
+        "groups": len(set(before.groups) - set(after.groups)),
+        "metadata": len({each.name for trace in old for each in trace.metadata}),
+        "attributes": ", ".join(sorted(columns[0] - columns[1])) or "none",
+    }
