@@ -12,8 +12,8 @@ from astrasim_py.core.errors import FoldError
 from astrasim_py.core.records import Records
 from astrasim_py.engine.fold_traffic import route_table
 from astrasim_py.engine.recorder import LINK_TOTALS
-from astrasim_py.system.plan import COLLECTIVE, Plan
-from astrasim_py.system.problem import Problem
+from astrasim_py.system.plan import COLLECTIVE, Instance, Plan
+from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.routes import Traffic
 from astrasim_py.system.symmetry import refuse
 
@@ -64,6 +64,9 @@ class Classes:
         if (trace.column("is_cpu_op") > 0).any():
             raise refuse("operations of the CPU (is_cpu_op) take the slot of folded collectives")
         rows = self.call_rows(each)
+        planned = self.plan.problem.jobs[0].planner is not None and trace.raw is not None
+        if planned and any(trace.attribute(row, "involved_dim") is not None for row in rows.tolist()):
+            raise refuse("collectives name their dimensions (involved_dim)")
         codes, names = trace.group_of()
         self.roles.append([names[code] if code >= 0 else "" for code in codes[rows].tolist()])
         which = self.plan.instances.which
@@ -154,6 +157,12 @@ class Price:
     hops: int
 
 
+def placed(job: Job, workload: Workload, placement: tuple[int, ...]) -> Job:
+    """A job with a part of its ranks, of which the r-th is on NPU `placement[r]`."""
+    planner = None if job.planner is None else job.planner.placed(placement)
+    return replace(job, workload=workload, placement=placement, planner=planner)
+
+
 class Prices:
     """Prices of families: those alike in kind, size, groups and routes are simulated once."""
 
@@ -173,7 +182,7 @@ class Prices:
         values = [plan.instances.values[value] for value in family.values]
         npus = np.array(plan.npu_of, dtype=np.int64)
         traffic = Traffic(plan.npu_of, topology, plan.problem.semantics.rendezvous_bytes)
-        traffic.add_calls([value.only_call for value in values])
+        traffic.add_calls([call for value in values for phase in value.phases for call in phase.calls])
         pairs, ptr, links = traffic.routes()
         if links is None:
             raise refuse(f"the routes of {family.name or 'the world'} are too many for a table")
@@ -182,7 +191,7 @@ class Prices:
         local = place[pairs // topology.npus] * len(family.members) + place[pairs % topology.npus]
         table = route_table(topology, local, ptr, links)
         groups = tuple(
-            (value.type, value.size, value.root, value.only_call.algorithm)
+            (value.type, value.size, value.root, _plan_of(value, family.members))
             + tuple(np.searchsorted(family.members, value.members).tolist())
             for value in values
         )
@@ -216,7 +225,32 @@ class Prices:
         roles = {} if family.name not in self.classes.workload.roles else roles
         workload = Workload((one,) * len(ranks), groups, f"{family.name} alone", roles=roles)
         placement = tuple(plan.npu_of[rank] for rank in ranks.tolist())
-        return replace(plan.problem, jobs=(replace(job, workload=workload, placement=placement),))
+        return replace(plan.problem, jobs=(placed(job, workload, placement),))
+
+
+def _plan_of(value: Instance, members: np.ndarray) -> tuple:
+    """Algorithms of a collective, and the queues and places of its chunks."""
+    if value.only_call is not None:
+        return (value.only_call.algorithm,)
+    return tuple(
+        (chunk.priority, chunk.turns, phase.queue, phase.priority)
+        + tuple((call.algorithm, *np.searchsorted(members, call.members).tolist()) for call in phase.calls)
+        for chunk in value.chunks
+        for phase in chunk.phases
+    )
+
+
+def queues_of(family: Family, plan: Plan) -> np.ndarray:
+    """int64: queues of NPUs in which chunks of a family wait, ascending, numbered after the links."""
+    planner, npus = plan.problem.jobs[0].planner, np.array(plan.npu_of, dtype=np.int64)
+    found = [np.zeros(0, dtype=np.int64)]
+    for value in family.values:
+        instance = plan.instances.values[value]
+        numbers = np.array(sorted({phase.queue for chunk in instance.chunks for phase in chunk.phases}), dtype=np.int64)
+        if len(numbers):
+            first = len(plan.problem.topology.src) + npus[list(instance.members)] * len(planner.capacity)
+            found.append((first[:, None] + numbers).ravel())
+    return np.unique(np.concatenate(found))
 
 
 def check_finished(records: Records, what: str) -> None:

@@ -19,7 +19,7 @@ from astrasim_py.core.choices import FOLDED
 from astrasim_py.core.jit import cpu_s
 from astrasim_py.core.records import Fold, Records, Table
 from astrasim_py.core.units import format_time, transfer_ps
-from astrasim_py.engine.fold_prices import CALL_COLUMNS, Classes, Prices, Run, check_finished
+from astrasim_py.engine.fold_prices import CALL_COLUMNS, Classes, Prices, Run, check_finished, placed, queues_of
 from astrasim_py.engine.fold_times import rank_times, ties
 from astrasim_py.engine.fold_traffic import BOUND, Flow, Meeting, meetings, route_table
 from astrasim_py.engine.recorder import LINK_TOTALS, make_records
@@ -89,7 +89,10 @@ def _check_rules(plan: Plan) -> None:
         ),
         (semantics.event_order == "scheduled", "semantics.event_order: scheduled makes the order of ranks matter"),
         (semantics.comm_slots is not None, "collectives wait for each other's slots (semantics.comm_slots)"),
-        (job.planner is not None, "collectives are cut into chunks, which wait for those of others"),
+        (
+            job.planner is not None and not hasattr(job.planner, "placed"),
+            "collectives are cut into chunks by rules that are known for all ranks together alone",
+        ),
         (memory not in ("none", "per_npu"), f"NPUs share memory (memory.kind: {memory})"),
         (bool(job.start_delay_ps), "ranks start at different times (start_delay)"),
         (bool(job.compute_speed), "ranks compute at different speeds"),
@@ -191,7 +194,7 @@ class Copy:
         placement = tuple(plan.npu_of[rank] for rank in mine.tolist())
         return replace(
             plan.problem,
-            jobs=(replace(plan.problem.jobs[0], workload=small, placement=placement),),
+            jobs=(placed(plan.problem.jobs[0], small, placement),),
             semantics=plan.problem.semantics.model_copy(update={"cpu_slots": None}),
         )
 
@@ -237,8 +240,8 @@ class Copy:
         self.unequal = {index for found in self.durations for index, (least, most) in found.items() if least != most}
         self.apart: dict[int, int] = {}
         kept, contends = self._kept_flows(), self.plan.problem.network.contention
-        folded = self._folded_flows()
-        self.meetings: list[Meeting] = meetings(folded + kept) if contends else []
+        flows = self._call_flows(contends)
+        self.meetings: list[Meeting] = meetings(flows + kept if contends else flows)
         #: A link that several copies use, and how long they hold each other up, ps.
         self.crowded: tuple[int, int] | None = self._crowded(kept) if contends else None
 
@@ -265,31 +268,45 @@ class Copy:
         nodes[program.instance[at]] = at
         return nodes
 
-    def _folded_flows(self) -> list[Flow]:
+    def _call_flows(self, contends: bool) -> list[Flow]:
+        """Flows of collectives: links of folded ones, and queues of all that are planned by dimension."""
         found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        flows = []
         for place, each in enumerate(self.own_class.tolist()):
-            calls, (start, end) = self.folded[each], self._calls(place)
-            families = self.classes.families[each][calls]
+            start, end = self._calls(place)
+            families = self.classes.families[each]
             for index in np.unique(families).tolist():
-                own = calls[families == index]
+                own = np.flatnonzero(families == index)
                 begin, stop = start[own], end[own]
                 if index in found:
-                    late = np.abs(found[index][0] - begin)
-                    if late.any():
+                    first, last = found[index]
+                    late = np.abs(first - begin)
+                    if late.any() and self.classes.every[index].name not in self.kept:
                         self.apart[index] = self.apart.get(index, 0) + int(late.sum())
-                    continue
+                    begin, stop = np.minimum(first, begin), np.maximum(last, stop)
                 found[index] = begin, stop
-        #: By family: how often all its groups call it.
-        self.counts = {index: len(begin) for index, (begin, _) in found.items()}
+        #: By folded family: how often all its groups call it.
+        self.counts: dict[int, int] = {}
+        flows = []
         for index, (begin, stop) in found.items():
-            price, family = self.prices[index], self.classes.every[index]
-            order = np.argsort(price.links)
-            _, busy, messages, queue, _ = price.totals[:, order]
-            used = messages > 0
-            columns = (column[used] for column in (price.links[order], busy, messages, queue))
-            flows.append(Flow(f"collectives of {family.name}", family.name, *columns, np.sort(begin), np.sort(stop)))
+            family = self.classes.every[index]
+            queues = queues_of(family, self.plan)
+            ones = np.ones(len(queues), dtype=np.int64)
+            columns = queues, ones * int((stop - begin).max()), ones, ones * 0
+            role = None
+            if family.name not in self.kept:
+                self.counts[index], role = len(begin), family.name
+                if contends:
+                    columns = [np.concatenate(pair) for pair in zip(self._busy(index), columns, strict=True)]
+            flows.append(Flow(f"collectives of {family.name}", role, *columns, np.sort(begin), np.sort(stop)))
         return flows
+
+    def _busy(self, index: int) -> list[np.ndarray]:
+        """Links of a family, ascending, with the time that they serve it, its messages, and the longest queue."""
+        price = self.prices[index]
+        order = np.argsort(price.links)
+        _, busy, messages, queue, _ = price.totals[:, order]
+        used = messages > 0
+        return [column[used] for column in (price.links[order], busy, messages, queue)]
 
     def _routes(self) -> None:
         """Pairs of ranks of the copy that exchange messages, and their routes in all copies."""
@@ -349,7 +366,6 @@ class Copy:
     def deviation(self, run: Run) -> tuple[int, str]:
         """By how many ps the makespan may be off, and why; 0 and nothing if it is exact."""
         found, why = 0, []
-        topology = self.plan.problem.topology
         if self.unequal:
             least = run(self.problem(0), "summary")[1]
             check_finished(least, "the run")
@@ -365,15 +381,22 @@ class Copy:
         if self.meetings:
             most = max(self.meetings, key=lambda meeting: meeting.delay)
             what = " and ".join(flow.name for flow in most.flows)
-            others = f" and {most.links - 1} other links" if most.links > 1 else ""
-            why.append(f"{what} meet on {topology.link_name(most.link)}{others}")
+            others = f" and {most.links - 1} others" if most.links > 1 else ""
+            why.append(f"{what} meet on {self._link_name(most.link)}{others}")
         if self.ties:
             found += BOUND * sum(tie.delay for tie in self.ties)
             why.append(f"the order of what begins at one time is not known, {len(self.ties)} times")
         if self.crowded:
             found += self.crowded[1]
-            why.append(f"messages of several copies meet on {topology.link_name(self.crowded[0])}")
+            why.append(f"messages of several copies meet on {self._link_name(self.crowded[0])}")
         return found, "; ".join(why)
+
+    def _link_name(self, number: int) -> str:
+        topology = self.plan.problem.topology
+        if number < len(topology.src):
+            return topology.link_name(number)
+        npu, queue = divmod(number - len(topology.src), len(self.plan.problem.jobs[0].planner.capacity))
+        return f"queue {queue} of NPU {npu}"
 
     def records(self, level: str, run: Run, cpu_s: float) -> Records:
         """The Records of all ranks."""

@@ -290,6 +290,11 @@ class PlannedByDimension:
         """Chunks that each queue of an NPU runs at once."""
         return self.default.capacity
 
+    def placed(self, placement: tuple[int, ...]) -> "PlannedByDimension":
+        """The planner of other ranks, of which the r-th is on NPU `placement[r]`."""
+        planners = {case: each and each.placed(placement) for case, each in self.planners.items()}
+        return replace(self, planners=planners, default=self.default.placed(placement))
+
     def plan(self, call: CollectiveRequest) -> tuple[PlannedChunk, ...] | None:
         """Chunks of a call; None where it is carried out at once."""
         if call.type not in PLANNED or len(call.members) < 2:

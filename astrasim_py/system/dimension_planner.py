@@ -179,6 +179,10 @@ class DimensionPlanner:
         """Chunks that each queue of an NPU runs at once; queue = dim · queues + number."""
         return (-(-self.how.active_chunks // self.how.queues),) * (len(self.sizes) * self.how.queues)
 
+    def placed(self, placement: tuple[int, ...]) -> DimensionPlanner:
+        """The planner of other ranks, of which the r-th is on NPU `placement[r]`."""
+        return replace(self, placement=placement)
+
     def plan(self, request: CollectiveRequest) -> tuple[PlannedChunk, ...] | None:
         """Chunks of a call; None where the planner does not apply."""
         members = self._members_of(request.members) if request.type in PLANNED else None

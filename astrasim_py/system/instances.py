@@ -135,7 +135,8 @@ class JobInstances:
         leader = next(iter(parts))
         node = self.traces[leader.kind].node_id[rows[leader]].astype(np.int64)
         named = np.isin(node, list(getattr(self.job.algorithms, "nodes", ())))
-        different = np.column_stack([first[:, :3], np.where(named, node, -1)])
+        same = first[:, :3] if self.job.planner is None else first
+        different = np.column_stack([same, np.where(named, node, -1)])
         _, like, inverse = np.unique(different, axis=0, return_index=True, return_inverse=True)
         return _Calls(first, rows, like[inverse.ravel()])
 
@@ -241,7 +242,8 @@ class JobInstances:
         members = self.groups[name]
         trace, row = self.row_of(index, members[0])
         code, full, root, stated, priority = self.of_group[name].table[k].tolist()
-        involved = trace.attribute(row, "involved_dim") if self.job.planner is not None else None
+        has_dims = self.job.planner is not None and trace.raw is not None
+        involved = trace.attribute(row, "involved_dim") if has_dims else None
         return CollectiveRequest(
             type=COLLECTIVE_NAMES[code],
             size=stated,

@@ -58,7 +58,7 @@ def make_plan(problem: Problem, *, folded: bool = False) -> Plan:
     if work.by_bytes:
         work.communicators_of_rank = _communicators(workload, found, work.first_rank)
     for number, each in enumerate(found):
-        work.add_instances(number, each)
+        work.add_instances(number, each, folded=folded)
     instances, calls = Instances(work.values, np.concatenate(work.which)), Repeated.of(work.calls)
     work.matchings.number()
     npu_of = tuple(chain.from_iterable(job.placement for job in problem.jobs))
@@ -106,9 +106,13 @@ class _Lowering:
         self._phases: dict[tuple, tuple[tuple[CollectiveCall, ...], Mapping[int, int]]] = {}
         self._connections: dict[tuple[Algorithm, int], MscclConnections] = {}
 
-    def add_instances(self, number: int, found: JobInstances) -> None:
-        """Add the instances of a job; without a planner those of equal group, type, size and root share their calls."""
-        planned = self.problem.jobs[number].planner is not None
+    def add_instances(self, number: int, found: JobInstances, *, folded: bool) -> None:
+        """Add the instances of a job; without a planner those of equal group, type, size and root share their calls.
+
+        In a `folded` workload with roles, which is not run as it is, they do so with a planner, too.
+        """
+        job = self.problem.jobs[number]
+        planned = job.planner is not None and not (folded and job.workload.roles)
         distinct, which = np.unique(np.arange(len(found.like)) if planned else found.like, return_inverse=True)
         begin, first = sum(map(len, self.which)), len(self.calls)
         self.which.append(which + len(self.values))

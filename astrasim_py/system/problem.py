@@ -75,7 +75,11 @@ class CollectiveRequest:
 
 
 class Planner(Protocol):
-    """Cuts collectives into chunks."""
+    """Cuts collectives into chunks.
+
+    A fold needs ``placed(placement) -> Planner`` as well: the planner of some of the ranks, of which the r-th is on NPU
+    ``placement[r]``; what it says of a call then depends on the call's type, size, root, members and priority alone.
+    """
 
     capacity: tuple[int, ...]  # chunks that each queue of an NPU runs at once
 

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from worlds.training import TINY, ByWork, fast, layout_of, problem_of
 
+from astrasim_py.builders.registry import build
 from astrasim_py.core.errors import FoldError
 from astrasim_py.core.records import Records, Table
 from astrasim_py.engine.compare import differences
 from astrasim_py.engine.fold_roles import run_folded_roles
 from astrasim_py.engine.simulation import plan_for, simulate
-from astrasim_py.system.machine_models import NetworkModel
+from astrasim_py.system.dimension_planner import DimensionPlanner
+from astrasim_py.system.machine_models import Collectives, NetworkModel
 from astrasim_py.system.problem import Problem
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology import from_keys, shapes
@@ -175,3 +177,53 @@ def test_orders_that_fold_may_change_are_not_exact():
         if some.fold.exact:
             assert_equal(full, some)
     assert found == {"store_and_forward": False, "analytical": True}
+
+
+def by_dimension(problem: Problem, **how) -> Problem:
+    """A problem whose collectives are cut into chunks that visit one dimension after the other."""
+    topology, (job,) = problem.topology, problem.jobs
+    sizes = tuple(dim.size for dim in topology.dims)
+    planner = DimensionPlanner(
+        sizes=sizes,
+        make=lambda collective, ranks, dim, size: build("ring", collective, ranks),
+        how=Collectives(**how),
+        rate=(Fraction(10**9),) * len(sizes),
+        placement=job.placement,
+    )
+    return replace(problem, jobs=(replace(job, planner=planner),))
+
+
+@pytest.mark.parametrize("how", [{"chunks": 4}, {"chunks": 2, "active_chunks": 2, "order": "themis"}])
+def test_collectives_by_dimension_are_folded(how):
+    keys = {"tp": 2, "pp": 2, "dp": 3, "zero": 1, "microbatches": 2, "overlap": {"dp": True}, "model": TINY}
+    shape = {"shape": "torus", "bandwidth": "1 GB/s", "latency": "500 ns"}
+    for dims, exact in ([2, 3, 2], True), ([6, 2], False):
+        torus = from_keys.build(shape | {"dims": dims}, "test", written=True)
+        problem = by_dimension(training(torus, 12, **keys), **how)
+        full, some, kept = simulate(problem, engine="compiled"), folded(problem, 0), folded(problem, 10**6)
+        assert some.fold.exact == exact and some.fold.ranks == 2
+        assert abs(some.makespan - full.makespan) <= some.fold.deviation
+        assert_equal(full, kept)
+        if exact:
+            assert_equal(full, some)
+
+
+def test_chunks_of_two_roles_in_one_queue_are_not_exact():
+    """Both roles have links of their own, but their chunks wait for each other in the queue of a dimension."""
+    keys = {
+        "tp": 2,
+        "pp": 1,
+        "dp": 2,
+        "zero": 1,
+        "microbatches": 2,
+        "overlap": {"dp": True},
+        "sp": False,
+        "model": TINY,
+    }
+    every = from_keys.build(
+        {"shape": "fully_connected", "npus": 4, "bandwidth": "1 GB/s", "latency": "0 s"}, "", written=True
+    )
+    problem = training(every, 4, NetworkModel(model="analytical"), **keys)
+    assert folded(problem, 0).fold.exact
+    planned = folded(by_dimension(problem, chunks=2), 0).fold
+    assert not planned.exact and "queue 0 of NPU 0" in planned.text
