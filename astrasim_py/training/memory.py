@@ -68,9 +68,20 @@ def with_framework(found: Mapping[str, Numbers]) -> dict[str, Numbers]:
 
 
 def peak_memory(layout: Layout) -> dict[str, Numbers]:
-    """Bytes of the pipeline rank that needs most, by `KINDS`: the first, the last, or the second if layers differ."""
-    uneven = np.any(np.asarray(layout.model.layers) % (layout.pp * layout.vp))
-    stages = [0, layout.last_stage] + ([np.minimum(1, layout.pp - 1)] if uneven else [])
+    """Bytes of the pipeline rank that needs most, by `KINDS`.
+
+    It is the first, the last, where layers differ the first inner one that has most of them, or the one after the first
+    dense layers of a model with experts.
+    """
+    p, stages = layout.pp, [0, layout.last_stage]
+    _, left, uneven = layout.shares
+    fullest = 1
+    if np.any(uneven):
+        fullest = np.where(left > p, 2 * p - left, 1) if layout.schedule == "zbv" else 1
+        stages.append(np.minimum(fullest, p - 1))
+    if layout.model.experts and layout.model.dense_layers:
+        after = np.maximum.reduce(np.broadcast_arrays(*layout.dense_stages)) + 1
+        stages += [np.minimum(after, p - 1)] if np.any(after != fullest) or not np.any(uneven) else []
     kinds = ("dense", "moe") if layout.model.experts else ("dense",)
     activations = {kind: layer_activations(layout, kind) for kind in kinds}
     peak = stage_memory(layout, stages[0], activations)

@@ -108,6 +108,25 @@ def test_activations_in_flight_are_those_of_the_program(schedule, v, paired):
             assert chunks_in_flight(o, stage) == (min(p, m) if schedule == "zb_h1" else held)
 
 
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zb_h1", "zb_h2", "zbv"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        "deepseek-v3",
+        {"base": "deepseek-v3", "layers": 64, "dense_layers": 9},
+        "mixtral-8x7b",
+        "llama3.1-405b",
+        "llama3-70b",
+    ],
+)
+def test_no_pipeline_rank_needs_more_than_the_peak(model, schedule):
+    for p, v in ((2, 2), (4, 2), (6, 4), (8, 4), (16, 2), (16, 1)):
+        keys = {"model": model, "schedule": schedule, "pp": p, "microbatches": 2 * p, "tp": 2, "recompute": "full"}
+        if (schedule == "interleaved") <= (v > 1):
+            o = Training(**keys, vp=v if schedule == "interleaved" else None).layout(4 * p)
+            assert sum(peak_memory(o).values()) == max(sum(stage_memory(o, stage).values()) for stage in range(p))
+
+
 def test_recomputation_keeps_less_and_brings_one_layer_back():
     base = {"model": "llama3-70b", "seq": 8192, "gbs": 64, "tp": 4, "attention": "fa2"}
     kept = [
