@@ -114,7 +114,7 @@ RULES = (
         "zbv",
         lambda o: (o.schedule == "zbv") & (o.vp != 2),
         lambda o: f"zbv with vp {o.vp}: its V has two chunks per rank",
-        lambda o: "write vp: 2, or drop it",
+        lambda o: "write vp: 2",
     ),
     Rule(
         "sequence parallel",
