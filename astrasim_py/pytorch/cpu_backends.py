@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from astrasim_py.core.errors import TraceError
-from astrasim_py.pytorch.calls import Call, NodeOf, call_of, facts_of_host, merged, ranges_around, size_of, sources_of
+from astrasim_py.pytorch.calls import Call, NodeOf, call_of, ranges_around, sources_of
 from astrasim_py.pytorch.edges import EdgeKind
+from astrasim_py.pytorch.facts import facts_of_host, merged, size_of
 from astrasim_py.pytorch.graph import Edges, Graph, NodeKind, Nodes, assemble
 from astrasim_py.pytorch.groups import GroupTable
 from astrasim_py.pytorch.kineto import CPU_BACKENDS
@@ -94,7 +95,7 @@ def _awaited(recording: Recording, spans: np.ndarray, calls: np.ndarray, node_of
             tensors = _tensors([node.inputs, node.outputs]) if node else ()
             later = [row for tensor in tensors for row in asked.get(tensor, ()) if row > call]
             after = int(np.searchsorted(begin, done))
-            if "False" in (events.args[call].get("Concrete Inputs") or ()):
+            if "False" in str(events.args[call].get("Concrete Inputs")):
                 begun[place] = events.start[call]
             elif later:
                 begun[place] = events.start[min(later)]

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from astrasim_py.pytorch.calls import MESSAGES, Call
+from astrasim_py.pytorch.calls import Call
+from astrasim_py.pytorch.facts import MESSAGES
 from astrasim_py.pytorch.groups import numbered
 
 #: Clocks of ranks that are further apart are shifted, ns.

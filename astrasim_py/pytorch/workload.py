@@ -13,7 +13,8 @@ from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.wire import varint
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import TraceError
-from astrasim_py.pytorch.calls import MESSAGES, ROOTED, Call
+from astrasim_py.pytorch.calls import Call
+from astrasim_py.pytorch.facts import MESSAGES, ROOTED
 from astrasim_py.pytorch.graph import Graph, NodeKind
 from astrasim_py.pytorch.groups import arithmetic, numbered
 from astrasim_py.pytorch.nodes import Communication, rank_trace
@@ -81,7 +82,7 @@ def build_workload(
     """
     world = max(world or 0, *(rank + 1 for rank in ranks), 1)
     ranks = {rank: _with_sizes(ranks[rank], options.size_default) for rank in sorted(ranks)}
-    met = meet([_timed(rank, one) for rank, one in ranks.items()], world)
+    met = meet([timed(rank, one) for rank, one in ranks.items()], world)
     problems, notes = list(met.problems), list(met.notes)
     if options.replicate:
         _check_replicable(ranks)
@@ -137,7 +138,8 @@ def _with_sizes(one: RankGraph, default: int | None) -> RankGraph:
     return one._replace(calls=sized)
 
 
-def _timed(rank: int, one: RankGraph) -> RankCalls:
+def timed(rank: int, one: RankGraph) -> RankCalls:
+    """The calls of a rank with their times, for `meet`."""
     graph = one.graph
     at = {int(row): node for node, row in enumerate(graph.row.tolist()) if graph.kind[node] != NodeKind.PIECE}
     start = [graph.recording.base_ns + int(graph.start[at[call.row]]) for call in one.calls]
@@ -170,15 +172,16 @@ def _plan(
         told = all(call.in_splits for call in calls.values())
         unsplit += uneven and not told
         root = max(call.root for call in calls.values())  # not all members may say it
+        parts = {rank: call.parts(call.in_splits, call.in_bytes) for rank, call in calls.items()} if uneven else {}
         for rank, call in calls.items():
             if instance.kind == "message":
                 nodes = [_message(call.kind, place[rank], place[call.peer], call.in_bytes, instance.tag)]
             elif not uneven:
                 nodes = [_collective(call, instance.group, call.nbytes, root)]
             elif told and options.splits == "messages":
-                nodes = list(_parts(rank, calls, place, tags + number))
+                nodes = list(_parts(rank, call.group.members, parts, place, tags + number))
             else:
-                largest = max(max(other.parts(other.in_splits, other.in_bytes)) for other in calls.values())
+                largest = max(map(max, parts.values()))
                 nodes = [_collective(call, instance.group, largest * len(call.group.members), root)]
             planned[rank][call.row] = nodes
     if unsplit:
@@ -204,17 +207,17 @@ def _collective(call: Call, group: str, size: int, root: int) -> Communication:
     return Communication(NodeType.COMM_COLL, columns | ({"comm_root": root} if call.kind in ROOTED else {}), group)
 
 
-def _parts(rank: int, calls: Mapping[int, Call], place: Mapping[int, int], tag: int) -> Iterator[Communication]:
+def _parts(
+    rank: int, members: Sequence[int], parts: Mapping[int, list[int]], place: Mapping[int, int], tag: int
+) -> Iterator[Communication]:
     """Messages of an uneven all_to_all, by what each rank says that it sends; nothing to itself."""
-    members = calls[rank].group.members
     mine = members.index(rank)
-    shares = {peer: calls[peer].parts(calls[peer].in_splits, calls[peer].in_bytes) for peer in members}
-    for peer, size in zip(members, shares[rank], strict=True):
+    for peer, size in zip(members, parts[rank], strict=True):
         if peer != rank and size:
             yield _message("send", place[rank], place[peer], size, tag)
     for peer in members:
-        if peer != rank and shares[peer][mine]:
-            yield _message("recv", place[rank], place[peer], shares[peer][mine], tag)
+        if peer != rank and parts[peer][mine]:
+            yield _message("recv", place[rank], place[peer], parts[peer][mine], tag)
 
 
 # -- one rank for all -------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ the worker processes of a run, too.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -215,7 +215,9 @@ def _recorded(run: Preparation, spec: PytorchRecording, ranks: int | None, key: 
     place = run.at(key, "workload.pytorch")
     kineto, *et = [str(run.path(name, place)) for name in (spec.kineto, spec.et) if name is not None]
     files = [file for name in (kineto, *et) for file in run.inside(recorded_files(name), place)]
-    options = Options(**{name: getattr(spec, name) for name in Options.__dataclass_fields__ if hasattr(spec, name)})
+    options = Options(
+        **{name: getattr(spec, name) for name in (f.name for f in fields(Options)) if hasattr(spec, name)}
+    )
 
     def read() -> Workload:
         made = convert(kineto, et, step="median" if spec.step is None else spec.step, options=options)

@@ -1,16 +1,16 @@
 """What calls are, whose they are, and which meet across ranks."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from astrasim_py.core.errors import UsageError
-from astrasim_py.pytorch.calls import (
-    Call,
-    call_of,
+from astrasim_py.pytorch.calls import Call, call_of, kernel_rules
+from astrasim_py.pytorch.facts import (
     facts_of_args,
     facts_of_host,
     facts_of_node,
     kernel_kind,
-    kernel_rules,
     kind_of,
     merged,
     width_of,
@@ -181,3 +181,51 @@ def test_a_rule_for_kernels_must_be_complete():
     for text in ("deep_ep", "deep_ep=shuffle:0", "(=all_reduce:0", "x=send:0"):
         with pytest.raises(UsageError):
             kernel_rules([text])
+
+
+KEYS = [
+    "Collective name",
+    "dtype",
+    "In msg nelems",
+    "Out msg nelems",
+    "In split size",
+    "Out split size",
+    "Process Group Name",
+    "Process Group Ranks",
+    "Group size",
+    "Global rank start",
+    "Global rank stride",
+    "Src Rank",
+    "Dst Rank",
+    "Seq",
+    "Concrete Inputs",
+    "Input Dims",
+    "Input type",
+]
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.sampled_from(
+        ["", "allreduce", "Float", "[0, 1, ..., 7]", "[1, 1e9]", "alltoall", "nan", "[" * 50, "send", "-1"]
+    ),
+    lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=12,
+)
+NAMES = ["record_param_comms", "c10d::alltoall_base_", "c10d::alltoall_", "c10d::send", "c10d::recv_any_source_"]
+NAMES += ["c10d::broadcast_", "_c10d_functional::all_reduce", "gloo:all_reduce", "nccl:send", "aten::add"]
+
+
+@given(st.sampled_from(NAMES), st.dictionaries(st.sampled_from(KEYS), VALUES))
+def test_no_arguments_of_a_range_can_break_the_reading(name, args):
+    call = call_of(0, 0, merged([facts_of_args(args), facts_of_host(name, args)]), TABLE)
+    if call is not None:
+        assert call.missing() is not None
+        assert call.nbytes is None or 0 <= call.nbytes < 2**63
+        meet([RankCalls(0, [call], [0], [5]), RankCalls(1, [call], [0], [5])], 8)
+
+
+@given(st.sampled_from(NAMES), st.lists(VALUES, max_size=8), st.lists(VALUES, max_size=8), VALUES)
+def test_no_node_of_a_host_trace_can_break_the_reading(name, inputs, shapes, attribute):
+    attributes = {"collective_name": attribute, "in_msg_nelems": attribute, "pg_size": attribute, "dtype": "Float"}
+    call_of(0, 0, merged([facts_of_node(name, Arguments(inputs, shapes, shapes, [], attributes))]), TABLE)

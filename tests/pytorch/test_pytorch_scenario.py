@@ -17,7 +17,7 @@ def test_recorded_steps_on_three_networks_show_what_they_say(repo):
     points = expand(load_scenario(repo / "scenarios/from_pytorch.yaml"))
     found = {}
     for point in points:
-        found[tuple(point.values.values())] = simulate(prepare(point), engine="both", level="summary").makespan / 1e9
+        found[tuple(point.values.values())] = simulate(prepare(point), level="summary").makespan / 1e9
         assert len(input_digests(point)) == 4
     names = ("ddp", "fsdp", "pipeline")
     fast = np.array([found[name, "10 Gb/s"] for name in names])

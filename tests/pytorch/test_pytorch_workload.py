@@ -22,7 +22,7 @@ from astrasim_py.pytorch.join import join
 from astrasim_py.pytorch.kineto import read_recording
 from astrasim_py.pytorch.sources import sources
 from astrasim_py.pytorch.together import replay_together
-from astrasim_py.pytorch.workload import Options, RankGraph, build_workload
+from astrasim_py.pytorch.workload import Options, RankGraph, build_workload, timed
 from astrasim_py.system.problem import Job, Problem
 
 HERE = Path(__file__).parent / "recorded"
@@ -144,6 +144,7 @@ def test_ranks_start_together_if_asked():
 
 
 @needs_golden
+@pytest.mark.slow
 def test_calls_without_a_size_need_a_default():
     one = {1: rank_graph(GOLDEN / "hta_df_index/df_index_resolver.json.gz")}
     with pytest.raises(TraceError, match=r"no size for 404 of 404 calls \(404 all_reduce\)"):
@@ -154,10 +155,17 @@ def test_calls_without_a_size_need_a_default():
 
 
 @needs_golden
+@pytest.mark.slow
 def test_eight_recorded_ranks_run_as_they_did():
     ranks = dlrm()
     built = build_workload(ranks, 8, Options(collectives="recorded"))
     workload = built.workload
+    starts, stops = (
+        np.array([one.start if side == 0 else one.end for one in map(timed, ranks, ranks.values())]) // 1000
+        for side in (0, 1)
+    )
+    assert (starts.max(0) - starts.min(0)).tolist() == [7624, 1101, 168, 125, 223, 534, 584, 885]
+    assert (stops.max(0) - stops.min(0)).min() >= 1 and (stops.max(0) - stops.min(0)).max() <= 7
     assert not built.problems and not built.notes and not built.kept
     assert [instance.moving_ns for instance in built.meeting.instances] == [
         1000 * us for us in (10, 8, 7, 7, 86, 10, 20, 69)
@@ -207,3 +215,18 @@ def test_metadata_of_kernels_is_taken():
     (gather,) = rank_graph(GOLDEN / "tracelens/b200_eager_rank0of8.json.gz").calls
     assert (gather.kind, gather.nbytes, gather.group.name) == ("all_gather", 2 * 25136, "3")
     assert gather.group.members == tuple(range(8))
+
+
+@needs_golden
+@pytest.mark.parametrize(("name", "kinds"), [("pp_4", {"message": 24}), ("funcol_4", {"": 40})])
+def test_every_call_meets_its_partners(name, kinds):
+    met = build_workload(recorded_set(name), 4, Options()).meeting
+    assert not any(instance.lacks for instance in met.instances)
+    assert {len(instance.calls) for instance in met.instances} == {2}
+    assert len(met.instances) == sum(kinds.values())
+
+
+@needs_golden
+def test_a_world_of_one_sends_nothing():
+    one = rank_graph(GOLDEN / "hta_ns/rank-0.ns_resolution.json.gz")
+    assert not one.calls and len(one.graph)
