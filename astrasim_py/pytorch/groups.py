@@ -4,10 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from astrasim_py.pytorch.recording import Group
-
-#: Most ranks that a group may have.
-MAX_RANKS = 2**20
+from astrasim_py.pytorch.recording import MAX_RANKS, Group
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 
 from astrasim_py.core.errors import TraceError
 from astrasim_py.pytorch.json_stream import elements
-from astrasim_py.pytorch.recording import DEVICE, Category, Events, Group, Recording, Step
+from astrasim_py.pytorch.recording import DEVICE, MAX_RANKS, Category, Events, Group, Recording, Step
 from astrasim_py.pytorch.steps import choose_step, find_steps, nanoseconds
 
 LISTED = "traceEvents"
@@ -22,6 +22,7 @@ CATEGORIES = {
     "cuda_driver": Category.CALL,
     "hip_runtime": Category.CALL,
     "xpu_runtime": Category.CALL,
+    "xpu_driver": Category.CALL,
     "privateuse1_runtime": Category.CALL,
     "privateuse1_driver": Category.CALL,
     "kernel": Category.KERNEL,
@@ -35,6 +36,8 @@ CATEGORIES = {
 CPU_BACKENDS = ("gloo:", "mpi:", "ucc:")
 #: Beginnings of names of host events that say something of communication.
 COMMUNICATION = ("record_param_comms", "c10d::", "_c10d_functional", "c10d_functional", "nccl:", *CPU_BACKENDS)
+#: Arguments that are lists.
+_LISTS = {"Concrete Inputs", "Input Dims", "Input type", "Input Strides"}
 _HEADER = {"distributedInfo", "baseTimeNanoseconds"}
 _COLUMNS = {  # array's type of each column while events are read
     "category": "b",
@@ -122,7 +125,8 @@ class _Table:
         args = args if isinstance(args, dict) else {}
         process, thread = event.get("pid"), event.get("tid")
         if speaks or category == Category.SYNC or "Collective name" in args:
-            self.args[len(self.columns["start"])] = args
+            kept = {key: value for key, value in args.items() if key not in _LISTS or isinstance(value, list)}
+            self.args[len(self.columns["start"])] = kept
         row = (
             category,
             self.names.setdefault(name, len(self.names)),
@@ -132,7 +136,7 @@ class _Table:
             integer(args.get("correlation")),
             integer(args.get("External id", args.get("external id"))),
             integer(args.get("Record function id")),
-            -1 if host else integer(args.get("device", process), 2**31),
+            -1 if host else integer(args.get("device", process), most=2**31),
             -1 if host else integer(args.get("stream", thread)),
         )
         for append, value in zip(self.append, row, strict=True):
@@ -183,6 +187,9 @@ class _Table:
             step = Step("", 0, int(events.end[host].max(initial=0)))
         base = integer(header.get("baseTimeNanoseconds"), default=0)
         rank, world, groups = _distributed(header.get("distributedInfo"))
+        if max(rank or 0, world or 0) >= MAX_RANKS:
+            problem = f"says that it is rank {rank} of {world}"
+            raise TraceError(self.source, problem, f"there may be at most {MAX_RANKS} ranks")
         return Recording(
             source=self.source,
             rank=rank,
@@ -218,8 +225,9 @@ def _membership(
         launch[dependent] = np.where(known[place] == correlation[dependent], calls[at[place]], -1)
     linked = launch >= 0
     lowest, highest = (int(known[0]), int(known[-1])) if len(known) else (-1, 2**62)
-    backlog = device & ~linked & ((correlation < lowest) | (start < first))
-    inside = linked | ((correlation >= lowest) & (correlation <= highest) & (start < last))
+    unknown = correlation < 0
+    backlog = device & ~linked & ((~unknown & (correlation < lowest)) | (start < first))
+    inside = linked | ((unknown | ((correlation >= lowest) & (correlation <= highest))) & (start < last))
     sync = (category == Category.SYNC) & (linked | (start < last))
     kept = (category <= Category.CALL) | (device & (inside | backlog)) | sync
     return kept, backlog, launch
@@ -237,7 +245,7 @@ def integer(value: object, default: int = -1, most: int = 2**63) -> int:
 
 def _plain(value: object) -> int | str:
     """The name of a process or thread."""
-    return value if isinstance(value, int | str) else str(value)
+    return value if type(value) is int and abs(value) < 2**63 else str(value)
 
 
 def _distributed(info: object) -> tuple[int | None, int | None, tuple[Group, ...]]:

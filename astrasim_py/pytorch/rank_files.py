@@ -6,14 +6,13 @@ from glob import escape, glob
 from pathlib import Path
 
 from astrasim_py.core.errors import UsageError
+from astrasim_py.pytorch.recording import MAX_RANKS
 from astrasim_py.pytorch.sources import sources
 
 RANK = "{rank}"
 _WILD = re.compile(r"(\{rank\}|\*)")
 #: Endings of the members of an archive that are read where no pattern names them.
 _ENDINGS = (".json", ".json.gz")
-#: Ranks are below this.
-MAX_RANK = 2**20
 
 
 def rank_files(names: Sequence[str], option: str) -> dict[int | None, str]:
@@ -39,8 +38,8 @@ def rank_files(names: Sequence[str], option: str) -> dict[int | None, str]:
     for rank, (_, source) in zip(ranks, found, strict=True):
         if by_rank.setdefault(rank, source) != source:
             raise UsageError(option, f"rank {rank} has two files, {by_rank[rank]} and {source}", "name one of them")
-        if rank is not None and rank >= MAX_RANK:
-            raise UsageError(option, f"{source}: rank {rank} is not below {MAX_RANK}", "check the pattern")
+        if rank is not None and rank >= MAX_RANKS:
+            raise UsageError(option, f"{source}: rank {rank} is not below {MAX_RANKS}", "check the pattern")
     return dict(sorted(by_rank.items(), key=lambda item: -1 if item[0] is None else item[0]))
 
 

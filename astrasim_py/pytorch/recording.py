@@ -19,6 +19,8 @@ class Category(IntEnum):
     SYNC = 6  # a wait that the device recorded (cuda_sync)
 
 
+#: Most ranks of a job, and of a group.
+MAX_RANKS = 2**20
 #: Categories of work on a device; all of `Category` up to and including CALL are work of the host.
 DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 

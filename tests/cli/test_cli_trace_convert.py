@@ -42,6 +42,7 @@ def test_a_set_is_written_with_its_report_and_lints_clean(tmp_path, capsys):
     )
 
 
+@pytest.mark.slow
 @needs_golden
 def test_eight_ranks_replay_as_recorded(tmp_path, capsys):
     kineto, et = ("param_dlrm8/dlrm_kineto.tar.gz", "param_dlrm8/dlrm_pytorch_et.tar.gz")

@@ -180,3 +180,32 @@ def test_callers_in_a_circle_are_cut(tmp_path):
     nodes = [{"id": 1, "name": "a", "ctrl_deps": 2}, {"id": 2, "name": "b", "ctrl_deps": 1}, {"id": 5, "ctrl_deps": 4}]
     host = read_host_trace(written(tmp_path / "et.json", json.dumps({"schema": "9.9.9", "nodes": nodes})))
     assert host.parents.tolist() == [-1, 0, -1]
+
+
+@pytest.mark.parametrize(
+    ("info", "problem"),
+    [
+        ({"rank": 2**62}, "says that it is rank 4611686018427387904 of None"),
+        ({"world_size": 2**20}, "rank None of 1048576"),
+    ],
+)
+def test_ranks_beyond_reason(info, problem, tmp_path):
+    with pytest.raises(TraceError, match=problem):
+        read_recording(written(tmp_path / "t.json", trace(distributedInfo=info)), None)
+
+
+def test_numbers_and_lists_that_are_none_count_as_missing(tmp_path):
+    odd = KERNEL | {"tid": 2**80, "args": {"device": 2**40, "stream": "x", "correlation": [1], "External id": 2**70}}
+    call = {
+        "ph": "X",
+        "cat": "cpu_op",
+        "name": "c10d::send",
+        "ts": 1,
+        "args": {"Concrete Inputs": 3, "Input Dims": [1]},
+    }
+    recording = read_recording(written(tmp_path / "t.json", json.dumps([odd, call])), None)
+    events = recording.events
+    row = int((events.category == 3).argmax())
+    assert [int(column[row]) for column in (events.device, events.stream, events.correlation)] == [-1, -1, -1]
+    assert (0, str(2**80)) in recording.threads
+    assert events.args == {1 - row: {"Input Dims": [1]}}
