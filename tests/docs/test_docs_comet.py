@@ -7,12 +7,11 @@ from fractions import Fraction
 
 import pytest
 
-from astrasim_py.core.errors import TopologyError
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
 from astrasim_py.study.prepare import prepare
-from astrasim_py.topology.hardware import ExpandedMemory, machine
+from astrasim_py.topology.hardware import ExpandedMemory, preset
 from astrasim_py.training.closed_form import step, terms
 from astrasim_py.training.memory import expand as expand_memory
 from astrasim_py.training.memory import peak_memory
@@ -94,8 +93,54 @@ def test_clusters_differ_as_the_header_says():
         assert base / fastest(name, (2, 3)) == pytest.approx(gain, abs=0.06)
     assert fastest("dgx_a100", (2,)) / fastest("gb200_nvl72", (2,)) == pytest.approx(10.2, abs=0.06)
     assert fastest("tpu_v4", (2, 3)) is None and fastest("tpu_v5e", (2, 3)) is None
-    with pytest.raises(TopologyError):
-        machine("mi300x", 1024)
+    assert seconds(layout(4, 3), system("tpu_v5p")) == pytest.approx(44, abs=0.5)
+
+
+def folded(repo, name: str, keys: tuple[str, ...], without: set[tuple]) -> dict[tuple, float]:
+    """Seconds of the points of a scenario, by the values of some of its axes."""
+    points = {
+        tuple(point.values[key] for key in keys): point for point in expand(load_scenario(repo / "scenarios" / name))
+    }
+    assert without < points.keys()
+    return {
+        key: simulate(prepare(point), level="summary", fold=True).makespan / 1e12
+        for key, point in points.items()
+        if key not in without
+    }
+
+
+@pytest.mark.slow
+def test_expanded_memory_breaks_even_below_50_gb_per_second_simulated(repo):
+    elsewhere = {("500 GB/s",), ("1 TB/s",), ("ZeRO 3 in 80 GB, MP 2",)}  # of the two other scenarios
+    found = {key: span for (key,), span in folded(repo, "comet_break_even.yaml", ("memory",), elsewhere).items()}
+    enough = found["80 GB are enough"]
+    stated = {"80 GB are enough": 164.1, "45 GB/s": 167.1, "50 GB/s": 157.2, "100 GB/s": 112.7}
+    stated |= {"1 TB/s, placed": 69.5, "ZeRO 3 in 80 GB": 69.6}
+    assert found == {name: pytest.approx(span, abs=0.06) for name, span in stated.items()}
+    # The time is linear in the reciprocal of the bandwidth.
+    slope = (found["45 GB/s"] - found["50 GB/s"]) / (1 / 45 - 1 / 50)
+    assert 1 / (1 / 50 + (enough - found["50 GB/s"]) / slope) == pytest.approx(46.4, abs=0.1)
+    assert 67.9 < found["1 TB/s, placed"] < found["ZeRO 3 in 80 GB"] < 1.003 * found["1 TB/s, placed"]
+    peak = sum(peak_memory(layout(8)).values())
+    assert peak / 1e9 == pytest.approx(309, abs=0.6) and 1 - 80e9 / peak == pytest.approx(0.74, abs=0.01)
+
+
+@pytest.mark.slow
+def test_clusters_differ_as_their_scenario_says(repo):
+    slow = {("MI300X", "MP 2"), ("TPU-v5p", "MP 2")}  # not much worse than MP 8, and left out here
+    found = folded(repo, "comet_clusters.yaml", ("topology", "plan"), slow)
+    two, eight = ({name: span for (name, plan), span in found.items() if plan == mp} for mp in ("MP 2", "MP 8"))
+    stated = {"A100": 67.8, "H100": 26.5, "H200": 25.9, "GB200": 10.5, "B200": 15.2, "MI300X": 30.9, "TPU-v5p": 56.7}
+    best = {name: min(two.get(name, eight[name]), eight[name]) for name in stated}
+    assert best == {name: pytest.approx(span, abs=0.06) for name, span in stated.items()}
+    assert {name for name in two if two[name] < eight[name]} == {"A100", "H100", "H200", "GB200"}
+    assert all(1.035 < eight[name] / two[name] < 1.095 for name in ("A100", "H100", "H200", "GB200"))
+    gains = {"H100": 2.6, "H200": 2.6, "MI300X": 2.2, "B200": 4.5, "GB200": 6.4, "TPU-v5p": 1.2}
+    assert {name: best["A100"] / best[name] for name in gains} == {
+        name: pytest.approx(gain, abs=0.06) for name, gain in gains.items()
+    }
+    for npu in ("dgx_a100", "dgx_h100", "dgx_h200", "mi300x", "dgx_b200", "gb200_nvl72", "tpu_v5p"):
+        assert all(sum(peak_memory(layout(mp, 3)).values()) <= preset(npu).compute.memory for mp in (2, 8)), npu
 
 
 @pytest.mark.slow
