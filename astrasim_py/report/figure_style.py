@@ -6,6 +6,7 @@ and series that coincide are drawn inside each other, so that each is seen.
 
 import io
 import math
+import textwrap
 from collections.abc import Mapping
 from contextlib import contextmanager
 
@@ -40,6 +41,7 @@ _STYLE = {
 }
 _METADATA = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
 _MAX_TEXT = 60
+_MAX_TITLE = 200
 
 
 @contextmanager
@@ -58,10 +60,26 @@ def our_style():
         yield
 
 
-def clean(text: object) -> str:
+def clean(text: object, most: int = _MAX_TEXT) -> str:
     """Text of the user's for a figure: one line, printable, not too long."""
     line = "".join(c if c.isprintable() else " " for c in str(text))
-    return line if len(line) <= _MAX_TEXT else line[: _MAX_TEXT - 1] + "…"
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def set_heading(figure, text: object) -> None:
+    """Write a heading over a figure, in as many lines as it takes."""
+    if text:
+        figure.suptitle(_wrapped(text, figure.get_figwidth(), 12), fontsize=12)
+
+
+def set_title(axes, text: object) -> None:
+    """Write a title over a panel, in as many lines as it takes."""
+    columns = axes.get_subplotspec().get_gridspec().ncols
+    axes.set_title(_wrapped(text, axes.figure.get_figwidth() / columns, 10.5))
+
+
+def _wrapped(text: object, inches: float, points: float) -> str:
+    return textwrap.fill(clean(text, _MAX_TITLE), max(int(115 * inches / points), 16))
 
 
 def render(figure, form: str, about: Mapping[str, str]) -> bytes:
@@ -77,8 +95,7 @@ def canvas(panels: int, heading: str, *, width: float = 3.9, height: float = 3.8
     columns = min(columns, panels)
     lines = math.ceil(panels / columns)
     figure = Figure(figsize=(width * columns + (1.6 if columns == 1 else 0.6), height * lines), layout="constrained")
-    if heading:
-        figure.suptitle(heading, fontsize=12)
+    set_heading(figure, heading)
     axes = figure.subplots(lines, columns, squeeze=False, **share).ravel().tolist()
     for unused in axes[panels:]:
         unused.set_visible(False)

@@ -81,8 +81,12 @@ class Grid:
             if key and rows and all(text_of(row, key) is None for row in rows):
                 keys = ", ".join(swept) or "none"
                 raise ScenarioError(f"{place}.{name}", f'"{key}" is not swept', f"write one of the swept keys: {keys}")
-        # Other varying keys go to the series' names: otherwise several points would coincide.
-        rest = [key for key in varying if key not in (self.x, self.series_key, self.facet_key)]
+        # Other varying keys go to the series' names where several points would coincide otherwise.
+        rest: list[str] = []
+        for key in varying:
+            shown = [one for one in (self.x, self.series_key, self.facet_key, *rest) if one]
+            if _places(rows, [*shown, key]) > _places(rows, shown):
+                rest.append(key)
         self.points: dict[tuple[str, tuple[str, ...], str], Mapping] = {}
         for row in rows:
             x = text_of(row, self.x) if self.x else style.clean(row["point"])
@@ -101,6 +105,11 @@ class Grid:
         """x → value, for rows that have one."""
         rows = {x: self.points[facet, series, x] for x in self.axis.texts if (facet, series, x) in self.points}
         return {x: y for x, row in rows.items() if (y := value(row)) is not None}
+
+
+def _places(rows: Sequence[Mapping], keys: Sequence[str]) -> int:
+    """How many different values the rows have in some keys."""
+    return len({tuple(text_of(row, key) for key in keys) for row in rows})
 
 
 _MAX_BARS = 60
@@ -135,7 +144,7 @@ def _curves(grid: Grid, heading: str, value, ylabel: str, *, bound=None, bound_n
                 (line,) = axes.plot([grid.axis.value[x] for x in curve], list(curve.values()), **look)
                 bounds.setdefault("bound", line)
         if grid.facet_key:
-            axes.set_title(style.clean(facet))
+            style.set_title(axes, facet)
         if grid.x:
             name = {"network.model": "network model", "npus": "NPUs"}.get(grid.x, grid.x)
             axes.set_xlabel(style.clean(name.replace("_", " ")))
@@ -176,26 +185,28 @@ def _bounds(grid: Grid, facet: str, bound) -> dict:
 
 
 def _time_ticks(panels, log: bool) -> None:
-    from matplotlib.ticker import LogLocator, NullFormatter
-
     axes = panels[0]
     style.time_ticks(axes.yaxis, None if log else 6)
     if log:
-        axes.yaxis.set_major_locator(LogLocator(base=10, numticks=12))
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        _log_ticks(axes)
     else:
         axes.set_ylim(bottom=0)
 
 
+def _log_ticks(axes) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1,) if high > 300 * low else (1, 2, 5), numticks=12))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
 def _number_ticks(panels, log: bool) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import FuncFormatter
 
     axes = panels[0]
     if log:
-        low, high = axes.get_ylim()
-        wide = high > 50 * low
-        axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1,) if wide else (1, 2, 5), numticks=12))
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        _log_ticks(axes)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:.6g}"))
 
 
@@ -304,7 +315,7 @@ def _draw_breakdown(grid: Grid, heading: str):
             style.time_ticks(axes.xaxis, 5)
             axes.set_xlabel("time")
         if grid.facet_key:
-            axes.set_title(style.clean(facet))
+            style.set_title(axes, facet)
     panels[0].set_ylim(place[-1] + 0.8, -0.8)
     patches = [
         (Patch(facecolor=colour, hatch=hatch, edgecolor="white"), label)
@@ -336,7 +347,7 @@ def draw(
     if kind not in KINDS:
         raise ScenarioError(f"{place}.kind", f'"{kind}" is unknown', f"write one of {', '.join(KINDS)}")
     rows = [row for row in select(rows, spec.get("where") or {}) if row["status"] == "done"]
-    heading = style.clean(spec.get("title") or title)
+    heading = spec.get("title") or title
     with style.our_style():
         if kind in _OF_RECORDS:
             figure = _OF_RECORDS[kind](panels, heading)

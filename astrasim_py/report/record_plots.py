@@ -8,7 +8,7 @@ import numpy as np
 
 from astrasim_py.core.records import Table, empty_table
 from astrasim_py.report.explain import called_instances
-from astrasim_py.report.figure_style import canvas, clean, legend_below, say_nothing_finished, time_ticks
+from astrasim_py.report.figure_style import canvas, clean, legend_below, say_nothing_finished, set_title, time_ticks
 
 #: Maximum points in a figure of links or a Gantt chart.
 PANELS = 9
@@ -39,7 +39,7 @@ def draw_links(panels: Sequence[Panel], heading: str):
     most = max((max(p.tables["link"]["busy"].tolist(), default=0) / max(p.makespan, 1) for p in panels), default=0)
     colours = Normalize(0.0, min(max(math.ceil(10 * most) / 10, 0.1), 1.0))
     for panel, axes in zip(panels, every, strict=True):
-        axes.set_title(clean(panel.title))
+        set_title(axes, panel.title)
         axes.set_aspect("equal")
         axes.axis("off")
         x, y, switch = _places(panel.tables["vertex"], panel.tables["edge"])
@@ -184,7 +184,7 @@ def draw_gantt(panels: Sequence[Panel], heading: str):
         axes.grid(False, axis="y")
         axes.set_ylabel("rank")
         more = f" (first {shown} of {count} ranks)" if count > shown else ""
-        axes.set_title(clean(panel.title + more))
+        set_title(axes, panel.title + more)
     every[-1].set_xlabel("time")
     legend_below(figure, [(patch, label) for label, patch in legend.items()])
     return figure

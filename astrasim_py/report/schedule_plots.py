@@ -8,7 +8,7 @@ every NPU and every time the share of its incoming links in use; neighbouring NP
 import numpy as np
 
 from astrasim_py.core.errors import UsageError
-from astrasim_py.report.figure_style import FORMATS, GREY, PALETTE, clean, our_style, render
+from astrasim_py.report.figure_style import FORMATS, GREY, PALETTE, clean, our_style, render, set_heading
 from astrasim_py.synthesis.model.schedule import Schedule
 
 #: Maximum links, and maximum holds of links, for drawing every transfer.
@@ -32,7 +32,7 @@ def draw_schedule(schedule: Schedule, form: str, title: str = "") -> bytes:
         raise UsageError("figure", "a schedule without transfers has no picture", "record them")
     with our_style():
         # No simulation is involved: no engine is named.
-        return render(_figure(schedule, clean(title)), form, {})
+        return render(_figure(schedule, title), form, {})
 
 
 def _figure(schedule: Schedule, heading: str):
@@ -45,8 +45,7 @@ def _figure(schedule: Schedule, heading: str):
     tall = min(max(2.2, 0.19 * links + 0.5), 9.0) if single else 5.0
     figure = Figure(figsize=(9.0, tall + 2.1), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [tall, 1.5]})
-    if heading:
-        figure.suptitle(heading, fontsize=12)
+    set_heading(figure, heading)
     if single:
         _lanes(figure, upper, schedule, transfer, resource, start / factor, end / factor)
     else:

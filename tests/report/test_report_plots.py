@@ -312,3 +312,24 @@ def test_nothing_to_draw_is_drawn_as_such():
     for spec in (*SPECS.values(), {"kind": "links"}, {"kind": "gantt"}):
         fig = figure(spec, [])
         assert "no finished points" in [text.get_text() for text in fig.axes[0].texts]
+
+
+def test_keys_that_follow_from_others_are_not_in_the_legend():
+    from astrasim_py.report.plots import Grid
+
+    rows = [
+        {"sweep": {"nic": nic, "zero": zero, "memory": memory}, "point": "", "time_ns": 1}
+        for nic in ("25 GB/s", "50 GB/s")
+        for zero, memory in ((3, "local"), (1, "expanded"))
+    ]
+    assert Grid({"x": "nic", "series": "memory"}, rows, "plots").series == [("local",), ("expanded",)]
+    assert Grid({"x": "nic"}, rows, "plots").series == [("3",), ("1",)]
+    assert Grid({"x": "nic", "series": "zero"}, rows[:2], "plots").series == [("3",), ("1",)]
+
+
+def test_long_headings_take_several_lines():
+    from astrasim_py.report.figure_style import canvas
+
+    figure, _ = canvas(1, "Recommendation on few accelerators with expanded memory, or on many of them without it")
+    lines = figure.get_suptitle().splitlines()
+    assert len(lines) > 1 and "…" not in lines[-1] and lines[-1].endswith("without it")
