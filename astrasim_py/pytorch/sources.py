@@ -47,6 +47,16 @@ class _Bounded(io.RawIOBase):
         return True
 
 
+class _Short:
+    """A file that reads little at a time: an archive may state headers of any length."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file, self.seek, self.tell, self.seekable = file, file.seek, file.tell, file.seekable
+
+    def read(self, size: int) -> bytes:
+        return self.file.read(min(size, CHUNK))
+
+
 def _unzipped(file: BinaryIO, place: str) -> BinaryIO:
     magic = file.read(2)
     file.seek(0)
@@ -57,7 +67,7 @@ def _archive(file: BinaryIO) -> tarfile.TarFile | None:
     """The archive that a file is, or None."""
     head = file.read(512)
     file.seek(0)
-    return tarfile.open(fileobj=file, mode="r:") if head[257:262] == b"ustar" else None
+    return tarfile.open(fileobj=_Short(file), mode="r:") if head[257:262] == b"ustar" else None
 
 
 def _members(archive: tarfile.TarFile, place: str) -> list[tarfile.TarInfo]:

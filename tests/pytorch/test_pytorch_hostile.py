@@ -4,6 +4,8 @@ import gzip
 import io
 import json
 import resource
+import subprocess
+import sys
 import tarfile
 
 import pytest
@@ -157,6 +159,43 @@ def test_bombs_and_lists_of_a_million_take_no_more(tmp_path):
     million = {"pg_config": [{"pg_name": "0", "pg_size": 10**6, "ranks": list(range(10**6))}]}
     assert len(read_recording(written(path, trace(distributedInfo=million)), None).groups[0].ranks) == 10**6
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000  # kB
+
+
+def test_archives_that_state_absurd_lengths(tmp_path):
+    header = tarfile.TarInfo("long")
+    header.type, header.size = tarfile.XHDTYPE, 2**30
+    path = tmp_path / "bomb.tar.gz"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        file.write(header.tobuf(tarfile.USTAR_FORMAT) + bytes(2**24))
+    with pytest.raises(TraceError, match="is damaged"):
+        read_recording(str(path), None)
+
+
+@pytest.mark.slow
+def test_memory_is_that_of_one_step(tmp_path):
+    steps, size, filler = 200, 1000, "x" * 180
+    path = tmp_path / "long.json"
+    with open(path, "w") as file:
+        file.write('{"traceEvents": [')
+        for step in range(steps):
+            mark = {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{step}", "ts": 1000 * step, "dur": 999}
+            launch = {"ph": "X", "cat": "cuda_runtime", "name": "launch", "pid": 1, "tid": 1, "dur": 1}
+            file.write(json.dumps(mark) + ",")
+            for i in range(size // 2):
+                at = {"ts": 1000 * step + i, "args": {"correlation": step * size + i, "filler": filler}}
+                file.write(f"{json.dumps(launch | at)},{json.dumps(KERNEL | at)},")
+        file.write(json.dumps(KERNEL) + "]}")
+    code = (
+        "import resource, sys; from astrasim_py.pytorch.kineto import read_recording\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "recording = read_recording(sys.argv[1], 100)\n"
+        "print(len(recording.work), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    work, grown = map(int, ran.stdout.split())
+    assert work == size // 2
+    assert path.stat().st_size > 50_000_000
+    assert grown < 40_000  # kB
 
 
 HOSTS = {
