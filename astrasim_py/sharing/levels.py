@@ -13,6 +13,7 @@ twin
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -211,20 +212,70 @@ def binned(value: float, rel: float) -> int:
     return round(exp(round(log(value) / width) * width)) if value >= 1 else 0
 
 
-def binned_paths(skeleton: Skeleton, times: tuple[np.ndarray, np.ndarray], rel: float) -> Skeleton:
-    """The skeleton with its paths in bins; what rounding adds before a call is taken off after it."""
-    late = {START: 0.0}
-    _, end = times
-    latest: dict[int, float] = {}
-    ps = []
-    for source, target, took in zip(
-        *(a.tolist() for a in (skeleton.source, skeleton.target, skeleton.ps)), strict=True
-    ):
-        ps.append(binned(max(took - late[source], 0), rel) if took else 0)
-        arrives = (end[source] if source >= 0 else 0) + took
-        if arrives >= latest.get(target, 0):
-            latest[target], late[target] = arrives, late[source] + ps[-1] - took
-    return replace(skeleton, ps=np.array(ps, dtype=np.int64))
+def binned_paths(skeletons: Sequence[Skeleton], times: Times, rel: float) -> list[Skeleton]:
+    """Skeletons of all ranks with their paths in bins.
+
+    What rounding adds before a call is taken off after it. A collective makes its members as late as the latest one.
+    """
+    late: list[dict[int, float]] = [{START: 0.0} for _ in skeletons]
+    arrivals: dict[tuple, tuple[float, float]] = {}  # of what meets: when its last part came, before and now
+    meeting = [_meetings(each, times[rank][0], rank) for rank, each in enumerate(skeletons)]
+    paths = [np.searchsorted(each.target, np.arange(len(each.kept) + 2)).tolist() for each in skeletons]
+    ps = [each.ps.copy() for each in skeletons]
+    events = sorted(
+        (time, place, done, rank)
+        for rank, each in enumerate(times)
+        for done, column in enumerate(each)
+        for place, time in enumerate(column.tolist())
+    )
+    for _, place, done, rank in events:
+        if done:
+            before, now = arrivals[meeting[rank][place]]
+            late[rank][place] = now - before
+            continue
+        ends, own = times[rank][1], slice(paths[rank][place], paths[rank][place + 1])
+        before = now = 0.0
+        came = []
+        for source, took in zip(skeletons[rank].source[own].tolist(), ps[rank][own].tolist(), strict=True):
+            came.append(((ends[source] if source >= 0 else 0) + took, source, took))
+        made = {}
+        for arrives, source, took in sorted(came, reverse=True):  # the latest one first
+            made[source] = took and binned(max(took - late[rank][source], 0), rel)
+            arrived = arrives - took + late[rank][source] + made[source]
+            if made[source] and before and arrived > now:  # it was not the latest, and shall not be
+                made[source] = binned(made[source] / (1 + rel) ** 2, rel)
+                arrived = arrives - took + late[rank][source] + made[source]
+            before, now = max(before, arrives), max(now, arrived)
+        ps[rank][own] = [made[source] for _, source, _ in came]
+        key = meeting[rank][place]
+        one, two = arrivals.get(key, (0.0, 0.0))
+        arrivals[key] = max(one, before), max(two, now)
+    return [replace(each, ps=own) for each, own in zip(skeletons, ps, strict=True)]
+
+
+def _meetings(skeleton: Skeleton, start: np.ndarray, rank: int) -> list[tuple]:
+    """By place, what is one and the same for all ranks that meet in a call; the last is the end of the rank."""
+    trace, count = skeleton.trace, Counter()
+    codes, names = trace.group_of()
+    kinds, rows = trace.type.tolist(), skeleton.kept.tolist()
+    source, target, tag = (trace.column(name).tolist() for name in ("comm_src", "comm_dst", "comm_tag"))
+    keys: list[tuple] = []
+    for row in rows:
+        if kinds[row] == NodeType.COMM_COLL:
+            name = names[codes[row]] if codes[row] >= 0 else ""
+            keys.append(("call", "" if name == "0" else name))
+        elif kinds[row] in (NodeType.COMM_SEND, NodeType.COMM_RECV):
+            sends = kinds[row] == NodeType.COMM_SEND
+            keys.append(("message", rank, target[row], tag[row]) if sends else ("message", source[row], rank, tag[row]))
+        else:
+            keys.append(("alone", rank, row))
+    posted = np.lexsort((np.arange(len(rows)), start[: len(rows)])).tolist()
+    found = [*keys, ("end", rank)]
+    for place in posted:
+        side = kinds[rows[place]] == NodeType.COMM_SEND
+        found[place] = (*keys[place], count[keys[place], side])
+        count[keys[place], side] += 1
+    return found
 
 
 def binned_sizes(sizes: np.ndarray, rel: float) -> np.ndarray:
@@ -237,10 +288,7 @@ def binned_sizes(sizes: np.ndarray, rel: float) -> np.ndarray:
 
 
 def quantise(original: Original, rng: np.random.Generator, rel: float) -> Workload:
-    made = {
-        each: binned_paths(each, times, rel) for each, times in zip(original.skeletons, original.times, strict=True)
-    }
-    workload = original.with_skeletons([made[each] for each in original.skeletons])
+    workload = original.with_skeletons(binned_paths(original.skeletons, original.times, rel))
     return renumbered(resized(workload, lambda sizes, _: binned_sizes(sizes, rel)), rng)
 
 

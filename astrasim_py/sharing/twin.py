@@ -12,7 +12,6 @@ from astrasim_py.sharing.levels import (
     renumbered,
     resized,
 )
-from astrasim_py.sharing.skeleton import Skeleton
 
 #: Pieces of a warp, and the deviation of the logarithms of their slopes and of sizes.
 PIECES, SIGMA = 24, 0.3
@@ -34,15 +33,14 @@ def twin(original: Original, rng: np.random.Generator, rel: float) -> Workload:
     to = np.append(0, np.cumsum(slopes)) / slopes.sum() * end
     narrow = float(rng.uniform(*_REL))
     seed = int(rng.integers(2**63))
-    made: dict[Skeleton, Skeleton] = {}
+    warped = []
     for each, (starts, ends) in zip(original.skeletons, original.times, strict=True):
-        if each not in made:
-            ready, begin = starts[each.target].astype(float), np.append(ends, 0)[each.source].astype(float)
-            shift = (np.interp(ready, at, to) - ready) - (np.interp(begin, at, to) - begin)
-            ps = np.where(each.ps > 0, np.maximum(np.rint(each.ps + shift), 0), 0).astype(np.int64)
-            warped = np.rint(np.interp(ends, at, to))
-            made[each] = binned_paths(replace(each, ps=ps), (starts, warped), narrow)
-    workload = original.with_skeletons([made[each] for each in original.skeletons])
+        ready, begin = starts[each.target].astype(float), np.append(ends, 0)[each.source].astype(float)
+        shift = (np.interp(ready, at, to) - ready) - (np.interp(begin, at, to) - begin)
+        ps = np.where(each.ps > 0, np.maximum(np.rint(each.ps + shift), 0), 0).astype(np.int64)
+        warped.append(replace(each, ps=ps))
+    times = [tuple(np.rint(np.interp(each, at, to)) for each in pair) for pair in original.times]
+    workload = original.with_skeletons(binned_paths(warped, times, narrow))
 
     def change(sizes: np.ndarray, number: int) -> np.ndarray:
         drawn = sizes * np.random.default_rng([seed, number]).lognormal(0, SIGMA, len(sizes))
