@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from astrasim_py.core.errors import TraceError, UsageError
 from astrasim_py.pytorch.calls import device_calls, kernel_rules
 from astrasim_py.pytorch.cpu_backends import host_calls, host_graph, transfers
@@ -13,7 +15,7 @@ from astrasim_py.pytorch.graph import Graph, build_graph
 from astrasim_py.pytorch.groups import GroupTable
 from astrasim_py.pytorch.host_trace import HostTrace, read_host_trace
 from astrasim_py.pytorch.join import Joined, join
-from astrasim_py.pytorch.kineto import read_recording
+from astrasim_py.pytorch.kineto import CPU_BACKENDS, read_recording
 from astrasim_py.pytorch.rank_files import RANK, rank_files
 from astrasim_py.pytorch.recording import DEVICE, Recording
 from astrasim_py.pytorch.replay import constants_error, next_step_error
@@ -185,6 +187,9 @@ def _one_rank(
         calls, unknown = device_calls(recording, table, node_of, rules)
         graph = RankGraph(build_graph(recording, host, without), calls, True)
     else:
+        for option, given in (("--host", host == "none"), ("--without", without), ("--map-kernel", rules)):
+            if given:
+                raise UsageError(option, f"{recording.source} has no work of a device", "drop the option")
         spans, unknown = transfers(recording, node_of), []
         graph = RankGraph(host_graph(recording, spans), host_calls(recording, spans, table, node_of), False)
     return _Rank(recording, joined, graph, len(unknown), {})
@@ -231,6 +236,18 @@ def _problems(ranks: dict[int, _Rank], traces: dict[int | None, str]) -> list[st
     return found
 
 
+def _left_out(ranks: dict[int, _Rank]) -> list[str]:
+    """Notes of communication that a recording of devices has beside that of the devices."""
+    found = []
+    for rank, one in ranks.items():
+        recording = one.recording
+        spans = [code for code, name in enumerate(recording.names) if name.startswith(CPU_BACKENDS)]
+        count = int(np.isin(recording.events.name, spans).sum()) if one.graph.device else 0
+        if count:
+            found.append(f"rank {rank}: {count} transfers by threads of the host stay work of these threads")
+    return found
+
+
 def _report(ranks: dict[int, _Rank], built: Built, problems: Sequence[str]) -> dict[str, Any]:
     calls = Counter(call.kind for one in ranks.values() for call in one.graph.calls)
     return {
@@ -241,7 +258,7 @@ def _report(ranks: dict[int, _Rank], built: Built, problems: Sequence[str]) -> d
         "calls": dict(sorted(calls.items())),
         "calls_kept_as_computation": built.kept,
         "problems": list(problems),
-        "notes": list(built.notes),
+        "notes": [*built.notes, *_left_out(ranks)],
     }
 
 

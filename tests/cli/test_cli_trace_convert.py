@@ -100,6 +100,25 @@ def test_errors_are_one_line(options, code, problem, tmp_path, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
+@needs_golden
+@pytest.mark.parametrize("option", ["--host none", "--without sync", "--map-kernel x=all_reduce:0"])
+def test_options_without_effect_are_refused(option, tmp_path, capsys):
+    assert converted(tmp_path / "x", *option.split(), kineto="recorded_cpu/moe_4/kineto_0.json.gz") == 2
+    assert "has no work of a device; drop the option" in capsys.readouterr().err
+
+
+@needs_golden
+def test_two_files_of_one_rank(tmp_path, capsys):
+    files = [tmp_path / name for name in ("k_0.json.gz", "k_1.json.gz")]
+    for file in files:
+        file.write_bytes((FOLDER / "recorded_cpu/moe_4/kineto_0.json.gz").read_bytes())
+    listed = ["trace", "convert", "pytorch", str(tmp_path / "x"), "--kineto"]
+    assert main([*listed, *map(str, files)]) == 3
+    assert "k_1.json.gz: is of rank 0, as " in capsys.readouterr().err
+    assert main([*listed, str(tmp_path / "k_{rank}.json.gz")]) == 3
+    assert "is of rank 0 by its header and of rank 1 by its name" in capsys.readouterr().err
+
+
 def test_readers_of_other_packages(tmp_path, monkeypatch, capsys):
     def read(args, say):
         say("half way")
