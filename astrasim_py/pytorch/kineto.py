@@ -244,8 +244,9 @@ def integer(value: object, default: int = -1, most: int = 2**63) -> int:
 
 
 def _plain(value: object) -> int | str:
-    """The name of a process or thread."""
-    return value if type(value) is int and abs(value) < 2**63 else str(value)
+    """The name of a process or thread; early versions wrote numbers as text."""
+    number = integer(value, default=-(2**63))
+    return str(value) if number == -(2**63) else number
 
 
 def _distributed(info: object) -> tuple[int | None, int | None, tuple[Group, ...]]:

@@ -113,10 +113,11 @@ def test_bare_lists_byte_order_marks_and_indents(tmp_path):
 def test_old_names_of_categories(tmp_path):
     old = [
         KERNEL | {"cat": "Kernel", "args": {"correlation": 5, "external id": 9, "stream": "7", "device": "0"}},
-        KERNEL | {"cat": "Runtime", "ts": 0, "dur": 1, "args": {"correlation": 5}},
+        KERNEL | {"cat": "Runtime", "tid": "7", "ts": 0, "dur": 1, "args": {"correlation": 5}},
         KERNEL | {"cat": "Operator", "ts": 0, "dur": 2, "args": {"External id": 9}},
     ]
     recording = read_recording(written(tmp_path / "old.json", json.dumps(old)), None)
+    assert recording.threads == ((0, 7),)
     assert recording.counts == {"CALL": 1, "KERNEL": 1, "OP": 1}
     events = recording.events
     assert (events.external_id[2], events.stream[2], events.device[2], events.launch[2]) == (9, 7, 0, 1)
