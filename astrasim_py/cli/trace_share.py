@@ -113,7 +113,7 @@ def run_share(args: argparse.Namespace) -> int:
 
     import numpy as np
 
-    from astrasim_py.sharing.secrets import Scales
+    from astrasim_py.sharing.secrets import Scales, strings_of
     from astrasim_py.study.sharing import LEVELS, Rules, original_of, price, removed, share
     from astrasim_py.study.sharing_attack import attack, packaged_corpus, read_corpus
 
@@ -131,11 +131,12 @@ def run_share(args: argparse.Namespace) -> int:
     original = original_of(workload, rules)
     made = share(original, args.level, seed=seed, rel=args.rel, scales=scales)
     beside = _topology(args, scales)
-    _search(args, workload, made, beside)
+    strings, attributes = strings_of(workload)
+    _search(args, strings | attributes, made, beside)
     _write(args, made, beside)
     paid = price(original, made, rules, scales)
     found = attack(samples, args.level, seed=seed, rel=args.rel, secret=args.scale_secret)
-    gone = removed(workload, made)
+    gone = removed(workload, made, attributes)
     facts = {"level": args.level, "seed": seed, "scales": asdict(scales), "removed": gone}
     facts |= {"price": paid and asdict(paid), "attack": asdict(found)}
     print(json.dumps(facts, indent=1) if args.format == "json" else "\n".join(_said(args, facts, paid, found)))
@@ -151,15 +152,15 @@ def _topology(args: argparse.Namespace, scales) -> dict[str, bytes]:
     return {".topology.csv": edge_list(scales.topology(read_edge_list(args.with_topology)))}
 
 
-def _search(args: argparse.Namespace, workload, made, beside: dict[str, bytes]) -> None:
+def _search(args: argparse.Namespace, strings: set[str], made, beside: dict[str, bytes]) -> None:
     """Refuse to write, from `hash` on, what holds a string of the input."""
     from astrasim_py.chakra.et_io import encode_trace
-    from astrasim_py.sharing.secrets import strings_of, surviving
+    from astrasim_py.sharing.secrets import surviving
     from astrasim_py.topology.edge_list import read_edge_list
 
     if args.level == "strip":
         return
-    strings = strings_of(workload) | {os.path.basename(args.trace)}
+    strings = strings | {os.path.basename(args.trace)}
     if args.with_topology:
         strings |= {name for name, _ in read_edge_list(args.with_topology).switches}
     files = {f".{rank}.et": encode_trace(trace) for rank, trace in enumerate(made.traces)}
@@ -176,7 +177,8 @@ def _said(args: argparse.Namespace, facts: dict, paid, found) -> list[str]:
     lines = [
         f"{args.level}: {gone['nodes'][0]} nodes -> {gone['nodes'][1]}, seed {facts['seed']} (keep it to yourself)"
     ]
-    lines += [f"  removed {what}: {value}" for what, value in gone.items() if what != "nodes"]
+    lines += [f"  removed {what}: {gone[what]}" for what in ("names", "groups", "metadata")]
+    lines.append(f"  removed attributes: {', '.join(gone['attributes']) or 'none'}")
     if args.scale_secret:
         lines.append(f"  times x {scaled['time']:.4g}, sizes x {scaled['size']:.4g}: whoever gets them undoes them")
     if paid:

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from astrasim_py.chakra.schema import COLUMN_KINDS, MISSING, NodeType
+from astrasim_py.chakra.schema import COLUMN_KINDS, INT_COLUMNS, MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.topology.model import Topology
@@ -67,23 +67,26 @@ def edge_list(topology: Topology) -> bytes:
     return "".join([f"# npus {topology.npus}\nsrc,dst,bandwidth,latency\n", *rows]).encode()
 
 
-def strings_of(workload: Workload) -> set[str]:
-    """All texts of a workload: names, groups, metadata, attributes and their names, lists of inputs and outputs."""
-    found = set(workload.groups)
+def strings_of(workload: Workload) -> tuple[set[str], set[str]]:
+    """All texts of a workload – names, groups, metadata, values of attributes, lists of inputs and outputs – and the
+    names of its attributes.
+    """
+    found, names = set(workload.groups), set()
     for trace in dict.fromkeys(workload.traces):
         found |= {*trace.names, *trace.group_of()[1], trace.version}
         found |= {text for each in trace.metadata for text in (each.name, *_texts(each.value))}
-        if trace.raw is not None:
-            for row in range(len(trace)):
-                node = trace.node(row)
-                found |= {text for side in (node.inputs, node.outputs) for _, text in side.ListFields()}
-                found |= {text for each in node.attr for text in _of_attribute(each)}
-    return found
+        names |= {name for name in INT_COLUMNS if trace.has_column(name)}
+        for row in range(len(trace)) if trace.raw is not None else ():
+            node = trace.node(row)
+            found |= {text for side in (node.inputs, node.outputs) for _, text in side.ListFields()}
+            found |= {text for each in node.attr for text in _of_attribute(each)}
+            names |= {each.name for each in node.attr}
+    return found, names
 
 
 def _of_attribute(attribute: object) -> Iterable[str]:
     for field, value in attribute.ListFields():
-        if isinstance(value, str):
+        if isinstance(value, str) and field.name != "name":
             yield value
         elif field.name.endswith("string_list"):
             yield from value.values

@@ -1,9 +1,8 @@
 """Workloads to be given away: a level of sharing, what it costs, and what it still tells."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from operator import methodcaller
 
 import numpy as np
 
@@ -195,15 +194,14 @@ def price(original: Original, shared: Workload, rules: Rules, scales: Scales = N
     return Price(error, 1.0 if alike else float(np.corrcoef(*places)[0, 1]))
 
 
-def removed(before: Workload, after: Workload) -> dict[str, object]:
-    """What a level has taken away: nodes before and after; names, groups, metadata and attributes that are gone."""
-    old, new = (list(dict.fromkeys(each.traces)) for each in (before, after))
-    names = [{name for trace in traces for name in trace.names} for traces in (old, new)]
-    columns = [{name for name in INT_COLUMNS if any(map(methodcaller("has_column", name), t))} for t in (old, new)]
+def removed(before: Workload, after: Workload, attributes: Collection[str]) -> dict[str, object]:
+    """What a level has taken away: nodes before and after; how many names, groups and metadata; which `attributes`."""
+    old, new = ({name for trace in dict.fromkeys(each.traces) for name in trace.names} for each in (before, after))
+    kept = {name for name in INT_COLUMNS if any(trace.has_column(name) for trace in dict.fromkeys(after.traces))}
     return {
         "nodes": [sum(map(len, each.traces)) for each in (before, after)],
-        "names": len(names[0] - names[1]),
+        "names": len(old - new),
         "groups": len(set(before.groups) - set(after.groups)),
-        "metadata": len({each.name for trace in old for each in trace.metadata}),
-        "attributes": ", ".join(sorted(columns[0] - columns[1])) or "none",
+        "metadata": len({each.name for trace in dict.fromkeys(before.traces) for each in trace.metadata}),
+        "attributes": sorted(set(attributes) - kept - {"pg_name"}),
     }

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from worlds.training import ByWork, layout_of
 
-from astrasim_py.chakra.et_io import encode_trace, parse_trace
+from astrasim_py.chakra import et_def_pb2 as pb
+from astrasim_py.chakra.et_io import encode_trace, gzip_bytes, parse_trace
 from astrasim_py.chakra.lint_rules import lint_trace
 from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.chakra.workload import Workload
 from astrasim_py.sharing.levels import binned, binned_sizes, kind_of, stripped
 from astrasim_py.sharing.secrets import Scales, edge_list, strings_of, surviving
 from astrasim_py.study.sharing import LEVELS, Rules, networks, original_of, share
@@ -63,32 +65,27 @@ def test_secret_scales_are_exact_on_a_network_scaled_alike(level):
 @pytest.mark.parametrize("level", [level for level in LEVELS if level != "strip"])
 def test_no_string_of_the_input_survives(level):
     source = original().workload
-    strings = strings_of(source)
-    assert {"dp.0", "compute"} & strings or len(strings) > 20
+    strings, _ = strings_of(source)
+    assert len(strings) > 20
     made = share(original(), level)
     assert surviving(strings, {str(rank): data for rank, data in enumerate(encoded(made))}) == []
     assert all(name.isdecimal() for name in made.groups)
 
 
 def test_a_string_is_found_in_a_file_and_in_its_gzip_members():
-    from astrasim_py.chakra.et_io import gzip_bytes
-
     files = {"a": b"...secret...", "b": b"\0\1" + gzip_bytes(b"my secret") + b"!", "c": b"sec", "d": b""}
     assert surviving(["secret", "sec", "none", "num_ops"], files) == [("secret", "a"), ("secret", "b")]
 
 
 def test_strings_of_attributes_and_metadata_are_known():
-    from astrasim_py.chakra import et_def_pb2 as pb
-
     node = pb.Node(id=1, name="kernel_name", type=4)
     node.attr.add(name="odd_name", string_val="odd value")
     node.inputs.values = "[some inputs]"
     head = pb.GlobalMetadata(version="9.9.9-x")
     data = b"".join(bytes([len(part)]) + part for part in (head.SerializeToString(), node.SerializeToString()))
-    from astrasim_py.chakra.workload import Workload
-
-    found = strings_of(Workload((parse_trace(data),)))
-    assert {"kernel_name", "odd_name", "odd value", "[some inputs]", "9.9.9-x"} <= found
+    found, names = strings_of(Workload((parse_trace(data),)))
+    assert {"kernel_name", "odd value", "[some inputs]", "9.9.9-x"} <= found
+    assert names == {"odd_name"}
 
 
 def test_stripping_leaves_kinds_of_kernels():

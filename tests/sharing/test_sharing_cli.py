@@ -1,0 +1,117 @@
+"""`trace share`, and the attack on what it shares."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from astrasim_py.chakra.et_io import write_prefix
+from astrasim_py.cli.main import main
+from astrasim_py.study.sharing import LEVELS, Rules, price, share
+from astrasim_py.study.sharing_attack import attack, features, packaged_corpus, read_corpus
+
+TOPOLOGY = "# npus 8\nsrc,dst,bandwidth,latency\n" + "".join(
+    f"{npu},acme_tor,100 GB/s,500 ns\nacme_tor,{npu},100 GB/s,500 ns\n" for npu in range(8)
+)
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    return packaged_corpus()
+
+
+@pytest.fixture
+def workload(tmp_path, corpus, monkeypatch) -> Path:
+    """A set of traces, with groups; the library of the attack is small."""
+    monkeypatch.setattr("astrasim_py.study.sharing_attack.packaged_corpus", lambda: corpus[:6])
+    _write(tmp_path / "acme_model", corpus[6].original.workload)
+    return tmp_path / "acme_model"
+
+
+def _write(prefix: Path, made) -> None:
+    prefix.parent.mkdir(exist_ok=True)
+    groups = json.dumps({name: list(ranks) for name, ranks in made.groups.items()}).encode()
+    write_prefix(prefix, made.traces, beside={".groups.json": groups})
+
+
+def _said(capsys, *command: str) -> dict:
+    capsys.readouterr()
+    assert main(["trace", "share", *command, "--format", "json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_share_says_what_it_removed_what_it_costs_and_what_is_found(workload, tmp_path, capsys):
+    (tmp_path / "net.csv").write_text(TOPOLOGY)
+    out, command = tmp_path / "out", ["--level", "twin", "--seed", "4", "--with-topology", str(tmp_path / "net.csv")]
+    said = _said(capsys, str(workload), str(out), *command, "--scale-secret")
+    assert said["removed"]["names"] > 50
+    assert {"num_ops", "tensor_size"} <= set(said["removed"]["attributes"])
+    assert len(said["price"]["error"]) >= 3
+    assert {"workload_raw", "workload_adaptive", "workload_chance", "source_adaptive"} <= said["attack"].keys()
+    assert 0.1 <= said["scales"]["time"] <= 10
+    assert main(["trace", "lint", str(out), "--groups", f"{out}.groups.json"]) == 0
+    files = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.name.startswith("out.")}
+    assert len(files) == 10
+    assert not any(b"acme" in data or b"attn" in data for data in files.values())
+    again = tmp_path / "again"
+    _said(capsys, str(workload), str(again), *command, "--scale-secret")
+    assert all((tmp_path / name.replace("out", "again", 1)).read_bytes() == data for name, data in files.items())
+
+
+def test_a_string_that_would_survive_fails_the_command(workload, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("astrasim_py.sharing.secrets.strings_of", lambda workload: ({"x", "[0,1"}, set()))
+    assert main(["trace", "share", str(workload), str(tmp_path / "out"), "--level", "hash"]) == 1
+    assert "'[0,1' of the input would be in out.groups.json" in capsys.readouterr().err
+    assert not list(tmp_path.glob("out.*"))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--level", "none"], "write one of strip, hash"),
+        (["--level", "quantise", "--rel", "2"], "is no width of bins"),
+        (["--level", "strip", "--corpus", "."], "an attack needs a library"),
+        (["--level", "strip", "--seed", "-1"], "is negative"),
+    ],
+)
+def test_bad_options_are_refused(workload, capsys, options, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["trace", "share", str(workload), str(tmp_path / "out"), *options]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_without_names_all_workloads_are_found_by_scales_fewer(corpus):
+    named = attack(corpus, "strip")
+    assert named.workload_raw > 0.9
+    assert named.source_raw > 0.9
+    hidden = attack(corpus, "skeleton", secret=True)
+    assert hidden.workload_adaptive < 0.7
+    assert hidden.source_adaptive < 0.7
+    assert max(named.workload_chance, named.source_chance) < 0.05
+
+
+def test_a_corpus_is_read_from_a_folder(tmp_path, corpus):
+    for number, sample in enumerate(corpus[:2]):
+        _write(tmp_path / "model" / f"run{number}", sample.original.workload)
+        _write(tmp_path / "other" / f"run@{number}", sample.original.workload)
+    found = read_corpus(str(tmp_path))
+    assert [(each.workload, each.source) for each in found] == [
+        ("model", "model/run0"), ("model", "model/run1"), ("other", "other/run"), ("other", "other/run"),
+    ]  # fmt: skip
+    assert features(found[0].original.workload).tolist() == features(corpus[0].original.workload).tolist()
+
+
+@pytest.mark.slow
+def test_bins_do_not_add_up_over_ranks_that_wait_for_each_other(corpus):
+    """Each of eight ranks rounds its own paths, and the latest of them decides."""
+    sample = next(each for each in corpus if each.workload == "llama3-8b tp2 pp2")
+    paid = price(sample.original, share(sample.original, "quantise"), Rules())
+    assert paid.largest < 0.05
+    assert paid.spearman == 1.0
+
+
+def test_levels_are_in_the_order_of_what_they_remove():
+    assert list(LEVELS)[:5] == ["strip", "hash", "skeleton", "quantise", "twin"]
