@@ -27,6 +27,8 @@ RECOMPUTE = ("none", "attn", "half", "selective_op", "full", "part")
 ELEMENT = {"bf16": 2, "fp16": 2, "fp8": 2, "fp4": 2, "fp32": 4}
 #: Groups of ranks; see `Layout.groups`.
 ROLES = ("tp", "cp", "dp", "copies", "pp", "ep", "etp", "edp", "tie")
+#: FLOPs of a rank for a microbatch that numbers of 63 bits can count.
+_MOST_WORK = 2.0**62
 #: A number, or an int64 array of one value per configuration.
 Numbers = int | np.ndarray
 
@@ -101,6 +103,10 @@ class Training(StrictModel):
         if not (self.recompute in RECOMPUTE[:-1] or _is_part(self.recompute)):
             remedy = f"write one of {', '.join(RECOMPUTE[:-1])}, or a part of the layers such as 0.2"
             raise wrong(f"{shown(self.recompute)} is not a recomputation", remedy, ("recompute",))
+        tokens = max(self.mbs * self.seq / (self.tp * self.cp * self.pp), 64)
+        if (work := self.model.flops_per_token(self.seq, "hardware") * tokens) > _MOST_WORK:
+            problem = f"{work:.3g} FLOPs of a rank for a microbatch are more than {_MOST_WORK:.3g}"
+            raise wrong(problem, "write a smaller seq, mbs or model", ("seq",))
         if self.gbs is None and self.microbatches is None:
             raise wrong('"gbs" is missing', "write e.g. gbs: 512, or microbatches: 8")
         if self.zero_group and self.zero_copies:
