@@ -151,7 +151,7 @@ def grid_of(exploration: Exploration, ranks: int | None = None) -> Grid:
     auto = _automatic(exploration, ranks)
     axes = {key: getattr(keys, key) or auto[key] for key in AXES}
     common = {key: getattr(keys, key) for key in _COMMON}
-    training = Training(**common, gbs=axes["gbs"][0], seq=axes["seq"][0])
+    training = Training(**common, gbs=axes["gbs"][0])
     shown = tuple(key for key in _TEXT if len(axes[key]) > 1) or ("tp", "pp", "mbs")
     found = Grid(training=training, ranks=ranks, axes=axes, shown=shown)
     if found.count > MAX_CONFIGURATIONS:

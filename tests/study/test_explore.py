@@ -59,6 +59,12 @@ def test_every_configuration_is_possible_or_has_its_reason(explored):
         assert reason is None or all(reason)
 
 
+def test_sequences_that_only_many_ranks_can_hold_are_explored(explored):
+    text = SMALL.replace("llama3-8b, layers: 4", "llama3-70b, layers: 80").replace("seq: 1024", "seq: 1048576")
+    priced = explored(text.replace("gbs: [32, 48]", "gbs: 4").replace("cp: [1, 2]", "cp: 4\n  memory: ignore"))
+    assert len(priced.possible) and np.isfinite(priced.seconds[priced.possible]).all()
+
+
 def test_rows_are_those_of_the_configuration_alone(explored):
     priced = explored()
     order = priced.possible
