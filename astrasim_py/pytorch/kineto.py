@@ -162,11 +162,12 @@ class _Table:
         """Order the events, link the device's work to its calls, and leave out what belongs to other steps."""
         start, duration, category = (self.column(name) for name in ("start", "duration", "category"))
         kept, backlog, launch = _membership(category, start, self.column("correlation"), self.first, self.last)
-        rows = np.flatnonzero(kept)
-        rows = rows[np.lexsort((-duration[rows], start[rows]))]
         zero = self.window.start if self.window else int(start[kept & ~backlog].min(initial=2**62))
         if zero == 2**62:
             zero = int(start.min(initial=0))
+        kept &= ~backlog | (start + duration > zero)
+        rows = np.flatnonzero(kept)
+        rows = rows[np.lexsort((-duration[rows], start[rows]))]
         place = np.full(len(start) + 1, -1, np.int32)  # the last entry is for what has no call
         place[rows] = np.arange(len(rows), dtype=np.int32)
         del start, duration, category, kept

@@ -139,6 +139,17 @@ def test_member_of_an_archive_must_be_named_once(tmp_path):
         read_recording(f"{path}!c.json", None)
 
 
+def test_work_that_ended_before_all_else_is_not_left_over(tmp_path):
+    call = {"ph": "X", "cat": "cuda_runtime", "name": "c", "pid": 1, "tid": 1, "ts": 50, "args": {"correlation": 9}}
+    late, early = (
+        KERNEL | {"ts": 60, "args": {"correlation": 9}},
+        KERNEL | {"ts": 49, "dur": 3, "args": {"correlation": 2}},
+    )
+    recording = read_recording(written(tmp_path / "t.json", trace(call, late, early)), None)
+    assert recording.events.start.tolist() == [-1000, 0, 10_000]  # the kernel from 1 to 3 us is gone
+    assert recording.backlog.tolist() == [0]
+
+
 def test_step_that_is_not_there(tmp_path):
     step = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#4", "pid": 1, "tid": 1, "ts": 0, "dur": 9}
     with pytest.raises(UsageError, match="has no step 7; its steps: 4"):
