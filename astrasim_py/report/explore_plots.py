@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from astrasim_py.report.figure_style import FORMATS, GREY, PALETTE, canvas, clean, our_style, render
+from astrasim_py.report.figure_style import FORMATS, GREY, MARKERS, PALETTE, canvas, clean, our_style, render
 from astrasim_py.report.training import PARTS
 
 #: Points of a scatter at most.
@@ -153,8 +153,11 @@ def roofline(points: Sequence[tuple[str, float, float]], peak: float, bandwidth:
     return figure
 
 
-def scaling_curve(points: Sequence[Mapping[str, Any]]):
-    """Throughput of the best configuration by the size of the cluster, and the line without losses."""
+def scaling_curve(points: Sequence[Mapping[str, Any]], measured: Mapping[str, Sequence[tuple[int, float]]]):
+    """Throughput of the best configuration by the size of the cluster, and the line without losses.
+
+    `measured`: name → GPUs and tokens/s that were published.
+    """
     figure, (axes,) = canvas(1, "The same global batch on other clusters", width=6.0)
     ranks = [point["ranks"] for point in points]
     rates = [point["tokens_per_s_per_gpu"] * point["ranks"] for point in points]
@@ -163,10 +166,15 @@ def scaling_curve(points: Sequence[Mapping[str, Any]]):
     axes.plot(ranks, rates, "o-", color=PALETTE[4], linewidth=1.8, label="best configuration")
     for count, rate, whole in zip(ranks, rates, ideal, strict=True):
         axes.annotate(f"{100 * rate / whole:.0f} %", (count, rate), (6, -12), textcoords="offset points", fontsize=9)
+    for number, (name, pairs) in enumerate(measured.items()):
+        look = {"color": PALETTE[(5, 1, 3, 6, 2)[number % 5]], "marker": MARKERS[1 + number % 9], "linestyle": ""}
+        axes.plot(*zip(*pairs, strict=True), **look, markersize=6, label=f"published: {clean(name)}")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
+    ranks = sorted({*ranks, *(count for pairs in measured.values() for count, _ in pairs)})
     axes.set_xticks(ranks, [str(count) for count in ranks])
     _plain_ticks(axes.yaxis)
+    axes.margins(y=0.12)
     axes.set_xlabel("GPUs")
     axes.set_ylabel("tokens/s")
     axes.legend()
@@ -199,6 +207,7 @@ def waterfall(one: Mapping[str, Any], other: Mapping[str, Any], changes: Sequenc
 def _plain_ticks(axis) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1,) if high > 1000 * low else (1, 2, 5)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     axis.set_minor_formatter(NullFormatter())

@@ -13,6 +13,7 @@ from astrasim_py.study.explore import Priced, best_of
 from astrasim_py.study.explore_what_if import scaling
 from astrasim_py.study.store import scenario_folder
 from astrasim_py.training.layers import Op, forward
+from astrasim_py.training.models import model, published
 
 #: Bars beside the baseline.
 _BARS = 8
@@ -36,7 +37,8 @@ def figures(
     found |= plots.files("tp_pp", lambda: plots.heat_map(tp, pp, speedup, baseline["configuration"]))
     found |= plots.files("roofline", lambda: plots.roofline(*_operations(priced, int(possible[0]))))
     sizes = scaling(priced)
-    found |= plots.files("scaling", lambda: plots.scaling_curve(sizes))
+    measured = measured_points(priced)
+    found |= plots.files("scaling", lambda: plots.scaling_curve(sizes, measured))
     return found | (plots.files("what_if", lambda: plots.tornado(changes)) if changes else {})
 
 
@@ -56,6 +58,19 @@ def _baseline(priced: Priced) -> dict[str, Any]:
     places = dict(zip(priced.grid.axes, np.unravel_index(order, priced.grid.shape), strict=True))
     axes = {key: np.array(priced.grid.axes[key])[places[key]] for key in ("tp", "pp")}
     return priced.rows(order[[int(np.argmin(axes["tp"] * axes["pp"]))]])[0]
+
+
+def measured_points(priced: Priced) -> dict[str, list[tuple[int, float]]]:
+    """Source and length of sequences → GPUs and tokens/s, as published for the same model, GPU and number format."""
+    exploration = priced.exploration
+    machine, half = exploration.point.spec.compute.preset, ("bf16", "fp16")
+    found: dict[str, list[tuple[int, float]]] = {}
+    for row in published():
+        alike = row["dtype"] == exploration.keys.dtype or {row["dtype"], exploration.keys.dtype} <= {*half}
+        if row["machine"] == machine and alike and model(row["model"]) == exploration.keys.model:
+            point = int(row["gpus"]), float(row["tokens_s_gpu"]) * int(row["gpus"])
+            found.setdefault(f"{row['source']}, seq {row['seq']}", []).append(point)
+    return {name: sorted(points) for name, points in sorted(found.items())}
 
 
 def _speedups(priced: Priced, possible: np.ndarray, step: float) -> tuple[Sequence[int], Sequence[int], np.ndarray]:

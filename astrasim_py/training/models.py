@@ -271,6 +271,16 @@ def model(name: str) -> Model:
 
 
 @cache
+def published() -> tuple[Mapping[str, str], ...]:
+    """Measured throughput that others have published: rows of ``data/training/published.csv``, with source and licence.
+
+    ``machine``: hardware preset. ``seq``, ``gbs``, ``mbs`` in tokens and sequences; ``tokens_s_gpu``.
+    """
+    with (_FOLDER / "published.csv").open(newline="") as file:
+        return tuple(csv.DictReader(file))
+
+
+@cache
 def _presets() -> dict[str, dict[str, Any]]:
     """Keys of each transformer, by name."""
     presets = {}

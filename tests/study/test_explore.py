@@ -9,12 +9,15 @@ import pytest
 
 from astrasim_py.core.errors import AstraError
 from astrasim_py.study.explore import REASONS, best_of, price, simulate, why_not
+from astrasim_py.study.explore_figures import measured_points
 from astrasim_py.study.explore_grid import AXES, grid_of
 from astrasim_py.study.explore_models import load_exploration
 from astrasim_py.study.explore_what_if import scaling, what_if
 from astrasim_py.study.progress import Progress
+from astrasim_py.topology.hardware import preset_names
 from astrasim_py.training.closed_form import step, terms
 from astrasim_py.training.memory import peak_memory, require_memory
+from astrasim_py.training.models import model, published
 from astrasim_py.training.strategy import Training
 
 SMALL = """explore:
@@ -207,3 +210,16 @@ def test_larger_clusters_train_no_slower(explored):
 
 def test_all_axes_are_keys_of_a_training():
     assert set(AXES) <= set(Training.model_fields)
+
+
+def test_published_points_are_of_the_same_model_gpu_and_format(explored):
+    text = SMALL.replace("{base: llama3-8b, layers: 4}", "llama3-8b").replace("dgx_h100", "hgx_h100_500w")
+    points = measured_points(explored(text + "  dtype: bf16\n"))
+    assert list(points) == ["torchtitan, seq 8192"]
+    assert all(4_000 < rate / gpus < 7_000 for pairs in points.values() for gpus, rate in pairs)
+    assert measured_points(explored(text + "  dtype: fp8\n")) != points
+    assert not measured_points(explored(text.replace("hgx_h100_500w", "dgx_a100")))
+    assert not measured_points(explored())
+    for row in published():
+        assert row["licence"] in ("Apache-2.0", "BSD-3-Clause") and row["machine"] in preset_names("compute")
+        assert model(row["model"]).layers and float(row["tokens_s_gpu"]) > 0 and int(row["gpus"]) % int(row["tp"]) == 0
