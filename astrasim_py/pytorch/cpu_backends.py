@@ -176,7 +176,7 @@ def host_graph(recording: Recording, found: Transfers) -> Graph:
     """Pieces of the calling threads and spans: a call starts its span, after the one before on the same thread of the
     backend, and the piece after the caller began to wait needs it."""
     events = recording.events
-    start, end = found.start, events.end[found.span]
+    start, end = found.start, np.maximum(found.start, events.end[found.span])
     begin = events.start[found.call]
     at_call = begin + np.minimum(events.duration[found.call], np.maximum(0, start - begin))
     main = main_thread(recording)

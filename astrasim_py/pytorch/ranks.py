@@ -30,6 +30,8 @@ class Instance:
 
     Attributes
     ----------
+    kind : str
+        Of the collective, or ``"message"``; empty where the members do not agree.
     group : str
         Decimal name; empty for a message.
     calls : dict of int to int
@@ -138,18 +140,16 @@ def _match_collectives(
     for rank, own in places.items():
         for number, place in zip(numbers[rank], own, strict=True):
             instances[number][rank] = place
-    differs = False
+    agreed = True
     for number, calls in sorted(instances.items()):
-        said = {rank: by_rank[rank].calls[place] for rank, place in sorted(calls.items())}
-        first, one = next(iter(said.items()))
-        if not differs:
-            other = next((r for r, call in said.items() if _text(call) != _text(one)), None)
-            if other is not None:
-                differs = True
-                text = f"{_text(one)} on rank {first} but {_text(said[other])} on rank {other}"
-                found.problems.append(f"call {number} of group {group} is {text}")
+        said = {rank: _text(by_rank[rank].calls[place]) for rank, place in sorted(calls.items())}
+        first, other = next(iter(said)), next((rank for rank in said if said[rank] != said[min(said)]), None)
+        if agreed and other is not None:
+            text = f"{said[first]} on rank {first} but {said[other]} on rank {other}"
+            found.problems.append(f"call {number} of group {group} is {text}")
+        agreed &= other is None
         lacks = tuple(rank for rank in members if rank not in calls)
-        kind = one.kind if all(call.kind == one.kind for call in said.values()) else ""
+        kind = by_rank[first].calls[calls[first]].kind if other is None else ""
         found.instances.append(Instance(kind, group, dict(sorted(calls.items())), lacks))
     absent = [[r for r in i.lacks if r in by_rank] for i in found.instances if i.group == group]
     here = sorted({rank for ranks in absent for rank in ranks})
@@ -186,10 +186,11 @@ def _match_messages(ends: Mapping[tuple, dict], by_rank: Mapping[int, RankCalls]
             left += any(rank in by_rank for rank in lacks)
             number = counts[source, target]
             counts[source, target] += 1
-            instance = Instance("message", "", dict(pair.values()), lacks, tag=number if tag is None else tag)
-            found.instances.append(instance)
             sizes = {by_rank[rank].calls[at].in_bytes for rank, at in pair.values()}
-            if len(sizes) > 1:
+            kind = "message" if len(sizes) == 1 else ""
+            instance = Instance(kind, "", dict(pair.values()), lacks, tag=number if tag is None else tag)
+            found.instances.append(instance)
+            if not kind:
                 text = f"message {place} from rank {source} to rank {target} has {max(sizes)} bytes on one side"
                 found.problems.append(f"{text} and {min(sizes)} on the other")
     if left:
