@@ -165,7 +165,7 @@ class _Table:
         zero = self.window.start if self.window else int(start[kept & ~backlog].min(initial=2**62))
         if zero == 2**62:
             zero = int(start.min(initial=0))
-        kept &= ~backlog | (start + duration > zero)
+        backlog &= start + duration > zero
         rows = np.flatnonzero(kept)
         rows = rows[np.lexsort((-duration[rows], start[rows]))]
         place = np.full(len(start) + 1, -1, np.int32)  # the last entry is for what has no call

@@ -97,8 +97,8 @@ class Recording:
 
     @property
     def work(self) -> np.ndarray:
-        """Rows of the device's work that belongs to the step, in order."""
-        rows = np.flatnonzero(self.events.on_device)
+        """Rows of the device's work that belongs to the step, in order; what had ended before it does not."""
+        rows = np.flatnonzero(self.events.on_device & ((self.events.start >= 0) | (self.events.end > 0)))
         return np.setdiff1d(rows, self.backlog, assume_unique=True)
 
     @property

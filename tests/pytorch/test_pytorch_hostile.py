@@ -146,8 +146,8 @@ def test_work_that_ended_before_all_else_is_not_left_over(tmp_path):
         KERNEL | {"ts": 49, "dur": 3, "args": {"correlation": 2}},
     )
     recording = read_recording(written(tmp_path / "t.json", trace(call, late, early)), None)
-    assert recording.events.start.tolist() == [-1000, 0, 10_000]  # the kernel from 1 to 3 us is gone
-    assert recording.backlog.tolist() == [0]
+    assert recording.events.start.tolist() == [-49_000, -1000, 0, 10_000]
+    assert (recording.backlog.tolist(), recording.work.tolist()) == ([1], [3])
 
 
 def test_step_that_is_not_there(tmp_path):
