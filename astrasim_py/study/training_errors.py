@@ -8,8 +8,9 @@ import numpy as np
 
 from astrasim_py.core.errors import UsageError
 from astrasim_py.study.training_rows import Row
-from astrasim_py.training.closed_form import Terms, stacked, step, taken, terms
+from astrasim_py.training.closed_form import step, terms
 from astrasim_py.training.prices import Constants, Prices
+from astrasim_py.training.terms import Terms, stacked, taken
 
 #: Small models on one node, in more rows than all other sources have together: summaries leave them out.
 SMALL = "vtrain-single"

@@ -5,119 +5,26 @@ for a layer, the heaviest pipeline stage, the schedule's bubble, and what of the
 cheap, and it alone reads the constants that are calibrated: it can be run again on the same terms.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from types import MappingProxyType
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import reduce
+from itertools import groupby
 
 import numpy as np
 
 from astrasim_py.training import layers
+from astrasim_py.training.exposed import exposed_once, stalls
 from astrasim_py.training.layers import Op
 from astrasim_py.training.prices import Constants, Prices, Transfer
+from astrasim_py.training.runs import block_of
 from astrasim_py.training.schedules import SCHEDULES, bubble
-from astrasim_py.training.strategy import Layout, Numbers
+from astrasim_py.training.strategy import Layout
+from astrasim_py.training.terms import KINDS, Gradients, Pass, Passes, Seconds, Spent, Step, Terms, mapped, on_rank
 
-#: Seconds: a float, or an array of one value per configuration.
-Seconds = float | np.ndarray
-#: What a pipeline rank is made of.
-_KINDS = ("dense", "moe", "embedding", "logits")
 #: Keys of a layout that the operations and collectives of a layer depend on; and those that gradients, optimizer and
 #: layers of a stage depend on.
 _LAYER_KEYS = ("seq", "mbs", "tp", "cp", "ep", "etp", "sp", "recompute", "recompute_part")
 _STATE_KEYS = ("ranks", "tp", "pp", "cp", "dp", "ep", "etp", "vp", "zero", "zero_group")
-
-
-class Pass(NamedTuple):
-    """One pass over a layer, in seconds: matrix products at scale 1, attention, memory traffic, the host at scale 1.
-
-    `operations`: how many there are; `tp`, `ep`: all their communication; `ring`: one step of context parallelism.
-    """
-
-    gemm: Seconds = 0.0
-    attention: Seconds = 0.0
-    moved: Seconds = 0.0
-    operations: Numbers = 0
-    host: Seconds = 0.0
-    tp: Transfer = Transfer()
-    ep: Transfer = Transfer()
-    ring: Transfer = Transfer()
-
-
-class Passes(NamedTuple):
-    """Forward and backward pass (gradients and what is computed again), and products of the weight gradients alone."""
-
-    forward: Pass = Pass()
-    backward: Pass = Pass()
-    weights: Seconds = 0.0
-
-
-class Gradients(NamedTuple):
-    """Communication of gradients and weights: of a pipeline rank once an iteration; and by kind of layer with every
-    microbatch, in the forward and in the backward pass.
-    """
-
-    reduce: Transfer = Transfer()
-    gather: Transfer = Transfer()
-    each: dict[str, tuple[Transfer, Transfer]] = MappingProxyType({kind: (Transfer(), Transfer()) for kind in _KINDS})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Terms:
-    """What a step time is made of, before the constants that are calibrated; numbers, or arrays of one length.
-
-    `counts`: dense and MoE layers of the first, the second and the last pipeline rank, and their means over ranks;
-    `edges`: whether embedding and logits are on those ranks. `hidden`: whether computation hides the communication of
-    gradients once an iteration, and with every microbatch; `beside`: the part of TP and EP communication that it hides
-    where it is long enough.
-    """
-
-    microbatches: Numbers
-    stages: Numbers
-    chunks: Numbers
-    context: Numbers
-    schedule: Numbers
-    hidden: tuple[bool | np.ndarray, bool | np.ndarray]
-    beside: tuple[Seconds, Seconds]
-    counts: tuple[tuple[Numbers, Numbers], ...]
-    edges: tuple[tuple[Numbers, Numbers], ...]
-    dense: Passes
-    moe: Passes
-    embedding: Passes
-    logits: Passes
-    boundary: Transfer
-    steady: Transfer
-    gradients: Gradients
-    optimizer: Seconds
-    slower: Seconds
-    wait: Seconds
-    moving: Seconds = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """An iteration of training, in seconds: the sum of all parts.
-
-    `forward`, `backward` are computation of the heaviest stage; `host` is what the GPU waits for the host; `tp`, `cp`,
-    `ep`, `pp` and `dp` exposed communication by kind; `memory` what moving data to expanded memory takes.
-    """
-
-    forward: Seconds
-    backward: Seconds
-    host: Seconds
-    tp: Seconds
-    cp: Seconds
-    ep: Seconds
-    pp: Seconds
-    dp: Seconds
-    bubble: Seconds
-    optimizer: Seconds
-    memory: Seconds
-
-    @property
-    def seconds(self) -> Seconds:
-        """The whole iteration."""
-        return sum(getattr(self, field.name) for field in fields(self))
 
 
 def terms(layout: Layout, prices: Prices) -> Terms:
@@ -186,48 +93,40 @@ def by_block(layout: Layout, prices: Prices) -> dict[str, Seconds]:
     return found
 
 
-def stacked(rows: Sequence[Terms]) -> Terms:
-    """Terms of single layouts, of any models and systems, as arrays."""
-    parts = [[getattr(row, field.name) for row in rows] for field in fields(Terms)]
-    return Terms(**{f.name: _mapped(lambda *v: np.array(v), *p) for f, p in zip(fields(Terms), parts, strict=True)})
-
-
-def taken(found: Terms, chosen: np.ndarray) -> Terms:
-    """Some configurations of terms that are arrays."""
-    return Terms(**{f.name: _mapped(lambda v: v[chosen], getattr(found, f.name)) for f in fields(Terms)})
-
-
 def step(found: Terms, constants: Constants) -> Step:
     """The step time of terms, with constants of which `host`, `gemm`, `nic` and `interference` are read.
 
     The pipeline rank counts whose microbatches and exposed gradients together take longest.
     """
     m, nic = found.microbatches, constants.nic
-    spent = {name: [_spent(one, found, constants) for one in getattr(found, name)[:2]] for name in _KINDS}
-    whole = [{name: sum(both[way]) for name, both in spent.items()} for way in (0, 1)]
-    reduce, gather = (transfer.seconds(nic) for transfer in found.gradients[:2])
-    ranks = []
-    for layers_of, edges in zip(found.counts[:3], found.edges, strict=True):
-        forward, backward = (_on_rank(values, layers_of, edges) for values in whole)
-        once = _beyond(reduce, backward, found.hidden[0], constants) + _beyond(
-            gather, forward, found.hidden[0], constants
-        )
-        exposed = once + m * _exposed_each(found, whole, layers_of, edges, constants)
-        ranks.append((m * (forward + backward) + exposed, exposed))
-    heaviest = np.argmax(np.broadcast_arrays(*(total for total, _ in ranks)), axis=0)
+    spent = {name: tuple(_spent(one, found, constants) for one in getattr(found, name)) for name in KINDS}
+    whole = [{name: ways[way].seconds for name, ways in spent.items()} for way in range(3)]
+    ranks, once, each = [], [], stalls(found, spent, constants)
+    for place, (layers_of, edges) in enumerate(zip(found.counts[:3], found.edges, strict=True)):
+        counts = dict(zip(KINDS, (*layers_of, *edges), strict=True))
+        once.append(exposed_once(found, spent, counts, place, constants))
+        busy = on_rank(whole[0], counts) + on_rank(whole[1], counts)
+        ranks.append(busy + sum(each[place]))
+    heaviest = np.argmax(np.broadcast_arrays(*ranks), axis=0)
 
     def picked(values: Sequence) -> Seconds:
         return np.choose(heaviest, [np.asarray(value) for value in values])
 
-    counts = [picked([count[kind] for count in found.counts[:3]]) for kind in (0, 1)]
-    ends = [picked([edges[end] for edges in found.edges]) for end in (0, 1)]
+    numbers = zip(*((*of, *edges) for of, edges in zip(found.counts[:3], found.edges, strict=True)), strict=True)
+    counts = dict(zip(KINDS, map(picked, numbers), strict=True))
     sums = [
-        [_on_rank({name: both[way][part] for name, both in spent.items()}, counts, ends) for part in range(5)]
+        [on_rank({name: both[way][part] for name, both in spent.items()}, counts) for part in range(5)]
         for way in (0, 1)
     ]
-    share = (1 / found.stages,) * 2
-    forward, backward = (_on_rank(values, found.counts[3], share) for values in whole)
-    weights = constants.gemm * _on_rank({n: getattr(found, n).weights for n in _KINDS}, found.counts[3], share)
+    mean = dict(zip(KINDS, (*found.counts[3], 1 / found.stages, 1 / found.stages), strict=True))
+    #: Passes of the other pipeline ranks, in the mean.
+    others = np.maximum(found.stages - 1, 1)
+    rest = [(on_rank(way, mean) * found.stages - on_rank(way, counts)) / others for way in whole]
+    for way in (0, 1):
+        first, second, last = (one[way] for one in each)
+        stalled = first + np.maximum(found.stages - 2, 0) * second + (np.asarray(found.stages) > 1) * last
+        rest[way] = rest[way] + (stalled - picked([first, second, last])) / others
+    forward, backward, weights = rest
     host, tp, cp, ep = (m * (sums[0][part] + sums[1][part]) for part in range(1, 5))
     fill = 2 * (found.stages - 1) * found.boundary.seconds(nic)
     return Step(
@@ -238,28 +137,28 @@ def step(found: Terms, constants: Constants) -> Step:
         cp=cp,
         ep=ep,
         pp=2 * m * found.chunks * found.steady.seconds(nic) + fill,
-        dp=picked([exposed for _, exposed in ranks]),
+        dp=m * picked([sum(both) for both in each]) + sum(_largest(way) for way in zip(*once, strict=True)),
         bubble=_bubble(found, forward, backward - weights, weights),
         optimizer=found.optimizer * found.slower + found.wait,
         memory=found.moving,
     )
 
 
-def _on_rank(values: dict, counts: Sequence, edges: Sequence) -> Seconds:
-    """Sum over the layers of a pipeline rank, and its part of embedding and logits."""
-    ends = edges[0] * values["embedding"] + edges[1] * values["logits"]
-    return counts[0] * values["dense"] + counts[1] * values["moe"] + ends
+def _largest(values: Sequence[Seconds]) -> Seconds:
+    return reduce(np.maximum, values)
 
 
-def _spent(one: Pass, found: Terms, constants: Constants) -> tuple[Seconds, ...]:
-    """Seconds of a pass: computation, waiting for the host, exposed TP, CP and EP communication."""
+def _spent(one: Pass, found: Terms, constants: Constants) -> Spent:
+    """What a pass takes."""
     busy = constants.gemm * one.gemm + one.attention + one.moved * found.slower + one.operations * found.wait
     waiting = np.maximum(constants.host * one.host - busy, 0.0)
     hiding = (one.attention + waiting) / found.context
     cp = (found.context - 1) * np.maximum(one.ring.seconds(constants.nic) - hiding, 0.0)
     both = zip((one.tp.seconds(constants.nic), one.ep.seconds(constants.nic)), found.beside, strict=True)
     tp, ep = (comm - part * np.minimum(comm, busy) for comm, part in both)
-    return busy, waiting, tp, cp, ep
+    lead = one.lead.seconds(constants.nic)
+    head = np.where(lead > 0, 0.0, constants.gemm * one.head)
+    return Spent(busy, waiting, tp, cp, ep, one.tp.steps, one.ep.steps, lead, one.lead.steps, head)
 
 
 def _bubble(found: Terms, forward: Seconds, inputs: Seconds, weights: Seconds) -> Seconds:
@@ -270,50 +169,6 @@ def _bubble(found: Terms, forward: Seconds, inputs: Seconds, weights: Seconds) -
     return forms[0] if len(codes) == 1 else np.select([found.schedule == code for code in codes], forms)
 
 
-def _exposed_each(found: Terms, whole: Sequence[dict], layers_of: Sequence, edges: Sequence, constants: Constants):
-    """Communication of gradients and weights with every microbatch that the computation of a pipeline rank exposes.
-
-    Weights are gathered one layer ahead: while a layer computes forward, those of the next one, which is the first of
-    the backward pass at the end; while it computes backward, those of the layer below, and the gradients of the layer
-    above are reduced. Before and after come other microbatches.
-    """
-    counts = dict(zip(_KINDS, (*layers_of, *edges), strict=True))
-    kinds = [kind for kind in ("embedding", "dense", "moe", "logits") if np.any(counts[kind])]
-    gather = {kind: found.gradients.each[kind][0].seconds(constants.nic) for kind in kinds}
-    reduce = {kind: found.gradients.each[kind][1].seconds(constants.nic) - gather[kind] for kind in kinds}
-    if not any(np.any(comm) for comms in (gather, reduce) for comm in comms.values()):
-        return 0.0
-
-    def nearest(values: dict, others: Sequence[str], default: Seconds) -> Seconds:
-        """The value of the first of the other kinds that the rank has."""
-        for kind in reversed(others):
-            default = np.where(np.asarray(counts[kind]) > 0, values[kind], default)
-        return default
-
-    exposed: Seconds = 0.0
-    for place, kind in enumerate(kinds):
-        above, below = kinds[place + 1 :], kinds[:place][::-1]
-        own, after = gather[kind], reduce[kind]
-        below_first = nearest(dict.fromkeys(kinds, 0.0), below, after)  # the rank's lowest layer: of the one before
-        up, down = nearest(gather, above, own), nearest(gather, below, own)
-        up_reduce = nearest(reduce, above, 0.0)
-        passes = (
-            (own + below_first, own, up, up + below_first),
-            (own + up_reduce, own + after, down + after, down + up_reduce),
-        )
-        count = np.asarray(counts[kind])
-        for way, comms in enumerate(passes):
-            first, inner, last, alone = (_beyond(c, whole[way][kind], found.hidden[1], constants) for c in comms)
-            exposed = exposed + (count > 0) * np.where(count > 1, first + (count - 2) * inner + last, alone)
-    return exposed
-
-
-def _beyond(comm: Seconds, busy: Seconds, hidden, constants: Constants) -> Seconds:
-    """What communication adds to the computation beside it."""
-    beside = np.maximum(comm - busy, 0.0) + constants.interference * np.minimum(comm, busy)
-    return np.where(hidden, beside, comm)
-
-
 def _layer(layout: Layout, kind: str, prices: Prices) -> Passes:
     """The mean over layers of a kind, of which some may attend to a window."""
     host, found = prices.host_seconds(layout, kind), []
@@ -322,37 +177,63 @@ def _layer(layout: Layout, kind: str, prices: Prices) -> Passes:
     if len(found) == 1:
         return found[0][0]
     (local, few), (wide, more) = found
-    return _mapped(lambda a, b: (few * a + more * b) / (few + more), local, wide)
+    return mapped(lambda a, b: (few * a + more * b) / (few + more), local, wide)
 
 
 def _logits(layout: Layout, prices: Prices) -> Passes:
     """The last stage's own: logits and loss, and layers that predict further tokens."""
     found = _passes(layout, layers.logits(layout), (), prices, 0.0)
     for _ in range(layout.model.mtp):
-        found = _mapped(np.add, found, _layer(layout, "mtp", prices))
+        found = mapped(np.add, found, _layer(layout, "mtp", prices))
     return found
 
 
 def _passes(layout: Layout, forward: Sequence, backward: Sequence, prices: Prices, host: Seconds) -> Passes:
     """Sums over items; items of part F are of the forward pass, all others of the backward pass."""
-    sums: dict[str, dict] = {"forward": {}, "backward": {}}
-    weights: Seconds = 0.0
+    sums: dict[str, dict] = {"forward": {}, "backward": {}, "weights": {}}
     uneven = 1.0 if prices.constants.even_cp else 2 - 1 / layout.cp
     transfers = prices.transfers(layout)
     for item in (*forward, *backward):
-        into = sums["forward" if item.part == "F" else "backward"]
+        ways = ("forward",) if item.part == "F" else ("backward", "weights") if item.part == "W" else ("backward",)
         if isinstance(item, Op):
             busy, moved = prices.parts(item)
-            _add(into, "moved", moved)
-            _add(into, "operations", np.sign(item.nbytes))
+            found = {"moved": moved, "operations": np.sign(item.nbytes)}
             if item.kind != "elementwise":
-                _add(into, item.kind, busy * uneven if item.kind == "attention" else busy)
-            weights = weights + busy if item.part == "W" and item.kind == "gemm" else weights
+                found[item.kind] = busy * uneven if item.kind == "attention" else busy
         else:
             key = {"cp": "ring", "etp": "ep"}.get(item.group, item.group)
-            _add(into, key, transfers(item))
+            found = {key: transfers(item)}
+        for way in ways:
+            for key, value in found.items():
+                _add(sums[way], key, value)
+    if prices.network is not None:
+        for way, items in (("forward", forward), ("backward", backward)):
+            sums[way] |= _beginning(
+                (one for one in items if (one.part == "F") == (way == "forward")), transfers, prices
+            )
     again = layers.recomputed(layout)
-    return Passes(Pass(host=host, **sums["forward"]), Pass(host=(2 + again) * host, **sums["backward"]), weights)
+    return Passes(
+        Pass(host=host, **sums["forward"]), Pass(host=(2 + again) * host, **sums["backward"]), Pass(**sums["weights"])
+    )
+
+
+def _beginning(items: Iterable, transfers: Callable, prices: Prices) -> dict:
+    """`lead` and `head` of a pass: of the first block of its layer that is there, which is one node in traces."""
+    lead, head, before = Transfer(), 0.0, True
+    for _, section in groupby(items, block_of):
+        there, joined, alone = False, before, before
+        for item in section:
+            if isinstance(item, Op):
+                head = head + alone * sum(prices.parts(item))
+                there = there | (np.asarray(item.nbytes) > 0)
+                continue
+            if item.collective == "all_gather" and item.group == "tp":
+                lead = lead + transfers(item) * joined
+            elif item.group != "tp":
+                joined = joined & (np.asarray(item.size) == 0)
+            alone = alone & (np.asarray(item.size) == 0)
+        before = before & ~there
+    return {"lead": lead, "head": head}
 
 
 def _add(sums: dict, key: str, value) -> None:
@@ -360,26 +241,14 @@ def _add(sums: dict, key: str, value) -> None:
 
 
 def _gradients(layout: Layout, prices: Prices) -> Gradients:
-    """Once an iteration, those of the first or last pipeline rank, whichever are more."""
     transfers = prices.transfers(layout)
-    once: dict[str, dict[str, Transfer]] = {kind: {} for kind in _KINDS}
-    each = {kind: [Transfer(), Transfer()] for kind in _KINDS}
-    for kind in _KINDS:
+    found = {when: {kind: [Transfer(), Transfer()] for kind in KINDS} for when in ("iteration", "microbatch")}
+    for kind in KINDS:
         for comm in layers.gradient_comms(layout, kind) if kind != "moe" or layout.model.experts else ():
-            if comm.when == "iteration":
-                _add(once[kind], "gather" if comm.part == "F" else "reduce", transfers(comm))
-            else:
-                way = 0 if comm.part == "F" else 1
-                each[kind][way] = each[kind][way] + transfers(comm)
-    ranks = []
-    for stage in (0, layout.last_stage):
-        counts = (*layout.stage_layers(stage), np.equal(stage, 0), np.equal(stage, layout.last_stage))
-        total: dict[str, Transfer] = {"reduce": Transfer(), "gather": Transfer()}
-        for kind, count in zip(_KINDS, counts, strict=True):
-            for name, transfer in once[kind].items():
-                _add(total, name, transfer * count)
-        ranks.append((total["reduce"], total["gather"]))
-    return Gradients(*_mapped(np.maximum, *ranks), {kind: tuple(both) for kind, both in each.items()})
+            if comm.part != "I":  # gathers for the backward pass are those of the forward pass
+                both = found[comm.when][kind]
+                both[comm.part == "W"] = both[comm.part == "W"] + transfers(comm)
+    return Gradients(*({kind: tuple(both) for kind, both in one.items()} for one in found.values()))
 
 
 def _once(layout: Layout, names: Sequence[str], function):
@@ -394,15 +263,4 @@ def _once(layout: Layout, names: Sequence[str], function):
     if any((value[first][where] != value).any() for value in keys.values()):  # two combinations of one hash
         return function(layout)
     found = function(replace(layout, **{name: value[first] for name, value in keys.items()}))
-    return _mapped(lambda value: value[where] if isinstance(value, np.ndarray) and value.ndim else value, found)
-
-
-def _mapped(function, *trees):
-    """`function` on the leaves of equal nestings of tuples and dicts."""
-    tree = trees[0]
-    if isinstance(tree, dict):
-        return {key: _mapped(function, *(one[key] for one in trees)) for key in tree}
-    if isinstance(tree, tuple):
-        parts = [_mapped(function, *part) for part in zip(*trees, strict=True)]
-        return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
-    return function(*trees)
+    return mapped(lambda value: value[where] if isinstance(value, np.ndarray) and value.ndim else value, found)

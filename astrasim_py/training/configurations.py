@@ -5,11 +5,12 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from astrasim_py.topology.hardware import ExpandedMemory
-from astrasim_py.training.closed_form import Step, step, terms
+from astrasim_py.training.closed_form import step, terms
 from astrasim_py.training.memory import KINDS, expand, peak_memory, shortage
 from astrasim_py.training.prices import Prices
 from astrasim_py.training.rules import RULES, first_broken
 from astrasim_py.training.strategy import Layout
+from astrasim_py.training.terms import Step
 
 #: Place, after those of `RULES`, of the rule that memory is enough.
 MEMORY = len(RULES)

@@ -26,13 +26,15 @@ class Cost(NamedTuple):
     """Of a collective that all groups of a role call at once.
 
     `rate`: seconds per byte of the full buffer. `latency`: seconds. `steps`: levels of messages. `busy`: by link, in
-    seconds per byte, how long it serves them.
+    seconds per byte, how long it serves them. `turns`: by link, how often messages come that wait for each other, those
+    of one place of their routes.
     """
 
     rate: float
     latency: float
     steps: int
     busy: np.ndarray
+    turns: np.ndarray
 
 
 class Network:
@@ -72,22 +74,26 @@ class Network:
             levels = [(1, source, (source + 1) % members, np.ones(len(source)))]
         else:
             levels = _levels(self.select(collective, role, tuple(groups[0].tolist())))
-        rate, latency, steps, busy = 0.0, 0.0, 0, np.zeros(len(self._seconds))
+        rate, latency, steps, busy, turns = 0.0, 0.0, 0, *np.zeros((2, len(self._seconds)))
         for count, source, target, shares in levels:
             ptr, links = self.topology.routes(groups[:, source].ravel(), groups[:, target].ravel())
             pair, slowest = graph.owners(ptr), self._seconds[links]
-            part = np.tile(shares, len(groups))[pair]
-            load = np.bincount(links, part * slowest, len(busy))
-            for hop in range(1, int(np.diff(ptr).max(initial=0))):  # a message holds a link as long as it arrives
-                later = np.flatnonzero(np.arange(len(links)) - ptr[pair] == hop)
-                slowest[later] = np.maximum(slowest[later], slowest[later - 1])
+            part, place = np.tile(shares, len(groups))[pair], np.arange(len(links)) - ptr[pair]
+            own, load, queue = part * slowest, np.zeros(len(busy)), np.zeros(len(busy))
+            for hop in range(int(place.max(initial=-1)) + 1):
+                here = np.flatnonzero(place == hop)
+                if hop:  # a message holds a link as long as it arrives
+                    slowest[here] = np.maximum(slowest[here], slowest[here - 1])
+                arriving = np.bincount(links[here], own[here], len(busy))
+                load, queue = load + arriving, np.maximum(queue, arriving)
             held = np.zeros(len(busy))
-            np.maximum.at(held, links, part * (slowest - self._seconds[links]))
+            np.maximum.at(held, links, part * slowest - own)
             delays = np.bincount(pair, self.topology.latency_ps[links], 1)
             rate += count * float((load + held).max())
             latency += count * float(delays.max()) / PS_PER_S
             steps, busy = steps + count, busy + count * load
-        return Cost(rate, latency, steps, busy)
+            turns += count * np.sqrt(load / np.where(queue > 0, queue, 1.0))
+        return Cost(rate, latency, steps, busy, turns)
 
 
 @lru_cache(maxsize=256)

@@ -95,7 +95,7 @@ class Transfer(NamedTuple):
 
     The two networks work at once, so a collective takes the longer of the first two; of one group's they add up.
     `steps`: messages one after the other. `on_tp`, `on_ep`: seconds in which they occupy links of tensor and of expert
-    parallel collectives, where the routes are known.
+    parallel collectives, where the routes are known; `tp_turns`, `ep_turns`: how often.
     """
 
     near: float | np.ndarray = 0.0
@@ -103,7 +103,9 @@ class Transfer(NamedTuple):
     latency: float | np.ndarray = 0.0
     steps: float | np.ndarray = 0.0
     on_tp: float | np.ndarray = 0.0
+    tp_turns: float | np.ndarray = 0.0
     on_ep: float | np.ndarray = 0.0
+    ep_turns: float | np.ndarray = 0.0
 
     def __add__(self, other):
         return Transfer(*(one + more for one, more in zip(self, other, strict=True)))
@@ -227,7 +229,7 @@ class Prices:
                 return self._all_to_all(size, found, layout.model.topk)
             passes = 2 if comm.collective == "all_reduce" else 1
             moved = passes * size * ((members - 1) / members)
-            return Transfer(moved * near, moved * far, (size > 0) * (passes * hops), passes * (members - 1))
+            return Transfer(moved * near, moved * far, (size > 0) * (passes * hops))
 
         return transfer
 
@@ -243,16 +245,22 @@ class Prices:
         rows = []
         for members, stride, *more in zip(*(key[first].tolist() for key in keys), strict=True):
             cost = self.network.cost(collective, role, members, stride)
-            busy = []
-            for (other, kind), sizes in zip(_SHARED.items(), zip(more[::2], more[1::2], strict=True), strict=True):
-                links = self.network.cost(kind, other, *sizes).busy > 0 if sizes[0] > 1 else ()
-                busy.append(cost.busy[links].max(initial=0.0) if np.any(links) else 0.0)
-            rows.append((cost.rate, cost.latency, cost.steps, *busy))
-        rate, latency, steps, on_tp, on_ep = np.array(rows).T[:, where] if len(rows) > 1 else rows[0]
+            shared = [0.0] * 4
+            for place, (other, kind) in enumerate(_SHARED.items()):
+                if role not in _STREAMS or more[2 * place] == 1:
+                    continue
+                there = self.network.cost(kind, other, *more[2 * place : 2 * place + 2]).busy > 0
+                link = int(np.argmax(np.where(there, cost.busy, 0.0)))
+                shared[2 * place : 2 * place + 2] = cost.busy[link], cost.turns[link]
+            rows.append((cost.rate, cost.latency, cost.steps, *shared))
+        columns = np.array(rows).T
+        rate, latency, steps, *shared = (one[where] if len(rows) > 1 and one.any() else one[0] for one in columns)
 
         def transfer(size: Numbers) -> Transfer:
             there = np.sign(size)
-            return Transfer(size * rate, 0.0, there * latency, there * steps, size * on_tp, size * on_ep)
+            factors = size, there, size, there
+            more = (np.any(one) and factor * one for factor, one in zip(factors, shared, strict=True))
+            return Transfer(size * rate, 0.0, there * latency, there * steps, *more)
 
         return transfer
 

@@ -38,14 +38,14 @@ def runs_of(items: Iterable[Item], nodes: str, *, apart: bool = False) -> list[R
         return found
     sections: list[list[Item]] = []
     for item in items:
-        if not sections or _section(sections[-1][-1]) != _section(item):
+        if not sections or block_of(sections[-1][-1]) != block_of(item):
             sections.append([])
         sections[-1].append(item)
     return [run for section in sections for run in _named(_joined(_split(section, each=False), apart))]
 
 
-def _section(item: Item) -> tuple[str, bool]:
-    """Items of one section may be one node: those of a block, computed for the first time or again."""
+def block_of(item: Item) -> tuple[str, bool]:
+    """Items of one section of a layer may be one node: those of a block, computed for the first time or again."""
     return "moe" if item.block == "shared" else item.block, item.part == "R"
 
 

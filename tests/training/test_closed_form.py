@@ -14,13 +14,14 @@ from astrasim_py.core.errors import TopologyError
 from astrasim_py.topology import build
 from astrasim_py.topology.hardware import Compute, preset, preset_names
 from astrasim_py.training import layers
-from astrasim_py.training.closed_form import Gradients, Pass, Passes, Step, Terms, step, terms
+from astrasim_py.training.closed_form import step, terms
 from astrasim_py.training.layers import Comm, Op
 from astrasim_py.training.models import Model
 from astrasim_py.training.prices import SIMULATED, Constants, Prices, Transfer
 from astrasim_py.training.rules import first_broken
 from astrasim_py.training.strategy import Overlap, Training
 from astrasim_py.training.system import System, system, system_of
+from astrasim_py.training.terms import Gradients, Pass, Passes, Step, Terms
 from astrasim_py.training.traces import training_workload
 
 #: A chip of round figures: 10^15 FLOP/s in 16 bits, twice that in 8, 10^12 bytes per second.
@@ -55,7 +56,7 @@ def hand_made(schedule: int, stages: int, microbatches: int, chunks: int = 1) ->
         schedule=schedule,
         counts=((1, 0),) * 4,
         edges=((1, 0), (0, 0), (0, 1)),
-        dense=Passes(Pass(gemm=1.0), Pass(gemm=2.0), 1.0),
+        dense=Passes(Pass(gemm=1.0), Pass(gemm=2.0), Pass(gemm=1.0)),
         **NOTHING,
     )
 
@@ -69,22 +70,44 @@ def test_a_step_is_its_microbatches_and_the_bubble(schedule, chunks, lost):
 
 
 def test_a_layer_takes_the_longer_of_host_and_gpu():
-    found = replace(hand_made(1, 1, 2), dense=Passes(Pass(gemm=1.0, host=3.0), Pass(gemm=2.0, host=1.0), 0.0))
+    found = replace(hand_made(1, 1, 2), dense=Passes(Pass(gemm=1.0, host=3.0), Pass(gemm=2.0, host=1.0)))
     spent = step(found, replace(EVEN, host=1.0))
     assert (spent.forward, spent.host, spent.seconds) == (2.0, 4.0, 10.0)
 
 
 def test_gradients_cost_what_computation_does_not_hide():
-    found = replace(hand_made(1, 1, 4), gradients=Gradients(reduce=Transfer(near=5.0), gather=Transfer(near=0.5)))
-    assert step(found, EVEN).dp == 5.5
+    """Of 4 layers of 1 s and 2 s the first waits for its weights, and nothing hides the gradients of the last."""
+    none = (Transfer(), Transfer())
+    once = dict.fromkeys(("moe", "embedding", "logits"), none) | {"dense": (Transfer(near=0.5), Transfer(near=5.0))}
+    found = replace(hand_made(1, 1, 4), counts=((4, 0),) * 4, gradients=Gradients(once=once))
+    assert step(found, EVEN).dp == 4 * 5.5
     hidden = replace(found, hidden=(True, True))
-    assert step(hidden, EVEN).dp == 5.0 - 2.0
-    assert step(hidden, replace(EVEN, interference=0.1)).dp == pytest.approx(3.0 + 0.1 * (2.0 + 0.5))
+    assert step(hidden, EVEN).dp == 0.5 + 4 * 5.0 - 3 * 2.0
+    assert step(hidden, replace(EVEN, interference=0.1)).dp == pytest.approx(14.5 + 0.1 * (2.0 + 8.0))
+    apart = replace(hidden, schedule=3)  # zero bubble: only the weight gradients, 1 s a layer, hide reductions
+    assert step(apart, EVEN).dp == 0.5 + 4 * 5.0 - 3 * 1.0
+
+
+def test_messages_of_a_stream_delay_those_of_a_layer():
+    """1 s of computation and 4 steps of 0.1 s beside a stream that sends messages of 1 s over the same links."""
+    tp = Transfer(near=0.4, steps=4)
+    one = Pass(gemm=1.0, tp=tp)
+    found = replace(hand_made(1, 1, 1), dense=Passes(one, Pass()), hidden=(True, True), edges=((0, 0),) * 3)
+    none = {kind: (Transfer(), Transfer()) for kind in ("moe", "embedding", "logits")}
+
+    def exposed(messages: int) -> float:
+        comm = Transfer(near=1.0 * messages, steps=messages, on_tp=1.0 * messages, tp_turns=messages)
+        each = none | {"dense": (comm, Transfer())}
+        forward = step(replace(found, gradients=Gradients(each=each)), EVEN)
+        return float(forward.dp) - messages  # beside the backward pass, which is empty
+
+    assert exposed(1) == pytest.approx(1 / 5 * 4.0)  # 4 s longer while 5 s of messages are through
+    assert exposed(5) == pytest.approx(4.0) and exposed(7) == pytest.approx(4.0 + 2.0)
 
 
 def test_the_heaviest_stage_counts():
     found = replace(hand_made(1, 4, 1), counts=((1, 0), (3, 0), (1, 0), (1.5, 0)))
-    assert step(found, EVEN).forward == 3 and step(found, EVEN).bubble == 3 * 1.5 * 3
+    assert step(found, EVEN).forward == 3 and step(found, EVEN).bubble == 3 * (1 + 1 + 1)  # of the other three
 
 
 def test_a_product_by_hand():

@@ -9,7 +9,7 @@ import pytest
 
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.topology.hardware import ExpandedMemory
-from astrasim_py.training.closed_form import Step, by_block, step, terms
+from astrasim_py.training.closed_form import by_block, step, terms
 from astrasim_py.training.configurations import BATCH, MEMORY, evaluate
 from astrasim_py.training.memory import peak_memory, require_memory
 from astrasim_py.training.models import model
@@ -17,6 +17,7 @@ from astrasim_py.training.prices import Constants, Prices
 from astrasim_py.training.rules import RULES
 from astrasim_py.training.strategy import Layout, Overlap, Training
 from astrasim_py.training.system import system
+from astrasim_py.training.terms import Step
 
 PRICES = Prices(system("dgx_h100"))
 SLOW = ExpandedMemory(size=10**12, bandwidth=Fraction(50 * 10**9))

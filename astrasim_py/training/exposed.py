@@ -1,0 +1,187 @@
+"""Communication of gradients and weights that computation does not hide, and what it costs to share links with it."""
+
+from collections.abc import Sequence
+from functools import partial, reduce
+
+import numpy as np
+
+from astrasim_py.training.prices import Constants, Transfer
+from astrasim_py.training.schedules import SCHEDULES, SPLIT_BACKWARD
+from astrasim_py.training.terms import KINDS, Seconds, Spent, Terms, chosen, mapped, on_rank, some, taken
+
+#: Less than any time that is not 0.
+TINY = 1e-30
+
+
+def exposed_once(found: Terms, spent: dict, counts: dict, place: int, constants: Constants) -> list[Seconds]:
+    """Communication of gradients and weights once an iteration that the computation of a pipeline rank exposes, at
+    its start and at its end.
+
+    A layer of the first forward pass waits for its weights, and those of the layers below come before. The last
+    backward pass is the same in reverse: the lower a layer, the less computation is left to hide its gradients. A rank
+    of several chunks passes p microbatches through one before it turns to the next. Where weight gradients are computed
+    apart, only these hide their reductions. `place` of the rank, 2 the last: what is ahead in the pipeline hides more.
+    """
+    split = np.isin(found.schedule, [SCHEDULES.index(name) for name in SPLIT_BACKWARD])
+    exposed: list[Seconds] = [0.0, 0.0]
+    for way in (0, 1):
+        streams = {kind: found.gradients.once[kind][way] for kind in KINDS}
+        if not any(np.any(stream.near) for stream in streams.values()):
+            continue
+        hidden = np.any(found.hidden[0])
+        width = len(Transfer._fields) if hidden else 3  # exposed, it meets nothing on its links
+        stream = Transfer(
+            *(on_rank({kind: one[part] for kind, one in streams.items()}, counts) for part in range(width))
+        )
+        comm = stream.seconds(constants.nic)
+        if not hidden:
+            exposed[way] = comm
+            continue
+        chains = {kind: spent[kind][way] for kind in KINDS}
+        if way and np.any(split):
+            chains = {kind: mapped(partial(chosen, split), spent[kind][2], chains[kind]) for kind in KINDS}
+        chain = Spent(*(on_rank({kind: one[part] for kind, one in chains.items()}, counts) for part in range(7)))
+        slowed, moved, _ = _together(stream, comm, chain)
+        busy = chain.seconds
+        #: Of the computation, and of the communication, while both go on.
+        pace, pace_of_comm = busy / np.maximum(slowed, TINY), moved / np.maximum(slowed, TINY)
+        parts = [
+            (kind, counts[kind] * share, chains[kind].seconds * passes)
+            for share, passes in ((1 / found.chunks, 1), (1 - 1 / found.chunks, found.stages))
+            for kind in ("embedding", "dense", "moe", "logits")
+        ]
+        left = hiding = sum(count * own for _, count, own in parts)
+        behind, longest = 0.0, hiding
+        for kind, count, own in parts:
+            one = streams[kind].seconds(constants.nic)
+            for before in (np.minimum(count, 1), count):
+                ready = behind + before * one
+                after = left - np.maximum(before - 1, 0) * own
+                rest = (comm - ready) / pace_of_comm * (1 - pace)
+                total = ready / pace_of_comm + np.minimum(after / pace, after + rest)
+                longest = np.where(count > 0, np.maximum(longest, total), longest)
+            behind, left = behind + count * one, left - count * own
+        ahead = (0, np.minimum(1, found.stages - 1), found.stages - 1)[place] * busy / found.chunks
+        beside = np.maximum(longest - hiding - np.where(split & (way > 0), 0.0, ahead), 0.0)
+        beside = beside + constants.interference * np.minimum(comm, busy)
+        exposed[way] = np.where(found.hidden[0], beside, comm)
+    return exposed
+
+
+def stalls(found: Terms, spent: dict, constants: Constants) -> list[tuple[Seconds, Seconds]]:
+    """Communication of gradients and weights with every microbatch that is exposed in the forward and in the backward
+    pass of the first, the second and the last pipeline rank.
+    """
+    each = found.gradients.each
+    there = np.asarray(reduce(np.logical_or, (np.asarray(one.near) > 0 for both in each.values() for one in both)))
+    if not there.any():
+        return [(0.0, 0.0)] * 3
+    if not there.all():  # the others have none
+        which = np.flatnonzero(there)
+        all_of_them = np.zeros((3, 2, len(there)))
+        all_of_them[:, :, which] = stalls(taken(found, which), some(spent, which), constants)
+        return [tuple(both) for both in all_of_them]
+    places = zip(found.counts[:3], found.edges, strict=True)
+    return [
+        _exposed_chunks(found, spent, dict(zip(KINDS, (*of, *ends), strict=True)), constants) for of, ends in places
+    ]
+
+
+def _exposed_chunks(found: Terms, spent: dict, counts: dict, constants: Constants) -> tuple[Seconds, Seconds]:
+    """What `_exposed_each` says of the chunks of a pipeline rank, of which one has the embedding or the logits."""
+    chunks = found.chunks
+    own = {kind: count / (chunks if kind in ("dense", "moe") else 1) for kind, count in counts.items()}
+    first = _exposed_each(found, spent, own, constants)
+    if np.max(chunks) == 1:
+        return first
+    inner = _exposed_each(found, spent, own | {"embedding": 0, "logits": 0}, constants)
+    return tuple(one + (chunks - 1) * other for one, other in zip(first, inner, strict=True))
+
+
+def _exposed_each(found: Terms, spent: dict, counts: dict, constants: Constants) -> tuple[Seconds, Seconds]:
+    """Communication of gradients and weights with every microbatch that the computation of a pipeline rank exposes, in
+    the forward and in the backward pass.
+
+    Weights are gathered one layer ahead: while a layer computes forward, those of the next one, which is the first of
+    the backward pass at the end; while it computes backward, those of the layer below, and the gradients of the layer
+    above are reduced. Before and after come other microbatches.
+    """
+    kinds = [kind for kind in ("embedding", "dense", "moe", "logits") if np.any(counts[kind])]
+    gather, reduced = ({kind: found.gradients.each[kind][way] for kind in kinds} for way in (0, 1))
+    if not any(np.any(comm.near) for comms in (gather, reduced) for comm in comms.values()):
+        return 0.0, 0.0
+
+    def nearest(values: dict, others: Sequence[str], default: Transfer) -> Transfer:
+        """The value of the first of the other kinds that the rank has."""
+        for kind in reversed(others):
+            default = mapped(partial(chosen, np.asarray(counts[kind]) > 0), values[kind], default)
+        return default
+
+    exposed: list[Seconds] = [0.0, 0.0]
+    for place, kind in enumerate(kinds):
+        above, below = kinds[place + 1 :], kinds[:place][::-1]
+        own, after = gather[kind], reduced[kind]
+        below_first = nearest(dict.fromkeys(kinds, Transfer()), below, after)  # the lowest layer: of the one before
+        up, down = nearest(gather, above, own), nearest(gather, below, own)
+        up_reduce = nearest(reduced, above, Transfer())
+        passes = (
+            (own + below_first, own, up, up + below_first),
+            (own + up_reduce, own + after, down + after, down + up_reduce),
+        )
+        count = np.asarray(counts[kind])
+        for way, comms in enumerate(passes):
+            beyond = partial(_beyond, chain=spent[kind][way], hidden=found.hidden[1], constants=constants)
+            several, alone = count > 1, (count > 0) & (count <= 1)
+            if several.any():
+                first, inner, last = map(beyond, comms[:3])
+                exposed[way] = exposed[way] + several * (first + (count - 2) * inner + last)
+            if alone.any():
+                exposed[way] = exposed[way] + alone * beyond(comms[3])
+    return tuple(exposed)
+
+
+def _beyond(stream: Transfer, chain: Spent, hidden, constants: Constants) -> Seconds:
+    """What communication adds to the computation beside it. Both begin at once."""
+    comm, busy = stream.seconds(constants.nic), chain.seconds
+    interference = constants.interference * np.minimum(comm, busy)
+    if not np.any(stream.on_tp) and not np.any(stream.on_ep):
+        return np.where(hidden, np.maximum(comm - busy, 0.0) + interference, comm)
+    slowed, moved, factor = _together(stream, comm, chain)
+    # What is before the first computation, or that computation, comes first; the rest is taken as mixed.
+    count = np.maximum(stream.tp_turns, TINY)
+    turn = chain.lead / np.maximum(chain.lead_steps, TINY) + stream.on_tp / count
+    done = np.where(
+        factor > 1, factor * chain.lead * comm / count / np.maximum(np.maximum(turn, comm / count), TINY), chain.lead
+    )
+    first = np.minimum(comm / np.maximum(done, TINY), 1.0) * chain.lead * (factor - 1)
+    left = np.maximum(comm - done - chain.head, 0.0)
+    slowed = slowed - chain.lead * factor - chain.head
+    moved = np.maximum(moved - done - chain.head, TINY)
+    rest = busy - chain.lead - chain.head
+    shared = first + np.minimum(left / moved, 1.0) * (slowed - rest)
+    return np.where(hidden, shared + np.maximum(left - moved, 0.0) + interference, comm)
+
+
+def _together(stream: Transfer, comm: Seconds, chain: Spent) -> tuple[Seconds, Seconds, Seconds]:
+    """Seconds of a pass while it shares links with a stream of `comm` seconds, and what the stream gets done meanwhile;
+    and by which factor steps of tensor parallel collectives are slower.
+
+    A link serves whole messages in turn. So a step of the pass waits for a step of the stream, and the stream for the
+    pass, if it comes back before that is through.
+    """
+    slowed = moved = chain.seconds
+    factor: Seconds = 1.0
+    ep = chain.ep, chain.ep_steps, stream.on_ep, stream.ep_turns
+    tp = chain.tp, chain.tp_steps, stream.on_tp, stream.tp_turns
+    for seconds, steps, shared, turns in (ep, tp):
+        if not np.any(shared):
+            factor = 1.0
+            continue
+        count = np.maximum(turns, TINY)
+        period, turn = comm / count, shared / count
+        longer = np.maximum(np.maximum(period, turn + seconds / np.maximum(steps, TINY)), TINY)
+        meets = (steps > 0) & (turn > 0)
+        factor = np.where(meets, 1 / (1 - np.minimum(turn / longer, 1 - 1e-9)), 1.0)
+        slowed = slowed + seconds * (factor - 1)
+        moved = moved + seconds * (np.where(meets, factor * period / longer, 1.0) - 1)
+    return slowed, moved, factor

@@ -1,0 +1,171 @@
+"""What a training step is made of: passes through layers, communication beside them, and the step itself."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from astrasim_py.training.prices import Transfer
+from astrasim_py.training.strategy import Numbers
+
+#: Seconds: a float, or an array of one value per configuration.
+Seconds = float | np.ndarray
+#: What a pipeline rank is made of.
+KINDS = ("dense", "moe", "embedding", "logits")
+
+
+class Pass(NamedTuple):
+    """One pass over a layer, in seconds: matrix products at scale 1, attention, memory traffic, the host at scale 1.
+
+    `operations`: how many there are; `tp`, `ep`: all their communication; `ring`: one step of context
+    parallelism. `lead`: tensor parallel communication before the first computation; `head`: that computation.
+    """
+
+    gemm: Seconds = 0.0
+    attention: Seconds = 0.0
+    moved: Seconds = 0.0
+    operations: Numbers = 0
+    host: Seconds = 0.0
+    tp: Transfer = Transfer()
+    ep: Transfer = Transfer()
+    ring: Transfer = Transfer()
+    lead: Transfer = Transfer()
+    head: Seconds = 0.0
+
+
+class Passes(NamedTuple):
+    """Forward and backward pass (gradients and what is computed again), and the part for weight gradients of it."""
+
+    forward: Pass = Pass()
+    backward: Pass = Pass()
+    weights: Pass = Pass()
+
+
+#: No communication of gradients, by kind of layer.
+NO_GRADIENTS = MappingProxyType({kind: (Transfer(), Transfer()) for kind in KINDS})
+
+
+class Gradients(NamedTuple):
+    """Gathers of weights and reductions of gradients, by kind of layer: once an iteration, and of each pass."""
+
+    once: dict[str, tuple[Transfer, Transfer]] = NO_GRADIENTS
+    each: dict[str, tuple[Transfer, Transfer]] = NO_GRADIENTS
+
+
+class Spent(NamedTuple):
+    """Seconds of a pass: computation, waiting for the host, exposed TP, CP and EP communication; and its steps.
+
+    `lead`, `lead_steps`: TP communication before the first computation; `head`: computation before all communication.
+    """
+
+    busy: Seconds = 0.0
+    waiting: Seconds = 0.0
+    tp: Seconds = 0.0
+    cp: Seconds = 0.0
+    ep: Seconds = 0.0
+    tp_steps: Seconds = 0.0
+    ep_steps: Seconds = 0.0
+    lead: Seconds = 0.0
+    lead_steps: Seconds = 0.0
+    head: Seconds = 0.0
+
+    @property
+    def seconds(self) -> Seconds:
+        """All of it."""
+        return sum(self[:5])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What a step time is made of, before the constants that are calibrated; numbers, or arrays of one length.
+
+    `counts`: dense and MoE layers of the first, the second and the last pipeline rank, and their means over ranks;
+    `edges`: whether embedding and logits are on those ranks. `hidden`: whether computation hides the communication of
+    gradients once an iteration, and with every microbatch; `beside`: the part of TP and EP communication that it hides
+    where it is long enough.
+    """
+
+    microbatches: Numbers
+    stages: Numbers
+    chunks: Numbers
+    context: Numbers
+    schedule: Numbers
+    hidden: tuple[bool | np.ndarray, bool | np.ndarray]
+    beside: tuple[Seconds, Seconds]
+    counts: tuple[tuple[Numbers, Numbers], ...]
+    edges: tuple[tuple[Numbers, Numbers], ...]
+    dense: Passes
+    moe: Passes
+    embedding: Passes
+    logits: Passes
+    boundary: Transfer
+    steady: Transfer
+    gradients: Gradients
+    optimizer: Seconds
+    slower: Seconds
+    wait: Seconds
+    moving: Seconds = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """An iteration of training, in seconds: the sum of all parts.
+
+    `forward`, `backward` are computation of the heaviest stage; `host` is what the GPU waits for the host; `tp`, `cp`,
+    `ep`, `pp` and `dp` exposed communication by kind; `memory` what moving data to expanded memory takes.
+    """
+
+    forward: Seconds
+    backward: Seconds
+    host: Seconds
+    tp: Seconds
+    cp: Seconds
+    ep: Seconds
+    pp: Seconds
+    dp: Seconds
+    bubble: Seconds
+    optimizer: Seconds
+    memory: Seconds
+
+    @property
+    def seconds(self) -> Seconds:
+        """The whole iteration."""
+        return sum(getattr(self, field.name) for field in fields(self))
+
+
+def stacked(rows: Sequence[Terms]) -> Terms:
+    """Terms of single layouts, of any models and systems, as arrays."""
+    parts = [[getattr(row, field.name) for row in rows] for field in fields(Terms)]
+    return Terms(**{f.name: mapped(lambda *v: np.array(v), *p) for f, p in zip(fields(Terms), parts, strict=True)})
+
+
+def taken(found: Terms, chosen: np.ndarray) -> Terms:
+    """Some configurations of terms of which some are arrays."""
+    return Terms(**{f.name: some(getattr(found, f.name), chosen) for f in fields(Terms)})
+
+
+def some(tree, chosen: np.ndarray):
+    return mapped(lambda value: value[chosen] if np.ndim(value) else value, tree)
+
+
+def on_rank(values: dict, counts: dict) -> Seconds:
+    """Sum over the layers of a pipeline rank, and its part of embedding and logits."""
+    return sum(counts[kind] * values[kind] for kind in KINDS)
+
+
+def chosen(condition: np.ndarray, value: Seconds, other: Seconds) -> Seconds:
+    """`np.where`, but for a number that both are."""
+    return value if np.ndim(value) == np.ndim(other) == 0 and value == other else np.where(condition, value, other)
+
+
+def mapped(function, *trees):
+    """`function` on the leaves of equal nestings of tuples and dicts."""
+    tree = trees[0]
+    if isinstance(tree, dict):
+        return {key: mapped(function, *(one[key] for one in trees)) for key in tree}
+    if isinstance(tree, tuple):
+        parts = [mapped(function, *part) for part in zip(*trees, strict=True)]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
+    return function(*trees)
