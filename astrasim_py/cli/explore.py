@@ -134,6 +134,8 @@ def _table(args: argparse.Namespace, priced) -> int:
     if found.gaps:
         print(text.order_text(rows[:top], found.gaps, found.wrong_pairs, found.pairs, found.fastest))
         print(fold_text(found.result.rows, found.result.summaries), end="")
+    if notes := text.notes_text(rows[: max(args.rows, top)]):
+        print(notes)
     if changes:
         print(f"{text.what_if_text(changes)}\n")
     print(f"best: {rows[0]['configuration']}\nresults: {args.folder}")

@@ -5,6 +5,7 @@ from typing import Any
 
 from astrasim_py.report.tables import csv_rows, text_table
 from astrasim_py.report.training import PARTS
+from astrasim_py.training.schedules import SPLIT_BACKWARD
 
 #: Heading → key of a row.
 _LAYOUT = {
@@ -18,7 +19,7 @@ _LAYOUT = {
     "EP": "ep",
 }
 _MORE = ("dp", "etp", "zero", "sp", "recompute", "schedule", "microbatches")
-_EXPOSED = ("tp", "cp", "ep", "pp", "dp")
+_EXPOSED = ("tp", "cp", "ep", "pp", "dp", "reduction")
 
 
 def table_row(row: Mapping[str, Any], flops: str) -> dict[str, Any]:
@@ -36,6 +37,7 @@ def table_row(row: Mapping[str, Any], flops: str) -> dict[str, Any]:
         **{f"{kind}_s": seconds for kind, seconds in parts.items() if kind not in (*_EXPOSED, "memory")},
         "expanded_memory_s": parts["memory"],
         **{key: row.get(key) for key in simulated},
+        "shares_links": row["shares_links"],
         **{heading: row[heading] for heading in _MORE},
         "configuration": row["configuration"],
     }
@@ -75,7 +77,9 @@ def table_text(rows: Sequence[Mapping[str, Any]], flops: str) -> str:
         if simulated:
             done = row.get("gap") is not None
             line += (
-                [f"{row['simulated_s']:.4g} s", f"{100 * row['gap']:+.2f} %"] if done else [row.get("status", ""), ""]
+                [f"{row['simulated_s']:.4g} s", f"{100 * row['gap']:+.2f} %{_mark(row)}"]
+                if done
+                else [row.get("status", ""), ""]
             )
         cells.append(line)
     return text_table(headings, cells, [heading not in ("recompute", "schedule") for heading in headings])
@@ -90,12 +94,39 @@ def refused_text(refused: Mapping[str, int], total: int) -> str:
     )
 
 
-def order_text(rows: Sequence[Mapping[str, Any]], gaps: Sequence[float], wrong: int, pairs: int, fastest: int) -> str:
-    """How well closed forms order what is simulated."""
+def _mark(row: Mapping[str, Any]) -> str:
+    return " ~" if row["shares_links"] else ""
+
+
+def notes_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What the closed form knows of the rows beyond their columns, a line each."""
+    notes = []
+    split = next((row for row in rows if row["schedule"] in SPLIT_BACKWARD and row["parts_s"]["reduction"] > 0), None)
+    if split is not None:
+        share, where = _share(split["parts_s"]["reduction"], split), split["configuration"]
+        notes.append(
+            f"{', '.join(SPLIT_BACKWARD)}: weight gradients come last and expose their reduction: {share} of {where}"
+        )
+    shared = [row for row in rows if row.get("gap") is not None and row["shares_links"]]
+    others = [row["gap"] for row in rows if row.get("gap") is not None and not row["shares_links"]]
+    if shared:
+        rest = f"; without them {_sizes(others)}" if others else ""
+        notes.append(
+            f"~ {len(shared)}: weights and gradients go over links of other collectives, where ranks drift apart and no "
+            f"closed form is sure{rest}"
+        )
+    return "\n".join(notes)
+
+
+def _sizes(gaps: Sequence[float]) -> str:
     sizes = sorted(abs(gap) for gap in gaps)
     middle = (sizes[(len(sizes) - 1) // 2] + sizes[len(sizes) // 2]) / 2
-    said = f"closed form against simulation of {len(sizes)}: gap {100 * middle:.2f} % median, "
-    said += f"{100 * sizes[-1]:.2f} % worst; "
+    return f"gap {100 * middle:.2f} % median, {100 * sizes[-1]:.2f} % worst"
+
+
+def order_text(rows: Sequence[Mapping[str, Any]], gaps: Sequence[float], wrong: int, pairs: int, fastest: int) -> str:
+    """How well closed forms order what is simulated."""
+    said = f"closed form against simulation of {len(gaps)}: {_sizes(gaps)}; "
     if not wrong:
         return said + "ordered as in simulation"
     said += f"{wrong} of {pairs} pairs are ordered wrongly"

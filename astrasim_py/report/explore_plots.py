@@ -12,7 +12,7 @@ from astrasim_py.report.training import PARTS
 _POINTS = 20_000
 _HATCHES = ("", "//", "..", "\\\\", "xx", "--", "++", "oo")
 #: Parts of a step in the order of the bars, computation first.
-_STEP = ("forward", "backward", "optimizer", "host", "tp", "cp", "ep", "pp", "dp", "bubble", "memory")
+_STEP = ("forward", "backward", "optimizer", "host", "tp", "cp", "ep", "pp", "dp", "reduction", "bubble", "memory")
 
 
 def files(name: str, draw: Callable[[], Any]) -> dict[str, bytes]:

@@ -16,6 +16,7 @@ PARTS = {
     "ep": "expert parallel, exposed",
     "pp": "pipeline, exposed",
     "dp": "data parallel, exposed",
+    "reduction": "last reduction of gradients, exposed",
     "bubble": "bubble",
     "optimizer": "optimizer",
     "memory": "moving to expanded memory",

@@ -20,6 +20,9 @@ from astrasim_py.training.rules import RULES
 #: Why a configuration is not in the table, by the place that stands in `Priced.reasons`.
 REASONS = (*(rule.name for rule in RULES), "memory", "repeated")
 _REPEATED = len(REASONS) - 1
+#: Part of a step that waiting on shared links takes where a row says so. Dense and expert weights of ZeRO 2 and 3 are
+#: in different groups, which meet on NICs: that is not priced, and always said.
+_SHARED = 0.01
 #: Told: configurations done, of how many, and how many a second.
 Tell = Callable[[int, int, float], None]
 
@@ -90,15 +93,17 @@ class Priced:
         numbers = np.asarray(numbers, dtype=np.int64)
         found: dict[int, dict[str, Any]] = {}
         for chosen, layout in self.grid.layouts(numbers):
-            priced = evaluate(layout, self.prices)
-            ideal = priced
-            if self.prices is not self.exploration.nominal and self.grid.ranks == self.exploration.ranks:
-                ideal = evaluate(layout, self.exploration.nominal)
+            ideal = alone = priced = evaluate(layout, self.prices)
+            if self.grid.ranks == self.exploration.ranks:  # otherwise there is no network
+                nominal = self.exploration.nominal
+                ideal = priced if self.prices is nominal else evaluate(layout, nominal)
+                alone = evaluate(layout, replace(nominal, sharing=False))
             for place, number in enumerate(numbers[chosen].tolist()):
-                found[number] = self._row(number, priced, place, float(ideal.step.seconds[place]))
+                ideals = float(ideal.step.seconds[place]), float(alone.step.seconds[place])
+                found[number] = self._row(number, priced, place, *ideals)
         return [found[number] for number in numbers.tolist()]
 
-    def _row(self, number: int, priced: Configurations, place: int, ideal: float) -> dict[str, Any]:
+    def _row(self, number: int, priced: Configurations, place: int, ideal: float, alone: float) -> dict[str, Any]:
         layout = priced.layout.at(place)
         values = self.grid.values(number)
         tokens = float(priced.tokens_per_second[place])
@@ -117,6 +122,7 @@ class Priced:
             "tflops_per_gpu": {name: tokens * each / 1e12 for name, each in flops.items()},
             "step_s": float(priced.step.seconds[place]),
             "ideal_step_s": ideal,
+            "shares_links": ideal - alone > _SHARED * ideal or bool(layout.model.experts and layout.zero >= 2),
             "parts_s": {name: float(np.ravel(part)[place]) for name, part in asdict(priced.step).items()},
             "memory_bytes": memory,
             "memory_total_bytes": sum(memory.values()),

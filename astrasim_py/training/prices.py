@@ -133,6 +133,8 @@ class Prices:
         Seconds in which data goes to and from that memory, once an iteration; `op_ps` counts them with the optimizer.
     network : Network, optional
         What collectives take; otherwise that follows from the rates of `system`.
+    sharing : bool
+        Whether collectives that run beside each other wait for each other on the links of the network.
     """
 
     system: System
@@ -143,6 +145,7 @@ class Prices:
     wait: float = 0.0
     moving: float = 0.0
     network: Network | None = None
+    sharing: bool = True
 
     def expanded(self, cost: Expansion) -> "Prices":
         """The same with what memory beyond the local one costs; numbers, or arrays of one value per configuration."""
@@ -247,7 +250,7 @@ class Prices:
             cost = self.network.cost(collective, role, members, stride)
             shared = [0.0] * 4
             for place, (other, kind) in enumerate(_SHARED.items()):
-                if role not in _STREAMS or more[2 * place] == 1:
+                if not self.sharing or role not in _STREAMS or more[2 * place] == 1:
                     continue
                 there = self.network.cost(kind, other, *more[2 * place : 2 * place + 2]).busy > 0
                 link = int(np.argmax(np.where(there, cost.busy, 0.0)))

@@ -114,7 +114,8 @@ class Step:
     """An iteration of training, in seconds: the sum of all parts.
 
     `forward`, `backward` are computation of the heaviest stage; `host` is what the GPU waits for the host; `tp`, `cp`,
-    `ep`, `pp` and `dp` exposed communication by kind; `memory` what moving data to expanded memory takes.
+    `ep`, `pp` and `dp` exposed communication by kind; `reduction` that of gradients at the end of the iteration;
+    `memory` what moving data to expanded memory takes.
     """
 
     forward: Seconds
@@ -125,6 +126,7 @@ class Step:
     ep: Seconds
     pp: Seconds
     dp: Seconds
+    reduction: Seconds
     bubble: Seconds
     optimizer: Seconds
     memory: Seconds

@@ -80,12 +80,13 @@ def test_gradients_cost_what_computation_does_not_hide():
     none = (Transfer(), Transfer())
     once = dict.fromkeys(("moe", "embedding", "logits"), none) | {"dense": (Transfer(near=0.5), Transfer(near=5.0))}
     found = replace(hand_made(1, 1, 4), counts=((4, 0),) * 4, gradients=Gradients(once=once))
-    assert step(found, EVEN).dp == 4 * 5.5
+    assert (step(found, EVEN).dp, step(found, EVEN).reduction) == (4 * 0.5, 4 * 5.0)
     hidden = replace(found, hidden=(True, True))
-    assert step(hidden, EVEN).dp == 0.5 + 4 * 5.0 - 3 * 2.0
-    assert step(hidden, replace(EVEN, interference=0.1)).dp == pytest.approx(14.5 + 0.1 * (2.0 + 8.0))
+    assert (step(hidden, EVEN).dp, step(hidden, EVEN).reduction) == (0.5, 4 * 5.0 - 3 * 2.0)
+    slower = step(hidden, replace(EVEN, interference=0.1))
+    assert slower.dp + slower.reduction == pytest.approx(14.5 + 0.1 * (2.0 + 8.0))
     apart = replace(hidden, schedule=3)  # zero bubble: only the weight gradients, 1 s a layer, hide reductions
-    assert step(apart, EVEN).dp == 0.5 + 4 * 5.0 - 3 * 1.0
+    assert step(apart, EVEN).reduction == 4 * 5.0 - 3 * 1.0
 
 
 def test_messages_of_a_stream_delay_those_of_a_layer():
