@@ -107,13 +107,15 @@ def notes_text(rows: Sequence[Mapping[str, Any]]) -> str:
         notes.append(
             f"{', '.join(SPLIT_BACKWARD)}: weight gradients come last and expose their reduction: {share} of {where}"
         )
-    shared = [row for row in rows if row.get("gap") is not None and row["shares_links"]]
-    others = [row["gap"] for row in rows if row.get("gap") is not None and not row["shares_links"]]
+    if any(row["schedule"] == "zbv" for row in rows):
+        notes.append("zbv: its bubble is that of equal forward, input and weight passes; with others it loses more")
+    done = [row for row in rows if row.get("gap") is not None]
+    shared, others = sum(row["shares_links"] for row in done), [row["gap"] for row in done if not row["shares_links"]]
     if shared:
         rest = f"; without them {_sizes(others)}" if others else ""
         notes.append(
-            f"~ {len(shared)}: weights and gradients go over links of other collectives, where ranks drift apart and no "
-            f"closed form is sure{rest}"
+            f"~ {shared}: weights and gradients go over links of other collectives, where ranks drift apart "
+            f"and no closed form is sure{rest}"
         )
     return "\n".join(notes)
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from astrasim_py.core.errors import AstraError
+from astrasim_py.report.explore import notes_text
 from astrasim_py.study.explore import REASONS, best_of, price, simulate, why_not
 from astrasim_py.study.explore_figures import measured_points
 from astrasim_py.study.explore_grid import AXES, grid_of
@@ -33,6 +34,11 @@ SMALL = """explore:
   mbs: auto
   recompute: [none, full, 0.5]
   sp: [true, false]
+"""
+
+
+SMALL_OVERLAP = """explore: {{
+  model: {{base: llama3-8b, layers: 4}}, topology: {}, gbs: 32, seq: 1024, zero: [0, 1], overlap: {{dp: true}}, {} }}
 """
 
 
@@ -141,6 +147,37 @@ def test_simulations_are_near_and_used_again(explored, tmp_path):
     assert sorted(map(abs, first.gaps))[2] <= 0.015 and max(map(abs, first.gaps)) <= 0.05
     for row, found in zip(rows, first.rows, strict=True):
         assert found["gap"] == pytest.approx(row["ideal_step_s"] / found["simulated_s"] - 1)
+
+
+#: Schedules that split the backward pass; a torus; experts beside gradients; weights gathered over the links of others.
+NEAR = {
+    "split": SMALL_OVERLAP.format(
+        "{preset: dgx_h100, nodes: 2, npus: 4}", "pp: 2, schedule: [zb_h1, zb_h2], mbs: 1"
+    ).replace("layers: 4", "layers: 12"),
+    "torus": SMALL_OVERLAP.format("{preset: tpu_v4, dims: [4, 2]}", "pp: [1, 2], tp: [1, 2, 4]"),
+    "experts": SMALL_OVERLAP.format("{preset: dgx_h100, nodes: 2, npus: 4}", "ep: [2, 4], pp: 1, tp: [1, 2]").replace(
+        "llama3-8b", "mixtral-8x7b"
+    ),
+    "shared": SMALL_OVERLAP.format("{preset: dgx_h100, nodes: 1}", "pp: [1, 2], tp: [2, 4], mbs: 1").replace(
+        "zero: [0, 1]", "zero: 3"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NEAR)
+def test_the_best_are_near_their_simulations(explored, tmp_path, name):
+    priced = explored(NEAR[name])
+    order = priced.possible[:6]
+    rows = priced.rows(order)
+    found = simulate(priced, rows, order, progress=Progress(), out=tmp_path)
+    gaps = sorted(map(abs, found.gaps))
+    said = notes_text([row | more for row, more in zip(rows, found.rows, strict=True)])
+    if name == "shared":
+        assert any(row["shares_links"] for row in rows) and said.startswith("~ ")
+        assert gaps[-1] < 0.15
+        return
+    assert (gaps[(len(gaps) - 1) // 2] + gaps[len(gaps) // 2]) / 2 <= 0.015 and gaps[-1] <= 0.05, gaps
+    assert ("expose their reduction" in said) == (name == "split")
 
 
 def test_gathers_a_layer_ahead_are_priced_as_simulated(explored, tmp_path):
