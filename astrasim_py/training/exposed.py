@@ -40,25 +40,24 @@ def exposed_once(found: Terms, spent: dict, counts: dict, place: int, constants:
         chains = {kind: spent[kind][way] for kind in KINDS}
         if way and np.any(split):
             chains = {kind: mapped(partial(chosen, split), spent[kind][2], chains[kind]) for kind in KINDS}
-        chain = Spent(*(on_rank({kind: one[part] for kind, one in chains.items()}, counts) for part in range(7)))
-        slowed, moved, _ = _together(stream, comm, chain)
-        busy = chain.seconds
-        #: Of the computation, and of the communication, while both go on.
-        pace, pace_of_comm = busy / np.maximum(slowed, TINY), moved / np.maximum(slowed, TINY)
-        parts = [
-            (kind, counts[kind] * share, chains[kind].seconds * passes)
-            for share, passes in ((1 / found.chunks, 1), (1 - 1 / found.chunks, found.stages))
-            for kind in ("embedding", "dense", "moe", "logits")
-        ]
+        busy, pace, pace_of_comm = on_rank({kind: one.seconds for kind, one in chains.items()}, counts), 1.0, 1.0
+        shared = np.any(stream.on_tp) or np.any(stream.on_ep)
+        if shared:
+            chain = Spent(*(on_rank({kind: one[part] for kind, one in chains.items()}, counts) for part in range(7)))
+            slowed, moved, _ = _together(stream, comm, chain)
+            #: Of the computation, and of the communication, while both go on.
+            pace, pace_of_comm = busy / np.maximum(slowed, TINY), moved / np.maximum(slowed, TINY)
+        parts = _in_order(found, counts, chains)
         left = hiding = sum(count * own for _, count, own in parts)
         behind, longest = 0.0, hiding
         for kind, count, own in parts:
             one = streams[kind].seconds(constants.nic)
-            for before in (np.minimum(count, 1), count):
-                ready = behind + before * one
-                after = left - np.maximum(before - 1, 0) * own
-                rest = (comm - ready) / pace_of_comm * (1 - pace)
-                total = ready / pace_of_comm + np.minimum(after / pace, after + rest)
+            for before in (count,) if np.max(count) <= 1 else (np.minimum(count, 1), count):
+                ready, after = behind + before * one, left - np.maximum(before - 1, 0) * own
+                total = ready + after
+                if shared:
+                    rest = (comm - ready) / pace_of_comm * (1 - pace)
+                    total = ready / pace_of_comm + np.minimum(after / pace, after + rest)
                 longest = np.where(count > 0, np.maximum(longest, total), longest)
             behind, left = behind + count * one, left - count * own
         ahead = (0, np.minimum(1, found.stages - 1), found.stages - 1)[place] * busy / found.chunks
@@ -66,6 +65,22 @@ def exposed_once(found: Terms, spent: dict, counts: dict, place: int, constants:
         beside = beside + constants.interference * np.minimum(comm, busy)
         exposed[way] = np.where(found.hidden[0], beside, comm)
     return exposed
+
+
+def _in_order(found: Terms, counts: dict, chains: dict) -> list[tuple[str, Seconds, Seconds]]:
+    """Kinds of layers of a pipeline rank in the order of the first forward pass: how many, and the seconds of a layer.
+
+    Those are of p microbatches in all chunks but the first: so long a rank computes before it turns to the next chunk.
+    """
+    chunks, kinds = found.chunks, [kind for kind in ("dense", "moe") if np.any(counts[kind])]
+    parts = [("embedding", counts["embedding"], chains["embedding"].seconds)]
+    parts += [(kind, counts[kind] / chunks, chains[kind].seconds) for kind in kinds]
+    passes = 1
+    if np.max(chunks) > 1:
+        passes = np.where(np.asarray(chunks) > 1, found.stages, 1)
+        parts += [(kind, counts[kind] * (1 - 1 / chunks), chains[kind].seconds * passes) for kind in kinds]
+    parts.append(("logits", counts["logits"], chains["logits"].seconds * passes))
+    return [part for part in parts if np.any(part[1])]
 
 
 def stalls(found: Terms, spent: dict, constants: Constants) -> list[tuple[Seconds, Seconds]]:
