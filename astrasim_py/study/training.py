@@ -51,7 +51,8 @@ class Machine:
         """
         peak = max(peaks, key=lambda one: sum(one.values()))
         if spec.memory == "fit" and self.capacity is not None:
-            require_memory(peak, self.capacity)
+            after = spec.training.after(self.ranks) if isinstance(spec, TrainingWorkload) else None
+            require_memory(peak, self.capacity, layout, after)
         cost = self._expansion(peak, layout)
         if spec.times == "roofline":
             if not self.compute.roofline:

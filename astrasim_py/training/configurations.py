@@ -60,10 +60,12 @@ class Configurations:
         place = int(self.broken[index])
         if place < 0:
             return None
-        if place == MEMORY:
-            return shortage({kind: int(nbytes[index]) for kind, nbytes in self.memory.items()}, self.capacity)
         layout = self.layout.at(index)
-        return RULES[place].problem(layout), RULES[place].remedy(layout)
+        if place == MEMORY:
+            return shortage(
+                {kind: int(nbytes[index]) for kind, nbytes in self.memory.items()}, self.capacity, layout, layout.after
+            )
+        return RULES[place].problem(layout), RULES[place].remedy(layout, layout.after)
 
 
 def evaluate(layout: Layout, prices: Prices, expanded: ExpandedMemory | None = None) -> Configurations:

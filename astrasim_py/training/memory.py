@@ -5,7 +5,8 @@ activations, Rajbhandari et al. 2020 for ZeRO, Kadiyala et al. (COMET) 2022 for 
 shares of frameworks are fitted to published peaks.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.units import PS_PER_S
 from astrasim_py.topology.hardware import ExpandedMemory
 from astrasim_py.training.layers import layer_params, plain, stage_params, up
+from astrasim_py.training.rules import After, divisors, remedy
 from astrasim_py.training.strategy import RECOMPUTE, Layout, Numbers
 
 KINDS = ("weights", "gradients", "optimizer", "activations", "live", "gathered", "logits", "framework")
@@ -29,15 +31,16 @@ def stage_memory(layout: Layout, stage: Numbers, activations: Mapping | None = N
     """Bytes of a pipeline rank at its peak, by `KINDS`.
 
     ``activations`` are kept until the backward pass; ``live`` is what recomputing one layer brings back; ``gathered``
-    are the weights of two layers under ZeRO 3; ``framework`` is a share of all else and a constant. `activations` are
-    those of a layer of each kind, if they are known.
+    are the weights of two layers under ZeRO 3; ``framework`` is a share of all else and a constant. With pipeline
+    stages ZeRO 2 keeps whole gradients: frameworks that leave weights whole between microbatches add them up first.
+    `activations` are those of a layer of each kind, if they are known.
     """
     z, group = np.asarray(layout.zero), {"dense": layout.zero_group, "experts": layout.expert_dp}
     found: dict[str, Numbers] = dict.fromkeys(KINDS, 0)
     for params, size in zip(stage_params(layout, stage), group.values(), strict=True):
         for kind, nbytes, cut in (
             ("weights", layout.element, z >= 3),
-            ("gradients", layout.grad_element, z >= 2),
+            ("gradients", layout.grad_element, (z >= 3) | (z == 2) & (np.asarray(layout.pp) == 1)),
             ("optimizer", STATE_BYTES, z >= 1),
         ):
             found[kind] = found[kind] + up(params * nbytes, np.where(cut, size, 1))
@@ -92,32 +95,51 @@ def peak_memory(layout: Layout) -> dict[str, Numbers]:
     return peak
 
 
-def require_memory(peak: Mapping[str, int], capacity: int) -> None:
-    """Raises ScenarioError: a peak is more than `capacity` bytes."""
+def require_memory(peak: Mapping[str, int], capacity: int, layout: Layout | None = None, after: After | None = None):
+    """Raises ScenarioError: a peak is more than `capacity` bytes; other arguments are those of `shortage`."""
     if sum(peak.values()) > capacity:
-        raise ScenarioError("memory", *shortage(peak, capacity))
+        raise ScenarioError("memory", *shortage(peak, capacity, layout, after))
 
 
-def shortage(peak: Mapping[str, int], capacity: int) -> tuple[str, str]:
-    """What is missing, by how many GB and of which kind, and what helps."""
+def shortage(
+    peak: Mapping[str, int], capacity: int, layout: Layout | None = None, after: After | None = None
+) -> tuple[str, str]:
+    """What is missing, by how many GB and of which kind, and what helps.
+
+    `layout`: of a training, for which changes are tried until it fits; `after` gives it with other keys.
+    """
     total, largest = sum(peak.values()), max(peak, key=lambda kind: peak[kind])
-    remedies = {
-        "tables": "take more NPUs, or expanded_memory",
-        "cache": "write a larger tp, a smaller mbs, or fewer waves",
-        "weights": "write a larger tp or pp, or zero: 3",
-        "gradients": "write zero: 2, or a larger tp or pp",
-        "optimizer": "write zero: 1, or a larger tp or pp",
-        "activations": "write recompute: full, a smaller mbs, or a larger tp or cp",
-        "live": "write a smaller mbs, or a larger tp or cp",
-        "gathered": "write a larger tp",
-        "logits": "write fused_loss: true, a smaller mbs, or a larger tp",
-        "framework": "take NPUs with more memory",
-    }
     problem = (
         f"needs {total / 1e9:.1f} GB of memory, {(total - capacity) / 1e9:.1f} GB more than {capacity / 1e9:.1f} GB; "
         f"most of it are {peak[largest] / 1e9:.1f} GB of {largest}"
     )
-    return problem, remedies[largest]
+    if layout is not None and after is not None:
+        found = remedy(_smaller(layout), after, lambda one: sum(peak_memory(one).values()) <= capacity)
+        return problem, found or "take many more NPUs, or NPUs with more memory"
+    remedies = {
+        "tables": "take more NPUs, or expanded_memory",
+        "cache": "write a larger tp, a smaller mbs, or fewer waves",
+        "weights": "write a larger tp, pp or ep of the pools, on as many more NPUs",
+    }
+    return problem, remedies.get(largest, "take more NPUs, or NPUs with more memory")
+
+
+def _smaller(layout: Layout) -> Iterator[dict[str, Any]]:
+    """Changes that make a training smaller, those that cost least first: single ones, then several together."""
+
+    def doubled(key: str) -> list[dict[str, Any]]:
+        return [{key: getattr(layout, key) * 2**k} for k in range(1, 8)]
+
+    zero = [{"zero": z} for z in range(layout.zero + 1, 4)]
+    again = [{"recompute": "full"}] if layout.recompute != RECOMPUTE.index("full") else []
+    fewer = [{"mbs": one} for one in divisors(layout.mbs, layout.mbs) if one < layout.mbs]
+    tp = doubled("tp")
+    wider = [*(one for one in tp if one["tp"] <= 8), *doubled("pp"), *(one for one in tp if one["tp"] > 8)]
+    yield from chain(zero, again, fewer, [{"fused_loss": True}], doubled("ep"), wider, doubled("cp"))
+    steps = (zero[-1:], again, fewer[-1:], [{}, *doubled("ep")], [{}, *wider])
+    whole = [dict(chain(*(one.items() for one in some))) for some in product(*(step or [{}] for step in steps))]
+    yield from whole
+    yield from (keys | more for more in doubled("ranks") for keys in ({}, *zero, *whole))
 
 
 def layer_activations(layout: Layout, kind: str) -> tuple[Numbers, Numbers]:

@@ -1,18 +1,33 @@
-"""Rules that a layout keeps; who breaks one gets its line. All work on numbers and on arrays of configurations."""
+"""Rules that a layout keeps; who breaks one gets its line. All work on numbers and on arrays of configurations.
 
-from collections.abc import Callable
+What a line says to write instead has been tried: with it all rules are kept.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 
+#: The layout with other keys of a training, or on other `ranks`; None: they cannot be written.
+After = Callable[[Mapping[str, Any]], Any]
+
 
 class Rule(NamedTuple):
-    """A rule: who breaks it, element by element; and, for plain numbers, what is wrong and what to write instead."""
+    """A rule: who breaks it, element by element; for plain numbers, what is wrong, and what may help, best first."""
 
     name: str
     broken: Callable[[Any], Any]
     problem: Callable[[Any], str]
-    remedy: Callable[[Any], str]
+    attempts: Callable[[Any], Iterable[Mapping[str, Any]]]
+
+    def remedy(self, layout: Any, after: After) -> str:
+        """What to write instead; `after` gives the layout with other keys."""
+        tried = list(self.attempts(layout))
+        first = remedy(tried, after) or remedy([{**keys, "dp": "fill"} for keys in tried], after)
+        mends = (keys for keys in tried if (found := after(keys)) is not None and not self.broken(found))
+        return first or text(next(mends, {})) or "write another layout"
 
 
 def first_broken(layout: Any) -> np.ndarray:
@@ -32,6 +47,68 @@ def _fixed(o: Any) -> Any:
     return o.tp * o.cp * o.pp
 
 
+def remedy(
+    attempts: Iterable[Mapping[str, Any]], after: After, possible: Callable[[Any], bool] = lambda o: True
+) -> str:
+    """The first two attempts, of different keys, with which a layout keeps all rules and is `possible`, as text."""
+    found: dict[tuple, Mapping[str, Any]] = {}
+    for keys in attempts:
+        if any(tuple(keys)[: len(known)] == known for known in found):
+            continue
+        tried = after(keys)
+        if tried is not None and not any(rule.broken(tried) for rule in RULES) and possible(tried):
+            found[tuple(keys)] = keys
+        if len(found) == 2:
+            break
+    joined = ", or ".join(map(text, found.values()))
+    return joined.replace(", or write ", ", or ") if joined.startswith("write") else joined
+
+
+def text(keys: Mapping[str, Any]) -> str:
+    """Keys and values as a line says them."""
+    rest = [f"{key}: {str(value).lower()}" for key, value in keys.items() if key != "ranks"]
+    taken = [f"take {keys['ranks']} ranks"] if "ranks" in keys else []
+    return " and ".join(taken + (["write " + " and ".join(rest)] if rest else []))
+
+
+def divisors(number: int, near: int) -> list[int]:
+    """Divisors of a number, the nearest to another one first."""
+    small = [one for one in range(1, math.isqrt(number) + 1) if number % one == 0]
+    return sorted({*small, *(number // one for one in small)}, key=lambda one: (abs(one - near), one))
+
+
+def _multiples(of: int, near: int) -> list[int]:
+    """Multiples of a number near another one, the nearest first."""
+    first = near // of
+    return sorted((of * k for k in range(max(first - 8, 1), first + 10)), key=lambda one: (abs(one - near), one))
+
+
+def _each(key: str, values: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    return ({key: value} for value in values)
+
+
+def _tp(o: Any) -> Iterator[dict[str, Any]]:
+    return _each("tp", (t for t in divisors(o.model.heads, o.tp) if o.model.mla or not _apart(o.model.kv_heads, t)))
+
+
+def _seq(o: Any) -> Iterator[dict[str, Any]]:
+    return _each("seq", _multiples(math.lcm(2 * o.cp, o.cp * o.tp), o.seq))
+
+
+def _experts(o: Any) -> Iterator[dict[str, Any]]:
+    fewer = divisors(o.model.experts, o.ep)
+    return chain(_each("ep", fewer), _each("etp", divisors(o.etp, o.etp)), ({"ep": x, "etp": 1} for x in fewer))
+
+
+def _stages(o: Any) -> Iterator[dict[str, Any]]:
+    fewer = range(o.pp - 1, 0, -1)
+    both = ({"pp": p, "vp": 1, "schedule": "1f1b"} for p in fewer)
+    return chain(_each("vp", range(o.vp - 1, 0, -1)), _each("pp", fewer), both)
+
+
+_PLAIN = {"schedule": "1f1b", "vp": 1}
+
+
 def _ranks_problem(o: Any) -> str:
     if o.ranks % _fixed(o):
         return f"{o.ranks} ranks are not a multiple of tp {o.tp} x cp {o.cp} x pp {o.pp} = {_fixed(o)}"
@@ -43,89 +120,98 @@ RULES = (
         "heads",
         lambda o: o.model.heads % o.tp != 0,
         lambda o: f"tp {o.tp} does not divide {o.model.heads} heads",
-        lambda o: f"write a tp that divides {o.model.heads}",
+        _tp,
     ),
     Rule(
         "kv_heads",
         lambda o: _apart(o.model.kv_heads, o.tp) & (not o.model.mla),
         lambda o: f"of tp {o.tp} and {o.model.kv_heads} KV heads neither divides the other",
-        lambda o: f"write a tp that divides {o.model.kv_heads}, or a multiple of it",
+        _tp,
     ),
     Rule(
         "sequence",
         lambda o: (o.cp > 1) & (o.seq % (2 * o.cp) != 0),
         lambda o: f"2 x cp {o.cp} does not divide seq {o.seq}",
-        lambda o: f"write a seq that is a multiple of {2 * o.cp}, or a smaller cp",
+        lambda o: chain(_seq(o), _each("cp", range(o.cp - 1, 0, -1))),
     ),
     Rule(
         "no experts",
         lambda o: ((o.ep > 1) | (o.etp > 1)) & (o.model.experts == 0),
         lambda o: f"ep {o.ep}, etp {o.etp} for a model without experts",
-        lambda o: "drop ep and etp, or name a model with experts",
+        lambda o: [{"ep": 1, "etp": 1}],
     ),
     Rule(
         "experts",
         lambda o: o.model.experts % o.ep != 0,
         lambda o: f"ep {o.ep} does not divide {o.model.experts} experts",
-        lambda o: f"write an ep that divides {o.model.experts}",
+        _experts,
     ),
     Rule(
         "ranks",
         lambda o: o.ranks != _fixed(o) * o.dp,
         _ranks_problem,
-        lambda o: f"take {_fixed(o) * max(round(o.ranks / _fixed(o)), 1)} ranks, dp: fill, or another tp, cp or pp",
+        lambda o: chain(
+            [{"dp": "fill"}] if o.ranks % _fixed(o) == 0 else [],
+            _each("ranks", [_fixed(o) * o.dp, *_multiples(_fixed(o), o.ranks)]),
+            _tp(o),
+            _each("pp", range(o.pp - 1, 0, -1)),
+        ),
     ),
     Rule(
         "expert ranks",
         lambda o: o.stage_ranks % (o.ep * o.etp) != 0,
         lambda o: f"ep {o.ep} x etp {o.etp} does not divide the {o.stage_ranks} ranks of a stage (tp x cp x dp)",
-        lambda o: "write a smaller ep, or fewer stages",
+        _experts,
     ),
     Rule(
         "batch",
         lambda o: o.gbs != o.dp * o.mbs * o.microbatches,
         lambda o: f"gbs {o.gbs} is not dp {o.dp} x mbs {o.mbs} x {o.microbatches} microbatches",
-        lambda o: f"write a gbs that is a multiple of {o.dp * o.mbs}, or another dp or mbs",
+        lambda o: chain(
+            _each("gbs", [o.dp * o.mbs * o.microbatches, *_multiples(o.dp * o.mbs, o.gbs)]),
+            _each("microbatches", [max(o.gbs // (o.dp * o.mbs), 1)]),
+            _each("mbs", divisors(max(o.gbs // o.dp, 1), o.mbs)),
+        ),
     ),
     Rule(
         "layers",
         # The embedding and the loss may be stages of their own.
         lambda o: (o.pp * o.vp > o.model.layers) & ((o.pp == 1) | (o.pp * o.vp != o.model.layers + 2)),
         lambda o: f"pp {o.pp} x vp {o.vp} are more stages than {o.model.layers} layers",
-        lambda o: "write a smaller pp or vp",
+        _stages,
     ),
     Rule(
         "chunks",
         lambda o: (o.vp > 1) & ((o.pp == 1) | (o.schedule not in ("interleaved", "zbv"))),
         lambda o: f"vp {o.vp} with pp {o.pp} and schedule {o.schedule}",
-        lambda o: (
-            "write pp of 2 or more, or schedule: 1f1b and no vp"
-            if o.schedule in ("interleaved", "zbv")
-            else "write schedule: interleaved and pp of 2 or more, or drop vp"
+        lambda o: chain(
+            _each("schedule", ["interleaved"] if o.pp > 1 else []),
+            [_PLAIN],
+            _each("pp", divisors(max(o.ranks // (o.tp * o.cp), 1), 2)),
         ),
     ),
     Rule(
         "interleaved",
         lambda o: (o.schedule == "interleaved") & (o.microbatches % o.pp != 0),
         lambda o: f"interleaved with {o.microbatches} microbatches, not a multiple of pp {o.pp}",
-        lambda o: f"write a gbs that is a multiple of {o.dp * o.mbs * o.pp}, or schedule: 1f1b and no vp",
+        lambda o: chain(_each("gbs", _multiples(o.dp * o.mbs * o.pp, o.gbs)), [_PLAIN]),
     ),
     Rule(
         "zbv",
         lambda o: (o.schedule == "zbv") & (o.vp != 2),
         lambda o: f"zbv with vp {o.vp}: its V has two chunks per rank",
-        lambda o: "write vp: 2",
+        lambda o: [{"vp": 2}, _PLAIN],
     ),
     Rule(
         "sequence parallel",
         lambda o: (o.tp > 1) & np.asarray(o.sp) & (o.tokens % o.tp != 0),
         lambda o: f"sequence parallel: tp {o.tp} does not divide {o.tokens} tokens of a microbatch",
-        lambda o: "write another seq or mbs, or sp: false",
+        lambda o: chain(_seq(o), [{"sp": False}], _each("mbs", divisors(o.gbs, o.mbs))),
     ),
     Rule(
         "zero group",
         lambda o: (o.dp * o.cp) % o.zero_group != 0,
         lambda o: f"zero_group {o.zero_group} does not divide dp x cp = {o.dp * o.cp}",
-        lambda o: f"write a zero_group that divides {o.dp * o.cp}, or drop it",
+        lambda o: _each("zero_group", divisors(o.dp * o.cp, o.zero_group)),
     ),
 )

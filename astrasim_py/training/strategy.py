@@ -17,7 +17,7 @@ from astrasim_py.core.fields import Count, FileName, Size, choice, shown, whole,
 from astrasim_py.core.strict_model import StrictModel, example
 from astrasim_py.training.aliases import FOREIGN_KEYS, ours
 from astrasim_py.training.models import Model, NamedModel
-from astrasim_py.training.rules import RULES
+from astrasim_py.training.rules import RULES, After, divisors
 from astrasim_py.training.schedules import SCHEDULES, virtual_stage
 
 ATTENTIONS = ("auto", "eager", "fa1", "fa2", "fa3", "cudnn")
@@ -128,11 +128,24 @@ class Training(StrictModel):
         whole, copies = found.dp * found.cp, self.zero_copies or 1
         if whole % copies:
             problem = f"zero_copies {copies} does not divide dp x cp = {whole}"
-            raise ScenarioError("training", problem, f"write a zero_copies that divides {whole}, or drop it")
+            raise ScenarioError("training", problem, f"write zero_copies: {divisors(whole, copies)[0]}")
         for rule in RULES:
             if rule.broken(found):
-                raise ScenarioError("training", rule.problem(found), rule.remedy(found))
+                raise ScenarioError("training", rule.problem(found), rule.remedy(found, self.after(ranks)))
         return found
+
+    def after(self, ranks: int) -> After:
+        """What the layout is when some keys are written anew."""
+        written = {key: getattr(self, key) for key in self.model_fields_set}
+
+        def layout(keys: Mapping[str, Any]) -> "Layout | None":
+            others = {key: value for key, value in keys.items() if key != "ranks"}
+            try:
+                return Training(**(written | others)).unchecked(keys.get("ranks", ranks))
+            except ScenarioError:
+                return None
+
+        return layout
 
     def unchecked(self, ranks: Numbers) -> "Layout":
         """The layout by arithmetic alone, which may break `RULES`."""
@@ -294,6 +307,15 @@ class Layout:
         """Configuration `index` of arrays, as plain numbers."""
         arrays = {one.name: getattr(self, one.name) for one in fields(self)}
         return replace(self, **{key: one[index].item() for key, one in arrays.items() if isinstance(one, np.ndarray)})
+
+    def after(self, keys: Mapping[str, Any]) -> "Layout | None":
+        """The layout, of plain numbers, with some keys written anew; dp and microbatches follow."""
+        own = {name: getattr(self, name) for name in Training.model_fields if hasattr(self, name)}
+        own |= {"dp": "fill", "microbatches": None, "grad_dtype": "fp32" if self.grad_element == 4 else "bf16"}
+        own["recompute"] = ([*RECOMPUTE[:-1], self.recompute_part / 1000])[self.recompute]
+        if not self.zero or self.zero_group == self.dp * self.cp:
+            own["zero_group"] = None
+        return Training(**{key: value for key, value in own.items() if value is not None}).after(self.ranks)(keys)
 
     def groups(self) -> "dict[str, Groups]":
         """Groups of ranks by role, for plain numbers.

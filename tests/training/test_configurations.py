@@ -53,7 +53,7 @@ def test_every_configuration_is_as_alone(name):
         broken = [place for place, rule in enumerate(RULES) if rule.broken(layout)]
         if broken:
             assert found.broken[index] == broken[0] and np.isnan(found.step.seconds[index])
-            assert reason == (RULES[broken[0]].problem(layout), RULES[broken[0]].remedy(layout))
+            assert reason == (RULES[broken[0]].problem(layout), RULES[broken[0]].remedy(layout, layout.after))
             continue
         alone = step(terms(layout, PRICES), PRICES.constants)
         for field in fields(Step):
@@ -64,7 +64,7 @@ def test_every_configuration_is_as_alone(name):
             assert sum(peak_memory(layout).values()) <= found.capacity
         else:
             with pytest.raises(ScenarioError) as error:
-                require_memory(peak_memory(layout), found.capacity)
+                require_memory(peak_memory(layout), found.capacity, layout, layout.after)
             assert reason == (error.value.problem, error.value.remedy)
 
 

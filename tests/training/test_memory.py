@@ -58,11 +58,11 @@ def published(row: dict[str, str]) -> float:
 
 
 @pytest.mark.skipif(not GOLDEN.exists(), reason="needs ASTRASIM_GOLDEN")
-@pytest.mark.parametrize(("source", "margin"), [("bigscience-tr11", 0.08), ("torchtitan", 0.20)])
+@pytest.mark.parametrize(("source", "margin"), [("bigscience-tr11", 0.08), ("torchtitan", 0.10)])
 def test_peaks_are_near_the_printed_ones(source, margin):
     with GOLDEN.open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["source"] == source and row["mem_gib"]]
-    # Frameworks allocate in their own ways: measured medians are 7.1 % and 13 %.
+    # Frameworks allocate in their own ways: measured medians are 7.1 % and 8.2 %.
     assert len(rows) >= 12
     assert statistics.median(abs(published(row) - 1) for row in rows) <= margin
 
@@ -91,6 +91,12 @@ def test_zero_cuts_state_by_its_stage(zero, bytes_per_parameter):
     for kind, each in zip(("weights", "gradients", "optimizer"), bytes_per_parameter, strict=True):
         assert found[kind] == -(-params * round(each * 16) // 16)
     assert (found["gathered"] > 0) == (zero == 3)
+
+
+def test_zero_2_keeps_whole_gradients_between_the_microbatches_of_a_pipeline():
+    whole, cut, first = (Training(model="llama3-70b", gbs=64, pp=4, zero=zero).layout(64) for zero in (2, 3, 1))
+    assert stage_memory(whole, 1)["gradients"] == stage_memory(first, 1)["gradients"]
+    assert stage_memory(whole, 1)["gradients"] == pytest.approx(16 * stage_memory(cut, 1)["gradients"])
 
 
 @pytest.mark.parametrize("paired", [False, True])
@@ -153,8 +159,8 @@ def test_what_does_not_fit_is_refused_by_amount_and_kind():
     with pytest.raises(
         ScenarioError, match=r"needs 306.5 GB of memory, 226.5 GB more than 80.0 GB; most of it"
     ) as caught:
-        require_memory(peak_memory(comet(8)), 80 * GB)
-    assert "252.0 GB of weights; write a larger tp or pp, or zero: 3" in str(caught.value)
+        require_memory(peak_memory(comet(8)), 80 * GB, comet(8), comet(8).after)
+    assert "252.0 GB of weights; write zero: 3, or pp: 16" in str(caught.value)
     require_memory(peak_memory(comet(64)), 80 * GB)
     assert sum(peak_memory(comet(64)).values()) <= 80 * GB
 

@@ -1,13 +1,17 @@
 """Trainings as users write them, and their layout over ranks."""
 
 import itertools
+import random
 import re
 
 import numpy as np
 import pytest
+import yaml
 
 from astrasim_py.core.errors import ScenarioError
+from astrasim_py.training.memory import peak_memory, shortage
 from astrasim_py.training.rules import RULES, first_broken
+from astrasim_py.training.schedules import SCHEDULES
 from astrasim_py.training.strategy import RECOMPUTE, Layout, Training
 
 LLAMA = {"model": "llama3-70b", "seq": 8192, "gbs": 512}
@@ -140,6 +144,77 @@ def test_a_layout_that_breaks_a_rule_is_refused_with_a_remedy(name):
     assert caught.value.place == "training" and caught.value.remedy and "\n" not in str(caught.value)
 
 
+def after(remedy: str, keys: dict, ranks: int) -> list[tuple[dict, int]]:
+    """What is written, and on how many ranks, with each alternative of a remedy applied literally."""
+    found = []
+    for one in remedy.split(", or "):
+        assert re.fullmatch(r"(take \d+ ranks)?( and )?((write )?\w+: [\w.]+( and \w+: [\w.]+)*)?", one), one
+        taken = re.search(r"take (\d+) ranks", one)
+        found.append(
+            (
+                keys | yaml.safe_load("{" + ", ".join(re.findall(r"\w+: [\w.]+", one)) + "}"),
+                int((taken or [0, ranks])[1]),
+            )
+        )
+    return found
+
+
+MODELS = ("llama3-8b", "gpt3-22b", "mixtral-8x7b", "deepseek-v3", "mixtral-8x22b")
+
+
+def random_training(rng: random.Random) -> tuple[dict, int]:
+    keys = {"model": rng.choice(MODELS), "seq": rng.choice((512, 1000, 1002)), "gbs": rng.choice((7, 32, 96, 250))}
+    for key, values in {"tp": (1, 3, 4, 12), "pp": (1, 2, 3, 4), "cp": (1, 2, 3), "mbs": (1, 2, 3)}.items():
+        keys[key] = rng.choice(values)
+    more = {"vp": (2, 3, 40), "ep": (2, 3, 8), "etp": (2, 3), "schedule": SCHEDULES, "zero": (1, 3), "dp": (1, 2, 4)}
+    more |= {"zero_group": (2, 3)}
+    keys |= {key: rng.choice(values) for key, values in more.items() if rng.random() < 0.25}
+    keys |= {"zero": 1} if "zero_group" in keys else {}
+    return keys, rng.choice((6, 12, 16, 24, 32, 64))
+
+
+def test_every_remedy_works_as_it_is_written():
+    rng = random.Random(5)
+    seen = set()
+    known = [({**LLAMA, **keys}, keys.get("ranks", 256)) for keys in BREAKS.values()]
+    cases = [({key: value for key, value in keys.items() if key != "ranks"}, ranks) for keys, ranks in known]
+    for number, (keys, ranks) in enumerate(cases + [random_training(rng) for _ in range(300)]):
+        training = Training(**keys)
+        try:
+            training.layout(ranks)
+        except ScenarioError as error:
+            rule = RULES[int(first_broken(training.unchecked(ranks)))]
+            seen.add(rule.name)
+            for more, wanted in after(error.remedy, keys, ranks):
+                found = Training(**more).unchecked(wanted)
+                assert not rule.broken(found), (keys, ranks, str(error))
+                if number < len(cases) and rule.name != "heads":  # no tp leaves a dp that divides this gbs
+                    assert int(first_broken(found)) < 0, (keys, ranks, str(error))
+    assert seen == BREAKS.keys()
+
+
+def test_what_fits_memory_is_what_the_refusal_says_to_write():
+    rng = random.Random(3)
+    tried, helped = 0, 0
+    for _ in range(40):
+        keys = {"model": rng.choice(("llama3-70b", "llama3-8b", "mixtral-8x7b", "deepseek-v3")), "gbs": 256}
+        keys |= {"tp": rng.choice((1, 2, 8)), "pp": rng.choice((1, 2)), "mbs": rng.choice((1, 4)), "seq": 8192}
+        ranks, capacity = rng.choice((8, 16, 64, 128)), rng.choice((80, 192)) * 10**9
+        keys |= {"dp": ranks // keys["tp"] // keys["pp"]} if ranks > 8 and rng.random() < 0.3 else {}
+        training = Training(**keys)
+        if int(first_broken(found := training.unchecked(ranks))) >= 0 or sum(peak_memory(found).values()) <= capacity:
+            continue
+        _, remedy = shortage(peak_memory(found), capacity, found, training.after(ranks))
+        tried += 1
+        if remedy.startswith("take many"):
+            continue
+        helped += 1
+        for more, wanted in after(remedy, keys, ranks):
+            assert sum(peak_memory(Training(**more).layout(wanted)).values()) <= capacity, (keys, ranks, remedy)
+            assert more != keys or wanted != ranks
+    assert tried > 25 and helped > 0.8 * tried, (helped, tried)
+
+
 def test_interleaved_with_one_chunk_needs_whole_rounds_too():
     with pytest.raises(ScenarioError, match="interleaved with 3 microbatches, not a multiple of pp 4"):
         layout(4, pp=4, schedule="interleaved", vp=1, gbs=3)
@@ -165,7 +240,7 @@ def test_gradients_have_four_bytes_where_weights_have():
 
 
 def test_a_written_dp_must_make_the_ranks():
-    with pytest.raises(ScenarioError, match="dp 4 = 32 are not the 256 ranks; take 256 ranks"):
+    with pytest.raises(ScenarioError, match="dp 4 = 32 are not the 256 ranks; write dp: fill, or take 32 ranks"):
         layout(tp=8, dp=4)
     assert layout(tp=8, dp=32) == layout(tp=8)
 
