@@ -17,7 +17,9 @@ def arguments(action: Callable[[str, str], argparse.ArgumentParser]) -> None:
     _input_options(skeleton)
     share = action("share", "remove what a workload tells of its model and machine, and say what that costs")
     _input_options(share)
-    share.add_argument("--level", required=True, help="strip, hash, skeleton, quantise or twin: each removes more")
+    share.add_argument(
+        "--level", required=True, help="strip, hash, skeleton, quantise, twin or synthetic: each removes more"
+    )
     share.add_argument("--rel", type=float, default=0.1, metavar="F", help="half width of the bins of quantise (0.1)")
     share.add_argument(
         "--seed", type=int, metavar="N", help="the same gives the same bytes; drawn and printed if absent"
@@ -34,6 +36,11 @@ def arguments(action: Callable[[str, str], argparse.ArgumentParser]) -> None:
 def _input_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("trace", metavar="IN", help="prefix of a set of .et files")
     parser.add_argument("target", metavar="OUT", help="prefix of the set to write; groups go to OUT.groups.json")
+    rule_options(parser)
+
+
+def rule_options(parser: argparse.ArgumentParser) -> None:
+    """Options that say how a set is read and run."""
     parser.add_argument("--groups", metavar="FILE", help="JSON of group: [ranks]; IN.groups.json where it is there")
     parser.add_argument("--dependencies", choices=("data", "data+ctrl"), default="data")
     parser.add_argument("--dtype-bytes", type=int, metavar="N", help="sizes count elements, of so many bytes")
@@ -43,7 +50,7 @@ def _input_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--unlimited-slots", action="store_true", help="any number of compute nodes run side by side")
 
 
-def _read(args: argparse.Namespace) -> tuple:
+def read_set(args: argparse.Namespace) -> tuple:
     """The workload that is named, the compute model that prices it, and the rules that it runs by."""
     from astrasim_py.chakra.workload import read_workload
     from astrasim_py.system.machine_models import ComputeModel
@@ -74,7 +81,8 @@ def _check_priced(workload, roofline: bool) -> None:
             raise TraceError(trace.place, problem, 'price them: --peak "312 TFLOP/s"')
 
 
-def _write(args: argparse.Namespace, workload, beside: dict[str, bytes] | None = None) -> None:
+def write_set(args: argparse.Namespace, workload, beside: dict[str, bytes] | None = None) -> None:
+    """Write a set, its groups, and what goes beside it."""
     from astrasim_py.chakra.et_io import write_prefix
 
     make_parent(args.target)
@@ -93,9 +101,9 @@ def run_skeleton(args: argparse.Namespace) -> int:
     """Write the skeleton of a set, and print how much smaller it is."""
     from astrasim_py.study.skeletons import skeleton_workload
 
-    workload, compute, semantics = _read(args)
+    workload, compute, semantics = read_set(args)
     made = skeleton_workload(workload, compute, semantics)
-    _write(args, made)
+    write_set(args, made)
     before, after = (sum(map(len, each.traces)) for each in (workload, made))
     if args.format == "json":
         import json
@@ -124,7 +132,7 @@ def run_share(args: argparse.Namespace) -> int:
     if args.seed is not None and args.seed < 0:
         raise UsageError("--seed", f"{args.seed} is negative", "write 0 or more")
     seed = args.seed if args.seed is not None else secrets.randbits(62)
-    workload, compute, semantics = _read(args)
+    workload, compute, semantics = read_set(args)
     rules = Rules(compute=compute, semantics=semantics)
     samples = read_corpus(args.corpus, rules) if args.corpus else packaged_corpus()
     scales = Scales.draw(np.random.default_rng([seed, 1])) if args.scale_secret else Scales()
@@ -133,7 +141,7 @@ def run_share(args: argparse.Namespace) -> int:
     beside = _topology(args, scales)
     strings, attributes = strings_of(workload)
     _search(args, strings | attributes, made, beside)
-    _write(args, made, beside)
+    write_set(args, made, beside)
     paid = price(original, made, rules, scales)
     found = attack(samples, args.level, seed=seed, rel=args.rel, secret=args.scale_secret)
     gone = removed(workload, made, attributes)

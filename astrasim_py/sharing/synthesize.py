@@ -1,0 +1,295 @@
+"""Make workloads of what was learned of others."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+import numpy as np
+
+from astrasim_py.chakra.schema import MISSING, NodeType
+from astrasim_py.chakra.storage import Csr
+from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.chakra.workload import Workload
+from astrasim_py.core.errors import TraceError
+from astrasim_py.core.rows import pointers
+from astrasim_py.sharing.learn import learn
+from astrasim_py.sharing.levels import Original, renumbered
+from astrasim_py.sharing.synthesis_model import Place, Program, RankModel, Wait, WorkloadModel
+
+#: Deviation of the logarithms of times of a place, beside what they differ by between occurrences.
+SIGMA = 0.05
+#: Most that times are scaled by, to take as long as the original on an ordinary network.
+_MOST = 1.25
+#: Most nodes that are made.
+MAX_NODES = 20_000_000
+_TYPES = {
+    "compute": NodeType.COMP,
+    "collective": NodeType.COMM_COLL,
+    "send": NodeType.COMM_SEND,
+    "recv": NodeType.COMM_RECV,
+    "load": NodeType.MEM_LOAD,
+    "store": NodeType.MEM_STORE,
+}
+_MESSAGES = ("send", "recv")
+_COLUMNS = ("duration_ps", "comm_type", "comm_size", "coll_size", "tensor_size", "comm_root", "comm_priority",
+            "comm_src", "comm_dst", "comm_tag", "is_cpu_op", "slot_kind")  # fmt: skip
+_SIZES = ("comm_size", "coll_size", "tensor_size")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What the workload is to be like.
+
+    `repeats`: of the block, by default as in the model. `size_factor`, `compute_factor`: of sizes and of times of
+    compute. `ranks`: by default as in the model. `drawn_from`: occurrences of the block that are drawn, by default all.
+    `sigma`: see `SIGMA`.
+    """
+
+    repeats: int | None = None
+    size_factor: float = 1.0
+    compute_factor: float = 1.0
+    ranks: int | None = None
+    drawn_from: tuple[int, ...] | None = None
+    sigma: float = SIGMA
+
+
+AS_IS = Wanted()
+
+
+def synthesize(
+    model: WorkloadModel,
+    rng: np.random.Generator,
+    wanted: Wanted = AS_IS,
+    makespan: Callable[[Workload], int] | None = None,
+) -> Workload:
+    """Make a workload: the prefix, blocks drawn from the occurrences, the suffix; draws are the same on all ranks.
+
+    Unless `repeats` or `ranks` are wanted, sizes have the same sums for every kind of call, and with `makespan` – the
+    time in ps on an ordinary network – the whole takes as long, as what was learned, each times its factor.
+
+    Raises TraceError: `repeats` of what repeats nothing; `ranks` that the groups cannot grow to.
+    """
+    if wanted.repeats is not None and not model.repeats:
+        raise TraceError("--repeats", "nothing repeats on all ranks together", "drop it")
+    if wanted.ranks is not None and wanted.ranks != len(model.ranks):
+        model = with_ranks(model, wanted.ranks)
+    repeats = model.repeats if wanted.repeats is None else wanted.repeats
+    longest = max((len(p.block) * repeats + len(p.prefix) + len(p.suffix) for p in model.programs), default=0)
+    if longest * len(model.ranks) > MAX_NODES:
+        raise TraceError("--repeats", f"{longest * len(model.ranks)} nodes are too many", f"stay below {MAX_NODES}")
+    drawn = _draw(wanted.drawn_from or range(model.repeats), repeats, rng)
+    factors = rng.lognormal(-(wanted.sigma**2) / 2, wanted.sigma, longest)
+    same = wanted.repeats is None and wanted.ranks is None
+    made = _Made(model, drawn, factors * wanted.compute_factor, _size_factors(model, drawn, wanted.size_factor, same))
+    workload = made.workload()
+    if not (same and makespan and wanted.compute_factor == 1 and wanted.size_factor == 1):
+        return workload
+    first = makespan(workload)
+    scale = model.nominal_ps / max(first, 1)
+    second = makespan(_Made(model, drawn, factors * scale, made.sizes).workload())
+    if second != first:  # what the network takes does not scale
+        scale = 1 + (scale - 1) * (model.nominal_ps - first) / (second - first)
+    return _Made(model, drawn, factors * min(max(scale, 1 / _MOST), _MOST), made.sizes).workload()
+
+
+def synthetic(original: Original, rng: np.random.Generator, rel: float) -> Workload:
+    """A workload made of what is learned of the skeleton of another one."""
+
+    def makespan(workload: Workload) -> int:
+        return max(int(end.max(initial=0)) for _, end in original.simulate(workload))
+
+    return renumbered(synthesize(learn(original, nodes=False), rng, AS_IS, makespan), rng)
+
+
+def _draw(occurrences: Sequence[int], repeats: int, rng: np.random.Generator) -> list[int]:
+    """Occurrences at random, none again before all have been; the first and the last one stay where they are."""
+    inner: list[int] = []
+    while len(inner) < repeats - 2:
+        inner += rng.permutation(occurrences[1:-1] or occurrences[-1:]).tolist()
+    return [*occurrences[:1], *inner[: max(repeats - 2, 0)], *occurrences[-1:]][:repeats]
+
+
+def _parts(program: Program, drawn: list[int]) -> chain:
+    """Every place with its occurrence, and the number of its part."""
+    block = ((place, time, part) for part, time in enumerate(drawn, 1) for place in program.block)
+    prefix = ((place, 0, 0) for place in program.prefix)
+    return chain(prefix, block, ((place, 0, len(drawn) + 1) for place in program.suffix))
+
+
+def _size_factors(model: WorkloadModel, drawn: list[int], factor: float, same: bool) -> dict[tuple, float]:
+    """By kind of call: factor of its sizes."""
+    before: Counter = Counter()
+    after: Counter = Counter()
+    for number, count in Counter(rank.program for rank in model.ranks).items():
+        program = model.programs[number]
+        for total, times in ((before, [*range(program.occurrences)]), (after, drawn)):
+            for place, time, _ in _parts(program, times):
+                for name, values in place.sizes.items():
+                    total[_kind(place), name] += values[time] * count
+    return {key: factor * (before[key] / after[key] if same and after[key] else 1.0) for key in before}
+
+
+def _kind(place: Place) -> tuple:
+    return ("message" if place.kind in _MESSAGES else place.kind, place.attributes.get("comm_type"))
+
+
+@dataclass(frozen=True)
+class _Made:
+    """One choice of blocks and factors; `times`: of places by number, `sizes`: by kind of call."""
+
+    model: WorkloadModel
+    drawn: list[int]
+    times: np.ndarray
+    sizes: dict[tuple, float]
+
+    def workload(self) -> Workload:
+        stride = 1 + max((max(place.tags, default=0) for program in self.model.programs for place in
+                          (*program.prefix, *program.block, *program.suffix)), default=0)  # fmt: skip
+        bodies = [self._nodes(program, stride) for program in self.model.programs]
+        traces = tuple(bodies[own.program].trace(own, rank) for rank, own in enumerate(self.model.ranks))
+        return Workload(traces, self.model.groups)
+
+    def _nodes(self, program: Program, stride: int) -> "_Nodes":
+        nodes = _Nodes()
+        ends: list[list[int | None]] = []
+        parts = list(_parts(program, self.drawn))
+        for number, (place, time, part) in enumerate(parts):
+            factor = float(self.times[number * len(self.times) // len(parts)])
+            own: list[int | None] = [None] * len(place.steps)
+            ends.append(own)
+            for index, step in enumerate(place.steps):
+                takes = step.takes_ps[time] if step.takes_ps else 0
+                if takes is None:
+                    continue
+                deps = _deps(nodes, step.waits, time, number, factor, ends)
+                if index == len(own) - 1 and place.kind != "compute":
+                    own[index] = nodes.add(self._call(place, time, part * stride), deps, place)
+                else:
+                    host = {"is_cpu_op": 1} if step.cpu else {}
+                    own[index] = nodes.add({"duration_ps": round(takes * factor)} | host, deps)
+        return nodes
+
+    def _call(self, place: Place, time: int, tag: int) -> dict[str, int]:
+        values = dict(place.attributes)
+        for name, sizes in place.sizes.items():
+            scaled = round(sizes[time] * self.sizes[_kind(place), name])
+            values[name] = max(scaled, min(sizes[time], 1))
+        return values | ({"comm_tag": place.tags[time] + tag} if place.tags else {})
+
+
+@dataclass(frozen=True)
+class _Nodes:
+    """Nodes of a program, in the order of their ids."""
+
+    values: list[dict[str, int]] = field(default_factory=list)
+    deps: list[list[int]] = field(default_factory=list)
+    calls: dict[int, Place] = field(default_factory=dict)
+
+    def add(self, values: dict[str, int], deps: list[int], call: Place | None = None) -> int:
+        if call is not None:
+            self.calls[len(self.values)] = call
+        else:
+            values = values | {"slot_kind": 0}
+        self.values.append(values)
+        self.deps.append(sorted(set(deps)))
+        return len(self.values) - 1
+
+    def trace(self, own: RankModel, rank: int) -> ExecutionTrace:
+        columns: dict[str, np.ndarray] = {}
+        size = len(self.values)
+        for name in _COLUMNS:
+            columns[name] = np.array([values.get(name, MISSING) for values in self.values], dtype=np.int64)
+        types = np.full(size, NodeType.COMP)
+        groups: list[str | None] = [None] * size
+        for row, place in self.calls.items():
+            types[row] = _TYPES[place.kind]
+            groups[row] = own.groups[place.group] if place.group is not None else None
+            if place.peer is not None:
+                ends = (rank, own.peers[place.peer])
+                columns["comm_src"][row], columns["comm_dst"][row] = ends if place.kind == "send" else ends[::-1]
+        return ExecutionTrace.from_columns(
+            node_id=np.arange(size),
+            type=types,
+            pg_name=groups,
+            duration_micros=-(-np.maximum(columns["duration_ps"], 0) // 10**6),
+            data_deps=Csr(pointers(np.array([*map(len, self.deps)], dtype=np.int64)),
+                          np.array([*chain(*self.deps)], dtype=np.uint64)),
+            **columns,
+        )  # fmt: skip
+
+
+def _deps(nodes: _Nodes, waits: Sequence[Wait], time: int, number: int, factor: float, ends: list[list]) -> list[int]:
+    """Nodes that a step of a place waits for; `ends`: of steps, by place."""
+    deps = []
+    for wait in waits:
+        source, ps = number - (wait.back or 0) if wait.at is None else wait.at, wait.ps[time]
+        if ps is None:
+            continue
+        steps = ends[source] if source >= 0 else [None]
+        after = steps[max(wait.step, -len(steps))]
+        after = [steps[-1] if after is None else after]
+        after = [] if after == [None] else after
+        ps = round(ps * factor)
+        deps += [nodes.add({"duration_ps": ps}, after)] if ps else after
+    return deps
+
+
+# -- another number of ranks -------------------------------------------------------------------------------------------
+
+
+def with_ranks(model: WorkloadModel, ranks: int) -> WorkloadModel:
+    """The model with another number of ranks.
+
+    Ranks are *slabs* of equal size that do the same: groups and peers are inside a slab, or join the same rank of all
+    slabs; the group of all ranks is of every kind. Other slabs are copies. Sizes of calls stay.
+
+    Raises TraceError: no slab is the same as the others, or `ranks` is no multiple of it.
+    """
+    before = len(model.ranks)
+    for slab in range(1, before + 1):
+        if before % slab == 0 and ranks % slab == 0 and (joined := _joined(model, slab)) is not None:
+            return _copied(model, slab, ranks, joined)
+    raise TraceError(
+        "--ranks", f"groups of {before} ranks do not say how they would be of {ranks}", f"write a multiple of {before}"
+    )
+
+
+def _joined(model: WorkloadModel, slab: int) -> set[str] | None:
+    """Names of the groups that join slabs; None if slabs are not the same."""
+    before = len(model.ranks)
+    shape: dict[tuple[int, ...], str] = {ranks or tuple(range(before)): name for name, ranks in model.groups.items()}
+    joined = {name for ranks, name in shape.items() if len({rank // slab for rank in ranks}) > 1}
+    across = {tuple(range(first, before, slab)) for first in range(slab)} | {tuple(range(before))}
+    if any(ranks not in across for ranks, name in shape.items() if name in joined) or len(shape) < len(model.groups):
+        return None
+    for rank, own in enumerate(model.ranks):
+        base, shift = model.ranks[rank % slab], rank // slab * slab
+        if own.program != base.program or own.peers != tuple(peer + shift for peer in base.peers):
+            return None
+        if any(peer // slab for peer in base.peers):
+            return None
+        for name, first in zip(own.groups, base.groups, strict=False):
+            moved = tuple(member + shift for member in model.groups[first])
+            if name != first if first in joined else model.groups[name] != moved:
+                return None
+    return joined
+
+
+def _copied(model: WorkloadModel, slab: int, ranks: int, joined: set[str]) -> WorkloadModel:
+    before = len(model.ranks)
+    groups: dict[str, tuple[int, ...]] = {}
+    for name, own in model.groups.items():
+        members = own or tuple(range(before))
+        if name in joined:
+            whole = len(members) == before and before > slab
+            groups[name] = tuple(range(ranks)) if whole else tuple(range(members[0], ranks, slab))
+        elif all(member < slab for member in members):
+            for number in range(ranks // slab):
+                groups[f"{name}.{number}"] = tuple(member + number * slab for member in members)
+    made = []
+    for rank in range(ranks):
+        base, number = model.ranks[rank % slab], rank // slab
+        named = tuple(name if name in joined else f"{name}.{number}" for name in base.groups)
+        made.append(base.model_copy(update={"groups": named, "peers": tuple(p + number * slab for p in base.peers)}))
+    return model.model_copy(update={"groups": groups, "ranks": tuple(made)})
