@@ -1,5 +1,6 @@
 """Workloads made of recordings: clean, the same on both engines, and as long as what was recorded."""
 
+import json
 import os
 from pathlib import Path
 
@@ -230,3 +231,34 @@ def test_every_call_meets_its_partners(name, kinds):
 def test_a_world_of_one_sends_nothing():
     one = rank_graph(GOLDEN / "hta_ns/rank-0.ns_resolution.json.gz")
     assert not one.calls and len(one.graph)
+
+
+def test_messages_between_devices_and_mapped_kernels_meet(tmp_path):
+    """What newer recordings say of sends and receives (no public one has it), and kernels that are no NCCL's."""
+    for rank, (kind, start, end) in enumerate((("send", 100, 260), ("recv", 200, 262))):
+        metadata = {"Collective name": kind, "dtype": "BFloat16", "In msg nelems": 512, "Out msg nelems": 512}
+        metadata |= {"Process Group Name": "pp", "Process Group Ranks": "[0, 1]", "Group size": 2, "Seq": 3}
+        metadata |= {"Src Rank": 0} if rank else {"Dst Rank": 1}
+        events = [{"cat": "cpu_op", "name": "step", "ts": 0, "dur": 90, "tid": 1, "args": {}}]
+        kernels = [("ncclDevKernel_SendRecv(args)", start, end, metadata), ("deep_ep::dispatch<8>", 300, 340, {})]
+        for number, (name, begin, finish, args) in enumerate(kernels):
+            linked = {"correlation": number + 1}
+            events.append(
+                {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 20 * number, "tid": 1, "args": linked}
+            )
+            args = args | linked | {"device": rank, "stream": 7}
+            events.append({"cat": "kernel", "name": name, "ts": begin, "dur": finish - begin, "tid": 7, "args": args})
+        events = [{"ph": "X", "pid": 1, "dur": 5} | event for event in events]
+        header = {"distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": events}
+        (tmp_path / f"k_{rank}.json").write_text(json.dumps(header))
+    options = Options(size_default=4096)
+    made = ap.convert_pytorch(str(tmp_path / "k_{rank}.json"), map_kernel=["deep_ep::=all_to_all:0"], options=options)
+    assert not made.problems and not lint(made.workload.traces, made.workload.groups)
+    assert [counted(made.workload, kind) for kind in (NodeType.COMM_SEND, NodeType.COMM_RECV, NodeType.COMM_COLL)] == [
+        1,
+        1,
+        2,
+    ]
+    sent = made.workload.traces[0].type == NodeType.COMM_SEND
+    assert made.workload.traces[0].column("comm_size")[sent].tolist() == [1024]
+    assert simulate(made.workload).outcome.status == "done"
