@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import product
+from math import gcd
 
 import numpy as np
 from pydantic import Field
@@ -66,8 +67,9 @@ class Inference(StrictModel):
             raise ScenarioError("inference", problem, f"write ranks: {sum(sizes)}, or other pools")
         prompts = self.prefill.dp * self.mbs
         if prompts % self.decode.dp:
+            least = self.decode.dp // gcd(self.prefill.dp, self.decode.dp)
             problem = f"{self.decode.dp} replicas of the decode pool do not share a wave of {prompts} prompts evenly"
-            raise ScenarioError("inference", problem, f"write an mbs that is a multiple of {self.decode.dp}")
+            raise ScenarioError("inference", problem, f"write an mbs that is a multiple of {least}")
         same = {"model": self.model, "sp": False, "dtype": self.dtype, "attention": self.attention}
         both = (
             (self.prefill, {"seq": self.prompt, "mbs": self.mbs, "microbatches": self.waves}),
