@@ -25,13 +25,13 @@ sweep: {{topologies.net.bandwidth: [{rates}]}}
 """
 
 
-def table() -> list[dict]:
-    """A row for each level, with and without secret scales."""
+def table(levels: list[str]) -> list[dict]:
+    """A row for each of some levels, with and without secret scales."""
     corpus, rules, rows = packaged_corpus(sources=2, iterations=2, more=7), Rules(), []
     first: dict[str, object] = {}
     for sample in corpus:
         first.setdefault(sample.workload.split()[0], sample)
-    for level in LEVELS:
+    for level in levels:
         for secret in (False, True):
             scales = Scales.draw(np.random.default_rng(5)) if secret else Scales()
             paid = []
@@ -72,12 +72,20 @@ def draw(rows: list[dict], out: Path) -> None:
             secret, level = "scales" in row["level"], row["level"].partition(" ")[0]
             colour = f"C{list(LEVELS).index(level)}"
             spot = {"color": colour, "marker": "s" if secret else "o", "mfc": "none" if secret else colour}
-            axes.plot(100 * row["mean"], row[f"{what}_adaptive"], linestyle="", label=row["level"], ms=9, **spot)
+            axes.plot(
+                100 * row["mean"],
+                row[f"{what}_adaptive"],
+                linestyle="",
+                label=row["level"],
+                ms=14 - 2 * list(LEVELS).index(level),
+                **spot,
+            )
         axes.axhline(rows[0][f"{what}_chance"], color="#888888", linestyle="--", linewidth=1)
         axes.set(xlabel="mean error of the step, %", title=f"names the {what}", ylim=(0, 1.05))
         axes.grid(True, color="#dddddd", linewidth=0.6)
-    panels[0].set_ylabel("share that the adaptive attack gets right (dashed: chance)")
-    panels[1].legend(fontsize=8, frameon=False, loc="center right")
+    panels[0].set_ylabel("right guesses of the adaptive attack\n(dashed: chance)")
+    handles, labels = panels[1].get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize=8, frameon=False, loc="outside right upper")
     figure.savefig(out / "sharing.svg", metadata={"Date": None})
     pyplot.close(figure)
 
@@ -88,8 +96,8 @@ def sweep(points: int) -> None:
     from astrasim_py.study.training import Machine, model_workload
     from astrasim_py.system.machine_models import NpuModel
 
-    ranks, layers = 64, 32
-    keys = {"model": {"base": "llama3-8b", "layers": layers}, "seq": 4096, "gbs": 128, "pp": 4, "nodes": "fine"}
+    ranks, layers = 16, 32
+    keys = {"model": {"base": "llama3-8b", "layers": layers}, "seq": 4096, "gbs": 64, "pp": 4, "nodes": "fine"}
     spec = TrainingWorkload.model_validate({"training": keys, "memory": "ignore"})
     topology = ap.build_topology(preset="dgx_h100", nodes=ranks // 8, npus=8)
     compute = NpuModel.model_validate({"preset": "dgx_h100"})
@@ -119,13 +127,13 @@ def main() -> None:
         "--out", type=Path, default=Path("results/benchmarks"), help="folder of the rows and the figure"
     )
     parser.add_argument("--points", type=int, default=200, help="networks of the sweep; 0: none")
-    parser.add_argument("--no-table", action="store_true", help="the sweep only")
+    parser.add_argument("--levels", nargs="*", default=list(LEVELS), help="of the table; none: the sweep only")
     args = parser.parse_args()
     if args.points:
         sweep(args.points)
-    if not args.no_table:
+    if args.levels:
         args.out.mkdir(parents=True, exist_ok=True)
-        rows = table()
+        rows = table(args.levels)
         (args.out / "sharing.json").write_text(json.dumps(rows, indent=1))
         draw(rows, args.out)
 

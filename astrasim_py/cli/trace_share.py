@@ -146,7 +146,7 @@ def run_share(args: argparse.Namespace) -> int:
     found = attack(samples, args.level, seed=seed, rel=args.rel, secret=args.scale_secret)
     gone = removed(workload, made, attributes)
     facts = {"level": args.level, "seed": seed, "scales": asdict(scales), "removed": gone}
-    facts |= {"price": paid and asdict(paid), "attack": asdict(found)}
+    facts |= {"price": asdict(paid), "attack": asdict(found)}
     print(json.dumps(facts, indent=1) if args.format == "json" else "\n".join(_said(args, facts, paid, found)))
     return EXIT_OK
 
@@ -189,11 +189,8 @@ def _said(args: argparse.Namespace, facts: dict, paid, found) -> list[str]:
     lines.append(f"  removed attributes: {', '.join(gone['attributes']) or 'none'}")
     if args.scale_secret:
         lines.append(f"  times x {scaled['time']:.4g}, sizes x {scaled['size']:.4g}: whoever gets them undoes them")
-    if paid:
-        lines.append(
-            f"error of the step: mean {paid.mean:.2%}, largest {paid.largest:.2%}, Spearman {paid.spearman:.2f}"
-        )
-        lines += [f"  {name:<24}{error:+.2%}" for name, error in paid.error.items()]
+    lines.append(f"error of the step: mean {paid.mean:.2%}, largest {paid.largest:.2%}, Spearman {paid.spearman:.2f}")
+    lines += [f"  {name:<24}{error:+.2%}" for name, error in paid.error.items()]
     lines.append(
         f"nearest neighbour among {found.samples} samples of {found.workloads} workloads, raw / adaptive / chance"
     )

@@ -42,6 +42,10 @@ class Scales:
     def _trace(self, trace: ExecutionTrace) -> ExecutionTrace:
         compute = trace.type == NodeType.COMP
         columns = {}
+        if (timed := compute & (trace.duration_micros > 0) & ~(trace.column("num_ops") > 0)).any():
+            exact = trace.column("duration_ps")  # whole microseconds would be too coarse
+            micros = trace.duration_micros.astype(np.int64) * 10**6
+            trace = trace.replace(duration_ps=np.where(timed & (exact == MISSING), micros, exact))
         for name in ("duration_ps", "num_ops", "tensor_size", "comm_size", "coll_size"):
             if trace.has_column(name):
                 values, by = trace.column(name), np.where(compute, self.time, self.size)

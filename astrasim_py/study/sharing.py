@@ -46,7 +46,7 @@ _GBPS, _NS = 10**9, 1000
 
 
 def networks(ranks: int) -> dict[str, Topology]:
-    """The networks on which the price of a level is measured."""
+    """The networks on which the price of a level is measured; of one rank, only those that have one."""
     made = {
         "switch 400 GB/s": (Switch, 400, 500),
         "switch 25 GB/s": (Switch, 25, 2000),
@@ -59,6 +59,7 @@ def networks(ranks: int) -> dict[str, Topology]:
         name: shape(**({"dims": [ranks]} if shape is Mesh else {"npus": ranks}), bandwidth=Fraction(rate * _GBPS),
                     latency=latency * _NS).build()
         for name, (shape, rate, latency) in made.items()
+        if ranks > 1 or shape is Switch
     }  # fmt: skip
 
 
@@ -69,8 +70,19 @@ class Rules:
     compute: ComputeModel = ComputeModel()
     semantics: Semantics = Semantics.native()
 
-    def run(self, workload: Workload, topology: Topology, level: str = "summary", engine: str = AUTO) -> Records:
-        """Simulate a workload with the default algorithms. Raises SimulationError: it does not end."""
+    def run(
+        self,
+        workload: Workload,
+        topology: Topology,
+        level: str = "summary",
+        *,
+        engine: str = AUTO,
+        scales: Scales = NO_SCALES,
+    ) -> Records:
+        """Simulate a workload with the default algorithms, and a remote memory scaled as it is.
+
+        Raises SimulationError: it does not end.
+        """
 
         def make(collective: str, ranks: int, root: int):
             rooted = {"root": root} if promise_of(collective).rooted else {}
@@ -78,7 +90,8 @@ class Rules:
 
         table = AlgorithmTable({}, default=make)
         job = Job(workload=workload, placement=tuple(range(workload.ranks)), algorithms=table)
-        memory = MemoryModel(kind="per_npu", latency_ps=1_000_000, bandwidth=Fraction(100 * _GBPS))
+        rate, latency = round(100 * _GBPS * scales.size / scales.time), round(1000 * _NS * scales.time)
+        memory = MemoryModel(kind="per_npu", latency_ps=latency, bandwidth=Fraction(rate))
         problem = Problem(topology=topology, jobs=(job,), semantics=self.semantics, compute=self.compute, memory=memory)
         records = simulate(problem, level=level, engine=engine)
         if records.outcome.status != "done":
@@ -186,17 +199,15 @@ class Price:
         return max(abs(each) for each in self.error.values())
 
 
-def price(original: Original, shared: Workload, rules: Rules, scales: Scales = NO_SCALES) -> Price | None:
-    """Compare a workload with what is shared of it; None for a single rank, which has no network."""
-    if shared.ranks == 1:
-        return None
+def price(original: Original, shared: Workload, rules: Rules, scales: Scales = NO_SCALES) -> Price:
+    """Compare a workload with what is shared of it."""
     before, after = {}, {}
     for name, topology in networks(shared.ranks).items():
         before[name] = rules.run(original.workload, topology).makespan
-        after[name] = rules.run(shared, scales.topology(topology)).makespan / scales.time
+        after[name] = rules.run(shared, scales.topology(topology), scales=scales).makespan / scales.time
     places = [np.argsort(np.argsort([*times.values()])) for times in (before, after)]
     alike = bool((places[0] == places[1]).all())
-    error = {name: after[name] / max(before[name], 1) - 1 for name in before}
+    error = {name: (after[name] - before[name]) / max(before[name], 1) for name in before}
     return Price(error, 1.0 if alike else float(np.corrcoef(*places)[0, 1]))
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from math import gcd
 
 import numpy as np
 from pydantic import Field
@@ -67,9 +66,8 @@ class Inference(StrictModel):
             raise ScenarioError("inference", problem, f"write ranks: {sum(sizes)}, or other pools")
         prompts = self.prefill.dp * self.mbs
         if prompts % self.decode.dp:
-            least = self.decode.dp // gcd(self.prefill.dp, self.decode.dp)
             problem = f"{self.decode.dp} replicas of the decode pool do not share a wave of {prompts} prompts evenly"
-            raise ScenarioError("inference", problem, f"write an mbs that is a multiple of {least}")
+            raise ScenarioError("inference", problem, f"write an mbs that is a multiple of {self.decode.dp}")
         same = {"model": self.model, "sp": False, "dtype": self.dtype, "attention": self.attention}
         both = (
             (self.prefill, {"seq": self.prompt, "mbs": self.mbs, "microbatches": self.waves}),

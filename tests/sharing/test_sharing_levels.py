@@ -7,6 +7,7 @@ from math import isclose
 
 import numpy as np
 import pytest
+from worlds.small_problems import trace
 from worlds.training import ByWork, layout_of
 
 from astrasim_py.chakra import et_def_pb2 as pb
@@ -16,7 +17,7 @@ from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.sharing.levels import binned, binned_sizes, kind_of, stripped
 from astrasim_py.sharing.secrets import Scales, edge_list, strings_of, surviving
-from astrasim_py.study.sharing import LEVELS, Rules, networks, original_of, share
+from astrasim_py.study.sharing import LEVELS, Rules, networks, original_of, price, share
 from astrasim_py.topology.edge_list import read_csv
 from astrasim_py.training.traces import training_workload
 
@@ -32,7 +33,7 @@ def original(**keys):
 
 
 def encoded(workload) -> list[bytes]:
-    return [encode_trace(trace) for trace in workload.traces]
+    return [encode_trace(each) for each in workload.traces]
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -91,10 +92,10 @@ def test_strings_of_attributes_and_metadata_are_known():
 def test_stripping_leaves_kinds_of_kernels():
     names = ["ampere_fp16_s16816gemm", "flash_fwd", "gap 3", "vectorized_elementwise", "whatever"]
     assert [kind_of(name) for name in names] == ["gpu:gemm", "gpu:attn", "gap", "gpu:elem", "gpu:other"]
-    trace = ExecutionTrace.from_columns(
+    named = ExecutionTrace.from_columns(
         node_id=np.arange(2), type=4, is_cpu_op=[1, 0], names=["aten::mm", "sgemm"], layer=3, metadata={"who": "me"}
     )
-    made = stripped(trace, "data")
+    made = stripped(named, "data")
     assert (made.names, made.has_column("layer"), made.metadata) == (("cpu", "gpu:gemm"), False, ())
 
 
@@ -108,7 +109,7 @@ def test_bins_keep_values_within_their_width_and_sums_nearly(rel):
 
 def test_members_of_a_group_have_equal_sizes():
     made = share(original(zero=3), "twin", seed=5)
-    columns = [sorted(trace.column("comm_size").tolist()) for trace in made.traces]
+    columns = [sorted(each.column("comm_size").tolist()) for each in made.traces]
     assert columns[0] == columns[-1] != sorted(original(zero=3).workload.traces[0].column("comm_size").tolist())
 
 
@@ -120,3 +121,12 @@ def test_a_scaled_topology_has_no_names_and_scaled_links():
     again = read_csv(made.decode())
     assert [int(rate) for rate in again.bandwidths] == [50 * 10**9, 100 * 10**9]
     assert again.latency_ps.tolist() == [1_000_000, 1_000_000, 2_000_000, 2_000_000]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_one_rank_and_remote_memory_are_shared_too(level):
+    nodes = [{"type": 4, "micros": 7, "deps": ()}, {"type": 2, "tensor_size": 10**6, "deps": {0}}]
+    made = original_of(Workload((trace([*nodes, {"type": 4, "micros": 3, "deps": {1}}]),)))
+    scales = Scales(0.5, 2.0)
+    paid = price(made, share(made, level, scales=scales), Rules(), scales)
+    assert paid.largest <= (0 if level in EXACT else 0.11)
