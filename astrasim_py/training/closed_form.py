@@ -47,11 +47,17 @@ def terms(layout: Layout, prices: Prices) -> Terms:
         boundary=boundary,
         steady=boundary * exposed,
         slower=prices.slower,
+        waits=(np.asarray(layout.last_stage) > 0) & _reduces_in_order(layout, prices),
         wait=prices.wait,
         moving=prices.moving,
         **kinds,
         **states,
     )
+
+
+def _reduces_in_order(layout: Layout, prices: Prices) -> bool:
+    """Whether reductions of gradients, tied ones among them, come one after the other, as simulated."""
+    return layout.model.tied and prices.network is not None and not layout.overlap.dp
 
 
 def _kinds(layout: Layout, prices: Prices) -> dict[str, Passes]:
@@ -128,6 +134,7 @@ def step(found: Terms, constants: Constants) -> Step:
         rest[way] = rest[way] + (stalled - picked([first, second, last])) / others
     forward, backward, weights = rest
     host, tp, cp, ep = (m * (sums[0][part] + sums[1][part]) for part in range(1, 5))
+    reductions, own = [way for _, way in once], found.gradients.once["logits"][1].seconds(nic)
     fill = 2 * (found.stages - 1) * found.boundary.seconds(nic)
     return Step(
         forward=m * sums[0][0],
@@ -138,7 +145,7 @@ def step(found: Terms, constants: Constants) -> Step:
         ep=ep,
         pp=2 * m * found.chunks * found.steady.seconds(nic) + fill,
         dp=m * picked([sum(both) for both in each]) + _largest([way for way, _ in once]),
-        reduction=_largest([way for _, way in once]),
+        reduction=_largest([*reductions[:2], reductions[2] + found.waits * (reductions[0] - own)]),
         bubble=_bubble(found, forward, backward - weights, weights),
         optimizer=found.optimizer * found.slower + found.wait,
         memory=found.moving,

@@ -84,7 +84,8 @@ class Terms:
     `counts`: dense and MoE layers of the first, the second and the last pipeline rank, and their means over ranks;
     `edges`: whether embedding and logits are on those ranks. `hidden`: whether computation hides the communication of
     gradients once an iteration, and with every microbatch; `beside`: the part of TP and EP communication that it hides
-    where it is long enough.
+    where it is long enough. `waits`: whether the last stage reduces gradients of tied weights first, and waits with all
+    others for the first stage, which has them last: so it is in traces, where nothing hides these reductions.
     """
 
     microbatches: Numbers
@@ -106,6 +107,7 @@ class Terms:
     optimizer: Seconds
     slower: Seconds
     wait: Seconds
+    waits: bool | np.ndarray = False
     moving: Seconds = 0.0
 
 
