@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from glob import escape, glob
 from pathlib import Path
 
-from astrasim_py.cli import trace_convert, trace_share, trace_synthesize
+from astrasim_py.cli import trace_convert, trace_edit, trace_share, trace_synthesize
 from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, AstraError, ErrorList, UsageError
 from astrasim_py.core.units import format_size
 
@@ -41,6 +41,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     diff.add_argument("--tolerance", type=float, default=0.0, help="relative difference of durations that is no change")
     trace_share.arguments(action)
     trace_synthesize.arguments(action)
+    trace_edit.arguments(action)
     text = "make traces of what other programs recorded"
     trace_convert.arguments(actions.add_parser("convert", help=text, description=trace_convert.__doc__))
 
@@ -50,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     actions = {"lint": _lint, "stats": _stats, "show": _show, "diff": _diff}
     actions |= {"skeleton": trace_share.run_skeleton, "share": trace_share.run_share, "convert": trace_convert.run}
     actions |= {"learn": trace_synthesize.run_learn, "synthesize": trace_synthesize.run_synthesize}
-    return actions[args.action](args)
+    return (actions | trace_edit.RUN)[args.action](args)
 
 
 def _is_file(name: str) -> bool:

@@ -12,9 +12,12 @@ from itertools import chain, islice
 
 import numpy as np
 
+from astrasim_py.chakra.schema import NodeType
+from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.core.records import Records, Table
 from astrasim_py.core.units import format_size
 
+_CALLS = (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV)
 #: Events per yielded piece.
 _BLOCK = 16384
 #: Distance of arrow ends inside the receive, so that viewers attach them to it.
@@ -66,6 +69,37 @@ def timeline(records: Records, edges: Table | None = None, npus: Sequence[int] =
     while block := list(islice(events, _BLOCK)):
         yield (separator + ",\n".join(block)).encode()
         separator = ",\n"
+    yield b"\n]}\n"
+
+
+def recorded_timeline(
+    traces: Sequence[ExecutionTrace], times: Sequence[tuple[np.ndarray, np.ndarray]]
+) -> Iterator[bytes]:
+    """The timeline of traces, a process for each; `times`: start and end in ps of the nodes of each."""
+
+    def events() -> Iterator[str]:
+        for rank, (trace, (start, end)) in enumerate(zip(traces, times, strict=True)):
+            yield _meta("process_name", rank, f"rank {rank}")
+            yield _meta("process_sort_index", rank, rank)
+            kinds = np.where(np.isin(trace.type, _CALLS), 2, np.where(trace.column("is_cpu_op") > 0, 0, 1))
+            lane = lanes(kinds, start, end)
+            first = 0
+            for kind, title in enumerate(("CPU", "compute", "communication")):
+                own = np.flatnonzero(kinds == kind)
+                for each in range(int(lane[own].max(initial=-1)) + 1):
+                    yield from _thread(rank, first + each, f"{title} {each}")
+                for row in own.tolist():
+                    name = json.dumps(trace.names[row] or NodeType(int(trace.type[row])).name)
+                    begin, stop = int(start[row]), int(end[row])
+                    args = f'"id":{int(trace.node_id[row])}'
+                    yield _span(name, title, rank, first + int(lane[row]), begin, stop, args)
+                first += int(lane[own].max(initial=-1)) + 1
+
+    found = events()
+    separator = b'{"displayTimeUnit":"ns","traceEvents":[\n'
+    while block := list(islice(found, _BLOCK)):
+        yield separator + ",\n".join(block).encode()
+        separator = b",\n"
     yield b"\n]}\n"
 
 
