@@ -84,7 +84,8 @@ class GroupTable:
 
     def _members(self, ranks: object, size: object, start: object, stride: object) -> tuple[int, ...] | None:
         shown, whole = parse_list(ranks)
-        shown = shown if len(shown) <= MAX_RANKS and len(set(shown)) == len(shown) else ()
+        fits = len(shown) <= MAX_RANKS and len(set(shown)) == len(shown) and min(shown, default=0) >= 0
+        shown = shown if fits else ()
         if shown and whole:
             return shown if size in (None, len(shown)) else None
         size = size if isinstance(size, int) else self.world if start == 0 and stride == 1 else None

@@ -9,7 +9,7 @@ from astrasim_py.core.errors import TraceError
 from astrasim_py.pytorch.sources import CHUNK, open_source
 
 #: Largest single value (an event, or a key of the header), characters.
-MAX_VALUE = 2**26
+MAX_VALUE = 2**23
 #: An error of the decoder this close to the end of the window may be due to what was not read yet.
 _TAIL = 64
 _SPACE = re.compile(r"[ \t\r\n]*")

@@ -90,10 +90,12 @@ def build_workload(
             instance.lacks = ()
         _least_durations(met, ranks)
         notes.append("one rank stands for all: times without waiting are upper bounds")
-    elif len(ranks) < world:
-        absent = [rank for rank in range(world) if rank not in ranks]
-        shown = ", ".join(map(str, absent[:8])) + (", …" if len(absent) > 8 else "")
-        problems.append(f"{len(absent)} of {world} ranks have no recording: {shown}")
+    else:
+        called = [*met.groups.values(), *(one.lacks for one in met.instances if one.kind == "message")]
+        absent = sorted(set(range(world)).union(*called) - ranks.keys())
+        if absent:
+            shown = ", ".join(map(str, absent[:8])) + (", …" if len(absent) > 8 else "")
+            problems.append(f"{len(absent)} of {len(absent) + len(ranks)} ranks have no recording: {shown}")
     place = {rank: number for number, rank in enumerate(ranks)}
     whole = {key: members for key, members in met.groups.items() if ranks.keys() >= set(members)}
     groups = {key: tuple(place[rank] for rank in members) for key, members in whole.items()}

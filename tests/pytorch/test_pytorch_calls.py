@@ -116,6 +116,7 @@ def test_lists_of_ranks_that_are_cut_are_completed():
     assert TABLE.find({"group": "9", "ranks": "[0, 1, 5, ..., 14]", "size": 8}).members is None
     assert TABLE.find({"group": "tp", "ranks": "[2, ..., 3]"}).members == (2, 3)  # as declared
     assert TABLE.find({"group": "x", "ranks": "[0, ..., 9]", "size": 10**12, "start": 0, "stride": 1}).members is None
+    assert TABLE.find({"group": "x", "ranks": "[-1, 0]", "size": 2}).members is None
 
 
 def test_group_names_become_decimal():

@@ -15,6 +15,7 @@ from astrasim_py.chakra.workload import groups_from_metadata
 from astrasim_py.core.errors import TraceError
 from astrasim_py.program.selection import AlgorithmTable
 from astrasim_py.pytorch.calls import device_calls
+from astrasim_py.pytorch.convert import convert
 from astrasim_py.pytorch.cpu_backends import host_calls, host_graph, transfers
 from astrasim_py.pytorch.graph import build_graph
 from astrasim_py.pytorch.groups import GroupTable
@@ -119,6 +120,18 @@ def test_ranks_without_a_recording_leave_their_calls_as_computation():
     assert built.kept == 26 and built.workload.groups == {"4": (0, 1)}
     assert not lint(built.workload.traces, built.workload.groups)
     assert simulate(built.workload).outcome.status == "done"
+
+
+@pytest.mark.parametrize(("said", "missing"), [
+    ({"Collective name": "allreduce", "Process Group Ranks": "[0, 1, 2]", "Group size": 3}, "2 of 3 ranks"),
+    ({"Collective name": "send", "Dst Rank": 9}, "1 of 2 ranks"),
+])  # fmt: skip
+def test_ranks_that_only_a_call_names_are_missed(said, missing, tmp_path):
+    args = {"correlation": 1, "stream": 7, "dtype": "Float", "In msg nelems": 4, "Out msg nelems": 4} | said
+    kernel = {"ph": "X", "cat": "kernel", "name": "ncclDevKernel", "ts": 1, "dur": 2, "args": args}
+    (tmp_path / "k.json").write_text(json.dumps([kernel]))
+    made = convert(str(tmp_path / "k.json"))
+    assert any(problem.startswith(f"{missing} have no recording: ") for problem in made.problems)
 
 
 @pytest.mark.parametrize("copies", [4, 8])
