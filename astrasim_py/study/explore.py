@@ -234,7 +234,7 @@ def simulate(
     keys = {row["configuration"]: grid.keys(int(number)) for row, number in zip(rows, numbers, strict=True)}
     scenario = exploration.simulation(keys)
     scenario = replace(scenario, fold=exploration.keys.simulate.fold)
-    result = run_scenario(scenario, figures=False, progress=progress, in_full=True, **options)
+    result = run_scenario(scenario, figures=False, progress=progress, in_full=True, collectives=False, **options)
     found = []
     for row, point, summary in zip(rows, result.rows, result.summaries, strict=True):
         done = point["status"] == "done"

@@ -117,6 +117,7 @@ class RunOptions:
     engine: str = AUTO
     fold: bool = False  # simulate one rank for all where all are alike
     in_full: bool = False  # with `fold`: simulate in full what cannot be folded
+    collectives: bool = True  # keep the table of collectives, which has millions of rows for a large training
 
     def __post_init__(self) -> None:
         if self.timeline:
@@ -130,6 +131,8 @@ class RunOptions:
         if LEVELS.index(manifest["level"]) < LEVELS.index(self.level):
             return False
         if self.timeline and not manifest["timeline"]:
+            return False
+        if self.collectives and not manifest.get("collectives", True):
             return False
         ran = manifest.get("engine") or ""
         folded = ran.endswith(FOLDED)

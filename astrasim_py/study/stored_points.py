@@ -171,6 +171,8 @@ def _collectives(points: Sequence[StoredPoint]) -> Iterator[bytes]:
     """The collectives of all points as CSV, a block of rows at a time."""
     yield csv_rows([*COLLECTIVE_KEYS, "folder"], ())
     for point in points:
+        if "collective.csv" not in point.manifest["files"]:
+            continue
         factors = {(kind, int(n)): Fraction(f) for kind, n, f in point.summary.get("busbw_factors", ())}
         table = collective_table(point.manifest["point"], point.folder.name, point.table("collective"), factors)
         yield from itertools.islice(csv_chunks(table), 1, None)

@@ -161,10 +161,13 @@ def breakdown(records: Records) -> dict:
     return {"rank": rank, **dict(zip(names, map(tables.ns_number, parts), strict=True))}
 
 
-def files_of(plan: Plan, records: Records, summary: Mapping, *, with_timeline: bool) -> dict[str, Iterable[bytes]]:
+def files_of(
+    plan: Plan, records: Records, summary: Mapping, *, with_timeline: bool, with_collectives: bool = True
+) -> dict[str, Iterable[bytes]]:
     topology = plan.problem.topology
     per_rank = {name: getattr(records, name) for name in ("finish", "compute", "exposed_comm")}
-    kept = {"rank": Table({"rank": np.arange(len(records.finish)), **per_rank}), **records.tables()}
+    tables_of = {name: table for name, table in records.tables().items() if with_collectives or name != "collective"}
+    kept = {"rank": Table({"rank": np.arange(len(records.finish)), **per_rank}), **tables_of}
     files: dict[str, Iterable[bytes]] = {"summary.json": (tables.json_bytes(summary),)}
     for name, table in kept.items():
         if LEVELS.index(records.level) >= LEVELS.index(_FROM.get(name, "summary")):

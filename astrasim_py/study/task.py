@@ -107,10 +107,12 @@ def store_run(
         "level": options.level,
         "timeline": options.timeline,
         "limits": dict(options.limits),
+        **({} if options.collectives else {"collectives": False}),
         **facts,
     }
     volatile = usage.volatile(records, **source)
-    files = files_of(plan, records, summary, with_timeline=options.timeline)
+    asked = {"with_timeline": options.timeline, "with_collectives": options.collectives}
+    files = files_of(plan, records, summary, **asked)
     store.write_point(folder, files, manifest, volatile, options=options, replace=replace)
     return StoredPoint(folder=folder, manifest=manifest, summary=summary, volatile=volatile)
 

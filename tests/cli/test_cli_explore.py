@@ -47,6 +47,13 @@ def test_table_reasons_and_results(capsys, small, tmp_path):
     assert sum(float(row["step_s"]) > 0 for row in table["rows"]) == len(rows) - 1
 
 
+def test_simulated_points_keep_no_table_of_collectives(capsys, small, tmp_path):
+    out(capsys, small, "--out", tmp_path / "r", "--quiet")
+    folders = [path for path in (tmp_path / "r" / "small-simulated").iterdir() if path.is_dir()]
+    assert len(folders) == 2 and not list((tmp_path / "r").rglob("collective.csv"))
+    assert main(["explain", str(folders[0])]) == 0
+
+
 def test_a_second_run_gives_the_same_bytes(capsys, small, tmp_path):
     found = []
     for _ in range(2):

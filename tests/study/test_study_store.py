@@ -401,6 +401,8 @@ def test_volatile_facts_are_outside_the_digests(tmp_path):
         ({"level": "messages"}, {"level": "summary"}, True),
         ({"level": "links"}, {"level": "nodes"}, False),
         ({"timeline": True}, {}, True),
+        ({"collectives": False}, {}, False),
+        ({"collectives": False}, {"collectives": False}, True),
         ({}, {"timeline": True}, False),
         ({"status": "stuck"}, {"limits": {"max_events": 5}}, True),
         ({"status": "limit", "limits": {"max_events": 5}}, {"limits": {"max_events": 5}}, True),
