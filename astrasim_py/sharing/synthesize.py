@@ -21,8 +21,8 @@ from astrasim_py.sharing.synthesis_model import Place, Program, RankModel, Wait,
 SIGMA = 0.05
 #: Most that times are scaled by, to take as long as the original on an ordinary network.
 _MOST = 1.25
-#: Most nodes that are made.
-MAX_NODES = 20_000_000
+#: Most places of all ranks that are made.
+MAX_PLACES = 5_000_000
 _TYPES = {
     "compute": NodeType.COMP,
     "collective": NodeType.COMM_COLL,
@@ -72,12 +72,13 @@ def synthesize(
     """
     if wanted.repeats is not None and not model.repeats:
         raise TraceError("--repeats", "nothing repeats on all ranks together", "drop it")
-    if wanted.ranks is not None and wanted.ranks != len(model.ranks):
-        model = with_ranks(model, wanted.ranks)
     repeats = model.repeats if wanted.repeats is None else wanted.repeats
     longest = max((len(p.block) * repeats + len(p.prefix) + len(p.suffix) for p in model.programs), default=0)
-    if longest * len(model.ranks) > MAX_NODES:
-        raise TraceError("--repeats", f"{longest * len(model.ranks)} nodes are too many", f"stay below {MAX_NODES}")
+    many = longest * (wanted.ranks or len(model.ranks))
+    if many > MAX_PLACES:
+        raise TraceError("--repeats, --ranks", f"{many} calls and kernels are too many", f"stay below {MAX_PLACES}")
+    if wanted.ranks is not None and wanted.ranks != len(model.ranks):
+        model = with_ranks(model, wanted.ranks)
     drawn = _draw(wanted.drawn_from or range(model.repeats), repeats, rng)
     factors = rng.lognormal(-(wanted.sigma**2) / 2, wanted.sigma, longest)
     same = wanted.repeats is None and wanted.ranks is None

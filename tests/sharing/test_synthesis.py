@@ -220,6 +220,7 @@ def test_the_verbs_learn_and_make_the_same_bytes_again(tmp_path, capsys):
         (["--size-factor", "nan"], "--size-factor: nan is no factor"),
         (["--seed", "-1"], "--seed: -1 is negative"),
         (["--repeats", "4"], "--repeats: nothing repeats"),
+        (["--ranks", "1000000000"], "are too many"),
         (["--peak", "1 TFLOP/s"], ""),
     ],
 )
