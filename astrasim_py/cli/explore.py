@@ -25,6 +25,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--what-if", action="store_true", help="faster links, memory, FLOPs; more memory; other rings")
     parser.add_argument("--figures", action="store_true", help="draw figures beside the table, or of --diff")
     parser.add_argument("--calibrate", metavar="ROWS.csv", help="fit constants to measured step times, and use them")
+    parser.add_argument("--all", metavar="FILE", help="write every configuration as CSV, refused ones with the reason")
     parser.add_argument("--parquet", metavar="FILE", help="write the table as Parquet, too; needs pyarrow")
     engine_option(parser)
     parser.add_argument("--out", default="results", metavar="FOLDER", help="folder of all results (results)")
@@ -96,10 +97,12 @@ def _table(args: argparse.Namespace, priced) -> int:
     from astrasim_py.report import explore as text
     from astrasim_py.report.tables import csv_rows, json_text
     from astrasim_py.study.explore import simulate
-    from astrasim_py.study.explore_results import table_parquet, write_results
+    from astrasim_py.study.explore_results import table_parquet, write_all, write_results
     from astrasim_py.study.explore_what_if import what_if
     from astrasim_py.study.progress import on_terminal
 
+    if args.all:
+        write_all(priced, args.all)
     priced.best()
     exploration = priced.exploration
     order = priced.possible[: exploration.keys.rows]

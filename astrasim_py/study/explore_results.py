@@ -1,18 +1,22 @@
 """The folder of an exploration: tables and figures, written whole or not at all."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from astrasim_py.core.errors import OutputError
-from astrasim_py.core.files import output_error
+from astrasim_py.core.files import output_error, write_file
 from astrasim_py.report.explore import table_csv, table_row
 from astrasim_py.report.tables import csv_rows, json_bytes
 from astrasim_py.study import store
-from astrasim_py.study.explore import Priced
+from astrasim_py.study.explore import REASONS, Priced
 from astrasim_py.study.stored_points import MANIFEST, read_object
 
+#: Rows that are written at once.
+_AT_ONCE = 2**14
 _PLACE = "name a folder that you may write with --out"
 
 
@@ -56,6 +60,29 @@ def write_results(
     }
     about = {"exploration": priced.exploration.name}
     store.write_point(folder, files, about, {}, options=store.RunOptions(), replace=True)
+
+
+def write_all(priced: Priced, path: str) -> None:
+    """Write every configuration as CSV: its values, why it is refused, its step and its memory. Raises OutputError."""
+    grid = priced.grid
+    keys = (*grid.shown, "refused", "step_s", "memory_bytes")
+
+    def lines() -> Iterator[bytes]:
+        yield csv_rows(keys, ())
+        for first in range(0, grid.count, _AT_ONCE):
+            rows = []
+            for number in range(first, min(first + _AT_ONCE, grid.count)):
+                reason, values = int(priced.reasons[number]), grid.values(number)
+                priced_at_all = not np.isnan(priced.seconds[number])
+                rows.append(
+                    {key: values[key] for key in grid.shown}
+                    | {"refused": REASONS[reason] if reason >= 0 else ""}
+                    | {"step_s": float(priced.seconds[number]) if priced_at_all else None}
+                    | {"memory_bytes": int(priced.memory[number]) if priced_at_all else None}
+                )
+            yield csv_rows(keys, rows).split(b"\n", 1)[1]
+
+    write_file(Path(path), lines())
 
 
 def table_parquet(rows: Sequence[Mapping[str, Any]], flops: str, path: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
+from collections import Counter
 
 import pytest
 
@@ -45,6 +47,31 @@ def test_table_reasons_and_results(capsys, small, tmp_path):
     assert table["possible"] == len(table["rows"]) == len(rows) - 1
     assert table["configurations"] == table["possible"] + sum(table["refused"].values())
     assert sum(float(row["step_s"]) > 0 for row in table["rows"]) == len(rows) - 1
+
+
+def test_all_configurations_are_listed_with_their_reasons(capsys, small, tmp_path):
+    path = tmp_path / "all.csv"
+    out(capsys, small, "--out", tmp_path / "r", "--quiet", "--set", "explore.simulate.top=0", "--all", path)
+    with open(path, newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    table = json.loads((tmp_path / "r" / "small-explored" / "table.json").read_text())
+    counts = Counter(row["refused"] for row in rows)
+    assert len(rows) == table["configurations"] and counts.pop("") == table["possible"] and counts == table["refused"]
+    steps = sorted(float(row["step_s"]) for row in rows if not row["refused"])
+    assert steps == [row["step_s"] for row in table["rows"]]
+
+
+def test_parquet_holds_the_table(capsys, small, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    out(capsys, small, "--out", tmp_path, "--quiet", "--parquet", tmp_path / "t.parquet")
+    assert parquet.read_table(tmp_path / "t.parquet").num_rows == 32
+
+
+def test_parquet_without_pyarrow_is_one_line(capsys, small, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert main(["explore", str(small), "--out", str(tmp_path), "--quiet", "--parquet", str(tmp_path / "t")]) == 5
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and "needs pyarrow" in lines[0]
 
 
 def test_simulated_points_keep_no_table_of_collectives(capsys, small, tmp_path):
