@@ -54,8 +54,10 @@ def run(args: argparse.Namespace) -> int:
         complain(() if args.quiet else [said])
     asked = args.explain or args.why_not or args.diff
     if not asked:
-        from astrasim_py.study.explore_results import results_folder
+        from astrasim_py.study.explore_results import require_parquet, results_folder
 
+        if args.parquet:
+            require_parquet(args.parquet)
         args.folder = results_folder(args.out, exploration.name)
     priced = price(exploration, grid_of(exploration), tell=None if args.quiet else _tell)
     return _answer(args, priced) if asked else _table(args, priced)

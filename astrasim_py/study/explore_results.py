@@ -85,16 +85,23 @@ def write_all(priced: Priced, path: str) -> None:
     write_file(Path(path), lines())
 
 
+def require_parquet(path: str) -> None:
+    """Raise OutputError unless pyarrow is installed."""
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        raise OutputError(path, "Parquet needs pyarrow", "install it, or read table.csv") from None
+
+
 def table_parquet(rows: Sequence[Mapping[str, Any]], flops: str, path: str) -> None:
-    """Write the table as Parquet, by pandas or pyarrow. Raises OutputError: neither is installed, or no place."""
+    """Write the table as Parquet. Raises OutputError: pyarrow is not installed, or there is no place."""
+    require_parquet(path)
+    import pyarrow
+    from pyarrow import parquet
+
     found = [table_row(row, flops) for row in rows]
     columns = {key: [row[key] for row in found] for key in found[0]}
     columns["recompute"] = [str(value) for value in columns["recompute"]]
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise OutputError(path, "Parquet needs pyarrow", "install it, or read table.csv") from None
     try:
         parquet.write_table(pyarrow.table(columns), path)
     except OSError as error:

@@ -72,6 +72,7 @@ def test_parquet_without_pyarrow_is_one_line(capsys, small, tmp_path, monkeypatc
     assert main(["explore", str(small), "--out", str(tmp_path), "--quiet", "--parquet", str(tmp_path / "t")]) == 5
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1 and "needs pyarrow" in lines[0]
+    assert not list(tmp_path.glob("small-*")), "nothing is computed before"
 
 
 def test_simulated_points_keep_no_table_of_collectives(capsys, small, tmp_path):
