@@ -1,6 +1,7 @@
 """Communication of gradients and weights that computation does not hide, and what it costs to share links with it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial, reduce
 
 import numpy as np
@@ -94,7 +95,8 @@ def stalls(found: Terms, spent: dict, constants: Constants) -> list[tuple[Second
     if not there.all():  # the others have none
         which = np.flatnonzero(there)
         all_of_them = np.zeros((3, 2, len(there)))
-        all_of_them[:, :, which] = stalls(taken(found, which), some(spent, which), constants)
+        own = replace(constants, **{name: some(value, which) for name, value in constants.__dict__.items()})
+        all_of_them[:, :, which] = stalls(taken(found, which), some(spent, which), own)
         return [tuple(both) for both in all_of_them]
     places = zip(found.counts[:3], found.edges, strict=True)
     return [
