@@ -150,7 +150,7 @@ def layer_activations(layout: Layout, kind: str) -> tuple[Numbers, Numbers]:
     key_value = heads * (model.qk_dim + model.out_dim) if model.mla else 2 * up(model.kv_heads, t) * model.head_dim
     heads_out = heads * (model.qk_dim + model.out_dim)
     scores = 0
-    whole = up(5 * e * tokens * h, x) + e * tokens * (heads_out + key_value)
+    whole = up(4 * e * tokens * h, x) + e * tokens * (heads_out + key_value)
     if not layout.fused_attention:
         scores = 5 * tokens * layout.seq * heads
         whole = up(5 * e * tokens * h, x) + up(4 * e * tokens * h, t) + scores
@@ -160,7 +160,7 @@ def layer_activations(layout: Layout, kind: str) -> tuple[Numbers, Numbers]:
     else:
         sent = up(tokens * model.topk, t)
         wide = e * sent * (h + gates * up(model.moe_ffn, layout.etp)) + e * tokens * gates * up(model.shared_ffn, t)
-    whole = whole + wide + (up(e * tokens * h, x) if layout.fused_attention else 0)
+    whole = whole + wide
     edge = up(e * tokens * h, x)
     products = e * tokens * (heads_out - heads * model.out_dim + key_value) + 2 * edge + wide
     half = np.minimum(whole, edge + e * tokens * heads * model.out_dim + up(products, 2))

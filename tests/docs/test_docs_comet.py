@@ -22,7 +22,8 @@ from astrasim_py.training.system import System, system
 
 MPS = (1, 2, 4, 8, 16, 32, 64, 128)
 POLICIES = ("uniform", "placement")
-A100 = system("dgx_a100", latency=3e-7, far_latency=1.35e-6)
+_DEVICE = system("dgx_a100", latency=3e-7, far_latency=1.35e-6)
+A100 = replace(_DEVICE, compute=_DEVICE.compute.model_copy(update={"memory": 80 * 10**9}))  # as the study has it
 
 
 def layout(mp: int, zero: int = 2) -> Layout:

@@ -86,7 +86,7 @@ def test_rows_are_those_of_the_configuration_alone(explored):
         assert row["step_s"] == pytest.approx(float(alone.seconds), rel=1e-12) == priced.seconds[number]
         assert row["step_s"] == pytest.approx(sum(row["parts_s"].values()))
         assert row["memory_bytes"] == peak_memory(layout)
-        assert row["memory_total_bytes"] <= row["capacity_bytes"] == 80 * 10**9
+        assert row["memory_total_bytes"] <= row["capacity_bytes"] == 80 * 2**30
         assert row["tokens_per_s_per_gpu"] == pytest.approx(layout.gbs * 1024 / row["step_s"] / 8)
 
 
@@ -96,7 +96,7 @@ def test_what_is_refused_is_refused_alone_for_the_same_reason(explored):
     for number in rules[:: max(len(rules) // 40, 1)].tolist():
         keys = priced.grid.keys(number) | {"model": priced.exploration.keys.model}
         with pytest.raises(AstraError) as error:
-            require_memory(peak_memory(Training(**keys).layout(8)), 80 * 10**9)
+            require_memory(peak_memory(Training(**keys).layout(8)), 80 * 2**30)
         assert (error.value.problem, error.value.remedy) == priced.reason(number)
 
 
@@ -132,7 +132,7 @@ def test_memory_that_is_short_is_a_reason_unless_ignored(explored):
     assert kept == {name: count for name, count in ignored.refused.items() if name != "repeated"}
     assert len(ignored.possible) > len(fit.possible)
     number = int(np.flatnonzero(fit.reasons == REASONS.index("memory"))[0])
-    assert "GB more than 80.0 GB" in fit.reason(number)[0]
+    assert "GB more than 85.9 GB" in fit.reason(number)[0]
 
 
 def test_simulations_are_near_and_used_again(explored, tmp_path):
