@@ -1,7 +1,6 @@
 """Communication of gradients and weights that computation does not hide, and what it costs to share links with it."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial, reduce
 
 import numpy as np
@@ -92,11 +91,10 @@ def stalls(found: Terms, spent: dict, constants: Constants) -> list[tuple[Second
     there = np.asarray(reduce(np.logical_or, (np.asarray(one.near) > 0 for both in each.values() for one in both)))
     if not there.any():
         return [(0.0, 0.0)] * 3
-    if not there.all():  # the others have none
+    if not there.all() and not any(map(np.ndim, constants.__dict__.values())):  # the others have none
         which = np.flatnonzero(there)
         all_of_them = np.zeros((3, 2, len(there)))
-        own = replace(constants, **{name: some(value, which) for name, value in constants.__dict__.items()})
-        all_of_them[:, :, which] = stalls(taken(found, which), some(spent, which), own)
+        all_of_them[:, :, which] = stalls(taken(found, which), some(spent, which), constants)
         return [tuple(both) for both in all_of_them]
     places = zip(found.counts[:3], found.edges, strict=True)
     return [
