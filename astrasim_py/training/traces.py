@@ -13,7 +13,7 @@ from astrasim_py.training.stages import Prices, Stage
 from astrasim_py.training.strategy import Layout
 
 #: Most nodes of all traces of a workload together, those that ranks share counted once.
-MAX_NODES = 2**23
+MAX_NODES = 2**24
 
 
 def training_workload(
