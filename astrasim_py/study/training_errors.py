@@ -34,7 +34,7 @@ class Predicted(NamedTuple):
         own = {key: np.array([getattr(row.constants, key) for row in self.rows]) for key in FITTED}
         for key, value in (changed or {}).items():
             own[key] = own[key] * value if key == "host" else value
-        return step(self.terms, Constants(**own)).seconds
+        return np.broadcast_arrays(step(self.terms, Constants(**own)).seconds, *own.values())[0]
 
     def taken(self, chosen: np.ndarray) -> "Predicted":
         """Some of the rows."""
