@@ -69,6 +69,11 @@ def read_set(args: argparse.Namespace) -> tuple:
     return workload, compute, Semantics.native(dependencies=args.dependencies, **slots)
 
 
+def _check_apart(args: argparse.Namespace) -> None:
+    if os.path.abspath(args.trace) == os.path.abspath(args.target):
+        raise UsageError(args.target, "is IN itself, which would be lost", "write another prefix")
+
+
 def _check_priced(workload, roofline: bool) -> None:
     """Refuse operations that have neither a duration nor a price."""
     from astrasim_py.chakra.schema import MISSING, NodeType
@@ -101,6 +106,7 @@ def run_skeleton(args: argparse.Namespace) -> int:
     """Write the skeleton of a set, and print how much smaller it is."""
     from astrasim_py.study.skeletons import skeleton_workload
 
+    _check_apart(args)
     workload, compute, semantics = read_set(args)
     made = skeleton_workload(workload, compute, semantics)
     write_set(args, made)
@@ -132,6 +138,7 @@ def run_share(args: argparse.Namespace) -> int:
     if args.seed is not None and args.seed < 0:
         raise UsageError("--seed", f"{args.seed} is negative", "write 0 or more")
     seed = args.seed if args.seed is not None else secrets.randbits(62)
+    _check_apart(args)
     workload, compute, semantics = read_set(args)
     rules = Rules(compute=compute, semantics=semantics)
     samples = read_corpus(args.corpus, rules) if args.corpus else packaged_corpus()

@@ -42,6 +42,14 @@ def _said(capsys, *command: str) -> dict:
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.parametrize("action", [["skeleton"], ["share", "--level", "hash"]])
+def test_the_input_is_not_overwritten(action, workload, capsys):
+    before = Path(f"{workload}.0.et").read_bytes()
+    assert main(["trace", *action, str(workload), f"{workload.parent}/./{workload.name}"]) == 2
+    assert "is IN itself, which would be lost" in capsys.readouterr().err
+    assert Path(f"{workload}.0.et").read_bytes() == before
+
+
 def test_share_says_what_it_removed_what_it_costs_and_what_is_found(workload, tmp_path, capsys):
     (tmp_path / "net.csv").write_text(TOPOLOGY)
     out, command = tmp_path / "out", ["--level", "twin", "--seed", "4", "--with-topology", str(tmp_path / "net.csv")]
