@@ -294,7 +294,7 @@ def _metadata(one: _Rank) -> dict[str, Any]:
 def _of_join(joined: Joined | None) -> dict[str, Any] | None:
     if joined is None:
         return None
-    counts = {name: getattr(joined, name) for name in ("rate", "same_run", "by_record_id")}
+    counts = {name: getattr(joined, name) for name in ("rate", "same_run", "by_record_id", "how")}
     return counts | {name: getattr(joined, name) for name in ("joined", "operators", "nodes")}
 
 
@@ -321,9 +321,10 @@ def _lines(report: dict[str, Any]) -> list[str]:
     joins = [one["join"] for one in ranks if one["join"]]
     if joins:
         worst = min(joins, key=lambda one: one["rate"])
-        how = "by record id" if worst["by_record_id"] else "by names"
         counts = f"{worst['joined']:,} of {worst['operators']:,} operators, of {worst['nodes']:,} nodes"
-        lines.append(f"joined: {100 * worst['rate']:.1f} % {how} ({counts}{', the worst rank' * (len(joins) > 1)})")
+        lines.append(
+            f"joined: {100 * worst['rate']:.1f} % {worst['how']} ({counts}{', the worst rank' * (len(joins) > 1)})"
+        )
     edges = Counter()
     for one in ranks:
         edges.update(one["edges"])

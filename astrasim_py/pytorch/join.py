@@ -53,6 +53,7 @@ class Joined:
 
     host_row: np.ndarray  # int32 per event of the recording, a row of the host's trace; -1 for none
     by_record_id: bool  # else by names in order of start
+    strangers: bool  # both have record ids, and they do not fit: another rank or another run, even where names agree
     joined: int
     operators: int  # of the recording
     nodes: int  # of the host's trace
@@ -66,10 +67,15 @@ class Joined:
     def same_run(self) -> bool:
         return self.rate >= SAME_RUN
 
+    @property
+    def how(self) -> str:
+        """What operators and nodes were joined by."""
+        names = "by names" + (", as record ids are those of another rank or run," if self.strangers else "")
+        return "by record id" if self.by_record_id else names
+
     def __str__(self) -> str:
-        how = "by record id" if self.by_record_id else "by names"
         counts = f"{self.joined} of {self.operators} operators, of {self.nodes} nodes"
-        return f"{100 * self.rate:.1f} % joined {how} ({counts}){'' if self.same_run else ': not the same run'}"
+        return f"{100 * self.rate:.1f} % joined {self.how} ({counts}){'' if self.same_run else ': not the same run'}"
 
 
 def join(recording: Recording, host: HostTrace) -> Joined:
@@ -83,7 +89,8 @@ def join(recording: Recording, host: HostTrace) -> Joined:
     by_record_id = int((rows >= 0).sum()) >= SAME_RUN * max(1, len(operators))
     if not by_record_id:
         rows[operators] = _by_names(events.thread[operators], here, host)
-    return Joined(rows, by_record_id, int((rows >= 0).sum()), len(operators), len(host))
+    strangers = not by_record_id and bool(np.any(host.record_ids >= 0) and np.any(events.record_id[operators] >= 0))
+    return Joined(rows, by_record_id, strangers, int((rows >= 0).sum()), len(operators), len(host))
 
 
 def _by_record_id(record_ids: np.ndarray, names: np.ndarray, host: HostTrace) -> np.ndarray:

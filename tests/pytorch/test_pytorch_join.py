@@ -83,3 +83,9 @@ def test_host_trace_of_every_schema(name, schema, nodes, calls, groups):
     comms = [host.names[host.name[row]] for row in host.communication]
     assert comms.count("record_param_comms") == calls
     assert [(g.name, g.size, g.ranks) for g in host.groups] == groups
+
+
+def test_names_that_join_in_spite_of_record_ids_are_said_to_be_anothers():
+    found = joined("recorded_cpu/pp_4/kineto_1.json.gz", "recorded_cpu/pp_4/et_0.json.gz")
+    assert not found.by_record_id and "another rank or run" in str(found)
+    assert "another" not in str(joined("recorded_cpu/pp_4/kineto_1.json.gz", "recorded_cpu/pp_4/et_1.json.gz"))
