@@ -98,7 +98,7 @@ def _answer(args: argparse.Namespace, priced) -> int:
 def _table(args: argparse.Namespace, priced) -> int:
     from astrasim_py.report import explore as text
     from astrasim_py.report.tables import csv_rows, json_text
-    from astrasim_py.study.explore import simulate
+    from astrasim_py.study.explore import best_of, simulate
     from astrasim_py.study.explore_results import table_parquet, write_all, write_results
     from astrasim_py.study.explore_what_if import what_if
     from astrasim_py.study.progress import on_terminal
@@ -107,6 +107,8 @@ def _table(args: argparse.Namespace, priced) -> int:
         write_all(priced, args.all)
     priced.best()
     exploration = priced.exploration
+    if exploration.keys.baseline:
+        best_of(priced, exploration.keys.baseline, f"{exploration.place}: baseline")
     order = priced.possible[: exploration.keys.rows]
     rows = priced.rows(order)
     top = min(exploration.keys.simulate.top, len(rows))

@@ -138,6 +138,8 @@ def convert(
             raise UsageError(f"--{name.replace('_', '-')}", f"{value} is less than 0", "write 0 or more")
     kineto = [kineto] if isinstance(kineto, str) else kineto
     files = rank_files(kineto, "--kineto")
+    if options.replicate and len(files) > 1:
+        raise UsageError("--replicate", f"there are {len(files)} recordings", "replicate one recording only")
     guessed = not any(RANK in name for name in kineto)
     traces = rank_files([et] if isinstance(et, str) else et, "--et") if et else {}
     ranks: dict[int, _Rank] = {}

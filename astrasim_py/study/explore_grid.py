@@ -150,6 +150,8 @@ def grid_of(exploration: Exploration, ranks: int | None = None) -> Grid:
     keys, ranks = exploration.keys, ranks or exploration.ranks
     auto = _automatic(exploration, ranks)
     axes = {key: getattr(keys, key) or auto[key] for key in AXES}
+    if "vp" not in keys.model_fields_set and "zbv" in axes["schedule"]:  # which has two chunks
+        axes["vp"] = (1, 2) if len(axes["schedule"]) > 1 else (2,)
     common = {key: getattr(keys, key) for key in _COMMON}
     training = Training(**common, gbs=axes["gbs"][0])
     shown = tuple(key for key in _TEXT if len(axes[key]) > 1) or ("tp", "pp", "mbs")

@@ -173,7 +173,7 @@ def _at(machine: Machine, error: ScenarioError) -> ScenarioError:
 def npu_of(compute: NpuModel, dtype: str) -> Compute | None:
     """The NPU of a compute preset, with the figures that are written instead of its own; None where none is named.
 
-    Raises ScenarioError: the precision is not that of the model.
+    Raises ScenarioError: the precision is not that of the model, or the NPU has no rate for it.
     """
     if compute.preset is None:
         return None
@@ -182,5 +182,8 @@ def npu_of(compute: NpuModel, dtype: str) -> Compute | None:
         raise ScenarioError("compute.precision", problem, "drop precision, or write the same dtype")
     npu = preset(compute.preset).compute
     own = {"peak": {**npu.peak, dtype: compute.peak}} if "peak" in compute.model_fields_set else {}
+    if not own and dtype not in npu.peak and dtype not in ("bf16", "fp16"):
+        problem = f"{compute.preset} has no rate for {dtype}, only for {', '.join(npu.peak)}"
+        raise ScenarioError("compute", problem, f"write dtype: {next(iter(npu.peak))}, or compute: {{peak: …}}")
     written = {key: getattr(compute, key) for key in ("memory_bandwidth", "memory", "expanded_memory")}
     return npu.model_copy(update={**own, **written})

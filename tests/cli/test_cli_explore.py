@@ -144,6 +144,11 @@ def test_what_if_and_figures_are_beside_the_table(capsys, small, tmp_path):
     assert before == {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
+def test_a_baseline_that_is_not_possible_is_refused_without_figures_too(capsys, small):
+    assert main(["explore", str(small), "--quiet", "--set", "explore.baseline=tp=3"]) == 2
+    assert "tp=3 is not possible" in capsys.readouterr().err
+
+
 def test_why_not_names_the_constraint(capsys, small):
     assert "tp 3 does not divide 32 heads" in out(capsys, small, "--why-not", "tp=3", "--quiet")
     assert "possible" in out(capsys, small, "--why-not", "tp=2", "--quiet")

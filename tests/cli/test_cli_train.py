@@ -106,6 +106,7 @@ def test_written_traces_are_the_same_twice_and_lint_clean(capsys, tmp_path):
         (["--gpus", "-8"], "--gpus: -8 is less than 1"),
         (["--gpus", "0"], "--gpus: 0 is less than 1"),
         (["--ignore-memory", "--set", "compute.precision=fp8"], "precision fp8"),
+        (["--ignore-memory", "--dtype", "fp4"], "has no rate for fp4"),
     ],
 )
 def test_what_does_not_fit_is_one_line(capsys, argv, said):

@@ -149,6 +149,12 @@ def test_simulations_are_near_and_used_again(explored, tmp_path):
         assert found["gap"] == pytest.approx(row["ideal_step_s"] / found["simulated_s"] - 1)
 
 
+@pytest.mark.parametrize(("schedule", "chunks"), [("zbv", {2}), ("[1f1b, zbv]", {1, 2}), ("1f1b", {1})])
+def test_schedules_of_two_chunks_have_them_unless_vp_is_written(explored, schedule, chunks):
+    priced = explored(SMALL + f"  schedule: {schedule}\n")
+    assert {priced.grid.values(number)["vp"] for number in priced.possible.tolist()} == chunks
+
+
 #: Schedules that split the backward pass; a torus; experts beside gradients; weights gathered over the links of others.
 NEAR = {
     "split": SMALL_OVERLAP.format(
