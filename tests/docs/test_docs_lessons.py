@@ -110,7 +110,7 @@ def test_every_parallelism_hurts_elsewhere(repo):
     assert min(spans, key=spans.get) == "tp 2 pp 4" and spans["tp 2 pp 4"] == pytest.approx(0.776, abs=5e-4)
     points = expand(load_scenario(repo / "scenarios/parallelism.yaml"))
     memory = {p.values["layout"]: round(estimate(p)["memory_total_bytes"] / 1e9, 1) for p in points}
-    assert (memory["dp 32"], memory["tp 8"]) == (68.7, 13.6)
+    assert (memory["dp 32"], memory["tp 8"]) == (68.6, 13.6)
 
 
 @pytest.mark.slow

@@ -197,7 +197,7 @@ def test_expert_overlap_with_zero_3_is_refused():
 
 def test_workloads_too_large_are_refused_in_one_line():
     model = TINY | {"layers": 8, "experts": 16, "topk": 2, "moe_ffn": 64}
-    layout = layout_of(16, model=model, ep=16, microbatches=1024, routing={"kind": "random"})
+    layout = layout_of(16, model=model, ep=16, microbatches=2048, routing={"kind": "random"})
     with pytest.raises(ScenarioError, match=r"nodes in the traces of 16 classes of ranks, more than .* fewer microb"):
         training_workload(layout)
 
