@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Field
 from astrasim_py.core.errors import TopologyError
 from astrasim_py.core.fields import ComputeRate, MemoryBandwidth, Size, Time, choice, did_you_mean, shown
 from astrasim_py.core.strict_model import StrictModel, example, tuples
+from astrasim_py.topology.profile import LibraryProfile
 
 _FOLDER = Path(__file__).parents[1] / "data" / "hardware"
 
@@ -71,10 +72,11 @@ class Preset(StrictModel):
     topology: dict[str, Any] | None = None  # keys for `from_keys.build`, with units as text
     link: LinkRates | None = None
     compute: Compute | None = None
+    collectives: LibraryProfile | None = None  # what a library's collectives cost, found from measured times
 
 
 def preset_names(kind: str = "") -> tuple[str, ...]:
-    """Names of the presets, sorted; `kind` keeps those with a "topology", a "link" or a "compute" part."""
+    """Names of the presets, sorted; `kind` keeps those with a "topology", "link", "compute" or "collectives" part."""
     names = sorted(file.stem for file in _FOLDER.glob("*.json"))
     return tuple(n for n in names if not kind or getattr(_read(n), kind) is not None)
 

@@ -1,0 +1,100 @@
+"""Profiles: what the collectives of a library cost on a real machine, found from measured times.
+
+A profile is the section ``collectives`` of a hardware preset, shipped or of one's own. docs/semantics.md has the
+formulas in which its numbers stand.
+"""
+
+from pydantic import Field
+
+from astrasim_py.core.fields import Count, MemoryBandwidth, Number, Size, Text, Time, choice, wrong
+from astrasim_py.core.strict_model import StrictModel, example
+
+#: Group sizes for which a library reduces in the switch, unless a profile says otherwise.
+_SWITCH_RANKS = 3
+
+
+class Protocol(StrictModel):
+    """One protocol of a library: launch of a call, latency of a message, and its rate.
+
+    ``LL`` sends over channels, each at `channel_rate`; ``Simple`` and ``LL128`` fill the links of an NPU at `rate`.
+    """
+
+    launch: Time = example("5.10 us")
+    step: Time = example("616 ns")
+    channel_rate: MemoryBandwidth | None = example("6.44 GB/s", default=None)
+    rate: MemoryBandwidth | None = example("343 GB/s", default=None)
+
+    def _complete(self) -> None:
+        if (self.channel_rate is None) == (self.rate is None):
+            raise wrong("a protocol has a rate or a channel_rate, one of both", 'write e.g. rate: "343 GB/s"')
+
+
+class SwitchReduction(StrictModel):
+    """all_reduce in the switch: its launch and rate, and where the library takes it."""
+
+    launch: Time = example("55.3 us")
+    rate: MemoryBandwidth = example("292 GB/s")
+    collectives: tuple[Text, ...] = Field(default=("all_reduce",), alias="for")
+    dtypes: tuple[Text, ...] = ("half",)
+    ranks: Count = Field(default=_SWITCH_RANKS, description="smallest group")
+
+
+class ProgramProtocol(StrictModel):
+    """Costs of given programs, thread block by thread block: `rate` is that of one block for any step.
+
+    `link`: rate of an NPU's link where it limits; none under LL.
+    """
+
+    launch: Time = example("4.96 us")
+    latency: Time = example("1.02 us")
+    step: Time = example("320 ns")
+    rate: MemoryBandwidth = example("3.24 GB/s")
+    link: MemoryBandwidth | None = example("38 GB/s", default=None)
+    slice: Size | None = Field(
+        default=None, description="bytes of a pass of one block; by default that of its protocol"
+    )
+
+
+class NodeNetwork(StrictModel):
+    """What a call and a message cost between nodes. `fitted` is false where the numbers are a library's constants."""
+
+    launch: Time = 0
+    steps: dict[str, Time] = Field(description="latency of a message by protocol", examples=["{LL: 5 us}"])
+    efficiency: Number = Field(default=1.0, description="share of a NIC's bandwidth that messages reach")
+    fitted: bool = False
+
+
+class Fit(StrictModel):
+    """Where the numbers are from: rows of the fit, and errors (shares) on rows that took no part."""
+
+    date: Text
+    rows: int
+    held_out: Text
+    median: Number
+    p90: Number
+    source: Text = ""
+
+
+class LibraryProfile(StrictModel):
+    """Costs of a library's collectives on one machine; valid for the `ranks`, `sizes` and `dtypes` of the rows."""
+
+    _place = "collectives"
+
+    library: Text = example("NCCL 2.29.2")
+    ranks: tuple[Count, ...]
+    sizes: tuple[Size, Size] = Field(description="smallest and largest full buffer")
+    dtypes: tuple[Text, ...]
+    channels: Count = example("24")
+    channel_bytes: Size = Field(default=4096, description="least of one channel and rank")
+    choose: choice("fastest") = "fastest"
+    protocols: dict[str, Protocol] = Field(default_factory=dict)
+    copy_rate: MemoryBandwidth | None = Field(default=None, alias="copy", description="of the local copy of a call")
+    peer: Time = Field(default=0, description="each peer of a direct step")
+    switch: SwitchReduction | None = None
+    programs: dict[str, ProgramProtocol] | None = None
+    network: NodeNetwork | None = None
+    fit: Fit | None = None
+
+    def channels_for(self, size: int, ranks: int) -> int:
+        """Channels of LL for a full buffer of `size` bytes: at least `channel_bytes` per channel and rank."""
+        return max(1, min(self.channels, size // (self.channel_bytes * ranks)))
