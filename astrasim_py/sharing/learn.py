@@ -54,27 +54,32 @@ def learn(original: Original, *, nodes: bool | None = None) -> WorkloadModel:
     """
     workload = original.workload
     nodes = workload.ranks == 1 if nodes is None else nodes
-    made: dict[object, list[_Place]] = {}
-    sequences, motifs = [], []
-    for trace, skeleton in zip(workload.traces, original.skeletons, strict=True):
-        if skeleton not in made:
-            found = _of_nodes(trace, original.duration[trace], original.dependencies) if nodes else _of_calls(skeleton)
-            _set_keys(found, trace, nodes)
-            made[skeleton] = found
-        sequences.append(made[skeleton])
-    found = {id_: find_motif([place.key for place in places]) for id_, places in made.items()}
-    motifs = [found[skeleton] for skeleton in original.skeletons]
-    partners = [*map(_rank_of, workload.traces, sequences)]
+    like = range(workload.ranks) if nodes else original.like
+    made: dict[int, tuple[list[_Place], Motif | None]] = {}
+    for rank in dict.fromkeys(like):
+        trace = workload.traces[rank]
+        places = (
+            _of_nodes(trace, original.duration[trace], original.dependencies)
+            if nodes
+            else _of_calls(original.skeletons[rank])
+        )
+        _set_keys(places, trace, nodes)
+        made[rank] = places, find_motif([place.key for place in places])
+    sequences, motifs = zip(*(made[first] for first in like), strict=True)
     if not _together(workload, sequences, motifs):
         motifs = [None] * workload.ranks
     numbers = {name: str(number) for number, name in enumerate(workload.groups, 1)}
     groups_of = {numbers[name]: workload.members(name) for name in numbers}
     programs: dict[str, tuple[int, Program]] = {}
+    number_of: dict[int, int] = {}
     models = []
-    for trace, places, motif, (groups, peers) in zip(workload.traces, sequences, motifs, partners, strict=True):
-        program = _program(trace, places, motif, groups, peers)
-        number, _ = programs.setdefault(program.model_dump_json(), (len(programs), program))
-        models.append(RankModel(program=number, groups=tuple(map(numbers.__getitem__, groups)), peers=tuple(peers)))
+    for rank, (trace, places) in enumerate(zip(workload.traces, sequences, strict=True)):
+        groups, peers = _rank_of(trace, places)
+        if like[rank] == rank:
+            program = _program(trace, places, motifs[rank], groups, peers)
+            number_of[rank], _ = programs.setdefault(program.model_dump_json(), (len(programs), program))
+        own = number_of[like[rank]]
+        models.append(RankModel(program=own, groups=tuple(map(numbers.__getitem__, groups)), peers=tuple(peers)))
     nominal = max(int(ends.max(initial=0)) for _, ends in original.times)
     made_of = tuple(program for _, program in programs.values())
     return WorkloadModel(nominal_ps=nominal, groups=groups_of, ranks=tuple(models), programs=made_of)

@@ -22,7 +22,7 @@ from math import exp, log, log1p
 import numpy as np
 
 from astrasim_py.chakra import graph
-from astrasim_py.chakra.schema import COLLECTIVE_NAMES, MISSING, NodeType
+from astrasim_py.chakra.schema import COLLECTIVE_NAMES, INT_COLUMNS, MISSING, NodeType
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
@@ -71,12 +71,27 @@ class Original:
         return Workload(tuple(map(made.__getitem__, self.workload.traces)), self.workload.groups)
 
     @cached_property
+    def like(self) -> tuple[int, ...]:
+        """By rank, the first one that executes the same, but for names, groups and peers."""
+        shapes: dict[tuple, int] = {}
+        return tuple(
+            shapes.setdefault(_shape(self.chained[trace], self.duration[trace], self.dependencies), rank)
+            for rank, trace in enumerate(self.workload.traces)
+        )
+
+    @cached_property
     def skeletons(self) -> tuple[Skeleton, ...]:
-        """By rank."""
-        made = {
-            trace: find_skeleton(self.chained[trace], self.duration[trace], self.dependencies, exact=False)
-            for trace in dict.fromkeys(self.workload.traces)
-        }
+        """By rank; ranks that share a trace share it."""
+        made: dict[ExecutionTrace, Skeleton] = {}
+        for first, trace in zip(self.like, self.workload.traces, strict=True):
+            like = made.get(self.workload.traces[first])
+            own = self.chained[trace]
+            if trace not in made:
+                made[trace] = (
+                    replace(like, trace=own)
+                    if like
+                    else find_skeleton(own, self.duration[trace], self.dependencies, exact=False)
+                )
         return tuple(map(made.__getitem__, self.workload.traces))
 
     def with_skeletons(self, skeletons: Sequence[Skeleton]) -> Workload:
@@ -94,6 +109,20 @@ class Original:
             last = end.max(initial=0)
             found.append((np.append(start[row], last), np.append(end[row], last)))
         return found
+
+
+def _shape(trace: ExecutionTrace, duration: np.ndarray, dependencies: str) -> tuple[bytes, ...]:
+    """What a rank executes: equal of ranks that differ in names, groups and peers only."""
+    codes, names = trace.group_of()
+    every = np.array([name in ("", "0") for name in names] + [True])  # the last one of -1
+    send, recv = (trace.type == kind for kind in (NodeType.COMM_SEND, NodeType.COMM_RECV))
+    peers = np.where(send, trace.column("comm_dst"), np.where(recv, trace.column("comm_src"), -1))
+    columns = [trace.type, trace.node_id, duration, *trace.parents(dependencies)]
+    columns += [trace.column(name) for name in INT_COLUMNS if name not in ("comm_src", "comm_dst")]
+    for named in (np.where(every[codes], -1, codes), peers):
+        _, first, place = np.unique(named, return_index=True, return_inverse=True)
+        columns.append(np.where(named < 0, -1, first[place]))
+    return tuple(np.ascontiguousarray(column).tobytes() for column in columns)
 
 
 def without_names(trace: ExecutionTrace) -> ExecutionTrace:

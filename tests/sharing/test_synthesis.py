@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from functools import cache
 from itertools import chain
 from math import isclose
@@ -142,6 +143,14 @@ def test_factors_multiply_sizes_and_times():
     assert (more.column("comm_size") == 3 * plain.column("comm_size"))[plain.type == 7].all()
     took = plain.column("duration_ps")
     assert (more.column("duration_ps")[took > 0] == 2 * took[took > 0]).all()
+
+
+@pytest.mark.parametrize("keys", [{"tp": 2}, {"tp": 2, "pp": 2}], ids=str)
+def test_like_ranks_are_learned_once_as_each_alone(keys):
+    apart = replace(original(**keys))
+    apart.__dict__["like"] = tuple(range(8))
+    assert len(set(original(**keys).like)) == keys.get("pp", 1)
+    assert learn(apart) == learned(**keys)
 
 
 def test_other_numbers_of_ranks_grow_groups_across_slabs():
