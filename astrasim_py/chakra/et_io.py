@@ -30,6 +30,8 @@ _CHUNKS = ("msg_chunk_idx", "msg_chunk_cnt", "total_chunk_cnt")
 _NOT_ABSOLUTE = (*_CHUNKS, "src_buf", "src_off", "dst_buf", "dst_off", "payload")
 
 DIALECTS = ("symbolic", "absolute")
+#: Nodes that are encoded at a time.
+_ROWS = 2**14
 
 
 def _in_dialect(trace: ExecutionTrace, dialect: str | None) -> dict[str, np.ndarray]:
@@ -60,42 +62,46 @@ def _in_dialect(trace: ExecutionTrace, dialect: str | None) -> dict[str, np.ndar
     return columns
 
 
-def encode_columns(
-    trace: ExecutionTrace, dialect: str | None = None, attributes: Mapping[str, Sequence[int | str]] | None = None
-) -> bytes:
+def encode_columns(trace: ExecutionTrace, dialect: str | None = None) -> bytes:
     """Bytes of a trace from its columns alone.
 
     `dialect`: ``"symbolic"`` leaves `comm_size` out where chunk counts give the size; ``"absolute"`` writes `comm_size`
-    and no chunk counts. Default: all columns as they are. `attributes`: by name other attributes of each node, whole
-    numbers or texts, `MISSING` where absent. Returns the whole file. Raises TraceError: a send or receive without what
-    the dialect needs.
+    and no chunk counts. Default: all columns as they are. Returns the whole file. Raises TraceError: a send or receive
+    without what the dialect needs.
     """
-    columns = _in_dialect(trace, dialect)
+    columns = {name: (kind_for(name, values), values) for name, values in _in_dialect(trace, dialect).items()}
     header = messages.metadata_message(trace.version, trace.metadata).SerializeToString(deterministic=True)
+    records = [varint(len(header)), header]
+    for begin in range(0, len(trace), _ROWS):
+        records.append(_encoded(trace, columns, slice(begin, min(begin + _ROWS, len(trace)))))
+    return b"".join(records)
+
+
+def _encoded(trace: ExecutionTrace, columns: Mapping[str, tuple[str, np.ndarray]], rows: slice) -> bytes:
+    """The records of some nodes."""
     fields = {
-        "id": trace.node_id.tolist(),
-        "name": list(trace.names) if trace.has_names else (),
-        "type": trace.type.tolist(),
-        "ctrl_deps": trace.ctrl_deps.lists(),
-        "data_deps": trace.data_deps.lists(),
-        "start_time_micros": trace.start_time_micros.tolist(),
-        "duration_micros": trace.duration_micros.tolist(),
+        "id": trace.node_id[rows].tolist(),
+        "name": list(trace.names[rows]),
+        "type": trace.type[rows].tolist(),
+        "ctrl_deps": trace.ctrl_deps.lists(rows),
+        "data_deps": trace.data_deps.lists(rows),
+        "start_time_micros": trace.start_time_micros[rows].tolist(),
+        "duration_micros": trace.duration_micros[rows].tolist(),
     }
     parts = [_each(values, partial(_field, name)) for name, values in fields.items() if any(values)]
-    for name, values in columns.items():
-        parts.append(_each(values.tolist(), partial(_attribute, name, kind_for(name, values))))
+    for name, (kind, values) in columns.items():
+        parts.append(_each(values[rows].tolist(), partial(_attribute, name, kind)))
     codes, names = trace.group_of()
-    if (codes >= 0).any():
+    if names:
         labels = (*names, MISSING)
-        parts.append(_each([labels[code] for code in codes.tolist()], partial(_attribute, "pg_name", "string_val")))
-    for name, values in (attributes or {}).items():
-        given = [value for value in set(values) if value != MISSING]
-        if not given:
-            continue
-        kind = "string_val" if isinstance(given[0], str) else kind_for(name, np.array(given, dtype=np.int64))
-        parts.append(_each(list(values), partial(_attribute, name, kind)))
-    records = [varint(len(header)), header]
-    for body in map(b"".join, zip(*parts, strict=True)) if parts else [b""] * len(trace):
+        parts.append(
+            _each([labels[code] for code in codes[rows].tolist()], partial(_attribute, "pg_name", "string_val"))
+        )
+    if trace.rest is not None:
+        rest = (*trace.rest[1], b"")
+        parts.append([rest[code] for code in trace.rest[0][rows].tolist()])
+    records = []
+    for body in map(b"".join, zip(*parts, strict=True)) if parts else [b""] * (rows.stop - rows.start):
         records += varint(len(body)), body
     return b"".join(records)
 

@@ -28,10 +28,12 @@ class Csr(NamedTuple):
         """Ids of one node."""
         return tuple(self.ids[self.ptr[row] : self.ptr[row + 1]].tolist())
 
-    def lists(self) -> list[tuple[int, ...]]:
-        """Ids of each node."""
-        ids = self.ids.tolist()
-        return [tuple(ids[begin:end]) for begin, end in pairwise(self.ptr.tolist())]
+    def lists(self, rows: slice = slice(None)) -> list[tuple[int, ...]]:
+        """Ids of each node, or of those of adjacent rows."""
+        first, last, _ = rows.indices(len(self.ptr) - 1)
+        ptr = self.ptr[first : last + 1]
+        ids = self.ids[ptr[0] : ptr[-1]].tolist()
+        return [tuple(ids[begin:end]) for begin, end in pairwise((ptr - ptr[0]).tolist())]
 
 
 class RawFile(NamedTuple):

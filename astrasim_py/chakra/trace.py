@@ -31,6 +31,7 @@ _DEFAULTS = {
     "ctrl_deps": None,
     "names": None,
     "pg_name": None,
+    "rest": None,
     "version": "",
     "metadata": (),
     "place": "",
@@ -59,6 +60,9 @@ class ExecutionTrace:
     rank: int | None = None  # rank it was read for, for messages; of several that share it the first
     raw: RawFile | None = None  # bytes that it came from, where they were kept
     changed: np.ndarray | None = None  # bool[n]: nodes that differ from the file they came from; None if none does
+    #: Where the trace was built, fields that no column holds: int32[n] codes (-1 for none), and what they stand for as
+    #: protobuf writes it.
+    rest: tuple[np.ndarray, tuple[bytes, ...]] | None = None
     #: Columns, and codes of groups, have length 1 where all nodes have the same value.
     _columns: dict[str, np.ndarray]
     _groups: tuple[np.ndarray, tuple[str, ...]]
@@ -77,7 +81,7 @@ class ExecutionTrace:
         for all nodes or n of them, `MISSING` where absent; `data_deps`, `ctrl_deps`: `Csr` of parents by node id;
         `duration_micros`, `start_time_micros`: whole microseconds, of each or of all; `names`: n texts; `pg_name`:
         communicator group of each node, or of all: None, text, a sequence of them, or (int32[n] codes, tuple of
-        names); `metadata`: mapping, or iterable of Attribute or (name, value); `version`, `place`, `rank`.
+        names); `metadata`: mapping, or iterable of Attribute or (name, value); `rest`, `version`, `place`, `rank`.
 
         Raises TraceError: two nodes of one id, or an unknown node type. Raises ValueError, TypeError: columns of
         unequal length or of another type: an error in the calling code.
@@ -186,14 +190,20 @@ class ExecutionTrace:
             start_time_micros=int(self.start_time_micros[row]),
             duration_micros=int(self.duration_micros[row]),
         )
-        for name in WRITE_ORDER:
-            values = self.column(name)
+        for name, values, kind in self._once("kinds", self._kinds):
             if values[row] != MISSING:
-                message.attr.add(name=name, **{kind_for(name, values): int(values[row])})
+                message.attr.add(name=name, **{kind: int(values[row])})
         codes, names = self.group_of()
         if codes[row] >= 0:
             message.attr.add(name="pg_name", string_val=names[codes[row]])
+        if self.rest is not None and self.rest[0][row] >= 0:
+            message.MergeFromString(self.rest[1][self.rest[0][row]])
         return message
+
+    def _kinds(self) -> list[tuple[str, np.ndarray, str]]:
+        """Name and values of each integer column that a node has, and the member that they are written with."""
+        present = [(name, self.column(name)) for name in WRITE_ORDER if name in self._columns]
+        return [(name, values, kind_for(name, values)) for name, values in present]
 
     # -- the graph -------------------------------------------------------------------------------------------
 
@@ -305,7 +315,7 @@ class ExecutionTrace:
         fields: dict[str, Any] = {}
         touched = np.zeros(size, dtype=bool) if self.changed is None else self.changed.copy()
         stored = {n: compact(value, size, n) for n, value in columns.items() if n in COLUMN_KINDS}
-        for name, column in stored.items():
+        for name, column in stored.items() if self.raw is not None else ():
             touched |= column != self.column(name)
         for name in [name for name in columns if name not in stored]:
             known = name in _DEFAULTS or name in ("node_id", "type")
@@ -313,7 +323,7 @@ class ExecutionTrace:
                 raise TypeError(f"replace() cannot change {name} of this trace")
             new = checked(name, columns[name], size, self.place)
             fields[_FIELD.get(name, name)] = new
-            touched |= self._differs(name, new)
+            touched |= self.raw is not None and self._differs(name, new)
         return dataclasses.replace(
             self,
             **fields,
@@ -343,7 +353,7 @@ class ExecutionTrace:
             raw=None,
             changed=None,
             _metadata=self.metadata,
-            _cache={key: value for key, value in self._cache.items() if key != "digest"},
+            _cache={key: value for key, value in self._cache.items() if key not in ("digest", "kinds")},
             _columns={n: column for n, column in self._columns.items() if n not in columns}
             | compact_columns(columns, len(self)),
         )

@@ -1,13 +1,14 @@
 """The trace of one rank from its graph: nodes of Chakra, and for each dependency why it is there."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
+from astrasim_py.chakra import et_def_pb2 as pb
 from astrasim_py.chakra import graph as csr
-from astrasim_py.chakra.et_io import encode_columns, parse_trace
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.pytorch.edges import EdgeKind
@@ -16,6 +17,8 @@ from astrasim_py.pytorch.join import enclosing
 
 #: Attribute with the kinds of a node's dependencies, in their order.
 DEPENDENCY_KINDS = "dep_kinds"
+#: When a node is issued that comes behind all others.
+_LAST = 2**62
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,7 @@ def rank_trace(
     skew_ns: int = 0,
     rank: int | None = None,
     metadata: Mapping[str, object] | None = None,
+    declared: Mapping[str, Sequence[int]] | None = None,
 ) -> ExecutionTrace:
     """Make the trace of one rank.
 
@@ -146,12 +150,17 @@ def rank_trace(
         How much later than the first rank this one begins.
     rank, metadata
         As of `ExecutionTrace`.
+    declared : mapping of str to sequence of int, optional
+        Communicator groups, which a METADATA node behind the others lists.
     """
     table = _Table(graph)
     gap_edges = table.add_gaps() if gaps == "nodes" else {}
     columns, groups = table.add_calls(calls or {}, moving or {}, gap_edges)
     if skew_ns:
         table.add_skew(skew_ns)
+    if declared is not None:
+        table.add("process_groups", 0, -skew_ns, -1)
+        table.type[-1], table.issue[-1] = int(NodeType.METADATA), _LAST
     order = np.lexsort((table.start, table.issue))
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
@@ -163,39 +172,54 @@ def rank_trace(
     )
     comp = types == NodeType.COMP
     cpu = comp & np.append(graph.kind == NodeKind.PIECE, False)[like]
-    trace = ExecutionTrace.from_columns(
+    why = np.array(table.why, dtype=np.uint8)[by_target].tobytes()
+    rest, fields = _rest(graph, like, pointers.tolist(), why)
+    if declared is not None:
+        listed = json.dumps([{"pg_name": key, "ranks": list(ranks)} for key, ranks in declared.items()])
+        rest[-1] = len(fields)
+        fields.append(pb.Node(inputs=pb.IOInfo(values=listed)).SerializeToString())
+    return ExecutionTrace.from_columns(
         node_id=np.arange(len(order), dtype=np.uint64),
         type=types,
         names=[table.name[i] for i in order.tolist()],
         duration_ps=np.where(comp, 1000 * duration, MISSING),
         duration_micros=np.where(comp, (duration + 500) // 1000, 0),
         start_time_micros=(start + skew_ns) // 1000,
-        is_cpu_op=cpu.astype(np.int64),
+        is_cpu_op=np.where(types == NodeType.METADATA, MISSING, cpu),
         slot_kind=np.where(comp, 0, MISSING),
         data_deps=(pointers, source[by_target].astype(np.uint64)),
         pg_name=[groups.get(i) for i in order.tolist()] if groups else None,
         rank=rank,
         metadata=metadata or {},
+        rest=(rest, tuple(fields)),
         **{name: np.array([given.get(i, MISSING) for i in order.tolist()]) for name, given in columns.items()},
     )
-    kinds = [EdgeKind(why).name.lower() for why in np.array(table.why, dtype=np.int64)[by_target].tolist()]
-    attributes = _attributes(graph, like) | {
-        DEPENDENCY_KINDS: [" ".join(kinds[low:high]) or MISSING for low, high in pairwise(pointers.tolist())]
-    }
-    return parse_trace(encode_columns(trace, attributes=attributes), rank=rank)
 
 
-def _attributes(graph: Graph, like: np.ndarray) -> dict[str, list]:
-    """Thread, stream and operator of each node, given the node of the graph that it stems from."""
-    recording, piece = graph.recording, graph.kind == NodeKind.PIECE
-    events = recording.events
+def _rest(graph: Graph, like: np.ndarray, pointers: list[int], why: bytes) -> tuple[np.ndarray, list[bytes]]:
+    """Thread or stream, operator and kinds of the dependencies of each node, as `ExecutionTrace` has the rest.
+
+    `like`: the node of the graph that each stems from. `why`: the kind of each dependency, one byte each.
+    """
+    recording, events, piece = graph.recording, graph.recording.events, graph.kind == NodeKind.PIECE
     call = np.where(events.on_device, events.launch, np.arange(len(events)))
     around = np.append(np.append(enclosing(recording), -1)[call], -1)[graph.row]
-    names = [*recording.names, MISSING]
-    operators = [names[code] for code in np.append(events.name, -1)[around].tolist()]
-    threads = [thread if isinstance(thread, int) else MISSING for _, thread in recording.threads]
-    lanes = graph.lane.tolist()
-    tid = [threads[lane] if cpu else MISSING for lane, cpu in zip(lanes, piece.tolist(), strict=True)]
-    stream = [MISSING if cpu else graph.lanes[lane][1] for lane, cpu in zip(lanes, piece.tolist(), strict=True)]
-    found = {"tid": [*tid, MISSING], "stream": [*stream, MISSING], "op": [*operators, MISSING]}
-    return {name: [values[node] for node in like.tolist()] for name, values in found.items()}
+    operators, threads = [*recording.names, ""], len(recording.threads)
+    operator = np.append(np.append(events.name, -1)[around], -1)[like] % len(operators)
+    lane = np.append(np.where(piece, graph.lane, threads + graph.lane), threads + len(graph.lanes))[like]
+    known: dict[bytes, int] = {}
+    kinds = np.array([known.setdefault(why[low:high], len(known)) for low, high in pairwise(pointers)], dtype=np.int64)
+    shape = (threads + len(graph.lanes) + 1, len(operators), max(len(known), 1))
+    distinct, codes = np.unique(np.ravel_multi_index((lane, operator, kinds), shape), return_inverse=True)
+    texts, fields = [" ".join(EdgeKind(kind).name.lower() for kind in of) for of in known], []
+    for lane, operator, kind in zip(*(part.tolist() for part in np.unravel_index(distinct, shape)), strict=True):
+        node = pb.Node()
+        if lane < threads and isinstance(recording.threads[lane][1], int):
+            node.attr.add(name="tid", int64_val=recording.threads[lane][1])
+        elif threads <= lane < threads + len(graph.lanes):
+            node.attr.add(name="stream", int64_val=graph.lanes[lane - threads][1])
+        for name, text in (("op", operators[operator]), (DEPENDENCY_KINDS, texts[kind])):
+            if text:
+                node.attr.add(name=name, string_val=text)
+        fields.append(node.SerializeToString())
+    return codes.astype(np.int32), fields

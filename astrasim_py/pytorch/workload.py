@@ -1,16 +1,11 @@
 """The graphs of all ranks become a `Workload`: nodes of Chakra with communication that meets across ranks."""
 
-import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from astrasim_py.chakra import et_def_pb2 as pb
-from astrasim_py.chakra.et_io import encode_trace, parse_trace
 from astrasim_py.chakra.schema import COLLECTIVE_NAMES, NodeType
-from astrasim_py.chakra.trace import ExecutionTrace
-from astrasim_py.chakra.wire import varint
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import TraceError
 from astrasim_py.pytorch.calls import Call
@@ -97,8 +92,12 @@ def build_workload(
             shown = ", ".join(map(str, absent[:8])) + (", …" if len(absent) > 8 else "")
             problems.append(f"{len(absent)} of {len(absent) + len(ranks)} ranks have no recording: {shown}")
     place = {rank: number for number, rank in enumerate(ranks)}
-    whole = {key: members for key, members in met.groups.items() if ranks.keys() >= set(members)}
-    groups = {key: tuple(place[rank] for rank in members) for key, members in whole.items()}
+    roles: dict[str, list[str]] = {}
+    if options.replicate:
+        groups, roles = _replicated(met, world, options.replicate, next(iter(ranks.values())).graph.recording.source)
+    else:
+        whole = {key: members for key, members in met.groups.items() if ranks.keys() >= set(members)}
+        groups = {key: tuple(place[rank] for rank in members) for key, members in whole.items()}
     planned = _plan(ranks, met, options, place, notes)
     kept = sum(len(one.calls) - len(planned[rank]) for rank, one in ranks.items())
     problems += _lacking(ranks)
@@ -116,14 +115,11 @@ def build_workload(
             skew_ns=begin[rank] - min(begin.values()) if options.skew == "keep" else 0,
             rank=place[rank],
             metadata=(metadata or {}).get(rank),
+            declared=groups,
         )
         for rank, one in ranks.items()
     ]
-    if options.replicate:
-        workload = _replicated(traces[0], met.groups, world, options.replicate, name)
-    else:
-        workload = Workload(tuple(with_groups(trace, groups) for trace in traces), groups, name)
-    return Built(workload, met, problems, notes, kept)
+    return Built(Workload(tuple(traces) * max(options.replicate, 1), groups, name, roles), met, problems, notes, kept)
 
 
 def _with_sizes(one: RankGraph, default: int | None) -> RankGraph:
@@ -252,11 +248,12 @@ def _least_durations(met: Meeting, ranks: Mapping[int, RankGraph]) -> None:
 
 
 def _replicated(
-    trace: ExecutionTrace, groups: Mapping[str, tuple[int, ...]], world: int, copies: int, name: str
-) -> Workload:
-    """The same trace for all ranks: each has a group like the recorded one, of as many ranks in equal distance."""
+    met: Meeting, world: int, copies: int, source: str
+) -> tuple[dict[str, tuple[int, ...]], dict[str, list[str]]]:
+    """Groups and roles of many ranks that all do the same: for each recorded group each has one like it, of as many
+    ranks in equal distance. Calls name the roles from then on."""
     own: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
-    for key, members in groups.items():
+    for key, members in met.groups.items():
         size, stride = len(members), members[1] - members[0] if len(members) > 1 else 1
         if size == world:
             size, stride, members = copies, 1, tuple(range(copies))
@@ -267,20 +264,14 @@ def _replicated(
             or copies % block
         ):
             problem = f"group {key} of ranks {', '.join(map(str, members[:8]))} cannot be repeated on {copies} ranks"
-            raise TraceError(trace.place, problem, "record all ranks, or replicate to a multiple of its ranks")
-        firsts = (rank // block * block + rank % stride for rank in range(copies))
-        own[key] = [(key, arithmetic(first, stride, size)) for first in firsts]
+            raise TraceError(source, problem, "record all ranks, or replicate to a multiple of its ranks")
+        alike = {rank: (key, arithmetic(rank, stride, size)) for rank in range(copies) if rank % block < stride}
+        own[key] = [alike[rank // block * block + rank % stride] for rank in range(copies)]
     names = numbered([group for of_ranks in own.values() for group in of_ranks], copies)
-    roles = {f"group {key}": [names[group] for group in of_ranks] for key, of_ranks in own.items()}
-    codes, used = trace.group_of()
-    trace = trace.replace(pg_name=(codes, tuple(f"group {key}" for key in used)))
-    made = {key: members for (_, members), key in names.items()}
-    return Workload((with_groups(trace, made),) * copies, made, name, roles)
-
-
-def with_groups(trace: ExecutionTrace, groups: Mapping[str, tuple[int, ...]]) -> ExecutionTrace:
-    """The trace with a METADATA node, behind the others, that declares communicator groups."""
-    node = pb.Node(id=len(trace), name="process_groups", type=int(NodeType.METADATA))
-    node.inputs.values = json.dumps([{"pg_name": key, "ranks": list(ranks)} for key, ranks in groups.items()])
-    body = node.SerializeToString(deterministic=True)
-    return parse_trace(encode_trace(trace) + varint(len(body)) + body, trace.place, trace.rank)
+    roles = {key: [names[group] for group in of_ranks] for key, of_ranks in own.items()}
+    calls = {key: of_ranks[0] if len({*of_ranks}) == 1 else f"group {key}" for key, of_ranks in roles.items()}
+    for instance in met.instances:
+        instance.group = calls[instance.group]
+    return {key: members for (_, members), key in names.items()}, {
+        calls[key]: of_ranks for key, of_ranks in roles.items() if len({*of_ranks}) > 1
+    }
