@@ -86,19 +86,6 @@ def _states(layout: Layout, prices: Prices) -> dict:
     }
 
 
-def by_block(layout: Layout, prices: Prices) -> dict[str, Seconds]:
-    """Seconds of computation in an iteration, by block of the model, of a pipeline rank with the mean share of it."""
-    items = [(one, 1) for one in (*layers.embedding(layout), *layers.logits(layout))]
-    for kind in ("dense", "moe", "mtp"):
-        for own, count in layout.by_attention(kind):
-            items += [(one, count) for one in (*layers.forward(own, kind), *layers.backward(own, kind))]
-    found: dict[str, Seconds] = {}
-    for item, count in items:
-        if isinstance(item, Op):
-            _add(found, item.block, prices.op_seconds(item) * count * layout.microbatches / layout.pp)
-    return found
-
-
 def step(found: Terms, constants: Constants) -> Step:
     """The step time of terms, with constants of which `host`, `gemm`, `nic` and `interference` are read.
 

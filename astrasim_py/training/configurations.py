@@ -47,14 +47,6 @@ class Configurations:
         """Tokens per second and NPU."""
         return self.layout.gbs * self.layout.seq / self.step.seconds / self.layout.ranks
 
-    def flops_per_second(self, convention: str = "full") -> np.ndarray:
-        """FLOP per second and NPU, as publishers count them (`Model.flops_per_token`)."""
-        per_token = {
-            seq: self.layout.model.flops_per_token(int(seq), convention) for seq in np.unique(self.layout.seq).tolist()
-        }
-        lengths = np.array(list(per_token))
-        return self.tokens_per_second * np.array(list(per_token.values()))[np.searchsorted(lengths, self.layout.seq)]
-
     def reason(self, index: int) -> tuple[str, str] | None:
         """Why a configuration is not possible, and what to write instead; None where it is."""
         place = int(self.broken[index])

@@ -290,10 +290,6 @@ class Layout:
         """The same where attention has no window."""
         return replace(self, model=self.model.model_copy(update={"window": 0, "global_every": 0}))
 
-    def seen_by(self, layer: int) -> "Layout":
-        """The layout that a layer has: with a window of attention or without."""
-        return self.reading_all if self.model.window and self.model.reads_all(layer) else self
-
     def by_attention(self, kind: str) -> tuple[tuple["Layout", int], ...]:
         """Layouts that layers of a kind have (``dense``, ``moe``, ``mtp``), and how many layers have each."""
         model = self.model

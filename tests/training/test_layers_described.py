@@ -230,7 +230,9 @@ def test_a_window_bounds_the_scores():
 def test_every_nth_layer_attends_to_all_tokens(every, wide):
     shape = Model(layers=6, hidden=64, heads=4, vocab=100, window=16, global_every=every)
     o = Training(model=shape, seq=256, gbs=1).layout(1)
-    scores = [named(forward(o.seen_by(layer), "dense"), "core").flops for layer in range(6)]
+    scores = [
+        named(forward(o.reading_all if shape.reads_all(layer) else o, "dense"), "core").flops for layer in range(6)
+    ]
     assert scores == [2 * 256 * 64 * (256 if layer in wide else 32) for layer in range(6)]
     assert [shape.tokens_read(layer, 100) for layer in range(6)] == [100 if x in wide else 16 for x in range(6)]
     assert sum(count * named(forward(own, "dense"), "core").flops for own, count in o.by_attention("dense")) == sum(

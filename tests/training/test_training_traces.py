@@ -99,7 +99,7 @@ def described(layout, stage: int) -> tuple[int, int, Counter]:
     for layer in held:
         first_moe = layout.model.dense_layers if layout.model.experts else layout.model.layers
         kind = "mtp" if layer >= layout.model.layers else "dense" if layer < first_moe else "moe"
-        own = layout.seen_by(layer)
+        own = layout.reading_all if layout.model.window and layout.model.reads_all(layer) else layout
         items += [(item, layout.microbatches) for item in layers.forward(own, kind) + layers.backward(own, kind)]
     flops = sum(item.flops * count for item, count in items if isinstance(item, Op))
     nbytes = sum(item.nbytes * count for item, count in items if isinstance(item, Op))
