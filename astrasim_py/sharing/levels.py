@@ -101,13 +101,14 @@ class Original:
 
     @cached_property
     def times(self) -> Times:
-        """By rank: start and end in ps of what the skeleton keeps, and last the end of the rank, twice."""
+        """By rank: when paths to what the skeleton keeps end, and when it ends itself, in ps; last, twice, the rank."""
         found = []
         skeleton = self.with_skeletons(self.skeletons)
         for each, (start, end) in zip(self.skeletons, self.simulate(skeleton), strict=True):
             row = np.argsort(each.places, kind="stable")[len(each.places) - len(each.kept) :]
             last = end.max(initial=0)
-            found.append((np.append(start[row], last), np.append(end[row], last)))
+            ready = np.where(is_call(each.trace)[each.kept], start[row], end[row])
+            found.append((np.append(ready, last), np.append(end[row], last)))
         return found
 
 

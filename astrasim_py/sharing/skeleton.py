@@ -20,8 +20,9 @@ from astrasim_py.core.rows import pointers
 
 #: The start of a rank as the source of a path.
 START = -1
-#: A compute node between more calls than this before it, and several after it, is kept: it takes less than all pairs.
-MOST_SOURCES = 2
+#: A compute node between more calls than so many before it, and several after it, is kept, since it takes less than all
+#: pairs. Which number gives the smallest skeleton depends on the trace: all are tried.
+MOST_SOURCES = (1, 2, 4, 8)
 #: Of the nodes kept before another one, those that are looked at for a way around a path.
 _WINDOW = 32
 #: A length is the picoseconds of a path times this, plus the nodes of no duration after its last one of any.
@@ -50,6 +51,8 @@ class Skeleton:
         int64[p]: durations of the paths.
     steps : numpy.ndarray
         int64[p]: nodes of no duration at the end of each path. They decide the order at one instant, nothing else.
+    exact : bool
+        Whether the order at one instant is kept.
     """
 
     trace: ExecutionTrace
@@ -60,6 +63,7 @@ class Skeleton:
     target: np.ndarray
     ps: np.ndarray
     steps: np.ndarray
+    exact: bool
 
     @property
     def places(self) -> np.ndarray:
@@ -72,11 +76,15 @@ class Skeleton:
         node_of = {START: ()}
         begin = np.searchsorted(self.target, np.arange(len(self.kept) + 2)).tolist()
         paths = list(zip(self.source.tolist(), self.ps.tolist(), self.steps.tolist(), strict=True))
+        whole = np.append(is_call(self.trace)[self.kept] | self.exact, True).tolist()
+        own = [*self.duration.tolist(), 0]
         for place in range(len(self.kept) + 1):
-            graph.leads_to = place
-            ends = [graph.path(s, node_of[s], ps, steps) for s, ps, steps in paths[begin[place] : begin[place + 1]]]
+            graph.leads_to, into = place, paths[begin[place] : begin[place + 1]]
+            # A compute node that is kept takes what all paths to it have in common: one path less needs a node.
+            common = 0 if whole[place] else min(ps for _, ps, _ in into)
+            ends = [graph.path(source, node_of[source], ps - common, steps) for source, ps, steps in into]
             if place < len(self.kept):
-                node_of[place] = (graph.add(place, sum(ends, ())),)
+                node_of[place] = (graph.add(place, sum(ends, ()), own[place] + common),)
         if not graph.deps:
             graph.add(-1, ())
         return graph
@@ -91,7 +99,6 @@ class Skeleton:
         trace, made = self.trace, place < 0
         rows = self.kept[np.maximum(place, 0)] if len(self.kept) else np.zeros(len(place), np.int64)
         compute = made | ~is_call(trace)[rows]
-        duration = np.where(made, duration, self.duration[place] if len(self.kept) else 0)
         codes, names = trace.group_of()
         columns = {name: trace.column(name)[rows] for name in INT_COLUMNS if trace.has_column(name)}
         columns = {name: np.where(compute, MISSING, column) for name, column in columns.items()}
@@ -145,6 +152,17 @@ def is_call(trace: ExecutionTrace) -> np.ndarray:
     return np.isin(trace.type, _CALLS)
 
 
+def check_dims(trace: ExecutionTrace) -> None:
+    """Raise TraceError if a collective leaves out dimensions, which only the attributes of a file can say."""
+    if trace.raw is None or b"involved_dim" not in trace.raw.data:
+        return
+    for row in np.flatnonzero(trace.type == NodeType.COMM_COLL).tolist():
+        involved = trace.attribute(row, "involved_dim")
+        if isinstance(involved, tuple) and not all(involved):
+            problem = f"node {trace.node_id[row]} leaves out dimensions (involved_dim), which would be lost"
+            raise TraceError(trace.place, problem, "use the full trace, or name its ranks with pg_name and --groups")
+
+
 def find_skeleton(
     trace: ExecutionTrace, duration: np.ndarray, dependencies: str = "data", *, exact: bool = True
 ) -> Skeleton:
@@ -159,9 +177,10 @@ def find_skeleton(
     counting = [name for name in ("counter", "count_of", "detached") if trace.has_column(name)]
     if counting:
         raise TraceError(trace.place, f"nodes have {counting[0]}, which a skeleton cannot keep", "use the full trace")
-    order, call = trace.order(dependencies), is_call(trace)
+    check_dims(trace)
+    call = is_call(trace)
     duration = np.where(trace.type == NodeType.COMP, duration, 0)
-    into, end = _walk(trace, order, duration, call, dependencies, exact)
+    into, end = _Walk.over(trace, duration, call, dependencies, exact).smallest()
     kept = np.array(list(into), dtype=np.int64)
     place = {START: START} | {row: at for at, row in enumerate(kept.tolist())}
     paths = [(place[t], place[s], length) for t, found in into.items() for s, length in found.items()]
@@ -176,6 +195,7 @@ def find_skeleton(
         target=np.array(target, dtype=np.int64),
         ps=np.array([each // _UNIT for each in length], dtype=np.int64),
         steps=np.array([each % _UNIT for each in length], dtype=np.int64),
+        exact=exact,
     )
 
 
@@ -222,49 +242,75 @@ def _then(first: int, second: int) -> int:
     return first // _UNIT * _UNIT + second if second >= _UNIT else first + second
 
 
-def _walk(
-    trace: ExecutionTrace, order: np.ndarray, duration: np.ndarray, call: np.ndarray, dependencies: str, exact: bool
-) -> tuple[dict[int, dict[int, int]], dict[int, int]]:
-    """Lengths of the longest paths into every kept node, in order, and into the end, by the row that they come from.
+@dataclass(frozen=True, eq=False)
+class _Walk:
+    """A trace as lists, for passes in topological order."""
 
-    One pass in topological order: every node carries the lengths of the longest paths to its end, by the kept node that
-    they come from. A call begins anew. A node with one parent shares the lengths of its parent, with an offset.
-    """
-    ptr, parents = (array.tolist() for array in trace.parents(dependencies))
-    own = [ps * _UNIT if ps else int(exact) for ps in duration.tolist()]
-    calls = call.tolist()
-    forks = _forks(order.tolist(), ptr, parents, calls)
-    carried: list[dict[int, int]] = [{}] * len(calls)
-    offset = [0] * len(calls)
-    into: dict[int, dict[int, int]] = {}
-    around: dict[int, dict[int, int]] = {START: {}}  # lengths of paths to the end of a kept node, from earlier ones
+    order: list[int]
+    ptr: list[int]
+    parents: list[int]
+    calls: list[bool]
+    own: list[int]  # lengths of nodes
+    forks: list[bool]  # whether paths lead from a node to several calls or ends
+    exact: bool
 
-    def merged(rows: list[int]) -> dict[int, int]:
-        found: dict[int, int] = {}
-        for row in rows:
-            add = offset[row]
-            for source, length in carried[row].items():
-                length = _then(length, add) if add else length
-                if length >= found.get(source, 0):
-                    found[source] = length
-        return _pruned(found, around) if len(found) > 1 else found
+    @classmethod
+    def over(
+        cls, trace: ExecutionTrace, duration: np.ndarray, call: np.ndarray, dependencies: str, exact: bool
+    ) -> "_Walk":
+        ptr, parents = (array.tolist() for array in trace.parents(dependencies))
+        order, calls = trace.order(dependencies).tolist(), call.tolist()
+        own = [ps * _UNIT if ps else int(exact) for ps in duration.tolist()]
+        return cls(order, ptr, parents, calls, own, _forks(order, ptr, parents, calls), exact)
 
-    for row in order.tolist():
-        rows = parents[ptr[row] : ptr[row + 1]]
-        if len(rows) == 1 and not calls[row]:
-            carried[row], offset[row] = carried[rows[0]], _then(offset[rows[0]], own[row])
-            continue
-        found = merged(rows) if rows else {START: 0}
-        if not calls[row] and (len(found) <= MOST_SOURCES or not forks[row]):
-            carried[row], offset[row] = found, own[row]
-            continue
-        takes = 0 if calls[row] else own[row]
-        if takes and not exact:
-            found, takes = {source: _then(length, takes) for source, length in found.items()}, 0
-        into[row] = found
-        carried[row], around[row] = {row: 0}, _around(found, around, takes)
-    last = np.bincount(np.array(parents, dtype=np.int64), minlength=len(calls)) == 0
-    return into, merged(np.flatnonzero(last).tolist())
+    def smallest(self) -> tuple[dict[int, dict[int, int]], dict[int, int]]:
+        """The walk that leaves the fewest nodes."""
+
+        def nodes(walk: tuple[dict[int, dict[int, int]], dict[int, int]]) -> int:
+            into, end = walk
+            paths = {path for found in (*into.values(), end) for path in found.items() if path[1]}
+            return len(paths) + len(into) * self.exact  # else a compute node that is kept saves that of a path
+
+        return min(map(self.walk, MOST_SOURCES), key=nodes)
+
+    def walk(self, most: int) -> tuple[dict[int, dict[int, int]], dict[int, int]]:
+        """Lengths of the longest paths into every kept node, in order, and into the end, by the row that they come from.
+
+        One pass: every node carries the lengths of the longest paths to its end, by the kept node that they come from.
+        A call begins anew. A node with one parent shares the lengths of its parent, with an offset.
+        """
+        ptr, parents, calls, own = self.ptr, self.parents, self.calls, self.own
+        carried: list[dict[int, int]] = [{}] * len(calls)
+        offset = [0] * len(calls)
+        into: dict[int, dict[int, int]] = {}
+        around: dict[int, dict[int, int]] = {START: {}}  # lengths of paths to the end of a kept node, from earlier ones
+
+        def merged(rows: list[int]) -> dict[int, int]:
+            found: dict[int, int] = {}
+            for row in rows:
+                add = offset[row]
+                for source, length in carried[row].items():
+                    length = _then(length, add) if add else length
+                    if length >= found.get(source, 0):
+                        found[source] = length
+            return _pruned(found, around) if len(found) > 1 else found
+
+        for row in self.order:
+            rows = parents[ptr[row] : ptr[row + 1]]
+            if len(rows) == 1 and not calls[row]:
+                carried[row], offset[row] = carried[rows[0]], _then(offset[rows[0]], own[row])
+                continue
+            found = merged(rows) if rows else {START: 0}
+            if not calls[row] and (len(found) <= most or not self.forks[row]):
+                carried[row], offset[row] = found, own[row]
+                continue
+            takes = 0 if calls[row] else own[row]
+            if takes and not self.exact:
+                found, takes = {source: _then(length, takes) for source, length in found.items()}, 0
+            into[row] = found
+            carried[row], around[row] = {row: 0}, _around(found, around, takes)
+        last = np.bincount(np.array(parents, dtype=np.int64), minlength=len(calls)) == 0
+        return into, merged(np.flatnonzero(last).tolist())
 
 
 def _forks(order: list[int], ptr: list[int], parents: list[int], calls: list[bool]) -> list[bool]:

@@ -11,9 +11,8 @@ from astrasim_py.program.table import Program
 from astrasim_py.sharing.skeleton import exact_skeleton
 from astrasim_py.system.durations import workload_ps
 from astrasim_py.system.machine_models import ComputeModel
-from astrasim_py.system.problem import Job
 from astrasim_py.system.rank_programs import slots_of
-from astrasim_py.system.semantics import DATA, Semantics
+from astrasim_py.system.semantics import Semantics
 
 _LIMITS = ("cpu_slots", "compute_slots", "comm_slots")
 
@@ -51,9 +50,3 @@ def skeleton_workload(
             made[trace] = exact_skeleton(trace, duration, slots_of(table), limited, dependencies)
     return replace(workload, traces=tuple(map(made.__getitem__, workload.traces)))
 
-
-def skeleton_job(job: Job, compute: ComputeModel, semantics: Semantics) -> Job:
-    """The same job on the skeletons of its workload; raises as `skeleton_workload`."""
-    options = {"dependencies": job.dependencies, "speeds": job.compute_speed}
-    workload = skeleton_workload(job.workload, compute, semantics, **options)
-    return replace(job, workload=workload, dependencies=DATA, skeleton=True)

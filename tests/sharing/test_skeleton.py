@@ -19,9 +19,9 @@ from astrasim_py.core.errors import ScenarioError, TraceError
 from astrasim_py.core.records import Records
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.sharing.skeleton import START, exact_skeleton, find_skeleton
-from astrasim_py.study.skeletons import skeleton_job
+from astrasim_py.study.skeletons import skeleton_workload
 from astrasim_py.system.machine_models import Limits
-from astrasim_py.system.problem import Problem
+from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.training.traces import training_workload
 
@@ -31,8 +31,13 @@ REFUSED = ("at once", "scheduled", "node by node", "cannot keep", "would change"
 
 
 def with_skeletons(problem: Problem) -> Problem:
-    jobs = (skeleton_job(job, problem.compute, problem.semantics) for job in problem.jobs)
-    return replace(problem, jobs=tuple(jobs))
+    return replace(problem, jobs=tuple(with_skeleton(problem, job) for job in problem.jobs))
+
+
+def with_skeleton(problem: Problem, job: Job) -> Job:
+    options = {"dependencies": job.dependencies, "speeds": job.compute_speed}
+    workload = skeleton_workload(job.workload, problem.compute, problem.semantics, **options)
+    return replace(job, workload=workload, dependencies="data", skeleton=True)
 
 
 def times_of_calls(records: Records) -> dict[str, list]:
@@ -118,7 +123,7 @@ def test_operations_have_the_price_of_the_compute_model():
     problem = world(0)
     job = replace(problem.jobs[0], workload=Workload((trace(nodes),)), compute_speed={})
     priced = problem.compute.model_copy(update={"roofline": True, "peak": Fraction(10**12), "memory_bandwidth": None})
-    made = skeleton_job(job, priced, Semantics()).workload.traces[0]
+    made = with_skeleton(replace(problem, compute=priced, semantics=Semantics()), job).workload.traces[0]
     assert made.column("duration_ps")[0] == 5 * 10**6
     assert not made.has_column("num_ops")
 
