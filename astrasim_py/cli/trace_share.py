@@ -3,9 +3,10 @@
 import argparse
 import os
 import secrets
+import sys
 from collections.abc import Callable
 
-from astrasim_py.cli.options import make_parent
+from astrasim_py.cli.options import complain, make_parent
 from astrasim_py.core.errors import EXIT_OK, CheckFailed, TraceError, UsageError
 
 
@@ -26,10 +27,18 @@ def arguments(action: Callable[[str, str], argparse.ArgumentParser]) -> None:
     )
     share.add_argument("--scale-secret", action="store_true", help="multiply times and sizes with secret numbers, too")
     share.add_argument(
-        "--with-topology", metavar="FILE", help="also write OUT.topology.csv, without names, scaled alike"
+        "--with-topology",
+        metavar="TOPOLOGY",
+        help="file, preset or SHAPE:SIZE,KEY=VALUE,…: also write OUT.topology.csv, without names, scaled alike",
     )
     share.add_argument(
         "--corpus", metavar="DIR", help="library of the attack: WORKLOAD/SOURCE.<rank>.et; else packaged"
+    )
+    share.add_argument(
+        "--price",
+        choices=("all", "error", "none"),
+        default="all",
+        help="what to measure: the error and the attack (all), the error alone, or neither",
     )
 
 
@@ -117,6 +126,8 @@ def run_skeleton(args: argparse.Namespace) -> int:
         print(json.dumps({"ranks": made.ranks, "nodes": before, "kept": after}))
     else:
         print(f"{made.ranks} ranks, {before} nodes -> {after}")
+    if after > before:
+        complain(["the skeleton is larger than the full set, which gives the same times"])
     return EXIT_OK
 
 
@@ -127,7 +138,8 @@ def run_share(args: argparse.Namespace) -> int:
 
     import numpy as np
 
-    from astrasim_py.sharing.secrets import Scales, strings_of
+    from astrasim_py.cli.topologies import topology_of
+    from astrasim_py.sharing.secrets import Scales, edge_list, strings_of
     from astrasim_py.study.sharing import LEVELS, Rules, original_of, price, removed, share
     from astrasim_py.study.sharing_attack import attack, packaged_corpus, read_corpus
 
@@ -140,44 +152,44 @@ def run_share(args: argparse.Namespace) -> int:
     seed = args.seed if args.seed is not None else secrets.randbits(62)
     _check_apart(args)
     workload, compute, semantics = read_set(args)
+    topology = topology_of(args.with_topology, "--with-topology") if args.with_topology else None
     rules = Rules(compute=compute, semantics=semantics)
-    samples = read_corpus(args.corpus, rules) if args.corpus else packaged_corpus()
+    samples = []
+    if args.price == "all":
+        samples = read_corpus(args.corpus, rules) if args.corpus else packaged_corpus()
     scales = Scales.draw(np.random.default_rng([seed, 1])) if args.scale_secret else Scales()
     original = original_of(workload, rules)
     made = share(original, args.level, seed=seed, rel=args.rel, scales=scales)
-    beside = _topology(args, scales)
+    beside = {".topology.csv": edge_list(scales.topology(topology))} if topology else {}
     strings, attributes = strings_of(workload)
-    _search(args, strings | attributes, made, beside)
+    names = {topology.name, *(name for name, _ in topology.switches)} if topology else set()
+    _search(args, strings | attributes | names, made, beside)
     write_set(args, made, beside)
-    paid = price(original, made, rules, scales)
-    found = attack(samples, args.level, seed=seed, rel=args.rel, secret=args.scale_secret)
     gone = removed(workload, made, attributes)
     facts = {"level": args.level, "seed": seed, "scales": asdict(scales), "removed": gone}
-    facts |= {"price": asdict(paid), "attack": asdict(found)}
-    print(json.dumps(facts, indent=1) if args.format == "json" else "\n".join(_said(args, facts, paid, found)))
+    if args.price != "none":
+        _tell("simulating on six networks")
+        facts["price"] = asdict(price(original, made, rules, scales))
+    if samples:
+        _tell(f"attacking {len(samples)} samples; --price error leaves this out")
+        found = attack(samples, args.level, seed=seed, rel=args.rel, secret=args.scale_secret)
+        facts["attack"] = asdict(found)
+    print(json.dumps(facts, indent=1) if args.format == "json" else "\n".join(_said(args, facts)))
     return EXIT_OK
 
 
-def _topology(args: argparse.Namespace, scales) -> dict[str, bytes]:
-    from astrasim_py.sharing.secrets import edge_list
-    from astrasim_py.topology.edge_list import read_edge_list
-
-    if not args.with_topology:
-        return {}
-    return {".topology.csv": edge_list(scales.topology(read_edge_list(args.with_topology)))}
+def _tell(text: str) -> None:
+    complain([text] if sys.stderr is not None and sys.stderr.isatty() else [])
 
 
 def _search(args: argparse.Namespace, strings: set[str], made, beside: dict[str, bytes]) -> None:
     """Refuse to write, from `hash` on, what holds a string of the input."""
     from astrasim_py.chakra.et_io import encode_trace
     from astrasim_py.sharing.secrets import surviving
-    from astrasim_py.topology.edge_list import read_edge_list
 
     if args.level == "strip":
         return
     strings = strings | {os.path.basename(args.trace)}
-    if args.with_topology:
-        strings |= {name for name, _ in read_edge_list(args.with_topology).switches}
     files = {f".{rank}.et": encode_trace(trace) for rank, trace in enumerate(made.traces)}
     found = surviving(strings, files | _groups(made) | beside)
     if found:
@@ -187,7 +199,7 @@ def _search(args: argparse.Namespace, strings: set[str], made, beside: dict[str,
         raise CheckFailed(args.target, problem, "nothing was written: rename it in the input, or take another --seed")
 
 
-def _said(args: argparse.Namespace, facts: dict, paid, found) -> list[str]:
+def _said(args: argparse.Namespace, facts: dict) -> list[str]:
     gone, scaled = facts["removed"], facts["scales"]
     lines = [
         f"{args.level}: {gone['nodes'][0]} nodes -> {gone['nodes'][1]}, seed {facts['seed']} (keep it to yourself)"
@@ -196,12 +208,19 @@ def _said(args: argparse.Namespace, facts: dict, paid, found) -> list[str]:
     lines.append(f"  removed attributes: {', '.join(gone['attributes']) or 'none'}")
     if args.scale_secret:
         lines.append(f"  times x {scaled['time']:.4g}, sizes x {scaled['size']:.4g}: whoever gets them undoes them")
-    lines.append(f"error of the step: mean {paid.mean:.2%}, largest {paid.largest:.2%}, Spearman {paid.spearman:.2f}")
-    lines += [f"  {name:<24}{error:+.2%}" for name, error in paid.error.items()]
-    lines.append(
-        f"nearest neighbour among {found.samples} samples of {found.workloads} workloads, raw / adaptive / chance"
-    )
-    for what in ("workload", "source"):
-        rates = (getattr(found, f"{what}_{who}") for who in ("raw", "adaptive", "chance"))
-        lines.append(f"  names the {what:<9}" + " / ".join(f"{rate:.2f}" for rate in rates))
+        if args.with_topology:
+            lines.append("  whoever knows the bandwidth or latency of a link finds them in the topology file")
+    if args.with_topology and not args.with_topology.endswith(".csv"):
+        lines.append("  the topology is written as links: of routes of one length, others may be taken")
+    if paid := facts.get("price"):
+        errors = [abs(error) for error in paid["error"].values()]
+        mean, largest = sum(errors) / len(errors), max(errors)
+        lines.append(f"error of the step: mean {mean:.2%}, largest {largest:.2%}, Spearman {paid['spearman']:.2f}")
+        lines += [f"  {name:<24}{error:+.2%}" for name, error in paid["error"].items()]
+    if found := facts.get("attack"):
+        of = f"{found['samples']} samples of {found['workloads']} workloads"
+        lines.append(f"nearest neighbour among {of}, raw / adaptive / by ratios / chance")
+        for what in ("workload", "source"):
+            rates = (found[f"{what}_{who}"] for who in ("raw", "adaptive", "ratios", "chance"))
+            lines.append(f"  names the {what:<9}" + " / ".join(f"{rate:.2f}" for rate in rates))
     return lines

@@ -26,7 +26,7 @@ from astrasim_py.chakra.schema import COLLECTIVE_NAMES, INT_COLUMNS, MISSING, No
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
-from astrasim_py.sharing.skeleton import START, Skeleton, find_skeleton, is_call
+from astrasim_py.sharing.skeleton import START, Skeleton, check_dims, find_skeleton, is_call
 
 #: Kinds of kernels by what their names contain; the first that fits.
 _KINDS = {
@@ -145,7 +145,11 @@ def kind_of(name: str) -> str:
 
 
 def stripped(trace: ExecutionTrace, dependencies: str) -> ExecutionTrace:
-    """The trace with kinds for names, the dependencies that order it, and what a simulation reads."""
+    """The trace with kinds for names, the dependencies that order it, and what a simulation reads.
+
+    Raises TraceError: collectives that leave out dimensions.
+    """
+    check_dims(trace)
     ptr, rows = trace.parents(dependencies)
     kinds = {name: kind_of(name) for name in dict.fromkeys(trace.names)}
     names = [

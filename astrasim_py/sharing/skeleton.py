@@ -21,8 +21,10 @@ from astrasim_py.core.rows import pointers
 #: The start of a rank as the source of a path.
 START = -1
 #: A compute node between more calls than so many before it, and several after it, is kept, since it takes less than all
-#: pairs. Which number gives the smallest skeleton depends on the trace: all are tried.
-MOST_SOURCES = (1, 2, 4, 8)
+#: pairs. Which number gives the smallest skeleton depends on the trace: they are tried in this order, until there are
+#: less than so many nodes for a call.
+MOST_SOURCES = (2, 1, 4, 8)
+_FEW = 1.5
 #: Of the nodes kept before another one, those that are looked at for a way around a path.
 _WINDOW = 32
 #: A length is the picoseconds of a path times this, plus the nodes of no duration after its last one of any.
@@ -82,7 +84,10 @@ class Skeleton:
             graph.leads_to, into = place, paths[begin[place] : begin[place + 1]]
             # A compute node that is kept takes what all paths to it have in common: one path less needs a node.
             common = 0 if whole[place] else min(ps for _, ps, _ in into)
-            ends = [graph.path(source, node_of[source], ps - common, steps) for source, ps, steps in into]
+            alike: dict[tuple[int, int], list[int]] = {}
+            for source, ps, steps in into:
+                alike.setdefault((ps - common, steps), []).append(source)
+            ends = [graph.path(tuple(s), sum((node_of[e] for e in s), ()), *path) for path, s in alike.items()]
             if place < len(self.kept):
                 node_of[place] = (graph.add(place, sum(ends, ()), own[place] + common),)
         if not graph.deps:
@@ -119,13 +124,13 @@ class Skeleton:
 
 @dataclass(slots=True)
 class _Graph:
-    """Nodes of a skeleton; equal paths from one call share theirs."""
+    """Nodes of a skeleton; equal paths from the same calls share theirs."""
 
     place: list[int] = field(default_factory=list)  # of what is kept, -1 for a path
     anchor: list[int] = field(default_factory=list)  # the place that the node leads to
     duration: list[int] = field(default_factory=list)
     deps: list[tuple[int, ...]] = field(default_factory=list)
-    of_path: dict[tuple[int, int, int], tuple[int, ...]] = field(default_factory=dict)
+    of_path: dict[tuple[tuple[int, ...], int, int], tuple[int, ...]] = field(default_factory=dict)
     leads_to: int = 0
 
     def add(self, place: int, deps: tuple[int, ...], duration: int = 0) -> int:
@@ -135,14 +140,14 @@ class _Graph:
         self.deps.append(tuple(sorted(set(deps))))
         return len(self.place) - 1
 
-    def path(self, source: int, after: tuple[int, ...], ps: int, steps: int) -> tuple[int, ...]:
+    def path(self, sources: tuple[int, ...], after: tuple[int, ...], ps: int, steps: int) -> tuple[int, ...]:
         """The last node of a path, made where there is none yet."""
         if not ps and not steps:
             return after
-        key = source, ps, steps
+        key = sources, ps, steps
         if key not in self.of_path:
             if steps:
-                after, ps = self.path(source, after, ps, steps - 1), 0
+                after, ps = self.path(sources, after, ps, steps - 1), 0
             self.of_path[key] = (self.add(-1, after, ps),)
         return self.of_path[key]
 
@@ -265,16 +270,19 @@ class _Walk:
 
     def smallest(self) -> tuple[dict[int, dict[int, int]], dict[int, int]]:
         """The walk that leaves the fewest nodes."""
-
-        def nodes(walk: tuple[dict[int, dict[int, int]], dict[int, int]]) -> int:
-            into, end = walk
-            paths = {path for found in (*into.values(), end) for path in found.items() if path[1]}
-            return len(paths) + len(into) * self.exact  # else a compute node that is kept saves that of a path
-
-        return min(map(self.walk, MOST_SOURCES), key=nodes)
+        found, fewest, calls = ({}, {}), float("inf"), sum(self.calls)
+        for most in MOST_SOURCES:
+            into, end = self.walk(most)
+            paths = {path for each in (*into.values(), end) for path in each.items() if path[1]}
+            nodes = len(paths) + (len(into) if self.exact else calls)  # else a path goes into what is kept
+            if nodes < fewest:
+                found, fewest = (into, end), nodes
+            if nodes <= _FEW * calls:
+                break
+        return found
 
     def walk(self, most: int) -> tuple[dict[int, dict[int, int]], dict[int, int]]:
-        """Lengths of the longest paths into every kept node, in order, and into the end, by the row that they come from.
+        """Lengths of the longest paths into every kept node, in order, and into the end, by the row they come from.
 
         One pass: every node carries the lengths of the longest paths to its end, by the kept node that they come from.
         A call begins anew. A node with one parent shares the lengths of its parent, with an offset.

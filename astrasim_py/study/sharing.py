@@ -13,7 +13,7 @@ from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.collectives.collective import promise_of
-from astrasim_py.core.choices import AUTO
+from astrasim_py.core.choices import AUTO, COMPILED
 from astrasim_py.core.errors import SimulationError, TraceError
 from astrasim_py.core.records import Records
 from astrasim_py.engine.simulation import simulate
@@ -104,7 +104,7 @@ class Rules:
 
     def times(self, workload: Workload) -> Times:
         """When each node of each rank begins and ends on an ordinary network."""
-        node = self.run(workload, _ordinary(workload.ranks), "nodes").node
+        node = self.run(workload, _ordinary(workload.ranks), "nodes", engine=COMPILED).node
         own = node["instance"] < 0
         rank, ids, start, end = (node[name][own] for name in ("rank", "node", "start", "end"))
         by_rank = np.lexsort((ids, rank))
@@ -203,8 +203,9 @@ def price(original: Original, shared: Workload, rules: Rules, scales: Scales = N
     """Compare a workload with what is shared of it."""
     before, after = {}, {}
     for name, topology in networks(shared.ranks).items():
-        before[name] = rules.run(original.workload, topology).makespan
-        after[name] = rules.run(shared, scales.topology(topology), scales=scales).makespan / scales.time
+        before[name] = rules.run(original.workload, topology, engine=COMPILED).makespan
+        scaled = scales.topology(topology)
+        after[name] = rules.run(shared, scaled, scales=scales, engine=COMPILED).makespan / scales.time
     places = [np.argsort(np.argsort([*times.values()])) for times in (before, after)]
     alike = bool((places[0] == places[1]).all())
     error = {name: (after[name] - before[name]) / max(before[name], 1) for name in before}

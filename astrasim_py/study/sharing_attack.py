@@ -6,7 +6,7 @@ through the same level.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -36,60 +36,69 @@ _QUANTILES = np.linspace(0, 1, 9)
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """One workload of a corpus."""
+    """One workload of a corpus, of which an attacker sees all ranks, or one."""
 
     workload: str
     source: str
     original: Original
+    rank: int | None = None
 
 
 @dataclass(frozen=True)
 class Attack:
     """How often the nearest sample tells something, as fractions of all samples.
 
-    `workload_raw`, `workload_adaptive`: it is of the same workload, among samples of other sources; `source_raw`,
-    `source_adaptive`: it is of the same source; `workload_chance`, `source_chance`: the same of a sample drawn blindly.
+    `workload_…`: it is of the same workload, among samples of other sources; `source_…`: it is of the same source.
+    `…_raw`, `…_adaptive`: by attacker; `…_ratios`: adaptive, by what secret scales do not change; `…_chance`: of a
+    sample drawn blindly.
     """
 
     samples: int
     workloads: int
     workload_raw: float
     workload_adaptive: float
+    workload_ratios: float
     workload_chance: float
     source_raw: float
     source_adaptive: float
+    source_ratios: float
     source_chance: float
 
 
 def attack(samples: Sequence[Sample], level: str, *, seed: int = 0, rel: float = 0.1, secret: bool = False) -> Attack:
     """Put every sample through a level, and look for it in the library of all."""
-    library = np.array([features(sample.original.workload) for sample in samples])
     given, passed = (
-        np.array([features(_passed(sample, level, seed + number + far, rel, secret)) for number, sample in
-                  enumerate(samples)]) for far in (0, len(samples))
-    )  # fmt: skip
-    workload = np.array([sample.workload for sample in samples])
-    source = np.array([sample.source for sample in samples])
-    same, mine = workload[:, None] == workload, source[:, None] == source
-    able = (same & ~mine).any(axis=1)  # those that a library without their source can tell
-
-    def told(known: np.ndarray, right: np.ndarray, hidden: np.ndarray, which: np.ndarray) -> float:
-        distance = _distances(given, known)
-        nearest = np.where(hidden, np.inf, distance).argmin(axis=1)
-        return float(right[np.arange(len(right)), nearest][which].mean()) if which.any() else float("nan")
-
-    others = np.maximum((~mine).sum(axis=1), 1)
-    every = np.ones(len(samples), dtype=bool)
-    return Attack(
-        samples=len(samples),
-        workloads=len(set(workload.tolist())),
-        workload_raw=told(library, same, mine, able),
-        workload_adaptive=told(passed, same, mine, able),
-        workload_chance=float(((same & ~mine).sum(axis=1) / others)[able].mean()) if able.any() else float("nan"),
-        source_raw=told(library, mine, ~every[:, None], every),
-        source_adaptive=told(passed, mine, ~every[:, None], every),
-        source_chance=float(mine.mean()),
+        [_passed(each, level, seed + far + number, rel, secret) for number, each in enumerate(samples)]
+        for far in (0, len(samples))
     )
+
+    def seen(workloads: Iterable[Workload], ratios: bool = False) -> np.ndarray:
+        ranks = (sample.rank for sample in samples)
+        return np.array([features(each, rank, ratios) for each, rank in zip(workloads, ranks, strict=True)])
+
+    mine = seen(given)
+    distances = {
+        "raw": _distances(mine, seen(sample.original.workload for sample in samples)),
+        "adaptive": _distances(mine, seen(passed)),
+        "ratios": _distances(seen(given, ratios=True), seen(passed, ratios=True)),
+    }
+    workload, source = (np.array([getattr(each, what) for each in samples]) for what in ("workload", "source"))
+    known = source[:, None] == source
+    same = (workload[:, None] == workload) & ~known
+    able = same.any(axis=1)  # those that a library without their source can tell
+
+    def mean(hits: np.ndarray) -> float:
+        return float(hits.mean()) if len(hits) else float("nan")
+
+    every = np.arange(len(samples))
+    rates = {
+        "source_chance": mean(known),
+        "workload_chance": mean((same.sum(axis=1) / np.maximum((~known).sum(axis=1), 1))[able]),
+    }
+    for who, distance in distances.items():
+        rates[f"source_{who}"] = mean(known[every, distance.argmin(axis=1)])
+        rates[f"workload_{who}"] = mean(same[every, np.where(known, np.inf, distance).argmin(axis=1)][able])
+    return Attack(samples=len(samples), workloads=len(set(workload.tolist())), **rates)
 
 
 def _passed(sample: Sample, level: str, seed: int, rel: float, secret: bool) -> Workload:
@@ -100,30 +109,35 @@ def _passed(sample: Sample, level: str, seed: int, rel: float, secret: bool) -> 
 def _distances(given: np.ndarray, known: np.ndarray) -> np.ndarray:
     """float64[n, m]: distances of features, each in standard deviations of the library."""
     spread = known.std(axis=0)
-    use = spread > 0
+    use = spread > 1e-9
     apart = (given[:, None, use] - known[None, :, use]) / spread[use]
     return np.sqrt((np.clip(apart, -10, 10) ** 2).sum(axis=2))
 
 
-def features(workload: Workload) -> np.ndarray:
-    """float64: what a workload looks like, without its names, means over ranks.
+def features(workload: Workload, rank: int | None = None, ratios: bool = False) -> np.ndarray:
+    """float64: what a workload looks like, without its names: means over ranks, or those of one rank.
 
     Numbers and sizes of calls of each kind, which follows which, quantiles of the times of compute and of sizes, the
-    graph, groups.
+    graph, groups. `ratios`: times and sizes as parts of all of a rank.
     """
-    made = {trace: _features(trace) for trace in dict.fromkeys(workload.traces)}
+    traces = workload.traces if rank is None else (workload.traces[rank],)
+    made = {trace: _features(trace, ratios) for trace in dict.fromkeys(traces)}
     groups = [len(ranks) for ranks in workload.groups.values()] or [workload.ranks]
     shape = [np.log(workload.ranks), np.log1p(len(groups)), np.log(np.mean(groups)), np.log(np.max(groups))]
-    return np.append(np.mean([made[trace] for trace in workload.traces], axis=0), shape)
+    return np.append(np.mean([made[trace] for trace in traces], axis=0), shape)
 
 
-def _features(trace: ExecutionTrace) -> np.ndarray:
+def _features(trace: ExecutionTrace, ratios: bool) -> np.ndarray:
     order = trace.order()
     kind = _classes(trace)[order]
     comm = kind < _CLASSES - 1
     took = recorded_ps(trace, Rules().semantics)[order]
     took = np.where(trace.column("num_ops")[order] > 0, np.maximum(took, trace.column("num_ops")[order]), took)
     size = np.maximum(np.maximum(trace.column("comm_size"), trace.column("tensor_size"))[order], 0)
+    total, moved = took[~comm].sum(), size[comm].sum()
+    if ratios:  # as if every rank computed for a second, and moved a gigabyte
+        took, size = took * (1e12 / max(total, 1)), size * (1e9 / max(moved, 1))
+        total = moved = 0
     columns = []
     for each in range(_CLASSES - 1):
         sizes = np.log1p(size[kind == each])
@@ -133,7 +147,6 @@ def _features(trace: ExecutionTrace) -> np.ndarray:
     columns += (follows / max(len(calls) - 1, 1)).tolist()
     for values in (took[(kind == _CLASSES - 1) & (took > 0)], size[comm & (size > 0)]):
         columns += np.log(np.quantile(values, _QUANTILES)).tolist() if len(values) else [0] * len(_QUANTILES)
-    total, moved = took[~comm].sum(), size[comm].sum()
     degree = np.diff(trace.data_deps.ptr)
     columns += [np.log1p(total), np.log1p(moved), np.log1p(total) - np.log1p(moved), np.log1p(len(trace))]
     columns += [comm.mean(), degree.mean(), np.log1p(degree.max(initial=0)), (degree == 0).mean()]

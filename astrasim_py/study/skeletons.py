@@ -49,4 +49,3 @@ def skeleton_workload(
             duration = workload_ps(table, compute, semantics, Fraction(1))
             made[trace] = exact_skeleton(trace, duration, slots_of(table), limited, dependencies)
     return replace(workload, traces=tuple(map(made.__getitem__, workload.traces)))
-

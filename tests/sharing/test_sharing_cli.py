@@ -11,6 +11,7 @@ from astrasim_py.chakra.et_io import write_prefix
 from astrasim_py.cli.main import main
 from astrasim_py.study.sharing import LEVELS, Rules, price, share
 from astrasim_py.study.sharing_attack import attack, features, packaged_corpus, read_corpus
+from astrasim_py.topology.edge_list import read_edge_list
 
 TOPOLOGY = "# npus 8\nsrc,dst,bandwidth,latency\n" + "".join(
     f"{npu},acme_tor,100 GB/s,500 ns\nacme_tor,{npu},100 GB/s,500 ns\n" for npu in range(8)
@@ -57,7 +58,7 @@ def test_share_says_what_it_removed_what_it_costs_and_what_is_found(workload, tm
     assert said["removed"]["names"] > 50
     assert {"num_ops", "tensor_size"} <= set(said["removed"]["attributes"])
     assert len(said["price"]["error"]) >= 3
-    assert {"workload_raw", "workload_adaptive", "workload_chance", "source_adaptive"} <= said["attack"].keys()
+    assert {"workload_raw", "workload_adaptive", "workload_chance", "source_ratios"} <= said["attack"].keys()
     assert 0.1 <= said["scales"]["time"] <= 10
     assert main(["trace", "lint", str(out), "--groups", f"{out}.groups.json"]) == 0
     files = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.name.startswith("out.")}
@@ -66,6 +67,29 @@ def test_share_says_what_it_removed_what_it_costs_and_what_is_found(workload, tm
     again = tmp_path / "again"
     _said(capsys, str(workload), str(again), *command, "--scale-secret")
     assert all((tmp_path / name.replace("out", "again", 1)).read_bytes() == data for name, data in files.items())
+
+
+def test_what_is_not_wanted_is_not_measured(workload, tmp_path, capsys):
+    said = _said(capsys, str(workload), str(tmp_path / "out"), "--level=strip", "--price=none")
+    assert "price" not in said
+    again = _said(
+        capsys, str(workload), str(tmp_path / "out"), "--level=strip", "--price=error", f"--seed={said['seed']}"
+    )
+    assert again.keys() - said.keys() == {"price"}
+    assert set(again["price"]["error"].values()) == {0.0}
+
+
+@pytest.mark.parametrize("said", ["ring:8,bandwidth=50 GB/s,latency=1 us", "net.yaml", "dgx_h100"])
+def test_topologies_may_be_whatever_the_command_line_takes(said, workload, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("net.yaml").write_text(
+        "topology: {name: acme_net, shape: switch, npus: 8, bandwidth: 50 GB/s, latency: 1 us}\n"
+    )
+    command = ["--level", "skeleton", "--price", "none", "--scale-secret", "--seed", "1", "--with-topology", said]
+    assert main(["trace", "share", str(workload), "out", *command]) == 0
+    assert "whoever knows the bandwidth or latency of a link" in capsys.readouterr().out
+    assert read_edge_list("out.topology.csv").npus == 8
+    assert "acme" not in Path("out.topology.csv").read_text()
 
 
 def test_a_string_that_would_survive_fails_the_command(workload, tmp_path, capsys, monkeypatch):
@@ -82,6 +106,7 @@ def test_a_string_that_would_survive_fails_the_command(workload, tmp_path, capsy
         (["--level", "quantise", "--rel", "2"], "is no width of bins"),
         (["--level", "strip", "--corpus", "."], "an attack needs a library"),
         (["--level", "strip", "--seed", "-1"], "is negative"),
+        (["--level", "strip", "--with-topology", "blob:8"], "is neither a file nor a shape nor a preset"),
     ],
 )
 def test_bad_options_are_refused(workload, capsys, options, said, tmp_path, monkeypatch):
@@ -98,6 +123,7 @@ def test_without_names_all_workloads_are_found_by_scales_fewer(corpus):
     hidden = attack(corpus, "skeleton", secret=True)
     assert hidden.workload_adaptive < 0.7
     assert hidden.source_adaptive < 0.7
+    assert min(hidden.workload_ratios, hidden.source_ratios) > 0.9
     assert max(named.workload_chance, named.source_chance) < 0.05
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pytest
 
 import astrasim_py as ap
+from astrasim_py.chakra import et_def_pb2 as pb
 from astrasim_py.chakra.et_io import read_prefix, write_prefix
 from astrasim_py.chakra.schema import NodeType
+from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.cli.main import main
 
@@ -57,6 +60,31 @@ def test_trace_skeleton_writes_a_set_that_lints_clean(tmp_path, capsys):
     assert said["ranks"] == 8
     assert said["kept"] < 0.6 * said["nodes"]
     assert main(["trace", "lint", target, "--groups", f"{target}.groups.json"]) == 0
+
+
+def test_a_skeleton_that_saves_nothing_says_so(tmp_path, capsys):
+    """Two calls, and two compute nodes, of which three paths are made."""
+    send = {"comm_dst": [0] * 4, "comm_src": [0] * 4, "comm_size": [8] * 4, "comm_tag": [0] * 4}
+    deps = Csr(np.array([0, 0, 0, 2, 3]), np.array([0, 1, 1]))
+    keys = {"type": [5, 4, 4, 6], "node_id": np.arange(4), "duration_micros": [0, 2, 5, 0], "data_deps": deps}
+    write_prefix(tmp_path / "few", [ExecutionTrace.from_columns(**keys, **send)])
+    assert main(["trace", "skeleton", str(tmp_path / "few"), str(tmp_path / "small"), "--unlimited-slots"]) == 0
+    said = capsys.readouterr()
+    assert said.out == "1 ranks, 4 nodes -> 5\n"
+    assert "larger than the full set" in said.err
+
+
+@pytest.mark.parametrize("involved", [[True, True], [True, False]])
+def test_dimensions_that_are_left_out_are_not_lost_in_silence(involved, tmp_path, capsys):
+    node = pb.Node(id=0, type=7, name="call")
+    node.attr.add(name="comm_size").int64_val = 8
+    node.attr.add(name="involved_dim").bool_list.values.extend(involved)
+    body = node.SerializeToString()
+    (tmp_path / "dims.0.et").write_bytes(bytes([0, len(body)]) + body)
+    for action in (["skeleton"], ["share", "--level", "strip", "--price", "none"]):
+        code = main(["trace", *action, str(tmp_path / "dims"), str(tmp_path / "out")])
+        assert code == (0 if all(involved) else 3)
+        assert all(involved) or "node 0 leaves out dimensions (involved_dim)" in capsys.readouterr().err
 
 
 def test_operations_without_a_price_are_refused(tmp_path, capsys):
