@@ -19,6 +19,7 @@ FLOORS = {
     "training": 3,
     "pytorch": 3,
     "sharing": 3,
+    "measured": 3,
     "verification": 4,
     "builders": 5,
     "msccl": 6,

@@ -16,6 +16,7 @@ VERBS = {
     "check": ("check", "load and expand scenarios without simulating"),
     "verify": ("verify", "verify algorithms: correct, terminating, free of races"),
     "validate": ("validate", "compare with closed forms and with measured runs of ASTRA-sim"),
+    "calibrate": ("calibrate", "find a profile's numbers from measured times of collectives"),
     "synthesize": ("synthesize", "find an algorithm for a topology, with its distance from the bound"),
     "convert": ("convert", "turn an algorithm or a workload into another format"),
     "train": ("train", "training of a model on a cluster: step time, memory, traces"),

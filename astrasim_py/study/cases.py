@@ -1,19 +1,16 @@
 """Measured cases: a CSV of runs of ASTRA-sim, each with its input files and what it printed."""
 
-import csv
-import io
 import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from difflib import get_close_matches
 from fractions import Fraction
 from pathlib import Path
 
 from astrasim_py.astra_sim.input_set import AWARE_MULTIDIM, BACKENDS, Arguments
 from astrasim_py.core.errors import UsageError
-from astrasim_py.core.files import read_regular
+from astrasim_py.core.table_file import read_text, table_rows
 
 #: Columns without which a row cannot be judged, and those that may be absent; others are for the reader.
 REQUIRED = (
@@ -24,7 +21,6 @@ OPTIONAL = (
 )  # fmt: skip
 OK, UNFINISHED = "ok", "does not finish"
 
-MAX_BYTES = 2**28
 MAX_NPUS = 2**20
 
 
@@ -51,53 +47,13 @@ def read_cases(path: str | os.PathLike, sets: Sequence[str] = ()) -> list[Case]:
     where empty. Raises UsageError: ``file:line``: what is wrong.
     """
     place, what = os.fspath(path), "a CSV of cases"
-    data = read_regular(path, MAX_BYTES, UsageError, what=what, remedy="cut it into several")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise UsageError(f"{place}:{line}", "is not UTF-8 text", f"name {what}") from None
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    folder = Path(path).resolve().parent
-    cases: list[Case] = []
-    known: dict[str, int] = {}
-    try:
-        heading = next(reader, None)
-        _check_heading(heading, f"{place}:1")
-        for cells in reader:
-            here = f"{place}:{reader.line_num}"
-            if not any(cell.strip() for cell in cells):
-                continue
-            if len(cells) != len(heading):
-                problem = f"{len(cells)} cells under {len(heading)} headings"
-                raise UsageError(here, problem, "write one cell per heading")
-            row = {name: cell.strip() for name, cell in zip(heading, cells, strict=True)}
-            known.setdefault(row["set"], len(known))
-            if not sets or row["set"] in sets:
-                cases.append(_case(row, here, folder))
-    except csv.Error as error:
-        raise UsageError(f"{place}:{reader.line_num or 1}", f"is no CSV: {error}", f"name {what}") from None
+    rows = table_rows(read_text(path, what), place, what, REQUIRED, OPTIONAL)
+    known = dict.fromkeys(row["set"] for _, row in rows)
     for name in sets:
         if name not in known:
             raise UsageError("--set", f'{place} has no set "{name}"', f"write one of {', '.join(known) or 'none'}")
-    if not cases:
-        raise UsageError(f"{place}:1", "has no row under its heading", f"name {what}")
-    return cases
-
-
-def _check_heading(heading: list[str] | None, here: str) -> None:
-    if not heading:
-        raise UsageError(here, "is empty", f"begin with a line of headings: {','.join(REQUIRED)}")
-    heading[:] = [name.strip() for name in heading]
-    for name in heading:
-        if heading.count(name) > 1:
-            raise UsageError(here, f'the column "{name}" stands twice', "keep one")
-        near = get_close_matches(name, [key for key in REQUIRED + OPTIONAL if key not in heading], 1)
-        if name not in REQUIRED + OPTIONAL and near:
-            raise UsageError(here, f'the column "{name}" is unknown', f"perhaps {near[0]} is meant")
-    lacking = [name for name in REQUIRED if name not in heading]
-    if lacking:
-        raise UsageError(here, f'there is no column "{lacking[0]}"', f"write {', '.join(REQUIRED)}")
+    folder = Path(path).resolve().parent
+    return [_case(row, here, folder) for here, row in rows if not sets or row["set"] in sets]
 
 
 def _case(row: Mapping[str, str], here: str, folder: Path) -> Case:

@@ -4,8 +4,6 @@ A row says model, machine and parallelism; what it does not say is in `SOFTWARE`
 what overlaps, how gradients are reduced. Figures are step times.
 """
 
-import csv
-import io
 import math
 import os
 import re
@@ -16,7 +14,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from astrasim_py.core.errors import ScenarioError, UsageError
-from astrasim_py.core.files import read_regular
+from astrasim_py.core.table_file import read_text, table_rows
 from astrasim_py.training.models import model_names
 from astrasim_py.training.prices import Constants
 from astrasim_py.training.schedules import SCHEDULES
@@ -28,7 +26,6 @@ REQUIRED = (
     "id", "source", "model", "layers", "hidden", "ffn", "heads", "kv_heads", "head_dim", "vocab", "seq", "gpus", "gpu",
     "nic_gb_s_per_gpu", "dtype", "tp", "pp", "cp", "ep", "vp", "sharding", "recompute", "mbs", "gbs", "step_s",
 )  # fmt: skip
-MAX_BYTES = 2**28
 
 #: GPU of a row → hardware preset.
 GPUS = {
@@ -126,23 +123,7 @@ def read_rows(path: str | os.PathLike, sources: Sequence[str] = ()) -> list[Row]
     Raises UsageError: ``file:line``: what is wrong, and what to write instead.
     """
     place, what = os.fspath(path), "a CSV of training throughput"
-    data = read_regular(path, MAX_BYTES, UsageError, what=what, remedy="cut it into several")
-    try:
-        reader = csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline=""), strict=True)
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise UsageError(f"{place}:{line}", "is not UTF-8 text", f"name {what}") from None
-    try:
-        heading = reader.fieldnames or ()
-        lacking = [name for name in REQUIRED if name not in heading]
-        if lacking:
-            problem = f'there is no column "{lacking[0]}"'
-            raise UsageError(f"{place}:1", problem, f"write {', '.join(REQUIRED)}")
-        rows = [_row(row, f"{place}:{reader.line_num}") for row in reader]
-    except csv.Error as error:
-        raise UsageError(f"{place}:{reader.line_num or 1}", f"is no CSV: {error}", f"name {what}") from None
-    if not rows:
-        raise UsageError(f"{place}:1", "has no row under its heading", f"name {what}")
+    rows = [_row(row, here) for here, row in table_rows(read_text(path, what), place, what, REQUIRED)]
     known = dict.fromkeys(row.source for row in rows)
     for name in sources:
         if name not in known:
@@ -150,10 +131,7 @@ def read_rows(path: str | os.PathLike, sources: Sequence[str] = ()) -> list[Row]
     return [row for row in rows if not sources or row.source in sources]
 
 
-def _row(cells: Mapping[str | None, str | None], here: str) -> Row:
-    if None in cells or None in cells.values():
-        raise UsageError(here, "has not one cell per heading", "write one cell per heading")
-    row = {key: (value or "").strip() for key, value in cells.items() if key}
+def _row(row: Mapping[str, str], here: str) -> Row:
     measured = _number(row, "step_s", here)
     if not measured or measured <= 0:
         raise UsageError(f"{here}: step_s", f'"{row["step_s"]}" is no step time', "write seconds, e.g. 3.5")

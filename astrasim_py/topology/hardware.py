@@ -90,8 +90,12 @@ def preset(name: str) -> Preset:
 
 @cache
 def _read(name: str) -> Preset:
-    data = json.loads((_FOLDER / f"{name}.json").read_text("utf-8"))
-    return Preset.model_validate(tuples(data), context={"written": True})
+    return Preset.model_validate(tuples(preset_content(name)), context={"written": True})
+
+
+def preset_content(name: str) -> dict[str, Any]:
+    """What the file of a shipped preset says."""
+    return json.loads((_FOLDER / f"{name}.json").read_text("utf-8"))
 
 
 def machine(name: str, npus: int) -> dict[str, Any]:

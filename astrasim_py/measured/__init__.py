@@ -1,0 +1,1 @@
+"""Measured times of collectives: reading them, the formula of a profile, and the fit of its numbers."""

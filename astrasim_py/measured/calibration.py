@@ -1,0 +1,172 @@
+"""A profile from measured rows: which rows are fitted, how far off the rest are, and the section of a preset file."""
+
+import datetime
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from astrasim_py.core.errors import UsageError
+from astrasim_py.core.fields import did_you_mean
+from astrasim_py.core.units import PS_PER_S, format_size, format_time
+from astrasim_py.measured.fit import CHANNEL_BYTES, UNKNOWNS, Fit, covered, fit
+from astrasim_py.measured.formula import BYTES
+from astrasim_py.measured.rows import Row, chooser, mean_of_repeats
+
+EVERY_OTHER = "every-other"
+#: What stands in a profile for errors of a fit that left no row out.
+CROSSED = "every other size, in a fit to the others"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """A fit, its rows, and errors (formula / measured - 1) of fitted rows and of rows that took no part.
+
+    `apart`: how rows took no part; with `CROSSED` they are the fitted rows, predicted by fits to every other size.
+    """
+
+    fit: Fit
+    rows: tuple[Row, ...]
+    errors: np.ndarray
+    apart: str
+    held_out: tuple[Row, ...]
+    held_out_errors: np.ndarray
+
+
+def median_and_p90(errors: np.ndarray) -> tuple[float, float]:
+    """Of the absolute values."""
+    return float(np.median(np.abs(errors))), float(np.quantile(np.abs(errors), 0.9))
+
+
+def choose_rows(rows: Sequence[Row], platform: str | None, where: Sequence[str] = ()) -> tuple[list[Row], list[str]]:
+    """Rows of one platform that can be fitted, repeats as one; and a line for each kind of row that is left out.
+
+    `platform`: None where the rows are of one. `where`: conditions of `measured.rows.chooser`, all of which hold.
+    Raises UsageError: several platforms, or no row.
+    """
+    names = dict.fromkeys(row.platform for row in rows)
+    if platform is None and len(names) > 1:
+        raise UsageError("--platform", f"the rows are of {', '.join(names)}", "name one of them")
+    if platform is not None and platform not in names:
+        raise UsageError("--platform", f'no row is of "{platform}"', did_you_mean(platform, names))
+    conditions = [chooser(text) for text in where]
+    kept = [row for row in rows if platform in (None, row.platform) and all(one(row) for one in conditions)]
+    in_place = any("in_place" in text for text in where) or all(row.in_place == "1" for row in kept)
+    reasons = Counter(filter(None, (_unfit(row, in_place) for row in kept)))
+    kept = mean_of_repeats(row for row in kept if not _unfit(row, in_place))
+    notes = [f"{count} rows are left out: {reason}" for reason, count in reasons.items()]
+    if not kept:
+        raise UsageError(rows[0].place, "no row can be fitted", "; ".join(notes) or "change --where")
+    return kept, notes
+
+
+def _unfit(row: Row, in_place: bool) -> str:
+    """Why a row cannot be fitted; empty where it can."""
+    if row.given:
+        return "times of given programs"
+    if row.nodes > 1:
+        return "several nodes"
+    if not covered(row):
+        return f"no formula for {row.collective} over {row.ranks} ranks"
+    return "in place" if row.in_place == "1" and not in_place else ""
+
+
+def calibrate(
+    rows: Sequence[Row], *, hold_out: str | None = None, switch: bool = False, channels: int | None = None
+) -> Calibration:
+    """Fit numbers to rows, but for those of `hold_out`: `EVERY_OTHER` size, or a condition such as ``ranks=4``.
+
+    Raises UsageError: nothing, or everything, is held out; fewer rows than numbers.
+    """
+    if hold_out is None:
+        return _crossed(rows, switch, channels)
+    out = _every_other(rows) if hold_out == EVERY_OTHER else list(map(chooser(hold_out), rows))
+    if all(out) or not any(out):
+        raise UsageError("--hold-out", f'"{hold_out}" holds {"every" if all(out) else "no"} row out', "change it")
+    kept = tuple(row for row, held in zip(rows, out, strict=True) if not held)
+    held = tuple(row for row, held in zip(rows, out, strict=True) if held)
+    found = fit(kept, switch=switch, channels=channels)
+    return Calibration(
+        fit=found,
+        rows=kept,
+        errors=found.errors(kept),
+        apart=hold_out,
+        held_out=held,
+        held_out_errors=found.errors(held),
+    )
+
+
+def _crossed(rows: Sequence[Row], switch: bool, channels: int | None) -> Calibration:
+    found, out = fit(rows, switch=switch, channels=channels), np.array(_every_other(rows))
+    errors = np.full(len(rows), np.nan)
+    for half in (out, ~out):
+        others = [row for row, held in zip(rows, half, strict=True) if not held]
+        if half.any() and len(others) >= len(found.numbers):
+            errors[half] = fit(others, switch=switch, channels=channels).errors(
+                [row for row, held in zip(rows, half, strict=True) if held]
+            )
+    known = ~np.isnan(errors)
+    return Calibration(
+        fit=found,
+        rows=tuple(rows),
+        errors=found.errors(rows),
+        apart=CROSSED if known.any() else "none",
+        held_out=tuple(row for row, there in zip(rows, known, strict=True) if there),
+        held_out_errors=errors[known],
+    )
+
+
+def _every_other(rows: Sequence[Row]) -> list[bool]:
+    order = {size: place for place, size in enumerate(sorted({row.bytes for row in rows}))}
+    return [order[row.bytes] % 2 == 1 for row in rows]
+
+
+def number_text(key: tuple[str, str], value: float) -> str:
+    """A number of a profile with its unit, to four digits."""
+    if key[1] in ("launch", "step", "peer"):
+        return format_time(round(value * PS_PER_S))
+    return f"{value / 10**9:.4g} GB/s"
+
+
+def section(found: Calibration, source: str = "") -> dict[str, Any]:
+    """The section ``collectives`` of a preset file. `source`: where the rows are from."""
+    rows, numbers = found.rows, found.fit.numbers
+    texts = {key: number_text(key, numbers[key]) for key in UNKNOWNS if key in numbers}
+    parts: dict[str, dict[str, Any]] = {}
+    for (part, name), text in texts.items():
+        parts.setdefault(part, {})[name] = text
+    switch = parts.pop("switch", None)
+    dtypes = sorted({row.dtype for row in rows})
+    if switch is not None:
+        switch |= {"for": ["all_reduce"], "dtypes": [dtype for dtype in dtypes if dtype not in BYTES]}
+    sizes = [row.bytes for row in rows]
+    median, p90 = median_and_p90(found.held_out_errors if found.held_out else found.errors)
+    versions = sorted({row.version for row in rows if row.version})
+    whole = parts.pop("")
+    return {
+        "library": " ".join(filter(None, (rows[0].library, ", ".join(versions)))) or "unknown",
+        "ranks": sorted({row.ranks for row in rows}),
+        "sizes": [_size(min(sizes)), _size(max(sizes))],
+        "dtypes": dtypes,
+        "channels": found.fit.channels,
+        "channel_bytes": _size(CHANNEL_BYTES),
+        "choose": "fastest",
+        "protocols": parts,
+        **whole,
+        **({"switch": switch} if switch else {}),
+        "fit": {
+            "date": datetime.date.today().isoformat(),
+            "rows": found.fit.rows,
+            "held_out": found.apart,
+            "median": round(median, 4),
+            "p90": round(p90, 4),
+            **({"source": source} if source else {}),
+        },
+    }
+
+
+def _size(nbytes: int) -> str:
+    text = format_size(nbytes)
+    return f"{nbytes} B" if "." in text else text

@@ -1,0 +1,196 @@
+"""Measured times of collectives: rows of CSV files, or what nccl-tests and rccl-tests print.
+
+Sizes are those of the full buffer, as nccl-tests print them: of all_gather, reduce_scatter and all_to_all n times one
+rank's part.
+"""
+
+import math
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from astrasim_py.core.errors import UnitError, UsageError
+from astrasim_py.core.fields import NPU_CAP, did_you_mean
+from astrasim_py.core.table_file import read_text, table_rows
+from astrasim_py.core.units import INT64_MAX, format_size, parse_size
+from astrasim_py.measured import nccl_tests
+
+#: Columns that a CSV must have, and those that it may have; others are for the reader.
+REQUIRED = ("platform", "library", "version", "collective", "dtype", "ranks", "nodes", "bytes", "time_us")
+OPTIONAL = ("algorithm", "protocol", "in_place", "repeat", "source", "licence")
+_WHAT = "a CSV of measured times, or the output of nccl-tests"
+#: Columns of whole numbers, and their largest values.
+_COUNTS = {"ranks": NPU_CAP, "nodes": NPU_CAP, "bytes": INT64_MAX, "repeat": INT64_MAX}
+_PS_PER_US = 10**6
+#: Repeats of one point that differ by more than this factor have different units, or are not of one point.
+_CONTRADICTION = 10.0
+
+#: Platform (without -SXM) → hardware preset.
+PRESETS = {
+    "A100": "dgx_a100",
+    "H100": "dgx_h100",
+    "H200": "dgx_h200",
+    "B200": "dgx_b200",
+    "B300": "dgx_b300",
+    "GB200": "gb200_nvl72",
+    "GB300": "gb300_nvl72",
+    "MI300X": "mi300x",
+    "Vidur-A100-DGX": "dgx_a100",
+    "Vidur-H100-DGX": "dgx_h100",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One measured time. `algorithm`, `protocol`: of a given program; empty where the library chose."""
+
+    place: str  # ``file:line``
+    platform: str
+    library: str
+    version: str
+    collective: str
+    dtype: str
+    ranks: int
+    nodes: int
+    bytes: int
+    time_ps: int
+    algorithm: str = ""
+    protocol: str = ""
+    in_place: str = ""
+    repeat: int = 1
+    source: str = ""
+    licence: str = ""
+
+    @property
+    def point(self) -> tuple:
+        """What repeats of one point have in common."""
+        return tuple(getattr(self, one.name) for one in fields(self) if one.name not in ("place", "time_ps", "repeat"))
+
+    @property
+    def preset(self) -> str | None:
+        """Hardware preset of the platform; None: there is none."""
+        return PRESETS.get(self.platform.removesuffix("-SXM"))
+
+    @property
+    def given(self) -> bool:
+        """Whether a given program was timed, rather than the library's own choice."""
+        return bool(self.protocol) or self.algorithm not in ("", "library default")
+
+    @property
+    def label(self) -> str:
+        of = f"{self.platform} {self.collective} n = {self.ranks}, {format_size(self.bytes)}, {self.dtype}"
+        return f"{of} {self.algorithm}".rstrip()
+
+
+def read_rows(paths: Sequence[str | os.PathLike]) -> list[Row]:
+    """Rows of all files, in order.
+
+    Raises UsageError: ``file:line``: a missing column, a number that is none, a time that is not positive, output that
+    ends in the middle, or repeats of one point that contradict each other.
+    """
+    rows: list[Row] = []
+    for path in paths:
+        text, place = read_text(path, _WHAT), os.fspath(path)
+        if nccl_tests.is_output(text):
+            rows += (replace(_row(cells, here), repeat=0) for here, cells in nccl_tests.cells(text, place))
+        else:
+            rows += (_row(cells, here) for here, cells in table_rows(text, place, _WHAT, REQUIRED))
+    return _numbered(rows)
+
+
+def _row(cells: dict[str, str], here: str) -> Row:
+    for key in REQUIRED:
+        if not cells[key] and key not in ("library", "version"):
+            raise UsageError(f"{here}: {key}", "is empty", "write a value")
+    try:
+        time = float(cells["time_us"])
+    except ValueError:
+        time = math.nan
+    if not 0 < time * _PS_PER_US < INT64_MAX:
+        problem = f'"{cells["time_us"]}" is no time'
+        raise UsageError(f"{here}: time_us", problem, "write microseconds above 0, without a unit, e.g. 8.98")
+    numbers = {key: _whole(cells[key], f"{here}: {key}", most) for key, most in _COUNTS.items() if cells.get(key)}
+    texts = {key: cells[key] for key in (*REQUIRED, *OPTIONAL) if key in cells and key not in (*_COUNTS, "time_us")}
+    if texts.get("in_place", "") not in ("", "0", "1"):
+        raise UsageError(f"{here}: in_place", f'"{texts["in_place"]}" is neither 0 nor 1', "write 1, 0 or nothing")
+    if numbers["ranks"] % numbers["nodes"]:
+        problem = f"{numbers['ranks']} ranks are no equal parts of {numbers['nodes']} nodes"
+        raise UsageError(f"{here}: nodes", problem, "write the number of equal nodes")
+    return Row(place=here, time_ps=max(round(time * _PS_PER_US), 1), **numbers, **texts)
+
+
+def _whole(text: str, here: str, most: int) -> int:
+    value = int(text) if re.fullmatch(r"\d{1,19}", text) else 0
+    if not 1 <= value <= most:
+        raise UsageError(here, f'"{text[:64]}" is no count', f"write a whole number from 1 to {most}, without a unit")
+    return value
+
+
+def _numbered(rows: list[Row]) -> list[Row]:
+    """The rows, after a check of repeats; those of nccl-tests get their repeat numbers here."""
+    seen: dict[tuple, dict[int, Row]] = {}
+    out = []
+    for row in rows:
+        known = seen.setdefault(row.point, {})
+        if not row.repeat:
+            row = replace(row, repeat=len(known) + 1)
+        other = known.setdefault(row.repeat, row)
+        if other.time_ps != row.time_ps:
+            problem = f"another time stands for the same point and repeat at {other.place}"
+            raise UsageError(row.place, problem, "drop one, or number them in a column repeat")
+        first = next(iter(known.values()))
+        ratio = row.time_ps / first.time_ps
+        if not 1 / _CONTRADICTION < ratio < _CONTRADICTION:
+            problem = f"{ratio:.3g} times the time of the same point at {first.place}"
+            raise UsageError(row.place, problem, "check the units, and that both are of one machine")
+        out.append(row)
+    return out
+
+
+def mean_of_repeats(rows: Iterable[Row]) -> list[Row]:
+    """One row per point, with the mean of the logarithm of its times."""
+    points: dict[tuple, list[Row]] = {}
+    for row in rows:
+        points.setdefault(row.point, []).append(row)
+    return [
+        replace(same[0], time_ps=round(math.exp(np.mean(np.log([row.time_ps for row in same])))))
+        for same in points.values()
+    ]
+
+
+def chooser(text: str) -> Callable[[Row], bool]:
+    """A condition such as ``ranks=2,8``, ``platform=H100-SXM`` or ``bytes>=1 MiB``. Raises UsageError."""
+    found = re.fullmatch(r"\s*(\w+)\s*(>=|<=|=)\s*(.+?)\s*", text)
+    known = tuple(name for name in (*REQUIRED, *OPTIONAL) if name != "time_us")
+    if found is None:
+        raise UsageError("", f'"{text[:64]}" is no condition', 'write e.g. ranks=2,8, or "bytes>=1 MiB"')
+    key, relation, values = found.groups()
+    if key not in known:
+        raise UsageError("", f'"{key}" is no column', did_you_mean(key, known))
+    if key not in _COUNTS:
+        if relation != "=":
+            raise UsageError("", f"{key} is no number", f"write {key}=VALUE")
+        words = {word.strip() for word in values.split(",")}
+        return lambda row: getattr(row, key) in words
+    numbers = [_number(value.strip(), key) for value in values.split(",")]
+    if relation == "=":
+        return lambda row: getattr(row, key) in numbers
+    if len(numbers) > 1:
+        raise UsageError("", f'"{text[:64]}" has several limits', "write one")
+    if relation == ">=":
+        return lambda row: getattr(row, key) >= numbers[0]
+    return lambda row: getattr(row, key) <= numbers[0]
+
+
+def _number(text: str, key: str) -> int:
+    if re.fullmatch(r"\d{1,19}", text):
+        return int(text)
+    try:
+        if key == "bytes":
+            return parse_size(text)
+    except UnitError as error:
+        raise UsageError(key, error.problem, error.remedy) from None
+    raise UsageError(key, f'"{text[:64]}" is no whole number', f"write e.g. {key}=8")
