@@ -193,7 +193,11 @@ def main_thread(recording: Recording) -> int:
 
 
 def _hand_overs(recording: Recording) -> list[tuple[int, int, int, int]]:
-    """Hand-overs as (end of the work of P, P, Q, time): the first piece of Q that ends then or later needs it."""
+    """Hand-overs as (end of the work of P, P, Q, time): the first piece of Q that ends then or later needs it.
+
+    Where P is silent, and Q was idle when that began, P hands over to the first work of Q inside; if Q is idle again
+    when P goes on, the last work of Q that ended inside hands over to P.
+    """
     events = recording.events
     host = np.flatnonzero(np.isin(events.category, (Category.OP, Category.ANNOTATION, Category.CALL)))
     counts = Counter(events.thread[host].tolist())
@@ -211,9 +215,10 @@ def _hand_overs(recording: Recording) -> list[tuple[int, int, int, int]]:
         for q, (q_begin, q_end) in bursts.items():
             first, last = np.searchsorted(q_begin, since), np.searchsorted(q_end, until, side="right") - 1
             idle = np.append(q_end, 0)[first - 1] * (first > 0) <= since
-            idle &= np.append(q_begin, _NEVER)[last + 1] >= until
-            for i in np.flatnonzero((last >= first) & idle & (p != q)).tolist():
+            for i in np.flatnonzero(idle & (np.append(q_begin, _NEVER)[first] < until) & (p != q)).tolist():
                 found.add((int(since[i]), p, q, int(q_begin[first[i]])))
+            idle = np.append(q_begin, _NEVER)[last + 1] >= until
+            for i in np.flatnonzero(idle & (np.append(q_end, -1)[last] > since) & (p != q)).tolist():
                 found.add((int(q_end[last[i]]), q, p, int(until[i])))
     return sorted(found)
 

@@ -171,6 +171,23 @@ def test_a_thread_hands_over_and_waits():
     assert replay(graph, duration=halved) == 120_000
 
 
+def test_a_thread_that_wakes_in_between_still_hands_over():
+    """As the main thread does during a backward pass, to accumulate gradients on the CPU."""
+    graph = build_graph(
+        recording(
+            host("call", LAUNCH, 0, 30, 1),
+            host("call", LAUNCH, 60, 150, 2, thread=1),
+            host("op", "accumulate", 100, 110),
+            host("call", LAUNCH, 160, 200, 3, thread=1),
+            host("call", LAUNCH, 240, 250, 4),
+            *(device("kernel", "short", end, end + 5, i + 1) for i, end in enumerate((30, 150, 200, 250))),
+            end=300,
+        )
+    )
+    assert graph.edges_by_kind()["handover"] == 2
+    assert [length for length in durations(graph) if length] == [30, 50, 50, 120, 50]
+
+
 def test_work_from_before_the_step_is_one_node_of_its_stream():
     graph = build_graph(
         recording(

@@ -199,6 +199,22 @@ def test_eight_recorded_ranks_run_as_they_did():
     assert errors(ranks, built)[0] == pytest.approx(records.finish.max() / ends.max() - 1, abs=1e-9)
     assert max(map(abs, errors(ranks, built, with_constants=True))) < 4e-4
     assert errors(ranks, built, waiting=True)[0] == pytest.approx(0.37, abs=0.005)
+    # Edges that are left out leave blocked time in pieces and gaps.
+    together = makespan(ranks, built, skew=False)
+    assert together == 14_353_000
+    for kind, too_long in (("sync", 0.387), ("handover", 0.291)):
+        assert makespan(left_out(ranks, kind), built, skew=False) / together - 1 == pytest.approx(too_long, abs=5e-4)
+    assert min(errors(left_out(ranks, "wait"), built, with_constants=True)) == pytest.approx(-0.117, abs=5e-4)
+
+
+def left_out(ranks, kind):
+    """The ranks with graphs without edges of a kind."""
+    graphs = {rank: build_graph(one.graph.recording, without=(kind,)) for rank, one in ranks.items()}
+    return {rank: one._replace(graph=graphs[rank]) for rank, one in ranks.items()}
+
+
+def makespan(ranks, built, **options):
+    return max(end for end, _ in replay_together(ranks, built.meeting, **options).values())
 
 
 def errors(ranks, built, **options):
