@@ -37,6 +37,15 @@ class Posted(NamedTuple):
             peer = plan.calls[call].members[peer] if call >= 0 else plan.first_rank[plan.job_of[rank]] + peer
         return cls(rank, call, number, peer, tag, nbytes, since, kind, row)
 
+    @classmethod
+    def awaiting(cls, plan: Plan, rank: int, call: int, node: int, since: int) -> Posted:
+        """A step of a thread block that waits for the head of its message, as its receive."""
+        message = plan.program(rank, call).blocks.takes[node]
+        members = zip(plan.calls[call].members, plan.calls[call].programs, strict=True)
+        sends = ((peer, program.tag[program.blocks.gives == message]) for peer, program in members)
+        peer, tag = next((peer, int(tags[0])) for peer, tags in sends if len(tags))
+        return cls.of(plan, rank, call, node, since)._replace(kind=RECV, peer=peer, tag=tag)
+
 
 def explain_stuck(
     plan: Plan,
@@ -151,7 +160,8 @@ def _waiting(plan: Plan, entry: Posted, reason: str, **more: int) -> WaitingNode
 
 
 def _waiting_for_slot(plan: Plan, send: Posted) -> WaitingNode:
-    slots = plan.calls[send.call].connections.slots
+    connections, blocks = plan.calls[send.call].connections, plan.calls[send.call].programs[0].blocks
+    slots = connections.slots if blocks is None else blocks.costs.slots
     channel = int(plan.trace(send.rank, send.call).column("channel")[send.row])
     hold = f"{slots} slots hold messages" if slots > 1 else "1 slot holds a message"
     reason = f"the connection's {hold} that rank {send.peer} has not taken"

@@ -224,6 +224,8 @@ class _Lowering:
                 programs = self.programs.of_algorithm(algorithm, size, speeds, planned, rotated=False)
         # The cut of steps into messages, and so the set of messages, depends on the size.
         most = msccl.max_count_for(algorithm, size) if msccl else 0
+        if not isinstance(programs, RotatedPrograms) and any(program.blocks for program in programs):
+            return CollectiveCall(members, algorithm, programs, None)
         if by_bytes:
             matching = self.matchings.by_bytes(programs, members)
         else:

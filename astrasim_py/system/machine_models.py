@@ -4,7 +4,7 @@ In the context ``written``, of a scenario, quantities are text with units; Pytho
 """
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, ValidationInfo
 from pydantic.json_schema import SkipJsonSchema
@@ -133,6 +133,8 @@ class NetworkModel(StrictModel):
     )
     #: ``factory(engine) -> model`` of a network model of the user's own; it runs on the SimPy engine.
     factory: SkipJsonSchema[Callable | None] = None
+    #: Costs of given programs by protocol, thread block by thread block.
+    programs: ClassVar[Mapping[str, Any] | None] = None
 
     @classmethod
     def _normalized(cls, value: Any, info: ValidationInfo) -> Any:

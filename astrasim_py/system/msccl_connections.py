@@ -145,17 +145,16 @@ def connections_of(algorithm: Algorithm, programs: Sequence[RankProgram], model:
     Raises AlgorithmError: a message is sent on one channel and received on another, or a fused step has several
     receives or sends.
     """
-    nodes = _Nodes(algorithm, programs)
-    sends, receives = nodes.in_order(SEND), nodes.in_order(RECV)
-    keys, other = nodes.connection[sends], nodes.connection[receives]
-    if not np.array_equal(keys, other):
-        raise nodes.mismatch(sends, receives)
+    try:
+        table = algorithm.program
+    except Unusable as error:
+        raise AlgorithmError(algorithm.source or algorithm.name, error.problem) from None
+    starts = table.bounds[:-1].tolist()
+    columns = [(p.rows + low, p.structure.kind, p.peer, p.tag) for p, low in zip(programs, starts, strict=True)]
+    nodes = MessageNodes(algorithm, table, *map(np.concatenate, zip(*columns, strict=True)))
+    sends, receives, connection, begin, end = nodes.messages()
     slots, messages = model.slots_for(algorithm.protocol), len(sends)
     number = np.arange(messages)
-    new = np.diff(keys[:, :4], axis=0, prepend=-1).any(axis=1)
-    begins = np.flatnonzero(new)
-    connection = np.cumsum(new) - 1
-    begin, end = (ends[connection] for ends in (begins, np.append(begins[1:], messages)))
     needs, frees, of_send = (np.full(len(nodes.row), -1, dtype=np.int64) for _ in range(3))
     of_send[sends] = connection
     needs[sends] = np.where(number - begin >= slots, number - slots, -1)
@@ -174,24 +173,31 @@ def connections_of(algorithm: Algorithm, programs: Sequence[RankProgram], model:
     )
 
 
-class _Nodes:
-    """The nodes of all members in one list, with their rows in the algorithm's table."""
+class MessageNodes:
+    """The nodes of all members in one list: their rows in the algorithm's table, kinds, peers and tags."""
 
-    def __init__(self, algorithm: Algorithm, programs: Sequence[RankProgram]) -> None:
-        self.algorithm = algorithm
-        try:
-            self.table: Program = algorithm.program
-        except Unusable as error:
-            raise AlgorithmError(algorithm.source or algorithm.name, error.problem) from None
-        starts = self.table.bounds[:-1].tolist()
-        self.row = np.concatenate([program.rows + start for program, start in zip(programs, starts, strict=True)])
-        self.kind = np.concatenate([program.structure.kind for program in programs])
-        me, peer = self.table.rank[self.row], np.concatenate([program.peer for program in programs]).astype(np.int64)
-        tag, channel = np.concatenate([p.tag for p in programs]), self.table.column("channel")[self.row]
-        received, own = self.kind == RECV, channel == MISSING
+    def __init__(
+        self, algorithm: Algorithm, table: Program, row: np.ndarray, kind: np.ndarray, peer: np.ndarray, tag: np.ndarray
+    ) -> None:
+        self.algorithm, self.table, self.row, self.kind = algorithm, table, row, kind
+        me, peer, channel = table.rank[row], peer.astype(np.int64), table.column("channel")[row]
+        received, own = kind == RECV, channel == MISSING
         pair = np.where(received, peer, me), np.where(received, me, peer)
         #: int64[nodes, 5]: source, destination, whether the tag is the connection, channel or tag, tag.
         self.connection = np.stack([*pair, own, np.where(own, tag, channel), tag], axis=1)
+
+    def messages(self) -> tuple[np.ndarray, ...]:
+        """Of every message, connection after connection: send, receive, connection, its first message and its end.
+
+        Raises AlgorithmError: a message without a send or without a receive.
+        """
+        sends, receives = self.in_order(SEND), self.in_order(RECV)
+        if not np.array_equal(self.connection[sends], self.connection[receives]):
+            raise self.mismatch(sends, receives)
+        new = np.diff(self.connection[sends, :4], axis=0, prepend=-1).any(axis=1)
+        begins = np.flatnonzero(new)
+        connection = np.cumsum(new) - 1
+        return sends, receives, connection, begins[connection], np.append(begins[1:], len(sends))[connection]
 
     def in_order(self, kind: int) -> np.ndarray:
         """Sends or receives in the order of their connections."""
@@ -200,6 +206,17 @@ class _Nodes:
 
     def releasing(self, receives: np.ndarray) -> np.ndarray:
         """Nodes that free the slots of the messages of `receives`: the send of the step, else its last node."""
+        last = self.last_of_steps()
+        number, _ = _numbers(self.row)
+        first = np.empty(len(self.table), dtype=np.int64)
+        first[self.row[number == 0]] = np.flatnonzero(number == 0)
+        return first[last[self.table.step[self.row[receives]]]] + number[receives]
+
+    def last_of_steps(self) -> np.ndarray:
+        """int64[rows]: by the first row of a step its send, else its last row; -1 at rows that begin none.
+
+        Raises AlgorithmError: a step of several receives or sends.
+        """
         table = self.table
         step = table.step
         order = np.lexsort((table.place, table.rank))
@@ -215,10 +232,7 @@ class _Nodes:
                 raise AlgorithmError(place or self.algorithm.name, problem, "fuse one receive with one send at most")
             if kind == NodeType.COMM_SEND:
                 last[step[found]] = found
-        number, _ = _numbers(self.row)
-        first = np.empty(len(table), dtype=np.int64)
-        first[self.row[number == 0]] = np.flatnonzero(number == 0)
-        return first[last[step[self.row[receives]]]] + number[receives]
+        return last
 
     def mismatch(self, sends: np.ndarray, receives: np.ndarray) -> AlgorithmError:
         """The error for a message without a send or without a receive."""

@@ -53,6 +53,35 @@ class Counters:
     detached: np.ndarray  # bool[n]: a send that the block does not wait for
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockCosts:
+    """What the steps of thread blocks cost under a protocol. Times in ps, rates in bytes per second."""
+
+    protocol: str
+    launch: int  # of a call
+    latency: int  # of a message
+    step: int  # of a step, before its bytes
+    rate: Fraction  # of one block, for a step of any kind
+    link_share: Fraction  # of a link's bandwidth
+    slots: int  # messages that a connection holds
+    slice: int  # bytes of each chunk in a pass
+    waits_half: bool  # whether a message's head leaves after half of its step; else as the step begins
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockSteps:
+    """A rank's program as steps of thread blocks, one node each; fused steps are nodes of the kind of their send.
+
+    Arrays are by node, -1 for none. Messages are numbered over all ranks, those of a connection one after the other.
+    """
+
+    costs: BlockCosts
+    messages: int  # of all ranks
+    takes: np.ndarray  # int64[n]: message that it receives, whose slot its end frees
+    gives: np.ndarray  # int64[n]: message that it sends
+    needs: np.ndarray  # int64[n]: message whose slot must be free before
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class RankProgram:
     """One rank's program with everything bound. Arrays are by node, in ascending node id."""
@@ -67,6 +96,7 @@ class RankProgram:
     slot: np.ndarray  # int8[n]: resource that a node holds while in flight
     instance: np.ndarray  # int32[n]: instance that a collective node starts; -1 elsewhere
     counters: Counters | None = None  # None where no node counts, waits for a count or is detached
+    blocks: BlockSteps | None = None  # of a given program that is run by thread blocks
 
     def __len__(self) -> int:
         return len(self.node_id)

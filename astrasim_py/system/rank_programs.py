@@ -37,6 +37,7 @@ from astrasim_py.system.plan import (
 )
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.repeated import BoundProgram
+from astrasim_py.system.thread_blocks import by_thread_blocks, has_thread_blocks
 
 _KIND = np.full(256, INSTANT, dtype=np.int8)
 _KIND[[NodeType.COMP, NodeType.COMM_SEND, NodeType.COMM_RECV]] = COMPUTE, SEND, RECV
@@ -185,10 +186,13 @@ class RankPrograms:
             refuse(every, kind == foreign, what, "use send, receive and compute nodes only")
         verbatim = self._verbatim(table, planned)
         nbytes = algorithm.bytes_of(table, size, verbatim=verbatim)
-        duration = self._algorithm_durations(table, nbytes, speeds, refuse)
         peer = _algorithm_peers(algorithm, table, refuse)
         tag = table.column("comm_tag")
         tag = np.where(tag == MISSING, 0, tag)
+        if self.problem.network.programs is not None and has_thread_blocks(table):
+            costs = self.problem.network.programs[algorithm.protocol or "Simple"]
+            return by_thread_blocks(algorithm, table, costs, kind, nbytes, peer, tag, self.structure)
+        duration = self._algorithm_durations(table, nbytes, speeds, refuse)
         slot, instance = np.full(len(table), NO_SLOT, dtype=np.int8), np.full(len(table), -1, dtype=np.int32)
         made = self._programs(table, nbytes, duration, peer, tag, slot, instance)
         msccl = self.problem.network.msccl

@@ -167,7 +167,7 @@ class Blocks:
 
     def algorithm(self, protocol: str = "") -> Algorithm:
         """What was written so far."""
-        empty = [{"type": NodeType.COMP}]
+        empty = [{"type": NodeType.COMP, "tb_id": 0}]
         return Algorithm(
             name="blocks",
             collective="all_reduce",

@@ -15,6 +15,7 @@ from astrasim_py.system.plan import (
     MEMORY,
     RECV,
     SEND,
+    BlockSteps,
     CollectiveCall,
     Counters,
     Instance,
@@ -130,6 +131,7 @@ class _Building:
         self.template_of: dict[tuple, int] = {}
         #: Extra ps per hop, numbered.
         self.variants: dict[int, int] = {0: 0}
+        self.links = Times(self.problem, plan.sizes).links(self.longs)
         self.most_queues = self.most_running = self.channels = 0
 
     def input(self) -> KernelInput:
@@ -149,7 +151,7 @@ class _Building:
         instances["first"][: len(plan.instances)] = plan.instances.first
         constants |= {"rank_count": plan.ranks, "call_count": len(plan.calls), "shared_channels": self.channels}
         self.routes()
-        links = self.times()
+        self.times()
         nodes = self.sized_nodes()
         self.room(fields, found)
         if max(len(nodes), self.ints.size, len(plan.route_links if plan.route_links is not None else ())) >= 2**31 - 1:
@@ -162,7 +164,7 @@ class _Building:
             "calls": calls,
             "instances": instances,
             "ranks": ranks,
-            "links": links,
+            "links": self.links,
             "capacity": np.array([-1 if c is None else min(c, 2**31) for c in slots], dtype=np.int64),
             "ints": self.ints.array(),
             "longs": self.longs.array(),
@@ -228,6 +230,9 @@ class _Building:
                 flags |= records.CONNECTED | records.ADMITTED
             row |= {"connections": self.ints.add(columns), "longer": latency}
             row["variant"] = self.variants.setdefault(latency, len(self.variants))
+        if program.blocks is not None:
+            flags |= records.STEPS | records.ADMITTED
+            row |= self.steps(program.blocks)
         self.states.add(np.minimum(structure.need, records.MOST_NEEDS))
         self.nodes.append(nodes)
         message = (kind == SEND) | (kind == RECV)
@@ -235,6 +240,18 @@ class _Building:
         self.tags.append(program.tag)
         self.templates.append(row | {"flags": flags, "words": max(words, 1)})
         return len(self.templates) - 1
+
+    def steps(self, steps: BlockSteps) -> dict[str, int]:
+        """Add the tables of the steps of a template's thread blocks; returns its fields."""
+        costs, sizes = steps.costs, self.plan.sizes
+        columns = np.stack([steps.takes, steps.gives, steps.needs])
+        times = Times(self.problem, sizes)
+        pace = self.longs.once((costs.rate, "pace"), lambda: times.times(costs.rate))
+        shares = [rate * costs.link_share for rate in times.rates]
+        hold = self.longs.once((costs.link_share, "hold"), lambda: [times.times(rate) for rate in shares])
+        own = {"step_ps": costs.step, "head_ps": costs.latency, "half": costs.waits_half}
+        # The times of links come first in `longs`.
+        return own | {"steps": self.ints.add(columns), "step_pace": pace, "step_hold": hold}
 
     def counters(self, counters: Counters, row: dict[str, int], n: int) -> int:
         """Add the tables of a template's counters; returns the words per block that they need."""
@@ -357,6 +374,7 @@ class _Building:
         row |= rotated or self.plain(call, shared=self.by_bytes and not planned and call.rotation is None)
         slots = row["members"] + 2 * row["channels"]
         states = slots + 2 * row.get("messages", 0) + row.pop("connections", 0)
+        states += int(records.STEP_MESSAGE_WORDS) * row.get("steps", 0)
         words = states
         if row["flags"] & records.JOINT:
             template, n = self.templates[row["templates"]], row["members"]
@@ -368,7 +386,10 @@ class _Building:
         connections = call.connections
         key = call.programs, call.matching, connections
         if key not in self.template_of:
-            partners, channels = self.partners(call.programs, call.matching)
+            if call.matching is None:
+                partners, channels = [0] * len(call.programs), 0
+            else:
+                partners, channels = self.partners(call.programs, call.matching)
             numbers = [
                 self.template(program, partner, connections=connections, position=position)
                 for position, (program, partner) in enumerate(zip(call.programs, partners, strict=True))
@@ -379,6 +400,8 @@ class _Building:
         if shared:
             self.channels = max(self.channels, channels)
             row |= {"flags": records.SHARED, "channels": 0}
+        if call.programs[0].blocks is not None:
+            row["steps"] = call.programs[0].blocks.messages
         if connections is not None:
             row["messages"] = connections.messages
             row["connections"] = max(int(c.max(initial=-1)) for c in connections.connection) + 1
@@ -448,8 +471,8 @@ class _Building:
         constants["shape"] = self.ints.add([dim.size for dim in dims])
         constants["wraps"] = self.ints.add([dim.kind == "ring" for dim in dims])
 
-    def times(self) -> np.ndarray:
-        """Add the tables of times by size; returns the links."""
+    def times(self) -> None:
+        """Add the tables of times by size, but for those of links."""
         problem, plan, constants = self.problem, self.plan, self.constants
         times = Times(problem, plan.sizes)
         connections, network = problem.network.msccl, problem.network
@@ -462,7 +485,11 @@ class _Building:
             classes, delays = times.of_routes(plan, list(self.variants))
             constants |= {"route_class": self.ints.add(classes), "delays": self.longs.add(delays)}
             constants["variants"] = len(self.variants)
-        return times.links(self.longs)
+        hops = sum(dim.size for dim in problem.topology.dims)
+        hops = max(np.diff(plan.route_ptr), default=0) if plan.route_links is not None else hops
+        constants["step_rows"] = max(
+            records.ROWS, int(hops) + 4 if any(row.get("steps") for row in self.templates) else 0
+        )
 
     def room(self, calls: Iterable[dict[str, int]], instances: Iterable[dict[str, int]]) -> None:
         """Set the most memory that one step of the kernel can take."""

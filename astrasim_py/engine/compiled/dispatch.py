@@ -8,6 +8,7 @@ from astrasim_py.core import heap
 from astrasim_py.core.jit import inlined, lean
 from astrasim_py.engine.compiled import blocks, events, queue, records, table
 from astrasim_py.engine.compiled.chunks import begin_chunks, end_phase, start_runs
+from astrasim_py.engine.compiled.thread_blocks import begin_step, end_step, may_begin
 from astrasim_py.system.plan import COLLECTIVE, COMPUTE, MEMORY, RECV, SEND
 
 COMPUTE_SLOT = np.int64(2)
@@ -129,6 +130,8 @@ def issue(state):
     elif row.flags & records.ADMITTED:
         if row.flags & records.CONNECTED and not enter_slot(state, block, node, kind):
             return
+        if row.flags & records.STEPS and not may_begin(state, block, node):
+            return
         if at.slot == records.DETACHED:
             # A detached send leaves its block now.
             row.left -= 1
@@ -138,7 +141,9 @@ def issue(state):
         table.node_rows(state, row.row + node).start = state.now
         # Ranks alternate: by this rank's next turn the prefetched line has arrived.
         table.prefetch(table.node_rows(state, row.row + node + 2))
-    if kind == SEND:
+    if row.flags & records.STEPS and kind != COMPUTE:
+        begin_step(state, block, node)
+    elif kind == SEND:
         issue_send(state, block, node)
     elif kind == RECV:
         issue_receive(state, block, node)
@@ -343,6 +348,8 @@ def leave_slot(state, block, node):
         freed = np.int64(table.ints(state)[template.connections + template.nodes + node])
         if freed >= 0:
             release_slot(state, block, freed, node)
+    elif row.flags & records.STEPS:
+        end_step(state, block, node)
 
 
 @inlined

@@ -14,6 +14,7 @@ from astrasim_py.core.jit import kernel, lean
 from astrasim_py.engine.compiled import blocks, events, queue, records, table
 from astrasim_py.engine.compiled.dispatch import complete, issue
 from astrasim_py.engine.compiled.links import carry
+from astrasim_py.engine.compiled.thread_blocks import head_arrives
 
 
 @kernel("the engine", lean=True)
@@ -72,7 +73,10 @@ def take_next(state):
             return True
     e = np.int64(queue.next_event(state))
     if e >= 0:
-        events.apply(state, e)
+        if table.events(state, e).kind == records.HEAD:
+            head_arrives(state, e)
+        else:
+            events.apply(state, e)
         return True
     if not state.scheduled:
         state.rank = queue.next_awake(state)
@@ -100,7 +104,7 @@ def has_room(state):
     for pool in (records.EVENTS, records.MATCHES, records.WAITS):
         free = min(free, table.pools(state, pool).room - table.pools(state, pool).top)
     steps = min(
-        free // records.ROWS,
+        free // state.step_rows,
         (table.pools(state, records.BLOCKS).room - table.pools(state, records.BLOCKS).top) // state.block_step,
     )
     if steps < records.SPARE:

@@ -41,12 +41,16 @@ MOST_NEEDS = np.int64(63)
 # first: its first node; roots: in `ints`; counts: in `ints`, dependencies of nodes with many; counting: in `longs`,
 # COUNTING of each node; waiting: in `longs`, WAITING of each counter; connections: in `ints`, the slots that the
 # nodes need, those that they free, and their connections; longer: extra ps per hop; variant: number of that value;
-# words: of the arena for one block; counter_word: the first of its counters.
+# steps: in `ints`, the messages that steps of thread blocks receive, send, and need the slots of; step_ps, head_ps,
+# half: ps before a step and of a message, whether its head waits for half of its step; step_pace: in `longs`, ps of a
+# step by size; step_hold: in `longs`, of links as LINK's `hold`; words: of the arena for one block; counter_word: the
+# first of its counters.
 TEMPLATE = _record(
     "first nodes roots root_count flags counts count_count counters counting waiting connections longer variant words"
+    " steps step_ps head_ps half step_pace step_hold"
     " counter_word"
 )
-COUNTS, ADMITTED, CONNECTED, PACED, WORKLOAD = map(np.int64, (1, 2, 4, 8, 16))
+COUNTS, ADMITTED, CONNECTED, PACED, WORKLOAD, STEPS = map(np.int64, (1, 2, 4, 8, 16, 64))
 
 # counts: the counter that its completion advances; waits_for: the counter that must advance by `target` from when the
 # node begins to count; starters: in `longs`, nodes that begin to count when it completes.
@@ -58,7 +62,9 @@ WAITING = _record("word room first count")
 # rotated call the template itself; dims: in `ints`, number of dimensions, these, digits of each position; extra_bytes:
 # in `small`, by position and node, added to its size; rows: in `longs`, first row of the node table; words, slots,
 # states: of the arena, see PROGRESS.
-CALL = _record("instance members ranks templates flags channels dims extra_bytes messages rows words slots states")
+CALL = _record(
+    "instance members ranks templates flags channels dims extra_bytes messages rows words slots states steps"
+)
 # JOINT: the states of its blocks, then the counts, are interleaved node by node: members run in step, so that states
 # used together share a cache line.
 ROTATED, SHARED, EMPTY, JOINT = map(np.int64, (1, 2, 4, 16))
@@ -79,7 +85,7 @@ PHASE = _record("queue priority call turn members")
 # message table; size: index of its bytes; match: -1 if no other message can match its receive; asks: a rendezvous
 # request.
 EVENT = _record("scheduled number tail route row", i4="next block node match size", i1="kind moved asks")
-HOP, DELIVER, ENTER, END, TIMER, BEGIN, FREED, GO = map(np.int64, range(8))
+HOP, DELIVER, ENTER, END, TIMER, BEGIN, FREED, GO, HEAD = map(np.int64, range(9))
 
 # flags: -1 if it is free; receive, send: entries; rank, call: of the sender.
 MATCH = _record("flags receive send row sender_row", i4="next size rank call")
@@ -123,6 +129,10 @@ CHANNEL = _record("first last")  # matches + 1 that are incomplete
 #: A slot of a connection. state: TAKEN, FREE, or the entry of the waiting send + WAITED; since: start of its wait.
 MESSAGE_SLOT = _record("state since")
 TAKEN, FREE, WAITED = map(np.int64, range(3))
+#: A message between steps. slot, head: like MESSAGE_SLOT.state; tail: ps at which its last byte arrives; row: of the
+#: message table.
+STEP_MESSAGE = _record("slot slot_since head since tail row")
+STEP_MESSAGE_WORDS = np.int64(STEP_MESSAGE.itemsize // 8)
 COUNTER = _record("count waiting")  # completions, and nodes that wait for a count
 
 BUCKET = _record("time first last ascending next")
@@ -162,7 +172,7 @@ RUNNING, FINISHED, TOO_MANY_EVENTS, TOO_LATE, UNEQUAL_BYTES, OVERFLOW, UNBORN = 
 CONSTANTS = _words(
     "model hold_latency injected scheduled counts_references has_servers max_events max_time request duration nbytes "
     "sizes route_ptr delays route_class variants pace rank_count call_count computed route_first shape dims steps "
-    "wraps arena_step block_step shared_channels"
+    "wraps arena_step block_step shared_channels step_rows"
 )
 #: Tables of the input and of the state, by address.
 ADDRESSES = _words(
@@ -187,7 +197,8 @@ STATE = _record(" ".join([*CONSTANTS, *(f"at_{name}" for name in ADDRESSES), *VA
 
 #: Maximum completions due at once, and number of free lists of the arena.
 MOST_DUE, SIZE_CLASSES = map(np.int64, (8, 64))
-#: Pools grow unless they have room for SPARE steps; a step can take ROWS rows of events, matches, waits and tables.
+#: Pools grow unless they have room for SPARE steps; a step can take ROWS rows of events, matches, waits and tables, and
+#: `step_rows` in all where steps of thread blocks reserve a whole route.
 SPARE, ROWS = map(np.int64, (16, 8))
 #: Fibonacci hashing of times: 2^64 / golden ratio, as a signed number.
 SPREAD = -7046029254386353131

@@ -85,7 +85,7 @@ class State:
         need = int(s["arena_top"] + s["arena_step"] + 4 * s["most_ready"])
         if need > len(tables["arena"]):
             self._grow("arena", max(need, len(tables["arena"]) * 3 // 2))
-        most = records.ROWS * records.SPARE
+        most = int(s["step_rows"]) * records.SPARE
         for number, name in enumerate(_POOLS):
             spare = records.SPARE * int(s["block_step"]) if name == "blocks" else most
             if name != "buckets" and pools["top"][number] + spare > len(tables[name]):

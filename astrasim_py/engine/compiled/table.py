@@ -119,6 +119,7 @@ hop_rows = rows("hop_rows", records.HOP_ROW)
 # Arena, by place.
 channels = rows("arena", records.CHANNEL, WORD)
 message_slots = rows("arena", records.MESSAGE_SLOT, WORD)
+step_messages = rows("arena", records.STEP_MESSAGE, WORD)
 counters = rows("arena", records.COUNTER, WORD)
 shares = rows("arena", records.SHARE, WORD)
 runs = rows("arena", records.RUN, WORD)

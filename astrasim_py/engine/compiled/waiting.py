@@ -68,7 +68,25 @@ class Waiting:
         for match in self.matches:
             if match["flags"] & records.RECEIVE_POSTED and not match["flags"] & records.HAS_ARRIVED:
                 found.append(self.waiting(*_split(match["receive"])))
+        found += [Posted.awaiting(self.plan, *step) for step in self.steps("head", "since")]
         return sorted(found)
+
+    def steps(self, waits_for: str, since: str) -> list[tuple[int, int, int, int]]:
+        """Steps of thread blocks that wait for the head, or the slot, of a message: rank, call, node, since when."""
+        found = []
+        for index, messages in self.of_calls("steps", records.STEP_MESSAGE):
+            for entry, begin in messages[[waits_for, since]][messages[waits_for] >= records.WAITED].tolist():
+                block, node = _split(entry - records.WAITED)
+                found.append((int(self.blocks["rank"][block]), index, node, begin))
+        return found
+
+    def of_calls(self, count: str, dtype: np.dtype):
+        """Calls under way and their messages, of which a field of the call says how many."""
+        progress = self.tables["progress"][: len(self.plan.calls)]
+        for index in np.flatnonzero((progress["left"] > 0) & (progress["start"] >= 0)).tolist():
+            call = self.tables["calls"][index]
+            begin = int(progress["place"][index]) + int(call["slots"])
+            yield index, self.tables["arena"][begin : begin + dtype.itemsize // 8 * int(call[count])].view(dtype)
 
     def unreceived(self) -> list[Posted]:
         """Messages that have arrived and were never received."""
@@ -94,12 +112,8 @@ class Waiting:
 
     def held(self) -> list[Posted]:
         """Sends that wait for a free slot of their connection."""
-        found = []
-        progress = self.tables["progress"][: len(self.plan.calls)]
-        for index in np.flatnonzero((progress["left"] > 0) & (progress["start"] >= 0)).tolist():
-            call = self.tables["calls"][index]
-            begin = int(progress["place"][index]) + int(call["slots"])
-            slots = self.tables["arena"][begin : begin + 2 * int(call["messages"])].view(records.MESSAGE_SLOT)
+        found = [Posted.of(self.plan, *step) for step in self.steps("slot", "slot_since")]
+        for index, slots in self.of_calls("messages", records.MESSAGE_SLOT):
             for waiting, since in slots[slots["state"] >= records.WAITED].tolist():
                 block, node = _split(waiting - records.WAITED)
                 found.append(Posted.of(self.plan, int(self.blocks["rank"][block]), index, node, since))

@@ -11,6 +11,7 @@ from astrasim_py.engine.simpy.chunks import ChunkingNpu
 from astrasim_py.engine.simpy.msccl import ConnectedGraph, CountingGraph, PacedNetwork
 from astrasim_py.engine.simpy.network import Mailbox
 from astrasim_py.engine.simpy.simulation import Simulation, posted
+from astrasim_py.engine.simpy.thread_blocks import BlockGraph, BlockMessages, awaiting
 from astrasim_py.system.plan import Plan
 
 
@@ -50,6 +51,8 @@ class DialectSimulation(Simulation):
         return self.number_of_event()
 
     def graph_class(self, program, index):
+        if program.blocks is not None:
+            return BlockGraph
         connected = index >= 0 and self.plan.calls[index].connections is not None
         kind = ConnectedGraph if connected else super().graph_class(program, index)
         return kind if program.counters is None else following(CountingGraph, kind)
@@ -57,7 +60,10 @@ class DialectSimulation(Simulation):
     def waits(self):
         graphs = [graph for npu in self.npus for graph in npu.graphs.values()]
         connections = [call.connections for call in self.open_calls.values() if call.connections]
-        return super().waits() | {
+        waits = super().waits()
+        expected = [each.expected for each in connections if isinstance(each, BlockMessages)]
+        waits["posted"] += sorted(awaiting(*step) for steps in expected for step in steps.values())
+        return waits | {
             "held": sorted(posted(*send) for each in connections for send in each.waiting.values()),
             "unasked": sorted(posted(r.graph, r.node, r.since) for asks in self.asks.values() for r in asks.get_queue),
             "uncounted": sorted(each for g in graphs if isinstance(g, CountingGraph) for each in g.uncounted()),

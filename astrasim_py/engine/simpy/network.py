@@ -12,6 +12,7 @@ from simpy.resources.resource import Request
 from simpy.resources.store import StoreGet
 
 from astrasim_py.core.choices import NETWORK_MODELS
+from astrasim_py.core.units import transfer_ps
 from astrasim_py.system.durations import message_ps
 
 
@@ -89,8 +90,8 @@ class LinkRequest(Request):
 
     counted = False
 
-    def __init__(self, link: Link, message: Message, listed: bool = True) -> None:
-        self.message, self.asked = message, link._env.now
+    def __init__(self, link: Link, message: Message, asked: int | None = None, listed: bool = True) -> None:
+        self.message, self.asked = message, link._env.now if asked is None else asked
         self.row = link.simulation.recorder.hop(message.row, link.index, self.asked) if listed else -1
         super().__init__(link)
 
@@ -99,6 +100,14 @@ class LinkRequest(Request):
         self.counted = True
         self.resource.count_use(self.asked, start, end, self.message.bytes)
         self.resource.simulation.recorder.hop_served(self.row, start, end)
+
+
+class Booking(LinkRequest):
+    """The request of a message of a thread block, which has its link from `start` to `end` (ps)."""
+
+    def __init__(self, link: Link, message: Message, asked: int, start: int, end: int) -> None:
+        self.start, self.end = start, end
+        super().__init__(link, message, asked)
 
 
 class Mailbox(simpy.Store):
@@ -229,12 +238,41 @@ class LinkByLink(Network):
         self.complete_send(message, end - now)
         return arrival
 
+    def book(self, message: Message, link: Link, begin: int, share: Fraction) -> int:
+        """Reserve a share of a link for a message of a thread block; returns when (ps) it is served.
+
+        It is served from `begin` (ps) on, after all that have asked for the link so far.
+        """
+        free = max([link.free, *(end for *_, end in self.uncounted(link))])
+        start = max(begin, free)
+        booking = Booking(link, message, begin, start, start + transfer_ps(message.bytes, link.bandwidth * share))
+        if link is message.route[0]:
+            self.simulation.recorder.note(message.row, "start", start)
+        self.env.process(self.hold(booking))
+        return booking.end
+
+    def hold(self, booking: Booking) -> Iterator[simpy.Event]:
+        """Hold a link that is booked, as a SimPy process."""
+        yield booking
+        booking.count(booking.start, booking.end)
+        yield self.env.timeout(booking.end - self.env.now)
+        booking.resource.release(booking)
+
+    def uncounted(self, link: Link) -> Iterator[tuple[LinkRequest, int, int]]:
+        """Requests for a link that are not counted yet, and when (ps) it begins and ends to serve them."""
+        free = link.free
+        for request in (*link.users, *link.queue):
+            if not request.counted:
+                start = max(free, request.asked)
+                free = self.times(request.message, link, start)[self.holds_latency]
+                if isinstance(request, Booking):
+                    start, free = request.start, request.end
+                yield request, start, free
+
     def count_waiting(self):
         for link in self.simulation.links.values():
-            for request in (*link.users, *link.queue):
-                if not request.counted:
-                    start = max(link.free, request.asked)
-                    request.count(start, self.times(request.message, link, start)[self.holds_latency])
+            for request, start, end in list(self.uncounted(link)):
+                request.count(start, end)
 
 
 class StoreAndForward(LinkByLink):

@@ -30,6 +30,7 @@ class ProgramLists:
         self.peer, self.tag = program.peer.tolist(), program.tag.tolist()
         self.slot, self.instance = program.slot.tolist(), program.instance.tolist()
         self.match_key = [] if matching is None else matching[position].tolist()
+        self.blocks = program.blocks
 
 
 class Graph:
@@ -55,6 +56,10 @@ class Graph:
     def admit(self, node: int) -> bool:
         """Whether a ready node may be issued now; if not, it is released again later."""
         return True
+
+    def issue(self, node: int) -> None:
+        """Begin a node."""
+        self.npu.issue[self.program.kind[node]](self, node)
 
     def complete(self, node: int, ended_by: int = -1) -> None:
         """A node is done: release the nodes that waited for it alone. The last node ends the graph."""
@@ -169,7 +174,7 @@ class Npu:
             for _, node, graph in wave:
                 if graph.admit(node):
                     graph.recorder.started(graph.row + node, self.env.now)
-                    self.issue[graph.program.kind[node]](graph, node)
+                    graph.issue(node)
         self.simulation.check_events()
 
     def compute(self, graph: Graph, node: int) -> None:

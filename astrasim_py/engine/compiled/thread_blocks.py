@@ -1,0 +1,121 @@
+"""Steps of thread blocks: what they wait for, and all that is known as they begin."""
+
+import numpy as np
+
+from astrasim_py.core.jit import inlined, lean
+from astrasim_py.engine.compiled import blocks, events, queue, records, table
+from astrasim_py.engine.compiled.links import record_hop, reserve
+from astrasim_py.engine.compiled.routes import at_end, first_hop
+
+
+@inlined
+def place_of(state, block, message):
+    """Return the place of a message of a block's call."""
+    call = np.int64(table.blocks(state, block).call)
+    return table.progress(state, call).place + table.calls(state, call).slots + records.STEP_MESSAGE_WORDS * message
+
+
+@inlined
+def message_of(state, block, node, column):
+    """Return the message that a node receives (column 0), sends (1), or whose slot it needs (2); -1 for none."""
+    template = table.templates(state, table.blocks(state, block).template)
+    return np.int64(table.ints(state)[template.steps + column * template.nodes + node])
+
+
+@lean
+def may_begin(state, block, node):
+    """Whether the head of a node's message is here and its slot is free; if not, the node waits for one of them."""
+    taken, needed = message_of(state, block, node, 0), message_of(state, block, node, 2)
+    if taken >= 0:
+        message = table.step_messages(state, place_of(state, block, taken))
+        if message.head != records.FREE:
+            message.head = queue.entry_of(block, node) + records.WAITED
+            message.since = state.now
+            return False
+    if needed >= 0:
+        message = table.step_messages(state, place_of(state, block, needed))
+        if message.slot != records.FREE:
+            message.slot = queue.entry_of(block, node) + records.WAITED
+            message.slot_since = state.now
+            return False
+    return True
+
+
+@lean
+def begin_step(state, block, node):
+    """Begin a step that sends or receives: schedule its end, and the head of the message that it sends."""
+    row, size = table.blocks(state, block), blocks.size_of(state, block, node)
+    template = table.templates(state, row.template)
+    pace, begin = table.longs(state)[template.step_pace + size], state.now + template.step_ps
+    end = begin + pace
+    if pace < 0 or end < 0:
+        events.fail(state, records.OVERFLOW)
+        return
+    taken, given = message_of(state, block, node, 0), message_of(state, block, node, 1)
+    if taken >= 0:
+        received = table.step_messages(state, place_of(state, block, taken))
+        end = max(end, received.tail)
+        if state.record_messages:
+            table.message_rows(state, received.row).receiver = row.row + node
+    if given >= 0:
+        e = events.new_message(state, block, node, queue.NONE, size, np.int64(0))
+        event, left = table.events(state, e), np.int64(table.events(state, e).route)
+        while not at_end(left):
+            link, left = first_hop(state, left)
+            hold = table.longs(state)[table.links(state, link).hold + template.step_hold + size]
+            start = max(table.links(state, link).free, begin)
+            if hold < 0:
+                events.fail(state, records.OVERFLOW)
+                return
+            reserve(state, link, begin, start, start + hold, table.longs(state)[state.nbytes + size])
+            if state.record_messages:
+                record_hop(state, e, link, begin, start, start + hold)
+                event.moved = 1
+            end = max(end, start + hold)
+        event.kind = records.HEAD
+        event.tail = place_of(state, block, given)
+        event.route = row.row + node
+        sent = table.step_messages(state, event.tail)
+        sent.tail = end + template.head_ps
+        sent.row = event.row
+        if state.record_messages:
+            table.message_rows(state, event.row).delivered = sent.tail
+        waits = (end - begin + 1) >> 1 if template.half else np.int64(0)
+        events.push_checked(state, begin + template.head_ps + waits, e)
+    events.end_later(state, block, node, end)
+
+
+@lean
+def head_arrives(state, e):
+    """The head of a message is at its receiver."""
+    event = table.events(state, e)
+    message = table.step_messages(state, event.tail)
+    before = np.int64(message.head)
+    message.head = records.FREE
+    release(state, before, np.int64(event.route))
+    queue.give_row(state, table.events, records.EVENTS, e)
+
+
+@lean
+def end_step(state, block, node):
+    """A step has ended, and frees the slot of the message that it received."""
+    taken = message_of(state, block, node, 0)
+    if taken < 0:
+        return
+    message = table.step_messages(state, place_of(state, block, taken))
+    before = np.int64(message.slot)
+    message.slot = records.FREE
+    release(state, before, table.blocks(state, block).row + node)
+
+
+@lean
+def release(state, waiting, cause):
+    """Make the step ready that waited, if one did; `cause`: row of the node that released it."""
+    if waiting < records.WAITED:
+        return
+    block, node = (waiting - records.WAITED) >> 32, (waiting - records.WAITED) & queue.NODE_MASK
+    row = table.blocks(state, block)
+    queue.make_ready(state, np.int64(row.rank), block, node)
+    if state.record_nodes:
+        table.node_rows(state, row.row + node).released = cause
+    queue.wake(state, np.int64(row.rank))

@@ -1,0 +1,95 @@
+"""Given programs, thread block by thread block: as a step begins, all is known of its end and of the message it sends.
+
+The head of a message lets the step that receives it begin; its tail holds up the end of that step.
+"""
+
+from collections.abc import Iterator
+
+import simpy
+
+from astrasim_py.core.units import transfer_ps
+from astrasim_py.engine.simpy.msccl import ConnectedGraph, Connections
+from astrasim_py.engine.simpy.network import At, Message
+from astrasim_py.engine.simpy.npu import Graph
+from astrasim_py.engine.stuck import Posted
+from astrasim_py.system.plan import COMPUTE
+
+
+class BlockMessages(Connections):
+    """The messages between the thread blocks of a call, and the slots of their connections.
+
+    `expected`: message → the step that waits for its head (graph, node), and since when. `arrived`: the messages by
+    number whose head has arrived and that no step has begun to receive.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.expected, self.arrived = {}, {}
+
+
+class BlockGraph(ConnectedGraph):
+    """A graph of the steps of thread blocks: each waits for its message and for a slot of the next."""
+
+    def __init__(self, npu, program, index, call, done) -> None:
+        Graph.__init__(self, npu, program, index, call, done)
+        self.connections = call.connections = call.connections or BlockMessages()
+        blocks = program.blocks
+        self.costs, self.takes, self.gives = blocks.costs, blocks.takes.tolist(), blocks.gives.tolist()
+        self.needs, self.frees = blocks.needs.tolist(), self.takes
+
+    def admit(self, node):
+        """A step waits for the head of its message, then for a slot."""
+        messages, taken, needed = self.connections, self.takes[node], self.needs[node]
+        if taken >= 0 and taken not in messages.arrived:
+            messages.expected[taken] = self, node, self.npu.env.now
+        elif needed >= 0 and needed not in messages.free:
+            messages.waiting[needed] = self, node, self.npu.env.now
+        else:
+            return True
+        return False
+
+    def issue(self, node):
+        """Begin a step; the numbers of its message and of its end follow each other."""
+        if self.program.kind[node] == COMPUTE:
+            super().issue(node)
+            return
+        env, number = self.npu.env, self.npu.simulation.number
+        message = Message(self, node, self.program.nbytes[node], None, env.now) if self.gives[node] >= 0 else None
+        env.process(self.carry_out(node, message, number()))
+
+    def carry_out(self, node: int, message: Message | None, number: int) -> Iterator[simpy.Event]:
+        """A step, as a SimPy process, whose end is the event of that number."""
+        npu, costs, messages, nbytes = self.npu, self.costs, self.connections, self.program.nbytes[node]
+        begin = npu.env.now + costs.step
+        end = begin + transfer_ps(nbytes, costs.rate)
+        if self.takes[node] >= 0:
+            received = messages.arrived.pop(self.takes[node])
+            end = max(end, received.tail)
+            self.recorder.note(received.row, "recv_node", self.row + node)
+        if message is not None:
+            for link in message.route:
+                end = max(end, npu.simulation.network.book(message, link, begin, costs.link_share))
+            message.tail = end + costs.latency
+            self.recorder.note(message.row, "delivered", message.tail)
+            head = begin + costs.latency + ((end - begin + 1) // 2 if costs.waits_half else 0)
+            At(npu.env, head - npu.env.now, message.number).callbacks.append(lambda _: self.arrives(message))
+        yield At(npu.env, end - npu.env.now, number)
+        self.complete(node)
+
+    def arrives(self, message: Message) -> None:
+        """The head of a message is at its receiver: release the step that waits for it."""
+        messages, number = self.connections, self.gives[message.node]
+        messages.arrived[number] = message
+        if number in messages.expected:
+            graph, node, _ = messages.expected.pop(number)
+            graph.release([node], self.row + message.node)
+            graph.npu.wake_up()
+
+    def complete(self, node, ended_by=-1):
+        self.free_slot(node)
+        Graph.complete(self, node, ended_by)
+
+
+def awaiting(graph: BlockGraph, node: int, since: int) -> Posted:
+    """A step that waits for the head of its message, for the stuck report."""
+    return Posted.awaiting(graph.npu.simulation.plan, graph.npu.rank, graph.index, node, since)

@@ -1,0 +1,216 @@
+"""Given programs, thread block by thread block: closed forms by hand, a second reckoning, and both engines."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle.step_times import Reckoning, Stuck
+from worlds.programs import Blocks, thread_blocks
+
+from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.engine.simulation import simulate
+from astrasim_py.engine.stuck import explanation
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.system.machine_models import NetworkModel
+from astrasim_py.system.plan import BlockCosts
+from astrasim_py.system.problem import Job, Problem
+from astrasim_py.topology import shapes
+from astrasim_py.workload.items import Collective
+from astrasim_py.workload.microbenchmarks import generate
+
+GB = Fraction(10**9)
+KB, NS, US = 1000, 1000, 10**6
+#: 1 GB/s a block; links of 4 GB/s, of which messages reach half.
+LL = BlockCosts(
+    protocol="LL", launch=5 * US, latency=1 * US, step=300 * NS, rate=GB, link_share=Fraction(1, 2), slots=8,
+    slice=16 * KB, waits_half=False,
+)  # fmt: skip
+SIMPLE = replace(LL, protocol="Simple", slots=2, slice=1000 * KB, waits_half=True)
+
+
+class Programs(NetworkModel):
+    """A network with costs of given programs."""
+
+    def __init__(self, costs: BlockCosts) -> None:
+        super().__init__()
+        self.__dict__["programs"] = {"LL": costs, "Simple": costs}
+
+
+class Only:
+    """An algorithm table of one."""
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self.algorithm = algorithm
+
+    def select(self, *_, **__):
+        """The one."""
+        return self.algorithm
+
+
+def problem(algorithm, size, costs, *, calls=1, topology=None) -> Problem:
+    """Calls of an algorithm on links of 4 GB/s between all ranks."""
+    n = algorithm.ranks
+    return Problem(
+        topology=topology or shapes.FullyConnected(npus=n, bandwidth=4 * GB, latency=7).build(),
+        jobs=(
+            Job(
+                workload=generate([Collective(type="all_reduce", size=size) for _ in range(calls)], n),
+                placement=tuple(range(n)),
+                algorithms=Only(algorithm),
+            ),
+        ),
+        network=Programs(costs),
+    )
+
+
+def took(blocks: Blocks, size: int, costs: BlockCosts) -> int:
+    """Time of a program after its launch, ps; the same of both engines."""
+    records = simulate(problem(blocks.algorithm(costs.protocol), size, costs), engine="both", level="messages")
+    assert records.outcome.status == "done", explanation(records.outcome)
+    return records.makespan - costs.launch
+
+
+def once(*, fused=False) -> Blocks:
+    """Rank 0 sends a chunk to rank 1, which passes it on to rank 2."""
+    blocks = Blocks(3, 1)
+    blocks.step(0, 0, give=(1, 0))
+    if fused:
+        blocks.step(1, 0, take=(0, 0), give=(2, 0))
+    else:
+        blocks.step(1, 0, take=(0, 0))
+        blocks.step(1, 0, give=(2, 0))
+    blocks.step(2, 0, take=(1, 0))
+    return blocks
+
+
+def test_message_of_ll_flows_through_while_it_is_sent():
+    # Steps begin 300 ns after what they wait for; heads arrive 1 µs later; the last one takes 10 µs.
+    assert took(once(fused=True), 10 * KB, LL) == 3 * 300 * NS + 2 * US + 10 * US
+
+
+def test_receive_that_is_not_fused_makes_the_block_work_twice():
+    # Rank 1 receives (300 ns, 10 µs) before it begins to send.
+    assert took(once(), 10 * KB, LL) == 4 * 300 * NS + 2 * US + 2 * 10 * US
+
+
+def test_simple_message_begins_to_be_received_after_half_of_its_step():
+    assert took(once(fused=True), 10 * KB, SIMPLE) == 3 * 300 * NS + 2 * US + 2 * 5 * US + 10 * US
+    costs = replace(SIMPLE, rate=Fraction(10**12, 7), link_share=Fraction(1000))  # 7 ps, and 4 until the head leaves
+    assert took(once(fused=True), 1, costs) == 3 * 300 * NS + 2 * US + 4 + 4 + 7
+
+
+def test_local_steps_take_the_rate_of_the_block():
+    blocks = Blocks(2, 1)
+    for _ in range(3):
+        blocks.step(0, 0, reduce=True)
+    assert took(blocks, 10 * KB, LL) == 3 * (300 * NS + 10 * US)
+
+
+def test_blocks_of_a_rank_work_at_once_and_share_a_link():
+    blocks = Blocks(2, 4)
+    for block in range(4):
+        blocks.step(0, block, give=(1, block))
+        blocks.step(1, block, take=(0, block))
+    # Four messages of 10 µs of a block are 5 µs each of the link: its half of 4 GB/s.
+    assert took(blocks, 40 * KB, LL) == 300 * NS + 4 * 5 * US + 1 * US
+    assert took(blocks, 40 * KB, replace(LL, link_share=Fraction(1))) == 2 * 300 * NS + 1 * US + 10 * US
+
+
+def test_every_pass_moves_one_slice():
+    costs = replace(LL, slice=4 * KB)  # 10 kB are slices of 4, 4 and 2 kB
+    assert took(once(fused=True), 10 * KB, costs) == 3 * 300 * NS + 2 * US + 2 * (300 * NS) + 10 * US
+    # Rank 1 receives and sends in turn, three times.
+    assert took(once(), 10 * KB, costs) == 300 * NS + 1 * US + 6 * 300 * NS + 2 * 10 * US + 300 * NS + 1 * US
+
+
+def test_slot_is_free_when_its_message_is_received():
+    blocks = Blocks(2, 1)
+    for _ in range(3):
+        blocks.step(0, 0, give=(1, 0))
+    blocks.step(1, 0, reduce=True)
+    for _ in range(3):
+        blocks.step(1, 0, take=(0, 0))
+    assert took(blocks, 10 * KB, LL) == 4 * (300 * NS + 10 * US)
+    # Each later send waits until the message before is received.
+    alone = 2 * (300 * NS + 10 * US)
+    assert took(blocks, 10 * KB, replace(LL, slots=1)) == alone + 2 * (2 * 300 * NS + 1 * US + 10 * US)
+
+
+def test_dependency_on_another_block_holds_within_a_pass():
+    blocks = Blocks(2, 1)
+    done = blocks.step(0, 0, reduce=True)
+    blocks.step(0, 1, reduce=True, after=[done])
+    # The second block works on a slice while the first one has the next.
+    assert took(blocks, 16 * KB, replace(LL, slice=4 * KB)) == 5 * (300 * NS + 4 * US)
+
+
+def random_costs(rng: random.Random, share: Fraction) -> BlockCosts:
+    """Few of everything, so that it matters."""
+    return BlockCosts(
+        protocol="LL",
+        launch=rng.choice((0, 5000)),
+        latency=rng.choice((0, 1000, 3333)),
+        step=rng.choice((0, 300)),
+        rate=rng.choice((GB, 3 * GB)),
+        link_share=share,
+        slots=rng.choice((1, 2, 8)),
+        slice=rng.choice((3, 10, 1000)),
+        waits_half=rng.random() < 0.5,
+    )
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 2**32))
+def test_engine_agrees_with_the_equations(seed):
+    rng = random.Random(seed)
+    algorithm, nbytes = thread_blocks(rng), rng.choice((0, 1, 5, 11))
+    costs = random_costs(rng, Fraction(10**6))
+    records = simulate(problem(algorithm, nbytes * algorithm.chunks, costs), engine="simpy")
+    try:
+        wanted = Reckoning(algorithm, costs, nbytes).makespan()
+    except Stuck:
+        assert records.outcome.status == "stuck"
+    else:
+        assert (records.outcome.status, records.makespan) == ("done", wanted)
+
+
+@settings(max_examples=300)
+@given(seed=st.integers(0, 2**32))
+def test_both_engines_give_the_same_records(seed):
+    rng = random.Random(seed)
+    algorithm = thread_blocks(rng)
+    size = rng.choice((0, 1, 5, 11)) * algorithm.chunks + rng.randint(0, 3)
+    costs = random_costs(rng, rng.choice((Fraction(1, 3), Fraction(1), Fraction(10))))
+    topology = rng.choice((None, shapes.Switch(npus=algorithm.ranks, bandwidth=GB, latency=7).build()))
+    given_ = problem(algorithm, size, costs, calls=rng.randint(1, 2), topology=topology)
+    simulate(given_, engine="both", level="messages")
+
+
+def test_stuck_program_says_who_waits_for_a_slot_and_who_for_a_message():
+    blocks = Blocks(2, 1)
+    for rank in range(2):
+        for _ in range(2):
+            blocks.step(rank, 0, give=(1 - rank, 0))
+        for _ in range(2):
+            blocks.step(rank, 0, take=(1 - rank, 0))
+    stuck = problem(blocks.algorithm(), 10, replace(LL, slots=1))
+    text = "\n".join(explanation(simulate(stuck, engine="both").outcome))
+    assert "a free slot to send 10 B to rank 1 on channel 0" in text, text
+    blocks = Blocks(2, 1)
+    for rank in range(2):
+        blocks.step(rank, 0, take=(1 - rank, 0), give=(1 - rank, 0))
+    text = "\n".join(explanation(simulate(problem(blocks.algorithm(), 10, LL), engine="both").outcome))
+    assert "a message from rank 1" in text and "deadlock" in text, text
+
+
+def test_unequal_bytes_are_refused():
+    blocks = Blocks(2, 4)
+    blocks.step(0, 0, give=(1, 0), count=2)
+    blocks.step(1, 0, take=(0, 0))
+    with pytest.raises(AlgorithmError, match="sends 20 B and rank 1 node 0 expects 10 B"):
+        took(blocks, 40, LL)
