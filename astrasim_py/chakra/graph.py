@@ -1,12 +1,18 @@
 """Dependency graphs as CSR arrays of row numbers: orders and cycles, without recursion."""
 
 import heapq
+from array import array
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
 #: Edges that the search for the shortest cycle looks at, beyond which the shortest one found so far counts.
 CYCLE_SEARCH_EDGES = 1_000_000
+
+
+def plain_array(column: np.ndarray) -> array:
+    """A column whose elements are plain numbers, quick to look up one by one, in a fifth of the memory of a list."""
+    return array("q", column.astype(np.int64).tobytes())
 
 
 def owners(ptr: np.ndarray) -> np.ndarray:
@@ -40,12 +46,12 @@ def topological_order(ptr: np.ndarray, rows: np.ndarray, rank: np.ndarray | None
     child = owners(ptr)
     if bool((rows < child).all()) if rank is None else bool((rank[rows] < rank[child]).all()):
         return by_rank
-    child_ptr, child_rows = (a.tolist() for a in transpose(ptr, rows))
-    waiting = np.diff(ptr).tolist()
-    place = list(range(n)) if rank is None else rank.tolist()
-    row_at = by_rank.tolist()
+    child_ptr, child_rows = map(plain_array, transpose(ptr, rows))
+    waiting = plain_array(np.diff(ptr))
+    place = range(n) if rank is None else plain_array(rank)
+    row_at = plain_array(by_rank)
     heap = sorted(place[row] for row in range(n) if not waiting[row])
-    out = []
+    out = array("q")
     while heap:
         row = row_at[heapq.heappop(heap)]
         out.append(row)

@@ -1,13 +1,15 @@
 """What the operations and CPU pieces of a step need: edges of each kind, by the evidence there is for them."""
 
+from array import array
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from enum import IntEnum
 from heapq import heappop, heappush
-from itertools import takewhile
+from itertools import pairwise, takewhile
 
 import numpy as np
 
+from astrasim_py.chakra.graph import plain_array
 from astrasim_py.pytorch.kineto import integer
 from astrasim_py.pytorch.pieces import Work, calls_by_kind
 from astrasim_py.pytorch.recording import Category, Recording
@@ -40,9 +42,9 @@ Pair = tuple[int, int]
 class _InOrder:
     """Operations in order of a time."""
 
-    def __init__(self, times: Sequence[int], ops: Sequence[int]):
-        self.ops = sorted(ops, key=times.__getitem__)
-        self.times = [times[op] for op in self.ops]
+    def __init__(self, times: array, ops: np.ndarray):
+        ops = ops[np.argsort(np.frombuffer(times, np.int64)[ops], kind="stable")]
+        self.ops, self.times = plain_array(ops), plain_array(np.frombuffer(times, np.int64)[ops])
 
     def after(self, at: int) -> Iterator[int]:
         """Those at or after a time, the first one first."""
@@ -64,17 +66,17 @@ class DeviceEdges:
         self.slack = recording.resolution_ns
         events, launched = self.events, work.call >= 0
         #: When each operation was launched; the backlog before all.
-        self.launched = np.where(
-            launched, events.start[work.call], np.where(work.backlog, -_LATEST, work.start)
-        ).tolist()
-        self.correlation = np.where(work.backlog, -1, events.correlation[work.row]).tolist()
-        self.starts, self.ends = work.start.tolist(), work.end.tolist()
-        operations = range(len(work.row))
+        self.launched = plain_array(
+            np.where(launched, events.start[work.call], np.where(work.backlog, -_LATEST, work.start))
+        )
+        self.correlation = plain_array(np.where(work.backlog, -1, events.correlation[work.row]))
+        self.starts, self.ends = plain_array(work.start), plain_array(work.end)
+        operations = np.arange(len(work.row))
         self.by_end, self.by_launch = _InOrder(self.ends, operations), _InOrder(self.launched, operations)
         threads = np.where(launched, events.thread[work.call], -1)
         self.of_thread = self._each(threads, len(recording.threads))
         self.of_lane = self._each(work.lane, len(work.lanes))
-        self.ended_of_lane = [_InOrder(self.ends, of.ops) for of in self.of_lane]
+        self.ended_of_lane = [_InOrder(self.ends, np.array(of.ops, np.int64)) for of in self.of_lane]
         self.returns = events.end
         #: Recorded waits by row of the call.
         self.known = {int(events.launch[row]): int(row) for row in np.flatnonzero(events.category == Category.SYNC)}
@@ -82,11 +84,9 @@ class DeviceEdges:
 
     def _each(self, places: np.ndarray, count: int) -> list[_InOrder]:
         """Operations in order of launch, of each of `count` threads or lanes."""
-        members: list[list[int]] = [[] for _ in range(count)]
-        for op, place in enumerate(places.tolist()):
-            if place >= 0:
-                members[place].append(op)
-        return [_InOrder(self.launched, ops) for ops in members]
+        ops = np.argsort(places, kind="stable")
+        bounds = np.searchsorted(places[ops], np.arange(count + 1))
+        return [_InOrder(self.launched, ops[low:high]) for low, high in pairwise(bounds.tolist())]
 
     def streams(self) -> list[Pair]:
         """From the operations of a lane that had ended to the next one of the lane.

@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from astrasim_py.chakra.graph import plain_array
+
 #: Gaps longer than this count as unexplained, ns.
 UNEXPLAINED_NS = 20_000
 _LARGEST = 5
@@ -44,11 +46,10 @@ def time_nodes(
     `order`: topological. `pointers`, `sources`: CSR of what each node needs. `start`, `end`: recorded, ns. `piece`:
     bool.
     """
-    begins, sources_ = pointers.tolist(), sources.tolist()
-    at, until, is_piece = start.tolist(), end.tolist(), piece.tolist()
-    ends = [0] * len(at)
-    gap, binding = [0] * len(at), [-1] * len(at)
-    for node in order.tolist():
+    begins, sources_, at, until = map(plain_array, (pointers, sources, start, end))
+    is_piece, zeros = piece.tolist(), np.zeros_like(start)
+    ends, gap, binding = plain_array(zeros), plain_array(zeros), plain_array(zeros - 1)
+    for node in memoryview(order):
         need = 0
         for edge in range(begins[node], begins[node + 1]):
             if ends[sources_[edge]] > need or binding[node] < 0:

@@ -142,6 +142,7 @@ def build_graph(recording: Recording, host: str = "segments", without: Collectio
     launched = np.where(copies & (needs > begun + BLOCKED_NS), begun, launched)
     returns = finder.synchronisations() + [(op, int(work.call[op])) for op in np.flatnonzero(copies).tolist()]
     waiting = np.unique([call for _, call in returns]).astype(np.int64)
+    del finder  # it is large
     pieces = cut_threads(recording, work, launched, waiting, "handover" not in without)
     if host == "none":
         pieces = Pieces(*np.empty((2, 0), np.int64), {}, [])

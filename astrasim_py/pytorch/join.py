@@ -28,22 +28,19 @@ def enclosing(recording: Recording) -> np.ndarray:
     found = np.full(len(events), -1, np.int32)
     spans = {code for code, name in enumerate(recording.names) if name.startswith(CPU_BACKENDS)}
     host = np.flatnonzero(events.category <= Category.CALL)
-    operators = set(np.flatnonzero(events.category == Category.OP).tolist())
-    stacks: dict[int, list[tuple[int, int]]] = defaultdict(list)  # by thread: (end, row)
-    columns = (events.category, events.name, events.thread, events.start, events.end)
-    for row, category, name, thread, start, end in zip(
-        host.tolist(), *(column[host].tolist() for column in columns), strict=True
-    ):
+    stacks: dict[int, list[tuple[int, int, bool]]] = defaultdict(list)  # by thread: (end, row, is an operator)
+    columns = (host, *(c[host] for c in (events.category, events.name, events.thread, events.start, events.end)))
+    for row, category, name, thread, start, end in zip(*map(memoryview, columns), strict=True):
         stack = stacks[thread]
         if category == Category.CALL:
-            around = [at for last, at in reversed(stack) if last >= start]
-            found[row] = next((at for at in around if at in operators), around[0] if around else -1)
+            around = [(at, is_operator) for last, at, is_operator in reversed(stack) if last >= start]
+            found[row] = next((at for at, is_operator in around if is_operator), around[0][0] if around else -1)
             continue
         while stack and stack[-1][0] <= start:
             stack.pop()
         found[row] = stack[-1][1] if stack else -1
         if name not in spans and (not stack or end <= stack[-1][0] + recording.resolution_ns):
-            stack.append((end, row))
+            stack.append((end, row, category == Category.OP))
     return found
 
 

@@ -37,7 +37,9 @@ CPU_BACKENDS = ("gloo:", "mpi:", "ucc:")
 #: Beginnings of names of host events that say something of communication.
 COMMUNICATION = ("record_param_comms", "c10d::", "_c10d_functional", "c10d_functional", "nccl:", *CPU_BACKENDS)
 #: Arguments that are lists.
-_LISTS = {"Concrete Inputs", "Input Dims", "Input type", "Input Strides"}
+_LISTS = {"Concrete Inputs", "Input Dims", "Input type"}
+#: Arguments of which columns hold what there is, and others that say nothing of communication.
+_COLUMN_ARGS = {"correlation", "External id", "external id", "Record function id", "Ev Idx", "Input Strides"}
 _HEADER = {"distributedInfo", "baseTimeNanoseconds"}
 _COLUMNS = {  # array's type of each column while events are read
     "category": "b",
@@ -92,6 +94,7 @@ class _Table:
         self.names: dict[str, int] = {}
         self.threads: dict[tuple, int] = {}
         self.args: dict[int, dict] = {}
+        self.distinct: dict[str, dict] = {}  # by text: most calls of a step have arguments like others
         self.found: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
         self.communicates = self.fractions = False
@@ -125,8 +128,9 @@ class _Table:
         args = args if isinstance(args, dict) else {}
         process, thread = event.get("pid"), event.get("tid")
         if speaks or category == Category.SYNC or "Collective name" in args:
-            kept = {key: value for key, value in args.items() if key not in _LISTS or isinstance(value, list)}
-            self.args[len(self.columns["start"])] = kept
+            kept = {key: value for key, value in args.items() if key not in _COLUMN_ARGS}
+            kept = {key: value for key, value in kept.items() if key not in _LISTS or isinstance(value, list)}
+            self.args[len(self.columns["start"])] = self.distinct.setdefault(json.dumps(kept), kept)
         row = (
             category,
             self.names.setdefault(name, len(self.names)),

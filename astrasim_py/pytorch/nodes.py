@@ -38,15 +38,14 @@ class _Table:
 
     def __init__(self, graph: Graph):
         recording = graph.recording
-        names = [recording.names[code] for code in recording.events.name[graph.row].tolist()]
+        names = (recording.names[code] for code in recording.events.name[graph.row].tolist())
         given = {NodeKind.PIECE: "cpu", NodeKind.BACKLOG: "backlog"}
         self.graph = graph
         self.name = [given.get(kind, name) for kind, name in zip(graph.kind.tolist(), names, strict=True)]
         self.type = [int(NodeType.COMP)] * len(graph)
-        self.duration = graph.duration.tolist()  # ns
-        self.start, self.issue = graph.start.tolist(), graph.issue.tolist()
-        self.like = list(range(len(graph)))  # node of the graph that it stems from; -1 for none
-        self.source, self.target, self.why = graph.source.tolist(), graph.target.tolist(), graph.edge_kind.tolist()
+        self.duration, self.start, self.issue = map(csr.plain_array, (graph.duration, graph.start, graph.issue))  # ns
+        self.like = csr.plain_array(np.arange(len(graph)))  # node of the graph that it stems from; -1 for none
+        self.source, self.target, self.why = map(csr.plain_array, (graph.source, graph.target, graph.edge_kind))
 
     def add(self, name: str, duration: int, start: int, like: int) -> int:
         """Add a node of computation, issued with the node that it stems from; returns its place."""
@@ -170,10 +169,12 @@ def rank_trace(
     types, like, duration, start = (
         np.array(column, dtype=np.int64)[order] for column in (table.type, table.like, table.duration, table.start)
     )
+    names: dict[str, int] = {}
+    codes = {node: names.setdefault(group, len(names)) for node, group in groups.items() if group}
     comp = types == NodeType.COMP
     cpu = comp & np.append(graph.kind == NodeKind.PIECE, False)[like]
     why = np.array(table.why, dtype=np.uint8)[by_target].tobytes()
-    rest, fields = _rest(graph, like, pointers.tolist(), why)
+    rest, fields = _rest(graph, like, pointers, why)
     if declared is not None:
         listed = json.dumps([{"pg_name": key, "ranks": list(ranks)} for key, ranks in declared.items()])
         rest[-1] = len(fields)
@@ -181,22 +182,29 @@ def rank_trace(
     return ExecutionTrace.from_columns(
         node_id=np.arange(len(order), dtype=np.uint64),
         type=types,
-        names=[table.name[i] for i in order.tolist()],
+        names=tuple(map(table.name.__getitem__, memoryview(order))),
         duration_ps=np.where(comp, 1000 * duration, MISSING),
         duration_micros=np.where(comp, (duration + 500) // 1000, 0),
         start_time_micros=(start + skew_ns) // 1000,
         is_cpu_op=np.where(types == NodeType.METADATA, MISSING, cpu),
         slot_kind=np.where(comp, 0, MISSING),
         data_deps=(pointers, source[by_target].astype(np.uint64)),
-        pg_name=[groups.get(i) for i in order.tolist()] if groups else None,
+        pg_name=(_spread(place, codes, -1).astype(np.int32), tuple(names)),
         rank=rank,
         metadata=metadata or {},
         rest=(rest, tuple(fields)),
-        **{name: np.array([given.get(i, MISSING) for i in order.tolist()]) for name, given in columns.items()},
+        **{name: _spread(place, given, MISSING) for name, given in columns.items()},
     )
 
 
-def _rest(graph: Graph, like: np.ndarray, pointers: list[int], why: bytes) -> tuple[np.ndarray, list[bytes]]:
+def _spread(place: np.ndarray, given: Mapping[int, int], absent: int) -> np.ndarray:
+    """A column of all nodes, by their place, from the values that some of them have."""
+    column = np.full(len(place), absent, dtype=np.int64)
+    column[place[list(given)]] = list(given.values())
+    return column
+
+
+def _rest(graph: Graph, like: np.ndarray, pointers: np.ndarray, why: bytes) -> tuple[np.ndarray, list[bytes]]:
     """Thread or stream, operator and kinds of the dependencies of each node, as `ExecutionTrace` has the rest.
 
     `like`: the node of the graph that each stems from. `why`: the kind of each dependency, one byte each.
@@ -208,7 +216,9 @@ def _rest(graph: Graph, like: np.ndarray, pointers: list[int], why: bytes) -> tu
     operator = np.append(np.append(events.name, -1)[around], -1)[like] % len(operators)
     lane = np.append(np.where(piece, graph.lane, threads + graph.lane), threads + len(graph.lanes))[like]
     known: dict[bytes, int] = {}
-    kinds = np.array([known.setdefault(why[low:high], len(known)) for low, high in pairwise(pointers)], dtype=np.int64)
+    kinds = np.array(
+        [known.setdefault(why[low:high], len(known)) for low, high in pairwise(memoryview(pointers))], dtype=np.int64
+    )
     shape = (threads + len(graph.lanes) + 1, len(operators), max(len(known), 1))
     distinct, codes = np.unique(np.ravel_multi_index((lane, operator, kinds), shape), return_inverse=True)
     texts, fields = [" ".join(EdgeKind(kind).name.lower() for kind in of) for of in known], []
