@@ -229,6 +229,8 @@ def _problems(ranks: dict[int, _Rank], traces: dict[int | None, str]) -> list[st
     for rank, one in ranks.items():
         if one.joined and not one.joined.same_run:
             found.append(f"rank {rank}: {one.joined}, so that its host trace is left out")
+        elif one.joined and one.joined.strangers:
+            found.append(f"rank {rank}: its host trace is that of another process, of another rank or run")
         if one.unknown:
             found.append(
                 f"rank {rank}: {one.unknown} kernels of communication are of unknown kind and stay computation"

@@ -31,6 +31,7 @@ class HostTrace:
 
     source: str
     schema: str
+    process: int  # -1 if unknown
     ids: np.ndarray  # int64, ascending
     parents: np.ndarray  # int32, the row of the caller, always an earlier one; -1 for none
     names: tuple[str, ...]
@@ -50,7 +51,7 @@ def read_host_trace(source: str) -> HostTrace:
     `source`: a JSON file, gzip'd or not, or ``archive!member`` of a tar archive. Raises TraceError: not readable, not
     JSON, cut short, no nodes, two of one id.
     """
-    schema = ""
+    schema, process = "", -1
     names: dict[str, int] = {}
     rows: list[tuple[int, ...]] = []
     communication: dict[int, Arguments] = {}
@@ -58,6 +59,8 @@ def read_host_trace(source: str) -> HostTrace:
     for key, node in elements(source, LISTED):
         if key == "schema":
             schema = str(node)
+        elif key == "pid":
+            process = integer(node)
         if key != LISTED:
             continue
         if not isinstance(node, dict) or type(node.get("id")) is not int or not 0 <= node["id"] < 2**63:
@@ -80,6 +83,7 @@ def read_host_trace(source: str) -> HostTrace:
     return HostTrace(
         source=source,
         schema=schema,
+        process=process,
         ids=ids,
         parents=np.where(exists, callers, -1).astype(np.int32),
         names=tuple(names),

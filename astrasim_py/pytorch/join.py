@@ -50,7 +50,7 @@ class Joined:
 
     host_row: np.ndarray  # int32 per event of the recording, a row of the host's trace; -1 for none
     by_record_id: bool  # else by names in order of start
-    strangers: bool  # both have record ids, and they do not fit: another rank or another run, even where names agree
+    strangers: bool  # the two traces are of two processes: of another rank or run, even where all names agree
     joined: int
     operators: int  # of the recording
     nodes: int  # of the host's trace
@@ -67,12 +67,12 @@ class Joined:
     @property
     def how(self) -> str:
         """What operators and nodes were joined by."""
-        names = "by names" + (", as record ids are those of another rank or run," if self.strangers else "")
-        return "by record id" if self.by_record_id else names
+        return "by record id" if self.by_record_id else "by names"
 
     def __str__(self) -> str:
         counts = f"{self.joined} of {self.operators} operators, of {self.nodes} nodes"
-        return f"{100 * self.rate:.1f} % joined {self.how} ({counts}){'' if self.same_run else ': not the same run'}"
+        doubt = ": of another rank or run" if self.strangers else ""
+        return f"{100 * self.rate:.1f} % joined {self.how} ({counts}){doubt if self.same_run else ': not the same run'}"
 
 
 def join(recording: Recording, host: HostTrace) -> Joined:
@@ -86,7 +86,8 @@ def join(recording: Recording, host: HostTrace) -> Joined:
     by_record_id = int((rows >= 0).sum()) >= SAME_RUN * max(1, len(operators))
     if not by_record_id:
         rows[operators] = _by_names(events.thread[operators], here, host)
-    strangers = not by_record_id and bool(np.any(host.record_ids >= 0) and np.any(events.record_id[operators] >= 0))
+    processes = {recording.threads[thread][0] for thread in np.unique(events.thread[operators]).tolist()}
+    strangers = host.process >= 0 and bool(processes) and host.process not in processes
     return Joined(rows, by_record_id, strangers, int((rows >= 0).sum()), len(operators), len(host))
 
 

@@ -38,7 +38,9 @@ def test_pairs_without_record_ids_join_by_names():
     )
     found = [joined(kineto[rank], host[rank]) for rank in "01234567"]
     assert [f.joined for f in found] == [1668, 1668, 1670, 1670, 1664, 1672, 1672, 1665]
-    assert all(f.operators == 1673 and f.nodes == 1675 and f.rate > 0.994 and f.same_run for f in found)
+    assert all(
+        f.operators == 1673 and f.nodes == 1675 and f.rate > 0.994 and f.same_run and not f.strangers for f in found
+    )
     assert joined("hta_simple_add/kineto.json.gz", "hta_simple_add/et.json.gz").joined == 36
 
 
@@ -48,7 +50,7 @@ def test_two_runs_are_told_apart():
     assert not found.same_run
     assert "not the same run" in str(found)
     program = joined("hta_nccl_data/nccl_data.json.gz", "param_resnet/resnet_2gpu_et_1.1.0.json.gz", None)
-    assert program.joined >= 14_385  # another run of the same program
+    assert program.joined >= 14_385 and program.strangers  # another run of the same program
     one = joined("param_linear/linear_kineto.json.gz", "param_linear/linear_et.json.gz")  # 1 of its 81 iterations
     assert one.same_run
 
@@ -85,7 +87,11 @@ def test_host_trace_of_every_schema(name, schema, nodes, calls, groups):
     assert [(g.name, g.size, g.ranks) for g in host.groups] == groups
 
 
-def test_names_that_join_in_spite_of_record_ids_are_said_to_be_anothers():
-    found = joined("recorded_cpu/pp_4/kineto_1.json.gz", "recorded_cpu/pp_4/et_0.json.gz")
-    assert not found.by_record_id and "another rank or run" in str(found)
-    assert "another" not in str(joined("recorded_cpu/pp_4/kineto_1.json.gz", "recorded_cpu/pp_4/et_1.json.gz"))
+def test_the_trace_of_a_like_rank_is_said_to_be_anothers():
+    """Where all record ids fit, too, as they do where ranks do the same."""
+    for folder, by_record_id in (("pp_4", False), ("moe_4", True)):
+        recording = f"recorded_cpu/{folder}/kineto_1.json.gz"
+        found = joined(recording, f"recorded_cpu/{folder}/et_0.json.gz")
+        assert found.by_record_id == by_record_id and found.same_run and found.strangers
+        assert "another rank or run" in str(found)
+        assert "another" not in str(joined(recording, f"recorded_cpu/{folder}/et_1.json.gz"))
