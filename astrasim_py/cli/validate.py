@@ -5,6 +5,9 @@ closed forms of our own algorithms, and figures of ASTRA-sim. Exits with 1 if a 
 
 With --training ROWS.csv rows are published step times of training, and shown is how far off closed forms are. Nothing
 passes or fails there.
+
+With --measured MEASURED rows are measured times of collectives, and shown is how far off simulation under a profile is.
+Exits with 1 beyond --max-median or --max-p90.
 """
 
 import argparse
@@ -12,6 +15,7 @@ import json
 from contextlib import nullcontext
 from dataclasses import asdict
 
+from astrasim_py.cli import validate_measured
 from astrasim_py.cli.options import check_positive, engine_option, engines_text, format_option
 from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, UsageError
 
@@ -23,6 +27,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("cases", metavar="CASES.csv", nargs="?", help="by default the packaged set")
     parser.add_argument("--training", metavar="ROWS.csv", help="published training throughput, instead of cases")
     parser.add_argument("--calibrate", action="store_true", help="with --training: fit four constants to each source")
+    validate_measured.arguments(parser)
     engine_option(parser)
     parser.add_argument("--set", action="append", default=[], metavar="NAME", help="only this set (repeatable)")
     parser.add_argument("--jobs", type=int, metavar="N", help="worker processes; one per core by default")
@@ -32,30 +37,50 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the cases; 1 if one that counts is off."""
+    if args.measured is not None:
+        _refuse("--measured", args, "cases", "training", "calibrate", "set", "jobs")
+        return validate_measured.run(args)
+    _refuse("--measured", args, "profile", "where", "max_median", "max_p90", "figures", lacking=True)
     if args.training is not None:
         return _training(args)
     if args.calibrate:
         raise UsageError("--calibrate", "there are no rows to fit to", "write --training ROWS.csv, too")
     from astrasim_py.study.cases import read_cases
+    from astrasim_py.study.measured import compare, packaged_rows
     from astrasim_py.study.progress import on_terminal
-    from astrasim_py.study.validation import packaged_items, validate
+    from astrasim_py.study.validation import MEASURED, packaged_items, validate
 
     check_positive(args, "jobs")
     progress = on_terminal("validate", quiet=args.quiet)
     with packaged_items(args.set) if args.cases is None else nullcontext(read_cases(args.cases, args.set)) as items:
         report = validate(items, engine=args.engine, jobs=args.jobs, progress=progress)
-    print(_json(report) if args.format == "json" else _text(report))
+    measured = None
+    if args.cases is None and (not args.set or MEASURED in args.set):
+        measured = compare(packaged_rows(), engine=args.engine)
+    print(_json(report, measured) if args.format == "json" else _text(report, measured))
     return EXIT_OK if report.passes else EXIT_CHECK_FAILED
 
 
-def _json(report) -> str:
+def _refuse(option: str, args: argparse.Namespace, *others: str, lacking: bool = False) -> None:
+    """Refuse what does not go with an option, or not without it."""
+    for name in others:
+        if getattr(args, name):
+            shown = "CASES.csv" if name == "cases" else f"--{name.replace('_', '-')}"
+            if lacking:
+                raise UsageError(shown, f"goes with {option} only", f"write {option} ROWS.csv, too")
+            raise UsageError(option, f"goes without {shown}", "write one of them")
+
+
+def _json(report, measured) -> str:
     total = asdict(report.judged)
     del total["group"], total["judged"]
     rows = {"groups": [asdict(group) for group in report.groups], "off": [asdict(one) for one in report.off]}
+    if measured is not None:
+        rows["measured"] = validate_measured.measured_json(measured, "platform")
     return json.dumps(total | {"engines": report.engines} | rows, indent=2, ensure_ascii=False)
 
 
-def _text(report) -> str:
+def _text(report, measured) -> str:
     from astrasim_py.report.tables import text_table
 
     headings = ("set", "cases", "exact", "median error", "worst error", "")
@@ -71,12 +96,17 @@ def _text(report) -> str:
         )
         for group in groups
     ]
-    lines = [text_table(headings, rows, (False, True, True, True, True, False))]
+    lines = [text_table(headings, rows, (False, True, True, True, True, False))] if rows else []
     for one in report.off[:SHOWN]:
         lines.append(f"{one.place}: {one.set}: {one.label}: {one.note}{'' if one.judged else ' (informative)'}")
     if len(report.off) > SHOWN:
         lines.append(f"… and {len(report.off) - SHOWN} more (--format json shows all)")
     lines.append(engines_text(report.engines).rstrip("\n"))
+    if measured is not None:
+        lines.append(
+            "measured: simulated against public times that the profiles are fitted to, median / 90th percentile"
+        )
+        lines.append(validate_measured.measured_text(measured))
     return "\n".join(line for line in lines if line)
 
 
@@ -91,9 +121,7 @@ def _training(args: argparse.Namespace) -> int:
     from astrasim_py.study.training_errors import compare
     from astrasim_py.study.training_rows import read_rows
 
-    for name, unused in (("CASES.csv", args.cases), ("--jobs", args.jobs)):
-        if unused is not None:
-            raise UsageError("--training", f"goes without {name}", "write one of them")
+    _refuse("--training", args, "cases", "jobs")
     if args.engine != "auto":
         raise UsageError("--engine", "closed forms have no engine", "drop it")
     report = compare(read_rows(args.training, args.set), calibrate=args.calibrate)

@@ -36,6 +36,8 @@ from astrasim_py.study.progress import Progress
 from astrasim_py.workload.items import Collective
 from astrasim_py.workload.microbenchmarks import generate
 
+#: Set of the packaged measured times of collectives, which are compared elsewhere.
+MEASURED = "measured"
 #: Latency of a link and time per byte (50 GB/s), ps.
 LATENCY, BYTE = 500_000, 20
 
@@ -120,10 +122,10 @@ def closed_forms() -> Iterator[ClosedForm]:
 @contextmanager
 def packaged_items(sets: Sequence[str] = ()) -> Iterator[list[Case | ClosedForm]]:
     """The packaged items; the files that they name exist while the context is open. `sets`: only these; all where
-    empty. Raises UsageError: there is no such set.
+    empty. Measured times are not among them. Raises UsageError: there is no such set.
     """
     found = json.loads(files("astrasim_py").joinpath("data/validation/astra_sim.json").read_text("utf-8"))
-    names = dict.fromkeys([ClosedForm.set, *(one["set"] for one in found["cases"])])
+    names = dict.fromkeys([ClosedForm.set, *(one["set"] for one in found["cases"]), MEASURED])
     for name in sets:
         if name not in names:
             raise UsageError("--set", f'there is no packaged set "{name}"', f"write one of {', '.join(names)}")

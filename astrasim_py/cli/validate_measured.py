@@ -1,0 +1,115 @@
+"""``validate --measured``: measured times of collectives against simulation under a profile."""
+
+import argparse
+import json
+import math
+from dataclasses import asdict
+
+from astrasim_py.cli.options import complain
+from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, UsageError
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--measured", metavar="MEASURED", nargs="+", help="measured times of collectives, as calibrate")
+    parser.add_argument(
+        "--profile", metavar="NAME", help="preset or file; by default the preset of each row's platform"
+    )
+    parser.add_argument("--where", action="append", default=[], metavar="KEY=VALUES", help="rows with e.g. ranks=2,8")
+    parser.add_argument("--max-median", type=float, metavar="PERCENT", help="fail if the median error is larger")
+    parser.add_argument("--max-p90", type=float, metavar="PERCENT", help="fail if the 90th percentile is larger")
+    parser.add_argument("--figures", metavar="FOLDER", help="draw measured points over simulated curves")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare; 1 if an error is beyond its limit."""
+    from astrasim_py.core.files import write_files
+    from astrasim_py.measured.rows import chooser, read_rows
+    from astrasim_py.study.measured import compare, figures
+
+    limits = {"median": args.max_median, "p90": args.max_p90}
+    for name, limit in limits.items():
+        if limit is not None and not 0 <= limit < math.inf:
+            raise UsageError(f"--max-{name}", f"{limit} is no limit", "write percent, e.g. 10")
+    conditions = [chooser(text) for text in args.where]
+    rows = [row for row in read_rows(args.measured) if all(one(row) for one in conditions)]
+    if not rows:
+        raise UsageError("--where", "no row has all of this", "change it")
+    report = compare(rows, args.profile, args.engine)
+    complain(report.left_out)
+    total = report.group()
+    if args.format == "json":
+        said = measured_json(report, "platform", "collective", "ranks", "band")
+        said |= {"worst": _worst(report), "left_out": report.left_out}
+        print(json.dumps(said, indent=2, ensure_ascii=False))
+    else:
+        print(_text(report))
+    if args.figures is not None:
+        found = {f"{args.figures}/{name}": content for name, content in figures(report).items()}
+        write_files(found.items(), make_folder=True)
+        complain(f"figure: {name}" for name in found)
+    within = all(limit is None or 100 * getattr(total, f"{name}_rel_error") <= limit for name, limit in limits.items())
+    return EXIT_OK if within else EXIT_CHECK_FAILED
+
+
+def _known(group) -> dict:
+    return {key: value for key, value in asdict(group).items() if value is not None}
+
+
+def measured_json(report, *keys: str) -> dict:
+    """Errors of all rows, and by `keys`."""
+    return _known(report.group()) | {"groups": [_known(group) for group in report.groups(*keys)]}
+
+
+def _worst(report) -> list[dict]:
+    return [
+        {
+            "place": one.row.place,
+            "label": one.row.label,
+            "measured_us": one.row.time_ps / 1e6,
+            "simulated_us": one.time_ps / 1e6,
+            "rel_error": one.error,
+        }
+        for one in report.worst
+    ]
+
+
+def measured_text(report, *keys: str) -> str:
+    """Errors of all rows, of platforms, and by further `keys`, beside those of each band."""
+    from astrasim_py.report.tables import text_table
+    from astrasim_py.study.measured import BANDS
+
+    def errors(group) -> str:
+        return f"{100 * group.median_rel_error:.1f} / {100 * group.p90_rel_error:.1f}"
+
+    def line(*names: str, **of) -> tuple[str, ...]:
+        group, bands = report.group(**of), {one.band: errors(one) for one in report.groups("band", **of)}
+        more = (bands.get(name, "") for name, _ in BANDS)
+        return (*names, str(group.cases), errors(group), f"{100 * group.bias:+.1f}", *more)
+
+    rows, blank = [], [""] * len(keys)
+    for of_platform in report.groups("platform"):
+        platform = of_platform.platform
+        for one in report.groups(*keys, platform=platform) if keys else ():
+            of = {key: getattr(one, key) for key in keys}
+            rows.append(line(platform, *map(str, of.values()), platform=platform, **of))
+        rows.append(line(platform, *(["all", *blank[1:]] if keys else ()), platform=platform))
+    if len(report.groups("platform")) > 1:
+        rows.append(line("all", *blank))
+    headings = ("platform", *keys, "cases", "error %", "bias %", *(name for name, _ in BANDS))
+    texts = sum(key == "collective" for key in keys) + 1
+    return text_table(headings, rows, (*(False,) * texts, *(True,) * (len(headings) - texts)))
+
+
+def _text(report) -> str:
+    from astrasim_py.core.units import format_time
+
+    lines = [measured_text(report, "collective", "ranks")]
+    lines += [
+        "error %: median / 90th percentile of |simulated / measured - 1|; bias: median with its sign",
+        "",
+        "worst:",
+    ]
+    for one in report.worst:
+        times = f"simulated {format_time(one.time_ps)}, measured {format_time(one.row.time_ps)}"
+        lines.append(f"{one.row.place}: {one.row.label}: {times} ({100 * one.error:+.0f} %)")
+    return "\n".join(lines)

@@ -1,0 +1,57 @@
+"""Figures of measured times: points over simulated curves, as bus bandwidth against size."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from astrasim_py.core.units import format_size
+from astrasim_py.report.figure_style import MARKERS, PALETTE, canvas, legend_below, set_title
+
+#: Half the width of the band around a curve, as a share.
+BAND = 0.1
+
+
+class Curve(NamedTuple):
+    """Bus bandwidths of one group size, GB/s: simulated by size, ascending; measured ones with sizes of their own."""
+
+    ranks: int
+    sizes: Sequence[int]
+    simulated: Sequence[float]
+    measured_sizes: Sequence[int]
+    measured: Sequence[float]
+
+
+def bus_bandwidths(heading: str, panels: Mapping[str, Sequence[Curve]]):
+    """A panel per collective, a colour per group size. The band is ±10 % around the simulated curve."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter
+
+    figure, grid = canvas(len(panels), heading, columns=2, width=5.2)
+    entries = {}
+    for axes, (name, curves) in zip(grid, panels.items(), strict=True):
+        set_title(axes, name)
+        for number, curve in enumerate(curves, 1):
+            colour, simulated = PALETTE[number % len(PALETTE)], np.array(curve.simulated)
+            axes.fill_between(
+                curve.sizes, (1 - BAND) * simulated, (1 + BAND) * simulated, color=colour, alpha=0.25, lw=0
+            )
+            (line,) = axes.plot(curve.sizes, simulated, color=colour, linewidth=1.6)
+            axes.plot(
+                curve.measured_sizes,
+                curve.measured,
+                MARKERS[number],
+                color=colour,
+                markersize=4,
+                markerfacecolor="white",
+            )
+            entries.setdefault(f"{curve.ranks} ranks", line)
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        sizes = sorted({size for curve in curves for size in curve.sizes})
+        axes.xaxis.set_major_locator(FixedLocator(sizes[:: -(-len(sizes) // 6)]))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: format_size(int(size))))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:g}"))
+        axes.set_xlabel("full buffer")
+        axes.set_ylabel("bus bandwidth, GB/s")
+    legend_below(figure, [(line, label) for label, line in entries.items()])
+    return figure

@@ -1,0 +1,196 @@
+"""Measured times of collectives against simulation under a profile."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import NamedTuple
+
+import numpy as np
+
+from astrasim_py.core.errors import TopologyError, UsageError
+from astrasim_py.measured.formula import COLLECTIVES, candidates, reduces_in_switch
+from astrasim_py.measured.rows import Row, mean_of_repeats, read_rows
+from astrasim_py.report.explore_plots import files as drawn
+from astrasim_py.report.measured_plots import Curve, bus_bandwidths
+from astrasim_py.topology.hardware import Preset, preset, preset_names
+from astrasim_py.verification.bounds import busbw_factor
+
+#: Bands of sizes, and the largest full buffer of each but the last.
+BANDS = (("≤ 256 KiB", 2**18), ("between", 2**24 - 1), ("≥ 16 MiB", None))
+#: Rows that are farthest off which a report names.
+WORST = 10
+
+
+class Predicted(NamedTuple):
+    """A measured row, and its simulated time in ps."""
+
+    row: Row
+    time_ps: int
+
+    @property
+    def error(self) -> float:
+        """simulated / measured - 1"""
+        return self.time_ps / self.row.time_ps - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Errors of some rows; None: of all. `bias`: median of simulated / measured - 1, with its sign."""
+
+    platform: str | None = None
+    collective: str | None = None
+    ranks: int | None = None
+    band: str | None = None
+    cases: int
+    median_rel_error: float
+    p90_rel_error: float
+    bias: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredReport:
+    """All rows that can be predicted, repeats as one, and a line for each kind that cannot."""
+
+    predicted: tuple[Predicted, ...]
+    left_out: tuple[str, ...]
+
+    def group(self, **of: object) -> Group:
+        """Errors of rows of a platform, collective, number of ranks, or band."""
+        errors = np.array([one.error for one in self.predicted if all(_key(one.row, k) == v for k, v in of.items())])
+        off = np.abs(errors)
+        return Group(
+            **of,
+            cases=len(errors),
+            median_rel_error=float(np.median(off)),
+            p90_rel_error=float(np.quantile(off, 0.9)),
+            bias=float(np.median(errors)),
+        )
+
+    def groups(self, *keys: str, **of: object) -> list[Group]:
+        """A group for every combination of the keys that occurs in `of`, as of `group`."""
+        rows = [one.row for one in self.predicted if all(_key(one.row, k) == v for k, v in of.items())]
+        found = dict.fromkeys(tuple(_key(row, key) for key in keys) for row in rows)
+        return [self.group(**of, **dict(zip(keys, values, strict=True))) for values in sorted(found, key=_order)]
+
+    @property
+    def worst(self) -> list[Predicted]:
+        """The rows that are farthest off by the ratio of times."""
+        return sorted(self.predicted, key=lambda one: -abs(math.log(one.time_ps / one.row.time_ps)))[:WORST]
+
+
+def _key(row: Row, key: str) -> object:
+    return band(row.bytes) if key == "band" else getattr(row, key)
+
+
+def _order(values: tuple) -> tuple:
+    """Bands in their order, all else by value."""
+    bands = [name for name, _ in BANDS]
+    return tuple(bands.index(value) if value in bands else value for value in values)
+
+
+def band(size: int) -> str:
+    return next(name for name, most in BANDS if most is None or size <= most)
+
+
+def compare(rows: Iterable[Row], profile: str | None = None, engine: str = "auto") -> MeasuredReport:
+    """Simulate every row once for its collective, size, group and switch.
+
+    `profile`: preset or file for all rows; None: the preset of each row's platform. Raises UsageError: no row can be
+    predicted; TopologyError: there is no such profile.
+    """
+    left_out: Counter[str] = Counter()
+    found, first = [], None
+    for row in mean_of_repeats(rows):
+        name = profile or row.preset
+        why = f'no profile is known for the platform "{row.platform}"' if name is None else _unpredictable(row, name)
+        if why:
+            first = first or (row, why)
+            left_out[why] += 1
+        else:
+            found.append(Predicted(row, _simulated(name, row)))
+    if not found:
+        row, why = first
+        raise UsageError(row.place, why, f"name one with --profile, e.g. {', '.join(preset_names('collectives')[:3])}")
+    notes = tuple(f"{count} rows are left out: {why}" for why, count in left_out.items())
+    return MeasuredReport(predicted=tuple(found), left_out=notes)
+
+
+def packaged_rows() -> list[Row]:
+    """Measured times that ship with the package: those that its profiles are fitted to."""
+    return read_rows([str(files("astrasim_py").joinpath("data/validation/measured.csv"))])
+
+
+def _unpredictable(row: Row, name: str) -> str:
+    """Why a row cannot be simulated; empty where it can."""
+    machine = _machine(name)
+    if row.given:
+        return "times of given programs"
+    if not machine.collectives.protocols:
+        return f"{name} has no numbers of a library's own collectives"
+    if row.collective not in COLLECTIVES:
+        return f"no algorithm of the library for {row.collective}"
+    if row.in_place == "1":
+        return "in place"
+    if row.nodes > 1 or row.ranks == 1:
+        return f"{row.ranks} ranks on {row.nodes} nodes"
+    if row.ranks > machine.topology["npus"]:
+        return f"more ranks than {name} has"
+    return ""
+
+
+@cache
+def _machine(name: str) -> Preset:
+    found = preset(name)
+    if found.collectives is None or found.topology is None:
+        known = ", ".join(preset_names("collectives"))
+        raise TopologyError(name, "has no numbers of collectives on a machine", f"write one of {known}")
+    return found
+
+
+def _simulated(name: str, row: Row) -> int:
+    profile = _machine(name).collectives
+    return _time(
+        name, row.collective, row.bytes, row.ranks, reduces_in_switch(profile, row.collective, row.ranks, row.dtype)
+    )
+
+
+@cache
+def _time(name: str, collective: str, size: int, ranks: int, switch: bool) -> int:
+    found = candidates(_machine(name).collectives, collective, size, ranks, "half" if switch else "int8")
+    return round(min(found.values()))
+
+
+def figures(report: MeasuredReport) -> dict[str, bytes]:
+    """File name → content: a figure per platform and number format."""
+    found: dict[str, bytes] = {}
+    for group in sorted({(one.row.platform, one.row.dtype) for one in report.predicted}):
+        chosen = [one for one in report.predicted if (one.row.platform, one.row.dtype) == group]
+        panels = {
+            kind: [
+                _curve(ranks, [one for one in chosen if (one.row.collective, one.row.ranks) == (kind, ranks)])
+                for ranks in sorted({one.row.ranks for one in chosen if one.row.collective == kind})
+            ]
+            for kind in sorted({one.row.collective for one in chosen})
+        }
+        heading = f"{group[0]}, {group[1]}: measured points over simulated curves ± 10 %"
+        name = re.sub(r"[^\w.-]+", "_", "_".join(group))
+        found |= drawn(name, lambda heading=heading, panels=panels: bus_bandwidths(heading, panels))
+    return found
+
+
+def _curve(ranks: int, of: Sequence[Predicted]) -> Curve:
+    factor = float(busbw_factor(of[0].row.collective, ranks))
+    simulated = {one.row.bytes: one.time_ps for one in of}
+    sizes = sorted(simulated)
+    # bytes per ps are 1000 GB/s
+    return Curve(
+        ranks=ranks,
+        sizes=sizes,
+        simulated=[1000 * factor * size / simulated[size] for size in sizes],
+        measured_sizes=[one.row.bytes for one in of],
+        measured=[1000 * factor * one.row.bytes / one.row.time_ps for one in of],
+    )
