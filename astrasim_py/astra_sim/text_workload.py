@@ -37,6 +37,11 @@ _COLLECTIVES = {
 }
 _TRANSFORMERS = ("HYBRID_TRANSFORMER", "HYBRID_TRANSFORMER_FWD_IN_BCKWD")
 _DLRM = ("HYBRID_DLRM", "HYBRID_DLRM_ENHANCED")
+#: Names of the first line whose numbers are layers; and those of its successors that change nothing here.
+_LISTS = ("checkpoints", "checkpoint_initiates")
+_OF_LAYERS = (*_LISTS, "DLRM_LAST_BOTTOM_LAYER")
+_MODEL = "model_parallel_NPU_group"
+_LATER = ("ep", "pp", "vpp", "ga", "all_gpus", "pp_comm")
 #: Kinds that a layer of HYBRID_CUSTOMIZED may have.
 _SIMPLE = ("DATA", "MODEL", "HYBRID_DATA_MODEL", "HYBRID_MODEL_DATA", *_TRANSFORMERS)
 #: Phases of a layer; the numbers of the column ``phase``.
@@ -93,12 +98,13 @@ def read_text(path: str) -> TextWorkload:
     if kind not in KINDS:
         raise TraceError(first, f'"{kind}" is no kind of parallelism', f"write one of {', '.join(KINDS)}")
     numbers = _numbers(words[0][1][1:], first)
-    for name in ("ep", "pp"):
-        if numbers.get(name, (1,)) != (1,):
-            raise TraceError(first, f"{name} is no part of ASTRA-sim 1.0", "use the verb train for such a model")
     given = _number(words[1][1][0], f"{path}:{words[1][0]}", "the number of layers")
     if given != len(words) - 2 or not 0 < given <= _MOST_LAYERS:
         raise TraceError(f"{path}:{words[1][0]}", f"says {given} layers, and {len(words) - 2} follow", "write them all")
+    for name in _OF_LAYERS:
+        for index in numbers.get(name, ()):
+            if index >= given:
+                raise TraceError(first, f"{name} names layer {index} of {given}", f"write 0 to {given - 1}")
     layers = tuple(_layer(own, f"{path}:{number}", kind) for number, own in words[2:])
     return TextWorkload(kind, layers, numbers, first)
 
@@ -121,7 +127,14 @@ def _numbers(words: Sequence[str], place: str) -> dict[str, tuple[int, ...]]:
         else:
             name = word.rstrip(":")
             found[name] = ()
-    for name in ("checkpoints", "checkpoint_initiates"):
+    for name, values in found.items():
+        if name not in (_MODEL, *_OF_LAYERS, *_LATER):
+            raise TraceError(place, f'"{name}" is no name of ASTRA-sim 1.0', f"write {_MODEL}, {', '.join(_OF_LAYERS)}")
+        if len(values) != 1 and name not in _LISTS:
+            raise TraceError(place, f"{name} has {len(values)} values", f"write e.g. {name}: 1")
+        if name in ("ep", "pp") and values != (1,):
+            raise TraceError(place, f"{name} is no part of ASTRA-sim 1.0", "use the verb train for such a model")
+    for name in _LISTS:
         count, *items = found.get(name, (0,)) or (0,)
         if count != len(items):
             raise TraceError(place, f"{name} says {count}, and {len(items)} follow", "write the number, then that many")
@@ -182,11 +195,12 @@ class _Groups:
         return name, members
 
     def _model_ranks(self) -> int:
-        found = self.text.numbers.get("model_parallel_NPU_group", ())
-        if len(found) != 1 or found[0] < 1 or self.ranks % found[0]:
-            problem = f"model_parallel_NPU_group does not divide {self.ranks} NPUs"
-            raise TraceError(self.text.place, problem, "write e.g. model_parallel_NPU_group: 4")
-        return found[0]
+        found, remedy = self.text.numbers.get(_MODEL, (0,))[0], f"write e.g. {_MODEL}: 4"
+        if not found:
+            raise TraceError(self.text.place, f"gives no {_MODEL}", remedy)
+        if self.ranks % found:
+            raise TraceError(self.text.place, f"{_MODEL} {found} does not divide {self.ranks} NPUs", remedy)
+        return found
 
 
 class _Npu:
@@ -353,7 +367,12 @@ def text_workload(
     roles = {name: own for name, own in groups.roles.items() if name in trace.group_of()[1]}
     used = {group for own in roles.values() for group in own}
     named = {name: ranks for name, ranks in groups.groups.items() if name in used}
-    own = ((index, phase) for index, layer in enumerate(text.layers) for phase in PHASES if getattr(layer, phase).size)
+    own = (
+        (index, phase)
+        for index, layer in enumerate(text.layers)
+        for phase in PHASES
+        if getattr(layer, phase).size and getattr(layer, phase).collectives
+    )
     left_out = Counter(phase for index, phase in own if (index, phase) not in npu.made)
     return Workload((trace,) * groups.ranks, named, roles=roles), dict(left_out)
 
@@ -385,7 +404,7 @@ def read(args: argparse.Namespace, say: Callable[[str], None]) -> Conversion:
     report = {"format": "astra_sim_text", "kind": kind, "npus": made.ranks, "nodes_per_npu": len(made.traces[0])}
     lines = [f"{kind}: {made.ranks} NPUs, {len(made.traces[0])} nodes each"]
     lines += [
-        f"left out: {count} collectives of {_PHASE_NAMES[phase]}, which {kind} has not on {args.dims} NPUs"
+        f"left out, as {kind} does not have them on {args.dims} NPUs: collectives of {_PHASE_NAMES[phase]}, {count}"
         for phase, count in sorted(left_out.items())
     ]
     return Conversion(made, report | {"left_out": left_out}, lines)

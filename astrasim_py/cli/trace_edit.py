@@ -9,8 +9,9 @@ from collections.abc import Callable
 import numpy as np
 
 from astrasim_py.cli.options import make_parent
-from astrasim_py.cli.trace_share import read_set, rule_options, write_set
+from astrasim_py.cli.trace_share import check_apart, read_set, rule_options, write_set
 from astrasim_py.core.errors import EXIT_OK, UsageError
+from astrasim_py.core.units import parse_time
 
 #: Most nodes that are drawn.
 MOST_DRAWN = 10_000
@@ -18,21 +19,23 @@ MOST_DRAWN = 10_000
 
 def arguments(action: Callable[[str, str], argparse.ArgumentParser]) -> None:
     """Add the actions; `action` makes the parser of one."""
-    cut = action("slice", "some ranks, or some time, of a set; what waited for others waits for what they waited for")
-    cut.add_argument("--ranks", metavar="LIST", help='e.g. "0-3,6"; they are numbered anew')
-    cut.add_argument("--time", metavar="FROM:TO", help="nodes that begin in these microseconds of recorded time")
-    cut.set_defaults(layers=None, names=None)
-    part = action("filter", "some nodes of a set; what waited for others waits for what they waited for")
-    part.add_argument("--layers", metavar="LIST", help="of a model, where nodes say which")
-    part.add_argument("--names", metavar="REGEX", help="nodes whose names contain it")
-    part.set_defaults(ranks=None, time=None)
-    for each in (cut, part):
-        each.add_argument("trace", metavar="IN", help="prefix of a set of .et files")
-        each.add_argument("target", metavar="OUT", help="prefix of the set to write; groups go to OUT.groups.json")
-        each.add_argument("--groups", metavar="FILE", help="JSON of group: [ranks]; IN.groups.json where it is there")
-    merge = action("merge", "several sets side by side, each on ranks of its own")
+    for name in ("slice", "filter"):
+        part = action(name, "a part of a set; what waited for other nodes waits for what these waited for")
+        part.add_argument("trace", metavar="IN", help="prefix of a set of .et files")
+        part.add_argument("target", metavar="OUT", help="prefix of the set to write; groups go to OUT.groups.json")
+        part.add_argument("--ranks", metavar="LIST", help='e.g. "0-3,6"; they are numbered anew')
+        part.add_argument(
+            "--time", metavar="FROM:TO", help="nodes that begin in this span of recorded time, us or units"
+        )
+        part.add_argument("--layers", metavar="LIST", help="of a model, where nodes say which")
+        part.add_argument("--names", metavar="REGEX", help="nodes whose names contain it")
+        part.add_argument("--groups", metavar="FILE", help="JSON of group: [ranks]; IN.groups.json where it is there")
+    merge = action("merge", "several sets as one")
     merge.add_argument("target", metavar="OUT", help="prefix of the set to write; groups go to OUT.groups.json")
     merge.add_argument("--from", dest="sources", nargs="+", required=True, metavar="IN", help="prefixes of sets")
+    text = "on the same ranks, each of which begins a set when it has done the one before; else on ranks of their own"
+    merge.add_argument("--groups", nargs="+", metavar="FILE", help="of each set; IN.groups.json where it is there")
+    merge.add_argument("--in-sequence", action="store_true", help=text)
     graph = action("graph", f"the graph of one rank for other programs, up to {MOST_DRAWN} nodes")
     graph.add_argument("trace", metavar="IN", help="prefix of a set of .et files")
     graph.add_argument("target", metavar="OUT.dot|OUT.graphml")
@@ -45,7 +48,7 @@ def arguments(action: Callable[[str, str], argparse.ArgumentParser]) -> None:
     compare.add_argument("second", metavar="B")
     compare.add_argument(
         "--simulate", nargs="+", default=["standard"], metavar="NETWORKS",
-        help="topology files (.csv, .yaml), or standard: six usual ones (standard)",
+        help="topologies as of synthesize, or standard: six usual ones (standard)",
     )  # fmt: skip
     rule_options(compare)
 
@@ -59,64 +62,98 @@ def _workload(name: str, groups: str | None = None):
 
 def _numbers(text: str, option: str) -> list[int]:
     """Numbers of a list such as 0-3,6."""
-    if not re.fullmatch(r"\d{1,7}(-\d{1,7})?(,\d{1,7}(-\d{1,7})?)*", text):
-        raise UsageError(option, f'"{text}" is no list of numbers', 'write e.g. "0-3,6"')
     found: dict[int, None] = {}
     for part in text.split(","):
-        first, _, last = part.partition("-")
-        found |= dict.fromkeys(range(int(first), int(last or first) + 1))
+        match = re.fullmatch(r"\s*(\d{1,7})(?:-(\d{1,7}))?\s*", part)
+        if not match:
+            raise UsageError(option, f'"{text}" is no list of numbers', 'write e.g. "0-3,6"')
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise UsageError(option, f"{part.strip()} runs backwards", f"write {last}-{first}")
+        found |= dict.fromkeys(range(first, last + 1))
     return list(found)
+
+
+def _span(text: str) -> tuple[int, int]:
+    """Span of time in ps, such as 100:250.5, in microseconds, or 1ms:2ms."""
+    ends = [each.strip() for each in text.split(":")]
+    if len(ends) != 2 or not all(ends):
+        raise UsageError("--time", f'"{text}" is no span', "write microseconds, e.g. 100:250.5, or units: 1ms:2ms")
+    low, high = (parse_time(f"{each} us" if re.fullmatch(r"[\d.]+", each) else each, "--time") for each in ends)
+    if high <= low:
+        raise UsageError("--time", f"{text} is empty", "write the earlier time first, e.g. 100:250.5")
+    return low, high
 
 
 def run_part(args: argparse.Namespace) -> int:
     """Write what is wanted of a set."""
-    from astrasim_py.chakra.workload import Workload
-    from astrasim_py.workload.edit import keep_nodes, keep_ranks, recorded_times
+    from astrasim_py.workload.edit import recorded_times, take
 
-    workload = _workload(args.trace, args.groups)
-    before = sum(map(len, workload.traces))
-    ranks = _numbers(args.ranks, "--ranks") if args.ranks else list(range(workload.ranks))
-    if not ranks or max(ranks) >= workload.ranks:
-        raise UsageError("--ranks", f"{args.ranks} is not of {workload.ranks} ranks", f"write 0-{workload.ranks - 1}")
-    layers = _numbers(args.layers, "--layers") if args.layers else None
+    check_apart(args.target, args.trace)
+    if all(option is None for option in (args.ranks, args.time, args.layers, args.names)):
+        raise UsageError(args.trace, "nothing says which part", "add --ranks, --time, --layers or --names")
+    ranks = None if args.ranks is None else _numbers(args.ranks, "--ranks")
+    layers = None if args.layers is None else _numbers(args.layers, "--layers")
+    span = None if args.time is None else _span(args.time)
     try:
         pattern = re.compile(args.names or "")
     except re.error as error:
         raise UsageError("--names", f"{args.names!r} is no regular expression: {error}", 'write e.g. "gemm"') from None
-    span = re.fullmatch(r"(\d+(?:\.\d+)?):(\d+(?:\.\d+)?)", args.time or "0:0")
-    if not span:
-        raise UsageError("--time", f'"{args.time}" is no span', "write microseconds, e.g. 100:250.5")
-    keep = []
+    workload = _workload(args.trace, args.groups)
+    ranks = [*range(workload.ranks)] if ranks is None else ranks
+    if max(ranks) >= workload.ranks:
+        raise UsageError("--ranks", f"{args.ranks} is not of {workload.ranks} ranks", f"write 0-{workload.ranks - 1}")
+    times = recorded_times(workload) if span else None
+    if times and not any(end.any() for _, end in times):
+        raise UsageError("--time", f"no node of {args.trace} has a recorded time", "take nodes by --names or --layers")
+    wanted = []
     for rank in ranks:
         trace = workload.trace(rank)
-        wanted = np.array([bool(pattern.search(name)) for name in trace.names], dtype=bool)
-        wanted &= np.isin(trace.column("layer"), layers) if layers is not None else True
-        if args.time:
-            low, high = (round(float(each) * 10**6) for each in span.groups())
-            start, _ = recorded_times(trace)
-            wanted &= (low <= start) & (start < high)
-        keep.append(keep_nodes(trace, wanted))
-    if not any(map(len, keep)):
-        raise UsageError(args.trace, "has no such nodes", "look at them with trace show")
-    whole = list(workload.traces)
-    for rank, trace in zip(ranks, keep, strict=True):
-        whole[rank] = trace
-    made = Workload(tuple(whole), workload.groups)
-    made = keep_ranks(made, ranks) if args.ranks else made
+        if layers is not None and not trace.has_column("layer"):
+            raise UsageError("--layers", f"no node of {trace.place} says its layer", "take nodes by --names")
+        mask = np.array([bool(pattern.search(name)) for name in trace.names], dtype=bool)
+        mask &= np.isin(trace.column("layer"), layers) if layers is not None else True
+        if times:
+            mask &= (span[0] <= times[rank][0]) & (times[rank][0] < span[1])
+        wanted.append(mask)
+    made, lost = take(workload, ranks, wanted)
+    if not any(map(len, made.traces)):
+        last = max((int(start.max(initial=0)) for start, _ in times or ()), default=0)
+        hint = f"; nodes begin from 0 to {last / 10**6:g} us" if times else ""
+        raise UsageError(args.trace, f"has no such nodes{hint}", "look at them with trace show")
     write_set(args, made)
-    return _said(args, {"ranks": made.ranks, "nodes": before, "kept": sum(map(len, made.traces))})
+    facts = {"ranks": made.ranks, "nodes": sum(map(len, workload.traces)), "kept": sum(map(len, made.traces))}
+    return _said(args, facts, {key: lost[key] for key in _LOST})
 
 
-def _said(args: argparse.Namespace, facts: dict) -> int:
-    print(json.dumps(facts) if args.format == "json" else ", ".join(f"{key} {value}" for key, value in facts.items()))
+def _said(args: argparse.Namespace, facts: dict, lost: dict | None = None) -> int:
+    """Print what was made; in text of what was lost only what there is."""
+    if args.format == "json":
+        print(json.dumps(facts | (lost or {})))
+        return EXIT_OK
+    print(", ".join(f"{key} {value}" for key, value in facts.items()))
+    for key, value in (lost or {}).items():
+        if value:
+            print(f"{_LOST[key]}: {value}")
     return EXIT_OK
+
+
+_LOST = {
+    "outside": "calls and messages left out that need ranks that are gone",
+    "incomplete": "calls and messages left out that not all of their ranks have in this part",
+    "smaller": "calls by fewer ranks than before",
+}
 
 
 def run_merge(args: argparse.Namespace) -> int:
     """Write several sets as one."""
-    from astrasim_py.workload.edit import side_by_side
+    from astrasim_py.workload.edit import one_after_another, side_by_side
 
-    made = side_by_side([*map(_workload, args.sources)])
+    check_apart(args.target, *args.sources)
+    groups = args.groups or [None] * len(args.sources)
+    if len(groups) != len(args.sources):
+        raise UsageError("--groups", f"{len(groups)} files for {len(args.sources)} sets", "name one for each set")
+    made = (one_after_another if args.in_sequence else side_by_side)([*map(_workload, args.sources, groups)])
     write_set(args, made)
     return _said(args, {"ranks": made.ranks, "nodes": sum(map(len, made.traces)), "groups": len(made.groups)})
 
@@ -135,19 +172,27 @@ def run_graph(args: argparse.Namespace) -> int:
     trace = workload.trace(args.rank)
     if len(trace) > MOST_DRAWN:
         raise UsageError(args.trace, f"{len(trace)} nodes are more than {MOST_DRAWN}", "take some with trace slice")
-    ptr, parents = trace.parents("data+ctrl")
     ids = trace.node_id.tolist()
-    labels = [name or NodeType(kind).name for name, kind in zip(trace.names, trace.type.tolist(), strict=True)]
-    edges = [(ids[parent], ids[child]) for parent, child in zip(parents.tolist(), owners(ptr).tolist(), strict=True)]
+    labels = [_plain(name or NodeType(kind).name) for name, kind in zip(trace.names, trace.type.tolist(), strict=True)]
+    edges: dict[tuple[int, int], str] = {}
+    for way, name in (("data", "data"), ("data+ctrl", "control")):
+        ptr, parents = trace.parents(way)
+        for parent, child in zip(parents.tolist(), owners(ptr).tolist(), strict=True):
+            edges.setdefault((ids[parent], ids[child]), name)
     if args.target.endswith(".graphml"):
         graph = nx.DiGraph()
         for row, number in enumerate(ids):
-            graph.add_node(number, label=_plain(labels[row]), type=NodeType(int(trace.type[row])).name)
-        graph.add_edges_from(edges)
+            graph.add_node(number, label=labels[row], type=NodeType(int(trace.type[row])).name)
+        graph.add_edges_from((*ends, {"kind": kind}) for ends, kind in edges.items())
         text = "\n".join(nx.generate_graphml(graph))
     elif args.target.endswith(".dot"):
-        lines = [f"  {number} [label={json.dumps(_plain(label))}];" for number, label in zip(ids, labels, strict=True)]
-        text = "\n".join(["digraph {", *lines, *(f"  {parent} -> {child};" for parent, child in edges), "}"])
+        lines = [
+            f"  {number} [label={json.dumps(label, ensure_ascii=False)}];"
+            for number, label in zip(ids, labels, strict=True)
+        ]
+        dashed = {"data": "", "control": " [style=dashed]"}
+        lines += [f"  {parent} -> {child}{dashed[kind]};" for (parent, child), kind in edges.items()]
+        text = "\n".join(["digraph {", *lines, "}"])
     else:
         raise UsageError(args.target, "is neither .dot nor .graphml", f"write {args.target}.dot")
     make_parent(args.target)
@@ -168,7 +213,7 @@ def run_timeline(args: argparse.Namespace) -> int:
 
     workload = _workload(args.trace)
     traces = [workload.trace(rank) for rank in range(workload.ranks)]
-    times = [*map(recorded_times, traces)]
+    times = recorded_times(workload)
     make_parent(args.target)
     write_file(args.target, recorded_timeline(traces, times))
     last = max((int(end.max(initial=0)) for _, end in times), default=0)
@@ -177,8 +222,8 @@ def run_timeline(args: argparse.Namespace) -> int:
 
 def run_compare(args: argparse.Namespace) -> int:
     """Print a table of the time of a step of both on each network."""
+    from astrasim_py.cli.topologies import topology_of
     from astrasim_py.study.sharing import Rules, networks
-    from astrasim_py.topology.edge_list import read_edge_list
 
     sets = []
     for name in (args.first, args.second):
@@ -190,7 +235,7 @@ def run_compare(args: argparse.Namespace) -> int:
         raise UsageError(args.second, problem, "compare sets of as many ranks, two or more")
     found: dict = {}
     for name in args.simulate:
-        found |= networks(ranks) if name == "standard" else {name: read_edge_list(name)}
+        found |= networks(ranks) if name == "standard" else {name: topology_of(name, "--simulate")}
     rows = []
     for name, topology in found.items():
         if topology.npus < ranks:
@@ -201,9 +246,10 @@ def run_compare(args: argparse.Namespace) -> int:
     if args.format == "json":
         print(json.dumps(rows, indent=1))
         return EXIT_OK
-    print(f"{'network':<28}{'A, us':>16}{'B, us':>16}{'B against A':>13}")
+    wide = max(28, *(len(name) + 2 for name in found))
+    print(f"{'network':<{wide}}{'A, us':>16}{'B, us':>16}{'B against A':>13}")
     for row in rows:
-        print(f"{row['network']:<28}{row['first_us']:>16.3f}{row['second_us']:>16.3f}{row['difference']:>+13.2%}")
+        print(f"{row['network']:<{wide}}{row['first_us']:>16.3f}{row['second_us']:>16.3f}{row['difference']:>+13.2%}")
     return EXIT_OK
 
 

@@ -78,9 +78,10 @@ def read_set(args: argparse.Namespace) -> tuple:
     return workload, compute, Semantics.native(dependencies=args.dependencies, **slots)
 
 
-def _check_apart(args: argparse.Namespace) -> None:
-    if os.path.abspath(args.trace) == os.path.abspath(args.target):
-        raise UsageError(args.target, "is IN itself, which would be lost", "write another prefix")
+def check_apart(target: str, *sources: str) -> None:
+    """Refuse to write a set over one that is read."""
+    if os.path.realpath(target) in map(os.path.realpath, sources):
+        raise UsageError(target, "is IN itself, which would be lost", "write another prefix")
 
 
 def _check_priced(workload, roofline: bool) -> None:
@@ -100,7 +101,8 @@ def write_set(args: argparse.Namespace, workload, beside: dict[str, bytes] | Non
     from astrasim_py.chakra.et_io import write_prefix
 
     make_parent(args.target)
-    write_prefix(args.target, workload.traces, beside=_groups(workload) | (beside or {}))
+    old = {".groups.json": b"{}"} if os.path.exists(f"{args.target}.groups.json") else {}  # of an earlier set
+    write_prefix(args.target, workload.traces, beside=old | _groups(workload) | (beside or {}))
 
 
 def _groups(workload) -> dict[str, bytes]:
@@ -115,7 +117,7 @@ def run_skeleton(args: argparse.Namespace) -> int:
     """Write the skeleton of a set, and print how much smaller it is."""
     from astrasim_py.study.skeletons import skeleton_workload
 
-    _check_apart(args)
+    check_apart(args.target, args.trace)
     workload, compute, semantics = read_set(args)
     made = skeleton_workload(workload, compute, semantics)
     write_set(args, made)
@@ -150,7 +152,7 @@ def run_share(args: argparse.Namespace) -> int:
     if args.seed is not None and args.seed < 0:
         raise UsageError("--seed", f"{args.seed} is negative", "write 0 or more")
     seed = args.seed if args.seed is not None else secrets.randbits(62)
-    _check_apart(args)
+    check_apart(args.target, args.trace)
     workload, compute, semantics = read_set(args)
     topology = topology_of(args.with_topology, "--with-topology") if args.with_topology else None
     rules = Rules(compute=compute, semantics=semantics)

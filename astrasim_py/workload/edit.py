@@ -1,116 +1,352 @@
-"""Parts of workloads, and workloads side by side."""
+"""Parts of workloads, and workloads as one: side by side, or one after the other."""
 
-from collections.abc import Sequence
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from astrasim_py.chakra import et_def_pb2 as pb
+from astrasim_py.chakra.et_io import encode_trace, parse_trace
 from astrasim_py.chakra.graph import longest_path
-from astrasim_py.chakra.schema import INT_COLUMNS, MISSING, NodeType
-from astrasim_py.chakra.storage import Csr
+from astrasim_py.chakra.schema import MISSING, CommType, NodeType
+from astrasim_py.chakra.storage import RawFile
 from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.chakra.wire import varint
 from astrasim_py.chakra.workload import Workload
-from astrasim_py.core.rows import pointers
+from astrasim_py.core.errors import TraceError
+
+_ROOTED = (CommType.REDUCE, CommType.GATHER, CommType.SCATTER, CommType.BROADCAST)
+#: Attributes whose values are ids of nodes.
+_IDS = ("payload", "fused", "tb_prev", "count_from")
+#: Attribute of recordings: why a node waits for each of its data dependencies.
+_KINDS = "dep_kinds"
+_MOST_EDGES = 20_000_000
 
 
-def recorded_times(trace: ExecutionTrace) -> tuple[np.ndarray, np.ndarray]:
-    """Start and end in ps of every node, each as soon as its dependencies end and as long as recorded.
+def recorded_times(workload: Workload) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Start and end in ps of every node of every rank, each as soon as its dependencies end and as long as recorded.
 
-    Start times are those of the producer where it gives some and no exact durations. Calls without a
-    recorded duration take no time.
+    Start times are those of the producer, after the first one of all ranks, where it gives some and no exact durations.
+    Calls without a recorded duration take no time.
     """
-    exact = trace.column("duration_ps")
-    took = np.where(exact != MISSING, exact, trace.duration_micros.astype(np.int64) * 10**6)
-    if trace.start_time_micros.any() and not trace.has_column("duration_ps"):
-        start = (trace.start_time_micros - trace.start_time_micros.min()).astype(np.int64) * 10**6
-        return start, start + took
-    end = longest_path(*trace.parents(), trace.order(), took)
-    return end - took, end
+    traces = [workload.trace(rank) for rank in range(workload.ranks)]
+    given = [trace.start_time_micros[trace.start_time_micros > 0] for trace in traces]
+    first = min((int(times.min()) for times in given if len(times)), default=0)
+    found = []
+    for trace, times in zip(traces, given, strict=True):
+        exact = trace.column("duration_ps")
+        took = np.where(exact != MISSING, exact, trace.duration_micros.astype(np.int64) * 10**6)
+        if len(times) and not trace.has_column("duration_ps"):
+            start = (np.maximum(trace.start_time_micros, np.uint64(first)) - np.uint64(first)).astype(np.int64) * 10**6
+            found.append((start, start + took))
+        else:
+            end = longest_path(*trace.parents(), trace.order(), took)
+            found.append((end - took, end))
+    return found
 
 
 def keep_nodes(trace: ExecutionTrace, keep: np.ndarray) -> ExecutionTrace:
     """The trace without some nodes (`keep`: bool[n]); what waited for one of them waits for what that waited for.
 
-    Ids, names and all columns stay; attributes that have no column are gone.
+    Nodes that wait for none of them stay byte for byte. Of the others the dependencies change, and `dep_kinds`, where
+    the new ones are ``through``. Raises TraceError: dangling dependencies or a cycle; far too many new dependencies.
     """
-    rows = np.flatnonzero(keep)
-    codes, names = trace.group_of()
-    deps = {"data_deps": _through(trace, keep, "data")}
+    if keep.all():
+        return trace
+    raw = _raw(trace)
+    ways = {"data_deps": _through(trace, keep, "data")}
     if len(trace.ctrl_deps.ids):
-        deps["ctrl_deps"] = _through(trace, keep, "data+ctrl")  # paths may lead by way of both
-    return ExecutionTrace.from_columns(
-        node_id=trace.node_id[rows],
-        type=trace.type[rows],
-        names=[trace.names[row] for row in rows.tolist()],
-        pg_name=(codes[rows], names),
-        duration_micros=trace.duration_micros[rows],
-        start_time_micros=trace.start_time_micros[rows],
-        place=trace.place,
-        rank=trace.rank,
-        **deps,
-        **{name: trace.column(name)[rows] for name in INT_COLUMNS if trace.has_column(name)},
-    )
+        ways["ctrl_deps"] = _through(trace, keep, "data+ctrl")  # paths may lead by way of both
+    bodies = []
+    for row in np.flatnonzero(keep).tolist():
+        body = raw.node(row)
+        if any(row in found for found in ways.values()):
+            node = pb.Node.FromString(body)
+            for name, found in ways.items():
+                _replace_gone(node, name, {int(trace.node_id[at]) for at in found.get(row, ())}, keep, trace)
+            body = node.SerializeToString(deterministic=True)
+        bodies.append(body)
+    return _assembled(trace, raw, bodies)
 
 
-def _through(trace: ExecutionTrace, keep: np.ndarray, kind: str) -> Csr:
-    """Dependencies of nodes that are kept on others that are."""
+def _replace_gone(node: pb.Node, name: str, found: set[int], keep: np.ndarray, trace: ExecutionTrace) -> None:
+    """Dependencies of a node without those that are gone, and with others in their place."""
+    old = list(getattr(node, name))
+    stay = keep[trace.rows_of(np.array(old, dtype=np.uint64))].tolist()
+    left = [each for each, here in zip(old, stay, strict=True) if here]
+    new = sorted(found.difference(left, node.data_deps if name == "ctrl_deps" else ()))
+    getattr(node, name)[:] = left + new
+    for attribute in node.attr if name == "data_deps" else ():
+        kinds = attribute.string_val.split()
+        if attribute.name == _KINDS and len(kinds) == len(old):
+            kept = [kind for kind, here in zip(kinds, stay, strict=True) if here]
+            attribute.string_val = " ".join([*kept, *["through"] * len(new)])
+
+
+def _through(trace: ExecutionTrace, keep: np.ndarray, kind: str) -> dict[int, tuple[int, ...]]:
+    """By node that is kept and waits for one that is not: rows that it now waits for."""
     ptr, parents = (array.tolist() for array in trace.parents(kind))
     kept = keep.tolist()
-    stands_for: list[tuple[int, ...]] = [()] * len(kept)
-    found: dict[int, list[int]] = {}
+    waits: list[tuple[int, ...]] = [()] * len(kept)  # of nodes that are kept, and of those that are not
+    found: dict[int, tuple[int, ...]] = {}
+    edges = 0
     for row in trace.order(kind).tolist():
-        own = sorted({each for parent in parents[ptr[row] : ptr[row + 1]] for each in stands_for[parent]})
-        stands_for[row] = (row,) if kept[row] else tuple(own)
-        if kept[row]:
-            found[row] = own
-    lists = [found[row] for row in sorted(found)]
-    rows = np.array([each for own in lists for each in own], dtype=np.int64)
-    return Csr(pointers(np.array([*map(len, lists)], dtype=np.int64)), trace.node_id[rows])
+        own = parents[ptr[row] : ptr[row + 1]]
+        here = {parent for parent in own if kept[parent]}
+        gone = [parent for parent in own if not kept[parent]]
+        far = {each for parent in gone for each in waits[parent]} - here
+        # What another one waits for already need not be waited for.
+        far = far.difference(*(waits[each] for each in far | here)) if far else far
+        waits[row] = tuple(sorted(here | far))
+        edges += len(far)
+        if edges > _MOST_EDGES:
+            problem = f"would have more than {_MOST_EDGES} new dependencies"
+            raise TraceError(trace.place, problem, "keep the nodes that join many others")
+        if gone and kept[row]:
+            found[row] = waits[row]
+    return found
 
 
-def keep_ranks(workload: Workload, ranks: Sequence[int]) -> Workload:
-    """Some ranks of a workload, numbered anew in the order given.
+def _raw(trace: ExecutionTrace) -> RawFile:
+    """The bytes of a trace, as they would be written."""
+    if trace.raw is None or trace.changed is not None:
+        trace = parse_trace(encode_trace(trace), trace.place, trace.rank)
+    return trace.raw
 
-    Groups have the members that are left; calls of groups with one member, and messages from or to ranks that are gone,
-    are left out.
+
+def _assembled(trace: ExecutionTrace, raw: RawFile, bodies: Iterable[bytes]) -> ExecutionTrace:
+    parts = [raw.data[: raw.metadata[1]]]
+    for body in bodies:
+        parts += varint(len(body)), body
+    return parse_trace(b"".join(parts), trace.place, trace.rank)
+
+
+def _each_node(trace: ExecutionTrace, change: Callable[[pb.Node], None], rows: Iterable[int]) -> ExecutionTrace:
+    """The trace with some nodes changed."""
+    raw = _raw(trace)
+    bodies = [raw.node(row) for row in range(len(trace))]
+    for row in rows:
+        node = pb.Node.FromString(bodies[row])
+        change(node)
+        bodies[row] = node.SerializeToString(deterministic=True)
+    return _assembled(trace, raw, bodies)
+
+
+def _declaring(traces: Iterable[ExecutionTrace], groups: Mapping[str, tuple[int, ...]]) -> Workload:
+    """A workload of groups; METADATA nodes that declare groups declare these."""
+    text = json.dumps([{"pg_name": name, "ranks": list(ranks)} for name, ranks in groups.items()])
+
+    def declare(node: pb.Node) -> None:
+        if "pg_name" in node.inputs.values:
+            node.inputs.values = text
+
+    made: dict[ExecutionTrace, ExecutionTrace] = {}
+    traces = tuple(traces)
+    for trace in dict.fromkeys(traces):
+        rows = np.flatnonzero(trace.type == NodeType.METADATA).tolist()
+        made[trace] = _each_node(trace, declare, rows) if rows else trace
+    return Workload(tuple(made[trace] for trace in traces), groups)
+
+
+def take(workload: Workload, ranks: Sequence[int], wanted: Sequence[np.ndarray]) -> tuple[Workload, Counter]:
+    """A part of a workload.
+
+    Parameters
+    ----------
+    workload : Workload
+    ranks : sequence of int
+        Those that are taken, numbered anew in this order. Groups have the members that are left, and each gives to a
+        call what it gave before: an all_gather of two of four ranks is of half the size.
+    wanted : sequence of bool[n]
+        By rank that is taken, its nodes. Calls and messages are taken if all of their ranks want them.
+
+    Returns
+    -------
+    Workload
+    Counter
+        Calls and messages that are missing because ranks of theirs are gone (``outside``: also calls of groups of which
+        one rank is left, or without their root) or do not want them (``incomplete``); and calls that are there, by
+        fewer ranks than before (``smaller``).
+
+    Raises
+    ------
+    TraceError
+        As `keep_nodes`; a call of an unknown group.
     """
+    lost: Counter = Counter()
     number = {rank: at for at, rank in enumerate(ranks)}
-    members = {name: [number[r] for r in workload.members(name) if r in number] for name in workload.groups}
-    traces = []
-    for rank in ranks:
-        trace = workload.trace(rank)
+    members = {name: tuple(number[r] for r in workload.members(name) if r in number) for name in workload.groups}
+    members[""] = tuple(range(len(ranks)))
+    traces = [workload.trace(rank) for rank in ranks]
+    keep = [mask.copy() for mask in wanted]
+    columns: list[dict] = [{} for _ in ranks]
+    if [*ranks] != [*range(workload.ranks)]:
+        columns = [_cut(workload, *each, number, members, lost) for each in zip(traces, keep, strict=True)]
+    for ends in _meetings(traces, ranks):
+        if not all(keep[at][row] for at, row in ends):
+            for at, row in ends:
+                lost["incomplete"] += int(keep[at][row])
+                keep[at][row] = False
+    made = [
+        keep_nodes(trace.replace(rank=at, **own), mask)
+        for at, (trace, own, mask) in enumerate(zip(traces, columns, keep, strict=True))
+    ]
+    return _declaring(made, {name: own for name, own in members.items() if name and len(own) > 1}), lost
+
+
+def _cut(
+    workload: Workload,
+    trace: ExecutionTrace,
+    keep: np.ndarray,
+    number: Mapping[int, int],
+    members: Mapping[str, tuple[int, ...]],
+    lost: Counter,
+) -> dict[str, list[int]]:
+    """Columns of a trace as they are without the other ranks; `keep` loses what needs these."""
+    columns = {
+        name: trace.column(name).tolist()
+        for name in ("comm_src", "comm_dst", "comm_root", "comm_size", "coll_size")
+        if trace.has_column(name) or name == "comm_root"
+    }
+    for name, kind in (("comm_src", NodeType.COMM_RECV), ("comm_dst", NodeType.COMM_SEND)):
+        for row, peer in enumerate(columns.get(name, ())):
+            columns[name][row] = number.get(peer, MISSING)
+            if trace.type[row] == kind and peer not in number and peer != MISSING:
+                lost["outside"] += int(keep[row])
+                keep[row] = False
+    codes, names = trace.group_of()
+    for row in np.flatnonzero((trace.type == NodeType.COMM_COLL) & keep).tolist():
+        name = names[codes[row]] if codes[row] >= 0 and names[codes[row]] != "0" else ""
+        before, after, kind = workload.members(name), members[name], trace.column("comm_type")[row]
+        root = before[min(max(columns["comm_root"][row], 0), len(before) - 1)]
+        if len(after) < 2 or (kind in _ROOTED and root not in number):
+            keep[row] = False
+            lost["outside"] += 1
+        elif len(after) < len(before):
+            lost["smaller"] += 1
+            if kind in _ROOTED:
+                columns["comm_root"][row] = after.index(number[root])
+            for size in {CommType.ALL_GATHER: ("coll_size",), CommType.GATHER: ("comm_size", "coll_size")}.get(
+                kind, ()
+            ):
+                if size in columns and columns[size][row] != MISSING:
+                    columns[size][row] = -(-columns[size][row] * len(after) // len(before))
+    return columns
+
+
+def _meetings(traces: Sequence[ExecutionTrace], ranks: Sequence[int]) -> list[list[tuple[int, int]]]:
+    """Nodes that meet, as (position in `ranks`, row): calls of a group, a send and its receive.
+
+    The k-th call of a group meets the k-th of each member in the order of issue; of ids, where only these agree.
+    """
+    calls: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    meet: dict[tuple, list[tuple[int, int]]] = defaultdict(list)
+    for at, (trace, rank) in enumerate(zip(traces, ranks, strict=True)):
         codes, names = trace.group_of()
-        alone = np.array([len(members.get(name, ranks)) < 2 for name in names] + [len(ranks) < 2])
-        gone = (trace.type == NodeType.COMM_COLL) & alone[codes]
-        columns = {}
-        for kind, name in ((NodeType.COMM_SEND, "comm_dst"), (NodeType.COMM_RECV, "comm_src")):
-            gone |= (trace.type == kind) & ~np.isin(trace.column(name), list(ranks))
-        for name in ("comm_src", "comm_dst"):
-            if trace.has_column(name):
-                columns[name] = [number.get(peer, MISSING) for peer in trace.column(name).tolist()]
-        traces.append(keep_nodes(trace.replace(**columns), ~gone) if columns else keep_nodes(trace, ~gone))
-    groups = {name: tuple(own) for name, own in members.items() if len(own) > 1}
-    return Workload(tuple(traces), groups, workload.name)
+        order = trace.order()
+        peers = {NodeType.COMM_SEND: trace.column("comm_dst"), NodeType.COMM_RECV: trace.column("comm_src")}
+        tags, nth = trace.column("comm_tag"), Counter()
+        for row in order[trace.type[order] >= NodeType.COMM_SEND].tolist():
+            kind = int(trace.type[row])
+            if kind == NodeType.COMM_COLL:
+                name = names[codes[row]] if codes[row] >= 0 else ""
+                calls["" if name == "0" else name][at].append(row)
+            elif peers[kind][row] != MISSING:
+                pair = (rank, int(peers[kind][row])) if kind == NodeType.COMM_SEND else (int(peers[kind][row]), rank)
+                nth[kind, pair, int(tags[row])] += 1
+                meet[pair, int(tags[row]), nth[kind, pair, int(tags[row])]].append((at, row))
+    for name, by_rank in calls.items():
+        kinds = [traces[at].column("comm_type")[rows].tolist() for at, rows in by_rank.items()]
+        for at, rows in by_rank.items():
+            if any(own != kinds[0] for own in kinds):
+                rows = sorted(rows, key=traces[at].node_id.__getitem__)
+            for k, row in enumerate(rows):
+                meet[name, k].append((at, row))
+    return [*meet.values()]
 
 
 def side_by_side(workloads: Sequence[Workload]) -> Workload:
     """Workloads on ranks of their own, one after the other; groups have numbers."""
-    traces: list[ExecutionTrace] = []
     groups: dict[str, tuple[int, ...]] = {}
+    traces: list[ExecutionTrace] = []
     for workload in workloads:
-        first = len(traces)
-        number = {name: str(len(groups) + at) for at, name in enumerate(("", *workload.groups), 1)}
-        for name, new in number.items():
-            groups[new] = tuple(first + rank for rank in workload.members(name))
-        for rank in range(workload.ranks):
-            trace = workload.trace(rank)
-            codes, names = trace.group_of()
-            called = [number.get("" if name == "0" else name) for name in names] + [number[""]]
-            collective = (trace.type == NodeType.COMM_COLL).tolist()
-            columns = {
-                name: np.where(trace.column(name) == MISSING, MISSING, trace.column(name) + first)
-                for name in ("comm_src", "comm_dst")
-                if trace.has_column(name)
-            }
-            own = [called[code] if call else None for code, call in zip(codes.tolist(), collective, strict=True)]
-            traces.append(trace.without_raw().replace(pg_name=own, rank=len(traces), **columns))
-    return Workload(tuple(traces), groups)
+        traces += _numbered(workload, len(traces), groups)
+    return _declaring(traces, groups)
+
+
+def one_after_another(workloads: Sequence[Workload]) -> Workload:
+    """Workloads on the same ranks, each begun by a rank when it has done the one before; groups have numbers.
+
+    Ids of later workloads are larger. Raises TraceError: unequal numbers of ranks.
+    """
+    groups: dict[str, tuple[int, ...]] = {}
+    traces = _numbered(workloads[0], 0, groups)
+    for workload in workloads[1:]:
+        if workload.ranks != len(traces):
+            problem = f"has {workload.ranks} ranks, and the one before {len(traces)}"
+            raise TraceError(workload.name, problem, "join sets of as many ranks, or put them side by side")
+        traces = [_followed(*pair) for pair in zip(traces, _numbered(workload, 0, groups), strict=True)]
+    return _declaring(traces, groups)
+
+
+def _numbered(workload: Workload, first: int, groups: dict[str, tuple[int, ...]]) -> list[ExecutionTrace]:
+    """Traces of ranks from `first`, with numbers for groups, which are added to `groups`."""
+    number = {name: str(len(groups) + at) for at, name in enumerate(("", *workload.groups), 1)}
+    for name, new in number.items():
+        groups[new] = tuple(first + rank for rank in workload.members(name))
+    made = []
+    for rank in range(workload.ranks):
+        trace = workload.trace(rank)
+        codes, names = trace.group_of()
+        call = trace.type == NodeType.COMM_COLL
+        for code in np.unique(codes[call & (codes >= 0)]).tolist():
+            workload.members(names[code])  # raises if it is unknown
+        message = (trace.type == NodeType.COMM_SEND) | (trace.type == NodeType.COMM_RECV)
+        changed = call | (codes >= 0) | (message & (first > 0))
+        own = _each_node(trace, lambda node: _renumber(node, first, number), np.flatnonzero(changed).tolist())
+        made.append(own.replace(rank=first + rank))
+    return made
+
+
+def _renumber(node: pb.Node, first: int, number: Mapping[str, str]) -> None:
+    """Change the group and the peers of a node."""
+    if node.type == NodeType.COMM_COLL and not any(attribute.name == "pg_name" for attribute in node.attr):
+        node.attr.add(name="pg_name", string_val="")
+    for attribute in node.attr:
+        held = getattr(attribute, attribute.WhichOneof("value") or "string_val")
+        if attribute.name == "pg_name" and isinstance(held, str):
+            attribute.string_val = number.get("" if held == "0" else held, held)
+        elif attribute.name in ("comm_src", "comm_dst") and isinstance(held, int):
+            setattr(attribute, "int32_val" if held + first < 2**31 else "int64_val", held + first)
+
+
+def _followed(trace: ExecutionTrace, later: ExecutionTrace) -> ExecutionTrace:
+    """A trace, and another that begins when it is done: a node that takes no time joins them."""
+    join = int(trace.node_id.max(initial=0)) + 1
+    if join + int(later.node_id.max(initial=0)) >= 2**62:
+        raise TraceError(later.place, "ids of nodes are too large to put it behind another", "number its nodes anew")
+    raw, then = _raw(trace), _raw(later)
+    ended = shift = 0
+    if trace.start_time_micros.any():
+        begun = later.start_time_micros[later.start_time_micros > 0]
+        ended = int((trace.start_time_micros + trace.duration_micros).max())
+        shift = ended - int(begun.min(initial=begun.max(initial=ended)))
+    node = pb.Node(id=join, name="join", type=int(NodeType.COMP), start_time_micros=ended)
+    node.data_deps.extend(np.setdiff1d(trace.node_id, trace.data_deps.ids).tolist())
+    node.attr.add(name="slot_kind", int32_val=0)
+    bodies = [*map(raw.node, range(len(trace))), node.SerializeToString(deterministic=True)]
+    points = any(map(later.has_column, _IDS))
+    for row in range(len(later)):
+        node = pb.Node.FromString(then.node(row))
+        node.id += join + 1
+        node.start_time_micros = max(node.start_time_micros + shift, 0)
+        for deps in (node.data_deps, node.ctrl_deps):
+            deps[:] = [each + join + 1 for each in deps]
+        if not node.data_deps:
+            node.data_deps.append(join)
+        for attribute in node.attr if points else ():
+            if attribute.name in _IDS and attribute.WhichOneof("value"):
+                attribute.int64_val = getattr(attribute, attribute.WhichOneof("value")) + join + 1
+        bodies.append(node.SerializeToString(deterministic=True))
+    return _assembled(trace, raw, bodies)

@@ -115,7 +115,16 @@ def test_updates_follow_collectives_and_hold_no_computation(tmp_path):
         ("DATA\n1\na -1 1 NONE 0 1 NONE 0 1 NONE 0\n", "has 11 words"),
         ("DATA\n1\na -1 1 ALLSUM 0 1 NONE 0 1 NONE 0 1\n", '"ALLSUM" is no collective'),
         ("DATA\n1\na -1 -1 NONE 0 1 NONE 0 1 NONE 0 1\n", '"-1" is not a compute time'),
-        ("HYBRID_TRANSFORMER\n1\na -1 1 ALLREDUCE 8 1 NONE 0 1 NONE 0 1\n", "does not divide 8 NPUs"),
+        ("HYBRID_TRANSFORMER\n1\na -1 1 ALLREDUCE 8 1 NONE 0 1 NONE 0 1\n", "txt:1: gives no model_parallel_NPU_group"),
+        (
+            "HYBRID_TRANSFORMER model_parallel_NPU_group: 3\n1\na -1 1 ALLREDUCE 8 1 NONE 0 1 NONE 0 1\n",
+            "model_parallel_NPU_group 3 does not divide 8 NPUs",
+        ),
+        ("HYBRID_TRANSFORMER checkpoint: 1 0\n1\na -1 1 NONE 0 1 NONE 0 1 NONE 0 1\n", '"checkpoint" is no name'),
+        ("HYBRID_TRANSFORMER checkpoints: 2 0\n1\na -1 1 NONE 0 1 NONE 0 1 NONE 0 1\n", "says 2, and 1 follow"),
+        ("HYBRID_DLRM 1\n1\na -1 1 NONE 0 1 NONE 0 1 NONE 0 1\n", "names layer 1 of 1"),
+        ("HYBRID_DLRM DLRM_LAST_BOTTOM_LAYER:\n1\na -1 1 NONE 0 1 NONE 0 1 NONE 0 1\n", "has 0 values"),
+        ("HYBRID_CUSTOMIZED\n1\na -1 1 NONE 0 1 NONE 0 1 NONE 0 1\n", "txt:3: has 12 words"),
         (
             "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 2 checkpoint_initiates: 1 0\n"
             "1\na -1 1 NONE 0 1 NONE 0 1 NONE 0 1\n",
