@@ -13,11 +13,11 @@ from pathlib import Path
 from astrasim_py.core.errors import UsageError
 
 _PREFIX = re.compile(r"^\[\d+,\d+\]<stdout>:")  # of mpirun
-_RUN = re.compile(r"#\s*nThread\s+\d+\s+nGpus\s+\d+")
-_RANK = re.compile(r"#\s+Rank\s+\d+\s.*?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\S+\s+\[[^\]]*\]\s+(.+?)\s*$")
+_RUN = re.compile(r"#?\s*nThread\s+\d+\s+nGpus\s+\d+")
+_RANK = re.compile(r"#?\s+Rank\s+\d+\s.*?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\S+\s+\[[^\]]*\]\s*(.*?)\s*$")
 _HEADING = re.compile(r"#?\s*size\s+count\s+type\b.*\bbusbw\b")
 _CELLS = re.compile(r"\s*\d+\s+\d+\s+[a-z]\w*\b")
-_END = re.compile(r"#\s*(Out of bounds values|Avg bus bandwidth)")
+_END = re.compile(r"#?\s*(Out of bounds values|Avg bus bandwidth)")
 _TEST = re.compile(r"([a-z]+(?:_[a-z]+)*)_perf\b")
 _LIBRARY = re.compile(r"nccl-library=(\d+)|\b(?:NCCL|RCCL) version\s*:?\s*([\d.]+)")
 #: Tests whose names are not those of our collectives.
@@ -51,6 +51,7 @@ class _Run:
     version: str = ""
     hosts: list[str] = field(default_factory=list)
     gpu: str = ""
+    library: str = "NCCL"
     columns: int = 0  # times in a row: out of place, and in place
     rows: int = 0
 
@@ -71,6 +72,8 @@ def cells(text: str, place: str) -> Iterator[tuple[str, dict[str, str]]]:
         elif found := _RANK.match(line):
             run.hosts.append(found[1])
             run.gpu = found[2]
+        elif line.startswith("rccl-tests"):
+            run.library = "RCCL"
         elif _HEADING.match(line):
             run.columns = len(re.findall(r"\btime\b", line))
         elif _END.match(line):
@@ -99,10 +102,9 @@ def _times(words: list[str], run: _Run, here: str, place: str) -> Iterator[tuple
         raise UsageError(here, "a row of nccl-tests is cut", "name the whole output of a finished run")
     if not run.hosts:
         raise UsageError(here, 'no line "#  Rank" before the table says who took part', "name the whole output")
-    amd = bool(re.search(r"\bMI\d|AMD|Instinct|Radeon", run.gpu))
     row = {
         "platform": _platform(run.gpu),
-        "library": "RCCL" if amd else "NCCL",
+        "library": "RCCL" if "AMD" in run.gpu else run.library,
         "version": run.version,
         "collective": _collective(run, here, place),
         "dtype": words[2],
@@ -131,7 +133,7 @@ def _platform(gpu: str) -> str:
     for pattern, name in _GPUS:
         if found := re.search(pattern, gpu):
             return found.expand(name)
-    return gpu
+    return gpu or "unknown"
 
 
 def _dotted(code: int) -> str:

@@ -115,6 +115,13 @@ def test_older_nccl_tests_are_read_with_the_name_of_the_file(tmp_path):
         read_rows([text(tmp_path, OLD)])
 
 
+def test_rccl_tests_are_read_with_and_without_the_name_of_the_gpu(tmp_path):
+    for gpu, platform in (("AMD Instinct MI300X", "MI300X"), ("", "unknown")):
+        content = "rccl-tests: Version develop:83d38d9\n" + DEVICES.replace("NVIDIA H100 80GB HBM3", gpu)
+        row, *_ = read_rows([text(tmp_path, NEW.replace(DEVICES, content))])
+        assert (row.library, row.platform, row.ranks) == ("RCCL", platform, 8)
+
+
 def test_the_same_run_in_two_files_is_repeated(tmp_path):
     again = text(tmp_path, NEW.replace("20.50", "21.00"), "again.txt")
     assert [row.repeat for row in read_rows([text(tmp_path, NEW), again])] == [1, 1, 1, 2, 2, 2]
