@@ -17,7 +17,7 @@ from astrasim_py.pytorch.host_trace import HostTrace, read_host_trace
 from astrasim_py.pytorch.join import Joined, join
 from astrasim_py.pytorch.kineto import CPU_BACKENDS, read_recording
 from astrasim_py.pytorch.rank_files import RANK, rank_files
-from astrasim_py.pytorch.recording import DEVICE, Recording
+from astrasim_py.pytorch.recording import DEVICE, Category, Recording
 from astrasim_py.pytorch.replay import constants_error, next_step_error
 from astrasim_py.pytorch.together import replay_together
 from astrasim_py.pytorch.workload import Built, Options, RankGraph, build_workload
@@ -159,7 +159,9 @@ def convert(
     graphs = {rank: one.graph for rank, one in ranks.items()}
     built = build_workload(graphs, world, options, "pytorch", {rank: _metadata(one) for rank, one in ranks.items()})
     problems = _problems(ranks, traces) + built.problems
-    report = _report(ranks, built, problems) | {"replay_errors": _together(graphs, built) if replay else {}}
+    report = _report(ranks, built, problems) | {
+        "replay_errors": _together(graphs, built, options.skew) if replay else {}
+    }
     return Conversion(built.workload, report, _lines(report), problems)
 
 
@@ -209,15 +211,17 @@ def _replayed(one: _Rank, host: str, without: Collection[str]) -> dict[str, floa
     return found
 
 
-def _together(graphs: dict[int, RankGraph], built: Built) -> dict[str, float]:
-    """Largest relative error of the end of a rank when all ranks are replayed together: with recorded gaps, with three
-    constants; empty where not all calls meet."""
+def _together(graphs: dict[int, RankGraph], built: Built, skew: str) -> dict[str, float]:
+    """Largest relative error of the end of a rank when all ranks are replayed together, each begun as recorded: with
+    recorded gaps, with three constants; their time if they begin at once; empty where not all calls meet."""
     if len(graphs) < 2 or built.kept:
         return {}
     found = {}
     for name, with_constants in (("together", False), ("together_constants", True)):
         ends = replay_together(graphs, built.meeting, with_constants=with_constants)
         found[name] = max(abs(end / max(recorded, 1) - 1) for end, recorded in ends.values())
+    if skew == "drop":
+        found["at_once_us"] = max(end for end, _ in replay_together(graphs, built.meeting, skew=False).values()) / 1000
     return found
 
 
@@ -240,15 +244,22 @@ def _problems(ranks: dict[int, _Rank], traces: dict[int | None, str]) -> list[st
     return found
 
 
-def _left_out(ranks: dict[int, _Rank]) -> list[str]:
-    """Notes of communication that a recording of devices has beside that of the devices."""
+def _doubts(ranks: dict[int, _Rank]) -> list[str]:
+    """Notes of what a recording has that its graph does not show."""
     found = []
     for rank, one in ranks.items():
-        recording = one.recording
+        recording, events = one.recording, one.recording.events
         spans = [code for code, name in enumerate(recording.names) if name.startswith(CPU_BACKENDS)]
-        count = int(np.isin(recording.events.name, spans).sum()) if one.graph.device else 0
-        if count:
+        if one.graph.device and (count := int(np.isin(events.name, spans).sum())):
             found.append(f"rank {rank}: {count} transfers by threads of the host stay work of these threads")
+        calls = events.correlation[(events.category == Category.CALL) & (events.correlation >= 0)]
+        graphs = [code for code, name in enumerate(recording.names) if "Graph" in name]
+        launches = events.launch[events.on_device & (events.launch >= 0)]
+        launches = launches[~np.isin(events.name[launches], graphs)]
+        if count := len(calls) - len(np.unique(calls)) + len(launches) - len(np.unique(launches)):
+            found.append(
+                f"rank {rank}: {count} calls and operations have the correlation of another one; its first call counts"
+            )
     return found
 
 
@@ -262,7 +273,7 @@ def _report(ranks: dict[int, _Rank], built: Built, problems: Sequence[str]) -> d
         "calls": dict(sorted(calls.items())),
         "calls_kept_as_computation": built.kept,
         "problems": list(problems),
-        "notes": [*built.notes, *_left_out(ranks)],
+        "notes": [*built.notes, *_doubts(ranks)],
     }
 
 
@@ -351,5 +362,7 @@ def _lines(report: dict[str, Any]) -> list[str]:
     for name, title in (("together", "recorded gaps"), ("together_constants", "three constants")):
         if name in report["replay_errors"]:
             error = 100 * report["replay_errors"][name]
-            lines.append(f"replay of all ranks together with {title}: error {error:.2f} %")
+            lines.append(f"replay of all ranks together, begun as recorded, with {title}: error {error:.2f} %")
+    if "at_once_us" in report["replay_errors"]:
+        lines.append(f"replay of all ranks begun at once: {report['replay_errors']['at_once_us']:,.3f} us")
     return [*lines, *(f"note: {note}" for note in report["notes"])]

@@ -170,11 +170,14 @@ class _Table:
         if zero == 2**62:
             zero = int(start.min(initial=0))
         backlog &= start + duration > zero
+        threads, numbers = _in_order(self.threads)
+        self.columns["thread"] = array(_COLUMNS["thread"], numbers[self.column("thread")].tobytes())
         rows = np.flatnonzero(kept)
-        rows = rows[np.lexsort((-duration[rows], start[rows]))]
+        ties = [self.column(name)[rows] for name in ("stream", "thread", "correlation", "record_id", "external_id")]
+        rows = rows[np.lexsort((*ties, category[rows] == Category.CALL, -duration[rows], start[rows]))]
         place = np.full(len(start) + 1, -1, np.int32)  # the last entry is for what has no call
         place[rows] = np.arange(len(rows), dtype=np.int32)
-        del start, duration, category, kept
+        del start, duration, category, kept, ties
         self.append.clear()  # they hold the columns, too
         columns = {}
         for name in _COLUMNS:  # one at a time: a second copy of all of them would be large
@@ -205,7 +208,7 @@ class _Table:
             step=step,
             steps=tuple(Step(s.name, s.start - zero, s.end - zero) for s in steps),
             names=tuple(self.names),
-            threads=tuple(self.threads),
+            threads=threads,
             events=events,
             backlog=left,
             counts=dict(sorted(self.counts.items())),
@@ -252,6 +255,14 @@ def _plain(value: object) -> int | str:
     """The name of a process or thread; early versions wrote numbers as text."""
     number = integer(value, default=-(2**63))
     return str(value) if number == -(2**63) else number
+
+
+def _in_order(threads: dict[tuple, int]) -> tuple[tuple[tuple, ...], np.ndarray]:
+    """Threads by process and thread, wherever in the file they first were; int32, the new number of each."""
+    ordered = sorted(threads, key=lambda thread: [(isinstance(part, str), part) for part in thread])
+    numbers = np.empty(len(threads), np.int32)
+    numbers[[threads[thread] for thread in ordered]] = np.arange(len(threads))
+    return tuple(ordered), numbers
 
 
 def _distributed(info: object) -> tuple[int | None, int | None, tuple[Group, ...]]:

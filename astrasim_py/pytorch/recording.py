@@ -44,7 +44,7 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Events:
-    """Events in order of (start, longest first, place in the file); a missing number is -1."""
+    """Events in order of (start, longest first, operators before calls, ids); a missing number is -1."""
 
     category: np.ndarray  # int8, a `Category`
     name: np.ndarray  # int32, an index of `Recording.names`
@@ -90,7 +90,7 @@ class Recording:
     step: Step  # its start is 0; its name is empty if it is the whole recording
     steps: tuple[Step, ...]  # all of the file
     names: tuple[str, ...]
-    threads: tuple[tuple, ...]  # (process, thread)
+    threads: tuple[tuple, ...]  # (process, thread), in order
     events: Events
     backlog: np.ndarray  # rows of the device's work that was launched earlier and runs on in the step
     counts: dict[str, int]  # of the whole file: events by category

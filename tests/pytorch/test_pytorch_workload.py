@@ -1,5 +1,6 @@
 """Workloads made of recordings: clean, the same on both engines, and as long as what was recorded."""
 
+import gzip
 import json
 import os
 from pathlib import Path
@@ -12,6 +13,7 @@ from astrasim_py.builders.registry import build, default_algorithm
 from astrasim_py.chakra.lint import lint
 from astrasim_py.chakra.schema import NodeType
 from astrasim_py.chakra.workload import groups_from_metadata
+from astrasim_py.cli.main import main
 from astrasim_py.core.errors import TraceError
 from astrasim_py.program.selection import AlgorithmTable
 from astrasim_py.pytorch.calls import device_calls
@@ -291,3 +293,47 @@ def test_messages_between_devices_and_mapped_kernels_meet(tmp_path):
     sent = made.workload.traces[0].type == NodeType.COMM_SEND
     assert made.workload.traces[0].column("comm_size")[sent].tolist() == [1024]
     assert simulate(made.workload).outcome.status == "done"
+
+
+def test_the_order_of_events_in_a_file_does_not_matter(tmp_path):
+    random, sets = np.random.default_rng(1), ("as_recorded", "shuffled")
+    for name in ("kineto", "et"):
+        for rank in range(4):
+            content = json.loads(gzip.decompress((HERE / f"funcol_4/{name}_{rank}.json.gz").read_bytes()))
+            for folder in sets:
+                (tmp_path / folder).mkdir(exist_ok=True)
+                (tmp_path / folder / f"{name}_{rank}.json").write_text(json.dumps(content))
+                random.shuffle(content["traceEvents" if name == "kineto" else "nodes"])
+    written = []
+    for folder in sets:
+        names = [str(tmp_path / folder / f"{name}_{{rank}}.json") for name in ("kineto", "et")]
+        out = tmp_path / folder / "made"
+        assert main(["trace", "convert", "pytorch", str(out), "--kineto", names[0], "--et", names[1]]) == 0
+        written.append([out.with_name(f"made.{rank}.et").read_bytes() for rank in range(4)])
+    assert written[0] == written[1]
+
+
+def test_replay_tells_ranks_begun_at_once_and_shared_correlations(tmp_path):
+    metadata = {"In msg nelems": 4, "Out msg nelems": 4, "dtype": "Int", "Collective name": "allreduce"}
+    for rank, end in enumerate((300, 150)):
+        launches = [("cuda_runtime", "cudaLaunchKernel", at, at + 5, {"correlation": at}) for at in (0, 20)]
+        place = {"device": rank, "stream": 7}
+        kernels = [("kernel", "ncclDevKernel_AllReduce", 100, end, {"correlation": 0} | metadata | place)]
+        kernels += [("kernel", name, at, at + 50, {"correlation": 20} | place) for name, at in (("a", 400), ("b", 450))]
+        keys = ("cat", "name", "ts", "dur", "args")
+        events = [
+            {"ph": "X", "pid": 1, "tid": 1}
+            | dict(zip(keys, (category, name, 150 * rank + at, to - at, args), strict=True))
+            for category, name, at, to, args in launches + kernels
+        ]
+        header = {"distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": events}
+        (tmp_path / f"k_{rank}.json").write_text(json.dumps(header))
+    for skew, at_once in (("keep", {}), ("drop", {"at_once_us": 500.0})):
+        made = ap.convert_pytorch(str(tmp_path / "k_{rank}.json"), replay=True, options=Options(skew=skew))
+        errors = made.report["replay_errors"]
+        assert errors == {"together": 0.0, "together_constants": errors["together_constants"]} | at_once
+    note = "1 calls and operations have the correlation of another one; its first call counts"
+    assert made.lines[-3:] == [
+        "replay of all ranks begun at once: 500.000 us",
+        *(f"note: rank {r}: {note}" for r in (0, 1)),
+    ]
