@@ -6,6 +6,8 @@ import argparse
 import json
 import tempfile
 import time
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +16,9 @@ import astrasim_py as ap
 from astrasim_py.chakra.et_io import write_prefix
 from astrasim_py.sharing.secrets import Scales
 from astrasim_py.study.sharing import LEVELS, Rules, original_of, price, share
-from astrasim_py.study.sharing_attack import attack, packaged_corpus
+from astrasim_py.study.sharing_attack import Sample, attack, features, packaged_corpus, read_corpus
 
+ATTACKERS = ("raw", "adaptive", "ratios")
 SCENARIO = """
 name: swept
 topologies:
@@ -25,41 +28,55 @@ sweep: {{topologies.net.bandwidth: [{rates}]}}
 """
 
 
-def table(levels: list[str]) -> list[dict]:
-    """A row for each of some levels, with and without secret scales."""
-    corpus, rules, rows = packaged_corpus(sources=2, iterations=2, more=7), Rules(), []
-    first: dict[str, object] = {}
+def each_rank(corpus: list[Sample]) -> list[Sample]:
+    """Samples of single ranks, each a source; of ranks of a set that look alike, the first."""
+    made = []
     for sample in corpus:
-        first.setdefault(sample.workload.split()[0], sample)
-    for level in levels:
-        for secret in (False, True):
-            scales = Scales.draw(np.random.default_rng(5)) if secret else Scales()
-            paid = []
-            for sample in first.values():
-                shared = share(sample.original, level, seed=3, scales=scales)
-                paid.append(price(sample.original, shared, rules, scales))
-            found = attack(corpus, level, seed=11, secret=secret)
-            rows.append(
-                {
-                    "level": level + (" + scales" if secret else ""),
-                    "mean": float(np.mean([each.mean for each in paid])),
-                    "largest": max(each.largest for each in paid),
-                    "spearman": min(each.spearman for each in paid),
-                    **vars(found),
-                }
-            )
-            row = rows[-1]
-            print(
-                f"| {row['level']} | {row['mean']:.2%} / {row['largest']:.2%} | {row['spearman']:.2f} "
-                f"| {row['workload_raw']:.2f} / {row['workload_adaptive']:.2f} "
-                f"| {row['source_raw']:.2f} / {row['source_adaptive']:.2f} |",
-                flush=True,
-            )
+        looks = {
+            features(sample.original.workload, rank).tobytes(): rank
+            for rank in reversed(range(sample.original.workload.ranks))
+        }
+        made += [replace(sample, source=f"{sample.source} {rank}", rank=rank) for rank in sorted(looks.values())]
+    return made
+
+
+def table(levels: list[str], corpus: list[Sample], single: bool) -> list[dict]:
+    """A row for each of some levels, with and without secret scales; `single`: ranks are samples."""
+    rules, rows = Rules(), []
+    first: dict[str, Sample] = {}
+    for sample in corpus:
+        if sample.original.workload.ranks > 1:
+            first.setdefault(sample.workload.split()[0], sample)
+    corpus = each_rank(corpus) if single else corpus
+    for level, rel, secret in product(levels, (0.1, 0.25), (False, True)):
+        if rel != 0.1 and level != "quantise":
+            continue
+        scales = Scales.draw(np.random.default_rng(5)) if secret else Scales()
+        paid = []
+        for sample in first.values():
+            shared = share(sample.original, level, seed=3, rel=rel, scales=scales)
+            paid.append(price(sample.original, shared, rules, scales))
+        found = attack(corpus, level, seed=11, rel=rel, secret=secret)
+        name = f"{level} ±{rel:.0%}" if level == "quantise" else level
+        row = {
+            "level": name + (" + scales" if secret else ""),
+            "mean": float(np.mean([each.mean for each in paid])),
+            "largest": max(each.largest for each in paid),
+            "spearman": min(each.spearman for each in paid),
+            "priced": len(paid),
+            "sources": len({sample.source for sample in corpus}),
+            **vars(found),
+        }
+        rows.append(row)
+        rates = (" / ".join(f"{row[f'{what}_{who}']:.2f}" for who in ATTACKERS) for what in ("workload", "source"))
+        print(f"| {row['level']} | {row['mean']:.2%} / {row['largest']:.2%} | {' | '.join(rates)} |", flush=True)
+    print({key: row[key] for key in ("samples", "workloads", "sources", "priced", "workload_chance", "source_chance")})
+    print("least Spearman correlation:", min(row["spearman"] for row in rows))
     return rows
 
 
-def draw(rows: list[dict], out: Path) -> None:
-    """Utility against privacy: the error of a level, and how often the adaptive attack is right."""
+def draw(rows: list[dict], file: Path) -> None:
+    """Utility against privacy: the error of a level, and how often the better of two attacks is right."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -68,25 +85,22 @@ def draw(rows: list[dict], out: Path) -> None:
     matplotlib.rcParams["svg.hashsalt"] = "astrasim_py"
     figure, panels = pyplot.subplots(1, 2, figsize=(9.5, 4), layout="constrained", sharey=True)
     for axes, what in zip(panels, ("workload", "source"), strict=True):
-        for row in rows:
-            secret, level = "scales" in row["level"], row["level"].partition(" ")[0]
-            colour = f"C{list(LEVELS).index(level)}"
-            spot = {"color": colour, "marker": "s" if secret else "o", "mfc": "none" if secret else colour}
+        for number, row in enumerate(rows):
+            hollow = "scales" in row["level"]
+            spot = {"color": f"C{number // 2}", "marker": "s" if hollow else "o", "ms": 14 - number // 2 * 1.5}
             axes.plot(
-                100 * row["mean"],
-                row[f"{what}_adaptive"],
-                linestyle="",
-                label=row["level"],
-                ms=14 - 2 * list(LEVELS).index(level),
-                **spot,
-            )
+                100 * row["mean"], row[f"{what}_adaptive"], linestyle="", label=row["level"],
+                mfc="none" if hollow else spot["color"], **spot,
+            )  # fmt: skip
+            if hollow:
+                axes.plot(100 * row["mean"], row[f"{what}_ratios"], linestyle="", **spot | {"marker": "x", "ms": 6})
         axes.axhline(rows[0][f"{what}_chance"], color="#888888", linestyle="--", linewidth=1)
         axes.set(xlabel="mean error of the step, %", title=f"names the {what}", ylim=(0, 1.05))
         axes.grid(True, color="#dddddd", linewidth=0.6)
-    panels[0].set_ylabel("right guesses of the adaptive attack\n(dashed: chance)")
+    panels[0].set_ylabel("right guesses of the adaptive attack\n(dashed: chance; crosses: scales, by ratios)")
     handles, labels = panels[1].get_legend_handles_labels()
     figure.legend(handles, labels, fontsize=8, frameon=False, loc="outside right upper")
-    figure.savefig(out / "sharing.svg", metadata={"Date": None})
+    figure.savefig(file, metadata={"Date": None})
     pyplot.close(figure)
 
 
@@ -127,15 +141,18 @@ def main() -> None:
         "--out", type=Path, default=Path("results/benchmarks"), help="folder of the rows and the figure"
     )
     parser.add_argument("--points", type=int, default=200, help="networks of the sweep; 0: none")
+    parser.add_argument("--corpus", help="samples WORKLOAD/SOURCE.<rank>.et, every rank one; else generated trainings")
     parser.add_argument("--levels", nargs="*", default=list(LEVELS), help="of the table; none: the sweep only")
     args = parser.parse_args()
     if args.points:
         sweep(args.points)
     if args.levels:
         args.out.mkdir(parents=True, exist_ok=True)
-        rows = table(args.levels)
-        (args.out / "sharing.json").write_text(json.dumps(rows, indent=1))
-        draw(rows, args.out)
+        corpus = read_corpus(args.corpus) if args.corpus else packaged_corpus(sources=2, iterations=2, more=7)
+        name = "sharing_recorded" if args.corpus else "sharing"
+        rows = table(args.levels, corpus, single=bool(args.corpus))
+        (args.out / f"{name}.json").write_text(json.dumps(rows, indent=1))
+        draw(rows, args.out / f"{name}.svg")
 
 
 if __name__ == "__main__":
