@@ -17,6 +17,19 @@ from astrasim_py.core.units import parse_time
 MOST_DRAWN = 10_000
 
 
+def _groups_option(parser: argparse.ArgumentParser) -> None:
+    """``--groups`` of several sets."""
+    parser.add_argument("--groups", nargs="+", metavar="FILE", help="of each set, or one of all; else IN.groups.json")
+
+
+def _groups(args: argparse.Namespace, sets: int) -> list:
+    """A file of groups, or None, for each set."""
+    groups = args.groups or [None]
+    if len(groups) not in (1, sets):
+        raise UsageError("--groups", f"{len(groups)} files for {sets} sets", "name one for each set, or one for all")
+    return groups * (sets // len(groups))
+
+
 def arguments(action: Callable[[str, str], argparse.ArgumentParser]) -> None:
     """Add the actions; `action` makes the parser of one."""
     for name in ("slice", "filter"):
@@ -34,7 +47,7 @@ def arguments(action: Callable[[str, str], argparse.ArgumentParser]) -> None:
     merge.add_argument("target", metavar="OUT", help="prefix of the set to write; groups go to OUT.groups.json")
     merge.add_argument("--from", dest="sources", nargs="+", required=True, metavar="IN", help="prefixes of sets")
     text = "on the same ranks, each of which begins a set when it has done the one before; else on ranks of their own"
-    merge.add_argument("--groups", nargs="+", metavar="FILE", help="of each set; IN.groups.json where it is there")
+    _groups_option(merge)
     merge.add_argument("--in-sequence", action="store_true", help=text)
     graph = action("graph", f"the graph of one rank for other programs, up to {MOST_DRAWN} nodes")
     graph.add_argument("trace", metavar="IN", help="prefix of a set of .et files")
@@ -50,7 +63,8 @@ def arguments(action: Callable[[str, str], argparse.ArgumentParser]) -> None:
         "--simulate", nargs="+", default=["standard"], metavar="NETWORKS",
         help="topologies as of synthesize, or standard: six usual ones (standard)",
     )  # fmt: skip
-    rule_options(compare)
+    _groups_option(compare)
+    rule_options(compare, groups=False)
 
 
 def _workload(name: str, groups: str | None = None):
@@ -120,6 +134,7 @@ def run_part(args: argparse.Namespace) -> int:
     if not any(map(len, made.traces)):
         last = max((int(start.max(initial=0)) for start, _ in times or ()), default=0)
         hint = f"; nodes begin from 0 to {last / 10**6:g} us" if times else ""
+        hint += "".join(f"; {text}: {lost[key]}" for key, text in _LOST.items() if lost[key])
         raise UsageError(args.trace, f"has no such nodes{hint}", "look at them with trace show")
     write_set(args, made)
     facts = {"ranks": made.ranks, "nodes": sum(map(len, workload.traces)), "kept": sum(map(len, made.traces))}
@@ -150,10 +165,8 @@ def run_merge(args: argparse.Namespace) -> int:
     from astrasim_py.workload.edit import one_after_another, side_by_side
 
     check_apart(args.target, *args.sources)
-    groups = args.groups or [None] * len(args.sources)
-    if len(groups) != len(args.sources):
-        raise UsageError("--groups", f"{len(groups)} files for {len(args.sources)} sets", "name one for each set")
-    made = (one_after_another if args.in_sequence else side_by_side)([*map(_workload, args.sources, groups)])
+    sets = [*map(_workload, args.sources, _groups(args, len(args.sources)))]
+    made = (one_after_another if args.in_sequence else side_by_side)(sets)
     write_set(args, made)
     return _said(args, {"ranks": made.ranks, "nodes": sum(map(len, made.traces)), "groups": len(made.groups)})
 
@@ -226,8 +239,8 @@ def run_compare(args: argparse.Namespace) -> int:
     from astrasim_py.study.sharing import Rules, networks
 
     sets = []
-    for name in (args.first, args.second):
-        workload, compute, semantics = read_set(argparse.Namespace(**vars(args) | {"trace": name}))
+    for name, groups in zip((args.first, args.second), _groups(args, 2), strict=True):
+        workload, compute, semantics = read_set(argparse.Namespace(**vars(args) | {"trace": name, "groups": groups}))
         sets.append((workload, Rules(compute=compute, semantics=semantics)))
     ranks = sets[0][0].ranks
     if ranks != sets[1][0].ranks or ranks < 2:

@@ -48,9 +48,10 @@ def _input_options(parser: argparse.ArgumentParser) -> None:
     rule_options(parser)
 
 
-def rule_options(parser: argparse.ArgumentParser) -> None:
-    """Options that say how a set is read and run."""
-    parser.add_argument("--groups", metavar="FILE", help="JSON of group: [ranks]; IN.groups.json where it is there")
+def rule_options(parser: argparse.ArgumentParser, groups: bool = True) -> None:
+    """Options that say how a set is read and run; without `groups` all but that one."""
+    if groups:
+        parser.add_argument("--groups", metavar="FILE", help="JSON of group: [ranks]; IN.groups.json where it is there")
     parser.add_argument("--dependencies", choices=("data", "data+ctrl"), default="data")
     parser.add_argument("--dtype-bytes", type=int, metavar="N", help="sizes count elements, of so many bytes")
     parser.add_argument("--macs", action="store_true", help="num_ops counts multiply-accumulates")

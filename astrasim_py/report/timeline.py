@@ -12,7 +12,7 @@ from itertools import chain, islice
 
 import numpy as np
 
-from astrasim_py.chakra.schema import NodeType
+from astrasim_py.chakra.schema import COLLECTIVE_NAMES, MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.core.records import Records, Table
 from astrasim_py.core.units import format_size
@@ -91,7 +91,7 @@ def recorded_timeline(
                 for row in own.tolist():
                     name = json.dumps(trace.names[row] or NodeType(int(trace.type[row])).name)
                     begin, stop = int(start[row]), int(end[row])
-                    args = f'"id":{int(trace.node_id[row])}'
+                    args = json.dumps({"id": int(trace.node_id[row])} | (_call(trace, row) if kind == 2 else {}))[1:-1]
                     yield _span(name, title, rank, first + int(lane[row]), begin, stop, args)
                 first += int(lane[own].max(initial=-1)) + 1
 
@@ -101,6 +101,18 @@ def recorded_timeline(
         yield separator + ",\n".join(block).encode()
         separator = b",\n"
     yield b"\n]}\n"
+
+
+def _call(trace: ExecutionTrace, row: int) -> dict[str, int | str]:
+    """What a call or a message says of itself."""
+    codes, names = trace.group_of()
+    said = {"group": names[codes[row]]} if codes[row] >= 0 else {}
+    kind = trace.type[row]
+    if kind == NodeType.COMM_COLL:
+        said["collective"] = COLLECTIVE_NAMES.get(int(trace.column("comm_type")[row]), "unknown")
+    peer = {NodeType.COMM_SEND: "comm_dst", NodeType.COMM_RECV: "comm_src"}.get(kind, "")
+    found = ((name, int(trace.column(name)[row])) for name in ("comm_size", "coll_size", "comm_tag", peer) if name)
+    return said | {name: value for name, value in found if value != MISSING}
 
 
 def _us(ps: int) -> str:

@@ -107,6 +107,9 @@ def test_timelines_are_in_microseconds(four, tmp_path, capsys):
     assert len(events) == 32
     second = next(e for e in events if e["pid"] == 2 and e["name"] == "b")
     assert (second["ts"], second["dur"]) == (2.500002, 1.500001)
+    said = {e["name"]: e["args"] for e in events if e["pid"] == 2 and e["cat"] == "communication"}
+    assert said["pair"] == {"id": 4, "group": "2", "collective": "all_reduce", "comm_size": 1000}
+    assert said["send"] == {"id": 6, "comm_size": 64, "comm_tag": 0, "comm_dst": 3}
     start, end = recorded_times(Workload((rank(2),)))[0]
     assert end.max() == 4_000_003 and start[3] == 2_500_002
 
@@ -129,6 +132,7 @@ def test_timelines_are_in_microseconds(four, tmp_path, capsys):
         (["slice", "{}", "{}", "--ranks", "0-3"], "is IN itself"),
         (["merge", "{}", "--from", "{}"], "is IN itself"),
         (["merge", "{}x", "--from", "{}", "--groups", "a", "b"], "2 files for 1 sets"),
+        (["compare", "{}", "{}", "--groups", *"abc"], "3 files for 2 sets"),
         (["graph", "{}", "{}x.png"], "neither .dot nor .graphml"),
         (["graph", "{}", "{}x.dot", "--rank", "7"], "is not of 4 ranks"),
         (["compare", "{}", "{}", "--simulate", "none.csv"], "none.csv"),
@@ -202,7 +206,7 @@ def test_calls_by_fewer_ranks_keep_their_root_and_shares(kind, root, left, tmp_p
     said = capsys.readouterr()
     assert (code == 0) == (left is not None)
     if left is None:
-        assert "has no such nodes" in said.err  # a broadcast without its root
+        assert "has no such nodes; calls and messages left out that need ranks that are gone: 2" in said.err
         return
     traces = read_prefix(tmp_path / "out")
     names = ("comm_root", "comm_size", "coll_size")
@@ -265,3 +269,11 @@ def test_producers_start_times_are_drawn_on_one_clock(tmp_path, capsys):
     assert run("timeline", tmp_path / "in", tmp_path / "t.json") == 0
     events = [e for e in json.loads((tmp_path / "t.json").read_text())["traceEvents"] if e["ph"] == "X"]
     assert [(e["ts"], e["dur"]) for e in events if e["dur"]] == [(0, 1000), (70, 1000)]
+
+
+def test_compared_sets_have_groups_of_their_own(four, tmp_path, capsys):
+    write_prefix(tmp_path / "other", [*map(rank, range(4))])
+    (tmp_path / "crossed.json").write_text('{"1": [0, 1], "2": [2, 3], "3": [0, 2]}')
+    files = [f"{four}.groups.json", tmp_path / "crossed.json"]
+    assert run("compare", four, tmp_path / "other", "--groups", *files, "--format", "json") == 0
+    assert all(row["difference"] == 0 for row in json.loads(capsys.readouterr().out))
