@@ -9,7 +9,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from itertools import islice
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -62,19 +62,18 @@ def _in_dialect(trace: ExecutionTrace, dialect: str | None) -> dict[str, np.ndar
     return columns
 
 
-def encode_columns(trace: ExecutionTrace, dialect: str | None = None) -> bytes:
-    """Bytes of a trace from its columns alone.
+def encode_columns(trace: ExecutionTrace, dialect: str | None = None) -> Iterator[bytes]:
+    """Bytes of a trace from its columns alone, part by part.
 
     `dialect`: ``"symbolic"`` leaves `comm_size` out where chunk counts give the size; ``"absolute"`` writes `comm_size`
-    and no chunk counts. Default: all columns as they are. Returns the whole file. Raises TraceError: a send or receive
-    without what the dialect needs.
+    and no chunk counts. Default: all columns as they are. Raises TraceError: a send or receive without what the dialect
+    needs.
     """
     columns = {name: (kind_for(name, values), values) for name, values in _in_dialect(trace, dialect).items()}
     header = messages.metadata_message(trace.version, trace.metadata).SerializeToString(deterministic=True)
-    records = [varint(len(header)), header]
+    yield varint(len(header)) + header
     for begin in range(0, len(trace), _ROWS):
-        records.append(_encoded(trace, columns, slice(begin, min(begin + _ROWS, len(trace)))))
-    return b"".join(records)
+        yield _encoded(trace, columns, slice(begin, min(begin + _ROWS, len(trace))))
 
 
 def _encoded(trace: ExecutionTrace, columns: Mapping[str, tuple[str, np.ndarray]], rows: slice) -> bytes:
@@ -325,9 +324,13 @@ def encode_trace(trace: ExecutionTrace, *, dialect: str | None = None) -> bytes:
     `dialect`: ``"symbolic"`` (chunk counts) or ``"absolute"`` (`comm_size`), both from the columns alone. Raises
     TraceError: a send or receive without what the dialect needs.
     """
+    return b"".join(_parts(trace, dialect))
+
+
+def _parts(trace: ExecutionTrace, dialect: str | None) -> Iterable[bytes]:
     if dialect is not None or trace.raw is None:
         return encode_columns(trace, dialect)
-    return trace.raw.data if trace.changed is None else encode_changed(trace)
+    return [trace.raw.data if trace.changed is None else encode_changed(trace)]
 
 
 def gzip_bytes(data: bytes) -> bytes:
@@ -377,12 +380,15 @@ def write_prefix(
         problem = f"files of another set are in the way: {_list(stale)}"
         raise OutputError(place, problem, "remove them or choose another name")
 
-    def content() -> Iterator[tuple[Path, bytes]]:
+    def content() -> Iterator[tuple[Path, bytes | Iterable[bytes]]]:
         before, data = None, b""
-        for path, trace in zip(paths, traces, strict=True):
+        for path, (trace, after) in zip(paths, pairwise(chain(traces, [None])), strict=True):
             if trace is not before:
-                before, data = trace, encode_trace(trace, dialect=dialect)
+                data = _parts(trace, dialect)
+                if gzip or trace is after:  # a set may share traces, which are encoded once
+                    data = b"".join(data)
                 data = gzip_bytes(data) if gzip else data
+            before = trace
             yield path, data
         for end, data in (beside or {}).items():
             yield Path(f"{place}{end}"), data

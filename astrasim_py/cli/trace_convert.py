@@ -2,10 +2,13 @@
 
 import argparse
 import json
-import sys
+from collections.abc import Callable, Iterator
 
+from astrasim_py.chakra.et_io import write_prefix
+from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.chakra.workload import Workload
 from astrasim_py.cli.main import Parser
-from astrasim_py.cli.options import complain, format_option, make_parent
+from astrasim_py.cli.options import changing_line, complain, format_option, make_parent
 from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK
 from astrasim_py.workload.trace_readers import reader_names, trace_reader
 
@@ -36,18 +39,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Convert; exits with 1, and writes nothing, where the result is not to be trusted."""
-    from astrasim_py.chakra.et_io import write_prefix
-
-    watched = not args.quiet and sys.stderr.isatty()
-    made = trace_reader(args.reader).read(args, lambda text: complain([text] if watched else []))
-    trusted = args.allow_partial or not made.problems
-    report = json.dumps(made.report, indent=1)
-    if trusted:
-        make_parent(args.target)
-        groups = {name: list(ranks) for name, ranks in made.workload.groups.items()}
-        beside = {".groups.json": json.dumps(groups, indent=1).encode(), ".report.json": report.encode()}
-        traces = (made.workload.trace(rank) for rank in range(made.workload.ranks))
-        write_prefix(args.target, traces, ranks=made.workload.ranks, gzip=args.gzip, beside=beside)
+    with changing_line(quiet=args.quiet) as say:
+        made = trace_reader(args.reader).read(args, say)
+        trusted = args.allow_partial or not made.problems
+        report = json.dumps(made.report, indent=1)
+        if trusted:
+            _write(args, made.workload, report, say)
     print(report if args.format == "json" else "\n".join(made.lines))
     complain(f"not to be trusted: {problem}" for problem in made.problems)
     if not trusted:
@@ -55,3 +52,15 @@ def run(args: argparse.Namespace) -> int:
     elif args.format != "json":
         print(f"written: {args.target}.0.et{'.gz' if args.gzip else ''} … for {made.workload.ranks} ranks")
     return EXIT_OK if trusted else EXIT_CHECK_FAILED
+
+
+def _write(args: argparse.Namespace, workload: Workload, report: str, say: Callable[[str], None]) -> None:
+    def traces() -> Iterator[ExecutionTrace]:
+        for rank in range(workload.ranks):
+            say(f"writing {args.target}: rank {rank + 1} of {workload.ranks}")
+            yield workload.trace(rank)
+
+    make_parent(args.target)
+    groups = {name: list(ranks) for name, ranks in workload.groups.items()}
+    beside = {".groups.json": json.dumps(groups, indent=1).encode(), ".report.json": report.encode()}
+    write_prefix(args.target, traces(), ranks=workload.ranks, gzip=args.gzip, beside=beside)

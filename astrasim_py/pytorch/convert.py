@@ -144,13 +144,14 @@ def convert(
     traces = rank_files([et] if isinstance(et, str) else et, "--et") if et else {}
     ranks: dict[int, _Rank] = {}
     for number, (rank, source) in enumerate(files.items()):
-        say(f"reading {source} ({number + 1} of {len(files)})")
-        recording = read_recording(source, wanted)
+        recording = read_recording(source, wanted, _telling(say, source, number, len(files)))
         own = _own_rank(rank, recording, guessed)
         if own in ranks:
             raise TraceError(source, f"is of rank {own}, as {ranks[own].recording.source} is", "name one of them")
         of_host = next(iter(traces.values())) if len(traces) == len(files) == 1 else traces.get(rank, traces.get(own))
-        ranks[own] = _one_rank(recording, read_host_trace(of_host) if of_host else None, host, without, rules)
+        trace = read_host_trace(of_host, _telling(say, of_host, number, len(files))) if of_host else None
+        say(f"making the graph of rank {own}")
+        ranks[own] = _one_rank(recording, trace, host, without, rules)
         if replay:
             say(f"replaying rank {own}")
             ranks[own].errors.update(_replayed(ranks[own], host, without))
@@ -163,6 +164,10 @@ def convert(
         "replay_errors": _together(graphs, built, options.skew) if replay else {}
     }
     return Conversion(built.workload, report, _lines(report), problems)
+
+
+def _telling(say: Callable[[str], None], source: str, number: int, count: int) -> Callable[[float], None]:
+    return lambda share: say(f"reading {source} ({number + 1} of {count}): {share:.0%}")
 
 
 def _own_rank(named: int | None, recording: Recording, guessed: bool) -> int:

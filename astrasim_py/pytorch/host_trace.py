@@ -1,13 +1,14 @@
 """Reading of the execution traces of the host that `torch.profiler.ExecutionTraceObserver` writes, of every schema."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from astrasim_py.core.errors import TraceError
-from astrasim_py.pytorch.json_stream import elements
+from astrasim_py.pytorch.json_stream import elements, unheard
 from astrasim_py.pytorch.kineto import COMMUNICATION, group_of, integer
 from astrasim_py.pytorch.recording import Group
 
@@ -45,18 +46,19 @@ class HostTrace:
         return len(self.ids)
 
 
-def read_host_trace(source: str) -> HostTrace:
+def read_host_trace(source: str, tell: Callable[[float], None] = unheard) -> HostTrace:
     """Read a host's trace of schema 1.0.1 or later; schemas that are not known are tried.
 
-    `source`: a JSON file, gzip'd or not, or ``archive!member`` of a tar archive. Raises TraceError: not readable, not
-    JSON, cut short, no nodes, two of one id.
+    `source`: a JSON file, gzip'd or not, or ``archive!member`` of a tar archive. `tell`: takes the share read.
+
+    Raises TraceError: not readable, not JSON, cut short, no nodes, two of one id.
     """
     schema, process = "", -1
     names: dict[str, int] = {}
     rows: list[tuple[int, ...]] = []
     communication: dict[int, Arguments] = {}
     groups: list[Group] = []
-    for key, node in elements(source, LISTED):
+    for key, node in elements(source, LISTED, tell):
         if key == "schema":
             schema = str(node)
         elif key == "pid":

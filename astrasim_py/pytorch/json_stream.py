@@ -3,7 +3,7 @@
 import json
 import re
 from codecs import getincrementaldecoder
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from astrasim_py.core.errors import TraceError
 from astrasim_py.pytorch.sources import CHUNK, open_source
@@ -16,19 +16,27 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 _DECODER = json.JSONDecoder(strict=False, parse_float=str, parse_constant=str)
 
 
-def chunks(source: str) -> Iterator[str]:
-    """The text of a document in pieces of about `CHUNK` characters; errors as `open_source`."""
+def unheard(share: float) -> None:
+    """Takes progress that nobody wants to know."""
+
+
+def chunks(source: str, tell: Callable[[float], None] = unheard) -> Iterator[str]:
+    """The text of a document in pieces of about `CHUNK` characters; errors as `open_source`.
+
+    `tell`: takes the share of the file that has been read, again and again.
+    """
     decode = getincrementaldecoder("utf-8-sig")(errors="replace").decode
-    with open_source(source) as file:
+    with open_source(source) as (file, share):
         while data := file.read(CHUNK):
+            tell(share())
             yield decode(data)
 
 
 class _Window:
     """The part of a text that is being decoded."""
 
-    def __init__(self, source: str) -> None:
-        self.source, self.chunks = source, chunks(source)
+    def __init__(self, source: str, tell: Callable[[float], None]) -> None:
+        self.source, self.chunks = source, chunks(source, tell)
         self.text, self.at, self.before = "", 0, 0  # `before`: characters that have gone
 
     def more(self) -> bool:
@@ -89,17 +97,17 @@ class _Window:
                 self.fail(f"holds a number that is none: {error}")
 
 
-def elements(source: str, listed: str) -> Iterator[tuple[str, object]]:
+def elements(source: str, listed: str, tell: Callable[[float], None] = unheard) -> Iterator[tuple[str, object]]:
     """The content of a JSON object, or of a bare list, in order of the text.
 
     `source`: ``path``, or ``path!member`` of a tar archive. `listed`: the key whose list is too long to be held.
-    Yields (`listed`, element) for each of its elements, and of a bare list, and (key, value) for all other keys.
-    Numbers with a decimal point, and NaN, come as text; integers as int.
+    `tell`: as of `chunks`. Yields (`listed`, element) for each of its elements, and of a bare list, and (key, value)
+    for all other keys. Numbers with a decimal point, and NaN, come as text; integers as int.
 
     Raises TraceError: not readable, not JSON, cut short, nested too deeply, a value of more than `MAX_VALUE`
     characters, an object without that key.
     """
-    window, found = _Window(source), False
+    window, found = _Window(source, tell), False
     try:
         if window.take("{[") == "[":
             found = True

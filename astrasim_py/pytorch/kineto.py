@@ -3,11 +3,12 @@
 import json
 from array import array
 from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
 
 from astrasim_py.core.errors import TraceError
-from astrasim_py.pytorch.json_stream import elements
+from astrasim_py.pytorch.json_stream import elements, unheard
 from astrasim_py.pytorch.recording import DEVICE, MAX_RANKS, Category, Events, Group, Recording, Step
 from astrasim_py.pytorch.steps import choose_step, find_steps, nanoseconds
 
@@ -56,22 +57,24 @@ _COLUMNS = {  # array's type of each column while events are read
 _NO_STREAM = 2**32 - 1
 
 
-def read_recording(source: str, step: int | str | None = "median") -> Recording:
+def read_recording(
+    source: str, step: int | str | None = "median", tell: Callable[[float], None] = unheard
+) -> Recording:
     """Read one step of a Kineto trace.
 
     `source`: a JSON file, gzip'd or not, or ``archive!member`` of a tar archive. `step`: the number of a step,
     ``"median"`` (by duration, the first and the last left out), or None for the whole recording, which is also read
-    where there are no steps.
+    where there are no steps. `tell`: takes the share that has been read.
 
     The file is read twice, event by event; memory is that of the events kept. Raises TraceError: not readable, not
     JSON, cut short, an impossible time, nothing in it that ran on a device or was sent. Raises UsageError: no such
     step.
     """
-    steps = find_steps(source)
+    steps = find_steps(source, lambda share: tell(share / 2))
     window = choose_step(steps, step, source)
     table = _Table(source, window)
     header: dict[str, object] = {}
-    for key, value in elements(source, LISTED):
+    for key, value in elements(source, LISTED, lambda share: tell(0.5 + share / 2)):
         if key == LISTED:
             if isinstance(value, dict):
                 table.add(value)

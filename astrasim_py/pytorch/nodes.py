@@ -153,8 +153,7 @@ def rank_trace(
         Communicator groups, which a METADATA node behind the others lists.
     """
     table = _Table(graph)
-    gap_edges = table.add_gaps() if gaps == "nodes" else {}
-    columns, groups = table.add_calls(calls or {}, moving or {}, gap_edges)
+    columns, groups = table.add_calls(calls or {}, moving or {}, table.add_gaps() if gaps == "nodes" else {})
     if skew_ns:
         table.add_skew(skew_ns)
     if declared is not None:

@@ -4,7 +4,7 @@ import gzip
 import io
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -19,6 +19,7 @@ CHUNK = 2**20
 _AMPLE = 2**26
 #: Most members of an archive that are looked at.
 MAX_MEMBERS = 10_000
+Opened = tuple[BinaryIO, Callable[[], float]]
 _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError)
 
 
@@ -81,10 +82,12 @@ def _members(archive: tarfile.TarFile, place: str) -> list[tarfile.TarInfo]:
 
 
 @contextmanager
-def _opened(path: str, place: str) -> Iterator[BinaryIO]:
+def _opened(path: str, place: str) -> Iterator[Opened]:
     with open_regular(path, TraceError, what="a JSON file") as file:
+        length = max(file.seek(0, io.SEEK_END), 1)
+        file.seek(0)
         try:
-            yield _unzipped(file, place)
+            yield _unzipped(file, place), lambda: file.tell() / length
         except EOFError:
             raise TraceError(place, "its gzip stream is cut short", "copy the file again") from None
         except _DAMAGED as error:
@@ -96,19 +99,19 @@ def sources(path: str) -> list[str]:
 
     Raises TraceError: not readable, damaged.
     """
-    with _opened(path, path) as file:
+    with _opened(path, path) as (file, _):
         archive = _archive(file)
         return [path] if archive is None else [f"{path}!{info.name}" for info in _members(archive, path)]
 
 
 @contextmanager
-def open_source(source: str) -> Iterator[BinaryIO]:
-    """The bytes of a document, ``path`` or ``path!member``, unzipped.
+def open_source(source: str) -> Iterator[Opened]:
+    """The bytes of a document, ``path`` or ``path!member``, unzipped; and what share of its file has been read.
 
     Raises TraceError: not readable, damaged, no such member, or several members and none named.
     """
     path, _, member = (source, "", "") if Path(source).exists() else source.rpartition("!")
-    with _opened(path or source, source) as file:
+    with _opened(path or source, source) as (file, share):
         archive = _archive(file)
         if archive is not None:
             found = [info for info in _members(archive, path) if member in ("", info.name)]
@@ -116,4 +119,4 @@ def open_source(source: str) -> Iterator[BinaryIO]:
                 problem = f"has {len(found)} members" if not member else f"has {len(found)} members of this name"
                 raise TraceError(source, problem, f"name one, as in {path}!folder/file.json")
             file = _unzipped(archive.extractfile(found[0]), source)
-        yield file
+        yield file, share

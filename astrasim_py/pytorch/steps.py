@@ -2,12 +2,12 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
 from itertools import chain
 
 from astrasim_py.core.errors import UsageError
-from astrasim_py.pytorch.json_stream import chunks
+from astrasim_py.pytorch.json_stream import chunks, unheard
 from astrasim_py.pytorch.recording import Step
 
 MARK = "ProfilerStep#"
@@ -50,14 +50,14 @@ def _rounded(value: str) -> int:
     return int((number * 1000).to_integral_value())
 
 
-def find_steps(source: str) -> tuple[Step, ...]:
+def find_steps(source: str, tell: Callable[[float], None] = unheard) -> tuple[Step, ...]:
     """Annotations of iterations in a Kineto trace, in order of time, ns as the file counts; it is only searched.
 
-    `source`: as for `json_stream.elements`; errors as there.
+    `source`, `tell`: as for `json_stream.elements`; errors as there.
     """
     found: set[Step] = set()
     held, done = "", 0  # `done`: how far the matches of `held` have been looked at
-    for part in chain(chunks(source), [""]):
+    for part in chain(chunks(source, tell), [""]):
         held += part
         limit = len(held) - (_REACH if part else 0)
         for match in _QUOTED.finditer(held, done):

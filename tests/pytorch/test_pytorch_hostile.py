@@ -260,3 +260,13 @@ def test_numbers_and_lists_that_are_none_count_as_missing(tmp_path):
     assert [int(column[row]) for column in (events.device, events.stream, events.correlation)] == [-1, -1, -1]
     assert (0, str(2**80)) in recording.threads
     assert events.args == {1 - row: {"Input Dims": [1]}}
+
+
+def test_reading_tells_how_far_it_is(tmp_path):
+    shares = []
+    path = tmp_path / "long.json.gz"
+    path.write_bytes(gzip.compress(trace(*[KERNEL | {"args": {"filler": f"{i:300}"}} for i in range(9000)]).encode()))
+    read_recording(str(path), None, shares.append)
+    assert shares == sorted(shares)
+    assert len(shares) > 4
+    assert shares[-1] == 1
