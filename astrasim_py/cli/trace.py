@@ -87,8 +87,7 @@ def _lint(args: argparse.Namespace) -> int:
         else:
             if not any(".et" in os.path.basename(path) for path in glob(f"{escape(name)}.*")):
                 find_prefix(name)  # says that there is nothing of that name
-            beside = f"{name}.groups.json"
-            findings += lint_prefix(name, args.groups or (beside if os.path.exists(beside) else None))
+            findings += lint_prefix(name, args.groups or trace_share.groups_beside(name))
     if args.format == "json":
         print(json.dumps([dataclasses.asdict(f) for f in findings], indent=1))
     else:

@@ -2,14 +2,13 @@
 
 import argparse
 import json
-import os
 import re
 from collections.abc import Callable
 
 import numpy as np
 
 from astrasim_py.cli.options import make_parent
-from astrasim_py.cli.trace_share import check_apart, read_set, rule_options, write_set
+from astrasim_py.cli.trace_share import check_apart, groups_beside, read_set, rule_options, write_set
 from astrasim_py.core.errors import EXIT_OK, UsageError
 from astrasim_py.core.units import parse_time
 
@@ -70,8 +69,7 @@ def arguments(action: Callable[[str, str], argparse.ArgumentParser]) -> None:
 def _workload(name: str, groups: str | None = None):
     from astrasim_py.chakra.workload import read_workload
 
-    beside = f"{name}.groups.json"
-    return read_workload(name, groups=groups or (beside if os.path.exists(beside) else None))
+    return read_workload(name, groups=groups or groups_beside(name))
 
 
 def _numbers(text: str, option: str) -> list[int]:
@@ -82,8 +80,8 @@ def _numbers(text: str, option: str) -> list[int]:
         if not match:
             raise UsageError(option, f'"{text}" is no list of numbers', 'write e.g. "0-3,6"')
         first, last = int(match[1]), int(match[2] or match[1])
-        if last < first:
-            raise UsageError(option, f"{part.strip()} runs backwards", f"write {last}-{first}")
+        if last < first or last - first >= 2**20:
+            raise UsageError(option, f"{part.strip()} runs backwards, or too far", 'write e.g. "0-3,6"')
         found |= dict.fromkeys(range(first, last + 1))
     return list(found)
 
@@ -120,11 +118,11 @@ def run_part(args: argparse.Namespace) -> int:
     times = recorded_times(workload) if span else None
     if times and not any(end.any() for _, end in times):
         raise UsageError("--time", f"no node of {args.trace} has a recorded time", "take nodes by --names or --layers")
+    if layers is not None and not any(workload.trace(rank).has_column("layer") for rank in ranks):
+        raise UsageError("--layers", f"no node of {args.trace} says its layer", "take nodes by --names")
     wanted = []
     for rank in ranks:
         trace = workload.trace(rank)
-        if layers is not None and not trace.has_column("layer"):
-            raise UsageError("--layers", f"no node of {trace.place} says its layer", "take nodes by --names")
         mask = np.array([bool(pattern.search(name)) for name in trace.names], dtype=bool)
         mask &= np.isin(trace.column("layer"), layers) if layers is not None else True
         if times:

@@ -60,6 +60,12 @@ def rule_options(parser: argparse.ArgumentParser, groups: bool = True) -> None:
     parser.add_argument("--unlimited-slots", action="store_true", help="any number of compute nodes run side by side")
 
 
+def groups_beside(prefix: str) -> str | None:
+    """The file of groups that lies beside a set, if there is one."""
+    name = f"{prefix}.groups.json"
+    return name if os.path.exists(name) else None
+
+
 def read_set(args: argparse.Namespace) -> tuple:
     """The workload that is named, the compute model that prices it, and the rules that it runs by."""
     from astrasim_py.chakra.workload import read_workload
@@ -67,9 +73,7 @@ def read_set(args: argparse.Namespace) -> tuple:
     from astrasim_py.system.semantics import Semantics
 
     unit = {"size_unit": "elements", "dtype_bytes": args.dtype_bytes} if args.dtype_bytes is not None else {}
-    beside = f"{args.trace}.groups.json"
-    groups = args.groups or (beside if os.path.exists(beside) else None)
-    workload = read_workload(args.trace, groups=groups, macs=args.macs, **unit)
+    workload = read_workload(args.trace, groups=args.groups or groups_beside(args.trace), macs=args.macs, **unit)
     given = {"peak": args.peak, "memory_bandwidth": args.memory_bandwidth}
     if args.memory_bandwidth and not args.peak:
         raise UsageError("--memory-bandwidth", "is of a roofline without a peak", 'add e.g. --peak "312 TFLOP/s"')
@@ -102,7 +106,7 @@ def write_set(args: argparse.Namespace, workload, beside: dict[str, bytes] | Non
     from astrasim_py.chakra.et_io import write_prefix
 
     make_parent(args.target)
-    old = {".groups.json": b"{}"} if os.path.exists(f"{args.target}.groups.json") else {}  # of an earlier set
+    old = {".groups.json": b"{}"} if groups_beside(args.target) else {}  # of an earlier set
     write_prefix(args.target, workload.traces, beside=old | _groups(workload) | (beside or {}))
 
 

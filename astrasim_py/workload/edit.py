@@ -181,7 +181,8 @@ def take(workload: Workload, ranks: Sequence[int], wanted: Sequence[np.ndarray])
     traces = [workload.trace(rank) for rank in ranks]
     keep = [mask.copy() for mask in wanted]
     columns: list[dict] = [{} for _ in ranks]
-    if [*ranks] != [*range(workload.ranks)]:
+    cut = [*ranks] != [*range(workload.ranks)]
+    if cut:
         columns = [_cut(workload, *each, number, members, lost) for each in zip(traces, keep, strict=True)]
     for ends in _meetings(traces, ranks):
         if not all(keep[at][row] for at, row in ends):
@@ -192,6 +193,8 @@ def take(workload: Workload, ranks: Sequence[int], wanted: Sequence[np.ndarray])
         keep_nodes(trace.replace(rank=at, **own), mask)
         for at, (trace, own, mask) in enumerate(zip(traces, columns, keep, strict=True))
     ]
+    if not cut:
+        return Workload(tuple(made), workload.groups), lost
     return _declaring(made, {name: own for name, own in members.items() if name and len(own) > 1}), lost
 
 

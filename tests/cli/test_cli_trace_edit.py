@@ -127,6 +127,7 @@ def test_timelines_are_in_microseconds(four, tmp_path, capsys):
         (["slice", "{}", "{}x", "--time", "1s:2s"], "nodes begin from 0 to 4 us"),
         (["slice", "{}", "{}x", "--time", "1 parsec:2s"], "--time"),
         (["slice", "{}", "{}x", "--ranks", "3-0"], "runs backwards"),
+        (["slice", "{}", "{}x", "--ranks", "0-9999999"], "too far"),
         (["slice", "{}", "{}x", "--ranks", "0-3,8"], "is not of 4 ranks"),
         (["slice", "{}", "{}x"], "nothing says which part"),
         (["slice", "{}", "{}", "--ranks", "0-3"], "is IN itself"),
@@ -155,7 +156,8 @@ def foreign(number: int, groups: dict) -> ExecutionTrace:
         node.attr.add(name="dep_kinds", string_val="stream" if node.data_deps else "")
         made.append(node.SerializeToString() + b"\xfa\x3f\x02hi")  # and a field that no schema has
     declared = pb.Node(id=90, type=1)
-    declared.inputs.values = json.dumps([{"pg_name": name, "ranks": ranks} for name, ranks in groups.items()])
+    text = json.dumps([{"pg_name": name, "ranks": ranks} for name, ranks in groups.items()])
+    declared.inputs.values = f"['{text}']"  # in a wrapping as of Chakra's converter
     made.append(declared.SerializeToString())
     return parse_trace(made[0] + b"".join(varint(len(body)) + body for body in made[1:]))
 
@@ -177,6 +179,12 @@ def test_what_has_no_column_stays_byte_for_byte(theirs, tmp_path, capsys):
     for row, before in enumerate((0, 2, 3, 5, 6, 7)):
         assert new.raw.node(row).endswith(b"\xfa\x3f\x02hi")
         assert (new.attribute(row, "op_type"), new.node(row).inputs) == ("M", old.node(before).inputs)
+
+
+def test_a_part_that_is_the_whole_is_the_same_bytes(theirs, tmp_path, capsys):
+    assert run("slice", theirs, tmp_path / "part", "--ranks", "0-3", "--time", "0:1s") == 0
+    for number in range(4):
+        assert (tmp_path / f"part.{number}.et").read_bytes() == (tmp_path / f"theirs.{number}.et").read_bytes()
 
 
 def test_groups_declared_in_the_traces_follow_ranks(theirs, tmp_path, capsys):
