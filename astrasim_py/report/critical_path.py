@@ -2,8 +2,8 @@
 
 The walk starts at the last node to complete and goes backwards. A node that ended by itself (compute, memory, a send)
 is charged its own time; a receive that had to wait is charged to its message, and the walk continues at the sender;
-then the walk goes to the node whose completion let this one start. The pieces are contiguous, so their lengths add up
-to the makespan.
+then the walk goes to the node whose completion let this one start, or to the one under way whose message's head did.
+The pieces are contiguous, so their lengths add up to the makespan.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from astrasim_py.core.records import Records
 #: Categories of the pieces of the critical path, and their meaning.
 CATEGORIES = {
     "compute": "compute",
-    "local": "reductions and endpoint delays inside collectives",
+    "local": "reductions, work of thread blocks and endpoint delays inside collectives",
     "serialization": "putting bytes on links",
     "latency": "latency of links",
     "queueing": "waiting for links that other messages hold",
@@ -66,6 +66,7 @@ class CriticalPath:
         sent = np.flatnonzero(message["send_node"] >= 0)
         message_of[message["send_node"][sent]] = sent
         self.message_of = _plain(message_of)
+        self.receiver = _plain(message["recv_node"])
         order = np.argsort(hop["message"], kind="stable")
         self.hops = [_plain(hop[name][order]) for name in ("link", "requested", "start", "end")]
         numbers = np.arange(message.height + 1)
@@ -105,7 +106,8 @@ class CriticalPath:
                 wire = until - start[i]  # the head went on while the tail was still coming
             self.add(until - wire, until, "latency", send, message, link)
             self.add(start[i], until - wire, "serialization", send, message, link)
-            self.add(requested[i], start[i], "queueing", send, message, link)
+            # A thread block requests all its links at once.
+            self.add(requested[i], min(start[i], until), "queueing", send, message, link)
             until = requested[i]
         # A message waits for the pace of its connection before it requests its first link.
         self.add(posted, until, "serialization", send, message)
@@ -137,7 +139,7 @@ class CriticalPath:
             self.transit(row, now)
         else:
             category = kind if kind in ("compute", "memory") else "waiting"
-            if kind == "compute" and self.instance[row] >= 0:
+            if kind in ("compute", "recv") and self.instance[row] >= 0:
                 category = "local"
             self.add(self.start[row], now, category, row)
         now = self.start[row]
@@ -151,6 +153,11 @@ class CriticalPath:
         if before < 0:
             self.add(0, now, "waiting", row)
             return 0, -1
+        message = self.message_of[before]
+        if message >= 0 and self.receiver[message] == row and by < 0:  # the head of a message between thread blocks
+            latency = self.delivered[message] - self.end[before]
+            self.add(now - latency, now, "latency", before, message)
+            return now - latency, before
         if self.end[before] < now:
             self.add(self.end[before], now, "waiting", row)
         return min(now, self.end[before]), before

@@ -5,17 +5,22 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle.step_times import Reckoning, Stuck
+from worlds import small_problems
 from worlds.programs import Blocks, thread_blocks
 
+from astrasim_py.chakra.schema import NodeType
+from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.engine.stuck import explanation
 from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.report.critical_path import CriticalPath
 from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.system.plan import BlockCosts
 from astrasim_py.system.problem import Job, Problem
@@ -52,14 +57,14 @@ class Only:
         return self.algorithm
 
 
-def problem(algorithm, size, costs, *, calls=1, topology=None) -> Problem:
-    """Calls of an algorithm on links of 4 GB/s between all ranks."""
+def problem(algorithm, size, costs, *, workload=None, topology=None) -> Problem:
+    """A call of an algorithm, or a workload, on links of 4 GB/s between all ranks."""
     n = algorithm.ranks
     return Problem(
         topology=topology or shapes.FullyConnected(npus=n, bandwidth=4 * GB, latency=7).build(),
         jobs=(
             Job(
-                workload=generate([Collective(type="all_reduce", size=size) for _ in range(calls)], n),
+                workload=workload or generate([Collective(type="all_reduce", size=size)], n),
                 placement=tuple(range(n)),
                 algorithms=Only(algorithm),
             ),
@@ -179,6 +184,19 @@ def test_engine_agrees_with_the_equations(seed):
         assert (records.outcome.status, records.makespan) == ("done", wanted)
 
 
+def beside_messages(rng: random.Random, ranks: int, size: int) -> Workload:
+    """One or two calls at once, beside messages of the workload over the same links."""
+    call = {"type": NodeType.COMM_COLL, "comm_type": 0, "comm_size": size}
+    nodes = [[dict(call) for _ in range(calls)] for calls in [rng.randint(1, 2)] * ranks]
+    for tag in range(rng.choice((0, 0, 6))):
+        src, dst = rng.sample(range(ranks), 2)
+        ends = {"comm_src": src, "comm_dst": dst, "comm_size": rng.choice((0, 8, 2000)), "comm_tag": tag}
+        for rank, kind in ((src, NodeType.COMM_SEND), (dst, NodeType.COMM_RECV)):
+            work = {"type": NodeType.COMP, "duration_ps": rng.choice((0, 4000, 9000))}
+            nodes[rank] += [work, {"type": kind, "deps": [len(nodes[rank])], **ends}]
+    return small_problems.workload(nodes)
+
+
 @settings(max_examples=300)
 @given(seed=st.integers(0, 2**32))
 def test_both_engines_give_the_same_records(seed):
@@ -187,8 +205,13 @@ def test_both_engines_give_the_same_records(seed):
     size = rng.choice((0, 1, 5, 11)) * algorithm.chunks + rng.randint(0, 3)
     costs = random_costs(rng, rng.choice((Fraction(1, 3), Fraction(1), Fraction(10))))
     topology = rng.choice((None, shapes.Switch(npus=algorithm.ranks, bandwidth=GB, latency=7).build()))
-    given_ = problem(algorithm, size, costs, calls=rng.randint(1, 2), topology=topology)
-    simulate(given_, engine="both", level="messages")
+    workload = beside_messages(rng, algorithm.ranks, size)
+    beside = problem(algorithm, size, costs, workload=workload, topology=topology)
+    records = simulate(beside, engine="both", level="messages")
+    if records.outcome.status == "done":
+        path = CriticalPath(records, {}, {}).walk()
+        assert path[-1].end == records.makespan if path else not records.makespan
+        assert all(before.end == after.start for before, after in pairwise(path))
 
 
 def test_stuck_program_says_who_waits_for_a_slot_and_who_for_a_message():
