@@ -253,7 +253,7 @@ def run_compare(args: argparse.Namespace) -> int:
             raise UsageError(name, f"has {topology.npus} NPUs for {ranks} ranks", "name a larger topology")
         first, second = (rules.run(workload, topology).makespan for workload, rules in sets)
         rows.append({"network": name, "first_us": first / 10**6, "second_us": second / 10**6,
-                     "difference": second / max(first, 1) - 1})  # fmt: skip
+                     "difference": (second - first) / max(first, 1)})  # fmt: skip
     if args.format == "json":
         print(json.dumps(rows, indent=1))
         return EXIT_OK

@@ -28,7 +28,7 @@ def recorded_times(workload: Workload) -> list[tuple[np.ndarray, np.ndarray]]:
     """Start and end in ps of every node of every rank, each as soon as its dependencies end and as long as recorded.
 
     Start times are those of the producer, after the first one of all ranks, where it gives some and no exact durations.
-    Calls without a recorded duration take no time.
+    Calls without a recorded duration take no time. Raises TraceError: negative times, or of 106 days and more.
     """
     traces = [workload.trace(rank) for rank in range(workload.ranks)]
     given = [trace.start_time_micros[trace.start_time_micros > 0] for trace in traces]
@@ -36,6 +36,9 @@ def recorded_times(workload: Workload) -> list[tuple[np.ndarray, np.ndarray]]:
     found = []
     for trace, times in zip(traces, given, strict=True):
         exact = trace.column("duration_ps")
+        total = (trace.duration_micros.sum(dtype=float) + max(int(times.max(initial=0)) - first, 0)) * 1e6
+        if (exact[exact != MISSING] < 0).any() or total + exact[exact != MISSING].sum(dtype=float) >= 2**63:
+            raise TraceError(trace.place, "has recorded times that are negative, or 106 days and more", "lint it")
         took = np.where(exact != MISSING, exact, trace.duration_micros.astype(np.int64) * 10**6)
         if len(times) and not trace.has_column("duration_ps"):
             start = (np.maximum(trace.start_time_micros, np.uint64(first)) - np.uint64(first)).astype(np.int64) * 10**6
@@ -333,8 +336,10 @@ def _followed(trace: ExecutionTrace, later: ExecutionTrace) -> ExecutionTrace:
     ended = shift = 0
     if trace.start_time_micros.any():
         begun = later.start_time_micros[later.start_time_micros > 0]
-        ended = int((trace.start_time_micros + trace.duration_micros).max())
-        shift = ended - int(begun.min(initial=begun.max(initial=ended)))
+        ended = max(map(sum, zip(trace.start_time_micros.tolist(), trace.duration_micros.tolist(), strict=True)))
+        shift = ended - min(begun.tolist(), default=ended)
+        if max(ended, shift + int(begun.max(initial=0))) >= 2**62:
+            raise TraceError(later.place, "has start times too large to put it behind another", "give smaller ones")
     node = pb.Node(id=join, name="join", type=int(NodeType.COMP), start_time_micros=ended)
     node.data_deps.extend(np.setdiff1d(trace.node_id, trace.data_deps.ids).tolist())
     node.attr.add(name="slot_kind", int32_val=0)

@@ -270,7 +270,9 @@ def test_edges_of_control_are_told_from_those_of_data(tmp_path, capsys):
 
 def test_producers_start_times_are_drawn_on_one_clock(tmp_path, capsys):
     traces = [
-        ExecutionTrace.from_columns(node_id=[0, 1], type=4, start_time_micros=[0, 5000 + r], duration_micros=[0, 1000])
+        ExecutionTrace.from_columns(
+            node_id=[0, 1], type=4, start_time_micros=[0, 1_700_000_000_000_000 + r], duration_micros=[0, 1000]
+        )
         for r in (0, 70)
     ]
     write_prefix(tmp_path / "in", traces)
@@ -285,3 +287,15 @@ def test_compared_sets_have_groups_of_their_own(four, tmp_path, capsys):
     files = [f"{four}.groups.json", tmp_path / "crossed.json"]
     assert run("compare", four, tmp_path / "other", "--groups", *files, "--format", "json") == 0
     assert all(row["difference"] == 0 for row in json.loads(capsys.readouterr().out))
+
+
+@pytest.mark.parametrize("name", ["start_time_micros", "duration_micros", "duration_ps"])
+def test_times_beyond_bounds_are_refused_in_one_line(name, tmp_path, capsys):
+    given = {name: [-5, 6]} if name == "duration_ps" else {name: np.array([2**63, 2**64 - 1], dtype=np.uint64)}
+    write_prefix(tmp_path / "in", [ExecutionTrace.from_columns(node_id=[0, 1], type=4, **given)])
+    assert run("timeline", tmp_path / "in", tmp_path / "t.json") == 3
+    assert run("slice", tmp_path / "in", tmp_path / "out", "--time", "0:1s") == 3
+    merged = run("merge", tmp_path / "out", "--from", tmp_path / "in", tmp_path / "in", "--in-sequence")
+    assert merged == (3 if name == "start_time_micros" else 0)
+    error = capsys.readouterr().err
+    assert error.count("106 days") == 2 and error.count("\n") == (3 if merged else 2)
