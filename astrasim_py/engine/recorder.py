@@ -20,6 +20,7 @@ from astrasim_py.core.records import (
     empty_table,
 )
 from astrasim_py.system.plan import (
+    ADDED,
     COLLECTIVE,
     COMPUTE,
     COMPUTE_SLOT,
@@ -311,7 +312,10 @@ def _planned(plan: Plan) -> dict[str, np.ndarray | Categorical]:
             instance[row:stop] = number
             node[row:stop] = program.node_id.astype(np.int64) + offset
             kind[row:stop] = program.structure.kind
-            name[row:stop] = codes(plan.trace(member, index), prefix)[program.rows] if named else code(prefix.rstrip())
+            rows = np.maximum(program.rows, 0)
+            name[row:stop] = codes(plan.trace(member, index), prefix)[rows] if named else code(prefix.rstrip())
+            for at in np.flatnonzero(program.rows < 0).tolist():
+                name[row + at] = code(ADDED[int(program.rows[at])])
     return {
         "rank": rank,
         "node": node,

@@ -2,12 +2,14 @@
 
 import gc
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from astrasim_py.core.choices import AUTO, BOTH, COMPILED, ENGINES, FOLDED, LEVELS, SIMPY
 from astrasim_py.core.errors import FoldError, SimulationError, UsageError
 from astrasim_py.core.records import Records
+from astrasim_py.engine.choose import fastest
 from astrasim_py.engine.compare import run_both
 from astrasim_py.engine.fold import check_level, run_folded
 from astrasim_py.engine.fold_roles import run_folded_roles
@@ -90,7 +92,7 @@ def simulate(problem: Problem | Plan, *, engine: str = AUTO, level: str = "links
 
 def plan_for(problem: Problem, engine: str = AUTO, *, fold: bool = False) -> Plan:
     """The plan of a problem for `simulate`: for a folded run only what it needs."""
-    return make_plan(problem, folded=fold and engine != BOTH)
+    return make_plan(problem, folded=fold and engine != BOTH, choose=partial(fastest, simulate))
 
 
 def engine_for(plan: Plan, engine: str = AUTO) -> str:
@@ -167,7 +169,7 @@ def _run_folded(plan: Plan, level: str) -> Records:
 
 def _run_part(problem: Problem, level: str) -> tuple[Plan, Records]:
     """The plan of a part of a folded workload, and its records: few messages, and perhaps many nodes."""
-    plan = make_plan(problem)
+    plan = plan_for(problem)
     engine = engine_for(plan)
     if engine == SIMPY and plan.row_count > AUTO_MESSAGE_HOPS and problem.network.factory is None:
         engine = COMPILED

@@ -13,9 +13,10 @@ from typing import Any
 from astrasim_py.chakra.workload import Workload, read_workload
 from astrasim_py.core.cache import Memo
 from astrasim_py.core.digest import digest, file_digest
-from astrasim_py.core.errors import ScenarioError, TopologyError, TraceError
-from astrasim_py.core.fields import CodeText, named_files
+from astrasim_py.core.errors import AstraError, ScenarioError, TopologyError, TraceError
+from astrasim_py.core.fields import CodeText, FileText, named_files
 from astrasim_py.core.registry import names, provided
+from astrasim_py.engine.simulation import plan_for
 from astrasim_py.pytorch.convert import convert
 from astrasim_py.pytorch.workload import Options
 from astrasim_py.scenario.expand import Point
@@ -31,10 +32,10 @@ from astrasim_py.study.injected import algorithms_of, plan_by_dimension
 from astrasim_py.study.preparation import Preparation, recorded_files
 from astrasim_py.study.skeletons import skeleton_workload
 from astrasim_py.study.training import Machine, model_workload, trained
-from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.machine_models import Limits, NetworkModel
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import DATA
+from astrasim_py.topology.hardware import profile
 from astrasim_py.topology.model import Topology
 from astrasim_py.topology.placement import placement
 from astrasim_py.workload.microbenchmarks import generate
@@ -109,6 +110,12 @@ def _topology(run: Preparation) -> Topology:
 
 def _network(run: Preparation) -> NetworkModel:
     network, place = run.spec.network, run.at("network.model")
+    if isinstance(network.profile, FileText):
+        at = run.at("network.profile")
+        try:
+            network = network.with_profile(profile(str(run.path(network.profile, at))))
+        except AstraError as error:
+            raise ScenarioError(at, f"{error.place}: {error.problem}", error.remedy) from None
     if isinstance(network.model, CodeText):
         factory = run.code(network.model, place)
     elif network.model in names("network"):
@@ -273,4 +280,4 @@ def _alone(point: Point) -> Preparation:
 
 def count_messages(problem: Problem) -> int:
     """Messages that a complete run of a problem sends. Raises what `make_plan` raises."""
-    return make_plan(problem, folded=True).messages
+    return plan_for(problem, fold=True).messages

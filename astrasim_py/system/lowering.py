@@ -11,15 +11,18 @@ from astrasim_py.collectives.collective import CUSTOM
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.system.instances import JobInstances
+from astrasim_py.system.library_costs import Chooser, LibraryCosts, charged, check_rules
+from astrasim_py.system.library_costs import connections_of as connections_of_library
 from astrasim_py.system.matching import Matchings, sizes_are_told_by_tags
 from astrasim_py.system.msccl_connections import connections_of
 from astrasim_py.system.plan import (
     Chunk,
     CollectiveCall,
+    Connections,
     Instance,
-    MscclConnections,
     Phase,
     Plan,
+    RankProgram,
     RotatedPrograms,
 )
 from astrasim_py.system.problem import CollectiveRequest, PlannedChunk, PlannedPhase, Problem
@@ -29,16 +32,18 @@ from astrasim_py.system.routes import Traffic
 from astrasim_py.verification.bounds import lower_bound_ps
 
 
-def make_plan(problem: Problem, *, folded: bool = False) -> Plan:
+def make_plan(problem: Problem, *, folded: bool = False, choose: Chooser | None = None) -> Plan:
     """Lower a problem for the engines, checking everything that can be checked without running.
 
-    `folded`: for a folded run, which needs no table of routes: routes are computed. Raises TraceError: cycles, dangling
+    `folded`: for a folded run, which needs no table of routes: routes are computed. `choose`: chooses between several
+    ways to carry out a call, which a profile can have. Raises TraceError: cycles, dangling
     dependencies, missing attributes, collectives that differ between members of a group. Raises AlgorithmError: no
     algorithm for a collective, one for another number of ranks, sends without receives. Raises ScenarioError: a
     placement that does not fit.
     """
     check_placement(problem)
-    work = _Lowering(problem)
+    check_rules(problem)
+    work = _Lowering(problem, choose)
     bound: list[list[BoundProgram]] = []
     found: list[JobInstances] = []
     for job in problem.jobs:
@@ -88,9 +93,10 @@ def make_plan(problem: Problem, *, folded: bool = False) -> Plan:
 class _Lowering:
     """Builder of the instances and collective calls of a plan."""
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
+    def __init__(self, problem: Problem, choose: Chooser | None) -> None:
+        self.problem, self.choose = problem, choose
         self.semantics = problem.semantics
+        self.library = None if problem.network.profile is None else LibraryCosts(problem)
         ranks = [job.ranks for job in problem.jobs]
         self.first_rank = tuple(sum(ranks[:number]) for number in range(len(ranks)))
         self.programs = RankPrograms(problem)
@@ -103,8 +109,9 @@ class _Lowering:
         self.values: list[Instance] = []
         self.which: list[np.ndarray] = []
         self.call, self.lower_bound = cache(self.call), cache(self.lower_bound)
+        self.charged = cache(self.charged)
         self._phases: dict[tuple, tuple[tuple[CollectiveCall, ...], Mapping[int, int]]] = {}
-        self._connections: dict[tuple[Algorithm, int], MscclConnections] = {}
+        self._connections: dict[tuple[Algorithm, int], Connections] = {}
 
     def add_instances(self, number: int, found: JobInstances, *, folded: bool) -> None:
         """Add the instances of a job; without a planner those of equal group, type, size and root share their calls.
@@ -134,6 +141,8 @@ class _Lowering:
             only_call = self.only_call(number, request, place, npus, planned)
             self.calls.append(only_call)
         else:
+            if self.library is not None:
+                raise ScenarioError("network.profile", "is not made for collectives by dimension", "drop one of them")
             chunks = tuple(self.chunk(number, each, request) for each in planned)
         algorithms = tuple(dict.fromkeys(c.algorithm for c in self.calls[begin:] if c.algorithm is not None))
         return Instance(
@@ -169,7 +178,39 @@ class _Lowering:
         if algorithm.root not in (None, request.root):
             wrong = f"has root {algorithm.root}, and {place} calls with root {request.root}"
             raise AlgorithmError(source, wrong, "inject one with that root")
+        if self.library is not None:
+            return self.library_call(number, algorithm, request, npus)
         return self.call(number, algorithm, request.members, request.full, False)
+
+    def library_call(
+        self, number: int, algorithm: Algorithm, request: CollectiveRequest, npus: tuple[int, ...]
+    ) -> CollectiveCall:
+        """Make the call of a collective under a profile, in the way that is chosen for it."""
+        ways = self.library.ways(algorithm, npus)
+        if len(ways) > 1 and self.choose is None:
+            raise ScenarioError("network.protocol", "fastest is chosen by simulation", "plan it with plan_for")
+        way = ways[0] if len(ways) == 1 else self.choose(self.problem, ways, request.full, npus)
+        speeds = self.speeds(number, request.members)
+        one_node = self.problem.topology.one_node(npus)
+        programs, connections = self.charged(*way, request.full, speeds, one_node)
+        place = algorithm.source or algorithm.name
+        matching = self.matchings.of_communicator((way.algorithm, 0), programs, place)
+        members = _in_all_jobs(request.members, self.first_rank[number])
+        return CollectiveCall(members, way.algorithm, programs, matching, connections)
+
+    def charged(
+        self, algorithm: Algorithm, protocol: str, size: int, speeds: tuple[Fraction, ...], one_node: bool
+    ) -> tuple[Sequence[RankProgram], Connections]:
+        """Programs and connections of a call under a profile."""
+        programs = self.programs.of_algorithm(algorithm, size, speeds, False, rotated=True)
+        costs = self.library.of_call(algorithm, protocol, programs, size, one_node=one_node)
+        made = charged(programs, costs, self.programs.structure)
+        return made, connections_of_library(algorithm, made, costs)
+
+    def speeds(self, number: int, local: tuple[int, ...]) -> tuple[Fraction, ...]:
+        """Speeds of ranks of a job; none if all are 1."""
+        job = self.problem.jobs[number]
+        return tuple(Fraction(job.compute_speed.get(r, 1)) for r in local) if job.compute_speed else ()
 
     def chunk(self, number: int, planned: PlannedChunk, request: CollectiveRequest) -> Chunk:
         """Add one chunk of a planned collective and its calls."""
@@ -212,9 +253,8 @@ class _Lowering:
         self, number: int, algorithm: Algorithm, local: tuple[int, ...], size: int, planned: bool
     ) -> CollectiveCall:
         """Make a call: one algorithm for `size` bytes among ranks of a job (`local`: numbers in the job)."""
-        job, msccl = self.problem.jobs[number], self.problem.network.msccl
+        msccl, speeds = self.problem.network.msccl, self.speeds(number, local)
         members = _in_all_jobs(local, self.first_rank[number])
-        speeds = tuple(Fraction(job.compute_speed.get(r, 1)) for r in local) if job.compute_speed else ()
         by_bytes = self.by_bytes and not planned
         rotated = msccl is None and (not by_bytes or self.alone(members))
         programs = self.programs.of_algorithm(algorithm, size, speeds, planned, rotated=rotated)
@@ -247,7 +287,8 @@ class _Lowering:
         self, request: CollectiveRequest, algorithms: Sequence[Algorithm], npus: tuple[int, ...], *, planned: bool
     ) -> int:
         """Lower bound of a collective call, ps; -1 where none applies."""
-        if not self.problem.network.contention or self.semantics.name != "native" or request.type == CUSTOM:
+        network = self.problem.network
+        if not network.contention or self.semantics.name != "native" or request.type == CUSTOM or network.profile:
             return -1
         if not algorithms:
             return 0

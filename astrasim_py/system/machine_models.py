@@ -6,7 +6,7 @@ In the context ``written``, of a scenario, quantities are text with units; Pytho
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, Field, ValidationInfo
+from pydantic import BeforeValidator, Field, PlainValidator, ValidationInfo, WithJsonSchema
 from pydantic.json_schema import SkipJsonSchema
 
 from astrasim_py.collectives.chunks import PROTOCOL_SLOTS, PROTOCOLS, max_count
@@ -17,13 +17,14 @@ from astrasim_py.core.choices import (
     DIMENSION_ORDERS,
     NETWORK_MODELS,
 )
-from astrasim_py.core.errors import UnitError
+from astrasim_py.core.errors import TopologyError, UnitError
 from astrasim_py.core.fields import (
     Bandwidth,
     CodeOrName,
     CodeText,
     ComputeRate,
     Count,
+    FileText,
     MemoryBandwidth,
     Size,
     Text,
@@ -39,6 +40,8 @@ from astrasim_py.core.registry import names
 from astrasim_py.core.strict_model import StrictModel, example
 from astrasim_py.core.units import parse_time
 from astrasim_py.topology.hardware import ExpandedMemory, preset, preset_names
+from astrasim_py.topology.hardware import profile as read_profile
+from astrasim_py.topology.profile import LibraryProfile
 
 #: Events after which a run gives up, unless something else is written.
 MAX_EVENTS = 10**9
@@ -107,6 +110,20 @@ class MscclModel(StrictModel):
         return max_count(self.protocol_for(algorithm.protocol), size, algorithm.chunks)
 
 
+def profile_or_file(value: object, info: ValidationInfo) -> object:
+    """A profile; in a scenario a text is the name of a preset, or a `FileText` where it ends in ``.json``."""
+    if isinstance(value, LibraryProfile) and not written(info):
+        return value
+    if not isinstance(value, str):
+        raise wrong(f"{shown(value)} is not the name of a profile", "write e.g. dgx_h100, or my.json")
+    if value.endswith(".json") and written(info):
+        return FileText(value)
+    try:
+        return read_profile(value)
+    except TopologyError as error:
+        raise wrong(f"{error.place}: {error.problem}" if error.place else error.problem, error.remedy) from None
+
+
 def _on_or_off(value: object) -> object:
     return {True: {}, False: None}[value] if isinstance(value, bool) else value
 
@@ -131,6 +148,17 @@ class NetworkModel(StrictModel):
         description="connections with slots as MSCCL-style runtimes have them; true for their own defaults",
         examples=["{slots: 2}"],
     )
+    profile: Annotated[Any, PlainValidator(profile_or_file), WithJsonSchema({"type": "string"})] = Field(
+        default=None,
+        description="what collectives of a library cost on a real machine: a preset with measured times, or a file",
+        examples=["dgx_h100"],
+    )
+    protocol: choice("fastest", *PROTOCOLS) | None = Field(
+        default=None, description="with a profile: of every collective, or the fastest one for each, which is usual"
+    )
+    switch_reduction: bool | None = Field(
+        default=None, description="with a profile: whether an all_reduce may be reduced by a switch"
+    )
     #: ``factory(engine) -> model`` of a network model of the user's own; it runs on the SimPy engine.
     factory: SkipJsonSchema[Callable | None] = None
     #: Costs of given programs by protocol, thread block by thread block.
@@ -146,6 +174,38 @@ class NetworkModel(StrictModel):
         known = (*NETWORK_MODELS, *names("network"))
         if self.factory is None and self.model not in known and not isinstance(self.model, CodeText):
             raise wrong(f"{shown(self.model)} is not a network model", did_you_mean(self.model, known), ("model",))
+        if self.profile is not None:
+            self._complete_profile()
+            return
+        for key in ("protocol", "switch_reduction"):
+            if getattr(self, key) is not None:
+                raise wrong(f"{key} without a profile", "write profile: NAME, or drop it", (key,))
+
+    def _complete_profile(self) -> None:
+        """Check the rules that a profile is made for, and fill in what goes without saying."""
+        if self.model != "cut_through":
+            raise wrong(f"a profile is made for cut_through, not for {self.model}", "drop one of them", ("model",))
+        if self.msccl is not None:
+            raise wrong("connections of msccl, and a profile that has its own", "drop one of them", ("msccl",))
+        if self.link_busy != "bytes":
+            raise wrong("a profile is made for link_busy: bytes", "drop link_busy", ("link_busy",))
+        self.__dict__["protocol"] = self.protocol or "fastest"
+        self.__dict__["switch_reduction"] = bool(self.switch_reduction)
+        if isinstance(self.profile, FileText):
+            return
+        known = tuple(self.profile.protocols)
+        if self.protocol != "fastest" and self.protocol not in known:
+            problem = f"the profile has no {self.protocol}"
+            raise wrong(problem, did_you_mean(self.protocol, ("fastest", *known)), ("protocol",))
+        if not known:
+            raise wrong("the profile has no protocols of collectives", "name another one", ("profile",))
+        if self.switch_reduction and self.profile.switch is None:
+            raise wrong("the profile has no reduction in a switch", "drop switch_reduction", ("switch_reduction",))
+
+    def with_profile(self, profile: LibraryProfile) -> "NetworkModel":
+        """The model with the profile of the file that it names. Raises ScenarioError, as for a wrong value."""
+        given = {key: getattr(self, key) for key in type(self).model_fields}
+        return type(self)(**given | {"profile": profile})
 
     @property
     def contention(self) -> bool:

@@ -15,7 +15,7 @@ from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.table import Program, Unusable, file_of
 from astrasim_py.system.machine_models import MscclModel
-from astrasim_py.system.plan import RECV, SEND, MscclConnections, RankProgram, Structure
+from astrasim_py.system.plan import RECV, SEND, Connections, RankProgram, Structure
 
 #: Maximum nodes of one rank after its steps are cut into messages.
 MAX_PIECES = 2**22
@@ -139,7 +139,7 @@ def _numbers(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.arange(len(rows)) - np.repeat(begins, counts), np.repeat(counts, counts)
 
 
-def connections_of(algorithm: Algorithm, programs: Sequence[RankProgram], model: MscclModel) -> MscclConnections:
+def connections_of(algorithm: Algorithm, programs: Sequence[RankProgram], model: MscclModel) -> Connections:
     """Number the messages of an algorithm, and find the nodes that take and free each slot.
 
     Raises AlgorithmError: a message is sent on one channel and received on another, or a fused step has several
@@ -161,11 +161,11 @@ def connections_of(algorithm: Algorithm, programs: Sequence[RankProgram], model:
     freed = np.flatnonzero(number + slots < end)
     frees[nodes.releasing(receives[freed])] = freed
     by_member = np.cumsum([len(program) for program in programs])[:-1]
-    return MscclConnections(
+    return Connections(
         protocol=model.protocol_for(algorithm.protocol),
         slots=slots,
         latency_ps=model.latency_for(algorithm.protocol),
-        bandwidth=model.channel_bandwidth,
+        pace=model.channel_bandwidth,
         messages=messages,
         needs=tuple(np.split(needs, by_member)),
         frees=tuple(np.split(frees, by_member)),

@@ -23,6 +23,9 @@ from astrasim_py.topology.model import Topology
 
 COMPUTE, SEND, RECV, COLLECTIVE, MEMORY, INSTANT = range(6)
 KIND_NAMES = ("compute", "send", "recv", "collective", "memory", "metadata")
+#: Names of nodes that a profile adds to a program, by their "row".
+LAUNCH_ROW, COPY_ROW = -1, -2
+ADDED = {LAUNCH_ROW: "launch", COPY_ROW: "copy"}
 NO_SLOT, CPU_SLOT, COMPUTE_SLOT, COMM_SLOT = range(4)
 
 
@@ -86,7 +89,7 @@ class BlockSteps:
 class RankProgram:
     """One rank's program with everything bound. Arrays are by node, in ascending node id."""
 
-    rows: np.ndarray  # int64[n]: row of the trace
+    rows: np.ndarray  # int64[n]: row of the trace; one of `ADDED` of a node that a profile adds
     node_id: np.ndarray  # uint64[n]
     structure: Structure
     nbytes: np.ndarray  # int64[n]: of sends, receives and memory requests
@@ -143,7 +146,8 @@ class RotatedPrograms(Sequence[RankProgram]):
         """int64[k, n]: bytes of the nodes of several members."""
         if self.uniform_bytes:
             return np.broadcast_to(self.base.nbytes, (len(positions), len(self.base)))
-        return self.algorithm.bytes_of_ranks(positions, self.size, verbatim=self.verbatim)[:, self.base.rows]
+        made = self.algorithm.bytes_of_ranks(positions, self.size, verbatim=self.verbatim)
+        return np.where(self.base.rows < 0, 0, made[:, np.maximum(self.base.rows, 0)])
 
     def sizes(self) -> np.ndarray:
         """int64: a superset of the message sizes."""
@@ -179,21 +183,38 @@ class Matching(Sequence[np.ndarray]):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MscclConnections:
-    """The connections of one algorithm, its messages numbered connection after connection, first to last.
+class LinkCosts:
+    """What links are to the messages of a protocol, instead of their own latency and bandwidth."""
 
-    By member and node: the message whose slot a send needs; the message whose slot a node frees, when it is accepted
-    (a send) or completes (any other); the number of the connection of a send. -1 for none.
+    latency_ps: np.ndarray  # int64[links]
+    rate_class: np.ndarray  # int64[links]: index into …
+    rates: tuple[Fraction, ...]  # … bytes per second
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Connections:
+    """The connections of one algorithm, and what its protocol makes of its messages.
+
+    By member and node: `connection`, the number of the connection of a send, -1 for none. Under the MSCCL link model
+    messages are numbered connection after connection, first to last: `needs`, the message whose slot a send needs;
+    `frees`, the message whose slot a node frees, when it is accepted (a send) or completes (any other); -1 for none.
     """
 
     protocol: str
-    slots: int
-    latency_ps: int  # every hop takes longer by it
-    bandwidth: Fraction | None  # bytes per second of a connection
-    messages: int
-    needs: tuple[np.ndarray, ...]  # int64[n] per member
-    frees: tuple[np.ndarray, ...]  # int64[n] per member
-    connection: tuple[np.ndarray, ...]  # int64[n] per member
+    pace: Fraction | None  # bytes per second of a connection
+    connection: tuple[np.ndarray, ...]  # int64[n] per member; of a rotated call only its first one's …
+    of_member: int = 0  # … with so many connections, else 0
+    links: LinkCosts | None = None  # of a profile's protocol
+    latency_ps: int = 0  # every hop takes longer by it
+    slots: int = 0
+    messages: int = 0
+    needs: tuple[np.ndarray, ...] = ()  # int64[n] per member
+    frees: tuple[np.ndarray, ...] = ()  # int64[n] per member
+
+    @property
+    def interleaved(self) -> bool:
+        """Whether paced messages use a link a little at a time, all through their pace."""
+        return self.links is not None and self.pace is not None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -208,7 +229,7 @@ class CollectiveCall:
     algorithm: Algorithm | None  # None where a group of one has nothing to do
     programs: Sequence[RankProgram]  # `RotatedPrograms` of a rotation
     matching: Matching | None  # `RotatedMatching`, likewise
-    connections: MscclConnections | None = None  # under the MSCCL link model
+    connections: Connections | None = None  # under the MSCCL link model, or a profile
 
     @property
     def rotation(self) -> Rotation | None:
@@ -285,8 +306,8 @@ class Instance:
         return self.only_call.algorithm if self.only_call else None
 
     @property
-    def connections(self) -> MscclConnections | None:
-        """Connections under the MSCCL link model."""
+    def connections(self) -> Connections | None:
+        """Connections under the MSCCL link model, or a profile."""
         return self.only_call.connections if self.only_call else None
 
 

@@ -9,14 +9,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, ValidationError
 
 from astrasim_py.core.errors import TopologyError
-from astrasim_py.core.fields import ComputeRate, MemoryBandwidth, Size, Time, choice, did_you_mean, shown
-from astrasim_py.core.strict_model import StrictModel, example, tuples
+from astrasim_py.core.fields import ComputeRate, MemoryBandwidth, Size, Time, choice, did_you_mean, shown, wrong
+from astrasim_py.core.files import read_regular
+from astrasim_py.core.strict_model import StrictModel, example, mistakes, tuples
+from astrasim_py.core.units import parse_bandwidth
 from astrasim_py.topology.profile import LibraryProfile
 
 _FOLDER = Path(__file__).parents[1] / "data" / "hardware"
+#: Bytes of a file of a profile.
+_LARGEST = 2**20
 
 
 class ExpandedMemory(StrictModel):
@@ -74,6 +78,15 @@ class Preset(StrictModel):
     compute: Compute | None = None
     collectives: LibraryProfile | None = None  # what a library's collectives cost, found from measured times
 
+    def _complete(self) -> None:
+        """Tell the profile the bandwidth of the links that its rates are for."""
+        if self.collectives is not None and self.collectives.link is None:
+            keys = self.topology or {}
+            link = keys.get("nvlink_bandwidth", keys.get("bandwidth"))
+            if link is None:
+                raise wrong("rates without a link that they are for", 'write e.g. link: "450 GB/s"', ("collectives",))
+            self.__dict__["collectives"] = self.collectives.model_copy(update={"link": parse_bandwidth(link)})
+
 
 def preset_names(kind: str = "") -> tuple[str, ...]:
     """Names of the presets, sorted; `kind` keeps those with a "topology", "link", "compute" or "collectives" part."""
@@ -96,6 +109,30 @@ def _read(name: str) -> Preset:
 def preset_content(name: str) -> dict[str, Any]:
     """What the file of a shipped preset says."""
     return json.loads((_FOLDER / f"{name}.json").read_text("utf-8"))
+
+
+def profile(name: str) -> LibraryProfile:
+    """The profile of a preset, or of a ``.json`` file of the form of a preset.
+
+    Raises TopologyError: there is no such preset or file, it is not of that form, or has no section ``collectives``.
+    """
+    if not name.endswith(".json"):
+        found, remedy = preset(name), did_you_mean(name, preset_names("collectives"))
+    else:
+        content = read_regular(Path(name), _LARGEST, TopologyError, what="a profile", remedy="check the name")
+        try:
+            found, remedy = Preset.model_validate(tuples(json.loads(content)), context={"written": True}), "write it"
+        except ValueError as error:
+            mistake = next(mistakes(error), None) if isinstance(error, ValidationError) else None
+            told = (
+                (name, f"is not JSON: {error}")
+                if mistake is None
+                else (f"{name}: {mistake.path()}", mistake.problem, mistake.remedy)
+            )
+            raise TopologyError(*told) from None
+    if found.collectives is None:
+        raise TopologyError(name, 'has no section "collectives", measured times of a library', remedy)
+    return found.collectives
 
 
 def machine(name: str, npus: int) -> dict[str, Any]:

@@ -126,6 +126,28 @@ class Topology:
         latency = np.array([d.latency_ps for d in self.dims], dtype=np.int64)
         return bool((codes[which] == self.bandwidth_class).all() and (latency[which] == self.latency_ps).all())
 
+    @cached_property
+    def in_node(self) -> np.ndarray:
+        """bool[links]: links inside a node: the innermost of DGX-like nodes and of products; all of other shapes."""
+        if self.router is None or self.shape not in ("dgx", "product"):
+            return np.ones(self.links, dtype=bool)
+        level = self.router.ends()[2]
+        inner = level == 0 if self.dims[0].size > 1 else np.zeros(len(level), dtype=bool)
+        if self.renumbered is None:
+            return inner
+        return inner[self.renumbered >= 0]
+
+    def one_node(self, npus: Sequence[int]) -> bool:
+        """Whether some NPUs are in one node (see `in_node`)."""
+        whole = self.shape not in ("dgx", "product") or len(self.dims) < 2
+        return whole or len({npu // self.dims[0].size for npu in npus}) == 1
+
+    def switch_of(self, npus: Sequence[int]) -> int | None:
+        """The switch of a node that joins some NPUs; None if there is none."""
+        up = self.in_node & (self.src < self.npus) & (self.dst >= self.npus) & np.isin(self.src, npus)
+        found = np.unique(self.dst[up])
+        return int(found[0]) if len(found) == 1 and np.count_nonzero(up) == len(npus) else None
+
     def bandwidth(self, link: int) -> Fraction:
         """Bytes per second of a link."""
         return self.bandwidths[self.bandwidth_class[link]]

@@ -88,6 +88,9 @@ class LibraryProfile(StrictModel):
     channel_bytes: Size = Field(default=4096, description="least of one channel and rank")
     choose: choice("fastest") = "fastest"
     protocols: dict[str, Protocol] = Field(default_factory=dict)
+    link: MemoryBandwidth | None = Field(
+        default=None, description="nominal bandwidth of the links that the rates are for; by default that of `topology`"
+    )
     copy_rate: MemoryBandwidth | None = Field(default=None, alias="copy", description="of the local copy of a call")
     peer: Time = Field(default=0, description="each peer of a direct step")
     switch: SwitchReduction | None = None

@@ -16,16 +16,15 @@ from astrasim_py.core.records import Outcome, Records, Table
 from astrasim_py.engine import simulation
 from astrasim_py.engine.compare import differences, run_both
 from astrasim_py.engine.simpy.network import CutThrough
-from astrasim_py.engine.simulation import engine_for, predicted_hops, simulate
+from astrasim_py.engine.simulation import engine_for, plan_for, predicted_hops, simulate
 from astrasim_py.system import routes
-from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.machine_models import NetworkModel
 
 
 def runs(count: int, level: str = "messages"):
     """Plans of random problems and their records, of those that no error ends."""
     for seed in range(count):
-        plan = make_plan(world(seed))
+        plan = plan_for(world(seed))
         with contextlib.suppress(SimulationError):
             yield plan, simulate(plan, engine="simpy", level=level)
 

@@ -14,8 +14,7 @@ from astrasim_py.core.errors import AstraError
 from astrasim_py.core.records import Records
 from astrasim_py.engine.compare import differences
 from astrasim_py.engine.simpy import npu
-from astrasim_py.engine.simulation import simulate
-from astrasim_py.system.lowering import make_plan
+from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.system.machine_models import Limits
 from astrasim_py.system.plan import Plan
 
@@ -50,7 +49,7 @@ def assert_same(plan: Plan, level: str = "messages") -> Records | str:
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 2**32 - 1), st.integers(2, 9), st.sampled_from((*LEVELS, "messages", "messages")))
 def test_any_problem_leaves_the_same_records(seed, size, level):
-    assert_same(make_plan(world(seed, size)), level)
+    assert_same(plan_for(world(seed, size)), level)
 
 
 def kinds(plan: Plan, records: Records | str) -> set[str]:
@@ -98,7 +97,7 @@ def test_random_problems_are_of_every_kind_and_mostly_end():
     seen: Counter[str] = Counter()
     count = 160
     for seed in range(count):
-        plan = make_plan(world(seed))
+        plan = plan_for(world(seed))
         seen.update(kinds(plan, outcome(plan, "compiled", "summary")))
     assert seen["done"] >= 0.7 * count
     assert seen["stuck"] >= 10
@@ -117,7 +116,7 @@ def test_a_wrong_order_at_one_instant_is_seen(rule, monkeypatch):
         before(self, simulation, rank)
         self.dispatch_number = npu.DISPATCH + (-rank if "highest" in rule else 0)
 
-    plans = [make_plan(world(seed)) for seed in range(60)]
+    plans = [plan_for(world(seed)) for seed in range(60)]
     monkeypatch.setattr(npu.Npu, "__init__", otherwise)
     found = 0
     for plan in plans:

@@ -6,9 +6,8 @@ from worlds.problems import world
 
 from astrasim_py.core.errors import AstraError
 from astrasim_py.core.records import Records
-from astrasim_py.engine.simulation import simulate
+from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.engine.stuck import explanation
-from astrasim_py.system.lowering import make_plan
 
 
 def starts(records: Records) -> dict[tuple[int, int, int], int]:
@@ -21,7 +20,7 @@ def test_a_message_that_nobody_receives_is_told_with_the_time_of_its_send():
     found = earlier = 0
     seed = 0
     while found < 12 or earlier < 6:
-        plan = make_plan(world(seed))
+        plan = plan_for(world(seed))
         seed += 1
         assert seed < 400
         try:

@@ -210,7 +210,8 @@ class Replay:
         part = self.plan.calls[index] if index >= 0 else None
         if part is None or part.connections is None:
             return -1
-        return int(getattr(part.connections, what)[part.members.index(rank)][node])
+        listed = getattr(part.connections, what)
+        return int(listed[part.members.index(rank) % len(listed)][node]) if listed else -1
 
     def may_send(self, rank, index, node):
         needed = self.of_connection("needs", rank, index, node)
@@ -365,14 +366,18 @@ class Replay:
         number = self.number()
         injected = network.send_completes == "injected" and not request
 
-        def rate(link):
-            return topology.bandwidths[int(topology.bandwidth_class[link])]
-
         fifos = self.plan.calls[index].connections if index >= 0 and not request else None
         longer = fifos.latency_ps if fifos else 0
+        costs = fifos.links if fifos else None
+        entered = None
+
+        def rate(link):
+            if costs:
+                return costs.rates[costs.rate_class[link]]
+            return topology.bandwidths[int(topology.bandwidth_class[link])]
 
         def latency(link):
-            return int(topology.latency_ps[link]) + longer
+            return int((costs or topology).latency_ps[link]) + longer
 
         def delivered():
             if request:
@@ -406,6 +411,8 @@ class Replay:
             tail = end + latency(link)
             head = start + latency(link) if network.model == "cut_through" else tail
             self.free[link] = tail if network.link_busy == "latency+bytes" else end
+            if entered is not None:
+                self.free[link] = start + transfer_ps(nbytes, rate(link))
             self.hops.append((link, self.now, start, self.free[link], nbytes))
             key = self.number(start) if self.scheduled else number
             if i + 1 < len(route):
@@ -445,15 +452,18 @@ class Replay:
             if self.scheduled and network.model == "store_and_forward":
                 wait(0)
             else:
-                reach(0, self.now)
+                reach(0, self.now if entered is None else entered)
 
         first = analytical if network.model == "analytical" else begin
         asks = self.now
-        if fifos and fifos.bandwidth:
-            connection = index, self.of_connection("connection", rank, index, node)
-            enters, pace = max(self.now, self.entered.get(connection, 0)), transfer_ps(nbytes, fifos.bandwidth)
+        if fifos and fifos.pace:
+            connection = index, rank, self.of_connection("connection", rank, index, node)
+            enters, pace = max(self.now, self.entered.get(connection, 0)), transfer_ps(nbytes, fifos.pace)
             self.entered[connection] = enters + pace
-            asks = enters + max(0, pace - transfer_ps(nbytes, rate(route[0])))
+            if costs:
+                asks, entered = enters, enters + pace
+            else:
+                asks = enters + max(0, pace - transfer_ps(nbytes, rate(route[0])))
         if asks > self.now:
             self.at(asks, number, first)
         else:

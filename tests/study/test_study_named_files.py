@@ -18,6 +18,7 @@ from astrasim_py.scenario.load import load_scenario
 from astrasim_py.study.prepare import prepare
 from astrasim_py.study.store import RunOptions
 from astrasim_py.study.task import make_task
+from astrasim_py.system.machine_models import profile_or_file
 from astrasim_py.topology import build
 
 RING = "{shape: ring, npus: 4, bandwidth: 1 GB/s, latency: 1 us}"
@@ -39,6 +40,7 @@ NAMED = {
         "shares.json",
     ),
     ("NetworkModel", "model"): ({"network": "{model: 'mine.py:Model'}"}, "mine.py"),
+    ("NetworkModel", "profile"): ({"network": "{profile: mine.json}"}, "mine.json"),
 }
 
 
@@ -50,7 +52,7 @@ def models(model: type = StrictModel) -> Iterator[type]:
 
 def is_file(part: object) -> bool:
     """Whether a type names a file, anywhere inside it."""
-    if getattr(part, "func", None) in (FileText, CodeText, code_or_name):
+    if getattr(part, "func", None) in (FileText, CodeText, code_or_name, profile_or_file):
         return True
     return any(map(is_file, (*get_args(part), *getattr(part, "__metadata__", ()))))
 

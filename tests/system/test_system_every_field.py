@@ -22,11 +22,11 @@ from astrasim_py.chakra.schema import NodeType
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.choices import CONTENTION_MODELS, NETWORK_MODELS
-from astrasim_py.core.errors import FoldError, TraceError, UsageError
+from astrasim_py.core.errors import FoldError, ScenarioError, TraceError, UsageError
 from astrasim_py.core.fields import Time
 from astrasim_py.core.units import parse_time
 from astrasim_py.engine.simpy.network import CutThrough
-from astrasim_py.engine.simulation import simulate
+from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
 from astrasim_py.study.prepare import prepare
@@ -46,8 +46,25 @@ from astrasim_py.system.machine_models import (
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology import build
+from astrasim_py.topology.profile import LibraryProfile
 
 GB = Fraction(10**9)
+PROFILE = LibraryProfile(
+    library="any",
+    ranks=(2, 6),
+    sizes=(1, 10**6),
+    dtypes=("half",),
+    channels=3,
+    channel_bytes=512,
+    protocols={
+        "LL": {"launch": 500_003, "step": 600_001, "channel_rate": GB / 4},
+        "Simple": {"launch": 900_007, "step": 1_700_001, "rate": GB},
+    },
+    copy_rate=3 * GB,
+    peer=300_001,
+    link=2 * GB,
+    switch={"launch": 900, "rate": GB, "ranks": 3},
+)
 LINK = {"bandwidth": 2 * GB, "latency": 700_700}
 MEMORY = {"kind": "per_npu", "latency_ps": 300, "bandwidth": GB}
 ROOFLINE = {"peak": Fraction(10**12), "memory_bandwidth": GB}
@@ -71,6 +88,7 @@ PLACES: dict[type, tuple[str, ...]] = {
     MemoryModel: ("memory",),
     Limits: ("limits",),
 }
+PROFILED = {"network": {"profile": PROFILE}}
 INJECTED = {"network": {"send_completes": "injected"}}
 PRESET, PEAK = {"compute": {"preset": "dgx_a100"}}, {"compute": {"peak": Fraction(10**12)}}
 #: Model → field → values to try, each with what has to be set beside it.
@@ -80,6 +98,9 @@ FIELDS: dict[type, dict[str, list[tuple]]] = {
         "link_busy": [("latency+bytes",)],
         "send_completes": [("injected",)],
         "msccl": [({"slots": 1}, INJECTED), ({"latency_ps": {"Simple": 900}},)],
+        "profile": [(PROFILE,)],
+        "protocol": [("LL", PROFILED), ("Simple", PROFILED)],
+        "switch_reduction": [(True, PROFILED)],
         "factory": [(Slow,)],
     },
     MscclModel: {
@@ -180,6 +201,11 @@ def ring(**rules) -> Problem:
     return Problem(topology=topology, jobs=(job,), **rules)
 
 
+def switched(**rules) -> Problem:
+    """The same through a switch, which may reduce."""
+    return replace(ring(**rules), topology=build({"shape": "switch", "npus": 4, **LINK}))
+
+
 def busy(**rules) -> Problem:
     """Crossing messages, computation and memory on every rank of a torus: everything that a rule may change."""
     topology = build({"shape": "torus", "dims": [3, 2], **LINK})
@@ -253,7 +279,7 @@ def message(**rules) -> Problem:
     return Problem(topology=build({"shape": "ring", "npus": 2, **LINK}), jobs=(job,), **rules)
 
 
-WORLDS = (ring, busy, channel, message)
+WORLDS = (ring, switched, busy, channel, message)
 PARTS = {"network": NetworkModel, "semantics": Semantics, "compute": ComputeModel, "memory": MemoryModel}
 PARTS |= {"limits": Limits}
 
@@ -261,6 +287,13 @@ PARTS |= {"limits": Limits}
 def problem_of(world, arguments: dict) -> Problem:
     """A world under rules."""
     return world(**{key: PARTS[key](**given) for key, given in merged({"memory": MEMORY}, arguments).items()})
+
+
+def refused(arguments: dict) -> bool:
+    """Whether there is a profile under rules that it is not made for."""
+    network, rules = arguments.get("network", {}), arguments.get("semantics", {})
+    others = {"rounding", "rendezvous_bytes"} & rules.keys() or rules.get("event_order") == "scheduled"
+    return "profile" in network and bool(others or "msccl" in network or network["model"] != "cut_through")
 
 
 SEEN: dict[tuple, tuple | TraceError] = {}
@@ -321,6 +354,10 @@ def test_every_part_of_a_problem_is_walked():
 def test_both_engines_use_a_field_under_any_rule(model, field, value, beside):
     """Rules replace methods of the engines, which must then use the field, too."""
     given = with_field(model, field, value, beside)
+    if refused(given):
+        with pytest.raises(ScenarioError, match="profile"):
+            seen(ring, given)
+        return
     noticed = [seen(world, given) != seen(world, beside) for world in WORLDS]
     for world in WORLDS:
         if isinstance(error := seen(world, given), TraceError):
@@ -340,15 +377,15 @@ def test_random_worlds_draw_every_field_of_the_network():
 @pytest.mark.parametrize(("model", "field", "value", "beside"), CASES)
 def test_what_is_not_simulated_equals_the_engine_or_does_not_apply(model, field, value, beside):
     given = with_field(model, field, value, beside)
-    for world in WORLDS:
+    for world in () if refused(given) else WORLDS:
         shown = seen(world, given)
         if isinstance(shown, TraceError) or shown[0] != "done":
             continue
         makespan, problem = shown[1], problem_of(world, given)
-        plan = make_plan(problem)
+        plan = plan_for(problem)
         bound = problem_bound(plan)
         assert bound is None or bound <= makespan
-        formula = closed_form(plan)
+        formula = None if world is switched else closed_form(plan)  # of messages that cross one link
         assert formula is None or -(-formula.numerator // formula.denominator) == makespan
         with suppress(FoldError):
             assert simulate(problem, fold=True).makespan == makespan
@@ -372,7 +409,7 @@ def test_an_engine_that_cannot_run_a_model_refuses_it():
 def test_synthesis_takes_a_stand_on_every_field_of_the_network():
     costed = {field.name for field in fields(CostModel)}
     # Schedules are planned without these; what they cost shows when the algorithm is simulated.
-    planned_without = {"send_completes", "msccl", "factory"}
+    planned_without = {"send_completes", "msccl", "factory", "profile", "protocol", "switch_reduction"}
     assert costed | planned_without == set(NetworkModel.model_fields)
 
 

@@ -20,6 +20,7 @@ from astrasim_py.system.dimension_planner import BASELINE, FIXED, LOCAL_FIRST, T
 from astrasim_py.system.machine_models import NO_MEMORY, Collectives, ComputeModel, Limits, MemoryModel, NetworkModel
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics
+from astrasim_py.topology.profile import LibraryProfile
 
 COLLECTIVES = (
     *("all_reduce", "all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
@@ -93,6 +94,9 @@ def world(seed: int, size: int = 8) -> Problem:
         parts = [first, total - first]
     semantics = _semantics(rng)
     network = _network(rng)
+    if network.profile is not None:
+        known = ("gamma", "comm_slots", "compute_slots", "cpu_slots", "zero_duration_ps", "dependencies", "exposed")
+        semantics = Semantics.native(**{key: getattr(semantics, key) for key in known})
     memory = _memory(rng)
     compute = ComputeModel()
     if rng.random() < 0.3:
@@ -143,11 +147,43 @@ def _semantics(rng: random.Random) -> Semantics:
 
 
 def _network(rng: random.Random) -> NetworkModel:
+    if rng.random() < 0.15:
+        profile = random_profile(rng)
+        return NetworkModel(
+            profile=profile,
+            protocol=rng.choice(("fastest", *profile.protocols)),
+            switch_reduction=profile.switch is not None and rng.random() < 0.5,
+            send_completes=rng.choice(("delivery", "delivery", "injected")),
+        )
     return NetworkModel(
         model=rng.choice(("cut_through", "cut_through", "store_and_forward", "store_and_forward", "analytical")),
         link_busy=rng.choice(("bytes", "bytes", "latency+bytes")),
         send_completes=rng.choice(("delivery", "delivery", "injected")),
         msccl=slots_model(rng) if rng.random() < 0.15 else None,
+    )
+
+
+def random_profile(rng: random.Random) -> LibraryProfile:
+    """A profile of random costs, of two protocols, one of them over channels."""
+    rate = lambda: Fraction(rng.randint(1, 40), 10) * small_problems.GB  # noqa: E731
+    time = lambda: rng.choice((0, 1, rng.randint(1, 5_000_000)))  # noqa: E731
+    protocols = {
+        "LL": {"launch": time(), "step": time(), "channel_rate": rate()},
+        rng.choice(("LL128", "Simple")): {"launch": time(), "step": time(), "rate": rate()},
+    }
+    return LibraryProfile(
+        library="any",
+        ranks=(2,),
+        sizes=(1, 10**6),
+        dtypes=("half",),
+        channels=rng.randint(1, 5),
+        channel_bytes=rng.choice((1, 100, 4096)),
+        protocols=protocols,
+        copy_rate=rate() if rng.random() < 0.7 else None,
+        peer=time(),
+        link=rate(),
+        switch={"launch": time(), "rate": rate(), "ranks": 2} if rng.random() < 0.5 else None,
+        network={"launch": time(), "steps": {"LL": time()}, "efficiency": 0.9} if rng.random() < 0.4 else None,
     )
 
 
@@ -173,7 +209,9 @@ def _job(
     work.fill(rng.randint(1, size + 2))
     odd = 0.15 if network.msccl is None else 0.0
     planner = None
-    if rng.random() < 0.15 and network.msccl is None:
+    if network.profile is not None:
+        pass  # collectives are not cut into chunks
+    elif rng.random() < 0.15 and network.msccl is None:
         planner = random_planner(rng)
     elif rng.random() < 0.2:
         planner = _dimensions(rng, ranks)

@@ -17,10 +17,10 @@ from astrasim_py.system.plan import (
     SEND,
     BlockSteps,
     CollectiveCall,
+    Connections,
     Counters,
     Instance,
     Matching,
-    MscclConnections,
     Phase,
     Plan,
     RankProgram,
@@ -131,7 +131,8 @@ class _Building:
         self.template_of: dict[tuple, int] = {}
         #: Extra ps per hop, numbered.
         self.variants: dict[int, int] = {0: 0}
-        self.links = Times(self.problem, plan.sizes).links(self.longs)
+        self.durations = Times(self.problem, plan.sizes)
+        self.links = self.durations.links(self.longs)
         self.most_queues = self.most_running = self.channels = 0
 
     def input(self) -> KernelInput:
@@ -186,7 +187,7 @@ class _Building:
         *,
         workload: bool = False,
         nbytes: np.ndarray | None = None,
-        connections: MscclConnections | None = None,
+        connections: Connections | None = None,
         position: int = 0,
     ) -> int:
         """Add a program from which blocks are made; returns its number.
@@ -223,13 +224,11 @@ class _Building:
                 flags |= records.ADMITTED
                 self.constants["counts_references"] = 1
         if connections is not None:
-            flags |= records.PACED
-            all_ranks, latency = (connections.needs, connections.frees, connections.connection), connections.latency_ps
-            columns = np.stack([column[position] for column in all_ranks])
+            more, columns = self.connected(connections, n, position)
+            row |= more
+            flags |= records.PACED | records.INTERLEAVED * connections.interleaved
             if columns[:2].max(initial=-1) >= 0:
                 flags |= records.CONNECTED | records.ADMITTED
-            row |= {"connections": self.ints.add(columns), "longer": latency}
-            row["variant"] = self.variants.setdefault(latency, len(self.variants))
         if program.blocks is not None:
             flags |= records.STEPS | records.ADMITTED
             row |= self.steps(program.blocks)
@@ -243,15 +242,32 @@ class _Building:
 
     def steps(self, steps: BlockSteps) -> dict[str, int]:
         """Add the tables of the steps of a template's thread blocks; returns its fields."""
-        costs, sizes = steps.costs, self.plan.sizes
+        costs, times = steps.costs, self.durations
         columns = np.stack([steps.takes, steps.gives, steps.needs])
-        times = Times(self.problem, sizes)
         pace = self.longs.once((costs.rate, "pace"), lambda: times.times(costs.rate))
         shares = [rate * costs.link_share for rate in times.rates]
         hold = self.longs.once((costs.link_share, "hold"), lambda: [times.times(rate) for rate in shares])
         own = {"step_ps": costs.step, "head_ps": costs.latency, "half": costs.waits_half}
         # The times of links come first in `longs`.
         return own | {"steps": self.ints.add(columns), "step_pace": pace, "step_hold": hold}
+
+    def connected(self, connections: Connections, n: int, position: int) -> tuple[dict[str, int], np.ndarray]:
+        """Fields of a template of n nodes with connections; and by node the slots needed and freed, the connection."""
+        none = np.full(n, -1, dtype=np.int64)
+        slots = (connections.needs[position], connections.frees[position]) if connections.slots else (none, none)
+        columns = np.stack([*slots, connections.connection[position]])
+        longer, pace, links, costs = connections.latency_ps, connections.pace, connections.links, -1
+        if links is not None:
+            hold = self.durations.holds(self.longs, links.rates)[links.rate_class]
+            costs = self.longs.once((links, "costs"), lambda: np.stack([links.latency_ps, hold], axis=1))
+        return {
+            "connections": self.ints.add(columns),
+            "of_member": connections.of_member,
+            "longer": longer,
+            "variant": self.variants.setdefault(longer, len(self.variants)),
+            "pace": -1 if pace is None else int(self.durations.holds(self.longs, [pace])[0]),
+            "costs": costs,
+        }, columns
 
     def counters(self, counters: Counters, row: dict[str, int], n: int) -> int:
         """Add the tables of a template's counters; returns the words per block that they need."""
@@ -402,10 +418,14 @@ class _Building:
             row |= {"flags": records.SHARED, "channels": 0}
         if call.programs[0].blocks is not None:
             row["steps"] = call.programs[0].blocks.messages
-        if connections is not None:
-            row["messages"] = connections.messages
-            row["connections"] = max(int(c.max(initial=-1)) for c in connections.connection) + 1
-        return row
+        return row | self.words_of(connections)
+
+    def words_of(self, connections: Connections | None, members: int = 1) -> dict[str, int]:
+        """Messages and connections of a call, for which it needs words."""
+        if connections is None:
+            return {}
+        count = max(int(c.max(initial=-1)) for c in connections.connection) + 1
+        return {"messages": connections.messages, "connections": count * members}
 
     def rotated(self, call: CollectiveCall) -> dict[str, int] | None:
         """Fields of a call with one program for all members; None if their bytes differ too much."""
@@ -421,15 +441,17 @@ class _Building:
                 if more.max(initial=0) > 1:
                     return None
                 longer[batch.start : batch.stop] = more
-        key = base, call.matching
+        key = base, call.matching, call.connections
         if key not in self.template_of:
-            self.template_of[key] = self.template(base, call.matching.partner[base.peer >= 0], nbytes=nbytes)
+            partner = call.matching.partner[base.peer >= 0]
+            self.template_of[key] = self.template(base, partner, nbytes=nbytes, connections=call.connections)
         template = self.template_of[key]
         flags, made = records.ROTATED, self.templates[template]
         if made["nodes"] and not made["flags"] & records.COUNTS:
             flags |= records.JOINT
         row = {"flags": flags, "templates": template, "channels": call.matching.channels * n}
         row["dims"] = self.ints.once((rotation.dims, "digits"), lambda: _digits(rotation.dims, n))
+        row |= self.words_of(call.connections, n)
         return row if longer is None else row | {"extra_bytes": self.longer.add(longer)}
 
     # -- tables of the whole run ----------------------------------------------------------------------------------
@@ -474,15 +496,11 @@ class _Building:
     def times(self) -> None:
         """Add the tables of times by size, but for those of links."""
         problem, plan, constants = self.problem, self.plan, self.constants
-        times = Times(problem, plan.sizes)
-        connections, network = problem.network.msccl, problem.network
-        constants |= {"nbytes": self.longs.add(plan.sizes), "sizes": len(plan.sizes), "request": -1, "pace": -1}
+        constants |= {"nbytes": self.longs.add(plan.sizes), "sizes": len(plan.sizes), "request": -1}
         if problem.semantics.rendezvous_bytes:
             constants["request"] = plan.sizes.index(problem.semantics.rendezvous_bytes)
-        if connections is not None and connections.channel_bandwidth is not None:
-            constants["pace"] = self.longs.add(times.times(connections.channel_bandwidth))
-        if network.model == "analytical":
-            classes, delays = times.of_routes(plan, list(self.variants))
+        if problem.network.model == "analytical":
+            classes, delays = self.durations.of_routes(plan, list(self.variants))
             constants |= {"route_class": self.ints.add(classes), "delays": self.longs.add(delays)}
             constants["variants"] = len(self.variants)
         hops = sum(dim.size for dim in problem.topology.dims)

@@ -32,12 +32,16 @@ class Times:
         """Times at a rate, over so many hops of a latency."""
         return _fit(message_ps(nbytes, rate, self.rounding, latency, hops) for nbytes in self.sizes)
 
+    def holds(self, longs, rates: Sequence[Fraction]) -> np.ndarray:
+        """int64: by rate the place of the times by size in `longs`."""
+        return np.array([longs.once(("hold", rate), lambda rate=rate: self.times(rate)) for rate in rates], np.int64)
+
     def links(self, longs) -> np.ndarray:
         """LINK[links]: latency, and the places of the times by size in `longs`."""
         rate_class, latency = np.asarray(self.topology.bandwidth_class), np.asarray(self.topology.latency_ps)
         rows = np.zeros(max(len(latency), 1), dtype=records.LINK)
         rows["first"] = rows["line"] = rows["hop"] = -1
-        hold = np.array([longs.add(self.times(rate)) for rate in self.rates], dtype=np.int64)
+        hold = self.holds(longs, self.rates)
         rows["latency"][: len(latency)], rows["hold"][: len(latency)] = latency, hold[rate_class]
         if self.rounding == "floor_ns" and self.problem.network.model == "store_and_forward":
             both, number = np.unique(np.stack([rate_class, latency]), axis=1, return_inverse=True)

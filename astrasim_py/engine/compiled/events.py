@@ -146,7 +146,8 @@ def send(state):
         state, block, state.send_node, state.send_match, blocks.size_of(state, block, state.send_node), np.int64(0)
     )
     state.carried = e
-    if table.blocks(state, block).flags & records.PACED and state.pace >= 0:
+    row = table.blocks(state, block)
+    if row.flags & records.PACED and table.templates(state, row.template).pace >= 0:
         enter_connection(state, e)
 
 
@@ -157,15 +158,20 @@ def enter_connection(state, e):
     row = table.blocks(state, event.block)
     template, call = table.templates(state, row.template), table.calls(state, row.call)
     connection = table.ints(state)[template.connections + 2 * template.nodes + event.node]
+    connection += row.position * template.of_member
     place = table.progress(state, row.call).place + call.slots + 2 * call.messages + connection
-    pace = table.longs(state)[state.pace + event.size]
+    pace = table.longs(state)[template.pace + event.size]
     link, _ = first_hop(state, event.route)
     hold = table.longs(state)[table.links(state, link).hold + event.size]
     enters = max(table.arena(state)[place], state.now)
     if pace < 0 or hold < 0 or enters + pace < 0:
         fail(state, records.OVERFLOW)
     table.arena(state)[place] = enters + pace
-    asks = enters + max(pace - hold, np.int64(0))
+    asks = enters
+    if row.flags & records.INTERLEAVED:
+        event.tail = enters + pace
+    else:
+        asks += max(pace - hold, np.int64(0))
     if asks > state.now:
         event.kind = records.ENTER
         queue.push(state, asks, e)

@@ -58,7 +58,14 @@ def take_link(state, e):
     event, now = table.events(state, e), state.now
     number, route = first_hop(state, event.route)
     link, row = table.links(state, number), table.blocks(state, event.block)
-    hold = table.longs(state)[link.hold + event.size]
+    hold, latency, longer = link.hold, link.latency, np.int64(0)
+    if row.flags & records.PACED and not event.asks:
+        template = table.templates(state, row.template)
+        longer = template.longer
+        if template.costs >= 0:
+            latency = table.longs(state)[template.costs + 2 * number]
+            hold = table.longs(state)[template.costs + 2 * number + 1]
+    hold = table.longs(state)[hold + event.size]
     if hold < 0:
         events.fail(state, records.OVERFLOW)
         return queue.NONE
@@ -71,10 +78,7 @@ def take_link(state, e):
         elif link.line >= 0 or not is_free(state, number):
             wait_in_line(state, e, number)
             return queue.NONE
-    longer = np.int64(0)
-    if row.flags & records.PACED and not event.asks:
-        longer = table.templates(state, row.template).longer
-    end, latency = start + hold, link.latency + longer
+    end, held, latency = start + hold, start + hold, latency + longer
     if state.model == records.CUT_THROUGH:
         end = max(end, event.tail) if end >= 0 else end
         head, tail = start + latency, end + latency
@@ -90,7 +94,7 @@ def take_link(state, e):
     if end < 0 or tail < 0 or head < 0:
         events.fail(state, records.OVERFLOW)
         return queue.NONE
-    free = tail if state.hold_latency else end
+    free = tail if state.hold_latency else held if row.flags & records.INTERLEAVED and not event.asks else end
     reserve(state, number, requested, start, free, table.longs(state)[state.nbytes + event.size])
     if state.record_messages:
         record_hop(state, e, number, requested, start, free)

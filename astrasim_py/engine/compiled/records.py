@@ -40,17 +40,19 @@ MOST_NEEDS = np.int64(63)
 
 # first: its first node; roots: in `ints`; counts: in `ints`, dependencies of nodes with many; counting: in `longs`,
 # COUNTING of each node; waiting: in `longs`, WAITING of each counter; connections: in `ints`, the slots that the
-# nodes need, those that they free, and their connections; longer: extra ps per hop; variant: number of that value;
+# nodes need, those that they free, and their connections, of which a rotated member has `of_member`; longer: extra ps
+# per hop; variant: number of that value; pace: in `longs`, ps by size, -1 none; costs: in `longs`, by link its latency
+# and the place of its ps by size, -1 for its own;
 # steps: in `ints`, the messages that steps of thread blocks receive, send, and need the slots of; step_ps, head_ps,
 # half: ps before a step and of a message, whether its head waits for half of its step; step_pace: in `longs`, ps of a
 # step by size; step_hold: in `longs`, of links as LINK's `hold`; words: of the arena for one block; counter_word: the
 # first of its counters.
 TEMPLATE = _record(
-    "first nodes roots root_count flags counts count_count counters counting waiting connections longer variant words"
-    " steps step_ps head_ps half step_pace step_hold"
-    " counter_word"
+    "first nodes roots root_count flags counts count_count counters counting waiting connections of_member longer"
+    " variant pace costs words steps step_ps head_ps half step_pace step_hold counter_word"
 )
-COUNTS, ADMITTED, CONNECTED, PACED, WORKLOAD, STEPS = map(np.int64, (1, 2, 4, 8, 16, 64))
+# PACED: its messages go over connections; INTERLEAVED: they use links a little at a time.
+COUNTS, ADMITTED, CONNECTED, PACED, WORKLOAD, INTERLEAVED, STEPS = map(np.int64, (1, 2, 4, 8, 16, 32, 64))
 
 # counts: the counter that its completion advances; waits_for: the counter that must advance by `target` from when the
 # node begins to count; starters: in `longs`, nodes that begin to count when it completes.
@@ -165,13 +167,13 @@ RUNNING, FINISHED, TOO_MANY_EVENTS, TOO_LATE, UNEQUAL_BYTES, OVERFLOW, UNBORN = 
 
 #: Constants of a run. counts_references: blocks can end before their messages are delivered; request: index of
 #: the size of rendezvous requests; duration, nbytes, route_first (first route of each NPU), route_ptr, delays
-#: (analytical: delivery and injection by class of route, variant and size), pace (ps by size): in `longs`; route_class
+#: (analytical: delivery and injection by class of route, variant and size): in `longs`; route_class
 #: (analytical, of each route), shape, steps (link from each NPU in each dimension, up and down), wraps (whether each
 #: dimension is a ring): in `ints`; computed: whether routes are computed; arena_step, block_step: words and blocks that
 #: one step can take at most.
 CONSTANTS = _words(
     "model hold_latency injected scheduled counts_references has_servers max_events max_time request duration nbytes "
-    "sizes route_ptr delays route_class variants pace rank_count call_count computed route_first shape dims steps "
+    "sizes route_ptr delays route_class variants rank_count call_count computed route_first shape dims steps "
     "wraps arena_step block_step shared_channels step_rows"
 )
 #: Tables of the input and of the state, by address.

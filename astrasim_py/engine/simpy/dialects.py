@@ -8,7 +8,7 @@ import simpy
 
 from astrasim_py.engine.simpy import astra_sim
 from astrasim_py.engine.simpy.chunks import ChunkingNpu
-from astrasim_py.engine.simpy.msccl import ConnectedGraph, CountingGraph, PacedNetwork
+from astrasim_py.engine.simpy.msccl import ConnectedGraph, CountingGraph, LibraryCutThrough, PacedGraph, PacedNetwork
 from astrasim_py.engine.simpy.network import Mailbox
 from astrasim_py.engine.simpy.simulation import Simulation, posted
 from astrasim_py.engine.simpy.thread_blocks import BlockGraph, BlockMessages, awaiting
@@ -34,11 +34,13 @@ class DialectSimulation(Simulation):
             rules = [astra_sim.RendezvousNpu, *rules]
         if semantics.analytical_route == "lowest_dim" and plan.problem.topology.dims:
             self.models = self.models | {"analytical": astra_sim.LowestDimension}
+        if plan.problem.network.profile is not None:
+            self.models = self.models | {"cut_through": LibraryCutThrough}
         self.npu_class = following(*rules)
         super().__init__(plan, level)
         #: Under the rendezvous, by mailbox: where a send waits for the message that asks for it.
         self.asks: dict[Mailbox, simpy.Store] = defaultdict(lambda: simpy.Store(self.env))
-        if plan.problem.network.msccl is not None:
+        if plan.problem.network.msccl is not None or plan.problem.network.profile is not None:
             self.network = PacedNetwork(self, self.network)
 
     def number_of_event(self) -> int:
@@ -53,18 +55,21 @@ class DialectSimulation(Simulation):
     def graph_class(self, program, index):
         if program.blocks is not None:
             return BlockGraph
-        connected = index >= 0 and self.plan.calls[index].connections is not None
-        kind = ConnectedGraph if connected else super().graph_class(program, index)
+        connections = self.plan.calls[index].connections if index >= 0 else None
+        if connections is None:
+            kind = super().graph_class(program, index)
+        else:
+            kind = ConnectedGraph if connections.slots else PacedGraph
         return kind if program.counters is None else following(CountingGraph, kind)
 
     def waits(self):
         graphs = [graph for npu in self.npus for graph in npu.graphs.values()]
-        connections = [call.connections for call in self.open_calls.values() if call.connections]
+        slots = [call.slots for call in self.open_calls.values() if call.slots]
         waits = super().waits()
-        expected = [each.expected for each in connections if isinstance(each, BlockMessages)]
+        expected = [each.expected for each in slots if isinstance(each, BlockMessages)]
         waits["posted"] += sorted(awaiting(*step) for steps in expected for step in steps.values())
         return waits | {
-            "held": sorted(posted(*send) for each in connections for send in each.waiting.values()),
+            "held": sorted(posted(*send) for each in slots for send in each.waiting.values()),
             "unasked": sorted(posted(r.graph, r.node, r.since) for asks in self.asks.values() for r in asks.get_queue),
             "uncounted": sorted(each for g in graphs if isinstance(g, CountingGraph) for each in g.uncounted()),
             "queued": [entry for npu in self.npus for entry in npu.waiting()],

@@ -1,4 +1,4 @@
-"""Programs of MSCCL-style runtimes: counters that nodes wait for, detached sends, and connections with slots and pace.
+"""Programs of libraries: counters that nodes wait for, detached sends, and connections with slots, pace and costs.
 
 The plan numbers the messages of a connection, so that a slot is one fact: whether the slot of message k is free again.
 A send that finds its slot taken is refused, and released by the node that frees the slot.
@@ -6,7 +6,7 @@ A send that finds its slot taken is refused, and released by the node that frees
 
 from heapq import heappop, heappush
 
-from astrasim_py.engine.simpy.network import Network
+from astrasim_py.engine.simpy.network import CutThrough, Link, Message, Network
 from astrasim_py.engine.simpy.npu import Graph
 from astrasim_py.engine.simpy.simulation import posted
 from astrasim_py.system.durations import message_ps
@@ -73,31 +73,40 @@ class CountingGraph(Graph):
         ]
 
 
-class Connections:
-    """State of the connections of one call.
+class Slots:
+    """Slots of the connections of one call.
 
     `free`: messages whose slot has been freed. `waiting`: message → the send that waits for its slot (graph, node), and
-    since when. `entered`: connection → time (ps) at which its last message is in the network.
+    since when.
     """
 
     def __init__(self) -> None:
-        self.free, self.waiting, self.entered = set(), {}, {}
+        self.free, self.waiting = set(), {}
 
 
-class ConnectedGraph(Graph):
+class PacedGraph(Graph):
+    """A graph whose sends go over connections. `entered`: connection → time (ps) at which its last message is in."""
+
+    def __init__(self, npu, program, index, call, done) -> None:
+        super().__init__(npu, program, index, call, done)
+        self.connections, position = call.planned.connections, npu.simulation.plan.position(npu.rank, index)
+        self.connection = self.connections.connection[0 if self.connections.of_member else position].tolist()
+        self.entered: dict[int, int] = {}
+
+
+class ConnectedGraph(PacedGraph):
     """A graph whose sends take slots and whose receives free them."""
 
     def __init__(self, npu, program, index, call, done) -> None:
         super().__init__(npu, program, index, call, done)
-        self.connections = call.connections = call.connections or Connections()
-        position, planned = npu.simulation.plan.position(npu.rank, index), call.planned.connections
+        self.slots = call.slots = call.slots or Slots()
+        position, planned = npu.simulation.plan.position(npu.rank, index), self.connections
         self.needs, self.frees = planned.needs[position].tolist(), planned.frees[position].tolist()
-        self.connection = planned.connection[position].tolist()
 
     def admit(self, node):
         needed = self.needs[node]
-        if needed >= 0 and needed not in self.connections.free:
-            self.connections.waiting[needed] = self, node, self.npu.env.now
+        if needed >= 0 and needed not in self.slots.free:
+            self.slots.waiting[needed] = self, node, self.npu.env.now
             return False
         if self.program.kind[node] == SEND:
             self.free_slot(node)
@@ -113,9 +122,9 @@ class ConnectedGraph(Graph):
         message = self.frees[node]
         if message < 0:
             return
-        self.connections.free.add(message)
-        if message in self.connections.waiting:
-            graph, send, _ = self.connections.waiting.pop(message)
+        self.slots.free.add(message)
+        if message in self.slots.waiting:
+            graph, send, _ = self.slots.waiting.pop(message)
             graph.release([send], self.row + node)
             graph.npu.wake_up()
 
@@ -126,24 +135,57 @@ class PacedNetwork(Network):
     A message that is accepted at t enters at e = max(t, entered), where entered is the end of the connection's last
     message; then entered = e + bytes/R, and it asks for its first link (bandwidth B) at e + max(0, bytes/R - bytes/B):
     its last byte is in no sooner than bytes/R after e, yet it holds the link for bytes/B only: connections share it.
+    An interleaved one asks at e, and its last byte is in no sooner than bytes/R after e either.
     """
 
     def __init__(self, simulation, inner: Network) -> None:
         super().__init__(simulation)
         self.inner, self.count_waiting = inner, inner.count_waiting
-        self.rate = simulation.plan.problem.network.msccl.channel_bandwidth
 
     def send(self, message):
         graph, wait = message.graph, 0
-        if isinstance(graph, ConnectedGraph) and not message.send_done:
-            message.extra_latency = graph.call.planned.connections.latency_ps
-            if self.rate is not None:
-                now, entered, connection = self.env.now, graph.connections.entered, graph.connection[message.node]
+        if isinstance(graph, PacedGraph) and not message.send_done:
+            message.connections = connections = graph.connections
+            message.extra_latency = connections.latency_ps
+            if connections.pace is not None:
+                now, entered, connection = self.env.now, graph.entered, graph.connection[message.node]
                 enters, link = max(entered.get(connection, 0), now), message.route[0]
-                pace = message_ps(message.bytes, self.rate, link.rounding)
+                pace = message_ps(message.bytes, connections.pace, link.rounding)
                 entered[connection] = enters + pace
-                wait = enters + max(pace - link.transfer(message.bytes), 0) - now
+                wait = enters - now
+                if connections.interleaved:
+                    message.tail = enters + pace
+                else:
+                    wait += max(pace - link.transfer(message.bytes), 0)
         if wait:
             self.after(message, wait).callbacks.append(lambda _: self.inner.send(message))
         else:
             self.inner.send(message)
+
+
+class LibraryCutThrough(CutThrough):
+    """Cut-through under a profile: links have the latency and the rate of the protocol of a message.
+
+    Interleaved messages hold a link for bytes/B, and leave it no sooner than they come.
+    """
+
+    def hold(self, message: Message, link: Link) -> int:
+        """Time (ps) that the bytes of a message take on a link."""
+        if message.connections is None:
+            return link.transfer(message.bytes)
+        costs = message.connections.links
+        return message_ps(message.bytes, costs.rates[costs.rate_class[link.index]], link.rounding)
+
+    def times(self, message, link, start):
+        end = max(start + self.hold(message, link), message.tail)
+        return end, end + self.latency(message, link)
+
+    def latency(self, message, link):
+        if message.connections is None:
+            return link.latency
+        return int(message.connections.links.latency_ps[link.index])
+
+    def free(self, message, link, start, end, arrival):
+        if message.connections is not None and message.connections.interleaved:
+            return start + self.hold(message, link)
+        return super().free(message, link, start, end, arrival)

@@ -24,7 +24,7 @@ class OpenCall:
 
     def __init__(self, planned: CollectiveCall, communicator: Communicator) -> None:
         self.planned, self.members, self.communicator = planned, planned.members, communicator
-        self.left, self.connections = len(self.members), None
+        self.left, self.slots = len(self.members), None
 
 
 class Simulation:

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import simpy
 
 from astrasim_py.core.units import transfer_ps
-from astrasim_py.engine.simpy.msccl import ConnectedGraph, Connections
+from astrasim_py.engine.simpy.msccl import ConnectedGraph, Slots
 from astrasim_py.engine.simpy.network import At, Message
 from astrasim_py.engine.simpy.npu import Graph
 from astrasim_py.engine.stuck import Posted
 from astrasim_py.system.plan import COMPUTE
 
 
-class BlockMessages(Connections):
+class BlockMessages(Slots):
     """The messages between the thread blocks of a call, and the slots of their connections.
 
     `expected`: message → the step that waits for its head (graph, node), and since when. `arrived`: the messages by
@@ -32,14 +32,14 @@ class BlockGraph(ConnectedGraph):
 
     def __init__(self, npu, program, index, call, done) -> None:
         Graph.__init__(self, npu, program, index, call, done)
-        self.connections = call.connections = call.connections or BlockMessages()
+        self.slots = call.slots = call.slots or BlockMessages()
         blocks = program.blocks
         self.costs, self.takes, self.gives = blocks.costs, blocks.takes.tolist(), blocks.gives.tolist()
         self.needs, self.frees = blocks.needs.tolist(), self.takes
 
     def admit(self, node):
         """A step waits for the head of its message, then for a slot."""
-        messages, taken, needed = self.connections, self.takes[node], self.needs[node]
+        messages, taken, needed = self.slots, self.takes[node], self.needs[node]
         if taken >= 0 and taken not in messages.arrived:
             messages.expected[taken] = self, node, self.npu.env.now
         elif needed >= 0 and needed not in messages.free:
@@ -59,7 +59,7 @@ class BlockGraph(ConnectedGraph):
 
     def carry_out(self, node: int, message: Message | None, number: int) -> Iterator[simpy.Event]:
         """A step, as a SimPy process, whose end is the event of that number."""
-        npu, costs, messages, nbytes = self.npu, self.costs, self.connections, self.program.nbytes[node]
+        npu, costs, messages, nbytes = self.npu, self.costs, self.slots, self.program.nbytes[node]
         begin = npu.env.now + costs.step
         end = begin + transfer_ps(nbytes, costs.rate)
         if self.takes[node] >= 0:
@@ -78,7 +78,7 @@ class BlockGraph(ConnectedGraph):
 
     def arrives(self, message: Message) -> None:
         """The head of a message is at its receiver: release the step that waits for it."""
-        messages, number = self.connections, self.gives[message.node]
+        messages, number = self.slots, self.gives[message.node]
         messages.arrived[number] = message
         if number in messages.expected:
             graph, node, _ = messages.expected.pop(number)

@@ -1,0 +1,244 @@
+"""What calls and messages of a library's collectives cost under a profile (docs/semantics.md has the formulas)."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cache, partial
+from typing import NamedTuple
+
+import numpy as np
+
+from astrasim_py.builders.draft import Draft, finish_rotated
+from astrasim_py.chakra.schema import MISSING
+from astrasim_py.collectives.chunks import Buffer
+from astrasim_py.core.errors import ScenarioError
+from astrasim_py.core.units import transfer_ps
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.rotation import Rotation
+from astrasim_py.system.plan import (
+    COMPUTE,
+    COPY_ROW,
+    LAUNCH_ROW,
+    NO_SLOT,
+    RECV,
+    SEND,
+    Connections,
+    Counters,
+    LinkCosts,
+    RankProgram,
+    RotatedPrograms,
+    Structure,
+)
+from astrasim_py.system.problem import Problem
+from astrasim_py.topology.model import Topology
+
+#: Collectives that a library makes of messages between pairs of ranks, all sent at once.
+_OF_PAIRS = ("all_to_all", "gather", "scatter")
+#: Rules of semantics that profiles are not made for.
+_OTHER_RULES = ("rounding", "event_order", "message_match", "rendezvous_bytes", "injected_sizes")
+FASTEST, SWITCH = "fastest", "switch"
+
+
+class Way(NamedTuple):
+    """One way to carry out a call: an algorithm, and the protocol of its messages."""
+
+    algorithm: Algorithm
+    protocol: str
+
+
+#: ``choose(problem, ways, size, npus) -> the fastest way`` for a full buffer of `size` bytes on NPUs in their order.
+Chooser = Callable[[Problem, Sequence[Way], int, tuple[int, ...]], Way]
+
+
+@dataclass(frozen=True, slots=True)
+class CallCosts:
+    """Costs of a call: ps before its first messages, by member, and after its last; what its messages cost."""
+
+    launch: tuple[int, ...]
+    copy: int
+    pace: Fraction | None
+    links: LinkCosts
+    protocol: str
+
+
+def check_rules(problem: Problem) -> None:
+    """Raise ScenarioError: a profile under rules that it is not made for."""
+    semantics = problem.semantics
+    if problem.network.profile is None:
+        return
+    differing = [key for key in _OTHER_RULES if getattr(semantics, key) != getattr(type(semantics)(), key)]
+    if semantics.name != "native" or differing:
+        rule = f"semantics {semantics.name}" if semantics.name != "native" else f"semantics.{differing[0]}"
+        raise ScenarioError("network.profile", f"is not made for {rule}", "drop one of them")
+
+
+class LibraryCosts:
+    """Costs of the calls of one problem under the profile of its network."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.profile = problem, problem.network.profile
+        self.topology: Topology = problem.topology
+        self.links = cache(self.links)
+
+    def ways(self, algorithm: Algorithm, npus: tuple[int, ...]) -> list[Way]:
+        """The ways in which the library could carry out a call by an algorithm."""
+        network, switch = self.problem.network, self.profile.switch
+        protocols = tuple(self.profile.protocols) if network.protocol == FASTEST else (network.protocol,)
+        if algorithm.protocol in self.profile.protocols and network.protocol == FASTEST:
+            protocols = (algorithm.protocol,)
+        found = [Way(algorithm, protocol) for protocol in protocols]
+        reduces = network.switch_reduction and algorithm.collective in switch.collectives
+        if reduces and len(npus) >= switch.ranks and self.topology.switch_of(npus) is not None:
+            found.append(Way(switch_load(algorithm.collective, len(npus)), SWITCH))
+        return found
+
+    def links(self, protocol: str) -> LinkCosts:
+        """Latency and rate of every link under a protocol.
+
+        Inside a node a message has one latency, that of its protocol, on the link to its destination; between nodes
+        that of the profile's network, or, where it has none, those of the links.
+        """
+        topology, profile, inside = self.topology, self.profile, self.topology.in_node
+        ends = topology.dst < topology.npus
+        latency = np.where(inside, 0, topology.latency_ps)
+        between, rates = Fraction(1), list(topology.bandwidths)
+        if protocol == SWITCH:
+            rate = profile.switch.rate
+        else:
+            costs = profile.protocols[protocol]
+            latency[inside & ends], rate = costs.step, costs.rate
+            if profile.network is not None:
+                latency[~inside] = np.where(ends, profile.network.steps.get(protocol, 0), 0)[~inside]
+                between = Fraction(str(profile.network.efficiency))
+        share = Fraction(1) if rate is None else rate / profile.link
+        rates = (*(each * share for each in rates), *(each * between for each in rates))
+        classes = topology.bandwidth_class + np.where(inside, 0, len(topology.bandwidths))
+        return LinkCosts(latency_ps=latency, rate_class=classes, rates=rates)
+
+    def of_call(
+        self, algorithm: Algorithm, protocol: str, programs: Sequence[RankProgram], size: int, *, one_node: bool
+    ) -> CallCosts:
+        """Costs of a call by an algorithm, whose `programs` are bound to a full buffer of `size` bytes.
+
+        `one_node`: whether its members are in one node.
+        """
+        profile, n = self.profile, algorithm.ranks
+        network, of_pairs = profile.network, algorithm.collective in _OF_PAIRS
+        more = network.launch if network is not None and not one_node else 0
+        if protocol == SWITCH:
+            return CallCosts((profile.switch.launch + more,), 0, None, self.links(protocol), protocol)
+        costs, pace, copies = profile.protocols[protocol], None, profile.copy_rate is not None
+        if costs.channel_rate is not None:
+            alone = of_pairs or _has_channels(algorithm)
+            pace = costs.channel_rate * (1 if alone else profile.channels_for(size, n))
+            copies &= not of_pairs
+        launch = costs.launch + more
+        different = (programs.base,) if isinstance(programs, RotatedPrograms) else programs
+        return CallCosts(
+            launch=tuple(launch + profile.peer * _peers(program) * of_pairs for program in different),
+            copy=transfer_ps(size, profile.copy_rate * n) if copies else 0,
+            pace=pace,
+            links=self.links(protocol),
+            protocol=protocol,
+        )
+
+
+def _has_channels(algorithm: Algorithm) -> bool:
+    """Whether an algorithm itself spreads its messages over several channels."""
+    return bool(algorithm.first.column("channel").max(initial=MISSING) > 0)
+
+
+def _peers(program: RankProgram) -> int:
+    """Ranks to which a program sends, or from which it receives, at once."""
+    first = program.structure.need == 0
+    return max(len(np.unique(program.peer[first & (program.structure.kind == kind)])) for kind in (SEND, RECV))
+
+
+def charged(
+    programs: Sequence[RankProgram], costs: CallCosts, structure: Callable[..., Structure]
+) -> Sequence[RankProgram]:
+    """Programs whose nodes begin after a node `launch`, and are followed by a node `copy`.
+
+    `structure`: as for `astrasim_py.system.msccl_connections.cut_steps`.
+    """
+    if isinstance(programs, RotatedPrograms):
+        base = _charged(programs.base, costs.launch[0], costs.copy, structure)
+        return RotatedPrograms(programs.algorithm, base, programs.size, programs.verbatim)
+    launches = costs.launch * (len(programs) // len(costs.launch))
+    return tuple(
+        _charged(program, launch, costs.copy, structure) for program, launch in zip(programs, launches, strict=True)
+    )
+
+
+def _charged(program: RankProgram, launch: int, copy: int, structure: Callable[..., Structure]) -> RankProgram:
+    old, counters, n = program.structure, program.counters, len(program)
+    if not n:
+        return program
+    parent = np.repeat(np.arange(n), np.diff(old.succ_ptr))
+    ends = np.diff(old.succ_ptr) == 0
+    if counters is not None:
+        ends &= ~counters.detached
+    ends = np.flatnonzero(ends)
+    child = np.concatenate([old.succ, old.roots, np.full(len(ends), n + 1)]).astype(np.int64)
+    parent = np.concatenate([parent, np.full(len(old.roots), n), ends])
+    order = np.lexsort((parent, child))
+    need = np.append(old.need, [0, len(ends)])
+    need[old.roots] += 1
+    last = int(program.node_id[-1])
+    more = {
+        "rows": (LAUNCH_ROW, COPY_ROW), "nbytes": (0, 0), "duration": (launch, copy), "peer": (-1, -1), "tag": (0, 0),
+        "slot": (NO_SLOT, NO_SLOT), "instance": (-1, -1), "node_id": (last + 1, last + 2),
+    }  # fmt: skip
+    kind = np.append(old.kind, np.array([COMPUTE, COMPUTE], dtype=old.kind.dtype))
+    columns = {name: getattr(program, name) for name in more}
+    return replace(
+        program,
+        structure=structure(kind, need, child[order], parent[order]),
+        counters=None if counters is None else _without(counters),
+        **{name: np.append(column, np.array(more[name], dtype=column.dtype)) for name, column in columns.items()},
+    )
+
+
+def _without(counters: Counters) -> Counters:
+    """Counters of a program with two more nodes, which do not count."""
+    usual = {"counts": -1, "of": -1, "k": 0, "start": -1, "detached": False}
+    columns = {name: getattr(counters, name) for name in usual}
+    return replace(
+        counters,
+        **{name: np.append(column, np.full(2, usual[name], column.dtype)) for name, column in columns.items()},
+    )
+
+
+def connections_of(algorithm: Algorithm, programs: Sequence[RankProgram], costs: CallCosts) -> Connections:
+    """What the messages of a call go over: a connection for each pair of ranks, or each of their channels."""
+    rotated = isinstance(programs, RotatedPrograms)
+    listed, table = ([programs.base], algorithm.first) if rotated else (programs, algorithm.program)
+    numbers, count = [], 0
+    for program, low in zip(listed, table.bounds.tolist(), strict=False):
+        number = np.full(len(program), -1, dtype=np.int64)
+        at = np.flatnonzero(program.structure.kind == SEND)
+        ends = program.peer[at], table.column("channel")[program.rows[at] + low]
+        number[at] = count + np.unique(np.stack(ends), axis=1, return_inverse=True)[1].ravel()
+        count = int(number.max(initial=count - 1)) + 1
+        numbers.append(number)
+    return Connections(
+        protocol=costs.protocol,
+        pace=costs.pace,
+        links=costs.links,
+        connection=tuple(numbers),
+        of_member=count if rotated else 0,
+    )
+
+
+@cache
+def switch_load(collective: str, ranks: int) -> Algorithm:
+    """The load of a reduction in a switch: each rank sends its buffer and one shard to the next one, through it."""
+    return finish_rotated(partial(_to_the_next, ranks), Rotation((ranks,)), SWITCH, collective)
+
+
+def _to_the_next(n: int, which: np.ndarray) -> Draft:
+    draft = Draft(len(which), n)
+    rank = which[:, None]
+    draft.send(peer=(rank + 1) % n, tag=0, idx=0, cnt=n + 1, src=(Buffer.INPUT, 0))
+    draft.recv(peer=(rank - 1) % n, tag=0, idx=0, cnt=n + 1, dst=(Buffer.OUTPUT, 0))
+    return draft
