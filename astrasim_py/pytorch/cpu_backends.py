@@ -12,7 +12,7 @@ from astrasim_py.pytorch.facts import facts_of_host, merged, size_of
 from astrasim_py.pytorch.graph import Edges, Graph, NodeKind, Nodes, assemble
 from astrasim_py.pytorch.groups import GroupTable
 from astrasim_py.pytorch.kineto import CPU_BACKENDS
-from astrasim_py.pytorch.pieces import main_thread
+from astrasim_py.pytorch.pieces import busy, main_thread
 from astrasim_py.pytorch.recording import Category, Recording
 
 #: Least time that a thread is silent while it waits for a transfer, ns.
@@ -126,20 +126,6 @@ def _tensors(value: object) -> set[int]:
     if len(value) == 6 and isinstance(value[5], str):
         return {value[0]} if isinstance(value[0], int) else set()
     return set().union(*map(_tensors, value))
-
-
-def busy(start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Stretches in which a thread works, given its operations by start: begins and ends, ns.
-
-    A thread works at the bounds of an operation, and all through one that encloses no other.
-    """
-    leaf = np.r_[start[1:] >= end[:-1], np.ones(len(start[:1]), bool)]
-    begin = np.concatenate([start, end, start[leaf]])
-    until = np.concatenate([start, end, end[leaf]])
-    order = np.argsort(begin, kind="stable")
-    begin, until = begin[order], np.maximum.accumulate(until[order])
-    new = np.r_[np.ones(len(begin[:1]), bool), begin[1:] > until[:-1]]
-    return begin[new], until[np.r_[np.flatnonzero(new)[1:] - 1, len(until) - 1]] if len(begin) else until
 
 
 def host_calls(recording: Recording, found: Transfers, table: GroupTable, node_of: NodeOf) -> list[Call]:

@@ -124,8 +124,10 @@ class DeviceEdges:
     def _known_wait(self, call: int) -> Pair | None:
         sync = self.known[call]
         lane, other = self._lane(sync, "stream"), self._lane(sync, "wait_on_stream")
-        target, source = self._first_after(lane, int(self.events.start[call])), self._recorded(sync, call)
-        return (source, target) if min(source, target) >= 0 and lane != other else None
+        if lane < 0 or lane == other:
+            return None
+        target, source = next(self.of_lane[lane].after(int(self.events.start[call])), -1), self._recorded(sync, call)
+        return (source, target) if min(source, target) >= 0 else None
 
     def _wait_by_times(self, call: int, needs: np.ndarray) -> Pair | None:
         """The wait whose source ended just before the target started and later than all else the target needs."""
@@ -155,7 +157,7 @@ class DeviceEdges:
         if target < 0:
             return None
         lane = self.work.lane[target]
-        if self._is_nccl(target):
+        if "nccl" in self.recording.names[self.events.name[self.work.row[target]]].lower():
             source = next((op for op in mine.before(at) if self.work.lane[op] != lane), -1)
         else:
             limit = self.starts[target] + self.slack + 1
@@ -163,9 +165,6 @@ class DeviceEdges:
             found = [next((op for op in of.before(limit) if self.launched[op] < at), -1) for of in others]
             source = max((op for op in found if op >= 0), key=self.ends.__getitem__, default=-1)
         return (source, target) if source >= 0 else None
-
-    def _is_nccl(self, op: int) -> bool:
-        return "nccl" in self.recording.names[self.events.name[self.work.row[op]]].lower()
 
     # -- the CPU waits for the device --------------------------------------------------------------------------
 
@@ -216,10 +215,6 @@ class DeviceEdges:
         if lane < 0 or record < 0:
             return self._last_before(lane, int(self.events.start[call]))
         return next((op for op in self.of_lane[lane].before(_LATEST) if self.correlation[op] < record), -1)
-
-    def _first_after(self, lane: int, at: int) -> int:
-        """First operation launched on a lane at or after a time; -1 if there is none."""
-        return next(self.of_lane[lane].after(at), -1) if lane >= 0 else -1
 
     def _last_before(self, lane: int, at: int) -> int:
         """Last operation launched on a lane before a time; -1 if there is none."""

@@ -9,9 +9,12 @@ import numpy as np
 
 from astrasim_py.chakra import graph as csr
 from astrasim_py.pytorch.edges import DeviceEdges, EdgeKind, Pair
-from astrasim_py.pytorch.gaps import UNEXPLAINED_NS, Gap, Timed, largest_gaps, time_nodes
 from astrasim_py.pytorch.pieces import BLOCKED_NS, Pieces, blocking_copies, cut_threads, device_work, launch_ends
 from astrasim_py.pytorch.recording import Recording
+
+#: Gaps longer than this count as unexplained, ns.
+UNEXPLAINED_NS = 20_000
+_LARGEST = 5
 
 
 class NodeKind(IntEnum):
@@ -20,8 +23,20 @@ class NodeKind(IntEnum):
     PIECE = 0  # work of a CPU thread between two cuts
     DEVICE = 1  # a kernel, copy or fill
     CALL = 2  # communication
-    GAP = 3  # unexplained time before a node
-    BACKLOG = 4  # work of a stream that was launched before the step
+    BACKLOG = 3  # work of a stream that was launched before the step
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A long gap: its node (an operation of the device), length and start, and what other streams did meanwhile.
+
+    `meanwhile` has (device, stream, busy ns) of each other stream that ran anything.
+    """
+
+    node: int
+    start: int
+    duration: int
+    meanwhile: tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,9 +103,19 @@ class Graph:
         return int(self.gap[self.gap > UNEXPLAINED_NS].sum()) / max(self.makespan, 1)
 
     def largest_gaps(self) -> tuple[Gap, ...]:
-        """The five longest gaps, longest first, and what other streams did meanwhile."""
-        timed = Timed(self.start, self.duration, self.gap, self.binding)
-        return largest_gaps(timed, np.where(self.kind == NodeKind.PIECE, -1, self.lane), self.lanes)
+        """The five longest gaps of more than 20 us, longest first."""
+        lane, end = np.where(self.kind == NodeKind.PIECE, -1, self.lane), self.start + self.duration
+        order = np.argsort(-self.gap, kind="stable")[:_LARGEST]
+        found = []
+        for node in order[self.gap[order] > UNEXPLAINED_NS].tolist():
+            length, until = int(self.gap[node]), int(self.start[node])
+            inside = np.minimum(end, until) - np.maximum(self.start, until - length)
+            other = (inside > 0) & (lane >= 0) & (lane != lane[node])
+            busy = np.zeros(len(self.lanes), dtype=np.int64)
+            np.add.at(busy, lane[other], inside[other])
+            meanwhile = tuple((*self.lanes[i], int(busy[i])) for i in np.flatnonzero(busy).tolist())
+            found.append(Gap(node, until - length, length, meanwhile))
+        return tuple(found)
 
     def edges_by_kind(self) -> dict[str, int]:
         """Number of edges of each kind."""
@@ -207,8 +232,8 @@ def assemble(recording: Recording, nodes: Nodes, edges: Sequence[Edges], lanes: 
         pointers = csr.pointers(target[chosen], size)
         order = csr.topological_order(pointers, source[chosen], rank)
     is_piece = nodes.kind == NodeKind.PIECE
-    timed = time_nodes(order, pointers, source[chosen], nodes.start, nodes.end, is_piece)
-    issue = np.where(is_piece, timed.start, nodes.issue)
+    timed = _placed_in_time(order, pointers, source[chosen], nodes.start, nodes.end, is_piece)
+    issue = np.where(is_piece, timed["start"], nodes.issue)
     return Graph(
         recording=recording,
         kind=nodes.kind.astype(np.int8),
@@ -221,5 +246,37 @@ def assemble(recording: Recording, nodes: Nodes, edges: Sequence[Edges], lanes: 
         lanes=lanes,
         dropped=dropped,
         order=order,
-        **timed._asdict(),
+        **timed,
     )
+
+
+def _placed_in_time(
+    order: np.ndarray, pointers: np.ndarray, sources: np.ndarray, start: np.ndarray, end: np.ndarray, piece: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Columns of a graph: start, duration and gap of its nodes, and what binds them.
+
+    A piece of a thread starts when what it needs has ended and lasts to its recorded end; an operation of the device
+    keeps its duration and its recorded start, unless what it needs ends later by the resolution of the clock. Gaps are
+    measured from the times that result, so that rounded times do not add up.
+
+    `order`: topological. `pointers`, `sources`: CSR of what each node needs. `start`, `end`: recorded, ns. `piece`:
+    bool.
+    """
+    begins, sources_, at, until = map(csr.plain_array, (pointers, sources, start, end))
+    is_piece, zeros = piece.tolist(), np.zeros_like(start)
+    ends, gap, binding = csr.plain_array(zeros), csr.plain_array(zeros), csr.plain_array(zeros - 1)
+    for node in memoryview(order):
+        need = 0
+        for edge in range(begins[node], begins[node + 1]):
+            if ends[sources_[edge]] > need or binding[node] < 0:
+                need, binding[node] = max(need, ends[sources_[edge]]), edge
+        if is_piece[node]:
+            at[node] = need
+            ends[node] = max(until[node], need)
+        else:
+            gap[node] = max(0, at[node] - need)
+            length = until[node] - at[node]
+            at[node] = need + gap[node]
+            ends[node] = at[node] + length
+    begin, until, gaps, edges = (np.array(column, np.int64) for column in (at, ends, gap, binding))
+    return {"start": begin, "duration": until - begin, "gap": gaps, "binding": edges}

@@ -199,14 +199,13 @@ def _hand_overs(recording: Recording) -> list[tuple[int, int, int, int]]:
     when P goes on, the last work of Q that ended inside hands over to P.
     """
     events = recording.events
-    host = np.flatnonzero(np.isin(events.category, (Category.OP, Category.ANNOTATION, Category.CALL)))
+    host = np.flatnonzero(events.category <= Category.CALL)
     counts = Counter(events.thread[host].tolist())
-    busy = {
-        int(thread): _busy(recording, host[events.thread[host] == thread])
-        for thread, _ in sorted(counts.most_common(_MOST_THREADS))
-    }
+    bounds = [column.clip(0, recording.step.end) for column in (events.start, events.end)]
     bursts = {}  # of each thread: from one silence of it to the next
-    for thread, (begin, end) in busy.items():
+    for thread in sorted(thread for thread, _ in counts.most_common(_MOST_THREADS)):
+        rows = host[events.thread[host] == thread]
+        begin, end = busy(*(column[rows] for column in bounds), events.category[rows] == Category.ANNOTATION)
         cut = np.flatnonzero(begin[1:] - end[:-1] >= SILENCE_NS)
         bursts[thread] = begin[np.r_[0, cut + 1]], end[np.r_[cut, len(end) - 1]]
     found = set()
@@ -223,19 +222,17 @@ def _hand_overs(recording: Recording) -> list[tuple[int, int, int, int]]:
     return sorted(found)
 
 
-def _busy(recording: Recording, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where a thread works: begins and ends, ns, of stretches without a silence.
+def busy(start: np.ndarray, end: np.ndarray, ranges: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Stretches in which a thread works, given its operations by start: begins and ends, ns.
 
-    A thread works at the bounds of its operations, and all through an operation or call that encloses no other.
+    A thread works at the bounds of an operation, and all through one that encloses no other and is none of `ranges`
+    (bool), which the program only marked.
     """
-    events = recording.events
-    start, end = events.start[rows], events.start[rows] + events.duration[rows]
-    t0, t1 = recording.step.start, recording.step.end
-    leaf = np.r_[start[1:] >= end[:-1], True] & (events.category[rows] != Category.ANNOTATION)
-    points = np.unique(np.clip(np.concatenate([start, end]), t0, t1))
-    begin = np.concatenate([points, start[leaf]])
-    until = np.concatenate([points, end[leaf]])
+    leaf = np.r_[start[1:] >= end[:-1], np.ones(len(start[:1]), bool)]
+    leaf &= True if ranges is None else ~ranges
+    begin = np.concatenate([start, end, start[leaf]])
+    until = np.concatenate([start, end, end[leaf]])
     order = np.argsort(begin, kind="stable")
     begin, until = begin[order], np.maximum.accumulate(until[order])
-    new = np.r_[True, begin[1:] > until[:-1]]
-    return begin[new], until[np.r_[np.flatnonzero(new)[1:] - 1, len(until) - 1]]
+    new = np.r_[np.ones(len(begin[:1]), bool), begin[1:] > until[:-1]]
+    return begin[new], until[np.r_[np.flatnonzero(new)[1:] - 1, len(until) - 1]] if len(begin) else until

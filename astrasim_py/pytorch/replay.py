@@ -18,6 +18,18 @@ def constants(graph: Graph) -> dict[EdgeKind, int]:
     return {kind: int(np.median(graph.gap[bound == kind])) for kind in _MODELLED if (bound == kind).any()}
 
 
+def latencies(graph: Graph, gaps: Mapping[EdgeKind, int] | None = None) -> np.ndarray:
+    """ns that each edge takes: the recorded gap of its target if it binds it, or what its kind takes by `gaps`."""
+    if gaps is not None:
+        return (
+            np.array([gaps.get(kind, 0) for kind in EdgeKind])[graph.edge_kind]
+            * (graph.kind != NodeKind.PIECE)[graph.target]
+        )
+    found, bound = np.zeros(len(graph.source), dtype=np.int64), graph.binding >= 0
+    found[graph.binding[bound]] = graph.gap[bound]
+    return found
+
+
 def replay(
     graph: Graph,
     gaps: Mapping[EdgeKind, int] | None = None,
@@ -39,14 +51,10 @@ def replay(
         The durations of operations of the device are multiplied by it.
     """
     duration = graph.duration if duration is None else duration
-    of_device = graph.kind != NodeKind.PIECE
-    length = np.where(of_device, np.rint(duration * device_factor).astype(np.int64), duration).tolist()
-    if gaps is None:
-        after = np.zeros(len(graph.source), dtype=np.int64)
-        after[graph.binding[graph.binding >= 0]] = graph.gap[graph.binding >= 0]
-    else:
-        after = np.array([gaps.get(kind, 0) for kind in EdgeKind])[graph.edge_kind] * of_device[graph.target]
-    latency, source, pointers = after.tolist(), graph.source.tolist(), graph.pointers.tolist()
+    length = np.where(
+        graph.kind != NodeKind.PIECE, np.rint(duration * device_factor).astype(np.int64), duration
+    ).tolist()
+    latency, source, pointers = latencies(graph, gaps).tolist(), graph.source.tolist(), graph.pointers.tolist()
     end = np.where(graph.binding < 0, graph.gap, 0).tolist()
     for node in graph.order.tolist():
         edges = range(pointers[node], pointers[node + 1])

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from astrasim_py.chakra import graph as csr
-from astrasim_py.pytorch.edges import EdgeKind
 from astrasim_py.pytorch.graph import NodeKind
 from astrasim_py.pytorch.ranks import Meeting
-from astrasim_py.pytorch.replay import constants
+from astrasim_py.pytorch.replay import constants, latencies
 from astrasim_py.pytorch.workload import RankGraph
 
 
@@ -71,14 +70,7 @@ class _Replay:
 
     def __init__(self, one: RankGraph, offset: int, with_constants: bool) -> None:
         graph = one.graph
-        of_device = graph.kind != NodeKind.PIECE
-        if with_constants:
-            gaps = constants(graph)
-            latency = np.array([gaps.get(kind, 0) for kind in EdgeKind])[graph.edge_kind] * of_device[graph.target]
-        else:
-            bound = graph.binding >= 0
-            latency = np.zeros(len(graph.source), dtype=np.int64)
-            latency[graph.binding[bound]] = graph.gap[bound]
+        latency = latencies(graph, constants(graph) if with_constants else None)
         order = np.argsort(graph.source, kind="stable")
         self.latency, self.target = latency[order].tolist(), graph.target[order].tolist()
         self.pointers = csr.pointers(graph.source[order], len(graph)).tolist()
@@ -86,7 +78,7 @@ class _Replay:
         self.left = self.waits_for.tolist()
         self.start = (offset + np.where(graph.binding < 0, graph.gap, 0)).tolist()
         self.length = graph.duration.tolist()
-        self.node_of = {int(graph.row[node]): node for node in np.flatnonzero(of_device).tolist()}
+        self.node_of = {int(graph.row[node]): node for node in np.flatnonzero(graph.kind != NodeKind.PIECE).tolist()}
         self.last = 0
 
     def finish(self, node: int, end: int) -> list[int]:

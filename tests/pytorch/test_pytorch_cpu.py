@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from astrasim_py.pytorch.cpu_backends import busy, host_calls, host_graph, transfers
+from astrasim_py.pytorch.cpu_backends import host_calls, host_graph, transfers
 from astrasim_py.pytorch.groups import GroupTable
 from astrasim_py.pytorch.host_trace import read_host_trace
 from astrasim_py.pytorch.join import join
 from astrasim_py.pytorch.kineto import read_recording
+from astrasim_py.pytorch.pieces import busy
 
 HERE = Path(__file__).parent / "recorded"
 GOLDEN = Path(os.environ.get("ASTRASIM_GOLDEN", "")) / "pytorch/recorded_cpu"
