@@ -174,14 +174,16 @@ def run_share(args: argparse.Namespace) -> int:
     write_set(args, made, beside)
     gone = removed(workload, made, attributes)
     facts = {"level": args.level, "seed": seed, "scales": asdict(scales), "removed": gone}
+    paid = found = None
     if args.price != "none":
         _tell("simulating on six networks")
-        facts["price"] = asdict(price(original, made, rules, scales))
+        paid = price(original, made, rules, scales)
+        facts["price"] = asdict(paid)
     if samples:
         _tell(f"attacking {len(samples)} samples; --price error leaves this out")
         found = attack(samples, args.level, seed=seed, rel=args.rel, secret=args.scale_secret)
         facts["attack"] = asdict(found)
-    print(json.dumps(facts, indent=1) if args.format == "json" else "\n".join(_said(args, facts)))
+    print(json.dumps(facts, indent=1) if args.format == "json" else "\n".join(_said(args, facts, paid, found)))
     return EXIT_OK
 
 
@@ -192,11 +194,14 @@ def _tell(text: str) -> None:
 def _search(args: argparse.Namespace, strings: set[str], made, beside: dict[str, bytes]) -> None:
     """Refuse to write, from `hash` on, what holds a string of the input."""
     from astrasim_py.chakra.et_io import encode_trace
-    from astrasim_py.sharing.secrets import surviving
+    from astrasim_py.sharing.secrets import SHORTEST, surviving
 
     if args.level == "strip":
         return
-    strings = strings | {os.path.basename(args.trace)}
+    name = os.path.basename(args.trace)
+    if len(name) >= SHORTEST and name in os.path.basename(args.target):
+        raise UsageError(args.target, f'tells the name of the input, "{name}"', "write another prefix")
+    strings = strings | {name}
     files = {f".{rank}.et": encode_trace(trace) for rank, trace in enumerate(made.traces)}
     found = surviving(strings, files | _groups(made) | beside)
     if found:
@@ -206,7 +211,7 @@ def _search(args: argparse.Namespace, strings: set[str], made, beside: dict[str,
         raise CheckFailed(args.target, problem, "nothing was written: rename it in the input, or take another --seed")
 
 
-def _said(args: argparse.Namespace, facts: dict) -> list[str]:
+def _said(args: argparse.Namespace, facts: dict, paid, found) -> list[str]:
     gone, scaled = facts["removed"], facts["scales"]
     lines = [
         f"{args.level}: {gone['nodes'][0]} nodes -> {gone['nodes'][1]}, seed {facts['seed']} (keep it to yourself)"
@@ -219,15 +224,13 @@ def _said(args: argparse.Namespace, facts: dict) -> list[str]:
             lines.append("  whoever knows the bandwidth or latency of a link finds them in the topology file")
     if args.with_topology and not args.with_topology.endswith(".csv"):
         lines.append("  the topology is written as links: of routes of one length, others may be taken")
-    if paid := facts.get("price"):
-        errors = [abs(error) for error in paid["error"].values()]
-        mean, largest = sum(errors) / len(errors), max(errors)
-        lines.append(f"error of the step: mean {mean:.2%}, largest {largest:.2%}, Spearman {paid['spearman']:.2f}")
-        lines += [f"  {name:<24}{error:+.2%}" for name, error in paid["error"].items()]
-    if found := facts.get("attack"):
-        of = f"{found['samples']} samples of {found['workloads']} workloads"
+    if paid:
+        errors = f"mean {paid.mean:.2%}, largest {paid.largest:.2%}, Spearman {paid.spearman:.2f}"
+        lines += [f"error of the step: {errors}", *(f"  {name:<24}{error:+.2%}" for name, error in paid.error.items())]
+    if found:
+        of = f"{found.samples} samples of {found.workloads} workloads"
         lines.append(f"nearest neighbour among {of}, raw / adaptive / by ratios / chance")
         for what in ("workload", "source"):
-            rates = (found[f"{what}_{who}"] for who in ("raw", "adaptive", "ratios", "chance"))
+            rates = (getattr(found, f"{what}_{who}") for who in ("raw", "adaptive", "ratios", "chance"))
             lines.append(f"  names the {what:<9}" + " / ".join(f"{rate:.2f}" for rate in rates))
     return lines

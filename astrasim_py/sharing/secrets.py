@@ -8,6 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from astrasim_py.chakra.messages import attributes
 from astrasim_py.chakra.schema import COLUMN_KINDS, INT_COLUMNS, MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
@@ -78,31 +79,21 @@ def strings_of(workload: Workload) -> tuple[set[str], set[str]]:
     found, names = set(workload.groups), set()
     for trace in dict.fromkeys(workload.traces):
         found |= {*trace.names, *trace.group_of()[1], trace.version}
-        found |= {text for each in trace.metadata for text in (each.name, *_texts(each.value))}
+        found |= {text for each in trace.metadata for text in (each.name, each.doc, *_texts(each.value))}
         names |= {name for name in INT_COLUMNS if trace.has_column(name)}
         for row in range(len(trace)) if trace.raw is not None else ():
             node = trace.node(row)
             found |= {text for side in (node.inputs, node.outputs) for _, text in side.ListFields()}
-            found |= {text for each in node.attr for text in _of_attribute(each)}
-            names |= {each.name for each in node.attr}
+            for each in attributes(node.attr):
+                found |= {each.doc, *_texts(each.value)}
+                names.add(each.name)
     return found, names
 
 
-def _of_attribute(attribute: object) -> Iterable[str]:
-    for field, value in attribute.ListFields():
-        if isinstance(value, str) and field.name != "name":
-            yield value
-        elif field.name.endswith("string_list"):
-            yield from value.values
-        elif field.name.startswith("bytes"):
-            yield from (each.decode("latin-1") for each in ([value] if isinstance(value, bytes) else value.values))
-
-
 def _texts(value: object) -> Iterable[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, tuple | list):
-        yield from (each for each in value if isinstance(each, str))
+    for each in value if isinstance(value, tuple | list) else (value,):
+        if isinstance(each, str | bytes):
+            yield each if isinstance(each, str) else each.decode("latin-1")
 
 
 def surviving(strings: Iterable[str], files: Mapping[str, bytes]) -> list[tuple[str, str]]:

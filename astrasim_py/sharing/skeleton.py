@@ -6,7 +6,7 @@ second is ready. Calls and longest paths therefore give every call the same time
 often a hundred times smaller.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -185,7 +185,7 @@ def find_skeleton(
     check_dims(trace)
     call = is_call(trace)
     duration = np.where(trace.type == NodeType.COMP, duration, 0)
-    into, end = _Walk.over(trace, duration, call, dependencies, exact).smallest()
+    into, end = _smallest(trace, duration, dependencies, exact)
     kept = np.array(list(into), dtype=np.int64)
     place = {START: START} | {row: at for at, row in enumerate(kept.tolist())}
     paths = [(place[t], place[s], length) for t, found in into.items() for s, length in found.items()]
@@ -247,78 +247,72 @@ def _then(first: int, second: int) -> int:
     return first // _UNIT * _UNIT + second if second >= _UNIT else first + second
 
 
-@dataclass(frozen=True, eq=False)
-class _Walk:
-    """A trace as lists, for passes in topological order."""
+def _smallest(
+    trace: ExecutionTrace, duration: np.ndarray, dependencies: str, exact: bool
+) -> tuple[dict[int, dict[int, int]], dict[int, int]]:
+    """The walk that leaves the fewest nodes."""
+    calls = is_call(trace).tolist()
+    lists = (trace.order(dependencies).tolist(), *(array.tolist() for array in trace.parents(dependencies)), calls)
+    own = [ps * _UNIT if ps else int(exact) for ps in duration.tolist()]
+    forks, count = _forks(*lists), sum(calls)
+    found, fewest = ({}, {}), float("inf")
+    for most in MOST_SOURCES:
+        into, end = _walk(*lists, own, lambda row, sources, most=most: sources > most and forks[row], exact)
+        paths = {path for each in (*into.values(), end) for path in each.items() if path[1]}
+        nodes = len(paths) + (len(into) if exact else count)  # else a path goes into what is kept
+        if nodes < fewest:
+            found, fewest = (into, end), nodes
+        if nodes <= _FEW * count:
+            break
+    return found
 
-    order: list[int]
-    ptr: list[int]
-    parents: list[int]
-    calls: list[bool]
-    own: list[int]  # lengths of nodes
-    forks: list[bool]  # whether paths lead from a node to several calls or ends
-    exact: bool
 
-    @classmethod
-    def over(
-        cls, trace: ExecutionTrace, duration: np.ndarray, call: np.ndarray, dependencies: str, exact: bool
-    ) -> "_Walk":
-        ptr, parents = (array.tolist() for array in trace.parents(dependencies))
-        order, calls = trace.order(dependencies).tolist(), call.tolist()
-        own = [ps * _UNIT if ps else int(exact) for ps in duration.tolist()]
-        return cls(order, ptr, parents, calls, own, _forks(order, ptr, parents, calls), exact)
+def _walk(
+    order: list[int],
+    ptr: list[int],
+    parents: list[int],
+    calls: list[bool],
+    own: list[int],
+    keeps: Callable[[int, int], bool],
+    exact: bool,
+) -> tuple[dict[int, dict[int, int]], dict[int, int]]:
+    """Lengths of the longest paths into every kept node, in order, and into the end, by the row that they come from.
 
-    def smallest(self) -> tuple[dict[int, dict[int, int]], dict[int, int]]:
-        """The walk that leaves the fewest nodes."""
-        found, fewest, calls = ({}, {}), float("inf"), sum(self.calls)
-        for most in MOST_SOURCES:
-            into, end = self.walk(most)
-            paths = {path for each in (*into.values(), end) for path in each.items() if path[1]}
-            nodes = len(paths) + (len(into) if self.exact else calls)  # else a path goes into what is kept
-            if nodes < fewest:
-                found, fewest = (into, end), nodes
-            if nodes <= _FEW * calls:
-                break
-        return found
+    One pass in topological order: every node carries the lengths of the longest paths to its end, by the kept node that
+    they come from. A call begins anew. A node with one parent shares the lengths of its parent, with an offset.
+    `own`: lengths of nodes. `keeps`: whether a compute node, of so many sources, is kept.
+    """
+    carried: list[dict[int, int]] = [{}] * len(calls)
+    offset = [0] * len(calls)
+    into: dict[int, dict[int, int]] = {}
+    around: dict[int, dict[int, int]] = {START: {}}  # lengths of paths to the end of a kept node, from earlier ones
 
-    def walk(self, most: int) -> tuple[dict[int, dict[int, int]], dict[int, int]]:
-        """Lengths of the longest paths into every kept node, in order, and into the end, by the row they come from.
+    def merged(rows: list[int]) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for row in rows:
+            add = offset[row]
+            for source, length in carried[row].items():
+                length = _then(length, add) if add else length
+                if length >= found.get(source, 0):
+                    found[source] = length
+        return _pruned(found, around) if len(found) > 1 else found
 
-        One pass: every node carries the lengths of the longest paths to its end, by the kept node that they come from.
-        A call begins anew. A node with one parent shares the lengths of its parent, with an offset.
-        """
-        ptr, parents, calls, own = self.ptr, self.parents, self.calls, self.own
-        carried: list[dict[int, int]] = [{}] * len(calls)
-        offset = [0] * len(calls)
-        into: dict[int, dict[int, int]] = {}
-        around: dict[int, dict[int, int]] = {START: {}}  # lengths of paths to the end of a kept node, from earlier ones
-
-        def merged(rows: list[int]) -> dict[int, int]:
-            found: dict[int, int] = {}
-            for row in rows:
-                add = offset[row]
-                for source, length in carried[row].items():
-                    length = _then(length, add) if add else length
-                    if length >= found.get(source, 0):
-                        found[source] = length
-            return _pruned(found, around) if len(found) > 1 else found
-
-        for row in self.order:
-            rows = parents[ptr[row] : ptr[row + 1]]
-            if len(rows) == 1 and not calls[row]:
-                carried[row], offset[row] = carried[rows[0]], _then(offset[rows[0]], own[row])
-                continue
-            found = merged(rows) if rows else {START: 0}
-            if not calls[row] and (len(found) <= most or not self.forks[row]):
-                carried[row], offset[row] = found, own[row]
-                continue
-            takes = 0 if calls[row] else own[row]
-            if takes and not self.exact:
-                found, takes = {source: _then(length, takes) for source, length in found.items()}, 0
-            into[row] = found
-            carried[row], around[row] = {row: 0}, _around(found, around, takes)
-        last = np.bincount(np.array(parents, dtype=np.int64), minlength=len(calls)) == 0
-        return into, merged(np.flatnonzero(last).tolist())
+    for row in order:
+        rows = parents[ptr[row] : ptr[row + 1]]
+        if len(rows) == 1 and not calls[row]:
+            carried[row], offset[row] = carried[rows[0]], _then(offset[rows[0]], own[row])
+            continue
+        found = merged(rows) if rows else {START: 0}
+        if not calls[row] and not keeps(row, len(found)):
+            carried[row], offset[row] = found, own[row]
+            continue
+        takes = 0 if calls[row] else own[row]
+        if takes and not exact:
+            found, takes = {source: _then(length, takes) for source, length in found.items()}, 0
+        into[row] = found
+        carried[row], around[row] = {row: 0}, _around(found, around, takes)
+    last = np.bincount(np.array(parents, dtype=np.int64), minlength=len(calls)) == 0
+    return into, merged(np.flatnonzero(last).tolist())
 
 
 def _forks(order: list[int], ptr: list[int], parents: list[int], calls: list[bool]) -> list[bool]:

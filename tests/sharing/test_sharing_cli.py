@@ -51,6 +51,11 @@ def test_the_input_is_not_overwritten(action, workload, capsys):
     assert Path(f"{workload}.0.et").read_bytes() == before
 
 
+def test_files_are_not_called_after_the_input(workload, capsys):
+    assert main(["trace", "share", str(workload), f"{workload}_given", "--level", "hash", "--price", "none"]) == 2
+    assert 'tells the name of the input, "acme_model"' in capsys.readouterr().err
+
+
 def test_share_says_what_it_removed_what_it_costs_and_what_is_found(workload, tmp_path, capsys):
     (tmp_path / "net.csv").write_text(TOPOLOGY)
     out, command = tmp_path / "out", ["--level", "twin", "--seed", "4", "--with-topology", str(tmp_path / "net.csv")]

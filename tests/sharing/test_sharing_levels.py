@@ -80,13 +80,14 @@ def test_a_string_is_found_in_a_file_and_in_its_gzip_members():
 
 def test_strings_of_attributes_and_metadata_are_known():
     node = pb.Node(id=1, name="kernel_name", type=4)
-    node.attr.add(name="odd_name", string_val="odd value")
+    node.attr.add(name="odd_name", string_val="odd value", doc_string="what it is")
+    node.attr.add(name="odd_bytes").bytes_list.values.extend([b"some bytes"])
     node.inputs.values = "[some inputs]"
     head = pb.GlobalMetadata(version="9.9.9-x")
     data = b"".join(bytes([len(part)]) + part for part in (head.SerializeToString(), node.SerializeToString()))
     found, names = strings_of(Workload((parse_trace(data),)))
-    assert {"kernel_name", "odd value", "[some inputs]", "9.9.9-x"} <= found
-    assert names == {"odd_name"}
+    assert {"kernel_name", "odd value", "what it is", "some bytes", "[some inputs]", "9.9.9-x"} <= found
+    assert names == {"odd_name", "odd_bytes"}
 
 
 def test_stripping_leaves_kinds_of_kernels():
