@@ -1,13 +1,15 @@
 """Actions of `trace` that make workloads of what is learned of others: learn, synthesize."""
 
 import argparse
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 from astrasim_py.cli.options import check_positive, make_parent
-from astrasim_py.cli.trace_share import read_set, rule_options, write_set
-from astrasim_py.core.errors import EXIT_OK, UsageError
+from astrasim_py.cli.trace_share import check_apart, read_set, rule_options, write_set
+from astrasim_py.core.errors import EXIT_OK, TraceError, UsageError
 
+_NUMBER = re.compile(r"\d+(\.\d+)?")
 _RULES = ("groups", "dtype_bytes", "macs", "peak", "memory_bandwidth", "unlimited_slots")
 
 
@@ -26,6 +28,10 @@ def arguments(action: Callable[[str, str], argparse.ArgumentParser]) -> None:
     make.add_argument(
         "--from", dest="sources", nargs="+", required=True, metavar="IN",
         help="sets, folders of sets, and files of trace learn; of several workloads, the seed takes one",
+    )  # fmt: skip
+    make.add_argument(
+        "--want", nargs="+", default=[], metavar="KIND=NxSIZE",
+        help="calls of a rank, e.g. all_reduce=64x40MB, and compute=TIME; takes the workload most like it",
     )  # fmt: skip
     make.add_argument("--repeats", type=int, metavar="N", help="blocks; else as many as there, and the same total time")
     make.add_argument("--size-factor", type=float, default=1.0, metavar="F", help="multiply sizes of calls")
@@ -74,15 +80,45 @@ def run_learn(args: argparse.Namespace) -> int:
     write_file(args.target, [write_model(model)])
     rows = [
         {"ranks": len(each.ranks), "programs": len(each.programs), "repeats": each.repeats,
-         "block": max(len(program.block) for program in each.programs)}
+         "block": max(len(program.block) for program in each.programs), "has": _has(each)}
         for each in model.workloads
     ]  # fmt: skip
     for row in rows if args.format == "text" else ():
         told = f"{row['repeats']} x {row['block']} places" if row["repeats"] else "nothing repeats"
-        print(f"{row['ranks']} ranks, {row['programs']} programs: {told}")
+        print(f"{row['ranks']} ranks, {row['programs']} programs: {told}; {row['has']}")
     if args.format == "json":
         print(json.dumps(rows, indent=1))
     return EXIT_OK
+
+
+def _has(model) -> str:
+    """What `--want` says of a workload: calls of a rank, and compute."""
+    from astrasim_py.sharing.synthesize import synthesize, totals
+    from astrasim_py.study.sharing import Rules
+
+    ranks = len(model.ranks)
+    calls = (f"{kind}={calls / ranks:.4g}x{round(size / calls)}B" for kind, (calls, size) in totals(model).items())
+    return " ".join([*calls, f"compute={Rules().makespan(synthesize(model, None), free=True) / 10**6:.6g}us"])
+
+
+def _wanted(words: list[str]) -> dict:
+    """Calls and compute of `--want`, as `Wanted` has them."""
+    from astrasim_py.core.units import parse_size, parse_time
+    from astrasim_py.sharing.synthesize import KINDS
+
+    made: dict = {"calls": {}}
+    for word in words:
+        kind, _, text = word.partition("=")
+        count, times, size = text.partition("x")
+        if kind == "compute":
+            made["compute_ps"] = parse_time(text, "--want compute")
+            continue
+        if kind not in KINDS:
+            raise UsageError("--want", f'"{kind}" is no kind of call', f"write compute, or one of {', '.join(KINDS)}")
+        if not times or not _NUMBER.fullmatch(count) or not float(count):
+            raise UsageError(f"--want {kind}", f'"{text}" is no number of calls and size of one', "write e.g. 64x40MB")
+        made["calls"][kind] = float(count), parse_size(size, f"--want {kind}")
+    return made
 
 
 def run_synthesize(args: argparse.Namespace) -> int:
@@ -91,14 +127,16 @@ def run_synthesize(args: argparse.Namespace) -> int:
 
     import numpy as np
 
+    from astrasim_py.chakra.lint import lint
     from astrasim_py.sharing.synthesis_model import join_models
-    from astrasim_py.sharing.synthesize import Wanted, synthesize
+    from astrasim_py.sharing.synthesize import Wanted, choose, synthesize
     from astrasim_py.study.sharing import Rules
 
     check_positive(args, "repeats", "ranks")
     for name in ("size_factor", "compute_factor"):
         if not 1e-6 <= getattr(args, name) <= 1e6:
-            raise UsageError(f"--{name.replace('_', '-')}", f"{getattr(args, name)} is no factor", "write e.g. 2")
+            problem = f"{getattr(args, name)} is no factor"
+            raise UsageError(f"--{name.replace('_', '-')}", problem, "write 1e-6 to 1e6, e.g. 2")
     given = [name for name in _RULES if getattr(args, name)]
     if given and all(name.endswith(".json") for name in args.sources):
         raise UsageError(
@@ -106,14 +144,18 @@ def run_synthesize(args: argparse.Namespace) -> int:
         )
     if args.seed < 0:
         raise UsageError("--seed", f"{args.seed} is negative", "write 0 or more")
+    check_apart(args.target, *(prefix for name in args.sources for prefix in _sets(name)))
     model = join_models([_learned(name, args) for name in args.sources])
     rng = np.random.default_rng(args.seed)
-    number = int(rng.integers(len(model.workloads)))
     names = ("repeats", "size_factor", "compute_factor", "ranks")
-    made = synthesize(
-        model.workloads[number], rng, Wanted(**{name: getattr(args, name) for name in names}), Rules().makespan
-    )
+    wanted = Wanted(**{name: getattr(args, name) for name in names}, **_wanted(args.want))
+    number, wanted = choose(model.workloads, wanted, rng)
+    made = synthesize(model.workloads[number], rng, wanted, Rules().makespan)
+    wrong = [each for each in lint(made.traces, made.groups) if each.severity == "error"]
+    if wrong:
+        raise TraceError(f"workload {number}", f"makes no valid set: {wrong[0].message}", "learn it anew")
     write_set(args, made)
     facts = {"ranks": made.ranks, "nodes": sum(map(len, made.traces)), "workload": number, "seed": args.seed}
+    facts |= {"repeats": wanted.repeats} if args.want else {}
     print(json.dumps(facts) if args.format == "json" else ", ".join(f"{key} {value}" for key, value in facts.items()))
     return EXIT_OK

@@ -164,7 +164,9 @@ def read_model(path: str | os.PathLike) -> SynthesisModel:
         return SynthesisModel.model_validate(tuples(json.loads(data)), context={"written": True})
     except ValidationError as error:
         first = next(mistakes(error))
-        raise TraceError(f"{place}: {first.path()}", first.problem, first.remedy or remedy) from None
+        raise TraceError(
+            ": ".join(filter(None, (place, first.path()))), first.problem, first.remedy or remedy
+        ) from None
     except (ValueError, RecursionError) as error:
         raise TraceError(place, f"is no JSON: {error}", remedy) from None
 

@@ -1,13 +1,13 @@
 """Make workloads of what was learned of others."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 import numpy as np
 
-from astrasim_py.chakra.schema import MISSING, NodeType
+from astrasim_py.chakra.schema import COLLECTIVE_NAMES, MISSING, NodeType
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
@@ -34,7 +34,8 @@ _TYPES = {
 _MESSAGES = ("send", "recv")
 _COLUMNS = ("duration_ps", "comm_type", "comm_size", "coll_size", "tensor_size", "comm_root", "comm_priority",
             "comm_src", "comm_dst", "comm_tag", "is_cpu_op", "slot_kind")  # fmt: skip
-_SIZES = ("comm_size", "coll_size", "tensor_size")
+#: Kinds of calls that `totals` tells apart.
+KINDS = (*dict.fromkeys(COLLECTIVE_NAMES.values()), "message", "load", "store")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,8 @@ class Wanted:
 
     `repeats`: of the block, by default as in the model. `size_factor`, `compute_factor`: of sizes and of times of
     compute. `ranks`: by default as in the model. `drawn_from`: occurrences of the block that are drawn, by default all.
-    `sigma`: see `SIGMA`.
+    `sigma`: see `SIGMA`. `calls`: by kind, how many a rank makes in the mean, and bytes of one. `compute_ps`: how long
+    everything takes on a network that takes no time.
     """
 
     repeats: int | None = None
@@ -52,87 +54,153 @@ class Wanted:
     ranks: int | None = None
     drawn_from: tuple[int, ...] | None = None
     sigma: float = SIGMA
+    calls: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    compute_ps: int | None = None
 
 
 AS_IS = Wanted()
 
 
+def choose(models: Sequence[WorkloadModel], wanted: Wanted, rng: np.random.Generator) -> tuple[int, Wanted]:
+    """Number of the workload to make another of, and what is wanted of it: any, or the one with the nearest calls.
+
+    With `calls`, every kind of them must be there; numbers of calls are compared, once the block is repeated as often
+    as gives their sum, and then sizes. Raises TraceError: no workload has the kinds, or can have the ranks.
+    """
+    found, error = [], None
+    for number, model in enumerate(models):
+        try:
+            with_ranks(model, wanted.ranks or len(model.ranks))
+            found.append((_distance(model, wanted), number))
+        except TraceError as refused:
+            error = error or refused
+    if not found:
+        raise error
+    if not wanted.calls:
+        return found[int(rng.integers(len(found)))][1], wanted
+    (_, repeats), number = min(found)
+    return number, replace(wanted, repeats=repeats)
+
+
+def _distance(model: WorkloadModel, wanted: Wanted) -> tuple[tuple[float, float], int | None]:
+    """How far calls are from those that are wanted, numbers and sizes, and the best number of blocks."""
+    around, one = (totals(model, drawn) for drawn in ((), range(min(model.repeats, 1))))
+    lacks = sorted(wanted.calls.keys() - one.keys())
+    if lacks:
+        raise TraceError("--want", f"nothing learned has {lacks[0]}", f"write some of {', '.join(one) or 'compute'}")
+    ranks, repeats = len(model.ranks), wanted.repeats
+    block = {kind: np.subtract(each, around.get(kind, (0, 0))) for kind, each in one.items()}
+    many = sum(calls for calls, _ in block.values())
+    if repeats is None and many:
+        missing = ranks * sum(calls for calls, _ in wanted.calls.values()) - sum(calls for calls, _ in around.values())
+        repeats = max(round(missing / many), 1)
+    apart = [0.0, 0.0]
+    for kind, each in block.items():
+        own = wanted.calls.get(kind, (0, 0))
+        have = (np.array(around.get(kind, (0, 0))) + each * (repeats or 0)) / ranks
+        apart = apart + (np.log1p(have) - np.log1p([own[0], own[0] * own[1]])) ** 2
+    return (round(apart[0], 9), apart[1]), repeats
+
+
 def synthesize(
     model: WorkloadModel,
-    rng: np.random.Generator,
+    rng: np.random.Generator | None,
     wanted: Wanted = AS_IS,
-    makespan: Callable[[Workload], int] | None = None,
+    makespan: Callable[[Workload, bool], int] | None = None,
 ) -> Workload:
     """Make a workload: the prefix, blocks drawn from the occurrences, the suffix; draws are the same on all ranks.
 
-    Unless `repeats` or `ranks` are wanted, sizes have the same sums for every kind of call, and with `makespan` – the
-    time in ps on an ordinary network – the whole takes as long, as what was learned, each times its factor.
+    Without `rng`, blocks are in their order, and take what they took. Unless `repeats` or `ranks` are wanted, sizes
+    have the same sums for every kind of call, and the whole takes as long, as what was learned, each times its factor.
+    `makespan`: the time in ps of a workload on an ordinary network or, with True, on one that takes no time.
 
-    Raises TraceError: `repeats` of what repeats nothing; `ranks` that the groups cannot grow to.
+    Raises TraceError: `repeats` of what repeats nothing; `ranks` that the groups cannot grow to; `compute_ps` of what
+    computes nothing.
     """
     if wanted.repeats is not None and not model.repeats:
         raise TraceError("--repeats", "nothing repeats on all ranks together", "drop it")
     repeats = model.repeats if wanted.repeats is None else wanted.repeats
     longest = max((len(p.block) * repeats + len(p.prefix) + len(p.suffix) for p in model.programs), default=0)
-    many = longest * (wanted.ranks or len(model.ranks))
-    if many > MAX_PLACES:
-        raise TraceError("--repeats, --ranks", f"{many} calls and kernels are too many", f"stay below {MAX_PLACES}")
-    if wanted.ranks is not None and wanted.ranks != len(model.ranks):
-        model = with_ranks(model, wanted.ranks)
+    _check_size(longest * (wanted.ranks or len(model.ranks)))
+    same = wanted.repeats is None and wanted.ranks in (None, len(model.ranks))
+    model = with_ranks(model, wanted.ranks or len(model.ranks))
     drawn = _draw(wanted.drawn_from or range(model.repeats), repeats, rng)
-    factors = rng.lognormal(-(wanted.sigma**2) / 2, wanted.sigma, longest)
-    same = wanted.repeats is None and wanted.ranks is None
-    made = _Made(model, drawn, factors * wanted.compute_factor, _size_factors(model, drawn, wanted.size_factor, same))
+    factors = np.ones(longest) if rng is None else rng.lognormal(-(wanted.sigma**2) / 2, wanted.sigma, longest)
+    made = _Made(model, drawn, factors * wanted.compute_factor, _size_factors(model, drawn, wanted, same))
     workload = made.workload()
-    if not (same and makespan and wanted.compute_factor == 1 and wanted.size_factor == 1):
+    if makespan and wanted.compute_ps is not None:
+        if not (free := makespan(workload, True)):
+            raise TraceError("--want", "what was learned computes nothing", "drop compute")
+        return replace(made, times=factors * (wanted.compute_ps / free * wanted.compute_factor)).workload()
+    if not (same and makespan and wanted.compute_factor == 1 and wanted.size_factor == 1 and not wanted.calls):
         return workload
-    first = makespan(workload)
+    first = makespan(workload, False)
     scale = model.nominal_ps / max(first, 1)
-    second = makespan(_Made(model, drawn, factors * scale, made.sizes).workload())
+    second = makespan(replace(made, times=factors * scale).workload(), False)
     if second != first:  # what the network takes does not scale
         scale = 1 + (scale - 1) * (model.nominal_ps - first) / (second - first)
-    return _Made(model, drawn, factors * min(max(scale, 1 / _MOST), _MOST), made.sizes).workload()
+    return replace(made, times=factors * min(max(scale, 1 / _MOST), _MOST)).workload()
+
+
+def _check_size(places: int) -> None:
+    if places > MAX_PLACES:
+        problem = f"{places} calls and kernels are too many"
+        raise TraceError("--repeats, --ranks", problem, f"stay below {MAX_PLACES}")
 
 
 def synthetic(original: Original, rng: np.random.Generator, rel: float) -> Workload:
     """A workload made of what is learned of the skeleton of another one."""
 
-    def makespan(workload: Workload) -> int:
+    def makespan(workload: Workload, free: bool) -> int:
         return max(int(end.max(initial=0)) for _, end in original.simulate(workload))
 
     return renumbered(synthesize(learn(original, nodes=False), rng, AS_IS, makespan), rng)
 
 
-def _draw(occurrences: Sequence[int], repeats: int, rng: np.random.Generator) -> list[int]:
+def _draw(occurrences: Sequence[int], repeats: int, rng: np.random.Generator | None) -> list[int]:
     """Occurrences at random, none again before all have been; the first and the last one stay where they are."""
     inner: list[int] = []
     while len(inner) < repeats - 2:
-        inner += rng.permutation(occurrences[1:-1] or occurrences[-1:]).tolist()
+        others = [*(occurrences[1:-1] or occurrences[-1:])]
+        inner += rng.permutation(others).tolist() if rng else others
     return [*occurrences[:1], *inner[: max(repeats - 2, 0)], *occurrences[-1:]][:repeats]
 
 
-def _parts(program: Program, drawn: list[int]) -> chain:
+def _parts(program: Program, drawn: Sequence[int]) -> chain:
     """Every place with its occurrence, and the number of its part."""
     block = ((place, time, part) for part, time in enumerate(drawn, 1) for place in program.block)
     prefix = ((place, 0, 0) for place in program.prefix)
     return chain(prefix, block, ((place, 0, len(drawn) + 1) for place in program.suffix))
 
 
-def _size_factors(model: WorkloadModel, drawn: list[int], factor: float, same: bool) -> dict[tuple, float]:
-    """By kind of call: factor of its sizes."""
-    before: Counter = Counter()
-    after: Counter = Counter()
+def totals(model: WorkloadModel, drawn: Sequence[int] | None = None) -> dict[str, tuple[int, int]]:
+    """Calls and their bytes by kind, of all ranks, with some occurrences of the block; messages count where they start.
+
+    `drawn`: occurrences, by default each in its place.
+    """
+    found: dict[str, list[int]] = {}
     for number, count in Counter(rank.program for rank in model.ranks).items():
-        program = model.programs[number]
-        for total, times in ((before, [*range(program.occurrences)]), (after, drawn)):
-            for place, time, _ in _parts(program, times):
-                for name, values in place.sizes.items():
-                    total[_kind(place), name] += values[time] * count
-    return {key: factor * (before[key] / after[key] if same and after[key] else 1.0) for key in before}
+        for place, time, _ in _parts(model.programs[number], range(model.repeats) if drawn is None else drawn):
+            if place.kind not in ("compute", "recv"):
+                own = found.setdefault(_kind(place), [0, 0])
+                own[0] += count
+                sizes = place.sizes.get("comm_size") or place.sizes.get("tensor_size")
+                own[1] += count * sizes[time] if sizes else 0
+    return {kind: (calls, size) for kind, (calls, size) in found.items()}
 
 
-def _kind(place: Place) -> tuple:
-    return ("message" if place.kind in _MESSAGES else place.kind, place.attributes.get("comm_type"))
+def _size_factors(model: WorkloadModel, drawn: list[int], wanted: Wanted, same: bool) -> dict[str, float]:
+    """By kind of call: factor of its sizes."""
+    before, after = totals(model), totals(model, drawn)
+    target = {kind: size for kind, (_, size) in before.items()} if same else {}
+    target |= {kind: calls * size * len(model.ranks) for kind, (calls, size) in wanted.calls.items()}
+    factors = {kind: target[kind] / size if kind in target and size else 1.0 for kind, (_, size) in after.items()}
+    return {kind: factor * wanted.size_factor for kind, factor in factors.items()}
+
+
+def _kind(place: Place) -> str:
+    called = COLLECTIVE_NAMES.get(place.attributes.get("comm_type", -1), "other")
+    return "message" if place.kind in _MESSAGES else called if place.kind == "collective" else place.kind
 
 
 @dataclass(frozen=True)
@@ -142,7 +210,7 @@ class _Made:
     model: WorkloadModel
     drawn: list[int]
     times: np.ndarray
-    sizes: dict[tuple, float]
+    sizes: dict[str, float]
 
     def workload(self) -> Workload:
         stride = 1 + max((max(place.tags, default=0) for program in self.model.programs for place in
@@ -174,7 +242,7 @@ class _Made:
     def _call(self, place: Place, time: int, tag: int) -> dict[str, int]:
         values = dict(place.attributes)
         for name, sizes in place.sizes.items():
-            scaled = round(sizes[time] * self.sizes[_kind(place), name])
+            scaled = round(sizes[time] * self.sizes.get(_kind(place), 1.0))
             values[name] = max(scaled, min(sizes[time], 1))
         return values | ({"comm_tag": place.tags[time] + tag} if place.tags else {})
 
@@ -248,6 +316,9 @@ def with_ranks(model: WorkloadModel, ranks: int) -> WorkloadModel:
     Raises TraceError: no slab is the same as the others, or `ranks` is no multiple of it.
     """
     before = len(model.ranks)
+    if ranks == before:
+        return model
+    _check_size(ranks)
     for slab in range(1, before + 1):
         if before % slab == 0 and ranks % slab == 0 and (joined := _joined(model, slab)) is not None:
             return _copied(model, slab, ranks, joined)

@@ -98,13 +98,13 @@ class Rules:
             raise SimulationError(workload.name or "workload", f"does not end: {records.outcome.cause}", "lint it")
         return records
 
-    def makespan(self, workload: Workload) -> int:
-        """Time in ps of a workload on an ordinary network."""
-        return self.run(workload, _ordinary(workload.ranks)).makespan
+    def makespan(self, workload: Workload, free: bool = False) -> int:
+        """Time in ps of a workload on an ordinary network, or on one that takes no time."""
+        return self.run(workload, _network(workload.ranks, free)).makespan
 
     def times(self, workload: Workload) -> Times:
         """When each node of each rank begins and ends on an ordinary network."""
-        node = self.run(workload, _ordinary(workload.ranks), "nodes", engine=COMPILED).node
+        node = self.run(workload, _network(workload.ranks), "nodes", engine=COMPILED).node
         own = node["instance"] < 0
         rank, ids, start, end = (node[name][own] for name in ("rank", "node", "start", "end"))
         by_rank = np.lexsort((ids, rank))
@@ -117,8 +117,10 @@ class Rules:
         return found
 
 
-def _ordinary(ranks: int) -> Topology:
-    return Switch(npus=ranks, bandwidth=Fraction(100 * _GBPS), latency=1000 * _NS).build()
+def _network(ranks: int, free: bool = False) -> Topology:
+    """An ordinary one, or one that takes no time."""
+    rate, latency = (10**9 * _GBPS, 0) if free else (100 * _GBPS, 1000 * _NS)
+    return Switch(npus=ranks, bandwidth=Fraction(rate), latency=latency).build()
 
 
 def original_of(workload: Workload, rules: Rules | None = None) -> Original:
