@@ -211,6 +211,10 @@ class Connections:
     needs: tuple[np.ndarray, ...] = ()  # int64[n] per member
     frees: tuple[np.ndarray, ...] = ()  # int64[n] per member
 
+    def of_sends(self, position: int) -> np.ndarray:
+        """int64[n]: `connection` of a member."""
+        return self.connection[0 if self.of_member else position]
+
     @property
     def interleaved(self) -> bool:
         """Whether paced messages use a link a little at a time, all through their pace."""

@@ -111,28 +111,27 @@ def preset_content(name: str) -> dict[str, Any]:
     return json.loads((_FOLDER / f"{name}.json").read_text("utf-8"))
 
 
-def profile(name: str) -> LibraryProfile:
-    """The profile of a preset, or of a ``.json`` file of the form of a preset.
-
-    Raises TopologyError: there is no such preset or file, it is not of that form, or has no section ``collectives``.
-    """
+def read_preset(name: str) -> Preset:
+    """The preset named `name`, or in a ``.json`` file. Raises TopologyError: there is none, or not of that form."""
     if not name.endswith(".json"):
-        found, remedy = preset(name), did_you_mean(name, preset_names("collectives"))
-    else:
-        content = read_regular(Path(name), _LARGEST, TopologyError, what="a profile", remedy="check the name")
-        try:
-            found, remedy = Preset.model_validate(tuples(json.loads(content)), context={"written": True}), "write it"
-        except ValueError as error:
-            mistake = next(mistakes(error), None) if isinstance(error, ValidationError) else None
-            told = (
-                (name, f"is not JSON: {error}")
-                if mistake is None
-                else (f"{name}: {mistake.path()}", mistake.problem, mistake.remedy)
-            )
-            raise TopologyError(*told) from None
-    if found.collectives is None:
+        return preset(name)
+    content = read_regular(Path(name), _LARGEST, TopologyError, what="a profile", remedy="check the name")
+    try:
+        return Preset.model_validate(tuples(json.loads(content)), context={"written": True})
+    except ValidationError as error:
+        mistake = next(mistakes(error))
+        raise TopologyError(f"{name}: {mistake.path()}", mistake.problem, mistake.remedy) from None
+    except (ValueError, RecursionError) as error:
+        raise TopologyError(name, f"is not JSON: {error}", "check the file") from None
+
+
+def profile(name: str) -> LibraryProfile:
+    """The profile of `read_preset`, which raises. Raises TopologyError: it has none."""
+    found = read_preset(name).collectives
+    if found is None:
+        remedy = did_you_mean(name, preset_names("collectives"))
         raise TopologyError(name, 'has no section "collectives", measured times of a library', remedy)
-    return found.collectives
+    return found
 
 
 def machine(name: str, npus: int) -> dict[str, Any]:

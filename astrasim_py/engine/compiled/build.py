@@ -255,7 +255,7 @@ class _Building:
         """Fields of a template of n nodes with connections; and by node the slots needed and freed, the connection."""
         none = np.full(n, -1, dtype=np.int64)
         slots = (connections.needs[position], connections.frees[position]) if connections.slots else (none, none)
-        columns = np.stack([*slots, connections.connection[position]])
+        columns = np.stack([*slots, connections.of_sends(position)])
         longer, pace, links, costs = connections.latency_ps, connections.pace, connections.links, -1
         if links is not None:
             hold = self.durations.holds(self.longs, links.rates)[links.rate_class]
@@ -418,14 +418,16 @@ class _Building:
             row |= {"flags": records.SHARED, "channels": 0}
         if call.programs[0].blocks is not None:
             row["steps"] = call.programs[0].blocks.messages
-        return row | self.words_of(connections)
+        return row | self.words_of(call)
 
-    def words_of(self, connections: Connections | None, members: int = 1) -> dict[str, int]:
+    def words_of(self, call: CollectiveCall) -> dict[str, int]:
         """Messages and connections of a call, for which it needs words."""
+        connections = call.connections
         if connections is None:
             return {}
         count = max(int(c.max(initial=-1)) for c in connections.connection) + 1
-        return {"messages": connections.messages, "connections": count * members}
+        count = connections.of_member * len(call.members) or count
+        return {"messages": connections.messages, "connections": count}
 
     def rotated(self, call: CollectiveCall) -> dict[str, int] | None:
         """Fields of a call with one program for all members; None if their bytes differ too much."""
@@ -451,7 +453,7 @@ class _Building:
             flags |= records.JOINT
         row = {"flags": flags, "templates": template, "channels": call.matching.channels * n}
         row["dims"] = self.ints.once((rotation.dims, "digits"), lambda: _digits(rotation.dims, n))
-        row |= self.words_of(call.connections, n)
+        row |= self.words_of(call)
         return row if longer is None else row | {"extra_bytes": self.longer.add(longer)}
 
     # -- tables of the whole run ----------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ class PacedGraph(Graph):
     def __init__(self, npu, program, index, call, done) -> None:
         super().__init__(npu, program, index, call, done)
         self.connections, position = call.planned.connections, npu.simulation.plan.position(npu.rank, index)
-        self.connection = self.connections.connection[0 if self.connections.of_member else position].tolist()
+        self.connection = self.connections.of_sends(position).tolist()
         self.entered: dict[int, int] = {}
 
 
