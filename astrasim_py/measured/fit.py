@@ -101,7 +101,7 @@ def fit(rows: Sequence[Row], *, switch: bool = False, channels: int | None = Non
 
     keys = [key for key in UNKNOWNS if switch or key[0] != "switch"]
     if len(rows) < len(keys):
-        problem = f"{len(rows)} rows do not determine {len(keys)} numbers"
+        problem = f"too few rows for {len(keys)} numbers: {len(rows)}"
         runs = "measure 512 B, 512 KiB, 4 MiB and 128 MiB of four collectives with 2 and 8 ranks"
         raise UsageError(rows[0].place if rows else "", problem, runs)
     of, measured = _calls(rows), np.array([row.time_ps for row in rows]) / _PS_PER_S
