@@ -27,10 +27,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from astrasim_py.core.files import write_file
-    from astrasim_py.core.strict_model import tuples
     from astrasim_py.measured.calibration import calibrate, choose_rows, section
     from astrasim_py.measured.rows import read_rows
-    from astrasim_py.topology.hardware import Preset, preset, preset_content
+    from astrasim_py.study.measured import Machine
+    from astrasim_py.topology.hardware import preset_content, preset_of
 
     check_positive(args, "channels")
     rows, notes = choose_rows(read_rows(args.measured), args.platform, args.where)
@@ -38,7 +38,6 @@ def run(args: argparse.Namespace) -> int:
     if name is None:
         problem = f'no preset is known for the platform "{rows[0].platform}"'
         raise UsageError("--preset", problem, "name the machine; `list machines` lists them")
-    preset(name)
     content = preset_content(name)
     known = content.get("collectives", {})
     switch = args.switch or "switch" in known
@@ -46,13 +45,24 @@ def run(args: argparse.Namespace) -> int:
     source = sorted({f"{row.source} ({row.licence or 'no licence stated'})" for row in rows if row.source})
     made = {**known, **section(found, "; ".join(source)[:4000] or ", ".join(args.measured))}
     content = {**content, "collectives": made}
-    Preset.model_validate(tuples(content), context={"written": True})
+    machine = Machine(name, preset_of(content, args.out))
     complain(notes)
     print(_text(found))
+    print(_simulated(machine, found))
     make_parent(args.out)
     write_file(args.out, json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n")
     print(f"{args.out}: {name} with these numbers; use it with network: {{profile: {args.out}}}")
     return EXIT_OK
+
+
+def _simulated(machine, found) -> str:
+    """How the formula that was fitted compares with simulation."""
+    rows = [row for row in found.rows if not machine.refusal(row)]
+    if not rows:
+        return f"simulated: none, {machine.refusal(found.rows[0])}"
+    pairs = zip(map(machine.time, rows), found.fit.predict(rows), strict=True)
+    off = max(abs(simulated / formula - 1) for simulated, formula in pairs)
+    return f"simulated: {len(rows)} rows, within {100 * off:.2g} % of the formula"
 
 
 def _text(found) -> str:

@@ -5,18 +5,21 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
 import numpy as np
 
+from astrasim_py.api import collective
 from astrasim_py.core.errors import TopologyError, UsageError
-from astrasim_py.measured.formula import COLLECTIVES, candidates, reduces_in_switch
+from astrasim_py.engine.simulation import simulate
+from astrasim_py.measured.formula import COLLECTIVES, reduces_in_switch
 from astrasim_py.measured.rows import Row, mean_of_repeats, read_rows
 from astrasim_py.report.explore_plots import files as drawn
 from astrasim_py.report.measured_plots import Curve, bus_bandwidths
-from astrasim_py.topology.hardware import Preset, preset, preset_names
+from astrasim_py.topology.from_keys import build
+from astrasim_py.topology.hardware import Preset, preset_names, read_preset
+from astrasim_py.topology.model import Topology
 from astrasim_py.verification.bounds import busbw_factor
 
 #: Bands of sizes, and the largest full buffer of each but the last.
@@ -96,22 +99,68 @@ def band(size: int) -> str:
     return next(name for name, most in BANDS if most is None or size <= most)
 
 
-def compare(rows: Iterable[Row], profile: str | None = None, engine: str = "auto") -> MeasuredReport:
-    """Simulate every row once for its collective, size, group and switch.
+class Machine:
+    """A machine with a profile, on which calls are simulated, each once."""
 
-    `profile`: preset or file for all rows; None: the preset of each row's platform. Raises UsageError: no row can be
-    predicted; TopologyError: there is no such profile.
+    def __init__(self, name: str, preset: Preset, engine: str = "auto") -> None:
+        if preset.collectives is None or preset.topology is None:
+            known = ", ".join(preset_names("collectives"))
+            raise TopologyError(name, "has no numbers of collectives on a machine", f"write one of {known}")
+        self.name, self.keys, self.profile, self.engine = name, preset.topology, preset.collectives, engine
+        self.topologies: dict[int, Topology] = {}
+        self.times: dict[tuple, int] = {}
+
+    def refusal(self, row: Row) -> str:
+        """Why a row cannot be simulated; empty where it can."""
+        if row.given:
+            return "times of given programs"
+        if not self.profile.protocols:
+            return f"{self.name} has no numbers of a library's own collectives"
+        if row.collective not in COLLECTIVES:
+            return f"no algorithm of the library for {row.collective}"
+        if row.in_place == "1":
+            return "in place"
+        if row.nodes > 1 or row.ranks == 1:
+            return f"{row.ranks} ranks on {row.nodes} nodes"
+        if row.ranks > self.keys["npus"]:
+            return f"more ranks than {self.name} has"
+        return ""
+
+    def time(self, row: Row) -> int:
+        """Simulated time of a row's call, ps."""
+        switch = reduces_in_switch(self.profile, row.collective, row.ranks, row.dtype)
+        call = row.collective, row.bytes, row.ranks, switch
+        if call not in self.times:
+            if row.nodes not in self.topologies:
+                self.topologies[row.nodes] = build(self.keys, self.name, written=True)
+            topology, group = self.topologies[row.nodes], range(row.ranks)
+            more = {"profile": self.profile, "switch_reduction": switch or None}
+            problem = collective(row.collective, row.bytes, topology, npus=group, **more)
+            self.times[call] = simulate(problem, engine=self.engine, level="summary").makespan
+        return self.times[call]
+
+
+def compare(rows: Iterable[Row], profile: str | Machine | None = None, engine: str = "auto") -> MeasuredReport:
+    """Simulate every row, with repeats as one.
+
+    `profile`: preset, file or machine for all rows; None: the preset of each row's platform. Raises UsageError: no row
+    can be predicted; TopologyError: there is no such profile.
     """
+    machines: dict[str, Machine] = {}
     left_out: Counter[str] = Counter()
     found, first = [], None
     for row in mean_of_repeats(rows):
         name = profile or row.preset
-        why = f'no profile is known for the platform "{row.platform}"' if name is None else _unpredictable(row, name)
+        if isinstance(name, str) and name not in machines:
+            machines[name] = Machine(name, read_preset(name), engine)
+        machine = machines.get(name, name) if name else None
+        unknown = f'no profile is known for the platform "{row.platform}"'
+        why = unknown if machine is None else machine.refusal(row)
         if why:
             first = first or (row, why)
             left_out[why] += 1
         else:
-            found.append(Predicted(row, _simulated(name, row)))
+            found.append(Predicted(row, machine.time(row)))
     if not found:
         row, why = first
         raise UsageError(row.place, why, f"name one with --profile, e.g. {', '.join(preset_names('collectives')[:3])}")
@@ -122,46 +171,6 @@ def compare(rows: Iterable[Row], profile: str | None = None, engine: str = "auto
 def packaged_rows() -> list[Row]:
     """Measured times that ship with the package: those that its profiles are fitted to."""
     return read_rows([str(files("astrasim_py").joinpath("data/validation/measured.csv"))])
-
-
-def _unpredictable(row: Row, name: str) -> str:
-    """Why a row cannot be simulated; empty where it can."""
-    machine = _machine(name)
-    if row.given:
-        return "times of given programs"
-    if not machine.collectives.protocols:
-        return f"{name} has no numbers of a library's own collectives"
-    if row.collective not in COLLECTIVES:
-        return f"no algorithm of the library for {row.collective}"
-    if row.in_place == "1":
-        return "in place"
-    if row.nodes > 1 or row.ranks == 1:
-        return f"{row.ranks} ranks on {row.nodes} nodes"
-    if row.ranks > machine.topology["npus"]:
-        return f"more ranks than {name} has"
-    return ""
-
-
-@cache
-def _machine(name: str) -> Preset:
-    found = preset(name)
-    if found.collectives is None or found.topology is None:
-        known = ", ".join(preset_names("collectives"))
-        raise TopologyError(name, "has no numbers of collectives on a machine", f"write one of {known}")
-    return found
-
-
-def _simulated(name: str, row: Row) -> int:
-    profile = _machine(name).collectives
-    return _time(
-        name, row.collective, row.bytes, row.ranks, reduces_in_switch(profile, row.collective, row.ranks, row.dtype)
-    )
-
-
-@cache
-def _time(name: str, collective: str, size: int, ranks: int, switch: bool) -> int:
-    found = candidates(_machine(name).collectives, collective, size, ranks, "half" if switch else "int8")
-    return round(min(found.values()))
 
 
 def figures(report: MeasuredReport) -> dict[str, bytes]:

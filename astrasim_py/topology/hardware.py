@@ -5,6 +5,7 @@ state both directions added up; the sources say what was stated.
 """
 
 import json
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -103,30 +104,44 @@ def preset(name: str) -> Preset:
 
 @cache
 def _read(name: str) -> Preset:
-    return Preset.model_validate(tuples(preset_content(name)), context={"written": True})
+    return preset_of(preset_content(name), name)
 
 
 def preset_content(name: str) -> dict[str, Any]:
-    """What the file of a shipped preset says."""
-    return json.loads((_FOLDER / f"{name}.json").read_text("utf-8"))
+    """What the file of a preset says: of a shipped one, or any that ends in ``.json``. Raises TopologyError."""
+    if not name.endswith(".json"):
+        if not (_FOLDER / f"{name}.json").exists():
+            raise TopologyError("", f"there is no preset {shown(name)}", did_you_mean(name, preset_names()))
+        name = str(_FOLDER / f"{name}.json")
+    content = read_regular(Path(name), _LARGEST, TopologyError, what="a preset", remedy="check the name")
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise TopologyError(name, f"is not JSON: {error}", "write the form of a preset") from None
+    if not isinstance(found, dict):
+        raise TopologyError(name, "is not a mapping", "write the form of a preset")
+    return found
+
+
+def preset_of(content: Mapping[str, Any], place: str) -> Preset:
+    """The preset that a file's content describes; `place`: its name. Raises TopologyError: a wrong key or value."""
+    try:
+        return Preset.model_validate(tuples(content), context={"written": True})
+    except ValidationError as error:
+        mistake = next(mistakes(error))
+        raise TopologyError(f"{place}: {mistake.path()}", mistake.problem, mistake.remedy) from None
 
 
 def read_preset(name: str) -> Preset:
-    """The preset named `name`, or in a ``.json`` file. Raises TopologyError: there is none, or not of that form."""
-    if not name.endswith(".json"):
-        return preset(name)
-    content = read_regular(Path(name), _LARGEST, TopologyError, what="a profile", remedy="check the name")
-    try:
-        return Preset.model_validate(tuples(json.loads(content)), context={"written": True})
-    except ValidationError as error:
-        mistake = next(mistakes(error))
-        raise TopologyError(f"{name}: {mistake.path()}", mistake.problem, mistake.remedy) from None
-    except (ValueError, RecursionError) as error:
-        raise TopologyError(name, f"is not JSON: {error}", "check the file") from None
+    """A shipped preset, or one of a ``.json`` file of the same form. Raises TopologyError: none, or a wrong one."""
+    return preset_of(preset_content(name), name) if name.endswith(".json") else preset(name)
 
 
 def profile(name: str) -> LibraryProfile:
-    """The profile of `read_preset`, which raises. Raises TopologyError: it has none."""
+    """The profile of a preset, as of `read_preset`.
+
+    Raises TopologyError: there is no such preset or file, it is not of that form, or has no section ``collectives``.
+    """
     found = read_preset(name).collectives
     if found is None:
         remedy = did_you_mean(name, preset_names("collectives"))

@@ -73,9 +73,7 @@ def test_four_sizes_with_two_group_sizes_determine_all():
 
 def test_too_few_rows_say_what_to_measure():
     for count in (1, 7):
-        with pytest.raises(
-            UsageError, match=f"rows:all_reduce29half: too few rows for 8 numbers: {count}; measure"
-        ):
+        with pytest.raises(UsageError, match=f"rows:all_reduce29half: too few rows for 8 numbers: {count}; measure"):
             fit(synthetic()[:count])
     assert len(fit(synthetic()[:8]).undetermined) > 3
 
@@ -135,6 +133,8 @@ def test_calibrate_writes_a_preset_and_prints_its_errors(tmp_path, capsys):
     assert made["topology"] == shipped.topology
     assert made["compute"]["npu"] == shipped.compute.npu
     assert made["collectives"]["fit"]["p90"] < 0.02
+    assert "simulated: 96 rows, within 0.0" in told
+    assert main(["validate", "--measured", rows, "--profile", str(out), "--max-p90", "2"]) == 0
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,10 @@ def test_calibrate_writes_a_preset_and_prints_its_errors(tmp_path, capsys):
         (["--hold-out", "half"], "no condition"),
         (["--preset", "dgx_h10"], "dgx_h100"),
         (["--channels", "0"], "less than 1"),
-        (["--where", "bytes=512", "--where", "ranks=2", "--where", "collective=all_reduce"], "too few rows for 10 numbers: 2"),
+        (
+            ["--where", "bytes=512", "--where", "ranks=2", "--where", "collective=all_reduce"],
+            "too few rows for 10 numbers: 2",
+        ),
     ],
 )
 def test_bad_options_are_one_line_and_write_nothing(tmp_path, capsys, options, said):

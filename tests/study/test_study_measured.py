@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from astrasim_py.cli.main import main
-from astrasim_py.measured.formula import COLLECTIVES
+from astrasim_py.measured.formula import COLLECTIVES, candidates
+from astrasim_py.measured.rows import read_rows
 from astrasim_py.study.measured import BANDS, band, compare, packaged_rows
+from astrasim_py.topology.hardware import preset
 
 HEADING = "platform,library,version,collective,dtype,ranks,nodes,bytes,time_us"
 ROW = "H100-SXM,NCCL,2.29.2,{},half,{},1,{},{}"
@@ -30,8 +32,6 @@ def scaled(folder: Path, factor: float, sizes=(1024, 2**26)) -> str:
 
 
 def compare_file(path: str):
-    from astrasim_py.measured.rows import read_rows
-
     return compare(read_rows([path]))
 
 
@@ -104,11 +104,44 @@ def test_bad_input_is_one_line(tmp_path, capsys, options, said):
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "is not a mapping"),
+        ('{"title": "x"}', '"source" is missing'),
+        ('{"title": "x", "source": [], "wonder": 1}', "wonder: is not a key here"),
+        ('{"title": "x", "source": []}', "has no numbers of collectives"),
+    ],
+)
+def test_a_bad_profile_is_one_line(tmp_path, capsys, content, said):
+    profile = tmp_path / "my.json"
+    profile.write_text(content)
+    rows = written(tmp_path, ROW.format("all_gather", 8, 1024, 8))
+    assert main(["validate", "--measured", rows, "--profile", str(profile)]) == 2
+    err = capsys.readouterr().err
+    assert said in err and "my.json" in err
+    assert err.count("\n") == 1
+
+
+def test_simulation_is_the_formula_on_both_engines(tmp_path):
+    rows = [ROW.format(kind, n, size, 9) for kind in COLLECTIVES for n in (2, 4, 8) for size in (1000, 2**16, 2**27)]
+    report = compare(read_rows([written(tmp_path, *rows)]), engine="both")
+    assert len(report.predicted) == len(rows)
+    for row, time in report.predicted:
+        formula = min(
+            candidates(preset("dgx_h100").collectives, row.collective, row.bytes, row.ranks, row.dtype).values()
+        )
+        # Whole bytes and whole picoseconds of each message.
+        assert time == pytest.approx(formula, rel=1e-3 if row.bytes == 1000 else 1e-6)
+
+
 def test_options_of_measured_rows_need_them(capsys):
     assert main(["validate", "--profile", "dgx_h100"]) == 2
     assert "--profile: goes with --measured only" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_figures_show_every_point(tmp_path, capsys):
     rows = scaled(tmp_path, 1.1)
     assert main(["validate", "--measured", rows, "--figures", str(tmp_path / "new")]) == 0
@@ -121,6 +154,7 @@ def test_bands_meet():
     assert [band(size) for size in (1, 2**18, 2**18 + 1, 2**24 - 1, 2**24)] == [BANDS[i][0] for i in (0, 0, 1, 1, 2)]
 
 
+@pytest.mark.slow
 def test_packaged_rows_are_close_and_say_where_they_are_from(capsys):
     rows = packaged_rows()
     assert {(row.source, row.licence) for row in rows} == {("ai-dynamo/aiconfigurator@095f58a", "Apache-2.0")}
