@@ -13,7 +13,7 @@ from typing import Any
 from astrasim_py.chakra.workload import Workload, read_workload
 from astrasim_py.core.cache import Memo
 from astrasim_py.core.digest import digest, file_digest
-from astrasim_py.core.errors import AstraError, ScenarioError, TopologyError, TraceError
+from astrasim_py.core.errors import ScenarioError, TopologyError, TraceError
 from astrasim_py.core.fields import CodeText, FileText, named_files
 from astrasim_py.core.registry import names, provided
 from astrasim_py.engine.simulation import plan_for
@@ -114,8 +114,10 @@ def _network(run: Preparation) -> NetworkModel:
         at = run.at("network.profile")
         try:
             network = network.with_profile(profile(str(run.path(network.profile, at))))
-        except AstraError as error:
+        except TopologyError as error:
             raise ScenarioError(at, f"{error.place}: {error.problem}", error.remedy) from None
+        except ScenarioError as error:
+            raise ScenarioError(run.at(error.place), error.problem, error.remedy) from None
     if isinstance(network.model, CodeText):
         factory = run.code(network.model, place)
     elif network.model in names("network"):

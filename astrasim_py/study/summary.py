@@ -117,7 +117,7 @@ def summary_of(plan: Plan, records: Records, row: Mapping, warnings: Iterable[st
     calls = {(i.type, len(i.members)): busbw_factor(i.type, len(i.members)) for i in plan.instances.values}
     factors = {call: factor for call, factor in calls.items() if factor is not None}
     first = Table({name: column[:_FEW] for name, column in records.collective.items()})
-    algorithms = {i.algorithm: i for i in plan.instances.values if i.algorithm is not None}
+    algorithms = {(i.algorithm, i.algorithm_name): i for i in plan.instances.values if i.algorithm is not None}
     latency = plan.instances.column(lambda i: i.connections.latency_ps if i.connections else 0)
     longer = {str(index): int(latency[index]) for index in np.flatnonzero(latency).tolist()}
     return {
@@ -143,7 +143,7 @@ def summary_of(plan: Plan, records: Records, row: Mapping, warnings: Iterable[st
         **({"fold": asdict(records.fold)} if records.fold is not None else {}),
         "algorithms": [
             {"collective": i.type, "name": i.algorithm.name, "ranks": i.algorithm.ranks, "correct": i.algorithm.verdict}
-            | {key: getattr(i.connections, key) for key in ("protocol", "slots") if i.connections}
+            | {key: value for key in ("protocol", "slots") if (value := getattr(i.connections, key, None))}
             for i in algorithms.values()
         ],
         "npu_of": list(plan.npu_of),

@@ -33,6 +33,7 @@ from astrasim_py.study.prepare import prepare
 from astrasim_py.study.store import RunOptions
 from astrasim_py.study.stored_points import StoredPoint
 from astrasim_py.study.summary import empty_row, files_of, summary_of
+from astrasim_py.system.library_costs import beyond_the_rows
 from astrasim_py.system.plan import Plan
 from astrasim_py.system.problem import Problem
 
@@ -200,6 +201,7 @@ def _run(task: Task) -> Result:
     kept = task.folder.parent / ALGORITHMS
     problem = prepare(point, limits=options.limits, kept=kept, beside=task.beside, **notes)
     plan, records = _simulated(problem, options, lambda text: warnings.append(f"{point.name}: {text}"))
+    warnings += [f"{point.name}: network.profile: {text}" for text in beyond_the_rows(plan)]
     facts = {
         "scenario": point.scenario,
         "point": point.name,

@@ -12,7 +12,7 @@ from astrasim_py.builders.draft import Draft, finish_rotated
 from astrasim_py.chakra.schema import MISSING
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.core.errors import ScenarioError
-from astrasim_py.core.units import transfer_ps
+from astrasim_py.core.units import format_size, transfer_ps
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import Rotation
 from astrasim_py.system.plan import (
@@ -25,6 +25,7 @@ from astrasim_py.system.plan import (
     Connections,
     Counters,
     LinkCosts,
+    Plan,
     RankProgram,
     RotatedPrograms,
     Structure,
@@ -70,6 +71,29 @@ def check_rules(problem: Problem) -> None:
     if semantics.name != "native" or differing:
         rule = f"semantics {semantics.name}" if semantics.name != "native" else f"semantics.{differing[0]}"
         raise ScenarioError("network.profile", f"is not made for {rule}", "drop one of them")
+
+
+def beyond_the_rows(plan: Plan) -> list[str]:
+    """In what a plan goes beyond the rows from which the profile of its network was found; a line each."""
+    profile, topology = plan.problem.network.profile, plan.problem.topology
+    if profile is None:
+        return []
+    calls = [i for i in plan.instances.values if i.only_call is not None and len(i.members) > 1]
+    said, low, high = [], *profile.sizes
+    others = sorted({len(i.members) for i in calls if not min(profile.ranks) <= len(i.members) <= max(profile.ranks)})
+    if others:
+        measured, found = (", ".join(map(str, listed)) for listed in (profile.ranks, others))
+        said.append(f"calls of {found} ranks; {profile.library} was measured with {measured}")
+    if any(i.size and not low <= i.size <= high for i in calls):
+        said.append(f"calls of sizes beyond {format_size(low)} to {format_size(high)}, the measured ones")
+    inside = {topology.bandwidths[which] for which in np.unique(topology.bandwidth_class[topology.in_node])}
+    if inside - {profile.link}:
+        found = ", ".join(f"{float(rate) / 1e9:g}" for rate in sorted(inside))
+        said.append(f"links of {found} GB/s; {float(profile.link) / 1e9:g} GB/s were measured")
+    network = profile.network
+    if not topology.in_node.all() and (network is None or not network.fitted):
+        said.append("calls between nodes, which were not measured")
+    return said
 
 
 class LibraryCosts:

@@ -302,7 +302,11 @@ class Instance:
 
     @property
     def algorithm_name(self) -> str:
-        return "+".join(dict.fromkeys(algorithm.name for algorithm in self.algorithms))
+        names = [algorithm.name for algorithm in self.algorithms]
+        charged = self.connections is not None and self.connections.links is not None
+        return " ".join(
+            dict.fromkeys(["+".join(dict.fromkeys(names)), *([self.connections.protocol] if charged else [])])
+        )
 
     @property
     def algorithm(self) -> Algorithm | None:
