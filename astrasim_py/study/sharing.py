@@ -186,7 +186,7 @@ class Price:
     """What sharing costs: the error of the time of a step on each network, and whether networks keep their order.
 
     `error`: by network, of the scaled workload on the network scaled alike, as a fraction. `spearman`: rank correlation
-    of the times over networks.
+    of the times over networks; networks that differ by less than a percent are as good as each other.
     """
 
     error: Mapping[str, float]
@@ -208,10 +208,17 @@ def price(original: Original, shared: Workload, rules: Rules, scales: Scales = N
         before[name] = rules.run(original.workload, topology, engine=COMPILED).makespan
         scaled = scales.topology(topology)
         after[name] = rules.run(shared, scaled, scales=scales, engine=COMPILED).makespan / scales.time
-    places = [np.argsort(np.argsort([*times.values()])) for times in (before, after)]
-    alike = bool((places[0] == places[1]).all())
     error = {name: (after[name] - before[name]) / max(before[name], 1) for name in before}
-    return Price(error, 1.0 if alike else float(np.corrcoef(*places)[0, 1]))
+    return Price(error, rank_correlation(*(np.array([*times.values()]) for times in (before, after))))
+
+
+def rank_correlation(before: np.ndarray, after: np.ndarray) -> float:
+    """Rank correlation; times about as many percent above the least have one rank, and all of one rank any order."""
+    logs = [np.round(np.log((each + 1) / (each.min() + 1)), 2) for each in (before, after)]
+    ranks = [((each[:, None] > each).astype(int) + (each[:, None] >= each)).sum(axis=1) for each in logs]
+    if not all(map(np.ptp, ranks)):
+        return float(not np.ptp(ranks[0]))
+    return round(float(np.corrcoef(*ranks)[0, 1]), 9)
 
 
 def removed(before: Workload, after: Workload, attributes: Collection[str]) -> dict[str, object]:

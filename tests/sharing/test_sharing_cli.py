@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from astrasim_py.chakra.et_io import write_prefix
 from astrasim_py.cli.main import main
-from astrasim_py.study.sharing import LEVELS, Rules, price, share
+from astrasim_py.sharing.secrets import Scales
+from astrasim_py.study.sharing import LEVELS, Rules, price, rank_correlation, share
 from astrasim_py.study.sharing_attack import attack, features, packaged_corpus, read_corpus
 from astrasim_py.topology.edge_list import read_edge_list
 
@@ -118,6 +120,24 @@ def test_bad_options_are_refused(workload, capsys, options, said, tmp_path, monk
     monkeypatch.chdir(tmp_path)
     assert main(["trace", "share", str(workload), str(tmp_path / "out"), *options]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_secret_scales_change_no_ratios(corpus):
+    made = corpus[6].original.workload
+    scaled = Scales(3.7, 0.31).workload(made)
+    for rank in (None, 5):
+        before, after = (features(each, rank, ratios=True) for each in (made, scaled))
+        assert after == pytest.approx(before, abs=2e-3)  # times and sizes are whole numbers
+        assert features(scaled, rank) != pytest.approx(features(made, rank), abs=0.1)
+
+
+def test_networks_keep_their_order_where_they_differ():
+    first = np.array([100.0, 200.0, 300.0]) * 10**6
+    assert rank_correlation(first, 2 * first) == 1.0
+    assert rank_correlation(first, first[[0, 2, 1]]) == 0.5
+    alike = np.array([100.0, 100.1, 300.0]) * 10**6
+    assert rank_correlation(alike, alike[[1, 0, 2]]) == 1.0
+    assert (rank_correlation(alike[:2], first[:2]), rank_correlation(first[:2], alike[:2])) == (1.0, 0.0)
 
 
 @pytest.mark.slow
