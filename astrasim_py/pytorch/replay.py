@@ -51,15 +51,29 @@ def replay(
         The durations of operations of the device are multiplied by it.
     """
     duration = graph.duration if duration is None else duration
-    length = np.where(
-        graph.kind != NodeKind.PIECE, np.rint(duration * device_factor).astype(np.int64), duration
-    ).tolist()
-    latency, source, pointers = latencies(graph, gaps).tolist(), graph.source.tolist(), graph.pointers.tolist()
-    end = np.where(graph.binding < 0, graph.gap, 0).tolist()
-    for node in graph.order.tolist():
-        edges = range(pointers[node], pointers[node + 1])
-        end[node] = max([end[node], *(end[source[edge]] + latency[edge] for edge in edges)]) + length[node]
-    return max(end, default=0)
+    length = np.where(graph.kind != NodeKind.PIECE, np.rint(duration * device_factor).astype(np.int64), duration)
+    start = np.where(graph.binding < 0, graph.gap, 0)
+    return max(node_ends(graph.order, graph.pointers, graph.source, latencies(graph, gaps), start, length), default=0)
+
+
+def node_ends(
+    order: np.ndarray,
+    pointers: np.ndarray,
+    source: np.ndarray,
+    latency: np.ndarray,
+    start: np.ndarray,
+    length: np.ndarray,
+) -> list[int]:
+    """End of each node, ns: it starts once all that it needs ended and each edge took its time, but not before `start`.
+
+    `order`: topological. `pointers`, `source`, `latency`: CSR of edges by target.
+    """
+    begins, sources, times, lengths = (column.tolist() for column in (pointers, source, latency, length))
+    end = start.tolist()
+    for node in order.tolist():
+        edges = range(begins[node], begins[node + 1])
+        end[node] = max([end[node], *(end[sources[edge]] + times[edge] for edge in edges)]) + lengths[node]
+    return end
 
 
 def constants_error(graph: Graph) -> float:

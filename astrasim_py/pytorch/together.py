@@ -1,6 +1,5 @@
 """Replay of all ranks together: a call is a barrier of its members, and then moves its data."""
 
-from collections import defaultdict, deque
 from collections.abc import Mapping
 
 import numpy as np
@@ -8,7 +7,7 @@ import numpy as np
 from astrasim_py.chakra import graph as csr
 from astrasim_py.pytorch.graph import NodeKind
 from astrasim_py.pytorch.ranks import Meeting
-from astrasim_py.pytorch.replay import constants, latencies
+from astrasim_py.pytorch.replay import constants, latencies, node_ends
 from astrasim_py.pytorch.workload import RankGraph
 
 
@@ -35,60 +34,33 @@ def replay_together(
         Begin each rank when it began.
     """
     begin = {rank: one.graph.recording.base_ns + met.shifts[rank] for rank, one in ranks.items()}
-    zero = min(begin.values())
-    offset = {rank: at - zero if skew else 0 for rank, at in begin.items()}
-    replays = {rank: _Replay(one, offset[rank], with_constants) for rank, one in ranks.items()}
-    posts: dict[int, dict[int, int]] = defaultdict(dict)
-    meets = {
-        (rank, replays[rank].node_of[ranks[rank].calls[at].row]): number
-        for number, instance in enumerate(met.instances)
-        if not instance.lacks
-        for rank, at in instance.calls.items()
+    zero, graphs = min(begin.values()), {rank: one.graph for rank, one in ranks.items()}
+    *places, size = np.cumsum([0, *map(len, graphs.values())]).tolist()
+    place, meetings = dict(zip(ranks, places, strict=True)), [one for one in met.instances if not one.lacks]
+    parts = [(graph.source + place[rank], graph.target + place[rank]) for rank, graph in graphs.items()]
+    source, target = map(np.concatenate, zip(*parts, strict=True))
+    gaps = [latencies(graph, constants(graph) if with_constants else None) for graph in graphs.values()]
+    start = [(begin[rank] - zero) * skew + np.where(graph.binding < 0, graph.gap, 0) for rank, graph in graphs.items()]
+    length = np.concatenate([*(graph.duration for graph in graphs.values()), np.zeros(len(meetings), np.int64)])
+    # Where calls meet is a node that needs all of them, and that what follows each of them needs.
+    members = []
+    for rank, graph in graphs.items():
+        node_of = {int(graph.row[node]): node for node in np.flatnonzero(graph.kind != NodeKind.PIECE).tolist()}
+        for number, instance in enumerate(meetings, size):
+            if rank in instance.calls:
+                node = place[rank] + node_of[ranks[rank].calls[instance.calls[rank]].row]
+                members.append((node, number, length[node] if waiting else instance.moving_ns))
+    calls, meeting, moving = np.array(members, dtype=np.int64).reshape(-1, 3).T
+    instead, takes = np.arange(len(length)), np.zeros_like(length)
+    instead[calls], takes[calls], length[calls] = meeting, moving, 0
+    latency = np.concatenate([np.concatenate(gaps) + takes[source], np.zeros_like(calls)])
+    source, target = np.concatenate([instead[source], calls]), np.concatenate([target, meeting])
+    by_target = np.argsort(target, kind="stable")
+    source, latency, pointers = source[by_target], latency[by_target], csr.pointers(target[by_target], len(length))
+    order = csr.topological_order(pointers, source, np.arange(len(length)))
+    ends = np.array(node_ends(order, pointers, source, latency, np.concatenate([*start, 0 * length[size:]]), length))
+    ends[calls] = ends[meeting] + moving
+    return {
+        rank: (int(ends[place[rank] :][: len(graph)].max(initial=0)), begin[rank] - zero + graph.makespan)
+        for rank, graph in graphs.items()
     }
-    ready = deque((rank, node) for rank, one in replays.items() for node in np.flatnonzero(one.waits_for == 0).tolist())
-    while ready:
-        rank, node = ready.popleft()
-        one = replays[rank]
-        number = meets.get((rank, node))
-        if number is None:
-            ready.extend((rank, other) for other in one.finish(node, one.start[node] + one.length[node]))
-            continue
-        instance = met.instances[number]
-        posts[number][rank] = one.start[node]
-        if len(posts[number]) == len(instance.calls):
-            last = max(posts[number].values())
-            for member, at in instance.calls.items():
-                of_member = replays[member]
-                call = of_member.node_of[ranks[member].calls[at].row]
-                moving = of_member.length[call] if waiting else instance.moving_ns
-                ready.extend((member, other) for other in of_member.finish(call, last + moving))
-    return {rank: (one.last, begin[rank] - zero + ranks[rank].graph.makespan) for rank, one in replays.items()}
-
-
-class _Replay:
-    """One rank: `start` is the latest end of what a node needs, so far, with the gaps after it."""
-
-    def __init__(self, one: RankGraph, offset: int, with_constants: bool) -> None:
-        graph = one.graph
-        latency = latencies(graph, constants(graph) if with_constants else None)
-        order = np.argsort(graph.source, kind="stable")
-        self.latency, self.target = latency[order].tolist(), graph.target[order].tolist()
-        self.pointers = csr.pointers(graph.source[order], len(graph)).tolist()
-        self.waits_for = np.diff(graph.pointers)
-        self.left = self.waits_for.tolist()
-        self.start = (offset + np.where(graph.binding < 0, graph.gap, 0)).tolist()
-        self.length = graph.duration.tolist()
-        self.node_of = {int(graph.row[node]): node for node in np.flatnonzero(graph.kind != NodeKind.PIECE).tolist()}
-        self.last = 0
-
-    def finish(self, node: int, end: int) -> list[int]:
-        """Let a node end; returns the nodes that need nothing else."""
-        self.last = max(self.last, end)
-        free = []
-        for edge in range(self.pointers[node], self.pointers[node + 1]):
-            target = self.target[edge]
-            self.start[target] = max(self.start[target], end + self.latency[edge])
-            self.left[target] -= 1
-            if not self.left[target]:
-                free.append(target)
-        return free
