@@ -86,7 +86,7 @@ def join(recording: Recording, host: HostTrace) -> Joined:
     by_record_id = int((rows >= 0).sum()) >= SAME_RUN * max(1, len(operators))
     if not by_record_id:
         rows[operators] = _by_names(events.thread[operators], here, host)
-    processes = {recording.threads[thread][0] for thread in np.unique(events.thread[operators]).tolist()}
+    processes = {recording.threads[thread][0] for thread in np.unique(events.thread[operators]).tolist()} - {"None"}
     strangers = host.process >= 0 and bool(processes) and host.process not in processes
     return Joined(rows, by_record_id, strangers, int((rows >= 0).sum()), len(operators), len(host))
 
