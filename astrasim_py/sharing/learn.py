@@ -9,6 +9,7 @@ import numpy as np
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
+from astrasim_py.core.errors import TraceError
 from astrasim_py.sharing.levels import Original, kind_of
 from astrasim_py.sharing.motifs import Motif, find_motif
 from astrasim_py.sharing.skeleton import START, Skeleton
@@ -168,7 +169,10 @@ def _rank_of(trace: ExecutionTrace, places: Sequence[_Place]) -> tuple[list[str]
         if place.row >= 0 and codes[place.row] >= 0 and names[codes[place.row]] not in ("", "0"):
             groups[names[codes[place.row]]] = None
         if place.row >= 0 and trace.type[place.row] in (NodeType.COMM_SEND, NodeType.COMM_RECV):
-            peers[_peer(trace, place.row)] = None
+            peer = _peer(trace, place.row)
+            if peer < 0:
+                raise TraceError(trace.place, f"node {trace.node_id[place.row]} lacks its peer", "see trace lint")
+            peers[peer] = None
     return list(groups), list(peers)
 
 

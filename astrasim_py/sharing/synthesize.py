@@ -23,6 +23,7 @@ SIGMA = 0.05
 _MOST = 1.25
 #: Most places of all ranks that are made.
 MAX_PLACES = 5_000_000
+_LARGEST = 2**62
 _TYPES = {
     "compute": NodeType.COMP,
     "collective": NodeType.COMM_COLL,
@@ -173,16 +174,16 @@ def _parts(program: Program, drawn: Sequence[int]) -> chain:
     return chain(prefix, block, ((place, 0, len(drawn) + 1) for place in program.suffix))
 
 
-def totals(model: WorkloadModel, drawn: Sequence[int] | None = None) -> dict[str, tuple[int, int]]:
+def totals(model: WorkloadModel, drawn: Sequence[int] | None = None) -> dict[str, tuple[float, float]]:
     """Calls and their bytes by kind, of all ranks, with some occurrences of the block; messages count where they start.
 
     `drawn`: occurrences, by default each in its place.
     """
-    found: dict[str, list[int]] = {}
+    found: dict[str, list[float]] = {}
     for number, count in Counter(rank.program for rank in model.ranks).items():
         for place, time, _ in _parts(model.programs[number], range(model.repeats) if drawn is None else drawn):
             if place.kind not in ("compute", "recv"):
-                own = found.setdefault(_kind(place), [0, 0])
+                own = found.setdefault(_kind(place), [0.0, 0.0])
                 own[0] += count
                 sizes = place.sizes.get("comm_size") or place.sizes.get("tensor_size")
                 own[1] += count * sizes[time] if sizes else 0
@@ -256,6 +257,8 @@ class _Nodes:
     calls: dict[int, Place] = field(default_factory=dict)
 
     def add(self, values: dict[str, int], deps: list[int], call: Place | None = None) -> int:
+        if max(values.values(), default=0) > _LARGEST:
+            raise TraceError("sizes and times", "one is larger than 2^62 bytes or ps", "write smaller factors")
         if call is not None:
             self.calls[len(self.values)] = call
         else:
@@ -319,12 +322,13 @@ def with_ranks(model: WorkloadModel, ranks: int) -> WorkloadModel:
     if ranks == before:
         return model
     _check_size(ranks)
-    for slab in range(1, before + 1):
+    for slab in range(1, max(before, 2)):  # of one slab, copies would have nothing to do with one another
         if before % slab == 0 and ranks % slab == 0 and (joined := _joined(model, slab)) is not None:
             return _copied(model, slab, ranks, joined)
-    raise TraceError(
-        "--ranks", f"groups of {before} ranks do not say how they would be of {ranks}", f"write a multiple of {before}"
-    )
+    problem = f"groups of {before} ranks do not say how they would be of {ranks}"
+    if ranks % before == 0:
+        problem = f"the {before} ranks differ, as the stages of a pipeline do, and cannot be copied"
+    raise TraceError("--ranks", problem, "drop it" if ranks % before == 0 else f"write a multiple of {before}")
 
 
 def _joined(model: WorkloadModel, slab: int) -> set[str] | None:

@@ -147,8 +147,8 @@ def test_other_numbers_of_ranks_grow_groups_across_slabs():
     made = synthesize(learned(tp=2), np.random.default_rng(0), Wanted(ranks=12))
     assert made.ranks == 12 and not [f for f in lint(made.traces, made.groups) if f.severity != "info"]
     assert Rules().makespan(made) > 0
-    with pytest.raises(TraceError, match="do not say"):
-        with_ranks(learned(pp=4), 12)
+    with pytest.raises(TraceError, match="stages of a pipeline"):
+        with_ranks(learned(pp=4), 16)
 
 
 def test_the_workload_with_the_nearest_calls_gets_the_wanted_blocks_bytes_and_compute():
