@@ -26,6 +26,10 @@ from astrasim_py.workload.trace_readers import Conversion
 #: Kinds of edges that may be left out.
 KINDS = tuple(kind.name.lower() for kind in EdgeKind if kind not in (EdgeKind.GAP, EdgeKind.CALL))
 DEFAULTS = Options()
+#: Most ranks that one is replicated to.
+MAX_COPIES = 2**16
+#: Longest step, ns: in picoseconds it fits 64 bits.
+MAX_SPAN = 2**53
 #: Share of the span in unexplained gaps from which on a person is warned.
 MUCH_UNEXPLAINED = 0.1
 
@@ -136,6 +140,9 @@ def convert(
     for name in ("replicate", "size_default"):
         if (value := getattr(options, name) or 0) < 0:
             raise UsageError(f"--{name.replace('_', '-')}", f"{value} is less than 0", "write 0 or more")
+    if options.replicate > MAX_COPIES:
+        problem = f"{options.replicate} ranks are too many, for each becomes a file"
+        raise UsageError("--replicate", problem, f"write at most {MAX_COPIES}")
     kineto = [kineto] if isinstance(kineto, str) else kineto
     files = rank_files(kineto, "--kineto")
     if options.replicate and len(files) > 1:
@@ -151,7 +158,11 @@ def convert(
         of_host = next(iter(traces.values())) if len(traces) == len(files) == 1 else traces.get(rank, traces.get(own))
         trace = read_host_trace(of_host, _telling(say, of_host, number, len(files))) if of_host else None
         say(f"making the graph of rank {own}")
-        ranks[own] = _one_rank(recording, trace, host, without, rules)
+        try:
+            ranks[own] = _one_rank(recording, trace, host, without, rules)
+        except RecursionError:
+            problem = "has arguments that are nested too deeply"
+            raise TraceError(source, problem, "it is no recording of PyTorch") from None
         if replay:
             say(f"replaying rank {own}")
             ranks[own].errors.update(_replayed(ranks[own], host, without))
@@ -184,14 +195,17 @@ def _own_rank(named: int | None, recording: Recording, guessed: bool) -> int:
 def _one_rank(
     recording: Recording, trace: HostTrace | None, host: str, without: Collection[str], rules: Sequence
 ) -> _Rank:
-    joined = join(recording, trace) if trace else None
+    if recording.span_ns > MAX_SPAN:
+        remedy = "choose another step, or look for a wrong ts or dur"
+        raise TraceError(recording.source, f"its step lasts longer than {MAX_SPAN // 86_400 // 10**9} days", remedy)
+    joined = join(recording, trace) if trace is not None else None
     known = trace if joined and joined.same_run else None
 
     def node_of(row: int):
         at = int(joined.host_row[row]) if known else -1
         return known.communication.get(at) if at >= 0 else None
 
-    table = GroupTable(recording.world_size, (*recording.groups, *(known.groups if known else ())))
+    table = GroupTable(recording.world_size, (*recording.groups, *(known.groups if known else ())), recording.source)
     if recording.counts.keys() & {category.name for category in DEVICE}:
         calls, unknown = device_calls(recording, table, node_of, rules)
         graph = RankGraph(build_graph(recording, host, without), calls, True)

@@ -4,7 +4,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from astrasim_py.core.errors import TraceError
 from astrasim_py.pytorch.recording import MAX_RANKS, Group
+
+#: Most ranks of all groups together.
+MAX_MEMBERS = 2**22
 
 
 @dataclass(frozen=True)
@@ -30,8 +34,8 @@ def parse_list(text: object) -> tuple[tuple[int, ...], bool]:
 
 
 def arithmetic(start: int, stride: int, size: int) -> tuple[int, ...]:
-    """`size` ranks from `start`; empty where they make no group."""
-    fits = 0 < size <= MAX_RANKS and stride > 0 and start >= 0
+    """`size` ranks from `start`; empty where they make no group of at most `MAX_RANKS` ranks."""
+    fits = size > 0 and stride > 0 and start >= 0 and start + stride * (size - 1) < MAX_RANKS
     return tuple(range(start, start + stride * size, stride)) if fits else ()
 
 
@@ -44,9 +48,16 @@ class GroupTable:
         Number of ranks, where it is known.
     declared : iterable of Group
         Groups of the header and of the host's trace.
+    source : str
+        Name of the recording, for errors.
+
+    Raises TraceError, here and in `find`: groups of more than `MAX_MEMBERS` ranks in all.
     """
 
-    def __init__(self, world: int | None, declared: Iterable[Group]) -> None:
+    def __init__(self, world: int | None, declared: Iterable[Group], source: str = "process groups") -> None:
+        self.source = source
+        self._distinct: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._ranks = 0
         self.world = world if world and 0 < world <= MAX_RANKS else None
         self.declared: dict[str, tuple[int, ...] | None] = {}
         self._found: dict[tuple, Communicator] = {}
@@ -54,7 +65,7 @@ class GroupTable:
             everyone = self.world and not ranks and size in (self.world, 0, -1)
             members = tuple(range(self.world)) if everyone else self._members(ranks, max(size, 0) or None, None, None)
             if self.declared.get(name) is None:
-                self.declared[name] = members
+                self.declared[name] = self._once(members)
 
     def find(self, facts: Mapping) -> Communicator:
         """The group of a call: by `group` (name), `ranks`, `size`, `start` and `stride`, as far as it has them."""
@@ -71,20 +82,29 @@ class GroupTable:
     def _find(self, facts: Mapping) -> Communicator:
         name = str(facts.get("group", ""))
         size = facts.get("size")
-        members = self._members(facts.get("ranks", ()), size, facts.get("start"), facts.get("stride"))
+        members = self._once(self._members(facts.get("ranks", ()), size, facts.get("start"), facts.get("stride")))
         if members is None:
             members = self.declared.get(name)
         if members is None and self.world and size in (None, self.world) and not self.declared:
-            members = tuple(range(self.world))
+            members = self._once(tuple(range(self.world)))
         if members is None and not name:
             alike = self.of_size(self.declared, size)
             if len(alike) == 1:
                 name, members = alike[0], self.declared[alike[0]]
         return Communicator(name or (f"pointer {facts['pointer']}" if facts.get("pointer") else ""), members)
 
+    def _once(self, members: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        """The same members, held once however many groups have them."""
+        if members is None or members in self._distinct:
+            return self._distinct.get(members)
+        self._ranks += len(members)
+        if self._ranks > MAX_MEMBERS:
+            raise TraceError(self.source, f"has groups of more than {MAX_MEMBERS} ranks in all", "leave some out")
+        return self._distinct.setdefault(members, members)
+
     def _members(self, ranks: object, size: object, start: object, stride: object) -> tuple[int, ...] | None:
         shown, whole = parse_list(ranks)
-        fits = len(shown) <= MAX_RANKS and len(set(shown)) == len(shown) and min(shown, default=0) >= 0
+        fits = len(set(shown)) == len(shown) and min(shown, default=0) >= 0 and max(shown, default=0) < MAX_RANKS
         shown = shown if fits else ()
         if shown and whole:
             return shown if size in (None, len(shown)) else None

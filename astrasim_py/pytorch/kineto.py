@@ -10,7 +10,7 @@ import numpy as np
 from astrasim_py.core.errors import TraceError
 from astrasim_py.pytorch.json_stream import elements, unheard
 from astrasim_py.pytorch.recording import DEVICE, MAX_RANKS, Category, Events, Group, Recording, Step
-from astrasim_py.pytorch.steps import choose_step, find_steps, nanoseconds
+from astrasim_py.pytorch.steps import LONGEST, choose_step, encodable, find_steps, nanoseconds
 
 LISTED = "traceEvents"
 #: Categories as Kineto writes them now and as it wrote them before PyTorch 1.11, in lower case.
@@ -133,7 +133,10 @@ class _Table:
         if speaks or category == Category.SYNC or "Collective name" in args:
             kept = {key: value for key, value in args.items() if key not in _COLUMN_ARGS}
             kept = {key: value for key, value in kept.items() if key not in _LISTS or isinstance(value, list)}
-            self.args[len(self.columns["start"])] = self.distinct.setdefault(json.dumps(kept), kept)
+            try:
+                self.args[len(self.columns["start"])] = self.distinct.setdefault(json.dumps(kept), kept)
+            except RecursionError:
+                self.fail("its args are nested too deeply", "it is no recording of PyTorch")
         row = (
             category,
             self.names.setdefault(name, len(self.names)),
@@ -196,7 +199,7 @@ class _Table:
         else:
             host = events.category <= Category.CALL
             step = Step("", 0, int(events.end[host].max(initial=0)))
-        base = integer(header.get("baseTimeNanoseconds"), default=0)
+        base = integer(header.get("baseTimeNanoseconds"), default=0, most=LONGEST)
         rank, world, groups = _distributed(header.get("distributedInfo"))
         if max(rank or 0, world or 0) >= MAX_RANKS:
             problem = f"says that it is rank {rank} of {world}"
@@ -210,7 +213,7 @@ class _Table:
             resolution_ns=1000 if self.fractions else 2000,
             step=step,
             steps=tuple(Step(s.name, s.start - zero, s.end - zero) for s in steps),
-            names=tuple(self.names),
+            names=tuple(map(encodable, self.names)),
             threads=threads,
             events=events,
             backlog=left,

@@ -150,7 +150,7 @@ def rank_trace(
     rank, metadata
         As of `ExecutionTrace`.
     declared : mapping of str to sequence of int, optional
-        Communicator groups, which a METADATA node behind the others lists.
+        Communicator groups, which a METADATA node behind the others lists; nothing stands for all ranks.
     """
     table = _Table(graph)
     columns, groups = table.add_calls(calls or {}, moving or {}, table.add_gaps() if gaps == "nodes" else {})

@@ -30,6 +30,10 @@ def rank_files(names: Sequence[str], option: str) -> dict[int | None, str]:
         before = len(found)
         found += _documents(name)
         if len(found) == before:
+            if Path(name).exists():
+                raise UsageError(
+                    option, f"{name} holds no {' or '.join(_ENDINGS)}", "name its member, as in FILE!MEMBER"
+                )
             raise UsageError(option, f"nothing is called {name}", "check the name")
     ranks = [rank for rank, _ in found]
     if len(found) > 1 and None in ranks:

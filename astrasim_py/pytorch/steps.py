@@ -16,7 +16,7 @@ _DECODER = json.JSONDecoder(strict=False, parse_float=str, parse_constant=str)
 #: Characters before and after the name of a step within which its event begins and ends.
 _REACH = 4096
 #: Largest time, ns.
-_LONGEST = 2**61
+LONGEST = 2**61
 
 
 def nanoseconds(value: object) -> int:
@@ -34,7 +34,7 @@ def nanoseconds(value: object) -> int:
             ns = int(whole + part.ljust(3, "0")) if len(part) <= 3 else _rounded(value)
         except ValueError:
             ns = _rounded(value)
-    if not -_LONGEST < ns < _LONGEST:
+    if not -LONGEST < ns < LONGEST:
         raise ValueError(value)
     return ns
 
@@ -48,6 +48,11 @@ def _rounded(value: str) -> int:
     if not number.is_finite() or number.adjusted() > 20:
         raise ValueError(value)
     return int((number * 1000).to_integral_value())
+
+
+def encodable(text: str) -> str:
+    """A text without halves of surrogate pairs, which JSON may hold and UTF-8 may not."""
+    return text if text.isascii() else text.encode(errors="replace").decode()
 
 
 def find_steps(source: str, tell: Callable[[float], None] = unheard) -> tuple[Step, ...]:
@@ -91,7 +96,7 @@ def _around(text: str, at: int) -> Step | None:
         return None
     try:
         start = nanoseconds(event.get("ts"))
-        return Step(event["name"], start, start + nanoseconds(event.get("dur")))
+        return Step(encodable(event["name"]), start, start + nanoseconds(event.get("dur")))
     except ValueError:
         return None  # the reader of the events refuses it
 

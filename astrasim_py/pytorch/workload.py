@@ -11,7 +11,7 @@ from astrasim_py.core.errors import TraceError
 from astrasim_py.pytorch.calls import Call
 from astrasim_py.pytorch.facts import MESSAGES, ROOTED
 from astrasim_py.pytorch.graph import Graph, NodeKind
-from astrasim_py.pytorch.groups import arithmetic, numbered
+from astrasim_py.pytorch.groups import MAX_MEMBERS, arithmetic, numbered
 from astrasim_py.pytorch.nodes import Communication, rank_trace
 from astrasim_py.pytorch.ranks import Instance, Meeting, RankCalls, meet
 
@@ -115,7 +115,7 @@ def build_workload(
             skew_ns=begin[rank] - min(begin.values()) if options.skew == "keep" else 0,
             rank=place[rank],
             metadata=(metadata or {}).get(rank),
-            declared=groups,
+            declared={key: () if options.replicate == len(members) else members for key, members in groups.items()},
         )
         for rank, one in ranks.items()
     ]
@@ -252,7 +252,10 @@ def _replicated(
 ) -> tuple[dict[str, tuple[int, ...]], dict[str, list[str]]]:
     """Groups and roles of many ranks that all do the same: for each recorded group each has one like it, of as many
     ranks in equal distance. Calls name the roles from then on."""
-    own: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
+    if copies * len(met.groups) > MAX_MEMBERS:
+        problem = f"has {len(met.groups)} groups, too many for {copies} ranks"
+        raise TraceError(source, problem, f"replicate to at most {MAX_MEMBERS // len(met.groups)} ranks")
+    own: dict[str, tuple[int, int, dict[int, tuple]]] = {}
     for key, members in met.groups.items():
         size, stride = len(members), members[1] - members[0] if len(members) > 1 else 1
         if size == world:
@@ -265,13 +268,15 @@ def _replicated(
         ):
             problem = f"group {key} of ranks {', '.join(map(str, members[:8]))} cannot be repeated on {copies} ranks"
             raise TraceError(source, problem, "record all ranks, or replicate to a multiple of its ranks")
-        alike = {rank: (key, arithmetic(rank, stride, size)) for rank in range(copies) if rank % block < stride}
-        own[key] = [alike[rank // block * block + rank % stride] for rank in range(copies)]
-    names = numbered([group for of_ranks in own.values() for group in of_ranks], copies)
-    roles = {key: [names[group] for group in of_ranks] for key, of_ranks in own.items()}
-    calls = {key: of_ranks[0] if len({*of_ranks}) == 1 else f"group {key}" for key, of_ranks in roles.items()}
+        firsts = (rank for rank in range(copies) if rank % block < stride)
+        own[key] = block, stride, {first: (key, arithmetic(first, stride, size)) for first in firsts}
+    names = numbered([group for _, _, alike in own.values() for group in alike.values()], copies)
+    calls, roles = {}, {}
+    for key, (block, stride, alike) in own.items():
+        named = {first: names[group] for first, group in alike.items()}
+        calls[key] = next(iter(named.values())) if len(named) == 1 else f"group {key}"
+        if len(named) > 1:
+            roles[calls[key]] = [named[rank // block * block + rank % stride] for rank in range(copies)]
     for instance in met.instances:
         instance.group = calls[instance.group]
-    return {key: members for (_, members), key in names.items()}, {
-        calls[key]: of_ranks for key, of_ranks in roles.items() if len({*of_ranks}) > 1
-    }
+    return {key: members for (_, members), key in names.items()}, roles

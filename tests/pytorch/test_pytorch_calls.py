@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astrasim_py.core.errors import UsageError
+from astrasim_py.core.errors import TraceError, UsageError
 from astrasim_py.pytorch.calls import Call, call_of, kernel_rules
 from astrasim_py.pytorch.facts import (
     facts_of_args,
@@ -230,3 +230,14 @@ def test_no_arguments_of_a_range_can_break_the_reading(name, args):
 def test_no_node_of_a_host_trace_can_break_the_reading(name, inputs, shapes, attribute):
     attributes = {"collective_name": attribute, "in_msg_nelems": attribute, "pg_size": attribute, "dtype": "Float"}
     call_of(0, 0, merged([facts_of_node(name, Arguments(inputs, shapes, shapes, [], attributes))]), TABLE)
+
+
+def test_equal_groups_are_held_once_and_their_ranks_bounded():
+    everyone = [Group(str(i), "", 100_000, ()) for i in range(200)]
+    declared = GroupTable(100_000, everyone).declared
+    assert len(declared) == 200
+    assert len({id(members) for members in declared.values()}) == 1
+    table = GroupTable(None, [])
+    with pytest.raises(TraceError, match="groups of more than 4194304 ranks in all"):
+        for size in range(2**20 - 9, 2**20):
+            table.find({"group": str(size), "size": size, "start": 0, "stride": 1})

@@ -11,6 +11,7 @@ import tarfile
 import pytest
 
 from astrasim_py.core.errors import EXIT_TRACE, TraceError, UsageError
+from astrasim_py.pytorch.convert import convert
 from astrasim_py.pytorch.host_trace import read_host_trace
 from astrasim_py.pytorch.kineto import read_recording
 
@@ -59,6 +60,10 @@ CASES = {
     "no list": ('{"a": 1}', 'has no "traceEvents"'),
     "object for list": ('{"traceEvents": {}}', 'in place of ['),
     "no events": ('{"traceEvents": []}', "has neither work of a device nor collectives of the host"),
+    "deep args": (
+        trace(KERNEL | {"args": {"Collective name": 7}}).replace(": 7}", ": " + "[" * 990 + "]" * 990 + "}"),
+        "nested too deeply",
+    ),
     "host only": (json.dumps([KERNEL | {"cat": "python_function"}]), "its categories: python_function"),
 }  # fmt: skip
 
@@ -121,6 +126,18 @@ def test_old_names_of_categories(tmp_path):
     assert recording.counts == {"CALL": 1, "KERNEL": 1, "OP": 1}
     events = recording.events
     assert (events.external_id[2], events.stream[2], events.device[2], events.launch[2]) == (9, 7, 0, 1)
+
+
+def test_a_step_of_years_does_not_fit_picoseconds(tmp_path):
+    with pytest.raises(TraceError, match="its step lasts longer than 104 days"):
+        convert(written(tmp_path / "t.json", kernel(ts=2 * 10**15)))
+
+
+def test_halves_of_surrogate_pairs_are_replaced(tmp_path):
+    step = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#\ud800", "ts": 0, "dur": 9}
+    recording = read_recording(written(tmp_path / "t.json", trace(KERNEL | {"name": "\ud83d \u00e9"}, step)))
+    assert "? \u00e9" in recording.names
+    assert recording.step.name == "ProfilerStep#?"
 
 
 def test_member_of_an_archive_must_be_named_once(tmp_path):
