@@ -15,6 +15,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--profile", metavar="NAME", help="preset or file; by default the preset of each row's platform"
     )
     parser.add_argument("--where", action="append", default=[], metavar="KEY=VALUES", help="rows with e.g. ranks=2,8")
+    parser.add_argument("--programs", metavar="FOLDER", help="MSCCL-IR files of the given programs that were timed")
     parser.add_argument("--max-median", type=float, metavar="PERCENT", help="fail if the median error is larger")
     parser.add_argument("--max-p90", type=float, metavar="PERCENT", help="fail if the 90th percentile is larger")
     parser.add_argument("--figures", metavar="FOLDER", help="draw measured points over simulated curves")
@@ -34,12 +35,12 @@ def run(args: argparse.Namespace) -> int:
     rows = [row for row in read_rows(args.measured) if all(one(row) for one in conditions)]
     if not rows:
         raise UsageError("--where", "no row has all of this", "change it")
-    report = compare(rows, args.profile, args.engine)
-    complain(report.left_out)
+    report = compare(rows, args.profile, args.engine, args.programs)
+    complain(report.notes)
     total = report.group()
     if args.format == "json":
         said = measured_json(report, "platform", "collective", "ranks", "band")
-        said |= {"worst": _worst(report), "left_out": report.left_out}
+        said |= {"worst": _worst(report), "notes": report.notes}
         print(json.dumps(said, indent=2, ensure_ascii=False))
     else:
         print(_text(report))

@@ -13,7 +13,7 @@ from astrasim_py.core.fields import did_you_mean
 from astrasim_py.core.units import PS_PER_S, format_size, format_time
 from astrasim_py.measured.fit import CHANNEL_BYTES, UNKNOWNS, Fit, covered, fit
 from astrasim_py.measured.formula import BYTES
-from astrasim_py.measured.rows import Row, chooser, mean_of_repeats
+from astrasim_py.measured.rows import Row, chooser, left_out_lines, mean_of_repeats
 
 EVERY_OTHER = "every-other"
 #: What stands in a profile for errors of a fit that left no row out.
@@ -56,7 +56,7 @@ def choose_rows(rows: Sequence[Row], platform: str | None, where: Sequence[str] 
     in_place = any("in_place" in text for text in where) or all(row.in_place == "1" for row in kept)
     reasons = Counter(filter(None, (_unfit(row, in_place) for row in kept)))
     kept = mean_of_repeats(row for row in kept if not _unfit(row, in_place))
-    notes = [f"{count} rows are left out: {reason}" for reason, count in reasons.items()]
+    notes = left_out_lines(reasons)
     if not kept:
         raise UsageError(rows[0].place, "no row can be fitted", "; ".join(notes) or "change --where")
     return kept, notes

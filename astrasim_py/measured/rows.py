@@ -7,7 +7,7 @@ rank's part.
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -159,6 +159,11 @@ def mean_of_repeats(rows: Iterable[Row]) -> list[Row]:
         replace(same[0], time_ps=round(math.exp(np.mean(np.log([row.time_ps for row in same])))))
         for same in points.values()
     ]
+
+
+def left_out_lines(reasons: Mapping[str, int]) -> list[str]:
+    """A line for each reason, by which so many rows are left out."""
+    return [f"{count} {'row is' if count == 1 else 'rows are'} left out: {why}" for why, count in reasons.items()]
 
 
 def chooser(text: str) -> Callable[[Row], bool]:

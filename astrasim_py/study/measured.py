@@ -5,7 +5,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +16,8 @@ from astrasim_py.api import collective
 from astrasim_py.core.errors import TopologyError, UsageError
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.measured.formula import COLLECTIVES, reduces_in_switch
-from astrasim_py.measured.rows import Row, mean_of_repeats, read_rows
+from astrasim_py.measured.rows import Row, left_out_lines, mean_of_repeats, read_rows
+from astrasim_py.msccl.to_traces import read_msccl
 from astrasim_py.report.explore_plots import files as drawn
 from astrasim_py.report.measured_plots import Curve, bus_bandwidths
 from astrasim_py.topology.from_keys import build
@@ -56,10 +59,10 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredReport:
-    """All rows that can be predicted, repeats as one, and a line for each kind that cannot."""
+    """All rows that can be predicted, repeats as one; a line for each kind that cannot, or is beyond its profile."""
 
     predicted: tuple[Predicted, ...]
-    left_out: tuple[str, ...]
+    notes: tuple[str, ...]
 
     def group(self, **of: object) -> Group:
         """Errors of rows of a platform, collective, number of ranks, or band."""
@@ -100,20 +103,21 @@ def band(size: int) -> str:
 
 
 class Machine:
-    """A machine with a profile, on which calls are simulated, each once."""
+    """A machine with a profile, on which calls are simulated, each once. `programs`: folder of files of given ones."""
 
-    def __init__(self, name: str, preset: Preset, engine: str = "auto") -> None:
+    def __init__(self, name: str, preset: Preset, engine: str = "auto", programs: str | None = None) -> None:
         if preset.collectives is None or preset.topology is None:
             known = ", ".join(preset_names("collectives"))
             raise TopologyError(name, "has no numbers of collectives on a machine", f"write one of {known}")
         self.name, self.keys, self.profile, self.engine = name, preset.topology, preset.collectives, engine
+        self.programs, self.algorithms = programs, cache(read_msccl)
         self.topologies: dict[int, Topology] = {}
         self.times: dict[tuple, int] = {}
 
     def refusal(self, row: Row) -> str:
         """Why a row cannot be simulated; empty where it can."""
         if row.given:
-            return "times of given programs"
+            return self._refusal_of_program(row)
         if not self.profile.protocols:
             return f"{self.name} has no numbers of a library's own collectives"
         if row.collective not in COLLECTIVES:
@@ -126,46 +130,66 @@ class Machine:
             return f"more ranks than {self.name} has"
         return ""
 
+    def _refusal_of_program(self, row: Row) -> str:
+        if row.protocol not in (self.profile.programs or {}):
+            return f"{self.name} has no costs of programs under {row.protocol or 'an unknown protocol'}"
+        if self.programs is None:
+            return "times of given programs; --programs FOLDER names that of their files"
+        if "/" in row.algorithm or not Path(self.programs, row.algorithm).is_file():
+            return f'there is no file "{row.algorithm}" in {self.programs}'
+        return ""
+
+    def beyond(self, row: Row) -> bool:
+        """Whether a row is beyond the sizes or ranks from which the profile was found."""
+        profile, (low, high) = self.profile, self.profile.sizes
+        return not (low <= row.bytes <= high and min(profile.ranks) <= row.ranks <= max(profile.ranks))
+
     def time(self, row: Row) -> int:
         """Simulated time of a row's call, ps."""
-        switch = reduces_in_switch(self.profile, row.collective, row.ranks, row.dtype)
-        call = row.collective, row.bytes, row.ranks, switch
+        switch = not row.given and reduces_in_switch(self.profile, row.collective, row.ranks, row.dtype)
+        call = row.collective, row.bytes, row.ranks, switch, row.algorithm if row.given else None
         if call not in self.times:
             if row.nodes not in self.topologies:
                 self.topologies[row.nodes] = build(self.keys, self.name, written=True)
             topology, group = self.topologies[row.nodes], range(row.ranks)
             more = {"profile": self.profile, "switch_reduction": switch or None}
+            if row.given:
+                more["algorithm"] = self.algorithms(Path(self.programs, row.algorithm))
             problem = collective(row.collective, row.bytes, topology, npus=group, **more)
             self.times[call] = simulate(problem, engine=self.engine, level="summary").makespan
         return self.times[call]
 
 
-def compare(rows: Iterable[Row], profile: str | Machine | None = None, engine: str = "auto") -> MeasuredReport:
+def compare(
+    rows: Iterable[Row], profile: str | None = None, engine: str = "auto", programs: str | None = None
+) -> MeasuredReport:
     """Simulate every row, with repeats as one.
 
-    `profile`: preset, file or machine for all rows; None: the preset of each row's platform. Raises UsageError: no row
-    can be predicted; TopologyError: there is no such profile.
+    `profile`: preset or file for all rows; None: the preset of each row's platform. `programs`: folder of the files of
+    given programs. Raises UsageError: no row can be predicted; TopologyError: there is no such profile.
     """
     machines: dict[str, Machine] = {}
     left_out: Counter[str] = Counter()
-    found, first = [], None
+    found, first, beyond = [], None, 0
     for row in mean_of_repeats(rows):
         name = profile or row.preset
-        if isinstance(name, str) and name not in machines:
-            machines[name] = Machine(name, read_preset(name), engine)
-        machine = machines.get(name, name) if name else None
+        if name is not None and name not in machines:
+            machines[name] = Machine(name, read_preset(name), engine, programs)
         unknown = f'no profile is known for the platform "{row.platform}"'
-        why = unknown if machine is None else machine.refusal(row)
+        why = unknown if name is None else machines[name].refusal(row)
         if why:
             first = first or (row, why)
             left_out[why] += 1
         else:
-            found.append(Predicted(row, machine.time(row)))
+            beyond += machines[name].beyond(row)
+            found.append(Predicted(row, machines[name].time(row)))
     if not found:
         row, why = first
         raise UsageError(row.place, why, f"name one with --profile, e.g. {', '.join(preset_names('collectives')[:3])}")
-    notes = tuple(f"{count} rows are left out: {why}" for why, count in left_out.items())
-    return MeasuredReport(predicted=tuple(found), left_out=notes)
+    notes = left_out_lines(left_out)
+    if beyond:
+        notes.append(f"beyond the sizes or ranks for which their profile has numbers: {beyond} rows")
+    return MeasuredReport(predicted=tuple(found), notes=tuple(notes))
 
 
 def packaged_rows() -> list[Row]:

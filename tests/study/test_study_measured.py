@@ -80,7 +80,7 @@ def test_what_cannot_be_simulated_is_counted_aloud(tmp_path, capsys):
     out, err = capsys.readouterr()
     assert code == 0
     assert "Toaster" in err and "send_recv" in err and "2 nodes" in err
-    assert err.count("1 rows are left out") == 3
+    assert err.count("1 row is left out") == 3
     assert "worst:" in out
 
 
