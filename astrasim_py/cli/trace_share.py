@@ -154,6 +154,8 @@ def run_share(args: argparse.Namespace) -> int:
         raise UsageError("--level", f'"{args.level}" is unknown', f"write one of {', '.join(LEVELS)}")
     if not 0.001 <= args.rel < 1:
         raise UsageError("--rel", f"{args.rel} is no width of bins", "write 0.001 to 0.999, e.g. 0.1")
+    if args.corpus and args.price != "all":
+        raise UsageError("--corpus", f"is for the attack, which --price {args.price} leaves out", "drop one of them")
     if args.seed is not None and args.seed < 0:
         raise UsageError("--seed", f"{args.seed} is negative", "write 0 or more")
     seed = args.seed if args.seed is not None else secrets.randbits(62)

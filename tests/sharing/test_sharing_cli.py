@@ -112,6 +112,7 @@ def test_a_string_that_would_survive_fails_the_command(workload, tmp_path, capsy
         (["--level", "none"], "write one of strip, hash"),
         (["--level", "quantise", "--rel", "2"], "is no width of bins"),
         (["--level", "strip", "--corpus", "."], "an attack needs a library"),
+        (["--level", "strip", "--corpus", ".", "--price", "error"], "which --price error leaves out"),
         (["--level", "strip", "--seed", "-1"], "is negative"),
         (["--level", "strip", "--with-topology", "blob:8"], "is neither a file nor a shape nor a preset"),
     ],
