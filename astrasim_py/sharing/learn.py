@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import lcm
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import TraceError
 from astrasim_py.sharing.levels import Original, kind_of
-from astrasim_py.sharing.motifs import Motif, find_motif
+from astrasim_py.sharing.motifs import LEAST_REPEATS, Motif, find_motif
 from astrasim_py.sharing.skeleton import START, Skeleton
 from astrasim_py.sharing.synthesis_model import Place, Program, RankModel, Step, Wait, WorkloadModel
 
@@ -67,8 +68,10 @@ def learn(original: Original, *, nodes: bool | None = None) -> WorkloadModel:
         _set_keys(places, trace, nodes)
         made[rank] = places, find_motif([place.key for place in places])
     sequences, motifs = zip(*(made[first] for first in like), strict=True)
-    if not _together(workload, sequences, motifs):
-        motifs = [None] * workload.ranks
+    tagged = _together(workload, sequences, motifs)
+    if not tagged:
+        motifs = _steady(workload, sequences, motifs) or [None] * workload.ranks
+        tagged = None in motifs
     numbers = {name: str(number) for number, name in enumerate(workload.groups, 1)}
     groups_of = {numbers[name]: workload.members(name) for name in numbers}
     programs: dict[str, tuple[int, Program]] = {}
@@ -77,7 +80,7 @@ def learn(original: Original, *, nodes: bool | None = None) -> WorkloadModel:
     for rank, (trace, places) in enumerate(zip(workload.traces, sequences, strict=True)):
         groups, peers = _rank_of(trace, places)
         if like[rank] == rank:
-            program = _program(trace, places, motifs[rank], groups, peers)
+            program = _program(trace, places, motifs[rank], groups, peers, tagged)
             number_of[rank], _ = programs.setdefault(program.model_dump_json(), (len(programs), program))
         own = number_of[like[rank]]
         models.append(RankModel(program=own, groups=tuple(map(numbers.__getitem__, groups)), peers=tuple(peers)))
@@ -185,8 +188,10 @@ def _part(number: int, motif: Motif) -> int:
     return min(max((number - motif.start) // motif.period, -1), motif.repeats)
 
 
-def _together(workload: Workload, sequences: Sequence[list[_Place]], motifs: Sequence[Motif | None]) -> bool:
-    """Whether every call is in the same occurrence on all ranks that take part in it."""
+def _together(
+    workload: Workload, sequences: Sequence[list[_Place]], motifs: Sequence[Motif | None], messages: bool = True
+) -> bool:
+    """Whether every call, `messages` included, is in the same occurrence on all ranks that take part in it."""
     if None in motifs or len({motif.repeats for motif in motifs}) > 1:
         return False
     parts: dict[tuple, int] = {}
@@ -199,7 +204,7 @@ def _together(workload: Workload, sequences: Sequence[list[_Place]], motifs: Seq
             if kind == NodeType.COMM_COLL:
                 group = names[codes[place.row]] if codes[place.row] >= 0 else ""
                 key: tuple = ("" if group == "0" else group,)
-            elif kind in (NodeType.COMM_SEND, NodeType.COMM_RECV):
+            elif messages and kind in (NodeType.COMM_SEND, NodeType.COMM_RECV):
                 peer = _peer(trace, place.row)
                 key = (*((rank, peer) if kind == NodeType.COMM_SEND else (peer, rank)), int(tags[place.row]))
             else:
@@ -211,18 +216,62 @@ def _together(workload: Workload, sequences: Sequence[list[_Place]], motifs: Seq
     return True
 
 
+def _steady(workload: Workload, sequences: Sequence[list[_Place]], motifs: Sequence[Motif | None]) -> list | None:
+    """Blocks of a pipeline: stages are at different micro-batches, but each block has as many messages on both sides.
+
+    Messages of a pair are then matched in order, without tags. None if they are in another order, or of several sizes,
+    or collectives are in different occurrences.
+    """
+    sides: tuple[dict, dict] = defaultdict(list), defaultdict(list)  # by pair: (tag, size, place, rank), sent, received
+    for rank, (trace, places) in enumerate(zip(workload.traces, sequences, strict=True)):
+        tags, sizes = trace.column("comm_tag"), trace.column("comm_size")
+        for number, place in enumerate(places):
+            kind = trace.type[place.row] if place.row >= 0 else NodeType.COMP
+            if kind in (NodeType.COMM_SEND, NodeType.COMM_RECV):
+                peer, sent = _peer(trace, place.row), kind == NodeType.COMM_SEND
+                sides[not sent][(rank, peer) if sent else (peer, rank)].append(
+                    (int(tags[place.row]), int(sizes[place.row]), number)
+                )
+    sent, received = sides
+    if None in motifs or not sent or sent.keys() != received.keys():
+        return None
+    if any([m[:2] for m in sent[pair]] != [m[:2] for m in received[pair]] for pair in sent):
+        return None
+    if any(len({size for _, size, _ in messages}) > 1 for messages in sent.values()):
+        return None
+
+    def many(motif: Motif, messages: list) -> int:
+        return sum(motif.start <= number < motif.start + motif.period for *_, number in messages)
+
+    most = [max(many(motif, side[pair]) for side, at in ((sent, 0), (received, 1)) for pair in side if pair[at] == rank)
+            if any(rank in pair for pair in sent) else 0 for rank, motif in enumerate(motifs)]  # fmt: skip
+    if 0 in most:
+        return None
+    times = [lcm(*most) // each for each in most]
+    repeats = min(motif.repeats // own for motif, own in zip(motifs, times, strict=True))
+    made = [Motif(motif.start, motif.period * own, repeats) for motif, own in zip(motifs, times, strict=True)]
+    alike = all(many(made[pair[0]], sent[pair]) == many(made[pair[1]], received[pair]) for pair in sent)
+    return made if repeats >= LEAST_REPEATS and alike and _together(workload, sequences, made, False) else None
+
+
 # -- programs ----------------------------------------------------------------------------------------------------------
 
 
 def _program(
-    trace: ExecutionTrace, places: list[_Place], motif: Motif | None, groups: list[str], peers: list[int]
+    trace: ExecutionTrace,
+    places: list[_Place],
+    motif: Motif | None,
+    groups: list[str],
+    peers: list[int],
+    tagged: bool,
 ) -> Program:
     motif = motif or Motif(len(places), 1, 0)
 
     def part(first: int, stop: int, times: int) -> tuple[Place, ...]:
         period = stop - first
         rows = ([first + number + period * time for time in range(times)] for number in range(period))
-        return tuple(_place(trace, places, numbers, motif, groups, peers) for numbers in rows)
+        made = (_place(trace, places, numbers, motif, groups, peers) for numbers in rows)
+        return tuple(place if tagged else place.model_copy(update={"tags": (0,) * len(place.tags)}) for place in made)
 
     return Program(
         prefix=part(0, motif.start, 1),

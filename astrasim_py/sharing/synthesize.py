@@ -214,8 +214,9 @@ class _Made:
     sizes: dict[str, float]
 
     def workload(self) -> Workload:
-        stride = 1 + max((max(place.tags, default=0) for program in self.model.programs for place in
-                          (*program.prefix, *program.block, *program.suffix)), default=0)  # fmt: skip
+        stride = max((max(place.tags, default=0) for program in self.model.programs for place in
+                      (*program.prefix, *program.block, *program.suffix)), default=0)  # fmt: skip
+        stride += stride > 0  # without tags, messages are matched in order
         bodies = [self._nodes(program, stride) for program in self.model.programs]
         traces = tuple(bodies[own.program].trace(own, rank) for rank, own in enumerate(self.model.ranks))
         return Workload(traces, self.model.groups)

@@ -32,8 +32,8 @@ LAYOUTS = [{}, {"tp": 2}, {"zero": 3}, {"tp": 2, "pp": 2}, {"pp": 4}]
 
 
 @cache
-def original(**keys):
-    return original_of(training_workload(layout_of(8, model=MODEL, gbs=16, nodes="fine", **keys), ByWork()))
+def original(*, gbs=16, **keys):
+    return original_of(training_workload(layout_of(8, model=MODEL, gbs=gbs, nodes="fine", **keys), ByWork()))
 
 
 @cache
@@ -168,6 +168,20 @@ def test_the_workload_with_the_nearest_calls_gets_the_wanted_blocks_bytes_and_co
     assert sizes == pytest.approx(6 * sum(size for _, size in has.values()), rel=1e-4)
     with pytest.raises(TraceError, match="nothing learned has all_to_all"):
         choose(models, Wanted(calls={"all_to_all": (1, 1)}), rng)
+
+
+@pytest.mark.parametrize(("keys", "more"), [({"pp": 4}, 8), ({"tp": 2, "pp": 2}, 16)], ids=str)
+def test_a_pipeline_of_more_micro_batches_takes_what_the_real_one_takes(keys, more):
+    """Blocks of the steady state; stages are at different micro-batches."""
+    model = learned(gbs=32, **keys)
+    made = synthesize(model, None, Wanted(repeats=model.repeats + more))
+    assert not [found for found in lint(made.traces, made.groups) if found.severity != "info"]
+    for topology in [*networks(8).values()][1::3]:
+        real = Rules().run(original(gbs=64, **keys).workload, topology).makespan
+        assert Rules().run(made, topology, engine="both").makespan == real
+    drawn = synthesize(model, np.random.default_rng(3), Wanted(repeats=2))
+    assert not [found for found in lint(drawn.traces, drawn.groups) if found.severity != "info"]
+    assert Rules().run(drawn, [*networks(8).values()][1], engine="both").makespan > 0
 
 
 def test_of_several_workloads_one_that_can_have_the_ranks_is_taken():
