@@ -185,8 +185,7 @@ def totals(model: WorkloadModel, drawn: Sequence[int] | None = None) -> dict[str
             if place.kind not in ("compute", "recv"):
                 own = found.setdefault(_kind(place), [0.0, 0.0])
                 own[0] += count
-                sizes = place.sizes.get("comm_size") or place.sizes.get("tensor_size")
-                own[1] += count * sizes[time] if sizes else 0
+                own[1] += count * max((sizes[time] for sizes in place.sizes.values()), default=0)
     return {kind: (calls, size) for kind, (calls, size) in found.items()}
 
 

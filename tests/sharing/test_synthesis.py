@@ -164,7 +164,8 @@ def test_the_workload_with_the_nearest_calls_gets_the_wanted_blocks_bytes_and_co
     assert number == 1 and wanted.repeats == pytest.approx(2 * models[1].repeats, abs=1)
     made = synthesize(models[1], rng, wanted, Rules().makespan)
     assert Rules().makespan(made, free=True) == pytest.approx(7 * 10**10, rel=1e-6)
-    sizes = sum(np.maximum(trace.column("comm_size"), 0).sum() for trace in made.traces)
+    columns = [[trace.column(name) for name in ("comm_size", "coll_size")] for trace in made.traces]
+    sizes = sum(np.maximum(np.max(each, axis=0), 0).sum() for each in columns)
     assert sizes == pytest.approx(6 * sum(size for _, size in has.values()), rel=1e-4)
     with pytest.raises(TraceError, match="nothing learned has all_to_all"):
         choose(models, Wanted(calls={"all_to_all": (1, 1)}), rng)
