@@ -385,9 +385,10 @@ def write_prefix(
         for path, (trace, after) in zip(paths, pairwise(chain(traces, [None])), strict=True):
             if trace is not before:
                 data = _parts(trace, dialect)
-                if gzip or trace is after:  # a set may share traces, which are encoded once
-                    data = b"".join(data)
-                data = gzip_bytes(data) if gzip else data
+                if gzip:
+                    data = gzip_bytes(b"".join(data))
+                elif trace is after:  # a set may share traces, which are encoded once
+                    data = list(data)
             before = trace
             yield path, data
         for end, data in (beside or {}).items():
