@@ -22,37 +22,77 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", metavar="NAME", help="machine; by default that of the platform")
     parser.add_argument("--switch", action="store_true", help="also fit all_reduce in the switch")
     parser.add_argument("--channels", type=int, metavar="N", help="channels of LL; by default found, too")
+    parser.add_argument(
+        "--programs", metavar="FOLDER", help="fit costs of given programs, whose MSCCL-IR files are here"
+    )
     parser.add_argument("--out", required=True, metavar="FILE.json", help="the preset with the profile")
 
 
 def run(args: argparse.Namespace) -> int:
     from astrasim_py.core.files import write_file
-    from astrasim_py.measured.calibration import calibrate, choose_rows, section
+    from astrasim_py.measured.calibration import choose_rows
     from astrasim_py.measured.rows import read_rows
-    from astrasim_py.study.measured import Machine
+    from astrasim_py.study.measured_programs import BEGINNING
     from astrasim_py.topology.hardware import preset_content, preset_of
 
     check_positive(args, "channels")
-    rows, notes = choose_rows(read_rows(args.measured), args.platform, args.where)
+    if args.programs is not None and (args.switch or args.channels):
+        raise UsageError("--programs", "goes without --switch and --channels", "fit the library's collectives apart")
+    protocols = None if args.programs is None else BEGINNING
+    rows, notes = choose_rows(read_rows(args.measured), args.platform, args.where, protocols)
     name = args.preset or rows[0].preset
     if name is None:
         problem = f'no preset is known for the platform "{rows[0].platform}"'
         raise UsageError("--preset", problem, "name the machine; `list machines` lists them")
-    content = preset_content(name)
-    known = content.get("collectives", {})
-    switch = args.switch or "switch" in known
-    found = calibrate(rows, hold_out=args.hold_out, switch=switch, channels=args.channels)
-    source = sorted({f"{row.source} ({row.licence or 'no licence stated'})" for row in rows if row.source})
-    made = {**known, **section(found, "; ".join(source)[:4000] or ", ".join(args.measured))}
-    content = {**content, "collectives": made}
-    machine = Machine(name, preset_of(content, args.out))
+    source = "; ".join(sorted({_source(row) for row in rows if row.source}))[:4000] or ", ".join(args.measured)
+    fit = _library if args.programs is None else _programs
+    content, said = fit(args, name, preset_content(name), rows, source)
+    preset_of(content, args.out)
     complain(notes)
-    print(_text(found))
-    print(_simulated(machine, found))
+    print(said)
     make_parent(args.out)
     write_file(args.out, json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n")
     print(f"{args.out}: {name} with these numbers; use it with network: {{profile: {args.out}}}")
     return EXIT_OK
+
+
+def _source(row) -> str:
+    """Repository and folder of a row, written ``owner/repository@commit:path``, and its licence."""
+    repository, _, path = row.source.partition(":")
+    where = ":".join(filter(None, (repository, path.rpartition("/")[0])))
+    return f"{where} (licence: {row.licence or 'none stated'})"
+
+
+def _library(args: argparse.Namespace, name: str, content: dict, rows: list, source: str) -> tuple[dict, str]:
+    """The preset with costs of a library's own collectives, and what to say of them."""
+    from astrasim_py.measured.calibration import calibrate, section
+    from astrasim_py.study.measured import Machine
+    from astrasim_py.topology.hardware import preset_of
+
+    known = content.get("collectives", {})
+    switch = args.switch or "switch" in known
+    found = calibrate(rows, hold_out=args.hold_out, switch=switch, channels=args.channels)
+    content = {**content, "collectives": {**known, **section(found, source)}}
+    return content, f"{_text(found)}\n{_simulated(Machine(name, preset_of(content, name)), found)}"
+
+
+def _programs(args: argparse.Namespace, name: str, content: dict, rows: list, source: str) -> tuple[dict, str]:
+    """The preset with costs of given programs, and what to say of them."""
+    from astrasim_py.measured.calibration import facts, fit_facts
+    from astrasim_py.study.measured import Machine
+    from astrasim_py.study.measured_programs import BEGINNING, calibrate_programs, program_texts
+    from astrasim_py.topology.hardware import preset_of
+
+    known = {"channels": 1, **facts(rows), **content.get("collectives", {})}
+    programs = {**{row.protocol: BEGINNING[row.protocol] for row in rows}, **known.get("programs", {})}
+    content = {**content, "collectives": {**known, "programs": programs}}
+    machine = Machine(name, preset_of(content, name), programs=args.programs)
+    for refusal in filter(None, map(machine.refusal, rows)):
+        raise UsageError("--programs", refusal, "drop its rows with --where, or add it")
+    found = calibrate_programs(rows, machine, args.hold_out)
+    fitted = {key: {**programs[key], **one} for key, one in program_texts(found.fit).items()}
+    section = {**known, "programs": {**programs, **fitted}, "fit": fit_facts(found, source)}
+    return {**content, "collectives": section}, _text(found)
 
 
 def _simulated(machine, found) -> str:
@@ -72,12 +112,13 @@ def _text(found) -> str:
     from astrasim_py.measured.fit import UNKNOWNS
     from astrasim_py.report.tables import text_table
 
-    rows = []
+    rows, programs = [], any(row.given for row in found.rows)
     for key, value in found.fit.numbers.items():
         deviation = found.fit.deviations[key]
-        told = f"not determined; measure {UNKNOWNS[key].runs}" if key in found.fit.undetermined else ""
+        runs = "more sizes and programs" if programs else UNKNOWNS[key].runs
+        told = f"not determined; measure {runs}" if key in found.fit.undetermined else ""
         rows.append((" ".join(filter(None, key)), number_text(key, value), f"{100 * expm1(deviation):.0f} %", told))
-    rows.append(("channels", str(found.fit.channels), "", ""))
+    rows += [] if programs else [("channels", str(found.fit.channels), "", "")]
     lines = [text_table(("number", "value", "±", ""), rows, (False, True, True, False)), ""]
 
     def shown(of, errors, chosen) -> tuple[str, str, str]:
@@ -87,12 +128,22 @@ def _text(found) -> str:
         return (str(len(part)), *(f"{100 * value:.1f} %" for value in median_and_p90(part)))
 
     every = (*found.rows, *found.held_out)
-    groups = dict.fromkeys((row.collective, row.ranks) for row in every)
+    groups: dict[tuple, set] = {}
+    for row in every:
+        groups.setdefault((row.algorithm if programs else row.collective, row.ranks), set()).add(row)
     cells = []
-    for kind, ranks in [*sorted(groups), ("all", None)]:
-        chosen = {row for row in every if ranks is None or (row.collective, row.ranks) == (kind, ranks)}
+    for (kind, ranks), chosen in [*sorted(groups.items()), (("all", None), set(every))]:
         sides = (shown(found.rows, found.errors, chosen), shown(found.held_out, found.held_out_errors, chosen))
         cells.append((kind, "" if ranks is None else str(ranks), *sides[0], *sides[1]))
-    headings = ("collective", "ranks", "fitted", "median", "p90", "held out", "median", "p90")
+    headings = (
+        "program" if programs else "collective",
+        "ranks",
+        "fitted",
+        "median",
+        "p90",
+        "held out",
+        "median",
+        "p90",
+    )
     lines += [text_table(headings, cells, (False, *(True,) * 7)), "", f"held out: {found.apart}"]
     return "\n".join(lines)

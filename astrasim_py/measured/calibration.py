@@ -2,7 +2,7 @@
 
 import datetime
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,11 +40,14 @@ def median_and_p90(errors: np.ndarray) -> tuple[float, float]:
     return float(np.median(np.abs(errors))), float(np.quantile(np.abs(errors), 0.9))
 
 
-def choose_rows(rows: Sequence[Row], platform: str | None, where: Sequence[str] = ()) -> tuple[list[Row], list[str]]:
+def choose_rows(
+    rows: Sequence[Row], platform: str | None, where: Sequence[str] = (), protocols: Collection[str] | None = None
+) -> tuple[list[Row], list[str]]:
     """Rows of one platform that can be fitted, repeats as one; and a line for each kind of row that is left out.
 
     `platform`: None where the rows are of one. `where`: conditions of `measured.rows.chooser`, all of which hold.
-    Raises UsageError: several platforms, or no row.
+    `protocols`: those of given programs that are fitted; None: the library's own collectives are. Raises UsageError:
+    several platforms, or no row.
     """
     names = dict.fromkeys(row.platform for row in rows)
     if platform is None and len(names) > 1:
@@ -54,8 +57,9 @@ def choose_rows(rows: Sequence[Row], platform: str | None, where: Sequence[str] 
     conditions = [chooser(text) for text in where]
     kept = [row for row in rows if platform in (None, row.platform) and all(one(row) for one in conditions)]
     in_place = any("in_place" in text for text in where) or all(row.in_place == "1" for row in kept)
-    reasons = Counter(filter(None, (_unfit(row, in_place) for row in kept)))
-    kept = mean_of_repeats(row for row in kept if not _unfit(row, in_place))
+    unfit = {row: _unfit(row, in_place) if protocols is None else _unfit_program(row, protocols) for row in kept}
+    reasons = Counter(filter(None, unfit.values()))
+    kept = mean_of_repeats(row for row in kept if not unfit[row])
     notes = left_out_lines(reasons)
     if not kept:
         raise UsageError(rows[0].place, "no row can be fitted", "; ".join(notes) or "change --where")
@@ -73,6 +77,12 @@ def _unfit(row: Row, in_place: bool) -> str:
     return "in place" if row.in_place == "1" and not in_place else ""
 
 
+def _unfit_program(row: Row, protocols: Collection[str]) -> str:
+    if not row.given:
+        return "times of the library's own collectives"
+    return "" if row.protocol in protocols else f"no model of programs under {row.protocol or 'an unknown protocol'}"
+
+
 def calibrate(
     rows: Sequence[Row], *, hold_out: str | None = None, switch: bool = False, channels: int | None = None
 ) -> Calibration:
@@ -82,11 +92,7 @@ def calibrate(
     """
     if hold_out is None:
         return _crossed(rows, switch, channels)
-    out = _every_other(rows) if hold_out == EVERY_OTHER else list(map(chooser(hold_out), rows))
-    if all(out) or not any(out):
-        raise UsageError("--hold-out", f'"{hold_out}" holds {"every" if all(out) else "no"} row out', "change it")
-    kept = tuple(row for row, held in zip(rows, out, strict=True) if not held)
-    held = tuple(row for row, held in zip(rows, out, strict=True) if held)
+    kept, held = split(rows, hold_out)
     found = fit(kept, switch=switch, channels=channels)
     return Calibration(
         fit=found,
@@ -96,6 +102,15 @@ def calibrate(
         held_out=held,
         held_out_errors=found.errors(held),
     )
+
+
+def split(rows: Sequence[Row], hold_out: str) -> tuple[tuple[Row, ...], tuple[Row, ...]]:
+    """Rows to fit, and those held out. Raises UsageError: nothing, or everything, is held out."""
+    out = _every_other(rows) if hold_out == EVERY_OTHER else list(map(chooser(hold_out), rows))
+    if all(out) or not any(out):
+        raise UsageError("--hold-out", f'"{hold_out}" holds {"every" if all(out) else "no"} row out', "change it")
+    kept = tuple(row for row, held in zip(rows, out, strict=True) if not held)
+    return kept, tuple(row for row, held in zip(rows, out, strict=True) if held)
 
 
 def _crossed(rows: Sequence[Row], switch: bool, channels: int | None) -> Calibration:
@@ -125,45 +140,56 @@ def _every_other(rows: Sequence[Row]) -> list[bool]:
 
 def number_text(key: tuple[str, str], value: float) -> str:
     """A number of a profile with its unit, to four digits."""
-    if key[1] in ("launch", "step", "peer"):
+    if key[1] in ("launch", "step", "peer", "latency"):
         return format_time(round(value * PS_PER_S))
     return f"{value / 10**9:.4g} GB/s"
 
 
 def section(found: Calibration, source: str = "") -> dict[str, Any]:
-    """The section ``collectives`` of a preset file. `source`: where the rows are from."""
+    """The section ``collectives`` of a preset file, of a library's own. `source`: where the rows are from."""
     rows, numbers = found.rows, found.fit.numbers
     texts = {key: number_text(key, numbers[key]) for key in UNKNOWNS if key in numbers}
     parts: dict[str, dict[str, Any]] = {}
     for (part, name), text in texts.items():
         parts.setdefault(part, {})[name] = text
     switch = parts.pop("switch", None)
-    dtypes = sorted({row.dtype for row in rows})
     if switch is not None:
-        switch |= {"for": ["all_reduce"], "dtypes": [dtype for dtype in dtypes if dtype not in BYTES]}
-    sizes = [row.bytes for row in rows]
-    median, p90 = median_and_p90(found.held_out_errors if found.held_out else found.errors)
-    versions = sorted({row.version for row in rows if row.version})
+        switch |= {"for": ["all_reduce"], "dtypes": sorted({row.dtype for row in rows} - {*BYTES})}
     whole = parts.pop("")
     return {
-        "library": " ".join(filter(None, (rows[0].library, ", ".join(versions)))) or "unknown",
-        "ranks": sorted({row.ranks for row in rows}),
-        "sizes": [_size(min(sizes)), _size(max(sizes))],
-        "dtypes": dtypes,
+        **facts(rows),
         "channels": found.fit.channels,
         "channel_bytes": _size(CHANNEL_BYTES),
         "choose": "fastest",
         "protocols": parts,
         **whole,
         **({"switch": switch} if switch else {}),
-        "fit": {
-            "date": datetime.date.today().isoformat(),
-            "rows": found.fit.rows,
-            "held_out": found.apart,
-            "median": round(median, 4),
-            "p90": round(p90, 4),
-            **({"source": source} if source else {}),
-        },
+        "fit": fit_facts(found, source),
+    }
+
+
+def facts(rows: Sequence[Row]) -> dict[str, Any]:
+    """What was measured: library, ranks, sizes and number formats of a profile."""
+    sizes = [row.bytes for row in rows]
+    versions = sorted({row.version for row in rows if row.version})
+    return {
+        "library": " ".join(filter(None, (rows[0].library, ", ".join(versions)))) or "unknown",
+        "ranks": sorted({row.ranks for row in rows}),
+        "sizes": [_size(min(sizes)), _size(max(sizes))],
+        "dtypes": sorted({row.dtype for row in rows}),
+    }
+
+
+def fit_facts(found: Calibration, source: str) -> dict[str, Any]:
+    """Where the numbers of a profile are from."""
+    median, p90 = median_and_p90(found.held_out_errors if found.held_out else found.errors)
+    return {
+        "date": datetime.date.today().isoformat(),
+        "rows": found.fit.rows,
+        "held_out": found.apart,
+        "median": round(median, 4),
+        "p90": round(p90, 4),
+        **({"source": source} if source else {}),
     }
 
 

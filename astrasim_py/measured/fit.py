@@ -19,7 +19,7 @@ from astrasim_py.topology.profile import SwitchReduction
 CHANNELS = (8, 12, 16, 20, 24, 28, 32)
 CHANNEL_BYTES = 4096
 #: Scale of the loss, taken as the deviation of one time; weight of the prior.
-_SCALE = 0.1
+SCALE = 0.1
 _STARTS, _JITTER, _SEED = 10, 0.3, 0
 #: Standard deviation of a logarithm beyond which the rows do not determine a number.
 UNDETERMINED = 0.3
@@ -109,10 +109,10 @@ def fit(rows: Sequence[Row], *, switch: bool = False, channels: int | None = Non
 
     def residuals(x: np.ndarray, count: int) -> np.ndarray:
         found = _fastest(dict(zip(keys, np.exp(x), strict=True)), count, of)
-        return np.append(np.log(found / measured), _SCALE * (x - prior) / width)
+        return np.append(np.log(found / measured), SCALE * (x - prior) / width)
 
     def solve(start: np.ndarray, count: int):
-        return least_squares(residuals, start, loss="soft_l1", f_scale=_SCALE, args=(count,))
+        return least_squares(residuals, start, loss="soft_l1", f_scale=SCALE, args=(count,))
 
     tried = CHANNELS if channels is None else (channels,)
     best, count = min(((solve(prior, one), one) for one in tried), key=lambda pair: pair[0].cost)
@@ -120,7 +120,7 @@ def fit(rows: Sequence[Row], *, switch: bool = False, channels: int | None = Non
     for _ in range(_STARTS - 1):
         other = solve(prior + jitter.normal(0, _JITTER, len(keys)), count)
         best = other if other.cost < best.cost else best
-    deviation = _SCALE * np.sqrt(np.diag(np.linalg.inv(best.jac.T @ best.jac)))
+    deviation = SCALE * np.sqrt(np.diag(np.linalg.inv(best.jac.T @ best.jac)))
     return Fit(
         numbers=dict(zip(keys, np.exp(best.x).tolist(), strict=True)),
         deviations=dict(zip(keys, deviation.tolist(), strict=True)),
