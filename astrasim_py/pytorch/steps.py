@@ -74,7 +74,13 @@ def find_steps(source: str, tell: Callable[[float], None] = unheard) -> tuple[St
         done = max(done, limit)
         cut = max(0, done - _REACH)
         held, done = held[cut:], done - cut
-    return tuple(sorted(found, key=lambda step: (step.start, step.end, step.name)))
+    kept: list[Step] = []
+    latest: dict[str, int] = {}  # end of the last step of each name: several threads may mark one step
+    for step in sorted(found, key=lambda step: (step.start, -step.end, step.name)):
+        if step.start >= latest.get(step.name, step.start):
+            kept.append(step)
+            latest[step.name] = step.end
+    return tuple(kept)
 
 
 def _around(text: str, at: int) -> Step | None:

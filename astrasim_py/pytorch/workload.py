@@ -123,16 +123,16 @@ def build_workload(
 
 
 def _with_sizes(one: RankGraph, default: int | None) -> RankGraph:
+    """The rank with inputs of known size: where only that of the output is recorded, the input follows from it."""
     unsized = [call for call in one.calls if call.nbytes is None]
-    if not unsized:
-        return one
-    if default is None:
+    if unsized and default is None:
         kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(call.kind for call in unsized).items())
         problem = f"the recording has no size for {len(unsized)} of {len(one.calls)} calls ({kinds})"
         raise TraceError(
             one.graph.recording.source, problem, "add the host's trace (--et), or give --size-default BYTES"
         )
     sized = [replace(call, in_bytes=default, out_bytes=default) if call.nbytes is None else call for call in one.calls]
+    sized = [replace(call, in_bytes=call.nbytes) if call.in_bytes is None else call for call in sized]
     return one._replace(calls=sized)
 
 
@@ -167,10 +167,10 @@ def _plan(
             continue
         calls = {rank: ranks[rank].calls[at] for rank, at in instance.calls.items()}
         uneven = _uneven(calls.values())
-        told = all(call.in_splits for call in calls.values())
-        unsplit += uneven and not told
         root = max(call.root for call in calls.values())  # not all members may say it
         parts = {rank: call.parts(call.in_splits, call.in_bytes) for rank, call in calls.items()} if uneven else {}
+        told = not uneven or _told(calls, parts)
+        unsplit += not told
         for rank, call in calls.items():
             if instance.kind == "message":
                 nodes = [_message(call.kind, place[rank], place[call.peer], call.in_bytes, instance.tag)]
@@ -192,6 +192,14 @@ def _uneven(calls: Collection[Call]) -> bool:
     splits = [splits for call in exchanges for splits in (call.in_splits, call.out_splits)]
     sizes = {size for call in exchanges for size in (call.in_bytes, call.out_bytes) if size is not None}
     return any(len({*shares}) > 1 for shares in splits) or len(sizes) > 1
+
+
+def _told(calls: Mapping[int, Call], parts: Mapping[int, list[int]]) -> bool:
+    """Whether all members say their splits, or some do and all get what they should if those of the others are even."""
+    said = [bool(call.in_splits) for call in calls.values()]
+    members = next(iter(calls.values())).group.members
+    received = map(sum, zip(*(parts[rank] for rank in members), strict=True))
+    return all(said) or (any(said) and [calls[rank].out_bytes for rank in members] == list(received))
 
 
 def _message(kind: str, me: int, peer: int, size: int, tag: int) -> Communication:

@@ -167,6 +167,16 @@ def test_work_that_ended_before_all_else_is_not_left_over(tmp_path):
     assert (recording.backlog.tolist(), recording.work.tolist()) == ([1], [3])
 
 
+def test_a_step_that_several_threads_mark_is_one(tmp_path):
+    mark = {"ph": "X", "cat": "user_annotation", "pid": 0}
+    times = [(number, thread, 1000 * number + 3 * thread) for number in range(4) for thread in (1, 2)]
+    marks = [mark | {"name": f"ProfilerStep#{n}", "tid": thread, "ts": at, "dur": 900} for n, thread, at in times]
+    again = mark | {"name": "ProfilerStep#0", "tid": 1, "ts": 9000, "dur": 900}  # another loop counts from 0 again
+    steps = read_recording(written(tmp_path / "trace.json", trace(*marks, again)), "2").steps
+    assert [step.name[-1] for step in steps] == ["0", "1", "2", "3", "0"]
+    assert steps[2] == ("ProfilerStep#2", 0, 900_000)
+
+
 def test_step_that_is_not_there(tmp_path):
     step = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#4", "pid": 1, "tid": 1, "ts": 0, "dur": 9}
     with pytest.raises(UsageError, match="has no step 7; its steps: 4"):

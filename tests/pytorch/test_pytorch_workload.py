@@ -313,6 +313,54 @@ def test_the_order_of_events_in_a_file_does_not_matter(tmp_path):
     assert written[0] == written[1]
 
 
+def two_ranks(folder, said):
+    """Recordings of two ranks that communicate once; `said`: arguments of the kernel of each."""
+    for rank, metadata in enumerate(said):
+        metadata = {"dtype": "Int", "Process Group Ranks": "[0, 1]", "Group size": 2} | metadata
+        events = [
+            {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 0, "tid": 1, "args": {"correlation": 1}},
+            {
+                "cat": "kernel",
+                "name": "ncclDevKernel_SendRecv",
+                "ts": 10,
+                "tid": 7,
+                "args": {"correlation": 1} | metadata,
+            },
+        ]
+        header = {"distributedInfo": {"rank": rank, "world_size": 2}}
+        header["traceEvents"] = [{"ph": "X", "pid": 1, "dur": 5} | event for event in events]
+        (folder / f"k_{rank}.json").write_text(json.dumps(header))
+    return ap.convert_pytorch(str(folder / "k_{rank}.json"))
+
+
+def exchanged(made):
+    """Source, target and bytes of the messages sent."""
+    found = []
+    for trace in made.workload.traces:
+        columns = [trace.column(f"comm_{name}")[trace.type == NodeType.COMM_SEND] for name in ("src", "dst", "size")]
+        found += zip(*(column.tolist() for column in columns), strict=True)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("received", "sent"), [((30, 50), [(0, 1, 120), (1, 0, 80)]), ((40, 40), [])], ids=["fits", "does not fit"]
+)
+def test_a_member_without_splits_sends_even_parts_if_all_fits(received, sent, tmp_path):
+    exchange = {"Collective name": "all_to_allv", "In msg nelems": 40}
+    splits = ("[1, 3]", "[]")
+    said = [exchange | {"In split size": splits[rank], "Out msg nelems": received[rank]} for rank in range(2)]
+    made = two_ranks(tmp_path, said)
+    assert exchanged(made) == sent
+    assert ("count as even" in " ".join(made.report["notes"])) == (not sent)
+
+
+def test_sizes_of_outputs_alone_are_enough(tmp_path):
+    said = [{"Collective name": "send", "Dst Rank": 1}, {"Collective name": "recv", "Src Rank": 0}]
+    assert exchanged(two_ranks(tmp_path, [one | {"Out msg nelems": 8} for one in said])) == [(0, 1, 32)]
+    made = two_ranks(tmp_path, [{"Collective name": "all_to_allv", "Out msg nelems": count} for count in (40, 60)])
+    assert not made.problems and not lint(made.workload.traces)
+
+
 def test_replay_tells_ranks_begun_at_once_and_shared_correlations(tmp_path):
     metadata = {"In msg nelems": 4, "Out msg nelems": 4, "dtype": "Int", "Collective name": "allreduce"}
     for rank, end in enumerate((300, 150)):
