@@ -6,6 +6,7 @@ from functools import partial
 
 from astrasim_py.builders import bruck, direct, hierarchical, recursive_doubling, ring, trees
 from astrasim_py.builders.draft import check_count
+from astrasim_py.builders.split import split
 from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM, collective_name, promise_of
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.algorithm import Algorithm
@@ -21,7 +22,7 @@ _DEFAULTS = {
 }
 
 #: Options that are whole numbers from 1.
-_COUNTS = ("chunks", "window")
+_COUNTS = ("chunks", "window", "channels")
 
 _OF_YOUR_OWN = "give one of your own, e.g. algorithms: {custom: {file: alltonext.xml}}"
 
@@ -38,14 +39,15 @@ def default_algorithm(collective: str) -> str:
 
 def options_of(algorithm: str) -> tuple[str, ...]:
     parameters = inspect.signature(ALGORITHMS[algorithm][1]).parameters.values()
-    return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+    return tuple(dict.fromkeys([*(p.name for p in parameters if p.kind is p.KEYWORD_ONLY), "channels"]))
 
 
 def build(algorithm: str, collective: str, ranks: int, **options) -> Algorithm:
     """Build an algorithm.
 
     `algorithm`: one of `ALGORITHMS`. `ranks`: size of the group. `options`: what the builder takes, for example
-    ``root``, ``chunks``, ``bidirectional``, ``window``. Rooted collectives have root 0 unless told otherwise.
+    ``root``, ``chunks``, ``bidirectional``, ``window``; and of every builder ``channels``: so many instances side by
+    side, on channels of their own (see `split`). Rooted collectives have root 0 unless told otherwise.
 
     Raises AlgorithmError: unknown algorithm or option, a collective that it is not defined for, or a group that it
     cannot serve.
@@ -79,7 +81,10 @@ def build(algorithm: str, collective: str, ranks: int, **options) -> Algorithm:
             raise AlgorithmError(place, f"root {root!r} is not one of {ranks} ranks", f"write a root in 0..{ranks - 1}")
     elif "root" in options:
         raise AlgorithmError(place, f"{collective} takes no root", "drop the root")
-    return factory(collective, ranks, **options)
+    channels = 1 if "nodes" in options else options.pop("channels", 1)
+    if channels > 1 and collective == "barrier":
+        raise AlgorithmError(place, "a barrier has nothing to spread over channels", "drop channels")
+    return split(factory(collective, ranks, **options), channels, verify=False)
 
 
 #: Name -> (collectives it is defined for, factory taking collective, ranks and keyword options).

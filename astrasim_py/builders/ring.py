@@ -5,14 +5,17 @@ followed by all-gather on a logical ring); Thakur, Rabenseifner & Gropp 2005 (ri
 reduce the pipelined chain of Chan et al. 2007.
 """
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 
 from astrasim_py.builders.bruck import rounds
 from astrasim_py.builders.draft import NONE, Draft, check_nodes, finish, finish_rotated, previous
+from astrasim_py.builders.rails import Paths, check_nodes_of, one_way, through
 from astrasim_py.chakra.schema import MISSING
 from astrasim_py.collectives.chunks import Buffer
+from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import Rotation
 
@@ -25,6 +28,8 @@ def build(
     bidirectional: bool = False,
     chunks: int = 1,
     overlap: bool = False,
+    nodes: int | Sequence[Sequence[int]] = 1,
+    channels: int | None = None,
 ) -> Algorithm:
     """Ring algorithm.
 
@@ -39,85 +44,105 @@ def build(
     `root`: of a rooted collective. `bidirectional`: half of every shard travels clockwise, half anticlockwise.
     `chunks`: pieces into which each shard (broadcast, reduce: the buffer; with `bidirectional`: each half) is cut; they
     follow each other through the ring as a pipeline. A barrier moves no data and has neither. `overlap`: of all_reduce,
-    all_gather and reduce_scatter: post a receive without waiting for the send of its step.
+    all_gather and reduce_scatter: post a receive without waiting for the send of its step. `nodes`: ranks of a node, or
+    lists of them: rings through nodes, of which ring k enters and leaves each by its rank k, mod their number.
+    `channels`: number of those rings, each with its part of every shard; by default one for each rank of a node.
     """
     place = f"ring {collective} over {ranks} ranks"
-    directions = np.array([1, -1] if bidirectional else [1]).repeat(chunks)
+    relays = collective in ("all_to_all", "gather", "scatter", "barrier")
+    if nodes == 1:
+        directions = np.array([1, -1] if bidirectional else [1]).repeat(chunks)
+        paths, name = one_way(ranks, directions), "ring_bidirectional" if bidirectional else "ring"
+    else:
+        listed = check_nodes_of(nodes, ranks, place)
+        if bidirectional or relays:
+            what = "bidirectional" if bidirectional else collective
+            raise AlgorithmError(place, f"{what} does not go through nodes", "drop nodes")
+        count = max(map(len, listed)) if channels is None else channels
+        paths, name = through(listed, count, chunks), f"rail_ring_x{count}"
     steps = {"all_reduce": 5, "all_to_all": ranks + 2, "gather": ranks, "scatter": ranks}.get(collective, 3)
-    nodes = max(ranks - 1, 1) * len(directions) * steps
-    name = "ring_bidirectional" if bidirectional else "ring"
+    count = max(ranks - 1, 1) * paths.lanes * steps
     if collective in ("broadcast", "reduce", "gather", "scatter"):
-        check_nodes(place, ranks * nodes)
-        lay = _chain if collective in ("broadcast", "reduce") else _relay_to_root
-        return finish(lay(collective, ranks, root, directions), name, collective, root=root)
-    check_nodes(place, nodes, of_rank=True)
+        check_nodes(place, ranks * count)
+        chained = collective in ("broadcast", "reduce")
+        draft = (
+            _chain(collective, ranks, root, paths) if chained else _relay_to_root(collective, ranks, root, directions)
+        )
+        return finish(draft, name, collective, root=root)
     if collective == "all_to_all":
         lay = partial(_relay_all, ranks, directions)
     elif collective == "barrier":
         # After round s a rank has heard from s + 1 predecessors.
         lay = partial(rounds, ranks, np.ones(ranks - 1, dtype=np.int64))
     else:
-        lay = partial(_shards, collective, ranks, directions, overlap)
-    return finish_rotated(lay, Rotation((ranks,)), name, collective)
+        lay = partial(_shards, collective, ranks, paths, overlap)
+    rotation = Rotation((ranks,)) if relays else paths.rotation
+    check_nodes(place, count if rotation else ranks * count, of_rank=rotation is not None)
+    if rotation is None:
+        return finish(lay(np.arange(ranks)), name, collective)
+    return finish_rotated(lay, rotation, name, collective)
 
 
-def _shards(collective: str, n: int, directions: np.ndarray, overlap: bool, which: np.ndarray) -> Draft:
+def _shards(collective: str, n: int, paths: Paths, overlap: bool, which: np.ndarray) -> Draft:
     """reduce_scatter, all_gather, and all_reduce as one after the other. In step s of a reduce_scatter a rank sends the
     chunk of the rank s + 1 behind it, receives that of the rank s + 2 behind it, and adds its own contribution. In step
     s of an all_gather it sends the chunk of the rank s behind it."""
-    lanes, step = len(directions), np.arange(n - 1)
+    lanes, step = paths.lanes, np.arange(n - 1)
     draft = Draft(len(which), n * lanes)
     if n == 1:
         return draft
     rank = which[:, None]
     buffer = Buffer.OUTPUT if collective == "all_gather" else Buffer.INPUT
     halves = ("reduce_scatter", "all_gather") if collective == "all_reduce" else (collective,)
-    for lane, d in enumerate(directions.tolist()):
-        ahead, behind = (rank + d) % n, (rank - d) % n
+    for lane in range(lanes):
+        ahead, behind = paths.around(rank, lane, 1), paths.around(rank, lane, -1)
+        piece, sender = paths.lane_at(rank, lane), paths.lane_behind(lane)
 
-        def chunk(back: np.ndarray, lane=lane, d=d) -> np.ndarray:
+        def chunk(back: np.ndarray, lane=lane, piece=piece) -> np.ndarray:
             """This lane's chunk of the rank that is `back` ranks behind."""
-            return (rank - d * back) % n * lanes + lane
+            return paths.around(rank, lane, -back) * lanes + piece
 
         done, received = np.array([NONE]), np.array([NONE])
         for number, half in enumerate(halves):
             gathers = half == "all_gather"
             sent, got = chunk(step + 1 - gathers), chunk(step + 2 - gathers)
             at = number * (n - 1) + step
-            tag, order = at * lanes + lane, 3 * at * lanes + lane
+            order = 3 * at * lanes + lane
             recvs, *sums, sends = draft.next_handles((3 - gathers) * (n - 1)).reshape(-1, n - 1)
             waits = previous(recvs, received[-1]) if overlap else sends
             cells = (buffer, got)
             draft.recv(
-                peer=behind, tag=tag, idx=got, dst=cells if gathers else None, after=(waits,), order=order + lanes
-            )
+                peer=behind, tag=at * lanes + sender, idx=got, dst=cells if gathers else None, after=(waits,),
+                order=order + lanes, **paths.channel(sender),
+            )  # fmt: skip
             if not gathers:
                 draft.reduce(payload=recvs, idx=got, src=cells, dst=cells, order=order + 2 * lanes)
             before, received, done = done[-1], recvs, sums[0] if sums else recvs
-            draft.send(peer=ahead, tag=tag, idx=sent, src=(buffer, sent), after=(previous(done, before),), order=order)
+            draft.send(
+                peer=ahead, tag=at * lanes + lane, idx=sent, src=(buffer, sent), after=(previous(done, before),),
+                order=order, **paths.channel(lane),
+            )  # fmt: skip
     return draft
 
 
-def _chain(collective: str, n: int, root: int, directions: np.ndarray) -> Draft:
+def _chain(collective: str, n: int, root: int, paths: Paths) -> Draft:
     """broadcast and reduce: a pipelined chain that starts (broadcast) or ends (reduce) at the root."""
-    lanes = len(directions)
+    lanes = paths.lanes
     draft = Draft(n, lanes)
     if n == 1:
         return draft
     hop, lane = (a.ravel() for a in np.meshgrid(np.arange(n - 1), np.arange(lanes), indexing="ij"))
-    d = directions[lane]
     # Hop h of a broadcast goes from position h to h + 1; a reduce runs the same chain backwards.
-    near, far = (root + d * hop) % n, (root + d * (hop + 1)) % n
+    near, far = paths.around(root, lane, hop), paths.around(root, lane, hop + 1)
     source, target = (near, far) if collective == "broadcast" else (far, near)
     step = hop if collective == "broadcast" else n - 2 - hop
-    cell = (Buffer.INPUT, lane)
+    cell, channel = (Buffer.INPUT, lane), paths.channel(lane)
     recv = draft.recv(
         rank=target, peer=source, tag=lane, idx=lane, order=(2 * step + 1) * lanes + lane,
-        dst=cell if collective == "broadcast" else None,
+        dst=cell if collective == "broadcast" else None, **channel,
     )  # fmt: skip
-    # Pieces of a direction are received in order.
-    pieces = lanes // len(np.unique(directions))
-    before = np.where(lane % pieces > 0, recv - 1, NONE)
+    # Pieces of a path are received in order.
+    before = np.where(lane % paths.pieces > 0, recv - 1, NONE)
     draft.depend(recv[before != NONE], before[before != NONE])
     done = recv
     if collective == "reduce":
@@ -128,7 +153,9 @@ def _chain(collective: str, n: int, root: int, directions: np.ndarray) -> Draft:
     previous = hop - 1 if collective == "broadcast" else hop + 1
     inside = (previous >= 0) & (previous < n - 1)
     waits = np.where(inside, done[np.clip(previous, 0, n - 2) * lanes + lane], NONE)
-    draft.send(rank=source, peer=target, tag=lane, idx=lane, src=cell, after=(waits,), order=2 * step * lanes + lane)
+    draft.send(
+        rank=source, peer=target, tag=lane, idx=lane, src=cell, after=(waits,), order=2 * step * lanes + lane, **channel
+    )
     return draft
 
 

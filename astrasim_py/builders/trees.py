@@ -4,11 +4,14 @@ Sources: Thakur, Rabenseifner & Gropp 2005 (§3.3), Chan et al. 2007 (minimum-sp
 Träff 2009 ("Two-tree algorithms for full bandwidth broadcast, reduction and scan").
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from astrasim_py.builders.draft import NONE, Draft, check_nodes, finish
+from astrasim_py.builders.rails import check_nodes_of, from_rail
+from astrasim_py.chakra.schema import MISSING
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.core.rows import numbered
@@ -48,7 +51,7 @@ def at_edges(handles: np.ndarray, edge: np.ndarray) -> np.ndarray:
 class _Messages:
     """One message for every edge and piece, edge by edge; without pieces one without data (a barrier)."""
 
-    def __init__(self, draft: Draft, tree: Tree, pieces: np.ndarray, tag: int, order: int) -> None:
+    def __init__(self, draft: Draft, tree: Tree, pieces: np.ndarray, tag: int, order: int, channel: int) -> None:
         self.shape = len(tree.child), max(len(pieces), 1)
         edges, self.q = self.shape
         self.first_order = order
@@ -57,6 +60,7 @@ class _Messages:
         chunk = np.tile(pieces, edges) if len(pieces) else np.zeros(edges, dtype=np.int64)
         self.cells = (Buffer.INPUT, chunk) if len(pieces) else None
         self.fields = {"tag": tag + np.tile(np.arange(self.q), edges), "idx": chunk, "cnt": min(len(pieces), 1)}
+        self.fields["channel"] = channel
 
     def order(self, turn: np.ndarray | int) -> np.ndarray:
         """Orders of nodes, where `turn` numbers those of a rank and a piece, by edge."""
@@ -68,12 +72,19 @@ class _Messages:
 
 
 def up(
-    draft: Draft, tree: Tree, pieces: np.ndarray, *, tag: int, order: int = 0, one_send_at_a_time: bool = False
+    draft: Draft,
+    tree: Tree,
+    pieces: np.ndarray,
+    *,
+    tag: int,
+    order: int = 0,
+    channel: int = MISSING,
+    one_send_at_a_time: bool = False,
 ) -> np.ndarray:
     """Reduce to the root: a rank sends to its parent when it has summed what its children sent. `pieces` int64[q] are
     the chunks that take this tree, a message each; without chunks there is one message without data (a barrier). Their
     tags count on from `tag`. Returns int64[q] handles of the root's last reductions."""
-    all_of = _Messages(draft, tree, pieces, tag, order)
+    all_of = _Messages(draft, tree, pieces, tag, order, channel)
     below, cells = all_of.below, all_of.cells
     # Receives run through the children from the last to the first; the send of a piece comes after all of them.
     slot, send_slot = all_of.order(below.shape[1] - 2 - tree.place), all_of.order(below.shape[1] - 1)
@@ -105,13 +116,14 @@ def down(
     *,
     tag: int,
     order: int = 0,
+    channel: int = MISSING,
     start: np.ndarray | None = None,
     one_send_at_a_time: bool = False,
 ) -> None:
     """Broadcast from the root: a rank sends each piece to its children when it has received it. The root waits for the
     handles `start` int64[q]; otherwise as `up`. With `one_send_at_a_time` a rank sends piece by piece, and a piece
     child by child, each when the one before is delivered."""
-    all_of = _Messages(draft, tree, pieces, tag, order)
+    all_of = _Messages(draft, tree, pieces, tag, order, channel)
     below = all_of.below
     recvs = all_of.next_handles(draft)
     earlier = np.full(all_of.shape, NONE, dtype=np.int64)
@@ -232,25 +244,66 @@ def _sharded(draft: Draft, collective: str, tree: Tree, span: tuple[np.ndarray, 
         )  # fmt: skip
 
 
-def double_binary(collective: str, ranks: int, *, root: int | None = None, chunks: int = 1) -> Algorithm:
+def double_binary(
+    collective: str,
+    ranks: int,
+    *,
+    root: int | None = None,
+    chunks: int = 1,
+    nodes: int | Sequence[Sequence[int]] = 1,
+    channels: int | None = None,
+) -> Algorithm:
     """Double binary tree. all_reduce sums up each tree and broadcasts down the same tree. For broadcast and reduce the
     trees span the other n-1 ranks, and the root stands above both of theirs (Sanders et al.). `chunks`: pieces into
-    which the half of each tree is cut; they follow each other as a pipeline."""
-    q = chunks
-    check_nodes(f"double_binary_tree {collective} over {ranks} ranks", ranks * q * 10)
-    draft = Draft(ranks, 2 * q)
-    for half in (0, 1):
-        tree = _half_tree(ranks, half) if collective == "all_reduce" else _below(ranks, root, half)
+    which the half of each tree is cut; they follow each other as a pipeline. `nodes`, of all_reduce: ranks of a node,
+    or lists of them: the trees span nodes, in which ranks form a chain; those of channel k end at rank k of every node,
+    mod their number. `channels`: how many of them, each with its part of the buffer; one for each rank of a node."""
+    q, place = chunks, f"double_binary_tree {collective} over {ranks} ranks"
+    listed = check_nodes_of(nodes, ranks, place)
+    if nodes == 1:
+        count, name = 1, "double_binary_tree"
+    elif collective != "all_reduce":
+        raise AlgorithmError(place, f"{collective} does not go through nodes", "drop nodes")
+    else:
+        count = max(map(len, listed)) if channels is None else channels
+        name = f"rail_tree_x{count}"
+    check_nodes(place, ranks * q * 10 * count)
+    draft = Draft(ranks, 2 * q * count)
+    for part in range(2 * count):
+        channel, half = divmod(part, 2)
+        if collective != "all_reduce":
+            tree = _below(ranks, root, half)
+        else:
+            tree = _with_chains([from_rail(node, channel) for node in listed], _half_tree(len(listed), half))
         if not len(tree.child):
             continue
-        pieces = half * q + np.arange(q)
-        start = None
+        pieces, start = part * q + np.arange(q), None
+        where = {"channel": channel if count > 1 else MISSING}
         if collective != "broadcast":
-            start = up(draft, tree, pieces, tag=half * q)
+            start = up(draft, tree, pieces, tag=part * q, **where)
         if collective != "reduce":
-            later = 2 * q if collective == "all_reduce" else 0
-            down(draft, tree, pieces, tag=later + half * q, order=8 * q, start=start)
-    return finish(draft, "double_binary_tree", collective, root=root)
+            later = 2 * q * count if collective == "all_reduce" else 0
+            down(draft, tree, pieces, tag=later + part * q, order=8 * q, start=start, **where)
+    return finish(draft, name, collective, root=root)
+
+
+def _with_chains(nodes: list[list[int]], tree: Tree) -> Tree:
+    """A tree over nodes as one over their ranks, of which the others form a chain below the first of each."""
+    first = np.array([node[0] for node in nodes])
+    chains = [np.array([node[1:], node[:-1]], dtype=np.int64) for node in nodes]
+    child, parent = np.concatenate(chains, axis=1)
+    # After the other nodes, so that it is summed first.
+    place = np.zeros(len(child), dtype=np.int64)
+    children = np.bincount(tree.parent, minlength=len(nodes))
+    begin = np.cumsum([0, *(len(node) - 1 for node in nodes)])[:-1]
+    has_chain = np.array([len(node) > 1 for node in nodes])
+    place[begin[has_chain]] = children[has_chain]
+    return Tree(
+        np.append(first[tree.child], child),
+        np.append(first[tree.parent], parent),
+        np.append(tree.place, place),
+        int(first[tree.root]),
+    )
 
 
 def _half_tree(n: int, half: int) -> Tree:

@@ -35,6 +35,7 @@ from astrasim_py.study.synthesized import algorithm_of
 from astrasim_py.synthesis.model.timing import CostModel
 from astrasim_py.synthesis.request import Request
 from astrasim_py.system.dimension_planner import PLANNED, DimensionPlanner, grid
+from astrasim_py.system.library_choice import nodes_of
 from astrasim_py.system.machine_models import Collectives
 from astrasim_py.system.problem import CollectiveRequest, PlannedChunk
 from astrasim_py.topology.model import Topology
@@ -78,14 +79,25 @@ def _fit(
     """The function that makes an algorithm for the NPUs of a call; None where their number is enough."""
     if isinstance(said, AlgorithmSynthesis):
         return _synthesizer(run, said, topology, place)
-    if not isinstance(said, Builder) or said.builder != "hierarchical" or "dims" in said.options:
+    if not isinstance(said, Builder):
         return None
+    more: dict[str, Callable[[tuple[int, ...], int], Any]] = {}
+    if said.builder == "hierarchical" and "dims" not in said.options:
+        more["dims"] = lambda npus, size: group_dims(topology, npus)
+    if said.options.get("nodes") == "auto":
+        more["nodes"] = lambda npus, size: nodes_of(topology, npus)
+    if said.options.get("channels") == "auto":
+        profile = run.network.profile
+        if profile is None:
+            problem = "auto is the number of channels that a profile says, and there is none"
+            raise ScenarioError(f"{place}.channels", problem, "write a number, or network: {profile: NAME}")
+        more["channels"] = lambda npus, size: profile.channels_for(size, len(npus))
 
     def fit(collective: str, npus: tuple[int, ...], size: int, root: int) -> Algorithm:
-        fitted = said.model_copy(update={"dims": group_dims(topology, npus)})
+        fitted = said.model_copy(update={key: of(npus, size) for key, of in more.items()})
         return maker(run, fitted, place)(collective, len(npus), root)
 
-    return fit
+    return fit if more else None
 
 
 def group_dims(topology: Topology, npus: Sequence[int]) -> list[int]:

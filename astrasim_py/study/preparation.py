@@ -23,6 +23,7 @@ from astrasim_py.core.registry import own_code
 from astrasim_py.pytorch.rank_files import RANK, rank_files
 from astrasim_py.scenario.check import confined, split_code
 from astrasim_py.scenario.expand import Point
+from astrasim_py.system.machine_models import NetworkModel
 
 try:
     import fcntl
@@ -97,6 +98,7 @@ class Preparation:
     kept: Path | None
     synthesized: list[dict]
     beside: Path | None
+    network: NetworkModel = NetworkModel()
 
     @property
     def spec(self) -> SimpleNamespace:

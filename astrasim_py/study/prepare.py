@@ -80,13 +80,14 @@ def prepare(
     lists = {"warnings": warnings, "synthesized": synthesized}
     lists = {name: [] if given is None else given for name, given in lists.items()}
     run = Preparation(point=point, kept=kept, beside=beside, **lists)
+    run = replace(run, network=_network(run))
     spec, topology = run.spec, _topology(run)
     jobs = tuple(_job(run, topology, name, f"jobs.{name}", job) for name, job in spec.jobs.items())
     jobs = jobs or (_job(run, topology, "job0", "", spec),)
     return Problem(
         topology=topology,
         jobs=jobs,
-        network=_network(run),
+        network=run.network,
         semantics=spec.semantics,
         compute=spec.compute,
         memory=spec.memory,

@@ -348,8 +348,8 @@ def test_every_collective_has_a_default_that_serves_any_group(collective):
 
 
 def test_options_are_listed():
-    assert options_of("ring") == ("root", "bidirectional", "chunks", "overlap")
-    assert options_of("hierarchical") == ("root", "dims", "algorithms", "chunks")
+    assert options_of("ring") == ("root", "bidirectional", "chunks", "overlap", "nodes", "channels")
+    assert options_of("hierarchical") == ("root", "dims", "algorithms", "chunks", "channels")
 
 
 def test_ranks_share_the_structure_of_a_uniform_program():

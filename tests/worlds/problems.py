@@ -64,6 +64,11 @@ class AnyAlgorithm:
             options["window"] = rng.randint(1, ranks)
         if "dims" in known:
             options["dims"] = [ranks // 2, 2] if ranks % 2 == 0 and ranks > 2 else [ranks]
+        if rng.random() < 0.15:
+            options["channels"] = rng.randint(1, 3)
+        if "nodes" in known and rng.random() < 0.2:
+            members = rng.sample(range(ranks), ranks)
+            options["nodes"] = [each for each in (members[: ranks // 3], members[ranks // 3 :]) if each]
         try:
             return build(name, collective, ranks, **options)
         except AstraError:  # it does not serve such a group
