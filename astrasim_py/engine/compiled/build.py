@@ -1,6 +1,7 @@
 """Convert a Plan to the kernel's input: records of templates, calls, instances and ranks, and arrays of numbers."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -134,6 +135,7 @@ class _Building:
         self.durations = Times(self.problem, plan.sizes)
         self.links = self.durations.links(self.longs)
         self.most_queues = self.most_running = self.channels = 0
+        self.connected = cache(self.connected)
 
     def input(self) -> KernelInput:
         """Build the complete input."""
@@ -224,8 +226,9 @@ class _Building:
                 flags |= records.ADMITTED
                 self.constants["counts_references"] = 1
         if connections is not None:
-            more, columns = self.connected(connections, n, position)
-            row |= more
+            columns = self.columns_of(connections, n, position)
+            row |= self.connected(connections)
+            row["connections"] = self.ints.add(columns)
             flags |= records.PACED | records.INTERLEAVED * connections.interleaved
             if columns[:2].max(initial=-1) >= 0:
                 flags |= records.CONNECTED | records.ADMITTED
@@ -251,23 +254,27 @@ class _Building:
         # The times of links come first in `longs`.
         return own | {"steps": self.ints.add(columns), "step_pace": pace, "step_hold": hold}
 
-    def connected(self, connections: Connections, n: int, position: int) -> tuple[dict[str, int], np.ndarray]:
-        """Fields of a template of n nodes with connections; and by node the slots needed and freed, the connection."""
-        none = np.full(n, -1, dtype=np.int64)
-        slots = (connections.needs[position], connections.frees[position]) if connections.slots else (none, none)
-        columns = np.stack([*slots, connections.of_sends(position)])
-        longer, pace, links, costs = connections.latency_ps, connections.pace, connections.links, -1
+    def columns_of(self, connections: Connections, n: int, position: int) -> np.ndarray:
+        """int64[3, n]: by node of a member, the slots needed and freed, and the connection."""
+        if connections.slots:
+            slots = connections.needs[position], connections.frees[position]
+        else:
+            slots = (np.full(n, -1, dtype=np.int64),) * 2
+        return np.stack([*slots, connections.of_sends(position)])
+
+    def connected(self, connections: Connections) -> dict[str, int]:
+        """Fields of the templates of some connections."""
+        pace, links, costs = connections.pace, connections.links, -1
         if links is not None:
             hold = self.durations.holds(self.longs, links.rates)[links.rate_class]
             costs = self.longs.once((links, "costs"), lambda: np.stack([links.latency_ps, hold], axis=1))
         return {
-            "connections": self.ints.add(columns),
             "of_member": connections.of_member,
-            "longer": longer,
-            "variant": self.variants.setdefault(longer, len(self.variants)),
+            "longer": connections.latency_ps,
+            "variant": self.variants.setdefault(connections.latency_ps, len(self.variants)),
             "pace": -1 if pace is None else int(self.durations.holds(self.longs, [pace])[0]),
             "costs": costs,
-        }, columns
+        }
 
     def counters(self, counters: Counters, row: dict[str, int], n: int) -> int:
         """Add the tables of a template's counters; returns the words per block that they need."""

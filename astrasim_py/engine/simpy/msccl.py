@@ -6,7 +6,7 @@ A send that finds its slot taken is refused, and released by the node that frees
 
 from heapq import heappop, heappush
 
-from astrasim_py.engine.simpy.network import CutThrough, Link, Message, Network
+from astrasim_py.engine.simpy.network import CutThrough, Network
 from astrasim_py.engine.simpy.npu import Graph
 from astrasim_py.engine.simpy.simulation import posted
 from astrasim_py.system.durations import message_ps
@@ -154,7 +154,7 @@ class PacedNetwork(Network):
                 entered[connection] = enters + pace
                 wait = enters - now
                 if connections.interleaved:
-                    message.tail = enters + pace
+                    message.paced = enters + pace
                 else:
                     wait += max(pace - link.transfer(message.bytes), 0)
         if wait:
@@ -166,26 +166,17 @@ class PacedNetwork(Network):
 class LibraryCutThrough(CutThrough):
     """Cut-through under a profile: links have the latency and the rate of the protocol of a message.
 
-    Interleaved messages hold a link for bytes/B, and leave it no sooner than they come.
+    An interleaved message holds a link for bytes/B, and leaves it no sooner than its pace is over.
     """
 
-    def hold(self, message: Message, link: Link) -> int:
-        """Time (ps) that the bytes of a message take on a link."""
-        if message.connections is None:
-            return link.transfer(message.bytes)
-        costs = message.connections.links
-        return message_ps(message.bytes, costs.rates[costs.rate_class[link.index]], link.rounding)
-
     def times(self, message, link, start):
-        end = max(start + self.hold(message, link), message.tail)
-        return end, end + self.latency(message, link)
-
-    def latency(self, message, link):
         if message.connections is None:
-            return link.latency
-        return int(message.connections.links.latency_ps[link.index])
+            return super().times(message, link, start)
+        costs = message.connections.links
+        message.extra_latency = int(costs.latency_ps[link.index]) - link.latency
+        served = start + message_ps(message.bytes, costs.rates[costs.rate_class[link.index]], link.rounding)
+        end = max(served, message.tail, message.paced)
+        return served if message.connections.interleaved else end, end + link.latency + message.extra_latency
 
-    def free(self, message, link, start, end, arrival):
-        if message.connections is not None and message.connections.interleaved:
-            return start + self.hold(message, link)
-        return super().free(message, link, start, end, arrival)
+    def complete_send(self, message, delay):
+        super().complete_send(message, max(delay, message.paced - self.env.now))

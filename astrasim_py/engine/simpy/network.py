@@ -153,12 +153,12 @@ class Message:
     """A message from NPU `src` to NPU `dst`: `bytes` over the links of a `route`, into the mailbox of its receive.
 
     `graph` and `node` are its send, issued at `since` (ps); `number` is its place in the order of issue. `row` is its
-    row in the message table. `extra_latency` (ps) prolongs every hop; `connections` are those of its call, if it has
-    any. `at` and `tail` belong to the model: the link of the route that it is at, and the time (ps) at which its last
-    byte is there.
+    row in the message table. `extra_latency` (ps) prolongs every hop; `connections` are those of its call, if any, on
+    which its pace ends at `paced` (ps). `at` and `tail` belong to the model: the link of the route that it is at, and
+    the time (ps) at which its last byte is there.
     """
 
-    at = tail = extra_latency = 0
+    at = tail = extra_latency = paced = 0
     connections = None
     #: Whether its send is done, or will be by the event of number `send_event`.
     send_done, send_event = False, 0
@@ -230,15 +230,11 @@ class LinkByLink(Network):
     and when it is at the other end.
     """
 
-    def free(self, message: Message, link: Link, start: int, end: int, arrival: int) -> int:
-        """When (ps) a link is free again that a message has from `start` on; `end`, `arrival`: its `times`."""
-        return arrival if self.holds_latency else end
-
     def occupy(self, request: LinkRequest) -> int:
         """A message has the link and holds it; returns when (ps) its last byte is at the other end."""
         message, link, now = request.message, request.resource, self.env.now
         end, arrival = self.times(message, link, now)
-        free = self.free(message, link, now, end, arrival)
+        free = arrival if self.holds_latency else end
         request.count(now, free)
         self.env.timeout(free - now).callbacks.append(lambda _: link.release(request))
         self.complete_send(message, end - now)
@@ -270,7 +266,7 @@ class LinkByLink(Network):
         for request in (*link.users, *link.queue):
             if not request.counted:
                 start = max(free, request.asked)
-                free = self.free(request.message, link, start, *self.times(request.message, link, start))
+                free = self.times(request.message, link, start)[self.holds_latency]
                 if isinstance(request, Booking):
                     start, free = request.start, request.end
                 yield request, start, free
@@ -300,19 +296,16 @@ class CutThrough(LinkByLink):
 
     def times(self, message, link, start):
         end = max(start + link.transfer(message.bytes), message.tail)
-        return end, end + self.latency(message, link)
-
-    def latency(self, message: Message, link: Link) -> int:
-        """Time (ps) that a message's head takes to the other end of a link."""
-        return link.latency + message.extra_latency
+        return end, end + link.latency + message.extra_latency
 
     def carry(self, message):
+        message.tail = self.env.now
         for link in message.hops():
             request = link.request(message)
             yield request
             message.tail = self.occupy(request)
             if message.at + 1 < len(message.route):
-                yield self.after(message, self.latency(message, link))
+                yield self.after(message, link.latency + message.extra_latency)
         yield self.after(message, message.tail - self.env.now)
 
 
