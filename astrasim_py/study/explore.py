@@ -31,23 +31,16 @@ Tell = Callable[[int, int, float], None]
 class Priced:
     """All configurations of a grid, priced.
 
-    Attributes
-    ----------
-    reasons : numpy.ndarray
-        int8: place in `REASONS`, or -1 where a configuration is possible.
-    seconds, memory : numpy.ndarray
-        float64 seconds of a step, and bytes at the peak; NaN where a rule is broken.
-    cost : numpy.ndarray
-        float64: what the objective makes small.
+    `seconds`, `memory`: float64 seconds of a step, and bytes at the peak; NaN where a rule is broken.
     """
 
     exploration: Exploration
     grid: Grid
     prices: Prices
-    reasons: np.ndarray
+    reasons: np.ndarray  # int8: place in `REASONS`, or -1 where a configuration is possible
     seconds: np.ndarray
     memory: np.ndarray
-    cost: np.ndarray
+    cost: np.ndarray  # float64: what the objective makes small
 
     @property
     def possible(self) -> np.ndarray:

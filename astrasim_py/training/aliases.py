@@ -47,10 +47,7 @@ _BESIDE = {
 def ours(written: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
     """The keys of a training in our names; keys that nobody knows stay, for the model to refuse.
 
-    Raises
-    ------
-    PydanticCustomError
-        A thing is said twice, or has no counterpart here.
+    Raises PydanticCustomError: a thing is said twice, or has no counterpart here.
     """
     found = {key: value for key, value in written.items() if key in known or key not in _TRANSLATED}
     said = {key: key for key in found}

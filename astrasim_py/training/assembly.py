@@ -50,24 +50,12 @@ class Block:
     ) -> int:
         """Add a node and return its row.
 
-        Parameters
-        ----------
-        stream : str, optional
-            The node waits for the one before it in this stream.
-        marks : str, optional
-            Stream that counts the node as one of its own for `behind`, though it waits for nothing there.
-        after : iterable of int
-            Rows of this block that must be done before.
-        behind : sequence of str
-            Streams whose last node before this one, in the whole trace, must be done before.
-        as_of : int, optional
-            Row of this block before which `behind` looks, in place of the node's own.
-        lane : int
-            Which of the micro-batches of a copy it belongs to.
-        tag : tuple of int, optional
-            Message tag of micro-batch 0, and what each further one adds.
-        **columns
-            Integer columns of the trace, each an int or an int64 array by micro-batch; and `group`, a role.
+        `stream`: the node waits for the one before it in this stream. `marks`: stream that counts the node as one of
+        its own for `behind`, though it waits for nothing there. `after`: rows of this block that must be done before.
+        `behind`: streams whose last node before this one, in the whole trace, must be done before. `as_of`: row of this
+        block before which `behind` looks, in place of the node's own. `lane`: which of the micro-batches of a copy it
+        belongs to. `tag`: message tag of micro-batch 0, and what each further one adds. `columns`: integer columns of
+        the trace, each an int or an int64 array by micro-batch; and `group`, a role.
         """
         row = len(self.rows)
         own = {"type": int(kind), "name": name, "stream": stream, "marks": marks, "lane": lane, "tag": tag}
@@ -101,12 +89,7 @@ class Block:
 def assemble(program: Sequence[tuple[Block, tuple[int, ...]]], rank: int | None = None) -> ExecutionTrace:
     """The trace of copies of blocks, one after the other.
 
-    Parameters
-    ----------
-    program : sequence of (Block, tuple of int)
-        Each copy with the micro-batch of each lane; -1 for none.
-    rank : int, optional
-        Of the trace, for messages.
+    `program`: each copy with the micro-batch of each lane; -1 for none. `rank`: of the trace, for messages.
     """
     blocks = list(dict.fromkeys(block for block, _ in program))
     number = {block: index for index, block in enumerate(blocks)}

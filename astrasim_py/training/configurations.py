@@ -22,25 +22,14 @@ BATCH = 2**14
 class Configurations:
     """Priced layouts.
 
-    Attributes
-    ----------
-    layout : Layout
-        Arrays of one length.
-    broken : numpy.ndarray
-        int64: place in `RULES` of the first rule that each breaks, `MEMORY`, or -1 where it is possible.
-    capacity : int
-        Bytes of memory of an NPU, expanded memory included.
-    memory : dict of numpy.ndarray
-        int64 bytes by kind at the peak; 0 where one of `RULES` is broken.
-    step : Step
-        float64 seconds of an iteration by part; NaN where one of `RULES` is broken.
+    `broken`: int64, the place in `RULES` of the first rule that each breaks, `MEMORY`, or -1 where it is possible.
     """
 
-    layout: Layout
+    layout: Layout  # arrays of one length
     broken: np.ndarray
-    capacity: int
-    memory: dict[str, np.ndarray]
-    step: Step
+    capacity: int  # bytes of memory of an NPU, expanded memory included
+    memory: dict[str, np.ndarray]  # int64 bytes by kind at the peak; 0 where one of `RULES` is broken
+    step: Step  # float64 seconds of an iteration by part; NaN where one of `RULES` is broken
 
     @property
     def tokens_per_second(self) -> np.ndarray:

@@ -191,19 +191,10 @@ def chunks_in_flight(layout: Layout, stage: Numbers) -> Numbers:
 
 
 def effective_bandwidth(footprint, local, bandwidth, expanded):
-    """Bandwidth of memory accesses that spread evenly over local and expanded memory.
+    """Bandwidth of memory accesses that spread evenly over local and expanded memory, bytes per second.
 
-    Parameters
-    ----------
-    footprint, local : float or array
-        Bytes that a rank needs, and that its local memory holds.
-    bandwidth, expanded : float or array
-        Bytes per second of the local and of the expanded memory.
-
-    Returns
-    -------
-    float or array
-        1 / ((1 - f) / bandwidth + f / expanded), where the part f = (footprint - local) / footprint is outside.
+    1 / ((1 - f) / bandwidth + f / expanded), where the part f = (footprint - local) / footprint is outside.
+    `footprint`, `local`: bytes that a rank needs, and that its local memory holds.
     """
     outside = np.maximum(1 - np.asarray(local) / footprint, 0.0)
     return 1 / ((1 - outside) / bandwidth + outside / expanded)

@@ -159,16 +159,9 @@ class Model(StrictModel):
     def flops_per_token(self, seq: int, convention: str = "full") -> float:
         """FLOPs of an iteration per token, as publishers count them.
 
-        Parameters
-        ----------
-        convention
-            ``full``: three passes, each of 2 FLOPs per active parameter and attention over `seq` x `seq` scores;
-            ``causal``: half of the scores; ``hardware``: full, and a fourth pass over the layers, for recomputation.
-
-        Raises
-        ------
-        ScenarioError
-            There is no such convention.
+        ``full``: three passes, each of 2 FLOPs per active parameter and attention over `seq` x `seq`
+        scores; ``causal``: half of the scores; ``hardware``: full, and a fourth pass over the layers, for
+        recomputation. Raises ScenarioError: there is no such convention.
         """
         if convention not in FLOPS_CONVENTIONS:
             raise ScenarioError(

@@ -38,41 +38,22 @@ ATTENTION_EFFICIENCY = 0.5
 class Constants:
     """What is measured rather than known. The first four are those that `calibrate` fits.
 
-    Attributes
-    ----------
-    host : float
-        Scale of the time in which the host launches a layer; 1 is eager PyTorch on a recent CPU, 0 none.
-    gemm : float
-        Scale of the time of matrix products.
-    nic : float
-        Share of the NIC bandwidth that collectives reach.
-    interference : float
-        Part of the shorter of gradient communication and computation that overlapping them costs.
-    nvlink, memory : float
-        Share of the bandwidth inside a node, and of the memory bandwidth.
-    elementwise : float
-        Scale of the bytes of elementwise operations: 1 fused, about 1.7 one kernel per operation.
-    host_layer, host_moe, host_expert : float
-        Seconds in which the host launches the forward pass of a layer, of routing, and of one local expert.
-    tp_hidden, ep_hidden : float
-        Part of the communication that overlap hides.
-    pp_exposed, pp_blocking : float
-        Part of the messages between pipeline ranks, beside the bubble, that counts with overlap and without.
-    rails : bool
-        Whether r members of a group in one node leave it by r NICs, as NCCL lays its rings; a flat ring uses one.
-    scatter : bool
-        Whether tensor parallel ranks send a part each of what passes from stage to stage; otherwise each sends all.
-    even_cp : bool
-        Whether causal attention is dealt evenly to context parallel ranks. Otherwise the last has 2 - 1/c of the mean.
+    `nvlink`, `memory`: share of the bandwidth inside a node, and of the memory bandwidth. `host_layer`, `host_moe`,
+    `host_expert`: seconds in which the host launches the forward pass of a layer, of routing, and of one local expert.
+    `tp_hidden`, `ep_hidden`: part of the communication that overlap hides. `pp_exposed`, `pp_blocking`: part of the
+    messages between pipeline ranks, beside the bubble, that counts with overlap and without. `rails`: whether r members
+    of a group in one node leave it by r NICs, as NCCL lays its rings; a flat ring uses one. `scatter`: whether tensor
+    parallel ranks send a part each of what passes from stage to stage; otherwise each sends all. `even_cp`: whether
+    causal attention is dealt evenly to context parallel ranks. Otherwise the last has 2 - 1/c of the mean.
     """
 
-    host: float = 1.0
-    gemm: float = 1.0
-    nic: float = 0.85
-    interference: float = 0.3
+    host: float = 1.0  # scale of the time in which the host launches a layer; 1 is eager PyTorch on a recent CPU
+    gemm: float = 1.0  # scale of the time of matrix products
+    nic: float = 0.85  # share of the NIC bandwidth that collectives reach
+    interference: float = 0.3  # part of the shorter of gradient communication and computation that overlap costs
     nvlink: float = 0.75
     memory: float = 0.80
-    elementwise: float = 1.0
+    elementwise: float = 1.0  # scale of the bytes of such operations: 1 fused, about 1.7 one kernel per operation
     host_layer: float = 0.9e-3
     host_moe: float = 0.5e-3
     host_expert: float = 0.11e-3
@@ -122,29 +103,20 @@ class Transfer(NamedTuple):
 class Prices:
     """Times on a system of operations in a number format, with one attention kernel.
 
-    Attributes
-    ----------
-    attention : str
-        A kernel that the chip's figures name; ``auto`` is the best of them.
-    slower, wait : float
-        Factor on the time of memory traffic, and seconds that every operation waits for memory: what memory beyond the
-        local one costs (`memory.expand`).
-    moving : float
-        Seconds in which data goes to and from that memory, once an iteration; `op_ps` counts them with the optimizer.
-    network : Network, optional
-        What collectives take; otherwise that follows from the rates of `system`.
-    sharing : bool
-        Whether collectives that run beside each other wait for each other on the links of the network.
+    `slower`, `wait`: factor on the time of memory traffic, and seconds that every operation waits for memory: what
+    memory beyond the local one costs (`memory.expand`). `moving`: seconds in which data goes to and from that memory,
+    once an iteration; `op_ps` counts them with the optimizer. `sharing`: whether collectives that run beside each other
+    wait for each other on the links of the network.
     """
 
     system: System
     dtype: str = "bf16"
-    attention: str = "auto"
+    attention: str = "auto"  # a kernel that the chip's figures name; ``auto`` is the best of them
     constants: Constants = Constants()
     slower: float = 1.0
     wait: float = 0.0
     moving: float = 0.0
-    network: Network | None = None
+    network: Network | None = None  # what collectives take; otherwise that follows from the rates of `system`
     sharing: bool = True
 
     def expanded(self, cost: Expansion) -> "Prices":

@@ -71,14 +71,9 @@ def operations(
 ) -> dict[str, tuple[Op, ...] | Comm]:
     """What one rank does in an iteration, by name.
 
-    Parameters
-    ----------
-    batch : int
-        Samples of each rank.
-    element, gradient : int
-        Bytes of an element of tables and activations, and of gradients when they are reduced.
-    update : int
-        Bytes that an update of the tables moves, as a multiple of those of the lookup.
+    `batch`: samples of each rank. `element`, `gradient`: bytes of an element of tables and activations, and of
+    gradients when they are reduced. `update`: bytes that an update of the tables moves, as a multiple of those of the
+    lookup.
     """
     rows = batch * model.tables * model.width * element
     lookup = Op(name="lookup", block="embedding", kind="elementwise", nbytes=rows * model.pooling)
@@ -163,14 +158,8 @@ def recommendation_workload(
 ) -> Workload:
     """Training iterations on ranks that all run one trace.
 
-    Parameters
-    ----------
-    batch : int
-        Samples of each rank.
-    prices : Prices, optional
-        Without them computation carries FLOPs and bytes alone.
-    **sizes
-        Of `operations`.
+    `batch`: samples of each rank. `prices`: without them computation carries FLOPs and bytes alone. `sizes`: of
+    `operations`.
     """
     block, rows = Block(), {}
     for key, does in operations(model, batch, **sizes).items():

@@ -45,10 +45,7 @@ def routes_of(layout: Layout) -> Routes | None:
     ``random`` draws the share of each expert anew in every layer, micro-batch and rank, exponentially distributed; a
     file states shares. Rows are whole: the largest remainders are rounded up.
 
-    Raises
-    ------
-    ScenarioError
-        A file that is not of that form, or of another number of experts or layers.
+    Raises ScenarioError: a file that is not of that form, or of another number of experts or layers.
     """
     kind, model, x = layout.routing.kind, layout.model, layout.ep
     if kind == "balanced" or not model.experts or x == 1:

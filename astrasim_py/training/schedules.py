@@ -27,31 +27,15 @@ def programs(
     *,
     paired: bool = False,
 ) -> tuple[np.ndarray, ...]:
-    """Programs of all pipeline ranks.
+    """Programs of all p pipeline ranks, int64[n, 3] each.
 
-    Parameters
-    ----------
-    schedule : str
-        One of `SCHEDULES`.
-    stages, microbatches, chunks : int
-        Pipeline ranks p, micro-batches m, and model chunks of each rank v; ``zbv`` has two.
-    times : tuple of int
-        Times of one forward, input-gradient and weight-gradient block in any unit. Only ``zbv`` orders its blocks
-        by them; the order of ``zb_h2`` for equal times loses the least with other times, too.
-    paired : bool
-        The forward and the backward block beside each other in the steady part of ``1f1b`` and ``interleaved`` run
-        together (see `pairs`), so a micro-batch takes two turns of each rank on its way there and back: ranks warm up
-        with a block more for each rank after them, and one for themselves. The interleaved schedule has the former.
-
-    Returns
-    -------
-    tuple of numpy.ndarray
-        p arrays int64[n, 3].
-
-    Raises
-    ------
-    ValueError
-        An unknown schedule, chunks that it does not have, or micro-batches that the interleaved one cannot divide.
+    `stages`, `microbatches`, `chunks`: pipeline ranks p, micro-batches m, and model chunks of each rank v; ``zbv`` has
+    two. `times`: of one forward, input-gradient and weight-gradient block in any unit. Only ``zbv`` orders its blocks
+    by them; the order of ``zb_h2`` for equal times loses the least with other times, too. `paired`: the forward and the
+    backward block beside each other in the steady part of ``1f1b`` and ``interleaved`` run together (see `pairs`), so a
+    micro-batch takes two turns of each rank on its way there and back: ranks warm up with a block more for each rank
+    after them, and one for themselves. The interleaved schedule has the former. Raises ValueError: an unknown schedule,
+    chunks that it does not have, or micro-batches that the interleaved one cannot divide.
     """
     if schedule not in SCHEDULES:
         raise ValueError(f"schedule {schedule!r} is not one of {', '.join(SCHEDULES)}")

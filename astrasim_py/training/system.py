@@ -19,20 +19,12 @@ MEASURED_LATENCY = (1e-6, 5e-6)
 class System:
     """A machine of equal nodes.
 
-    Attributes
-    ----------
-    compute : Compute
-        Rates and memory of an NPU.
-    node : int
-        NPUs that the fast network joins; consecutive ranks share a node.
-    inside, outside : float
-        Bytes per second of one NPU in one direction, in its node and out of it.
-    latency, far_latency : float
-        Seconds of one step of a collective, inside a node and between nodes.
+    `inside`, `outside`: bytes per second of one NPU in one direction, in its node and out of it. `latency`,
+    `far_latency`: seconds of one step of a collective, inside a node and between nodes.
     """
 
-    compute: Compute
-    node: int
+    compute: Compute  # rates and memory of an NPU
+    node: int  # NPUs that the fast network joins; consecutive ranks share a node
     inside: float
     outside: float
     latency: float = MEASURED_LATENCY[0]
