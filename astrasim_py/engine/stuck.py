@@ -160,8 +160,7 @@ def _waiting(plan: Plan, entry: Posted, reason: str, **more: int) -> WaitingNode
 
 
 def _waiting_for_slot(plan: Plan, send: Posted) -> WaitingNode:
-    connections, blocks = plan.calls[send.call].connections, plan.calls[send.call].programs[0].blocks
-    slots = connections.slots if blocks is None else blocks.costs.slots
+    slots = (plan.calls[send.call].connections or plan.calls[send.call].by_blocks).slots
     channel = int(plan.trace(send.rank, send.call).column("channel")[send.row])
     hold = f"{slots} slots hold messages" if slots > 1 else "1 slot holds a message"
     reason = f"the connection's {hold} that rank {send.peer} has not taken"

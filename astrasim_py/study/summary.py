@@ -143,7 +143,7 @@ def summary_of(plan: Plan, records: Records, row: Mapping, warnings: Iterable[st
         **({"fold": asdict(records.fold)} if records.fold is not None else {}),
         "algorithms": [
             {"collective": i.type, "name": i.algorithm.name, "ranks": i.algorithm.ranks, "correct": i.algorithm.verdict}
-            | {key: value for key in ("protocol", "slots") if (value := getattr(i.connections, key, None))}
+            | {key: value for key in ("protocol", "slots") if (value := getattr(i.costs, key, None))}
             for i in algorithms.values()
         ],
         "npu_of": list(plan.npu_of),

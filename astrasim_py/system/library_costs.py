@@ -10,7 +10,7 @@ import numpy as np
 
 from astrasim_py.builders.draft import Draft, finish_rotated
 from astrasim_py.chakra.schema import MISSING
-from astrasim_py.collectives.chunks import Buffer
+from astrasim_py.collectives.chunks import PROTOCOL_SLOTS, SLOT_BYTES, Buffer
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.units import format_size, transfer_ps
 from astrasim_py.program.algorithm import Algorithm
@@ -22,6 +22,7 @@ from astrasim_py.system.plan import (
     NO_SLOT,
     RECV,
     SEND,
+    BlockCosts,
     Connections,
     Counters,
     LinkCosts,
@@ -31,6 +32,7 @@ from astrasim_py.system.plan import (
     Structure,
 )
 from astrasim_py.system.problem import Problem
+from astrasim_py.system.thread_blocks import has_thread_blocks
 from astrasim_py.topology.model import Topology
 
 #: Collectives that a library makes of messages between pairs of ranks, all sent at once.
@@ -93,6 +95,11 @@ def beyond_the_rows(plan: Plan) -> list[str]:
     network = profile.network
     if not topology.in_node.all() and (network is None or not network.fitted):
         said.append("calls between nodes, which were not measured")
+    given = [c.algorithm.name for c in plan.calls.values if c.algorithm is not None and has_thread_blocks(c.algorithm)]
+    if given and profile.programs is None:
+        said.append(
+            f"thread blocks of {given[0]}, which have no costs: it is charged like the library's own collectives"
+        )
     return said
 
 
@@ -110,14 +117,43 @@ class LibraryCosts:
         protocols = tuple(self.profile.protocols) if network.protocol == FASTEST else (network.protocol,)
         if algorithm.protocol in self.profile.protocols and network.protocol == FASTEST:
             protocols = (algorithm.protocol,)
+        if not set(protocols) & {*self.profile.protocols, SWITCH}:
+            of = f"no {network.protocol} of a library" if self.profile.protocols else "costs of given programs alone"
+            problem = f"has {of}, and {algorithm.name} names no thread blocks"
+            raise ScenarioError("network.profile", problem, "give a program of MSCCL-IR, or drop the profile")
         found = [Way(algorithm, protocol) for protocol in protocols]
         reduces = network.switch_reduction and algorithm.collective in switch.collectives
         if reduces and len(npus) >= switch.ranks and self.topology.switch_of(npus) is not None:
             found.append(Way(switch_load(algorithm.collective, len(npus)), SWITCH))
         return found
 
-    def links(self, protocol: str) -> LinkCosts:
-        """Latency and rate of every link under a protocol.
+    def by_blocks(self, algorithm: Algorithm, *, one_node: bool) -> BlockCosts | None:
+        """What the steps of an algorithm cost that runs by thread blocks; None: it is the library's own.
+
+        `one_node`: whether its members are in one node. Raises ScenarioError: no costs under its protocol.
+        """
+        profile, wanted = self.profile, self.problem.network.protocol
+        if profile.programs is None or not has_thread_blocks(algorithm):
+            return None
+        protocol = wanted if wanted != FASTEST else algorithm.protocol or "Simple"
+        if protocol not in profile.programs:
+            known = " and ".join(profile.programs)
+            problem = f"has costs of programs under {known}, and {algorithm.name} is under {protocol}"
+            raise ScenarioError("network.profile", problem, f"write protocol: {next(iter(profile.programs))}")
+        costs, network = profile.programs[protocol], profile.network
+        return BlockCosts(
+            protocol=protocol,
+            launch=costs.launch + (0 if one_node or network is None else network.launch),
+            step=costs.step,
+            rate=costs.rate,
+            links=self.links(protocol, given=True),
+            slots=PROTOCOL_SLOTS[protocol],
+            slice=costs.slice or SLOT_BYTES[protocol],
+            waits_half=protocol == "Simple",
+        )
+
+    def links(self, protocol: str, *, given: bool = False) -> LinkCosts:
+        """Latency and rate of every link under a protocol; `given`: for given programs.
 
         Inside a node a message has one latency, that of its protocol, on the link to its destination; between nodes
         that of the profile's network, or, where it has none, those of the links.
@@ -129,8 +165,10 @@ class LibraryCosts:
         if protocol == SWITCH:
             rate = profile.switch.rate
         else:
-            costs = profile.protocols[protocol]
-            latency[inside & ends], rate = costs.step, costs.rate
+            if given:
+                latency[inside & ends], rate = profile.programs[protocol].latency, profile.programs[protocol].link
+            else:
+                latency[inside & ends], rate = profile.protocols[protocol].step, profile.protocols[protocol].rate
             if profile.network is not None:
                 latency[~inside] = np.where(ends, profile.network.steps.get(protocol, 0), 0)[~inside]
                 between = Fraction(str(profile.network.efficiency))

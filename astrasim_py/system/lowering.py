@@ -109,7 +109,7 @@ class _Lowering:
         self.values: list[Instance] = []
         self.which: list[np.ndarray] = []
         self.call, self.lower_bound = cache(self.call), cache(self.lower_bound)
-        self.charged = cache(self.charged)
+        self.charged, self.by_blocks = cache(self.charged), cache(self.programs.by_blocks)
         self._phases: dict[tuple, tuple[tuple[CollectiveCall, ...], Mapping[int, int]]] = {}
         self._connections: dict[tuple[Algorithm, int], Connections] = {}
 
@@ -186,16 +186,18 @@ class _Lowering:
         self, number: int, algorithm: Algorithm, request: CollectiveRequest, npus: tuple[int, ...]
     ) -> CollectiveCall:
         """Make the call of a collective under a profile, in the way that is chosen for it."""
+        members, one_node = _in_all_jobs(request.members, self.first_rank[number]), self.problem.topology.one_node(npus)
+        costs = self.library.by_blocks(algorithm, one_node=one_node)
+        if costs is not None:
+            return CollectiveCall(members, algorithm, self.by_blocks(algorithm, request.full, costs), None)
         ways = self.library.ways(algorithm, npus)
         if len(ways) > 1 and self.choose is None:
             raise ScenarioError("network.protocol", "fastest is chosen by simulation", "plan it with plan_for")
         way = ways[0] if len(ways) == 1 else self.choose(self.problem, ways, request.full, npus)
         speeds = self.speeds(number, request.members)
-        one_node = self.problem.topology.one_node(npus)
         programs, connections = self.charged(*way, request.full, speeds, one_node)
         place = algorithm.source or algorithm.name
         matching = self.matchings.of_communicator((way.algorithm, 0), programs, place)
-        members = _in_all_jobs(request.members, self.first_rank[number])
         return CollectiveCall(members, way.algorithm, programs, matching, connections)
 
     def charged(
@@ -264,8 +266,6 @@ class _Lowering:
                 programs = self.programs.of_algorithm(algorithm, size, speeds, planned, rotated=False)
         # The cut of steps into messages, and so the set of messages, depends on the size.
         most = msccl.max_count_for(algorithm, size) if msccl else 0
-        if not isinstance(programs, RotatedPrograms) and any(program.blocks for program in programs):
-            return CollectiveCall(members, algorithm, programs, None)
         if by_bytes:
             matching = self.matchings.by_bytes(programs, members)
         else:

@@ -4,7 +4,7 @@ In the context ``written``, of a scenario, quantities are text with units; Pytho
 """
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainValidator, ValidationInfo, WithJsonSchema
 from pydantic.json_schema import SkipJsonSchema
@@ -161,8 +161,6 @@ class NetworkModel(StrictModel):
     )
     #: ``factory(engine) -> model`` of a network model of the user's own; it runs on the SimPy engine.
     factory: SkipJsonSchema[Callable | None] = None
-    #: Costs of given programs by protocol, thread block by thread block.
-    programs: ClassVar[Mapping[str, Any] | None] = None
 
     @classmethod
     def _normalized(cls, value: Any, info: ValidationInfo) -> Any:
@@ -193,12 +191,12 @@ class NetworkModel(StrictModel):
         self.__dict__["switch_reduction"] = bool(self.switch_reduction)
         if isinstance(self.profile, FileText):
             return
-        known = tuple(self.profile.protocols)
+        known = tuple(dict.fromkeys((*self.profile.protocols, *(self.profile.programs or ()))))
         if self.protocol != "fastest" and self.protocol not in known:
             problem = f"the profile has no {self.protocol}"
             raise wrong(problem, did_you_mean(self.protocol, ("fastest", *known)), ("protocol",))
         if not known:
-            raise wrong("the profile has no protocols of collectives", "name another one", ("profile",))
+            raise wrong("the profile has no protocols or programs", "name another one", ("profile",))
         if self.switch_reduction and self.profile.switch is None:
             raise wrong("the profile has no reduction in a switch", "drop switch_reduction", ("switch_reduction",))
 

@@ -56,16 +56,24 @@ class Counters:
     detached: np.ndarray  # bool[n]: a send that the block does not wait for
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class LinkCosts:
+    """What links are to the messages of a protocol, instead of their own latency and bandwidth."""
+
+    latency_ps: np.ndarray  # int64[links]
+    rate_class: np.ndarray  # int64[links]: index into …
+    rates: tuple[Fraction, ...]  # … bytes per second
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockCosts:
     """What the steps of thread blocks cost under a protocol. Times in ps, rates in bytes per second."""
 
     protocol: str
     launch: int  # of a call
-    latency: int  # of a message
     step: int  # of a step, before its bytes
     rate: Fraction  # of one block, for a step of any kind
-    link_share: Fraction  # of a link's bandwidth
+    links: LinkCosts  # to messages
     slots: int  # messages that a connection holds
     slice: int  # bytes of each chunk in a pass
     waits_half: bool  # whether a message's head leaves after half of its step; else as the step begins
@@ -183,15 +191,6 @@ class Matching(Sequence[np.ndarray]):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LinkCosts:
-    """What links are to the messages of a protocol, instead of their own latency and bandwidth."""
-
-    latency_ps: np.ndarray  # int64[links]
-    rate_class: np.ndarray  # int64[links]: index into …
-    rates: tuple[Fraction, ...]  # … bytes per second
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Connections:
     """The connections of one algorithm, and what its protocol makes of its messages.
 
@@ -234,6 +233,12 @@ class CollectiveCall:
     programs: Sequence[RankProgram]  # `RotatedPrograms` of a rotation
     matching: Matching | None  # `RotatedMatching`, likewise
     connections: Connections | None = None  # under the MSCCL link model, or a profile
+
+    @property
+    def by_blocks(self) -> BlockCosts | None:
+        """Costs of the steps of its thread blocks; None if it does not run by them."""
+        steps = None if self.rotation or not len(self.programs) else self.programs[0].blocks
+        return steps and steps.costs
 
     @property
     def rotation(self) -> Rotation | None:
@@ -317,6 +322,11 @@ class Instance:
     def connections(self) -> Connections | None:
         """Connections under the MSCCL link model, or a profile."""
         return self.only_call.connections if self.only_call else None
+
+    @property
+    def costs(self) -> Connections | BlockCosts | None:
+        """What decides the messages of its one call beside their links: connections, or steps of thread blocks."""
+        return self.only_call and (self.only_call.connections or self.only_call.by_blocks)
 
 
 @dataclass(frozen=True, eq=False)

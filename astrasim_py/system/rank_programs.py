@@ -30,6 +30,7 @@ from astrasim_py.system.plan import (
     NO_SLOT,
     RECV,
     SEND,
+    BlockCosts,
     Counters,
     RankProgram,
     RotatedPrograms,
@@ -37,7 +38,7 @@ from astrasim_py.system.plan import (
 )
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.repeated import BoundProgram
-from astrasim_py.system.thread_blocks import by_thread_blocks, has_thread_blocks
+from astrasim_py.system.thread_blocks import by_thread_blocks
 
 _KIND = np.full(256, INSTANT, dtype=np.int8)
 _KIND[[NodeType.COMP, NodeType.COMM_SEND, NodeType.COMM_RECV]] = COMPUTE, SEND, RECV
@@ -179,19 +180,8 @@ class RankPrograms:
     ) -> tuple[RankProgram, ...]:
         """Programs of the ranks of a table, which are the first ones of the algorithm."""
         refuse = _refusal(AlgorithmError, table, lambda rank: f"{algorithm.name} rank {rank}")
-        every = np.arange(len(table))
-        kind = _KIND[table.type.astype(np.uint8)]
-        for foreign in (COLLECTIVE, MEMORY, INSTANT):
-            what = f"a {KIND_NAMES[foreign]} node cannot be part of an algorithm"
-            refuse(every, kind == foreign, what, "use send, receive and compute nodes only")
         verbatim = self._verbatim(table, planned)
-        nbytes = algorithm.bytes_of(table, size, verbatim=verbatim)
-        peer = _algorithm_peers(algorithm, table, refuse)
-        tag = table.column("comm_tag")
-        tag = np.where(tag == MISSING, 0, tag)
-        if self.problem.network.programs is not None and has_thread_blocks(table):
-            costs = self.problem.network.programs[algorithm.protocol or "Simple"]
-            return by_thread_blocks(algorithm, table, costs, kind, nbytes, peer, tag, self.structure)
+        nbytes, peer, tag = self._messages(algorithm, table, size, verbatim, refuse)
         duration = self._algorithm_durations(table, nbytes, speeds, refuse)
         slot, instance = np.full(len(table), NO_SLOT, dtype=np.int8), np.full(len(table), -1, dtype=np.int32)
         made = self._programs(table, nbytes, duration, peer, tag, slot, instance)
@@ -202,6 +192,32 @@ class RankPrograms:
             return cut_steps(made, table, size, msccl.max_count_for(algorithm, size), algorithm.name, self.structure)
         except Unusable as error:
             raise AlgorithmError(algorithm.source or algorithm.name, error.problem) from None
+
+    def by_blocks(self, algorithm: Algorithm, size: int, costs: BlockCosts) -> tuple[RankProgram, ...]:
+        """Programs of all ranks of a given program, thread block by thread block, for a full buffer of `size` bytes."""
+        table = self._of_all(algorithm)
+        self.skeletons(table)
+        refuse = _refusal(AlgorithmError, table, lambda rank: f"{algorithm.name} rank {rank}")
+        messages = self._messages(algorithm, table, size, self._verbatim(table, False), refuse)
+        kind = _KIND[table.type.astype(np.uint8)]
+        try:
+            return by_thread_blocks(algorithm, table, costs, kind, *messages, self.structure)
+        except Unusable as error:
+            raise AlgorithmError(algorithm.source or algorithm.name, error.problem) from None
+
+    def _messages(
+        self, algorithm: Algorithm, table: Program, size: int, verbatim: bool, refuse: Callable[..., None]
+    ) -> tuple[np.ndarray, ...]:
+        """Bytes, peers and tags of the nodes of an algorithm."""
+        every = np.arange(len(table))
+        kind = _KIND[table.type.astype(np.uint8)]
+        for foreign in (COLLECTIVE, MEMORY, INSTANT):
+            what = f"a {KIND_NAMES[foreign]} node cannot be part of an algorithm"
+            refuse(every, kind == foreign, what, "use send, receive and compute nodes only")
+        nbytes = algorithm.bytes_of(table, size, verbatim=verbatim)
+        peer = _algorithm_peers(algorithm, table, refuse)
+        tag = table.column("comm_tag")
+        return nbytes, peer, np.where(tag == MISSING, 0, tag)
 
     def _algorithm_durations(
         self, table: Program, nbytes: np.ndarray, speeds: tuple[Fraction, ...], refuse: Callable[..., None]

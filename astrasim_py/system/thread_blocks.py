@@ -14,15 +14,15 @@ from astrasim_py.core.units import transfer_ps
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.table import Program
 from astrasim_py.system.msccl_connections import MessageNodes
-from astrasim_py.system.plan import COMPUTE, NO_SLOT, BlockCosts, BlockSteps, RankProgram, Structure
+from astrasim_py.system.plan import COMPUTE, LAUNCH_ROW, NO_SLOT, BlockCosts, BlockSteps, RankProgram, Structure
 
 #: Most steps of all ranks and passes.
 MAX_STEPS = 2**22
 
 
-def has_thread_blocks(table: Program) -> bool:
-    """Whether every node names its thread block, as those of MSCCL-IR do."""
-    return len(table) > 0 and bool((table.column("tb_id") >= 0).all())
+def has_thread_blocks(algorithm: Algorithm) -> bool:
+    """Whether every node of an algorithm names its thread block, as those of MSCCL-IR do."""
+    return any(map(len, algorithm.given)) and all((t.column("tb_id") >= 0).all() for t in algorithm.given)
 
 
 def by_thread_blocks(
@@ -84,7 +84,7 @@ def by_thread_blocks(
     local = kind[row] == COMPUTE
     #: With the value of the launch.
     columns = {
-        "rows": (row - table.bounds[table.rank[row]], 0),
+        "rows": (row - table.bounds[table.rank[row]], LAUNCH_ROW),
         "node_id": (table.node_id[row], 0),
         "peer": (np.where(local, -1, peer[row]).astype(np.int32), -1),
         "tag": (np.where(local, 0, tag[row]), 0),

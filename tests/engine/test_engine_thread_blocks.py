@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 
@@ -22,28 +21,28 @@ from astrasim_py.engine.stuck import explanation
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.report.critical_path import CriticalPath
 from astrasim_py.system.machine_models import NetworkModel
-from astrasim_py.system.plan import BlockCosts
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import shapes
+from astrasim_py.topology.profile import LibraryProfile, ProgramProtocol
 from astrasim_py.workload.items import Collective
 from astrasim_py.workload.microbenchmarks import generate
 
 GB = Fraction(10**9)
 KB, NS, US = 1000, 1000, 10**6
 #: 1 GB/s a block; links of 4 GB/s, of which messages reach half.
-LL = BlockCosts(
-    protocol="LL", launch=5 * US, latency=1 * US, step=300 * NS, rate=GB, link_share=Fraction(1, 2), slots=8,
-    slice=16 * KB, waits_half=False,
-)  # fmt: skip
-SIMPLE = replace(LL, protocol="Simple", slots=2, slice=1000 * KB, waits_half=True)
+LL = ProgramProtocol(launch=5 * US, latency=1 * US, step=300 * NS, rate=GB, link=2 * GB, slice=16 * KB)
+SIMPLE = LL.model_copy(update={"slice": 1000 * KB})
 
 
-class Programs(NetworkModel):
-    """A network with costs of given programs."""
+def but(costs: ProgramProtocol, **other) -> ProgramProtocol:
+    """Costs with other values."""
+    return costs.model_copy(update=other)
 
-    def __init__(self, costs: BlockCosts) -> None:
-        super().__init__()
-        self.__dict__["programs"] = {"LL": costs, "Simple": costs}
+
+def network(costs: ProgramProtocol) -> NetworkModel:
+    """A network under a profile of programs, the same under every protocol."""
+    numbers = {"library": "L", "ranks": (2,), "sizes": (1, 2), "dtypes": ("half",), "channels": 1, "link": 4 * GB}
+    return NetworkModel(profile=LibraryProfile(**numbers, programs=dict.fromkeys(("LL", "Simple"), costs)))
 
 
 class Only:
@@ -69,13 +68,14 @@ def problem(algorithm, size, costs, *, workload=None, topology=None) -> Problem:
                 algorithms=Only(algorithm),
             ),
         ),
-        network=Programs(costs),
+        network=network(costs),
     )
 
 
-def took(blocks: Blocks, size: int, costs: BlockCosts) -> int:
-    """Time of a program after its launch, ps; the same of both engines."""
-    records = simulate(problem(blocks.algorithm(costs.protocol), size, costs), engine="both", level="messages")
+def took(blocks: Blocks, size: int, costs: ProgramProtocol) -> int:
+    """Time of a program under LL, or Simple with its costs, after its launch, ps; the same of both engines."""
+    protocol = "Simple" if costs.slice == SIMPLE.slice else "LL"
+    records = simulate(problem(blocks.algorithm(protocol), size, costs), engine="both", level="messages")
     assert records.outcome.status == "done", explanation(records.outcome)
     return records.makespan - costs.launch
 
@@ -105,7 +105,7 @@ def test_receive_that_is_not_fused_makes_the_block_work_twice():
 
 def test_simple_message_begins_to_be_received_after_half_of_its_step():
     assert took(once(fused=True), 10 * KB, SIMPLE) == 3 * 300 * NS + 2 * US + 2 * 5 * US + 10 * US
-    costs = replace(SIMPLE, rate=Fraction(10**12, 7), link_share=Fraction(1000))  # 7 ps, and 4 until the head leaves
+    costs = but(SIMPLE, rate=Fraction(10**12, 7), link=4000 * GB)  # 7 ps, and 4 until the head leaves
     assert took(once(fused=True), 1, costs) == 3 * 300 * NS + 2 * US + 4 + 4 + 7
 
 
@@ -123,11 +123,11 @@ def test_blocks_of_a_rank_work_at_once_and_share_a_link():
         blocks.step(1, block, take=(0, block))
     # Four messages of 10 µs of a block are 5 µs each of the link: its half of 4 GB/s.
     assert took(blocks, 40 * KB, LL) == 300 * NS + 4 * 5 * US + 1 * US
-    assert took(blocks, 40 * KB, replace(LL, link_share=Fraction(1))) == 2 * 300 * NS + 1 * US + 10 * US
+    assert took(blocks, 40 * KB, but(LL, link=None)) == 2 * 300 * NS + 1 * US + 10 * US
 
 
 def test_every_pass_moves_one_slice():
-    costs = replace(LL, slice=4 * KB)  # 10 kB are slices of 4, 4 and 2 kB
+    costs = but(LL, slice=4 * KB)  # 10 kB are slices of 4, 4 and 2 kB
     assert took(once(fused=True), 10 * KB, costs) == 3 * 300 * NS + 2 * US + 2 * (300 * NS) + 10 * US
     # Rank 1 receives and sends in turn, three times.
     assert took(once(), 10 * KB, costs) == 300 * NS + 1 * US + 6 * 300 * NS + 2 * 10 * US + 300 * NS + 1 * US
@@ -135,15 +135,12 @@ def test_every_pass_moves_one_slice():
 
 def test_slot_is_free_when_its_message_is_received():
     blocks = Blocks(2, 1)
-    for _ in range(3):
+    for _ in range(4):
         blocks.step(0, 0, give=(1, 0))
-    blocks.step(1, 0, reduce=True)
-    for _ in range(3):
         blocks.step(1, 0, take=(0, 0))
-    assert took(blocks, 10 * KB, LL) == 4 * (300 * NS + 10 * US)
-    # Each later send waits until the message before is received.
-    alone = 2 * (300 * NS + 10 * US)
-    assert took(blocks, 10 * KB, replace(LL, slots=1)) == alone + 2 * (2 * 300 * NS + 1 * US + 10 * US)
+    assert took(blocks, 0, LL) == 4 * 300 * NS + 1 * US + 300 * NS
+    # Of two slots each is taken twice, there and back.
+    assert took(blocks, 0, SIMPLE) == 2 * (300 * NS + 1 * US + 300 * NS) + 300 * NS
 
 
 def test_dependency_on_another_block_holds_within_a_pass():
@@ -151,21 +148,18 @@ def test_dependency_on_another_block_holds_within_a_pass():
     done = blocks.step(0, 0, reduce=True)
     blocks.step(0, 1, reduce=True, after=[done])
     # The second block works on a slice while the first one has the next.
-    assert took(blocks, 16 * KB, replace(LL, slice=4 * KB)) == 5 * (300 * NS + 4 * US)
+    assert took(blocks, 16 * KB, but(LL, slice=4 * KB)) == 5 * (300 * NS + 4 * US)
 
 
-def random_costs(rng: random.Random, share: Fraction) -> BlockCosts:
-    """Few of everything, so that it matters."""
-    return BlockCosts(
-        protocol="LL",
+def random_costs(rng: random.Random, link: Fraction) -> ProgramProtocol:
+    """Little of everything, so that it matters."""
+    return ProgramProtocol(
         launch=rng.choice((0, 5000)),
         latency=rng.choice((0, 1000, 3333)),
         step=rng.choice((0, 300)),
         rate=rng.choice((GB, 3 * GB)),
-        link_share=share,
-        slots=rng.choice((1, 2, 8)),
+        link=link,
         slice=rng.choice((3, 10, 1000)),
-        waits_half=rng.random() < 0.5,
     )
 
 
@@ -174,7 +168,7 @@ def random_costs(rng: random.Random, share: Fraction) -> BlockCosts:
 def test_engine_agrees_with_the_equations(seed):
     rng = random.Random(seed)
     algorithm, nbytes = thread_blocks(rng), rng.choice((0, 1, 5, 11))
-    costs = random_costs(rng, Fraction(10**6))
+    costs = random_costs(rng, 10**6 * GB)
     records = simulate(problem(algorithm, nbytes * algorithm.chunks, costs), engine="simpy")
     try:
         wanted = Reckoning(algorithm, costs, nbytes).makespan()
@@ -203,7 +197,7 @@ def test_both_engines_give_the_same_records(seed):
     rng = random.Random(seed)
     algorithm = thread_blocks(rng)
     size = rng.choice((0, 1, 5, 11)) * algorithm.chunks + rng.randint(0, 3)
-    costs = random_costs(rng, rng.choice((Fraction(1, 3), Fraction(1), Fraction(10))))
+    costs = random_costs(rng, rng.choice((GB, 4 * GB, 40 * GB)))
     topology = rng.choice((None, shapes.Switch(npus=algorithm.ranks, bandwidth=GB, latency=7).build()))
     workload = beside_messages(rng, algorithm.ranks, size)
     beside = problem(algorithm, size, costs, workload=workload, topology=topology)
@@ -217,11 +211,11 @@ def test_both_engines_give_the_same_records(seed):
 def test_stuck_program_says_who_waits_for_a_slot_and_who_for_a_message():
     blocks = Blocks(2, 1)
     for rank in range(2):
-        for _ in range(2):
+        for _ in range(3):
             blocks.step(rank, 0, give=(1 - rank, 0))
-        for _ in range(2):
+        for _ in range(3):
             blocks.step(rank, 0, take=(1 - rank, 0))
-    stuck = problem(blocks.algorithm(), 10, replace(LL, slots=1))
+    stuck = problem(blocks.algorithm("Simple"), 10, SIMPLE)
     text = "\n".join(explanation(simulate(stuck, engine="both").outcome))
     assert "a free slot to send 10 B to rank 1 on channel 0" in text, text
     blocks = Blocks(2, 1)

@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.system.plan import BlockCosts
+from astrasim_py.topology.profile import ProgramProtocol
 
 _COLUMNS = ("fused", "tb_id", "comm_src", "comm_dst", "channel", "msg_chunk_cnt")
 
@@ -26,8 +26,9 @@ def _ceil(value: Fraction) -> int:
 class Reckoning:
     """The steps of an algorithm under costs, for chunks of `nbytes`."""
 
-    def __init__(self, algorithm: Algorithm, costs: BlockCosts, nbytes: int) -> None:
+    def __init__(self, algorithm: Algorithm, costs: ProgramProtocol, nbytes: int) -> None:
         self.costs, self.nbytes = costs, nbytes
+        self.simple = algorithm.protocol != "LL"
         self.step_of: dict[tuple[int, int], tuple[int, int]] = {}
         self.before, self.after = {}, defaultdict(set)
         self.gives, self.takes, self.count = {}, {}, {}
@@ -53,8 +54,7 @@ class Reckoning:
             for k, (give, take) in enumerate(zip(steps, received[connection], strict=True)):
                 self.gives[give], self.takes[take] = (connection, k), give
         self.received = received
-        most = max(self.nbytes, 0)
-        self.passes = max(1, -(-most // costs.slice))
+        self.passes = max(1, -(-nbytes // costs.slice)) if any(self.count.values()) else 1
         self._times: dict = {}
 
     def makespan(self) -> int:
@@ -79,12 +79,12 @@ class Reckoning:
         tail = 0
         if step in self.takes:
             begin, end = self.times(self.takes[step], p)
-            waits.append(begin + costs.latency + (_ceil(Fraction(end - begin, 2)) if costs.waits_half else 0))
+            waits.append(begin + costs.latency + (_ceil(Fraction(end - begin, 2)) if self.simple else 0))
             tail = end + costs.latency
         if step in self.gives:
             connection, k = self.gives[step]
             takes = self.received[connection]
-            freed = p * len(takes) + k - costs.slots
+            freed = p * len(takes) + k - (2 if self.simple else 8)
             if freed >= 0:
                 waits.append(self.times(takes[freed % len(takes)], freed // len(takes))[1])
         begin = max(waits) + costs.step

@@ -1,6 +1,7 @@
 """Convert a Plan to the kernel's input: records of templates, calls, instances and ranks, and arrays of numbers."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from fractions import Fraction
 from functools import cache
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from astrasim_py.system.plan import (
     Connections,
     Counters,
     Instance,
+    LinkCosts,
     Matching,
     Phase,
     Plan,
@@ -245,14 +247,17 @@ class _Building:
 
     def steps(self, steps: BlockSteps) -> dict[str, int]:
         """Add the tables of the steps of a template's thread blocks; returns its fields."""
-        costs, times = steps.costs, self.durations
-        columns = np.stack([steps.takes, steps.gives, steps.needs])
-        pace = self.longs.once((costs.rate, "pace"), lambda: times.times(costs.rate))
-        shares = [rate * costs.link_share for rate in times.rates]
-        hold = self.longs.once((costs.link_share, "hold"), lambda: [times.times(rate) for rate in shares])
-        own = {"step_ps": costs.step, "head_ps": costs.latency, "half": costs.waits_half}
-        # The times of links come first in `longs`.
-        return own | {"steps": self.ints.add(columns), "step_pace": pace, "step_hold": hold}
+        costs, columns = steps.costs, np.stack([steps.takes, steps.gives, steps.needs])
+        own = {"step_ps": costs.step, "half": costs.waits_half, "steps": self.ints.add(columns)}
+        return own | self.rates(costs.rate, costs.links)
+
+    def rates(self, pace: Fraction | None, links: LinkCosts | None) -> dict[str, int]:
+        """Fields of a template with a pace of its own, and links of its own."""
+        made = {"pace": -1 if pace is None else int(self.durations.holds(self.longs, [pace])[0]), "costs": -1}
+        if links is not None:
+            hold = self.durations.holds(self.longs, links.rates)[links.rate_class]
+            made["costs"] = self.longs.once((links, "costs"), lambda: np.stack([links.latency_ps, hold], axis=1))
+        return made
 
     def columns_of(self, connections: Connections, n: int, position: int) -> np.ndarray:
         """int64[3, n]: by node of a member, the slots needed and freed, and the connection."""
@@ -264,17 +269,12 @@ class _Building:
 
     def connected(self, connections: Connections) -> dict[str, int]:
         """Fields of the templates of some connections."""
-        pace, links, costs = connections.pace, connections.links, -1
-        if links is not None:
-            hold = self.durations.holds(self.longs, links.rates)[links.rate_class]
-            costs = self.longs.once((links, "costs"), lambda: np.stack([links.latency_ps, hold], axis=1))
-        return {
+        own = {
             "of_member": connections.of_member,
             "longer": connections.latency_ps,
             "variant": self.variants.setdefault(connections.latency_ps, len(self.variants)),
-            "pace": -1 if pace is None else int(self.durations.holds(self.longs, [pace])[0]),
-            "costs": costs,
         }
+        return own | self.rates(connections.pace, connections.links)
 
     def counters(self, counters: Counters, row: dict[str, int], n: int) -> int:
         """Add the tables of a template's counters; returns the words per block that they need."""

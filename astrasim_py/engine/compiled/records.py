@@ -42,14 +42,12 @@ MOST_NEEDS = np.int64(63)
 # COUNTING of each node; waiting: in `longs`, WAITING of each counter; connections: in `ints`, the slots that the
 # nodes need, those that they free, and their connections, of which a rotated member has `of_member`; longer: extra ps
 # per hop; variant: number of that value; pace: in `longs`, ps by size, -1 none; costs: in `longs`, by link its latency
-# and the place of its ps by size, -1 for its own;
-# steps: in `ints`, the messages that steps of thread blocks receive, send, and need the slots of; step_ps, head_ps,
-# half: ps before a step and of a message, whether its head waits for half of its step; step_pace: in `longs`, ps of a
-# step by size; step_hold: in `longs`, of links as LINK's `hold`; words: of the arena for one block; counter_word: the
-# first of its counters.
+# and the place of its ps by size, -1 for its own; steps: in `ints`, the messages that steps of thread blocks receive,
+# send, and need the slots of; step_ps: before a step; half: whether the head of its message waits for half of it;
+# words: of the arena for one block; counter_word: the first of its counters.
 TEMPLATE = _record(
     "first nodes roots root_count flags counts count_count counters counting waiting connections of_member longer"
-    " variant pace costs words steps step_ps head_ps half step_pace step_hold counter_word"
+    " variant pace costs words steps step_ps half counter_word"
 )
 # PACED: its messages go over connections; INTERLEAVED: they use links a little at a time.
 COUNTS, ADMITTED, CONNECTED, PACED, WORKLOAD, INTERLEAVED, STEPS = map(np.int64, (1, 2, 4, 8, 16, 32, 64))

@@ -46,7 +46,7 @@ def begin_step(state, block, node):
     """Begin a step that sends or receives: schedule its end, and the head of the message that it sends."""
     row, size = table.blocks(state, block), blocks.size_of(state, block, node)
     template = table.templates(state, row.template)
-    pace, begin = table.longs(state)[template.step_pace + size], state.now + template.step_ps
+    pace, begin = table.longs(state)[template.pace + size], state.now + template.step_ps
     end = begin + pace
     if pace < 0 or end < 0:
         events.fail(state, records.OVERFLOW)
@@ -59,10 +59,12 @@ def begin_step(state, block, node):
             table.message_rows(state, received.row).receiver = row.row + node
     if given >= 0:
         e = events.new_message(state, block, node, queue.NONE, size, np.int64(0))
-        event, left = table.events(state, e), np.int64(table.events(state, e).route)
+        event, left, latency = table.events(state, e), np.int64(table.events(state, e).route), np.int64(0)
         while not at_end(left):
             link, left = first_hop(state, left)
-            hold = table.longs(state)[table.links(state, link).hold + template.step_hold + size]
+            costs = template.costs + 2 * link
+            latency += table.longs(state)[costs]
+            hold = table.longs(state)[table.longs(state)[costs + 1] + size]
             start = max(table.links(state, link).free, begin)
             if hold < 0:
                 events.fail(state, records.OVERFLOW)
@@ -76,12 +78,12 @@ def begin_step(state, block, node):
         event.tail = place_of(state, block, given)
         event.route = row.row + node
         sent = table.step_messages(state, event.tail)
-        sent.tail = end + template.head_ps
+        sent.tail = end + latency
         sent.row = event.row
         if state.record_messages:
             table.message_rows(state, event.row).delivered = sent.tail
         waits = (end - begin + 1) >> 1 if template.half else np.int64(0)
-        events.push_checked(state, begin + template.head_ps + waits, e)
+        events.push_checked(state, begin + latency + waits, e)
     events.end_later(state, block, node, end)
 
 

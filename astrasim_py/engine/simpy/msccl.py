@@ -142,6 +142,10 @@ class PacedNetwork(Network):
         super().__init__(simulation)
         self.inner, self.count_waiting = inner, inner.count_waiting
 
+    def book(self, *what: object) -> int:
+        """Reserve a link (`LinkByLink.book`)."""
+        return self.inner.book(*what)
+
     def send(self, message):
         graph, wait = message.graph, 0
         if isinstance(graph, PacedGraph) and not message.send_done:

@@ -12,7 +12,6 @@ from simpy.resources.resource import Request
 from simpy.resources.store import StoreGet
 
 from astrasim_py.core.choices import NETWORK_MODELS
-from astrasim_py.core.units import transfer_ps
 from astrasim_py.system.durations import message_ps
 
 
@@ -240,20 +239,20 @@ class LinkByLink(Network):
         self.complete_send(message, end - now)
         return arrival
 
-    def book(self, message: Message, link: Link, begin: int, share: Fraction) -> int:
-        """Reserve a share of a link for a message of a thread block; returns when (ps) it is served.
+    def book(self, message: Message, link: Link, begin: int, took: int) -> int:
+        """Reserve a link for `took` ps for a message of a thread block; returns when (ps) it is served.
 
         It is served from `begin` (ps) on, after all that have asked for the link so far.
         """
         free = max([link.free, *(end for *_, end in self.uncounted(link))])
         start = max(begin, free)
-        booking = Booking(link, message, begin, start, start + transfer_ps(message.bytes, link.bandwidth * share))
+        booking = Booking(link, message, begin, start, start + took)
         if link is message.route[0]:
             self.simulation.recorder.note(message.row, "start", start)
-        self.env.process(self.hold(booking))
+        self.env.process(self.serve(booking))
         return booking.end
 
-    def hold(self, booking: Booking) -> Iterator[simpy.Event]:
+    def serve(self, booking: Booking) -> Iterator[simpy.Event]:
         """Hold a link that is booked, as a SimPy process."""
         yield booking
         booking.count(booking.start, booking.end)

@@ -67,11 +67,13 @@ class BlockGraph(ConnectedGraph):
             end = max(end, received.tail)
             self.recorder.note(received.row, "recv_node", self.row + node)
         if message is not None:
+            rates, latency = costs.links, sum(int(costs.links.latency_ps[link.index]) for link in message.route)
             for link in message.route:
-                end = max(end, npu.simulation.network.book(message, link, begin, costs.link_share))
-            message.tail = end + costs.latency
+                took = transfer_ps(nbytes, rates.rates[rates.rate_class[link.index]])
+                end = max(end, npu.simulation.network.book(message, link, begin, took))
+            message.tail = end + latency
             self.recorder.note(message.row, "delivered", message.tail)
-            head = begin + costs.latency + ((end - begin + 1) // 2 if costs.waits_half else 0)
+            head = begin + latency + ((end - begin + 1) // 2 if costs.waits_half else 0)
             At(npu.env, head - npu.env.now, message.number).callbacks.append(lambda _: self.arrives(message))
         yield At(npu.env, end - npu.env.now, number)
         self.complete(node)
