@@ -249,6 +249,8 @@ def load_exploration(path: str, overrides: Sequence[str] = ()) -> Exploration:
     base = _base(document, explore, Path(path).stem if name is None else str(name.data))
     loaded = check_document(_with(base, {"workload": _value(["barrier"], explore.mark, "workload")}), Path(path))
     point = expand(loaded)[0]
+    if point.spec.network.profile is not None:
+        raise ScenarioError(point.place("network.profile"), "closed forms do not know profiles", "drop it")
     found = Exploration(
         name=loaded.name,
         path=Path(path),

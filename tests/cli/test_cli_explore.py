@@ -149,6 +149,11 @@ def test_a_baseline_that_is_not_possible_is_refused_without_figures_too(capsys, 
     assert "tp=3 is not possible" in capsys.readouterr().err
 
 
+def test_a_profile_which_closed_forms_do_not_know_is_refused(capsys, small):
+    assert main(["explore", str(small), "--quiet", "--set", "explore.network={profile: dgx_h100}"]) == 2
+    assert "network.profile: closed forms do not know profiles; drop it" in capsys.readouterr().err
+
+
 def test_why_not_names_the_constraint(capsys, small):
     assert "tp 3 does not divide 32 heads" in out(capsys, small, "--why-not", "tp=3", "--quiet")
     assert "possible" in out(capsys, small, "--why-not", "tp=2", "--quiet")
