@@ -19,6 +19,7 @@ from astrasim_py.pytorch.kineto import CPU_BACKENDS, read_recording
 from astrasim_py.pytorch.rank_files import RANK, rank_files
 from astrasim_py.pytorch.recording import DEVICE, Category, Recording
 from astrasim_py.pytorch.replay import constants_error, next_step_error
+from astrasim_py.pytorch.steps import MARK
 from astrasim_py.pytorch.together import replay_together
 from astrasim_py.pytorch.workload import Built, Options, RankGraph, build_workload
 from astrasim_py.workload.trace_readers import Conversion
@@ -105,7 +106,8 @@ def convert(
         Traces of the profiler, and of ExecutionTraceObserver if there are any: files, ``archive!member``, or patterns
         with ``{rank}``.
     step : int, str or None
-        The iteration: its number, ``"median"`` (by duration, the first and the last left out), or None for all.
+        The iteration: its number, ``"median"`` (by duration on the first rank, but not the first or the last one), or
+        None for all.
     host : str
         ``"segments"``: work of the CPU is nodes; ``"none"``: only that of devices.
     without : collection of str
@@ -152,6 +154,8 @@ def convert(
     ranks: dict[int, _Rank] = {}
     for number, (rank, source) in enumerate(files.items()):
         recording = read_recording(source, wanted, _telling(say, source, number, len(files)))
+        if wanted == "median" and recording.step.name:
+            wanted = recording.step.name.removeprefix(MARK)  # the same iteration of all ranks
         own = _own_rank(rank, recording, guessed)
         if own in ranks:
             raise TraceError(source, f"is of rank {own}, as {ranks[own].recording.source} is", "name one of them")

@@ -313,24 +313,33 @@ def test_the_order_of_events_in_a_file_does_not_matter(tmp_path):
     assert written[0] == written[1]
 
 
-def two_ranks(folder, said):
-    """Recordings of two ranks that communicate once; `said`: arguments of the kernel of each."""
+def two_ranks(folder, said, durations=((1000,), (1000,))):
+    """Recordings of two ranks that communicate once a step.
+
+    `said`: arguments of the kernels of each rank. `durations`: of the steps of each, us.
+    """
     for rank, metadata in enumerate(said):
         metadata = {"dtype": "Int", "Process Group Ranks": "[0, 1]", "Group size": 2} | metadata
-        events = [
-            {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 0, "tid": 1, "args": {"correlation": 1}},
-            {
-                "cat": "kernel",
-                "name": "ncclDevKernel_SendRecv",
-                "ts": 10,
-                "tid": 7,
-                "args": {"correlation": 1} | metadata,
-            },
-        ]
+        events, at = [], 0
+        for number, duration in enumerate(durations[rank]):
+            linked, name = {"correlation": number}, f"ProfilerStep#{number}"
+            events += [
+                {"cat": "user_annotation", "name": name, "ts": at, "tid": 1, "dur": duration},
+                {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": at + 1, "tid": 1, "args": linked},
+                {"cat": "kernel", "name": "ncclDevKernel", "ts": at + 10, "tid": 7, "args": linked | metadata},
+            ]
+            at += duration
         header = {"distributedInfo": {"rank": rank, "world_size": 2}}
         header["traceEvents"] = [{"ph": "X", "pid": 1, "dur": 5} | event for event in events]
         (folder / f"k_{rank}.json").write_text(json.dumps(header))
     return ap.convert_pytorch(str(folder / "k_{rank}.json"))
+
+
+def test_all_ranks_take_the_step_that_is_the_median_of_the_first(tmp_path):
+    said = {"Collective name": "allreduce", "In msg nelems": 8, "Out msg nelems": 8}
+    made = two_ranks(tmp_path, [said] * 2, ((90, 50, 70, 60, 90), (90, 60, 50, 70, 90)))
+    assert [one["step"] for one in made.report["ranks"]] == ["ProfilerStep#3"] * 2
+    assert not made.problems
 
 
 def exchanged(made):
