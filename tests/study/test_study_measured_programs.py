@@ -28,11 +28,20 @@ def folder(tmp_path_factory) -> Path:
     machine = Machine("known", read_preset(str(folder / "known.json")), programs=str(folder))
     lines = [HEADING]
     for name, (_, protocol) in PROGRAMS.items():
-        for size in (8192, 2**17, 2**22):
+        for size in (8192, 2**15, 2**18):
             row = Row(
-                place="", platform="MI300X", library="RCCL", version="2", collective="all_gather",
-                dtype="float", ranks=8, nodes=1, bytes=size, time_ps=1,
-                algorithm=name, protocol=protocol,
+                place="",
+                platform="MI300X",
+                library="RCCL",
+                version="2",
+                collective="all_gather",
+                dtype="float",
+                ranks=8,
+                nodes=1,
+                bytes=size,
+                time_ps=1,
+                algorithm=name,
+                protocol=protocol,
             )
             lines.append(f"MI300X,RCCL,2,all_gather,float,8,1,{size},{machine.time(row) / 1e6!r},{name},{protocol}")
     (folder / "rows.csv").write_text("\n".join(lines) + "\n")
@@ -48,6 +57,7 @@ def test_programs_are_simulated_from_their_files(folder, capsys):
     assert json.loads(capsys.readouterr().out)["bias"] < -0.2
 
 
+@pytest.mark.slow
 def test_costs_of_programs_are_found_again(folder, capsys, tmp_path):
     rows, out = str(folder / "rows.csv"), tmp_path / "my.json"
     args = ["calibrate", rows, "--programs", str(folder), "--where", "protocol=LL", "--out", str(out)]
