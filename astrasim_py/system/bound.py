@@ -8,6 +8,7 @@ import numpy as np
 
 from astrasim_py.collectives.collective import promise_of
 from astrasim_py.core.units import PS_PER_S
+from astrasim_py.system.library_costs import at_best
 from astrasim_py.system.plan import COLLECTIVE, COMPUTE_SLOT, CPU_SLOT, RECV, SEND, Instance, Plan, RankProgram
 from astrasim_py.verification.bounds import Capacities, demand, member_times
 
@@ -27,7 +28,7 @@ def problem_bound(plan: Plan) -> int | None:
     problem = plan.problem
     if not problem.bounds_hold or any(i.bound < 0 for i in plan.instances.values):
         return None
-    capacities = Capacities(problem.topology)
+    capacities = Capacities(at_best(problem))
     walked = 1 if _symmetric(plan, capacities) else plan.ranks
     single = max((i.bound for i in plan.instances.values), default=0)
     known = max(_links(plan, capacities), _compute(plan), single)

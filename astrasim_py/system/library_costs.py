@@ -103,6 +103,26 @@ def beyond_the_rows(plan: Plan) -> list[str]:
     return said
 
 
+def at_best(problem: Problem) -> Topology:
+    """The topology with the least latency and the highest rate that any message has on each link: for lower bounds."""
+    topology, profile = problem.topology, problem.network.profile
+    if profile is None:
+        return topology
+    costs = [LibraryCosts(problem).links(protocol) for protocol in profile.protocols]
+    latency = np.min([topology.latency_ps, *(each.latency_ps for each in costs)], axis=0)
+    rates = np.stack([topology.bandwidth_class, *(each.rate_class for each in costs)])
+    best = [(*column, ps) for *column, ps in zip(*rates.tolist(), latency.tolist(), strict=True)]
+    links: dict[tuple[int, ...], list[int]] = {}
+    for link, kind in enumerate(best):
+        links.setdefault(kind, []).append(link)
+    listed = (topology.bandwidths, *(each.rates for each in costs))
+    changes = (
+        (which, max(rates[at] for rates, at in zip(listed, kind, strict=False)), kind[-1])
+        for kind, which in links.items()
+    )
+    return topology.changed(links=changes)
+
+
 class LibraryCosts:
     """Costs of the calls of one problem under the profile of its network."""
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from functools import cache
+from functools import cache, cached_property
 from itertools import chain
 
 import numpy as np
@@ -11,7 +11,7 @@ from astrasim_py.collectives.collective import CUSTOM
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.system.instances import JobInstances
-from astrasim_py.system.library_costs import Chooser, LibraryCosts, charged, check_rules
+from astrasim_py.system.library_costs import Chooser, LibraryCosts, at_best, charged, check_rules
 from astrasim_py.system.library_costs import connections_of as connections_of_library
 from astrasim_py.system.matching import Matchings, sizes_are_told_by_tags
 from astrasim_py.system.msccl_connections import connections_of
@@ -29,6 +29,7 @@ from astrasim_py.system.problem import CollectiveRequest, PlannedChunk, PlannedP
 from astrasim_py.system.rank_programs import RankPrograms
 from astrasim_py.system.repeated import BoundProgram, Instances, Repeated, WorkloadPrograms
 from astrasim_py.system.routes import Traffic
+from astrasim_py.topology.model import Topology
 from astrasim_py.verification.bounds import lower_bound_ps
 
 
@@ -287,8 +288,7 @@ class _Lowering:
         self, request: CollectiveRequest, algorithms: Sequence[Algorithm], npus: tuple[int, ...], *, planned: bool
     ) -> int:
         """Lower bound of a collective call, ps; -1 where none applies."""
-        network = self.problem.network
-        if not network.contention or self.semantics.name != "native" or request.type == CUSTOM or network.profile:
+        if not self.problem.network.contention or self.semantics.name != "native" or request.type == CUSTOM:
             return -1
         if not algorithms:
             return 0
@@ -299,7 +299,12 @@ class _Lowering:
         return self.lower_bound(request.type, request.full, request.root, npus)
 
     def lower_bound(self, kind: str, size: int, root: int, npus: tuple[int, ...]) -> int:
-        return lower_bound_ps(kind, size, self.problem.topology, npus, root)
+        return lower_bound_ps(kind, size, self.best, npus, root)
+
+    @cached_property
+    def best(self) -> Topology:
+        """The topology that lower bounds know."""
+        return at_best(self.problem)
 
 
 def _ill_planned(request: CollectiveRequest, problem: str) -> AlgorithmError:

@@ -144,6 +144,7 @@ class Problem:
     @property
     def bounds_hold(self) -> bool:
         """Whether lower bounds hold; a rule unknown here makes it False, so that no new rule is silently ignored."""
-        if not self.network.contention or self.network.differs("model", "link_busy", "send_completes", "msccl"):
+        known = ("model", "link_busy", "send_completes", "msccl", "profile", "protocol", "switch_reduction")
+        if not self.network.contention or self.network.differs(*known):
             return False
         return not self.semantics.differs(*_RULES_OF_BOUNDS)
