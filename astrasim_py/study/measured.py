@@ -124,9 +124,9 @@ class Machine:
             return f"no algorithm of the library for {row.collective}"
         if row.in_place == "1":
             return "in place"
-        if row.nodes > 1 or row.ranks == 1:
+        if row.ranks == 1 or (row.nodes > 1 and self.profile.network is None):
             return f"{row.ranks} ranks on {row.nodes} nodes"
-        if row.ranks > self.keys["npus"]:
+        if row.ranks > row.nodes * self.keys["npus"]:
             return f"more ranks than {self.name} has"
         return ""
 
@@ -140,19 +140,24 @@ class Machine:
         return ""
 
     def beyond(self, row: Row) -> bool:
-        """Whether a row is beyond the sizes or ranks from which the profile was found."""
+        """Whether a row is beyond the sizes or ranks from which the profile was found; between nodes it always is."""
         profile, (low, high) = self.profile, self.profile.sizes
         return not (low <= row.bytes <= high and min(profile.ranks) <= row.ranks <= max(profile.ranks))
 
     def time(self, row: Row) -> int:
         """Simulated time of a row's call, ps."""
-        switch = not row.given and reduces_in_switch(self.profile, row.collective, row.ranks, row.dtype)
-        call = row.collective, row.bytes, row.ranks, switch, row.algorithm if row.given else None
+        in_switch = reduces_in_switch(self.profile, row.collective, row.ranks, row.dtype)
+        switch = in_switch and not row.given and row.nodes == 1
+        call = row.collective, row.bytes, row.ranks, row.nodes, switch, row.algorithm if row.given else None
         if call not in self.times:
             if row.nodes not in self.topologies:
-                self.topologies[row.nodes] = build(self.keys, self.name, written=True)
-            topology, group = self.topologies[row.nodes], range(row.ranks)
-            more = {"profile": self.profile, "switch_reduction": switch or None}
+                keys = {**self.keys, "nodes": row.nodes} if row.nodes > 1 else self.keys
+                self.topologies[row.nodes] = build(keys, self.name, written=True)
+            topology, per_node = self.topologies[row.nodes], row.ranks // row.nodes
+            group = [node * self.keys["npus"] + k for node in range(row.nodes) for k in range(per_node)]
+            more = {"profile": self.profile, "switch_reduction": switch}
+            if row.nodes > 1:
+                more["algorithm"] = "nccl"
             if row.given:
                 more["algorithm"] = self.algorithms(Path(self.programs, row.algorithm))
             problem = collective(row.collective, row.bytes, topology, npus=group, **more)
