@@ -43,6 +43,7 @@ class _Rank(NamedTuple):
     graph: RankGraph
     unknown: int  # kernels of communication of unknown kind
     errors: dict[str, float | None]
+    assumed: bool  # that calls of unknown groups are of all ranks
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -151,6 +152,7 @@ def convert(
         raise UsageError("--replicate", f"there are {len(files)} recordings", "replicate one recording only")
     guessed = not any(RANK in name for name in kineto)
     traces = rank_files([et] if isinstance(et, str) else et, "--et") if et else {}
+    given = options.replicate or (1 + max(files) if len(files) > 1 else None)  # ranks, if no header says how many
     ranks: dict[int, _Rank] = {}
     for number, (rank, source) in enumerate(files.items()):
         recording = read_recording(source, wanted, _telling(say, source, number, len(files)))
@@ -163,7 +165,7 @@ def convert(
         trace = read_host_trace(of_host, _telling(say, of_host, number, len(files))) if of_host else None
         say(f"making the graph of rank {own}")
         try:
-            ranks[own] = _one_rank(recording, trace, host, without, rules)
+            ranks[own] = _one_rank(recording, trace, recording.world_size or given, host, without, rules)
         except RecursionError:
             problem = "has arguments that are nested too deeply"
             raise TraceError(source, problem, "it is no recording of PyTorch") from None
@@ -197,7 +199,12 @@ def _own_rank(named: int | None, recording: Recording, guessed: bool) -> int:
 
 
 def _one_rank(
-    recording: Recording, trace: HostTrace | None, host: str, without: Collection[str], rules: Sequence
+    recording: Recording,
+    trace: HostTrace | None,
+    world: int | None,
+    host: str,
+    without: Collection[str],
+    rules: Sequence,
 ) -> _Rank:
     if recording.span_ns > MAX_SPAN:
         remedy = "choose another step, or look for a wrong ts or dur"
@@ -209,7 +216,7 @@ def _one_rank(
         at = int(joined.host_row[row]) if known else -1
         return known.communication.get(at) if at >= 0 else None
 
-    table = GroupTable(recording.world_size, (*recording.groups, *(known.groups if known else ())), recording.source)
+    table = GroupTable(world, (*recording.groups, *(known.groups if known else ())), recording.source)
     if recording.counts.keys() & {category.name for category in DEVICE}:
         calls, unknown = device_calls(recording, table, node_of, rules)
         graph = RankGraph(build_graph(recording, host, without), calls, True)
@@ -219,7 +226,7 @@ def _one_rank(
                 raise UsageError(option, f"{recording.source} has no work of a device", "drop the option")
         spans, unknown = transfers(recording, node_of), []
         graph = RankGraph(host_graph(recording, spans), host_calls(recording, spans, table, node_of), False)
-    return _Rank(recording, joined, graph, len(unknown), {})
+    return _Rank(recording, joined, graph, len(unknown), {}, table.assumed)
 
 
 def _replayed(one: _Rank, host: str, without: Collection[str]) -> dict[str, float | None]:
@@ -269,7 +276,8 @@ def _problems(ranks: dict[int, _Rank], traces: dict[int | None, str]) -> list[st
 
 def _doubts(ranks: dict[int, _Rank]) -> list[str]:
     """Notes of what a recording has that its graph does not show."""
-    found = []
+    assumed = sum(one.assumed for one in ranks.values())
+    found = [f"calls of {assumed} ranks do not say their group, and count as calls of all ranks"] if assumed else []
     for rank, one in ranks.items():
         recording, events = one.recording, one.recording.events
         spans = [code for code, name in enumerate(recording.names) if name.startswith(CPU_BACKENDS)]

@@ -61,6 +61,7 @@ class GroupTable:
         self.world = world if world and 0 < world <= MAX_RANKS else None
         self.declared: dict[str, tuple[int, ...] | None] = {}
         self._found: dict[tuple, Communicator] = {}
+        self.assumed = False  # whether a group of unknown size was taken for all ranks
         for name, _, size, ranks in declared:
             everyone = self.world and not ranks and size in (self.world, 0, -1)
             members = tuple(range(self.world)) if everyone else self._members(ranks, max(size, 0) or None, None, None)
@@ -86,7 +87,7 @@ class GroupTable:
         if members is None:
             members = self.declared.get(name)
         if members is None and self.world and size in (None, self.world) and not self.declared:
-            members = self._once(tuple(range(self.world)))
+            members, self.assumed = self._once(tuple(range(self.world))), self.assumed or size is None
         if members is None and not name:
             alike = self.of_size(self.declared, size)
             if len(alike) == 1:

@@ -313,13 +313,16 @@ def test_the_order_of_events_in_a_file_does_not_matter(tmp_path):
     assert written[0] == written[1]
 
 
-def two_ranks(folder, said, durations=((1000,), (1000,))):
+PAIR = {"dtype": "Int", "Process Group Ranks": "[0, 1]", "Group size": 2}
+
+
+def two_ranks(folder, said, durations=((1000,), (1000,)), group=PAIR, header=True):
     """Recordings of two ranks that communicate once a step.
 
-    `said`: arguments of the kernels of each rank. `durations`: of the steps of each, us.
+    `said`: arguments of the kernels of each rank. `durations`: of the steps of each, us. `header`: says the rank.
     """
     for rank, metadata in enumerate(said):
-        metadata = {"dtype": "Int", "Process Group Ranks": "[0, 1]", "Group size": 2} | metadata
+        metadata = group | metadata
         events, at = [], 0
         for number, duration in enumerate(durations[rank]):
             linked, name = {"correlation": number}, f"ProfilerStep#{number}"
@@ -329,9 +332,9 @@ def two_ranks(folder, said, durations=((1000,), (1000,))):
                 {"cat": "kernel", "name": "ncclDevKernel", "ts": at + 10, "tid": 7, "args": linked | metadata},
             ]
             at += duration
-        header = {"distributedInfo": {"rank": rank, "world_size": 2}}
-        header["traceEvents"] = [{"ph": "X", "pid": 1, "dur": 5} | event for event in events]
-        (folder / f"k_{rank}.json").write_text(json.dumps(header))
+        content = {"distributedInfo": {"rank": rank, "world_size": 2}} if header else {}
+        content["traceEvents"] = [{"ph": "X", "pid": 1, "dur": 5} | event for event in events]
+        (folder / f"k_{rank}.json").write_text(json.dumps(content))
     return ap.convert_pytorch(str(folder / "k_{rank}.json"))
 
 
@@ -340,6 +343,16 @@ def test_all_ranks_take_the_step_that_is_the_median_of_the_first(tmp_path):
     made = two_ranks(tmp_path, [said] * 2, ((90, 50, 70, 60, 90), (90, 60, 50, 70, 90)))
     assert [one["step"] for one in made.report["ranks"]] == ["ProfilerStep#3"] * 2
     assert not made.problems
+
+
+def test_calls_of_unknown_groups_are_of_all_ranks(tmp_path):
+    said = {"Collective name": "allreduce", "In msg nelems": 8, "Out msg nelems": 8}
+    made = two_ranks(tmp_path, [said] * 2, group={"dtype": "Int"}, header=False)
+    assert made.workload.groups == {"0": (0, 1)} and not made.problems
+    assert "calls of 2 ranks do not say their group, and count as calls of all ranks" in made.report["notes"]
+    one = str(tmp_path / "k_0.json")
+    assert len(ap.convert_pytorch(one, options=Options(replicate=4)).workload.groups["0"]) == 4
+    assert ap.convert_pytorch(one).problems == ["the group of 1 all_reduce calls is not recorded"]
 
 
 def exchanged(made):
@@ -371,7 +384,7 @@ def test_sizes_of_outputs_alone_are_enough(tmp_path):
 
 
 def test_replay_tells_ranks_begun_at_once_and_shared_correlations(tmp_path):
-    metadata = {"In msg nelems": 4, "Out msg nelems": 4, "dtype": "Int", "Collective name": "allreduce"}
+    metadata = PAIR | {"In msg nelems": 4, "Out msg nelems": 4, "Collective name": "allreduce"}
     for rank, end in enumerate((300, 150)):
         launches = [("cuda_runtime", "cudaLaunchKernel", at, at + 5, {"correlation": at}) for at in (0, 20)]
         place = {"device": rank, "stream": 7}
