@@ -82,12 +82,20 @@ def print_failures(result) -> None:
         options.complain((f"{lines[0]}{and_more(points)}", *lines[1:]) if lines else ())
 
 
+#: Jobs of all points, beyond which only --verbose shows them.
+_MOST_JOBS = 40
+
+
 def _show(result, args: argparse.Namespace) -> None:
+    from astrasim_py.report.jobs import jobs_text
     from astrasim_py.report.tables import collectives_text, summary_text
 
     if result.title:
         print(result.title)
     print(summary_text(result.rows))
+    jobs = [row for summary in result.summaries if summary for row in summary.get("jobs", ())]
+    if jobs and (args.verbose or len(jobs) <= _MOST_JOBS):
+        print(f"\n{jobs_text(jobs)}")
     if args.verbose:
         for row, summary in zip(result.rows, result.summaries, strict=True):
             if summary and summary.get("collectives"):

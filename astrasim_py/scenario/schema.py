@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from astrasim_py.core.choices import ENGINES, LEVELS
-from astrasim_py.core.fields import Count, Name, NewFileName, Ranks, Scalar, Text, choice, shown, wrong
+from astrasim_py.core.fields import Count, Name, NewFileName, Ranks, Scalar, Text, Time, choice, shown, whole, wrong
 from astrasim_py.core.strict_model import StrictModel, example
 from astrasim_py.scenario.job_models import AlgorithmSpec, CollectiveName, GroupSpec, Stragglers, WorkloadSpec
 from astrasim_py.scenario.variables import STUDY_KEYS
@@ -31,6 +31,8 @@ class JobSpec(StrictModel):
     groups: dict[Name, GroupSpec] = Field(default_factory=dict)
     algorithms: dict[CollectiveName, AlgorithmSpec] = Field(default_factory=dict)
     stragglers: Stragglers = Field(default_factory=Stragglers)
+    arrival: Time = Field(default=0, description="before it none of its ranks begins", examples=["5 ms"])
+    iterations: whole(1, 2**24) = Field(default=1, description="how often it does its workload")
 
 
 Engine = choice(*ENGINES)

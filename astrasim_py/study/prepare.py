@@ -38,6 +38,7 @@ from astrasim_py.system.semantics import DATA
 from astrasim_py.topology.hardware import profile
 from astrasim_py.topology.model import Topology
 from astrasim_py.topology.placement import placement
+from astrasim_py.workload.iterations import iterate
 from astrasim_py.workload.microbenchmarks import generate
 
 _TOPOLOGIES: Memo[Topology] = Memo(32)
@@ -166,16 +167,23 @@ def _job(run: Preparation, topology: Topology, name: str, key: str, job: Any) ->
     _refuse_beyond(stragglers, count, run.at(key, "stragglers"))
     placed = placement(topology, kind, count, where)
     table, choices = algorithms_of(run, job, key, topology)
+    arrival, iterations = getattr(job, "arrival", 0), getattr(job, "iterations", 1)
+    if iterations > 1 and table.nodes:
+        problem = f"algorithms are chosen for node {min(table.nodes)}, which every iteration numbers anew"
+        raise ScenarioError(run.at(key, "iterations"), problem, "drop the node from when, or write iterations: 1")
+    delays = job.stragglers.start_delay
     return Job(
         name=name,
-        workload=workload,
+        workload=iterate(workload, iterations),
         placement=placed,
         algorithms=table,
         planner=plan_by_dimension(run, choices, table, topology, placed),
-        start_delay_ps=job.stragglers.start_delay,
+        start_delay_ps={rank: arrival + delays.get(rank, 0) for rank in range(count)} if arrival else delays,
         compute_speed=job.stragglers.compute_speed,
         dependencies=dependencies,
         skeleton=getattr(job.workload, "skeleton", False),
+        arrival_ps=arrival,
+        iterations=iterations,
     )
 
 

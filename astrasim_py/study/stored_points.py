@@ -17,6 +17,7 @@ from astrasim_py.core.errors import OutputError
 from astrasim_py.core.files import write_file
 from astrasim_py.core.records import Table
 from astrasim_py.report.csv_io import csv_chunks, read_csv
+from astrasim_py.report.jobs import JOB_KEYS
 from astrasim_py.report.tables import COLLECTIVE_KEYS, ROW_KEYS, collective_table, csv_rows, parse_json, value_order
 
 #: Version of the folder's layout.
@@ -144,10 +145,10 @@ def _order(point: StoredPoint) -> tuple:
     )
 
 
-def write_tables(folder: Path, points: Sequence[StoredPoint] | None = None) -> tuple[Path, Path]:
-    """Make ``summary.csv`` and ``collectives.csv`` again from the point folders. There is no index that two runs could
-    spoil for each other: both files follow from the folders alone. ``superseded`` says yes for a point of whose name a
-    newer one exists (the scenario was changed meanwhile). Raises OutputError.
+def write_tables(folder: Path, points: Sequence[StoredPoint] | None = None) -> tuple[Path, ...]:
+    """Make ``summary.csv``, ``collectives.csv`` and, of several jobs, ``jobs.csv`` again from the point folders. There
+    is no index that two runs could spoil for each other: the files follow from the folders alone. ``superseded`` says
+    yes for a point of whose name a newer one exists (the scenario was changed meanwhile). Raises OutputError.
     """
     points = read_points(folder) if points is None else points
     current = {point.folder.name for point in newest(points)}
@@ -161,9 +162,11 @@ def write_tables(folder: Path, points: Sequence[StoredPoint] | None = None) -> t
         row = point.row
         row |= {names[key]: value for key, value in row["sweep"].items()} | {"folder": point.folder.name}
         rows.append(row | {"superseded": "no" if point.folder.name in current else "yes"})
+    jobs = [row | {"folder": point.folder.name} for point in points for row in point.summary.get("jobs", ())]
     return (
         write_file(folder / "summary.csv", csv_rows(header, rows), make_folder=True),
         write_file(folder / "collectives.csv", _collectives(points), make_folder=True),
+        *([write_file(folder / "jobs.csv", csv_rows([*JOB_KEYS, "folder"], jobs))] if jobs else []),
     )
 
 

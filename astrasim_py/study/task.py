@@ -26,6 +26,7 @@ from astrasim_py.core.errors import (
 from astrasim_py.core.records import RECORD_SCHEMA, Records
 from astrasim_py.core.registry import own_line
 from astrasim_py.engine.simulation import plan_for, simulate
+from astrasim_py.report.jobs import job_rows
 from astrasim_py.scenario.expand import Point
 from astrasim_py.study import store
 from astrasim_py.study.preparation import input_digests
@@ -214,6 +215,8 @@ def _run(task: Task) -> Result:
     }
     source = {"source": point.folder, "allow_outside": point.allow_outside, "allow_code": point.allow_code}
     about = {"row": row_of(point, FAILED), "facts": facts, "source": source, "warnings": warnings}
+    if point.spec.jobs:
+        about["more"] = {"jobs": job_rows(point.name, problem.jobs, records)}
     return stored_result(store_run(task.folder, plan, records, options, usage, replace=task.replace, **about))
 
 

@@ -106,6 +106,8 @@ class Job:
     dependencies: str | None = None  # overrides `Semantics.dependencies` for this workload
     skeleton: bool = False
     planner: Planner | None = None  # cuts its collectives into chunks; None: `algorithms` carries each out at once
+    arrival_ps: int = 0  # which `start_delay_ps` contains: completion counts from here
+    iterations: int = 1  # that `workload` consists of
 
     @property
     def ranks(self) -> int:

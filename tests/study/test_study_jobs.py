@@ -1,0 +1,129 @@
+"""Jobs over time: arrival, iterations, and the table of jobs."""
+
+from __future__ import annotations
+
+import csv
+
+import numpy as np
+import pytest
+
+import astrasim_py as ap
+from astrasim_py.chakra.storage import Csr
+from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.chakra.workload import Workload
+from astrasim_py.core.errors import AstraError, TraceError
+from astrasim_py.engine.simulation import simulate
+from astrasim_py.scenario.expand import expand
+from astrasim_py.scenario.load import load_scenario
+from astrasim_py.study.prepare import prepare
+from astrasim_py.workload.iterations import iterate
+
+MS = 10**9
+#: Two hosts on each of two leaves, one uplink of 50 GB/s.
+FABRIC = (
+    "{shape: leaf_spine, leaves: 2, hosts_per_leaf: 2, spines: 1, bandwidth: 50 GB/s, latency: 0 ns, "
+    "oversubscription: 2}"
+)
+
+
+def step(ms: int = 10) -> str:
+    """So many ms of compute, then of the uplink: a ring of two sends 500 MB each way."""
+    return f"[{{compute: {{time: {ms} ms}}}}, {{all_reduce: {{size: 500 MB}}}}]"
+
+
+def two_jobs(folder, chunks: int = 1, shift: str = "0 ms", more: str = "", top: str = "", k: int = 6):
+    """A scenario of two equal jobs, of which the second one arrives later."""
+    path = folder / "jobs.yaml"
+    path.write_text(
+        f"name: jobs\ntopologies: {{net: {FABRIC}}}\nalgorithms: {{all_reduce: {{builder: ring, chunks: {chunks}}}}}\n"
+        f"{top}\njobs:\n"
+        f"  a: {{placement: [0, 2], iterations: {k}, workload: {step()}}}\n"
+        f"  b: {{placement: [1, 3], iterations: {k}, arrival: {shift}, {more} workload: {step()}}}\n"
+    )
+    return path
+
+
+def problem_of(path):
+    return prepare(expand(load_scenario(path))[0])
+
+
+@pytest.mark.parametrize(("chunks", "makespan"), [(1, 135_000), (16, 175_312), (100, 179_250)])
+def test_two_equal_jobs_on_one_uplink_by_chunks(tmp_path, chunks, makespan):
+    records = simulate(problem_of(two_jobs(tmp_path, chunks)), engine="both", level="summary")
+    assert records.makespan // 10**6 == makespan
+
+
+@pytest.mark.parametrize(("shift", "second"), [(0, 30), (10, 20)])
+def test_the_table_of_jobs(tmp_path, shift, second):
+    path = two_jobs(tmp_path, 1, f"{shift} ms")
+    result = ap.run(path, out=tmp_path / "out", engine="both", jobs=1)
+    a, b = result.summaries[0]["jobs"]
+    if shift:
+        assert a["time_ns"] == b["time_ns"] == 120 * 10**6
+        assert a["iterations_per_s"] == b["iterations_per_s"] == 50
+    assert b["arrival_ns"] == shift * 10**6 and b["finish_ns"] == b["arrival_ns"] + b["time_ns"]
+    assert a["iterations"] == b["iterations"] == 6
+    assert b["iteration_p50_ns"] == 20 * 10**6 and b["iteration_p99_ns"] == second * 10**6
+    assert b["iteration_mean_ns"] * 6 == b["time_ns"]
+    with open(tmp_path / "out" / "jobs" / "jobs.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["job"] for row in rows] == ["a", "b"] and int(rows[1]["time_ns"]) == b["time_ns"]
+
+
+def test_iterations_are_the_items_as_often(tmp_path):
+    one = problem_of(two_jobs(tmp_path, 16, "3 ms", k=4))
+    path = two_jobs(tmp_path, 16, "3 ms", k=1)
+    path.write_text(path.read_text().replace(step(), "[" + ", ".join([step()[1:-1]] * 4) + "]"))
+    other = simulate(problem_of(path), engine="compiled", level="messages")
+    records = simulate(one, engine="compiled", level="messages")
+    assert np.array_equal(records.finish, other.finish)
+    for name in ("start", "end"):
+        assert np.array_equal(np.sort(records.node[name]), np.sort(other.node[name]))
+
+
+def test_an_iteration_begins_when_its_rank_is_done_with_the_one_before():
+    # 3 and 5 wait for 2; 3 and 4 end the trace, 2 and 4 begin it.
+    columns = {
+        "node_id": [2, 3, 4, 5],
+        "type": 4,
+        "data_deps": Csr([0, 0, 1, 1, 2], [2, 2]),
+    }
+    columns["payload"] = [5, *[-(2**63)] * 3]
+    workload = Workload((ExecutionTrace.from_columns(**columns),) * 2)
+    made = iterate(workload, 3)
+    assert made.traces[0] is made.traces[1]
+    trace = made.traces[0]
+    assert trace.node_id.tolist() == [2, 3, 4, 5, 8, 9, 10, 11, 14, 15, 16, 17]
+    assert trace.data_deps.lists()[4:8] == [(3, 4, 5), (8,), (3, 4, 5), (8,)]
+    assert trace.data_deps.lists()[8] == (9, 10, 11)
+    assert trace.column("payload")[[0, 4, 8]].tolist() == [5, 11, 17]
+    assert iterate(workload, 1) is workload
+    with pytest.raises(TraceError, match="write fewer iterations"):
+        iterate(workload, 2**23)
+
+
+def test_stragglers_start_after_the_arrival(tmp_path):
+    problem = problem_of(two_jobs(tmp_path, 1, "5 ms", "stragglers: {start_delay: {1: 1 ms}},"))
+    assert problem.jobs[1].start_delay_ps == {0: 5 * MS, 1: 6 * MS}
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("iterations: 0,", r"jobs.b.iterations: 0 is less than 1; write a whole number"),
+        ("iterations: [2],", r"jobs.b.iterations"),
+        ("arrival: soon,", r'jobs.b.arrival: "soon" is not a time; write e.g. "500 ns"'),
+        ("arrival: -1 ns,", r"jobs.b.arrival"),
+        ("repetitions: 3,", r"jobs.b.repetitions: .*is not a key here"),
+        ("algorithms: {all_reduce: [{when: {node: 1}, builder: ring}, ring]},", r"jobs.b.iterations: .*node 1"),
+    ],
+)
+def test_wrong_keys_of_jobs_are_refused_in_a_line(tmp_path, more, said):
+    path = two_jobs(tmp_path, shift="1 ms")
+    key = more.split(":")[0]
+    text = path.read_text().splitlines()
+    text[-1] = text[-1].replace(f"{key}: 6," if key == "iterations" else f"{key}: 1 ms,", "")
+    path.write_text("\n".join([*text[:-1], text[-1].replace("{placement: [1, 3],", f"{{placement: [1, 3], {more}")]))
+    with pytest.raises(AstraError, match=said) as raised:
+        problem_of(path)
+    assert len(raised.value.lines()) == 1
