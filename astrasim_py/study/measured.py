@@ -122,8 +122,6 @@ class Machine:
             return f"{self.name} has no numbers of a library's own collectives"
         if row.collective not in COLLECTIVES:
             return f"no algorithm of the library for {row.collective}"
-        if row.in_place == "1":
-            return "in place"
         if row.ranks == 1 or (row.nodes > 1 and self.profile.network is None):
             return f"{row.ranks} ranks on {row.nodes} nodes"
         if row.ranks > row.nodes * self.keys["npus"]:
@@ -176,12 +174,16 @@ def compare(
     machines: dict[str, Machine] = {}
     left_out: Counter[str] = Counter()
     found, first, beyond = [], None, 0
-    for row in mean_of_repeats(rows):
+    rows = mean_of_repeats(rows)
+    in_place = all(row.in_place == "1" for row in rows)
+    for row in rows:
         name = profile or row.preset
         if name is not None and name not in machines:
             machines[name] = Machine(name, read_preset(name), engine, programs)
         unknown = f'no profile is known for the platform "{row.platform}"'
         why = unknown if name is None else machines[name].refusal(row)
+        if not why and row.in_place == "1" and not (row.given or in_place):
+            why = "in place"
         if why:
             first = first or (row, why)
             left_out[why] += 1

@@ -70,6 +70,14 @@ def test_repeats_are_one_case(tmp_path, capsys):
     assert told(capsys, str(path))[1]["cases"] == 1
 
 
+def test_calls_in_place_count_only_by_themselves(tmp_path, capsys):
+    path = tmp_path / "rows.csv"
+    path.write_text(f"{HEADING},in_place\n" + "".join(f"{ROW.format('all_gather', 8, 1024, 8)},{i}\n" for i in (0, 1)))
+    found = told(capsys, str(path))[1]
+    assert (found["cases"], found["notes"]) == (1, ["1 row is left out: in place"])
+    assert told(capsys, str(path), "--where", "in_place=1")[1]["cases"] == 1
+
+
 def test_what_cannot_be_simulated_is_counted_aloud(tmp_path, capsys):
     others = [
         ROW.format("send_recv", 2, 1024, 5),
