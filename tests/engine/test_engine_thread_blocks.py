@@ -13,13 +13,19 @@ from oracle.step_times import Reckoning, Stuck
 from worlds import small_problems
 from worlds.programs import Blocks, thread_blocks
 
+from astrasim_py.api import write_algorithm
+from astrasim_py.builders.registry import build
 from astrasim_py.chakra.schema import NodeType
 from astrasim_py.chakra.workload import Workload
-from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.core.errors import AlgorithmError, ScenarioError
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.engine.stuck import explanation
+from astrasim_py.measured.rows import read_rows
+from astrasim_py.msccl.lower import lower
+from astrasim_py.msccl.to_traces import algorithm_of, read_algorithm
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.report.critical_path import CriticalPath
+from astrasim_py.study.measured import compare
 from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import shapes
@@ -126,6 +132,35 @@ def test_blocks_of_a_rank_work_at_once_and_share_a_link():
     assert took(blocks, 40 * KB, but(LL, link=None)) == 2 * 300 * NS + 1 * US + 10 * US
 
 
+def test_same_messages_on_other_thread_blocks_take_another_time():
+    def program(blocks_of_sends):
+        blocks = Blocks(3, 2)
+        for to, block in zip((1, 2), blocks_of_sends, strict=True):
+            blocks.step(0, block, give=(to, 0))
+            blocks.step(to, 0, take=(0, 0))
+        return blocks
+
+    one, two = took(program((0, 0)), 20 * KB, LL), took(program((0, 1)), 20 * KB, LL)
+    assert one == two + 300 * NS + 10 * US
+
+
+def test_traces_that_keep_thread_blocks_take_the_time_of_the_file(tmp_path):
+    program = lower(build("ring", "all_reduce", 4), protocol="LL")
+    write_algorithm(tmp_path / "a.xml", algorithm_of(program))
+    write_algorithm(tmp_path / "a", read_algorithm(tmp_path / "a.xml"))
+    told = []
+    for name in ("a.xml", "a"):
+        records = simulate(problem(read_algorithm(tmp_path / name), 40 * KB, LL), level="nodes")
+        told.append((records.makespan, records.node["end"].tolist(), records.node["name"].tolist()))
+    assert told[0] == told[1]
+    assert told[0][2].count("launch") == 4
+
+
+def test_algorithm_without_thread_blocks_is_refused():
+    with pytest.raises(ScenarioError, match="ring names no thread blocks"):
+        simulate(problem(build("ring", "all_reduce", 4), 40 * KB, LL))
+
+
 def test_every_pass_moves_one_slice():
     costs = but(LL, slice=4 * KB)  # 10 kB are slices of 4, 4 and 2 kB
     assert took(once(fused=True), 10 * KB, costs) == 3 * 300 * NS + 2 * US + 2 * (300 * NS) + 10 * US
@@ -163,6 +198,7 @@ def random_costs(rng: random.Random, link: Fraction) -> ProgramProtocol:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(seed=st.integers(0, 2**32))
 def test_engine_agrees_with_the_equations(seed):
@@ -191,6 +227,7 @@ def beside_messages(rng: random.Random, ranks: int, size: int) -> Workload:
     return small_problems.workload(nodes)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(seed=st.integers(0, 2**32))
 def test_both_engines_give_the_same_records(seed):
@@ -231,3 +268,15 @@ def test_unequal_bytes_are_refused():
     blocks.step(1, 0, take=(0, 0))
     with pytest.raises(AlgorithmError, match="sends 20 B and rank 1 node 0 expects 10 B"):
         took(blocks, 40, LL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", ["LL", "Simple"])
+def test_measured_times_of_programs_are_within_5_and_15_percent(golden, protocol):
+    rows = read_rows([golden / "nccl" / "measured_public.csv"])
+    rows = [row for row in rows if row.platform == "MI300X" and row.protocol == protocol]
+    chosen = [row for row in rows if row.bytes in (2**12, 2**18, 2**22, 2**25)]
+    errors = compare(chosen, programs=str(golden / "msccl" / "public")).group()
+    assert errors.cases >= 20
+    assert errors.median_rel_error <= 0.05
+    assert errors.p90_rel_error <= 0.15
