@@ -8,6 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from worlds.problems import random_profile
 from worlds.training import TINY, ByWork, fast, layout_of, problem_of
 
 from astrasim_py.builders.registry import build
@@ -75,9 +76,15 @@ def case(seed: int) -> Problem:
     return training(topology, ranks, network, **keys)
 
 
-@pytest.mark.parametrize("seed", range(24))
+def under_a_profile(problem: Problem, seed: int) -> Problem:
+    """The same with collectives of a library."""
+    profile = random_profile(random.Random(seed)).model_copy(update={"link": max(problem.topology.bandwidths)})
+    return replace(problem, network=NetworkModel(profile=profile))
+
+
+@pytest.mark.parametrize("seed", range(30))
 def test_folded_is_full_or_within_what_it_says(seed):
-    problem = case(seed)
+    problem = case(seed) if seed < 24 else under_a_profile(case(seed), seed)
     full = simulate(problem, engine="compiled", level="links")
     for most in (0, 10**6):
         some = folded(problem, most)
