@@ -14,6 +14,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from astrasim_py.report.explain import explanation_text
+    from astrasim_py.report.jobs import jobs_text
     from astrasim_py.study.explain_and_plot import explain_folder
 
     check_positive(args, "lines")
@@ -22,5 +23,7 @@ def run(args: argparse.Namespace) -> int:
     more = {} if args.lines is None else {"lines": args.lines}
     print(f"{explained.point.manifest['scenario']}: {explained.point.manifest['point']}")
     print(engines_text([explained.point.manifest.get("engine") or None]), end="")
+    if explained.point.summary.get("jobs"):
+        print(f"\n{jobs_text(explained.point.summary['jobs'])}\n")
     print(explanation_text(explained.explanation, **more))
     return 0

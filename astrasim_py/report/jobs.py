@@ -12,12 +12,12 @@ from astrasim_py.system.problem import Job
 
 JOB_KEYS = (
     "point", "job", "ranks", "arrival_ns", "finish_ns", "time_ns", "iterations", "iteration_mean_ns",
-    "iteration_p50_ns", "iteration_p99_ns", "iterations_per_s",
+    "iteration_p50_ns", "iteration_p99_ns", "iterations_per_s", "alone_ns", "slowdown",
 )  # fmt: skip
 
 
-def job_rows(point: str, jobs: Sequence[Job], records: Records) -> list[dict]:
-    """One row per job.
+def job_rows(point: str, jobs: Sequence[Job], records: Records, alone: Mapping[str, int]) -> list[dict]:
+    """One row per job. `alone`: completion time of jobs that also ran alone, ps.
 
     `time_ns`: from its arrival to the end of its last node; empty if it is not done. `iterations`: those that are done.
     An iteration ends with its last collective; the first one begins with the arrival. Percentiles are nearest ranks. A
@@ -36,6 +36,7 @@ def job_rows(point: str, jobs: Sequence[Job], records: Records) -> list[dict]:
         count = len(ends) if len(mine) else job.iterations if done else 0
         until = int(ends[-1]) if len(ends) else finish
         span = until - job.arrival_ps if count and until is not None else 0
+        time, best = None if finish is None else finish - job.arrival_ps, alone.get(job.name)
         rows.append(
             {
                 "point": point,
@@ -43,12 +44,14 @@ def job_rows(point: str, jobs: Sequence[Job], records: Records) -> list[dict]:
                 "ranks": job.ranks,
                 "arrival_ns": ns_number(job.arrival_ps),
                 "finish_ns": ns_number(finish),
-                "time_ns": None if finish is None else ns_number(finish - job.arrival_ps),
+                "time_ns": ns_number(time),
                 "iterations": count,
                 "iteration_mean_ns": ns_number(int(took.sum()) // len(took)) if len(took) else None,
                 "iteration_p50_ns": _percentile(took, 50),
                 "iteration_p99_ns": _percentile(took, 99),
                 "iterations_per_s": rounded(Fraction(count * PS_PER_S, span)) if span > 0 else None,
+                "alone_ns": ns_number(best),
+                "slowdown": rounded(Fraction(time, best)) if best and time is not None else None,
             }
         )
     return rows
@@ -71,35 +74,29 @@ def _percentile(values: np.ndarray, percent: int):
     return ns_number(np.sort(values)[-(-len(values) * percent // 100) - 1]) if len(values) else None
 
 
+def _time(value) -> str:
+    return "" if value is None else format_time(ps_of(value))
+
+
+def _rate(value) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+#: Heading, key of the row, and format; a column without any value is left out.
+_SHOWN = (
+    ("job", "job", str), ("ranks", "ranks", str), ("arrival", "arrival_ns", _time), ("finish", "finish_ns", _time),
+    ("time", "time_ns", _time), ("alone", "alone_ns", _time), ("slowdown", "slowdown", _rate),
+    ("iterations", "iterations", str), ("mean", "iteration_mean_ns", _time), ("p50", "iteration_p50_ns", _time),
+    ("p99", "iteration_p99_ns", _time), ("iterations/s", "iterations_per_s", _rate),
+)  # fmt: skip
+
+
 def jobs_text(rows: Sequence[Mapping]) -> str:
     """Rows of jobs as plain text."""
     several = len({row["point"] for row in rows}) > 1
-    headings = [
-        *(["point"] if several else []),
-        "job",
-        "ranks",
-        "arrival",
-        "finish",
-        "time",
-        "iterations",
-        "mean",
-        "p50",
-    ]
-    headings += ["p99", "iterations/s"]
-
-    def time(value) -> str:
-        return "" if value is None else format_time(ps_of(value))
-
-    cells = [
-        [
-            *([str(row["point"])] if several else []),
-            row["job"],
-            str(row["ranks"]),
-            *(time(row[f"{name}_ns"]) for name in ("arrival", "finish", "time")),
-            str(row["iterations"]),
-            *(time(row[f"iteration_{name}_ns"]) for name in ("mean", "p50", "p99")),
-            "" if row["iterations_per_s"] is None else f"{row['iterations_per_s']:.4g}",
-        ]
-        for row in rows
-    ]
-    return text_table(headings, cells, [heading not in ("point", "job") for heading in headings])
+    columns = [(heading, [show(row[key]) for row in rows]) for heading, key, show in _SHOWN]
+    columns = [column for column in columns if any(column[1])]
+    if several:
+        columns.insert(0, ("point", [str(row["point"]) for row in rows]))
+    headings, cells = zip(*columns, strict=True)
+    return text_table(headings, list(zip(*cells, strict=True)), [name not in ("point", "job") for name in headings])

@@ -233,6 +233,9 @@ def _draw_busbw(grid: Grid, heading: str):
 
 def _draw_slowdown(grid: Grid, heading: str):
     baseline = grid.spec.get("baseline")
+    if baseline is None and any(row.get("slowdown") for row in grid.points.values()):
+        label = "slowdown against the job alone"
+        return _curves(grid, heading, lambda row: row["slowdown"] and float(row["slowdown"]), label, ticks=_near_one)
     names = list(dict.fromkeys(series[0] for series in grid.series if series))
     baseline = names[0] if baseline is None and names else baseline
     if grid.points and (not grid.series_key or str(baseline) not in names):
@@ -247,16 +250,18 @@ def _draw_slowdown(grid: Grid, heading: str):
         base, time = row["base_ns"], row["time_ns"]
         return float(Fraction(time) / Fraction(base)) if base and time is not None else None
 
-    def ticks(panels, log: bool) -> None:
-        _number_ticks(panels, log)
-        if not log:
-            low, high = panels[0].get_ylim()
-            panels[0].set_ylim(min(low, 0.9), max(high, 1.1))
-        for axes in panels:
-            axes.axhline(1.0, color=style.GREY, linewidth=0.8, zorder=1.5)
-
     label = f"slowdown against {style.clean(baseline)}" if baseline is not None else "slowdown"
-    return _curves(grid, heading, value, label, ticks=ticks)
+    return _curves(grid, heading, value, label, ticks=_near_one)
+
+
+def _near_one(panels, log: bool) -> None:
+    """Ticks of slowdowns, and a line at 1."""
+    _number_ticks(panels, log)
+    if not log:
+        low, high = panels[0].get_ylim()
+        panels[0].set_ylim(min(low, 0.9), max(high, 1.1))
+    for axes in panels:
+        axes.axhline(1.0, color=style.GREY, linewidth=0.8, zorder=1.5)
 
 
 _PARTS = (

@@ -27,6 +27,8 @@ def top_level_mistakes(document: Value) -> Iterator[Mistake]:
     workload = document.data.get("workload")
     if (workload is None or workload.data is None) and "jobs" not in document.data:
         yield Mistake((), False, '"workload" is missing', "write e.g. workload: [{all_reduce: {size: 64 MiB}}]")
+    if "compare" in document.data and "jobs" not in document.data:
+        yield Mistake(("compare",), True, "compares jobs, and there are none", "drop it, or write jobs")
     if "jobs" in document.data:
         for key in ("workload", "groups", "stragglers", "placement", "ranks"):
             if key in document.data:
@@ -79,7 +81,7 @@ def _unknown_topology(value: Value, names: Sequence[str]) -> Iterator[ScenarioEr
 def plot_mistakes(document: Value, plots: Sequence[PlotSpec], axes: Sequence[variables.Axis]) -> Iterator[Mistake]:
     """Figures over keys that are not swept, or values that they do not take."""
     labels = {key: [row[i] for row in axis.labels] for axis in axes for i, key in enumerate(axis.keys)}
-    known = (*labels, *(c for c in _COLUMNS if c not in labels))
+    known = (*labels, *(c for c in _COLUMNS if c not in labels), *(["job"] if "jobs" in document.data else []))
     seen: set[str] = set()
     for number, plot in enumerate(plots):
 
@@ -95,8 +97,13 @@ def plot_mistakes(document: Value, plots: Sequence[PlotSpec], axes: Sequence[var
         elif plot.baseline is not None and plot.baseline not in labels.get(plot.series, [plot.baseline]):
             problem = f'"{plot.baseline}" is not a value of {plot.series}'
             yield wrong(problem, did_you_mean(plot.baseline, labels[plot.series]), "baseline")
-        if plot.kind == "slowdown" and plot.baseline is None:
-            yield wrong("a slowdown needs a baseline", "write series: KEY and baseline: one of its values")
+        by_job = "job" not in labels and "job" in (plot.x, plot.series, plot.facet)
+        if plot.kind == "slowdown" and plot.baseline is None and not (by_job and "compare" in document.data):
+            remedy = "write series: KEY and baseline: one of its values"
+            remedy += "; or compare: alone, and series: job" if "jobs" in document.data else ""
+            yield wrong("a slowdown needs a baseline", remedy)
+        if plot.kind not in ("time", "slowdown") and (by_job or ("job" in plot.where and "job" not in labels)):
+            yield wrong(f"{plot.kind} is not known by job", "write kind: time, or slowdown")
         for key, value in plot.where.items():
             written = document.get("plots", number, "where", key)
             text = variables.label_of(written) if written is not None else str(value)

@@ -146,6 +146,7 @@ class Scenario(StrictModel):
     )
     stragglers: Stragglers = Field(default_factory=Stragglers)
     jobs: dict[Name, JobSpec] = Field(default={}, description="several workloads that share the network")
+    compare: choice("alone") | None = Field(default=None, description="run each job also alone: its slowdown")
     network: NetworkModel = Field(default_factory=NetworkModel)
     compute: NpuModel = Field(default_factory=NpuModel)
     memory: MemoryModel = Field(default_factory=lambda: NO_MEMORY)

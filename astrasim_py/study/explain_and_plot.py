@@ -72,10 +72,23 @@ def draw_figures(folder: Path, title: str, specs: Sequence[Mapping], points: Seq
         taken[name] = taken.get(name, 0) + 1
         if taken[name] > 1:
             name = f"{name}-{taken[name]}"
-        images = plots.draw(spec, rows, panels=panels, title=title, place=place)
+        images = plots.draw(spec, _rows_by_job(spec, rows, points), panels=panels, title=title, place=place)
         for form, data in images.items():
             written.append(write_file(folder / FIGURES / f"{name}.{form}", data, make_folder=True))
     return written
+
+
+def _rows_by_job(spec: Mapping, rows: Sequence[Mapping], points: Sequence[StoredPoint]) -> list[Mapping]:
+    """The rows for a figure: of each job, where it is one by job."""
+    swept = any("job" in row["sweep"] for row in rows)
+    if swept or "job" not in (spec.get("x"), spec.get("series"), spec.get("facet"), *(spec.get("where") or ())):
+        return list(rows)
+    keys = ("job", "time_ns", "slowdown")
+    return [
+        {**row, "bound_ns": None, **{key: job[key] for key in keys}}
+        for row, point in zip(rows, points, strict=True)
+        for job in point.summary.get("jobs", ())
+    ]
 
 
 #: Figures of a single point.

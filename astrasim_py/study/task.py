@@ -7,7 +7,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -28,7 +28,7 @@ from astrasim_py.core.registry import own_line
 from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.report.jobs import job_rows
 from astrasim_py.scenario.expand import Point
-from astrasim_py.study import store
+from astrasim_py.study import store, stored_points
 from astrasim_py.study.preparation import input_digests
 from astrasim_py.study.prepare import prepare
 from astrasim_py.study.store import RunOptions
@@ -36,7 +36,7 @@ from astrasim_py.study.stored_points import StoredPoint
 from astrasim_py.study.summary import empty_row, files_of, summary_of
 from astrasim_py.system.library_costs import beyond_the_rows
 from astrasim_py.system.plan import Plan
-from astrasim_py.system.problem import Problem
+from astrasim_py.system.problem import Job, Problem
 
 _PACKAGES = ("astrasim-py", "numpy", "simpy", "numba")
 
@@ -122,6 +122,8 @@ def store_run(
 FAILED = "failed"
 #: Folder beside the points in which synthesized algorithms are kept.
 ALGORITHMS = "algorithms"
+#: Folder beside the points with the jobs that were also run alone.
+ALONE = "alone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +139,12 @@ class Task:
     options: RunOptions
     replace: bool = False
     beside: Path | None = None
+
+    @property
+    def kept(self) -> Path:
+        """Where synthesized algorithms are kept: also of jobs alone, which are in a folder beside the points."""
+        parent = self.folder.parent
+        return (parent.parent if parent.name == ALONE else parent) / ALGORITHMS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,8 +207,7 @@ def _run(task: Task) -> Result:
     warnings: list[str] = []
     synthesized: list[dict] = []
     notes = {"warnings": warnings, "synthesized": synthesized}
-    kept = task.folder.parent / ALGORITHMS
-    problem = prepare(point, limits=options.limits, kept=kept, beside=task.beside, **notes)
+    problem = prepare(point, limits=options.limits, kept=task.kept, beside=task.beside, **notes)
     plan, records = _simulated(problem, options, lambda text: warnings.append(f"{point.name}: {text}"))
     warnings += [f"{point.name}: network.profile: {text}" for text in beyond_the_rows(plan)]
     facts = {
@@ -216,8 +223,28 @@ def _run(task: Task) -> Result:
     source = {"source": point.folder, "allow_outside": point.allow_outside, "allow_code": point.allow_code}
     about = {"row": row_of(point, FAILED), "facts": facts, "source": source, "warnings": warnings}
     if point.spec.jobs:
-        about["more"] = {"jobs": job_rows(point.name, problem.jobs, records)}
+        alone = {job.name: _alone(task, job, warnings) for job in problem.jobs} if point.spec.compare else {}
+        alone = {name: ps for name, ps in alone.items() if ps is not None}
+        about["more"] = {"jobs": job_rows(point.name, problem.jobs, records, alone)}
     return stored_result(store_run(task.folder, plan, records, options, usage, replace=task.replace, **about))
+
+
+def _alone(task: Task, job: Job, warnings: list[str]) -> int | None:
+    """Completion time of a job where it has the network to itself, ps; None where it is not done."""
+    point = task.point
+    config = {key: value for key, value in point.config.items() if key != "compare"}
+    config |= {"jobs": {job.name: point.config["jobs"][job.name]}}
+    options = replace(task.options, level="summary", timeline=False, fold=False)
+    own = make_task(replace(point, name=job.name, values={}, config=config), task.folder.parent / ALONE, options)
+    stored = None if task.replace else stored_points.read_point(own.folder, contents=True)
+    if stored is not None and options.met_by(stored.manifest):
+        result = stored_result(stored)
+    else:
+        result = run_task(replace(own, replace=task.replace, beside=task.beside))
+    if result.row["status"] == "done":
+        return result.simulated_ps - job.arrival_ps
+    warnings.append(f"{point.name}: alone, {(*result.lines, f'{job.name} is not done')[0]}")
+    return None
 
 
 def _simulated(problem: Problem, options: store.RunOptions, warn: Callable[[str], None]) -> tuple[Plan, Records]:

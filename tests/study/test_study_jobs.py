@@ -127,3 +127,40 @@ def test_wrong_keys_of_jobs_are_refused_in_a_line(tmp_path, more, said):
     with pytest.raises(AstraError, match=said) as raised:
         problem_of(path)
     assert len(raised.value.lines()) == 1
+
+
+def test_slowdown_against_each_job_alone(tmp_path):
+    path = two_jobs(tmp_path, 16, "$shift", top="compare: alone\nsweep: {shift: [0 ms, 10 ms]}")
+    plots = "[{kind: slowdown, x: shift, series: job}, {kind: time, x: job, where: {job: a}}]"
+    path.write_text(f"{path.read_text()}plots: {plots}\n")
+    result = ap.run(path, out=tmp_path / "out", jobs=1)
+    together, apart = (summary["jobs"] for summary in result.summaries)
+    assert {row["alone_ns"] for row in (*together, *apart)} == {120 * 10**6}
+    assert [row["slowdown"] for row in apart] == [1, 1]
+    for row in together:
+        assert float(row["slowdown"]) == pytest.approx(row["time_ns"] / row["alone_ns"], rel=1e-8)
+        assert 1.4 < row["slowdown"] < 1.5
+    # One run alone of a, whose arrival is not swept, and one of b for each of its arrivals.
+    assert sorted(p.name[:2] for p in (tmp_path / "out" / "jobs" / "alone").iterdir()) == ["a-", "b-", "b-"]
+    assert len(result.figures) == 4 and len(result.rows) == 2
+    assert ap.run(path, out=tmp_path / "out", jobs=1).reused == 2
+
+
+@pytest.mark.parametrize(
+    ("top", "said"),
+    [
+        ("compare: both", "compare: .*alone"),
+        ("plots: [{kind: slowdown, series: job}]", "a slowdown needs a baseline; .*compare: alone"),
+        ("plots: [{kind: busbw, series: job}]", "busbw is not known by job; write kind: time, or slowdown"),
+    ],
+)
+def test_wrong_comparisons_of_jobs_are_refused(tmp_path, top, said):
+    with pytest.raises(AstraError, match=said):
+        load_scenario(two_jobs(tmp_path, top=top))
+
+
+def test_a_comparison_without_jobs_is_refused(tmp_path):
+    path = tmp_path / "s.yaml"
+    path.write_text(f"name: s\ntopologies: {{net: {FABRIC}}}\nworkload: [barrier]\ncompare: alone\n")
+    with pytest.raises(AstraError, match="compare: compares jobs, and there are none; drop it, or write jobs"):
+        load_scenario(path)
