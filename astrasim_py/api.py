@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from astrasim_py.builders.registry import build, default_algorithm
 from astrasim_py.chakra.et_io import write_prefix
 from astrasim_py.collectives.collective import collective_name, promise_of
+from astrasim_py.core.choices import LIBRARIES
 from astrasim_py.core.units import parse_size
+from astrasim_py.engine.choose import by_library
+from astrasim_py.engine.simulation import simulate
 from astrasim_py.msccl.xml_writer import write_msccl
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.files import write_npz
@@ -129,7 +134,7 @@ def collective(
         Full buffer: bytes, or text with a unit.
     topology : Topology
     algorithm : Algorithm or str, optional
-        An injected algorithm, or the name of a builder; the builder's default otherwise.
+        An injected algorithm, or the name of a builder or a library (``nccl``); the builder's default otherwise.
     root : int
         For rooted collectives.
     npus : sequence of int, optional
@@ -165,5 +170,7 @@ def collective(
 
     npus = placement(topology, "linear" if npus is None else list(npus))
     workload = generate([Collective(type=kind, size=nbytes, root=root)], len(npus), name=kind)
-    job = Job(workload=workload, placement=npus, algorithms=AlgorithmTable({kind: [Case(make=make)]}))
-    return Problem(topology=topology, jobs=(job,), network=NetworkModel(**network))
+    machine = Problem(topology=topology, jobs=(), network=NetworkModel(**network))
+    fit = partial(by_library, simulate, machine) if algorithm in LIBRARIES else None
+    job = Job(workload=workload, placement=npus, algorithms=AlgorithmTable({kind: [Case(make=make, fit=fit)]}))
+    return replace(machine, jobs=(job,))

@@ -17,3 +17,6 @@ NETWORK_MODELS = (*CONTENTION_MODELS, "analytical")
 ALL_REDUCE_WAYS = ("local_first", "baseline", "two_way")
 DIMENSION_ORDERS = ("fixed", "themis")
 CHUNK_ROUNDINGS = ("exact", "rounded_up")
+
+#: Libraries whose choice of algorithm and protocol stands for a builder.
+LIBRARIES = ("nccl",)

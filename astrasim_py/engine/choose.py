@@ -1,4 +1,4 @@
-"""The choice that a library makes for each call under a profile: each way is simulated alone, and kept."""
+"""The choice that a library makes for each call: each way is simulated alone once, and the fastest is kept."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,35 +7,61 @@ import numpy as np
 from astrasim_py.core.cache import Memo
 from astrasim_py.core.digest import digest
 from astrasim_py.core.records import Records
+from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.selection import AlgorithmTable, Case
+from astrasim_py.system.library_choice import ways_of_nccl
 from astrasim_py.system.library_costs import Way
+from astrasim_py.system.machine_models import Limits
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology.model import Topology
 from astrasim_py.workload.items import Collective
 from astrasim_py.workload.microbenchmarks import generate
 
-#: Times (ps) of calls that ran alone.
-_TIMES: Memo[int] = Memo(2**14)
+#: Ways that were chosen, by machine, call and shape of the group.
+_CHOSEN: Memo[Way] = Memo(2**12)
 #: Largest group whose routes tell its shape; a larger one has its NPUs for a shape.
 _SMALL = 64
 
+Simulate = Callable[..., Records]
 
-def fastest(
-    simulate: Callable[[Problem], Records], problem: Problem, ways: Sequence[Way], size: int, npus: tuple[int, ...]
-) -> Way:
+
+def fastest(simulate: Simulate, problem: Problem, ways: Sequence[Way], size: int, npus: tuple[int, ...]) -> Way:
     """The way that takes the least time alone on these NPUs; the first of several.
 
-    `size`: full buffer, bytes. `npus`: of the members, in their order. A time is kept for (way, size, shape of the
+    `size`: full buffer, bytes. `npus`: of the members, in their order. The choice is kept for (ways, size, shape of the
     group): groups that cross like links by like routes have one shape.
     """
-    topology = problem.topology
-    machine = topology.digest(), digest(problem.network.profile), shape_of(topology, npus)
+    key = (*_machine(problem, npus), tuple(ways), size)
+    return _CHOSEN.get(key, lambda: _fastest(simulate, problem, ways, size, npus))
 
-    def time(way: Way) -> int:
-        key = (*machine, way, size)
-        return _TIMES.get(key, lambda: int(simulate(_alone(problem, way, size, npus)).makespan))
 
-    return min(ways, key=time)
+def by_library(
+    simulate: Simulate, problem: Problem, collective: str, npus: tuple[int, ...], size: int, root: int
+) -> Algorithm:
+    """The algorithm that a library takes for a call alone on NPUs, for the protocol that it takes.
+
+    `problem`: the machine, without jobs; other parameters as for `fastest`.
+    """
+
+    def choose() -> Way:
+        return _fastest(simulate, problem, ways_of_nccl(problem, collective, npus, size, root), size, npus)
+
+    return _CHOSEN.get((*_machine(problem, npus), collective, size, root), choose).algorithm
+
+
+def _machine(problem: Problem, npus: tuple[int, ...]) -> tuple:
+    rules = problem.network.model_copy(update={"factory": None}), problem.semantics
+    return problem.topology.digest(), digest(rules), shape_of(problem.topology, npus)
+
+
+def _fastest(simulate: Simulate, problem: Problem, ways: Sequence[Way], size: int, npus: tuple[int, ...]) -> Way:
+    best, least = ways[0], None
+    for way in ways if len(ways) > 1 else ():
+        # A way that takes longer than the best one so far need not end.
+        records = simulate(_alone(problem, way, size, npus, least), level="summary")
+        if records.outcome.status == "done" and (least is None or records.makespan < least):
+            best, least = way, records.makespan
+    return best
 
 
 def shape_of(topology: Topology, npus: tuple[int, ...]) -> object:
@@ -52,11 +78,15 @@ def shape_of(topology: Topology, npus: tuple[int, ...]) -> object:
     return digest([ptr, place[number.ravel()], kinds[:, np.argsort(first)]])
 
 
-def _alone(problem: Problem, way: Way, size: int, npus: tuple[int, ...]) -> Problem:
-    """The problem of one call, and nothing else."""
-    algorithm = way.algorithm
+def _alone(problem: Problem, way: Way, size: int, npus: tuple[int, ...], most: int | None) -> Problem:
+    """The problem of one call, and nothing else, which takes `most` ps at most."""
+    algorithm, network = way.algorithm, problem.network
     call = Collective(type=algorithm.collective, size=size, root=algorithm.root or 0)
     table = AlgorithmTable({algorithm.collective: [Case(make=lambda *_: algorithm)]})
     job = Job(workload=generate([call], len(npus)), placement=npus, algorithms=table)
-    network = problem.network.model_copy(update={"protocol": way.protocol, "switch_reduction": False})
-    return Problem(topology=problem.topology, jobs=(job,), network=network)
+    if network.profile is not None:
+        network = network.model_copy(update={"protocol": way.protocol, "switch_reduction": False})
+    return Problem(
+        topology=problem.topology, jobs=(job,), network=network, semantics=problem.semantics,
+        limits=Limits(max_sim_time_ps=most),
+    )  # fmt: skip

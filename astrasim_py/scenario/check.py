@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from astrasim_py.collectives.collective import CUSTOM
+from astrasim_py.core.choices import LIBRARIES
 from astrasim_py.core.errors import InternalError, ScenarioError
 from astrasim_py.core.fields import CodeText, FileText, did_you_mean, named_files
 from astrasim_py.core.strict_model import Mistake
@@ -229,6 +230,9 @@ class _JobCheck:
             yield from _builder(collective, case, at)
 
 
+_OWN = "write file: FILE, or python: FILE.py:FUNCTION"
+
+
 def _listed(group: tuple) -> tuple[tuple[int, ...], ...]:
     """The groups that a listed group stands for."""
     return group if isinstance(group[0], tuple) else (group,)
@@ -241,13 +245,20 @@ def _builder(collective: str | None, case: job_models.Builder, at: Steps) -> Ite
 
     if case.builder in names("algorithm"):
         return
+    if case.builder in LIBRARIES:
+        if collective in (None, CUSTOM):
+            problem = f"{case.builder} chooses for whole collectives, not for {collective or 'a dimension'}"
+            yield _wrong(problem, "write a builder, e.g. ring" if collective is None else _OWN, *at, "builder")
+        for option in case.options:
+            yield _wrong(f"{case.builder} has no option {option}", "drop it", *at, option)
+        return
     able = [name for name, (served, _) in ALGORITHMS.items() if collective is None or collective in served]
     if case.builder not in ALGORITHMS:
-        remedy = did_you_mean(case.builder, (*(able or ALGORITHMS), *names("algorithm")))
+        remedy = did_you_mean(case.builder, (*(able or ALGORITHMS), *LIBRARIES, *names("algorithm")))
         yield _wrong(f'"{case.builder}" is not a builder', remedy, *at, "builder")
         return
     if case.builder not in able:
-        remedy = f"use one of {', '.join(able)}" if able else "write file: FILE, or python: FILE.py:FUNCTION"
+        remedy = f"use one of {', '.join(able)}" if able else _OWN
         yield _wrong(f"{case.builder} has no {collective}", remedy, *at, "builder")
     known = [option for option in options_of(case.builder) if option != "root"]
     for option in case.options:

@@ -1,7 +1,7 @@
 """Models of what a job says: its workload, groups and stragglers, and the algorithms of its collectives."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -15,6 +15,7 @@ from pydantic import (
 )
 
 from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM
+from astrasim_py.core.choices import LIBRARIES
 from astrasim_py.core.fields import (
     CodeName,
     Count,
@@ -400,3 +401,16 @@ def _collective(value: object) -> object:
 
 
 CollectiveName = Annotated[str, BeforeValidator(_collective), WithJsonSchema({"enum": list(_NAMES)})]
+
+
+def _of_a_library(value: object) -> object:
+    if isinstance(value, str) and value not in LIBRARIES:
+        raise wrong(f"{shown(value)} is not a library", f"write {' or '.join(LIBRARIES)}, or {{all_reduce: ring}}")
+    return dict.fromkeys(COLLECTIVES, value) if isinstance(value, str) else value
+
+
+#: Algorithms by collective, or the name of a library that chooses all of them.
+AlgorithmSpecs = Annotated[
+    dict[CollectiveName, AlgorithmSpec],
+    BeforeValidator(_of_a_library, json_schema_input_type=dict[CollectiveName, AlgorithmSpec] | Literal[LIBRARIES]),
+]

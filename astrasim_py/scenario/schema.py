@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
 from astrasim_py.core.choices import ENGINES, LEVELS
 from astrasim_py.core.fields import Count, Name, NewFileName, Ranks, Scalar, Text, Time, choice, shown, whole, wrong
 from astrasim_py.core.strict_model import StrictModel, example
-from astrasim_py.scenario.job_models import AlgorithmSpec, CollectiveName, GroupSpec, Stragglers, WorkloadSpec
+from astrasim_py.scenario.job_models import AlgorithmSpecs, GroupSpec, Stragglers, WorkloadSpec
 from astrasim_py.scenario.variables import STUDY_KEYS
 from astrasim_py.system.machine_models import NO_MEMORY, Collectives, Limits, MemoryModel, NetworkModel, NpuModel
 from astrasim_py.system.semantics import Semantics
@@ -29,7 +29,7 @@ class JobSpec(StrictModel):
     workload: WorkloadSpec = Field(examples=["[{all_reduce: {size: 64 MiB}}]"])
     placement: Ranks = Field(description="rank → NPU", examples=['["0-7"]'])
     groups: dict[Name, GroupSpec] = Field(default_factory=dict)
-    algorithms: dict[CollectiveName, AlgorithmSpec] = Field(default_factory=dict)
+    algorithms: AlgorithmSpecs = Field(default_factory=dict)
     stragglers: Stragglers = Field(default_factory=Stragglers)
     arrival: Time = Field(default=0, description="before it none of its ranks begins", examples=["5 ms"])
     iterations: whole(1, 2**24) = Field(default=1, description="how often it does its workload")
@@ -138,7 +138,7 @@ class Scenario(StrictModel):
     ranks: Count | None = Field(default=None, description="number of ranks; one per NPU by default")
     workload: WorkloadSpec | None = None
     groups: dict[Name, GroupSpec] = Field(default_factory=dict)
-    algorithms: dict[CollectiveName, AlgorithmSpec] = Field(default_factory=dict)
+    algorithms: AlgorithmSpecs = Field(default_factory=dict)
     collectives: Collectives | None = Field(
         default=None,
         description="cut collectives into chunks that visit dimension after dimension",

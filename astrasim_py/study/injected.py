@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from fractions import Fraction
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
@@ -15,10 +15,13 @@ from astrasim_py.builders.registry import ALGORITHMS, build, default_algorithm
 from astrasim_py.collectives.collective import promise_of
 from astrasim_py.collectives.contract import read_contract
 from astrasim_py.core.cache import Memo, cache_file, cached
+from astrasim_py.core.choices import LIBRARIES
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TopologyError
 from astrasim_py.core.registry import made_by, provided
 from astrasim_py.core.units import PS_PER_S
+from astrasim_py.engine.choose import by_library
+from astrasim_py.engine.simulation import simulate
 from astrasim_py.msccl.to_traces import read_algorithm
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.selection import AlgorithmTable, Case, When
@@ -37,7 +40,7 @@ from astrasim_py.synthesis.request import Request
 from astrasim_py.system.dimension_planner import PLANNED, DimensionPlanner, grid
 from astrasim_py.system.library_choice import nodes_of
 from astrasim_py.system.machine_models import Collectives
-from astrasim_py.system.problem import CollectiveRequest, PlannedChunk
+from astrasim_py.system.problem import CollectiveRequest, PlannedChunk, Problem
 from astrasim_py.topology.model import Topology
 from astrasim_py.topology.routing import Dim
 from astrasim_py.verification.verifier import Verdict, verify
@@ -81,6 +84,9 @@ def _fit(
         return _synthesizer(run, said, topology, place)
     if not isinstance(said, Builder):
         return None
+    if said.builder in LIBRARIES:
+        machine = Problem(topology=topology, jobs=(), network=run.network, semantics=run.spec.semantics)
+        return partial(by_library, simulate, machine)
     more: dict[str, Callable[[tuple[int, ...], int], Any]] = {}
     if said.builder == "hierarchical" and "dims" not in said.options:
         more["dims"] = lambda npus, size: group_dims(topology, npus)
@@ -366,7 +372,7 @@ def plan_by_dimension(
                 problem = f"algorithms for {len(said.dims)} dimensions, and topology {topology.name} has {shown}"
                 raise ScenarioError(where, problem, "write one for each, the innermost first")
             planners[case] = planner(said.dims, where)
-        elif isinstance(said, Builder) and said.builder != "hierarchical":
+        elif isinstance(said, Builder) and said.builder not in ("hierarchical", *LIBRARIES):
             planners[case] = planner((said,) * len(sizes), where)
     return PlannedByDimension(table, planners, planner((None,) * len(sizes), place), place, run.warnings)
 

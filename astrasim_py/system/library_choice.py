@@ -1,14 +1,88 @@
-"""What a library could do for a call: candidates by collective, size and group shape, of which one is chosen."""
+"""What a library could do for a call: candidates by collective, size and shape of the group, of which one is chosen.
 
+Those of NCCL: rings over every rail of the nodes, pairs of trees over them, reductions in the switches, and messages
+between all pairs. Source: NCCL, src/graph (rings.cc, trees.cc, tuning.cc), 2.27.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from astrasim_py.builders.registry import build, default_algorithm
+from astrasim_py.collectives.collective import promise_of
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.system.library_costs import FASTEST, SWITCH, Way, switch_load
+from astrasim_py.system.problem import Problem
 from astrasim_py.topology.model import Topology
+from astrasim_py.topology.profile import LibraryProfile
+
+#: Bytes of a piece of a pipeline, and most messages of one.
+_PIECE, _MESSAGES = 2**18, 2**18
+#: Least bytes of a channel where links limit it: 64 for each of 512 threads (NCCL, src/graph/tuning.cc).
+_CHANNEL_BYTES = 2**15
 
 
 def nodes_of(topology: Topology, npus: tuple[int, ...]) -> list[list[int]]:
-    """The members of a group by node, each in the order of NPUs; one node of all where the topology has no nodes."""
-    members = sorted(range(len(npus)), key=npus.__getitem__)
-    if topology.one_node(npus):
+    """The members of a group by node, each in the order of NPUs.
+
+    A group on one switch is a node; where a topology has no nodes, each NPU is one.
+    """
+    has_nodes = topology.shape in ("dgx", "product")
+    if topology.one_node(npus) and (has_nodes or topology.switch_of(npus) is not None):
         return [list(range(len(npus)))]
+    if not has_nodes:
+        return [[member] for member in range(len(npus))]
     found: dict[int, list[int]] = {}
-    for member in members:
+    for member in sorted(range(len(npus)), key=npus.__getitem__):
         found.setdefault(npus[member] // topology.dims[0].size, []).append(member)
     return list(found.values())
+
+
+def ways_of_nccl(problem: Problem, collective: str, npus: tuple[int, ...], size: int, root: int) -> list[Way]:
+    """The ways in which NCCL could carry out a call of `size` bytes on NPUs in their order, trees first.
+
+    `problem`: the machine: topology, network and semantics. Without a profile, protocols make no difference.
+    """
+    network, nodes = problem.network, nodes_of(problem.topology, npus)
+    profile: LibraryProfile | None = network.profile
+    protocols = ("",) if profile is None else tuple(profile.protocols)
+    if profile is not None and network.protocol != FASTEST:
+        protocols = (network.protocol,)
+    ways = []
+    rails = max(map(len, nodes))
+    for protocol in protocols:
+        rings = trees = max(1, min(rails, size // _CHANNEL_BYTES))
+        if profile is not None and profile.protocols[protocol].channel_rate is not None:
+            # Threads of a tree need as many bytes whatever the number of ranks, those of a ring as many from each.
+            rings, trees = profile.channels_for(size, len(npus)), profile.channels_for(size, 1)
+        made = _algorithms(collective, nodes, size, root, rings, trees)
+        ways += [Way(replace(algorithm, protocol=protocol, verdict=True), protocol) for algorithm in made]
+    switch = None if network.switch_reduction is False or network.protocol != FASTEST else profile and profile.switch
+    able = switch is not None and collective in switch.collectives and len(npus) >= switch.ranks
+    if able and problem.topology.switch_of(npus) is not None:
+        ways.append(Way(switch_load(collective, len(npus)), SWITCH))
+    return ways
+
+
+def _algorithms(
+    collective: str, nodes: list[list[int]], size: int, root: int, rings: int, trees: int
+) -> Iterator[Algorithm]:
+    n = sum(map(len, nodes))
+    rooted = {"root": root} if promise_of(collective).rooted else {}
+    through = {"nodes": nodes, "channels": rings}
+    if collective == "all_reduce" and len(nodes) > 1:
+        chunks = _pieces(size // (2 * trees), 4 * n * trees)
+        yield build("double_binary_tree", collective, n, chunks=chunks, nodes=nodes, channels=trees)
+    if collective in ("all_reduce", "all_gather", "reduce_scatter"):
+        more = {"overlap": True, **through} if len(nodes) > 1 else {}
+        yield build("ring", collective, n, **more)
+    elif collective in ("broadcast", "reduce"):
+        yield build("ring", collective, n, chunks=_pieces(size // rings, n * rings), **rooted, **through)
+    elif collective in ("gather", "scatter"):
+        yield build("linear", collective, n, **rooted)
+    else:
+        yield build(default_algorithm(collective), collective, n)
+
+
+def _pieces(size: int, messages: int) -> int:
+    """Pieces of `size` bytes that follow each other, where one of each are so many messages."""
+    return max(1, min(size // _PIECE, _MESSAGES // messages))

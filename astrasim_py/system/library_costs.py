@@ -134,6 +134,8 @@ class LibraryCosts:
     def ways(self, algorithm: Algorithm, npus: tuple[int, ...]) -> list[Way]:
         """The ways in which the library could carry out a call by an algorithm."""
         network, switch = self.problem.network, self.profile.switch
+        if algorithm.source == SWITCH:
+            return [Way(algorithm, SWITCH)]
         protocols = tuple(self.profile.protocols) if network.protocol == FASTEST else (network.protocol,)
         if algorithm.protocol in self.profile.protocols and network.protocol == FASTEST:
             protocols = (algorithm.protocol,)
@@ -315,7 +317,8 @@ def connections_of(algorithm: Algorithm, programs: Sequence[RankProgram], costs:
 @cache
 def switch_load(collective: str, ranks: int) -> Algorithm:
     """The load of a reduction in a switch: each rank sends its buffer and one shard to the next one, through it."""
-    return finish_rotated(partial(_to_the_next, ranks), Rotation((ranks,)), SWITCH, collective)
+    made = finish_rotated(partial(_to_the_next, ranks), Rotation((ranks,)), SWITCH, collective)
+    return replace(made, source=SWITCH)
 
 
 def _to_the_next(n: int, which: np.ndarray) -> Draft:

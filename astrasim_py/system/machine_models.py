@@ -157,7 +157,8 @@ class NetworkModel(StrictModel):
         default=None, description="with a profile: of every collective, or the fastest one for each, which is usual"
     )
     switch_reduction: bool | None = Field(
-        default=None, description="with a profile: whether an all_reduce may be reduced by a switch"
+        default=None,
+        description="with a profile: whether an all_reduce may be reduced by a switch; by default if nccl chooses so",
     )
     #: ``factory(engine) -> model`` of a network model of the user's own; it runs on the SimPy engine.
     factory: SkipJsonSchema[Callable | None] = None
@@ -188,7 +189,6 @@ class NetworkModel(StrictModel):
         if self.link_busy != "bytes":
             raise wrong("a profile is made for link_busy: bytes", "drop link_busy", ("link_busy",))
         self.__dict__["protocol"] = self.protocol or "fastest"
-        self.__dict__["switch_reduction"] = bool(self.switch_reduction)
         if isinstance(self.profile, FileText):
             return
         known = tuple(dict.fromkeys((*self.profile.protocols, *(self.profile.programs or ()))))

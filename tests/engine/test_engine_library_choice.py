@@ -1,0 +1,102 @@
+"""The choice of a library: its candidates do what they promise, and the fastest of them alone is taken."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+import astrasim_py as ap
+from astrasim_py.collectives.collective import COLLECTIVES, promise_of
+from astrasim_py.core.errors import AstraError
+from astrasim_py.engine.simulation import plan_for
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.system.library_choice import nodes_of, ways_of_nccl
+from astrasim_py.system.library_costs import SWITCH
+from astrasim_py.verification.verifier import verify
+
+NETWORKS = {
+    1: {"shape": "switch", "npus": 8, "bandwidth": "450 GB/s", "latency": "300 ns"},
+    3: {"preset": "dgx_h100", "nodes": 3},
+    8: {"preset": "dgx_h100", "nodes": 8},
+}
+
+
+def chosen(problem) -> tuple[Algorithm, str]:
+    """The algorithm of the only call, and what the tables say of it."""
+    instance = plan_for(problem).instances[0]
+    return instance.algorithm, instance.algorithm_name
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_candidates_for_any_group_are_verified_and_the_fastest_is_taken(seed):
+    rng = random.Random(seed)
+    topology = ap.build_topology(**NETWORKS[rng.choice([1, 3, 8])])
+    npus = rng.sample(range(topology.npus), rng.randint(2, min(topology.npus, 20)))
+    collective, size = rng.choice([*COLLECTIVES]), rng.choice([0, 1, 1000, 2**16, 2**20 + 4])
+    more = rng.choice([{}, {"profile": "dgx_h100"}, {"profile": "dgx_h100", "protocol": "LL"}])
+    root = rng.randrange(len(npus)) if promise_of(collective).rooted else 0
+    problem = ap.collective(collective, size, topology, algorithm="nccl", npus=npus, root=root, **more)
+    taken = ap.simulate(problem, engine="both").makespan
+    machine = replace(problem, jobs=())
+    times = {}
+    for algorithm, protocol in ways_of_nccl(machine, collective, tuple(npus), size, root):
+        name = f"{algorithm.name} {protocol}".strip()
+        if protocol != SWITCH:
+            verdict = verify(algorithm)
+            assert verdict.ok and verdict.race_free and verdict.order_consistent, (name, verdict.problems)
+            alone = ap.collective(
+                collective, size, topology, algorithm=algorithm, npus=npus, root=root,
+                **more | ({"protocol": protocol} if more else {}),
+            )  # fmt: skip
+            times[name] = ap.simulate(alone).makespan
+    name = chosen(problem)[1]
+    assert taken <= min(times.values())
+    if SWITCH not in name:
+        assert taken == times[name] == min(times.values())
+
+
+@pytest.mark.parametrize("profile", [None, "dgx_h100"])
+def test_large_calls_on_several_nodes_use_all_nics(profile):
+    topology = ap.build_topology(preset="dgx_h100", nodes=4)
+    more = {"profile": profile} if profile else {}
+    size = 2**28
+    time = {
+        name: ap.simulate(ap.collective("all_gather", size, topology, algorithm=name, **more)).makespan
+        for name in ("ring", "nccl")
+    }
+    assert 6 < time["ring"] / time["nccl"] < 8.1
+
+
+def test_small_calls_take_trees_and_large_ones_rings_or_the_switch():
+    topology = ap.build_topology(preset="dgx_h100", nodes=8)
+
+    def name(size: str, npus: range, **more) -> str:
+        return chosen(
+            ap.collective("all_reduce", size, topology, algorithm="nccl", npus=npus, profile="dgx_h100", **more)
+        )[1]
+
+    assert name("1 KiB", range(64)).startswith("rail_tree")
+    assert name("256 MiB", range(64)) == "rail_ring_x8 Simple"
+    assert name("1 KiB", range(8)) == "ring LL"
+    assert name("256 MiB", range(8)) == "switch"
+    assert name("256 MiB", range(8), switch_reduction=False) == "ring Simple"
+    assert name("256 MiB", range(8), protocol="LL") == "ring LL"
+
+
+def test_groups_of_like_shape_share_a_choice():
+    topology = ap.build_topology(preset="dgx_h100", nodes=4)
+    rails = [tuple(range(first, 32, 8)) for first in range(8)]
+    taken = {
+        chosen(ap.collective("all_reduce", 2**20, topology, algorithm="nccl", npus=rail, profile="dgx_h100"))[0]
+        for rail in rails
+    }
+    assert len(taken) == 1
+    assert nodes_of(topology, (9, 0, 8, 3)) == [[1, 3], [2, 0]]
+
+
+@pytest.mark.parametrize("name", ["rccl", "mscclpp"])
+def test_libraries_without_data_are_not_offered(name):
+    with pytest.raises(AstraError, match="is not a builder"):
+        ap.simulate(ap.collective("all_reduce", 1024, ap.build_topology(preset="dgx_h100"), algorithm=name))
