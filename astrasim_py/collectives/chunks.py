@@ -10,7 +10,6 @@ import numpy as np
 
 #: Messages that a connection holds, by protocol.
 PROTOCOL_SLOTS = {"Simple": 2, "LL": 8, "LL128": 8}
-PROTOCOLS = tuple(PROTOCOL_SLOTS)
 #: Bytes of data of one such message, by protocol: half of a 4 MiB buffer; 512 threads × 8 lines × 8 bytes; 15/16 of an
 #: eighth of 640 × 120 × 8 × 8 bytes.
 SLOT_BYTES = {"Simple": 2 * 2**20, "LL": 32 * 2**10, "LL128": 576_000}

@@ -1,4 +1,4 @@
-"""Names that a user chooses from: engines, record levels, network models, and plans of collectives by dimension."""
+"""Names that a user chooses from: engines, record levels, network models, protocols, collectives by dimension."""
 
 AUTO, SIMPY, COMPILED, BOTH = "auto", "simpy", "compiled", "both"
 #: ``auto`` picks one of the next two; ``both`` runs them and compares their records.
@@ -12,6 +12,9 @@ LEVELS = ("summary", "links", "nodes", "messages")
 #: Network models in which links serve one message at a time; and all.
 CONTENTION_MODELS = ("cut_through", "store_and_forward")
 NETWORK_MODELS = (*CONTENTION_MODELS, "analytical")
+
+#: Protocols of NCCL-like libraries.
+PROTOCOLS = ("Simple", "LL", "LL128")
 
 #: Plans of collectives by dimension: phases of an all_reduce, order of the dimensions, and sizes of the chunks.
 ALL_REDUCE_WAYS = ("local_first", "baseline", "two_way")

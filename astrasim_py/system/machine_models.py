@@ -9,13 +9,14 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, PlainValidator, ValidationInfo, WithJsonSchema
 from pydantic.json_schema import SkipJsonSchema
 
-from astrasim_py.collectives.chunks import PROTOCOL_SLOTS, PROTOCOLS, max_count
+from astrasim_py.collectives.chunks import PROTOCOL_SLOTS, max_count
 from astrasim_py.core.choices import (
     ALL_REDUCE_WAYS,
     CHUNK_ROUNDINGS,
     CONTENTION_MODELS,
     DIMENSION_ORDERS,
     NETWORK_MODELS,
+    PROTOCOLS,
 )
 from astrasim_py.core.errors import TopologyError, UnitError
 from astrasim_py.core.fields import (

@@ -6,7 +6,8 @@ formulas in which its numbers stand.
 
 from pydantic import Field
 
-from astrasim_py.core.fields import Count, MemoryBandwidth, Number, Size, Text, Time, choice, wrong
+from astrasim_py.core.choices import PROTOCOLS
+from astrasim_py.core.fields import Count, MemoryBandwidth, Number, Size, Text, Time, choice, did_you_mean, shown, wrong
 from astrasim_py.core.strict_model import StrictModel, example
 
 #: Group sizes for which a library reduces in the switch, unless a profile says otherwise.
@@ -54,6 +55,10 @@ class ProgramProtocol(StrictModel):
         default=None, description="bytes of a pass of one block; by default that of its protocol"
     )
 
+    def _complete(self) -> None:
+        if self.slice == 0:
+            raise wrong("a slice of no bytes", 'write e.g. slice: "16 KiB"', ("slice",))
+
 
 class NodeNetwork(StrictModel):
     """What a call and a message cost between nodes. `fitted` is false where the numbers are a library's constants."""
@@ -97,6 +102,14 @@ class LibraryProfile(StrictModel):
     programs: dict[str, ProgramProtocol] | None = None
     network: NodeNetwork | None = None
     fit: Fit | None = None
+
+    def _complete(self) -> None:
+        named = {key: getattr(self, key) or {} for key in ("protocols", "programs")}
+        named["network"] = {} if self.network is None else self.network.steps
+        for key, names in named.items():
+            for name in names:
+                if name not in PROTOCOLS:
+                    raise wrong(f"{shown(name)} is not a protocol", did_you_mean(name, PROTOCOLS), (key, name))
 
     def channels_for(self, size: int, ranks: int) -> int:
         """Channels of LL for a full buffer of `size` bytes: at least `channel_bytes` per channel and rank."""

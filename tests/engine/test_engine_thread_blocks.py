@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from fractions import Fraction
 from itertools import pairwise
@@ -17,7 +18,7 @@ from astrasim_py.api import write_algorithm
 from astrasim_py.builders.registry import build
 from astrasim_py.chakra.schema import NodeType
 from astrasim_py.chakra.workload import Workload
-from astrasim_py.core.errors import AlgorithmError, ScenarioError
+from astrasim_py.core.errors import AlgorithmError, ScenarioError, TopologyError
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.engine.stuck import explanation
 from astrasim_py.measured.rows import read_rows
@@ -29,6 +30,7 @@ from astrasim_py.study.measured import compare
 from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import shapes
+from astrasim_py.topology.hardware import preset_content, profile
 from astrasim_py.topology.profile import LibraryProfile, ProgramProtocol
 from astrasim_py.workload.items import Collective
 from astrasim_py.workload.microbenchmarks import generate
@@ -280,3 +282,16 @@ def test_measured_times_of_programs_are_within_5_and_15_percent(golden, protocol
     assert errors.cases >= 20
     assert errors.median_rel_error <= 0.05
     assert errors.p90_rel_error <= 0.15
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [({"Simple": {"slice": "0 B"}}, "a slice of no bytes"), ({"Foo": {}}, '"Foo" is not a protocol')],
+)
+def test_wrong_costs_of_programs_are_refused(tmp_path, wrong, said):
+    content = preset_content("mi300x")
+    programs = content["collectives"]["programs"]
+    programs |= {name: programs["Simple"] | given for name, given in wrong.items()}
+    (tmp_path / "my.json").write_text(json.dumps(content), "utf-8")
+    with pytest.raises(TopologyError, match=said):
+        profile(str(tmp_path / "my.json"))
