@@ -269,6 +269,9 @@ def _problems(ranks: dict[int, _Rank], traces: dict[int | None, str]) -> list[st
             found.append(
                 f"rank {rank}: {one.unknown} kernels of communication are of unknown kind and stay computation"
             )
+    steps = sorted({one.recording.step.name or "all" for one in ranks.values()})
+    if len(steps) > 1:
+        found.append(f"ranks were recorded in different iterations ({', '.join(steps)}); choose one by --step")
     if traces and len(ranks) > 1 and (lacking := [rank for rank in ranks if rank not in traces]):
         found.append(f"{len(lacking)} ranks have no host trace, rank {lacking[0]} the first")
     return found
@@ -277,7 +280,11 @@ def _problems(ranks: dict[int, _Rank], traces: dict[int | None, str]) -> list[st
 def _doubts(ranks: dict[int, _Rank]) -> list[str]:
     """Notes of what a recording has that its graph does not show."""
     assumed = sum(one.assumed for one in ranks.values())
-    found = [f"calls of {assumed} ranks do not say their group, and count as calls of all ranks"] if assumed else []
+    found = (
+        [f"calls of {assumed} rank{'s' * (assumed > 1)} do not say their group, and count as calls of all ranks"]
+        if assumed
+        else []
+    )
     for rank, one in ranks.items():
         recording, events = one.recording, one.recording.events
         spans = [code for code, name in enumerate(recording.names) if name.startswith(CPU_BACKENDS)]

@@ -343,6 +343,10 @@ def test_all_ranks_take_the_step_that_is_the_median_of_the_first(tmp_path):
     made = two_ranks(tmp_path, [said] * 2, ((90, 50, 70, 60, 90), (90, 60, 50, 70, 90)))
     assert [one["step"] for one in made.report["ranks"]] == ["ProfilerStep#3"] * 2
     assert not made.problems
+    whole = (tmp_path / "k_0.json").read_text().replace("ProfilerStep#", "loop ")
+    (tmp_path / "k_0.json").write_text(whole)
+    (problem, *_) = ap.convert_pytorch(str(tmp_path / "k_{rank}.json")).problems
+    assert problem == "ranks were recorded in different iterations (ProfilerStep#1, all); choose one by --step"
 
 
 def test_calls_of_unknown_groups_are_of_all_ranks(tmp_path):
