@@ -1,6 +1,6 @@
 """Convert a Plan to the kernel's input: records of templates, calls, instances and ranks, and arrays of numbers."""
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from functools import cache
 from typing import NamedTuple
@@ -11,6 +11,7 @@ from astrasim_py.core.errors import SimulationError, UsageError
 from astrasim_py.core.units import INT64_MAX
 from astrasim_py.engine.compiled import records
 from astrasim_py.engine.compiled.durations import Times
+from astrasim_py.engine.compiled.flat import Numbers, repeated, table_of
 from astrasim_py.system.plan import (
     COLLECTIVE,
     COMPUTE,
@@ -60,47 +61,6 @@ def kernel_input(plan: Plan, *, rows: bool = False) -> KernelInput:
     return _Building(plan, rows).input()
 
 
-class _Numbers:
-    """A growing flat array."""
-
-    def __init__(self, dtype: type) -> None:
-        self.dtype = dtype
-        self.parts: list[np.ndarray] = []
-        self.size = 0
-        self.known: dict[Hashable, int] = {}
-
-    def add(self, values: Sequence[int] | np.ndarray) -> int:
-        """Append values; returns the index of the first."""
-        part = np.asarray(values, dtype=self.dtype).ravel()
-        begin = self.size
-        self.parts.append(part)
-        self.size += len(part)
-        return begin
-
-    def once(self, key: Hashable, make: Callable[[], Sequence[int] | np.ndarray]) -> int:
-        """Append the values of a key, unless they have been; returns the index of the first."""
-        if key not in self.known:
-            self.known[key] = self.add(make())
-        return self.known[key]
-
-    def array(self) -> np.ndarray:
-        """All values and a final 0: never empty."""
-        return np.concatenate([*self.parts, np.zeros(1, dtype=self.dtype)])
-
-
-def _table(rows: list[dict[str, int]], dtype: np.dtype) -> np.ndarray:
-    """Records with 0 in fields that a row does not have; at least one."""
-    made = np.zeros(max(len(rows), 1), dtype=dtype)
-    for name in {name for row in rows for name in row}:
-        made[name][: len(rows)] = [row.get(name, 0) for row in rows]
-    return made
-
-
-def _repeated(rows: list[dict[str, int]], which: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Records of which few are different; at least one."""
-    return _table(rows, dtype)[which if len(which) else [0]]
-
-
 def _constants(problem: Problem) -> dict[str, int]:
     """Constants of a run that depend on the problem only."""
     network, semantics, limits = problem.network, problem.semantics, problem.limits
@@ -125,9 +85,9 @@ class _Building:
         self.plan, self.problem, self.rows = plan, plan.problem, rows
         self.by_bytes = plan.problem.semantics.message_match == "bytes"
         self.constants = dict.fromkeys(records.CONSTANTS, 0) | _constants(plan.problem)
-        self.ints, self.longs = _Numbers(np.int32), _Numbers(np.int64)
+        self.ints, self.longs = Numbers(np.int32), Numbers(np.int64)
         #: Initial states of all nodes; bytes that messages are longer than those of their template.
-        self.states, self.longer = _Numbers(np.uint8), _Numbers(np.uint8)
+        self.states, self.longer = Numbers(np.uint8), Numbers(np.uint8)
         self.templates: list[dict[str, int]] = []
         #: By template: its nodes, without the sizes of messages and durations; these; and its program's tags.
         self.nodes, self.amounts, self.tags = [], [], []
@@ -146,13 +106,13 @@ class _Building:
         planned = plan.instances.column(lambda instance: instance.only_call is None)[plan.instance_of]
         first = np.unique(plan.calls.which, return_index=True)[1].tolist()
         fields = [self.call(c, planned=bool(planned[at])) for c, at in zip(plan.calls.values, first, strict=True)]
-        calls = _repeated(fields, plan.calls.which, records.CALL)
+        calls = repeated(fields, plan.calls.which, records.CALL)
         calls["instance"][: len(plan.calls)] = plan.instance_of
         calls["rows"] = -1
         if self.rows:
             calls["rows"][: len(plan.calls)] = [self.longs.add(plan.first_rows(i)) for i in range(len(plan.calls))]
         found = [self.instance(instance) for instance in plan.instances.values]
-        instances = _repeated(found, plan.instances.which, records.INSTANCE)
+        instances = repeated(found, plan.instances.which, records.INSTANCE)
         instances["first"][: len(plan.instances)] = plan.instances.first
         constants |= {"rank_count": plan.ranks, "call_count": len(plan.calls), "shared_channels": self.channels}
         self.routes()
@@ -165,7 +125,7 @@ class _Building:
         slots = (None, semantics.cpu_slots, semantics.compute_slots, semantics.comm_slots)
         tables = {
             "nodes": nodes,
-            "templates": _table(self.templates, records.TEMPLATE),
+            "templates": table_of(self.templates, records.TEMPLATE),
             "calls": calls,
             "instances": instances,
             "ranks": ranks,

@@ -1,0 +1,46 @@
+"""Flat arrays that grow, and tables of records: what the kernel's input is made of."""
+
+from collections.abc import Callable, Hashable, Sequence
+
+import numpy as np
+
+
+class Numbers:
+    """A growing flat array."""
+
+    def __init__(self, dtype: type) -> None:
+        self.dtype = dtype
+        self.parts: list[np.ndarray] = []
+        self.size = 0
+        self.known: dict[Hashable, int] = {}
+
+    def add(self, values: Sequence[int] | np.ndarray) -> int:
+        """Append values; returns the index of the first."""
+        part = np.asarray(values, dtype=self.dtype).ravel()
+        begin = self.size
+        self.parts.append(part)
+        self.size += len(part)
+        return begin
+
+    def once(self, key: Hashable, make: Callable[[], Sequence[int] | np.ndarray]) -> int:
+        """Append the values of a key, unless they have been; returns the index of the first."""
+        if key not in self.known:
+            self.known[key] = self.add(make())
+        return self.known[key]
+
+    def array(self) -> np.ndarray:
+        """All values and a final 0: never empty."""
+        return np.concatenate([*self.parts, np.zeros(1, dtype=self.dtype)])
+
+
+def table_of(rows: list[dict[str, int]], dtype: np.dtype) -> np.ndarray:
+    """Records with 0 in fields that a row does not have; at least one."""
+    made = np.zeros(max(len(rows), 1), dtype=dtype)
+    for name in {name for row in rows for name in row}:
+        made[name][: len(rows)] = [row.get(name, 0) for row in rows]
+    return made
+
+
+def repeated(rows: list[dict[str, int]], which: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Records of which few are different; at least one."""
+    return table_of(rows, dtype)[which if len(which) else [0]]
