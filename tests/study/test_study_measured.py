@@ -11,7 +11,7 @@ from astrasim_py.cli.main import main
 from astrasim_py.measured.formula import COLLECTIVES, candidates
 from astrasim_py.measured.rows import read_rows
 from astrasim_py.study.measured import BANDS, band, compare, packaged_rows
-from astrasim_py.topology.hardware import preset
+from astrasim_py.topology.hardware import preset, preset_content
 
 HEADING = "platform,library,version,collective,dtype,ranks,nodes,bytes,time_us"
 ROW = "H100-SXM,NCCL,2.29.2,{},half,{},1,{},{}"
@@ -142,6 +142,22 @@ def test_simulation_is_the_formula_on_both_engines(tmp_path):
         )
         # Whole bytes and whole picoseconds of each message.
         assert time == pytest.approx(formula, rel=1e-3 if row.bytes == 1000 else 1e-6)
+
+
+def test_rows_between_nodes_need_costs_there(tmp_path, capsys):
+    content = preset_content("dgx_h100")
+    content["collectives"]["network"] = {"steps": {"LL": "5 us", "Simple": "14 us"}}
+    profile = tmp_path / "my.json"
+    profile.write_text(json.dumps(content))
+    rows = written(tmp_path, ROW.format("all_reduce", 4, 1024, 30).replace(",4,1,", ",4,2,"))
+    code, found = told(capsys, rows, "--profile", str(profile))
+    assert (code, found["cases"]) == (0, 1)
+    # Two messages at least cross the network, one after the other.
+    assert found["worst"][0]["simulated_us"] > 2 * 5 + 5
+    del content["collectives"]["network"]
+    profile.write_text(json.dumps(content))
+    assert main(["validate", "--measured", rows, "--profile", str(profile)]) == 2
+    assert "4 ranks on 2 nodes" in capsys.readouterr().err
 
 
 def test_options_of_measured_rows_need_them(capsys):
