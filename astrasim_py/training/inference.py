@@ -22,8 +22,9 @@ from astrasim_py.training.assembly import Block, assemble
 from astrasim_py.training.layers import Op, stage_params, up
 from astrasim_py.training.memory import with_framework
 from astrasim_py.training.models import NamedModel
+from astrasim_py.training.prices import Prices
 from astrasim_py.training.schedules import FORWARD
-from astrasim_py.training.stages import Lane, Prices, Stage, Unit
+from astrasim_py.training.stages import Lane, Stage, Unit
 from astrasim_py.training.strategy import ATTENTIONS, ELEMENT, Layout, Training
 
 

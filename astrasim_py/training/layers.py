@@ -181,33 +181,25 @@ def gradient_comms(layout: Layout, kind: str) -> tuple[Comm, ...]:
     z = np.asarray(layout.zero)
     dense, experts = layer_params(layout, kind)
     copies = layout.dp * layout.cp // layout.zero_group
+
+    def add(name: str, collective: str, group: str, part: str, when: str, holds, nbytes: Numbers) -> None:
+        there = plain(np.where(holds, nbytes, 0))
+        found.append(Comm(name=name, block=kind, collective=collective, group=group, size=there, part=part, when=when))
+
     for group, size, count in (("dp", layout.zero_group, dense), ("edp", layout.expert_dp, experts)):
-        gradients = count * layout.grad_element
-        weights = count * layout.element
-        alone = size == 1
-        for name, collective, part, when, holds, nbytes in (
-            ("parameters", "all_gather", "F", "iteration", (z == 1) | (z == 2), weights),
-            ("parameters", "all_gather", "F", "microbatch", z == 3, weights),
-            ("parameters", "all_gather", "I", "microbatch", z == 3, weights),
-            ("gradients", "all_reduce", "W", "iteration", z == 0, gradients),
-            ("gradients", "reduce_scatter", "W", "iteration", z == 1, gradients),
-            ("gradients", "reduce_scatter", "W", "microbatch", z >= 2, gradients),
-        ):
-            there = plain(np.where(holds & ~np.asarray(alone), nbytes, 0))
-            found.append(
-                Comm(name=name, block=kind, collective=collective, group=group, size=there, part=part, when=when)
-            )
+        gradients, weights, several = count * layout.grad_element, count * layout.element, np.asarray(size) != 1
+        add("parameters", "all_gather", group, "F", "iteration", several & ((z == 1) | (z == 2)), weights)
+        for part in ("F", "I"):
+            add("parameters", "all_gather", group, part, "microbatch", several & (z == 3), weights)
+        add("gradients", "all_reduce", group, "W", "iteration", several & (z == 0), gradients)
+        add("gradients", "reduce_scatter", group, "W", "iteration", several & (z == 1), gradients)
+        add("gradients", "reduce_scatter", group, "W", "microbatch", several & (z >= 2), gradients)
     parts = up(dense * layout.grad_element, layout.zero_group)
     for when, holds in (("iteration", z == 1), ("microbatch", z >= 2)):
-        there = plain(np.where(holds & np.asarray(copies > 1), parts, 0))
-        found.append(
-            Comm(name="copies", block=kind, collective="all_reduce", group="copies", size=there, part="W", when=when)
-        )
+        add("copies", "all_reduce", "copies", "W", when, holds & np.asarray(copies > 1), parts)
     if kind in ("embedding", "logits") and layout.model.tied:
-        tie = plain(np.where(np.asarray(layout.last_stage) > 0, dense * layout.grad_element, 0))
-        found.append(
-            Comm(name="tie", block=kind, collective="all_reduce", group="tie", size=tie, part="W", when="iteration")
-        )
+        later = np.asarray(layout.last_stage) > 0
+        add("tie", "all_reduce", "tie", "W", "iteration", later, dense * layout.grad_element)
     return tuple(comm for comm in found if comm.there)
 
 
@@ -369,21 +361,9 @@ def _elementwise(layout: Layout, name: str, block: str, nbytes: Numbers) -> _Ste
 def _product(
     layout: Layout, name: str, block: str, m: Numbers, n: Numbers, k: Numbers, count: Numbers, part: str
 ) -> Op:
-    nbytes = layout.element * (m * k + count * k * n + m * n)
-    sizes = {"F": (m, n, k), "I": (m, k, n), "W": (k, n, m)}[part]
-    m_, n_, k_ = sizes
-    return Op(
-        name=name,
-        block=block,
-        kind="gemm",
-        part=part,
-        flops=2 * m * n * k,
-        nbytes=nbytes,
-        m=m_,
-        n=n_,
-        k=k_,
-        count=count,
-    )
+    nbytes, flops = layout.element * (m * k + count * k * n + m * n), 2 * m * n * k
+    m, n, k = {"F": (m, n, k), "I": (m, k, n), "W": (k, n, m)}[part]
+    return Op(name=name, block=block, kind="gemm", part=part, flops=flops, nbytes=nbytes, m=m, n=n, k=k, count=count)
 
 
 def _gemm(layout: Layout, name: str, block: str, m: Numbers, n: Numbers, k: Numbers, count: Numbers = 1) -> _Step:

@@ -263,13 +263,17 @@ def model(name: str) -> Model:
     return Model.model_validate(name)
 
 
-@cache
 def published() -> tuple[Mapping[str, str], ...]:
     """Measured throughput that others have published: rows of ``data/training/published.csv``, with source and licence.
 
     ``machine``: hardware preset. ``seq``, ``gbs``, ``mbs`` in tokens and sequences; ``tokens_s_gpu``.
     """
-    with (_FOLDER / "published.csv").open(newline="") as file:
+    return _rows("published.csv")
+
+
+@cache
+def _rows(name: str) -> tuple[dict[str, str], ...]:
+    with (_FOLDER / name).open(newline="") as file:
         return tuple(csv.DictReader(file))
 
 
@@ -277,19 +281,16 @@ def published() -> tuple[Mapping[str, str], ...]:
 def _presets() -> dict[str, dict[str, Any]]:
     """Keys of each transformer, by name."""
     presets = {}
-    with (_FOLDER / "models.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            keys = {key: int(cell) for key, cell in row.items() if cell and key not in ("name", "aliases")}
-            presets[row["name"]] = {**keys, "gated": bool(keys["gated"]), "tied": bool(keys["tied"])}
+    for row in _rows("models.csv"):
+        keys = {key: int(cell) for key, cell in row.items() if cell and key not in ("name", "aliases")}
+        presets[row["name"]] = {**keys, "gated": bool(keys["gated"]), "tied": bool(keys["tied"])}
     return presets
 
 
 @cache
 def _aliases() -> dict[str, str]:
     """Name of the preset, by each of its names."""
-    with (_FOLDER / "models.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    return {alias: row["name"] for row in rows for alias in (row["name"], *row["aliases"].split())}
+    return {alias: row["name"] for row in _rows("models.csv") for alias in (row["name"], *row["aliases"].split())}
 
 
 @cache

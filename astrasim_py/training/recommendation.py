@@ -5,7 +5,7 @@ of each sample. Three things go on beside each other: computation, memory traffi
 Source: Naumov et al., Deep Learning Recommendation Model (2019).
 """
 
-from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 
 from pydantic import Field
@@ -18,7 +18,8 @@ from astrasim_py.training.assembly import COMPUTE, Block, assemble
 from astrasim_py.training.layers import Comm, Op, up
 from astrasim_py.training.memory import STATE_BYTES, with_framework
 from astrasim_py.training.models import NamedRecommendationModel, RecommendationModel
-from astrasim_py.training.stages import PHASES, SUFFIX, Prices
+from astrasim_py.training.prices import Prices
+from astrasim_py.training.stages import PHASES, SUFFIX
 
 #: Streams of a rank beside computation, and the slot that a node of the memory lane holds: none.
 MEMORY, NETWORK, NO_SLOT = "memory", "network", 0
@@ -122,7 +123,7 @@ def operations(
 
 
 #: Nodes of an iteration: what each waits for beside the one before it in its stream, and its stream.
-_PROGRAM = {
+PROGRAM = {
     "lookup": ((), MEMORY),
     "bottom": ((), COMPUTE),
     "rows": (("lookup",), NETWORK),
@@ -135,15 +136,6 @@ _PROGRAM = {
     "bottom_gradients": (("bottom_back",), NETWORK),
     "optimizer": (("bottom_gradients",), COMPUTE),
 }
-
-
-def critical_path(times: Mapping[str, int]) -> int:
-    """Time of an iteration of which each node takes the given time, if the streams do not slow each other down."""
-    ends: dict[str, int] = {}
-    free = dict.fromkeys((MEMORY, COMPUTE, NETWORK), 0)
-    for name, (waits, stream) in _PROGRAM.items():
-        ends[name] = free[stream] = max([free[stream], *(ends[wait] for wait in waits)]) + times[name]
-    return max(ends.values())
 
 
 def recommendation_workload(
@@ -163,7 +155,7 @@ def recommendation_workload(
     """
     block, rows = Block(), {}
     for key, does in operations(model, batch, **sizes).items():
-        waits, stream = _PROGRAM[key]
+        waits, stream = PROGRAM[key]
         others = {"stream": stream, "after": [rows[wait] for wait in waits]}
         if isinstance(does, Comm):
             phase = PHASES[does.part]
@@ -192,9 +184,4 @@ def _product(name: str, block: str, m: int, n: int, k: int, element: int) -> Op:
 
 def _twice(op: Op) -> Op:
     """The backward pass of a product: gradients of inputs and of weights."""
-    return Op(
-        **{key: getattr(op, key) for key in ("name", "block", "kind", "m", "n", "k")},
-        part="I",
-        flops=2 * op.flops,
-        nbytes=2 * op.nbytes,
-    )
+    return replace(op, part="I", flops=2 * op.flops, nbytes=2 * op.nbytes)

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,14 +29,6 @@ PHASES = {"F": 0, "I": 1, "W": 2, "O": 3, "R": 4}
 SUFFIX = ("fwd", "bwd", "wgrad", "step", "rec")
 #: Pieces in which a computation and the collectives beside it overlap.
 PIECES = 4
-
-
-class Prices(Protocol):
-    """Times of operations."""
-
-    def op_ps(self, *ops: Op) -> int:
-        """Picoseconds of operations, one after the other."""
-        ...
 
 
 class Unit(NamedTuple):

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import takewhile
 
 from astrasim_py.core.errors import TopologyError
 from astrasim_py.topology.from_keys import build
@@ -45,20 +46,18 @@ def system_of(topology: Topology, compute: Compute) -> System:
     """
     dims = [dim for dim in topology.dims if dim.size > 1]
     if not topology.links:  # a single NPU sends nothing
-        return _system(compute, 1, math.inf, math.inf, 0.0, 0.0)
-    if not dims:
-        rate = sum((topology.bandwidth(link) for link in range(topology.links)), Fraction(0)) / topology.npus
-        latency = int(topology.latency_ps.max(initial=0)) / 1e12
-        return _system(compute, topology.npus, rate, rate, latency, latency)
-    near = [dim for k, dim in enumerate(dims) if all(d.bandwidth == dims[0].bandwidth for d in dims[: k + 1])]
-    far = dims[len(near) :] or near
-    node = 1
-    for dim in near:
-        node *= dim.size
-    slowest = min(far, key=_rate) if dims[len(near) :] else None
-    inside = sum(map(_rate, near))
-    outside = inside if slowest is None else _rate(slowest)
-    return _system(compute, node, inside, outside, max(map(_step, near)), max(map(_step, far)))
+        node, inside, outside, steps = 1, math.inf, math.inf, (0.0, 0.0)
+    elif not dims:
+        node, steps = topology.npus, (int(topology.latency_ps.max(initial=0)) / 1e12,) * 2
+        inside = outside = sum((topology.bandwidth(link) for link in range(topology.links)), Fraction(0)) / node
+    else:
+        near = [*takewhile(lambda dim: dim.bandwidth == dims[0].bandwidth, dims)]
+        far = dims[len(near) :]
+        node, inside = math.prod(dim.size for dim in near), sum(map(_rate, near))
+        outside = min(map(_rate, far), default=inside)
+        steps = max(map(_step, near)), max(map(_step, far or near))
+    rates = {"inside": float(inside), "outside": float(outside)}
+    return System(compute=compute, node=node, latency=steps[0], far_latency=steps[1], **rates)
 
 
 def system(name: str, **changed: float | int) -> System:
@@ -72,17 +71,6 @@ def system(name: str, **changed: float | int) -> System:
     keys = {"preset": name} | ({"nodes": 2} if found.topology["shape"] == "dgx" else {})
     made = system_of(build(keys), found.compute)
     return replace(made, **{"latency": MEASURED_LATENCY[0], "far_latency": MEASURED_LATENCY[1], **changed})
-
-
-def _system(compute: Compute, node: int, inside, outside, latency: float, far_latency: float) -> System:
-    return System(
-        compute=compute,
-        node=node,
-        inside=float(inside),
-        outside=float(outside),
-        latency=latency,
-        far_latency=far_latency,
-    )
 
 
 def _rate(dim: Dim) -> Fraction:

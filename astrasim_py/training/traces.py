@@ -7,9 +7,10 @@ from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.training.assembly import assemble
 from astrasim_py.training.layers import Op, backward, forward
+from astrasim_py.training.prices import Prices
 from astrasim_py.training.routing import routes_of
 from astrasim_py.training.schedules import SPLIT_BACKWARD, pairs, programs
-from astrasim_py.training.stages import Prices, Stage
+from astrasim_py.training.stages import Stage
 from astrasim_py.training.strategy import Layout
 
 #: Most nodes of all traces of a workload together, those that ranks share counted once.

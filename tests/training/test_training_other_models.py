@@ -18,7 +18,7 @@ from astrasim_py.training import recommendation
 from astrasim_py.training.inference import inference_workload
 from astrasim_py.training.layers import Comm, forward, logits
 from astrasim_py.training.models import RecommendationModel
-from astrasim_py.training.recommendation import critical_path, operations, recommendation_workload
+from astrasim_py.training.recommendation import COMPUTE, MEMORY, NETWORK, PROGRAM, operations, recommendation_workload
 
 MOE = TINY | {"experts": 4, "topk": 1}
 DLRM = RecommendationModel.model_validate("dlrm-mlperf")
@@ -40,6 +40,14 @@ class Scaled:
 
 
 FACTORS = [{}, {"lookup_F": 40}, {"bottom_F": 60}, {"update_O": 30}, {"bottom_I": 90}, {"optimizer_O": 50}]
+
+
+def critical_path(times):
+    """Time of an iteration of which each node takes the given time, if the streams do not slow each other down."""
+    ends, free = {}, dict.fromkeys((MEMORY, COMPUTE, NETWORK), 0)
+    for name, (waits, stream) in PROGRAM.items():
+        ends[name] = free[stream] = max([free[stream], *(ends[wait] for wait in waits)]) + times[name]
+    return max(ends.values())
 
 
 @pytest.mark.parametrize("factors", FACTORS, ids=str)
@@ -83,7 +91,7 @@ def test_recommendation_is_one_trace_and_lint_clean():
     workload = recommendation_workload(DLRM, 8, 16, iterations=3)
     assert len(dict.fromkeys(workload.traces)) == 1
     assert lint(workload.traces, workload.groups) == []
-    assert len(workload.traces[0]) == 3 * len(recommendation._PROGRAM)
+    assert len(workload.traces[0]) == 3 * len(recommendation.PROGRAM)
 
 
 def pools(tp=(2, 2), dp=(1, 1), waves: int = 2, pp=(1, 1), cp: int = 1, **model):
