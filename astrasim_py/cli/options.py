@@ -1,6 +1,7 @@
 """Options and messages that several verbs share."""
 
 import argparse
+import re
 import shutil
 import sys
 from collections import Counter
@@ -14,6 +15,9 @@ from astrasim_py.core.errors import AstraError, OutputError, UsageError
 from astrasim_py.core.units import parse_time
 
 T, R = TypeVar("T"), TypeVar("R")
+_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+#: Numbers of a list.
+_MOST = 2**20
 
 
 def engine_option(parser: argparse.ArgumentParser, default: str | None = AUTO) -> None:
@@ -40,6 +44,20 @@ def record_options(parser: argparse.ArgumentParser, default: str | None = None) 
     parser.add_argument("--timeline", action="store_true", help="also write timeline.json for Perfetto")
     parser.add_argument("--max-events", type=int, metavar="N", help="give up a point after so many events")
     parser.add_argument("--max-sim-time", metavar="T", help='give up a point after e.g. "10 s" of simulated time')
+
+
+def number_list(text: str, place: str) -> list[int]:
+    """``0-7,12`` as numbers. Raises UsageError."""
+    found: list[int] = []
+    for part in map(str.strip, text.split(",")):
+        match = _RANGE.fullmatch(part)
+        if match is None:
+            raise UsageError(place, f'"{text}" is no list of numbers', "write e.g. 0-7,12")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first or len(found) + last - first >= _MOST:
+            raise UsageError(place, f'"{part}" runs backwards, or too far', "write e.g. 0-7,12")
+        found += range(first, last + 1)
+    return found
 
 
 def check_positive(args: argparse.Namespace, *names: str) -> None:

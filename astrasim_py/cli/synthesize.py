@@ -10,8 +10,8 @@ import time
 from threading import Event, Lock, Thread
 
 from astrasim_py.api import collective, write_algorithm
-from astrasim_py.cli.options import complain, format_option, make_parent
-from astrasim_py.cli.topologies import npu_list, size_matrix, topology_of
+from astrasim_py.cli.options import complain, format_option, make_parent, number_list
+from astrasim_py.cli.topologies import size_matrix, topology_of
 from astrasim_py.collectives.collective import CUSTOM, collective_name, promise_of
 from astrasim_py.core.choices import CONTENTION_MODELS
 from astrasim_py.core.errors import EXIT_OK, AlgorithmError, InternalError, UsageError
@@ -136,7 +136,7 @@ def _request(args: argparse.Namespace, topology: Topology) -> Request:
     chunks = _chunks(args.chunks)
     budget = None if args.budget is None else parse_time(args.budget, "--budget") / PS_PER_S
     limit = LIMIT if args.exact_limit is None else parse_time(args.exact_limit, "--exact-limit") / PS_PER_S
-    npus = placement(topology, "linear" if args.npus is None else npu_list(args.npus, "--npus"), place="--npus")
+    npus = placement(topology, "linear" if args.npus is None else number_list(args.npus, "--npus"), place="--npus")
     if args.exact and len(npus) > MAX_RANKS:
         problem = f"{len(npus)} ranks are more than the {MAX_RANKS} of which the fastest schedule is searched"
         raise UsageError("--exact", problem, "leave it out, or choose a smaller group by --npus")

@@ -17,8 +17,6 @@ from astrasim_py.topology.shapes import SHAPES
 
 _FILES = (".csv", ".yaml", ".yml", ".json")
 _SIZES = re.compile(r"[0-9]{1,9}(x[0-9]{1,9})*")
-_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
-_MOST_NPUS = 2**20
 #: Shapes that keys alone describe.
 _SHAPES = ", ".join(name for name in SHAPES if name != "edge_list")
 
@@ -98,21 +96,6 @@ def _size(shape: str, size: str, place: str) -> dict:
         return {"npus": numbers[0]}
     required = [key for key, field in keys.items() if field.is_required() and key != "shape"]
     raise UsageError(place, f"{shape} has no size {size}", f"write its keys: {', '.join(required)}")
-
-
-def npu_list(text: str, place: str) -> list[int]:
-    """``0-7,12`` as numbers. Raises UsageError."""
-    out: list[int] = []
-    for part in text.split(","):
-        match = _RANGE.fullmatch(part.strip())
-        if match is None:
-            raise UsageError(place, f'"{part.strip()}" is no NPU', "write e.g. 0-7,12")
-        first = int(match[1])
-        last = first if match[2] is None else int(match[2])
-        if last < first or len(out) + last - first >= _MOST_NPUS:
-            raise UsageError(place, f'"{part.strip()}" runs backwards, or too far', "write e.g. 0-7")
-        out += range(first, last + 1)
-    return out
 
 
 #: Largest file of block sizes, bytes, and digits of a size.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from astrasim_py.cli.options import make_parent
+from astrasim_py.cli.options import make_parent, number_list
 from astrasim_py.cli.trace_share import check_apart, groups_beside, read_set, rule_options, write_set
 from astrasim_py.core.errors import EXIT_OK, UsageError
 from astrasim_py.core.units import parse_time
@@ -72,20 +72,6 @@ def _workload(name: str, groups: str | None = None):
     return read_workload(name, groups=groups or groups_beside(name))
 
 
-def _numbers(text: str, option: str) -> list[int]:
-    """Numbers of a list such as 0-3,6."""
-    found: dict[int, None] = {}
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d{1,7})(?:-(\d{1,7}))?\s*", part)
-        if not match:
-            raise UsageError(option, f'"{text}" is no list of numbers', 'write e.g. "0-3,6"')
-        first, last = int(match[1]), int(match[2] or match[1])
-        if last < first or last - first >= 2**20:
-            raise UsageError(option, f"{part.strip()} runs backwards, or too far", 'write e.g. "0-3,6"')
-        found |= dict.fromkeys(range(first, last + 1))
-    return list(found)
-
-
 def _span(text: str) -> tuple[int, int]:
     """Span of time in ps, such as 100:250.5, in microseconds, or 1ms:2ms."""
     ends = [each.strip() for each in text.split(":")]
@@ -104,8 +90,8 @@ def run_part(args: argparse.Namespace) -> int:
     check_apart(args.target, args.trace)
     if all(option is None for option in (args.ranks, args.time, args.layers, args.names)):
         raise UsageError(args.trace, "nothing says which part", "add --ranks, --time, --layers or --names")
-    ranks = None if args.ranks is None else _numbers(args.ranks, "--ranks")
-    layers = None if args.layers is None else _numbers(args.layers, "--layers")
+    ranks = None if args.ranks is None else list(dict.fromkeys(number_list(args.ranks, "--ranks")))
+    layers = None if args.layers is None else number_list(args.layers, "--layers")
     span = None if args.time is None else _span(args.time)
     try:
         pattern = re.compile(args.names or "")

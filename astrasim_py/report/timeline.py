@@ -64,8 +64,11 @@ def timeline(records: Records, edges: Table | None = None, npus: Sequence[int] =
         _hops(records, edges, links) if records.message.height else (),
         _arrows(records, lane_of) if records.message.height else (),
     )
-    yield b'{"displayTimeUnit":"ns","otherData":' + json.dumps({"engine": records.engine}).encode()
-    separator = ',"traceEvents":[\n'
+    return _document(events, f',"otherData":{json.dumps({"engine": records.engine})}')
+
+
+def _document(events: Iterator[str], about: str = "") -> Iterator[bytes]:
+    separator = f'{{"displayTimeUnit":"ns"{about},"traceEvents":[\n'
     while block := list(islice(events, _BLOCK)):
         yield (separator + ",\n".join(block)).encode()
         separator = ",\n"
@@ -95,12 +98,7 @@ def recorded_timeline(
                     yield _span(name, title, rank, first + int(lane[row]), begin, stop, args)
                 first += int(lane[own].max(initial=-1)) + 1
 
-    found = events()
-    separator = b'{"displayTimeUnit":"ns","traceEvents":[\n'
-    while block := list(islice(found, _BLOCK)):
-        yield separator + ",\n".join(block).encode()
-        separator = b",\n"
-    yield b"\n]}\n"
+    return _document(events())
 
 
 def _call(trace: ExecutionTrace, row: int) -> dict[str, int | str]:

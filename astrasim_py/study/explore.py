@@ -134,31 +134,18 @@ def price(exploration: Exploration, grid: Grid, prices: Prices | None = None, te
         for chosen, layout in grid.layouts(numbers):
             found = evaluate(layout, prices)
             here = numbers[chosen]
-            broken = np.where(found.broken == MEMORY, _memory_reason(exploration), found.broken)
+            refused = found.broken != MEMORY if exploration.keys.memory == "ignore" else True
+            broken = np.where(refused, found.broken, -1)
             reasons[here] = np.where((broken < 0) & grid.repeated(here), _REPEATED, broken)
             seconds[here] = found.step.seconds
             memory[here] = np.where(np.isnan(found.step.seconds), np.nan, sum(found.memory.values()))
-            cost[here] = {
-                "time": lambda found=found: found.step.seconds,
-                "tokens": lambda found=found: -found.tokens_per_second,
-                "memory": lambda here=here: memory[here],
-            }[exploration.keys.objective]()
+            costs = {"time": seconds[here], "tokens": -found.tokens_per_second, "memory": memory[here]}
+            cost[here] = costs[exploration.keys.objective]
         if tell is not None:
             done = int(numbers[-1]) + 1
             tell(done, total, done / max(time.monotonic() - started, 1e-9))
-    return Priced(
-        exploration=exploration,
-        grid=grid,
-        prices=prices,
-        reasons=reasons,
-        seconds=seconds,
-        memory=memory,
-        cost=cost,
-    )
-
-
-def _memory_reason(exploration: Exploration) -> int:
-    return MEMORY if exploration.keys.memory == "fit" else -1
+    columns = {"reasons": reasons, "seconds": seconds, "memory": memory, "cost": cost}
+    return Priced(exploration=exploration, grid=grid, prices=prices, **columns)
 
 
 def find(priced: Priced, text: str, option: str) -> tuple[Priced, np.ndarray]:

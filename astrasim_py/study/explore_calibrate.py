@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from astrasim_py.core.errors import UsageError
 from astrasim_py.study.training_errors import fit, predict
 from astrasim_py.study.training_rows import read_rows
 from astrasim_py.training.prices import Constants
@@ -14,8 +13,6 @@ def calibrated(path: str) -> tuple[Constants, str]:
     Raises UsageError: the file cannot be read, or no row can be predicted.
     """
     rows = read_rows(path)
-    if all(row.problem for row in rows):
-        raise UsageError(rows[0].place, f"no row can be predicted; this one: {rows[0].problem}", "add rows that can")
     found = predict(rows)
     values = fit(found, np.arange(len(found.rows)))
     before, after = (float(np.median(np.abs(errors))) for errors in (found.errors(), found.errors(values)))

@@ -46,8 +46,10 @@ class Predicted(NamedTuple):
 
 
 def predict(rows: Sequence[Row]) -> Predicted:
-    """Terms of all rows that can be predicted."""
+    """Terms of all rows that can be predicted. Raises UsageError: no row can."""
     kept = tuple(row for row in rows if not row.problem)
+    if not kept:
+        raise UsageError(rows[0].place, f"no row can be predicted; this one: {rows[0].problem}", "add rows that can")
     found = []
     for row in kept:
         layout = row.layout
@@ -90,8 +92,6 @@ def compare(rows: Sequence[Row], *, calibrate: bool = False) -> RowsReport:
 
     Raises UsageError: no row can be predicted.
     """
-    if all(row.problem for row in rows):
-        raise UsageError(rows[0].place, f"no row can be predicted; this one: {rows[0].problem}", "add rows that can")
     found = predict(rows)
     source = np.array([row.source for row in found.rows])
     experts = np.array([row.experts for row in found.rows])
