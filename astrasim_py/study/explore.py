@@ -12,8 +12,8 @@ from astrasim_py.study.explore_grid import CHUNK, Grid
 from astrasim_py.study.explore_models import Exploration
 from astrasim_py.study.progress import Progress
 from astrasim_py.study.sweep import RunResult, run_scenario
+from astrasim_py.study.training import tflops_of
 from astrasim_py.training.configurations import MEMORY, Configurations, evaluate
-from astrasim_py.training.models import FLOPS_CONVENTIONS
 from astrasim_py.training.prices import Prices
 from astrasim_py.training.rules import RULES
 
@@ -100,7 +100,6 @@ class Priced:
         layout = priced.layout.at(place)
         values = self.grid.values(number)
         tokens = float(priced.tokens_per_second[place])
-        flops = {name: layout.model.flops_per_token(layout.seq, name) for name in FLOPS_CONVENTIONS}
         memory = {kind: int(nbytes[place]) for kind, nbytes in priced.memory.items()}
         return {
             "configuration": self.grid.text(number),
@@ -112,7 +111,7 @@ class Priced:
             "schedule": layout.schedule,
             "microbatches": layout.microbatches,
             "tokens_per_s_per_gpu": tokens,
-            "tflops_per_gpu": {name: tokens * each / 1e12 for name, each in flops.items()},
+            "tflops_per_gpu": tflops_of(layout, tokens),
             "step_s": float(priced.step.seconds[place]),
             "ideal_step_s": ideal,
             "shares_links": ideal - alone > _SHARED * ideal or bool(layout.model.experts and layout.zero >= 2),

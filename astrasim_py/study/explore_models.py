@@ -29,7 +29,7 @@ from astrasim_py.training.models import NamedModel
 from astrasim_py.training.network import LARGE, Network
 from astrasim_py.training.prices import SIMULATED, Constants, Prices
 from astrasim_py.training.schedules import SCHEDULES
-from astrasim_py.training.strategy import ATTENTIONS, ELEMENT, RECOMPUTE, Overlap
+from astrasim_py.training.strategy import ATTENTIONS, ELEMENT, Overlap, Recomputation
 from astrasim_py.training.system import MEASURED_LATENCY, System, system_of
 
 #: Keys of a scenario that may stand under ``explore`` instead.
@@ -57,13 +57,6 @@ def _values(kind: Any, default: tuple | None, text: str):
     """A field that takes one value, a list of them, or ``auto``."""
     listed = Annotated[tuple[kind, ...] | None, BeforeValidator(_listed)]
     return Annotated[listed, Field(default=default, description=text)]
-
-
-def _recomputation(value: object) -> object:
-    is_part = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
-    if not is_part and value not in RECOMPUTE[:-1]:
-        raise wrong(f"{shown(value)} is not a recomputation", f"write one of {', '.join(RECOMPUTE[:-1])}, or 0.2")
-    return value
 
 
 class Simulate(StrictModel):
@@ -103,9 +96,7 @@ class Explore(StrictModel):
     vp: _values(Count, (1,), "chunks of layers per pipeline rank; auto: up to 8 of them")
     zero: _values(whole(0, 3), (0,), "ZeRO stages; auto: all")
     mbs: _values(Count, None, "sequences of a microbatch; auto: powers of two up to 16")
-    recompute: _values(
-        Annotated[Any, BeforeValidator(_recomputation)], ("none",), "none, attn, half, selective_op, full, or a part"
-    )
+    recompute: _values(Recomputation, ("none",), "none, attn, half, selective_op, full, or a part")
     sp: _values(bool, (True,), "sequence parallel, where tp is more than 1")
     schedule: _values(choice(*SCHEDULES), None, "auto: 1f1b, or interleaved where vp is more than 1")
     dtype: choice(*ELEMENT) = "bf16"

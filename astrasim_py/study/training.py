@@ -100,7 +100,6 @@ class Trained:
         found = step(terms(layout, prices), prices.constants)
         memory = peak_memory(layout)
         tokens = layout.gbs * layout.seq / float(found.seconds) / layout.ranks
-        flops = {name: layout.model.flops_per_token(layout.seq, name) for name in FLOPS_CONVENTIONS}
         return {
             "ranks": layout.ranks,
             **{key: getattr(layout, key) for key in ("gbs", "mbs", "seq", "tp", "pp", "cp", "vp", "ep", "dp", "zero")},
@@ -114,8 +113,13 @@ class Trained:
             "memory_total_bytes": int(sum(memory.values())),
             "capacity_bytes": self.machine.capacity,
             "tokens_per_s_per_gpu": tokens,
-            "tflops_per_gpu": {name: tokens * each / 1e12 for name, each in flops.items()},
+            "tflops_per_gpu": tflops_of(layout, tokens),
         }
+
+
+def tflops_of(layout: Layout, tokens: float) -> dict[str, float]:
+    """TFLOP/s of an NPU that trains so many tokens per second, by how FLOPs are counted."""
+    return {name: tokens * layout.model.flops_per_token(layout.seq, name) / 1e12 for name in FLOPS_CONVENTIONS}
 
 
 def trained(spec: TrainingWorkload, machine: Machine) -> Trained:

@@ -103,6 +103,7 @@ def operations(
     above += 2 * model.cross_layers * model.cross_rank * features
     exchange = Comm(name="rows", block="embedding", collective="all_to_all", group="", size=rows)
     reduce = Comm(name="gradients", block="top", collective="all_reduce", group="", size=above * gradient, part="W")
+    optimizer = Op(name="optimizer", block="optimizer", kind="elementwise", part="O", nbytes=30 * (below + above))
     return {
         "lookup": (lookup,),
         "bottom": bottom,
@@ -110,15 +111,11 @@ def operations(
         "top": top,
         "top_back": tuple(_twice(op) for op in reversed(top)),
         "top_gradients": reduce,
-        "rows_back": Comm(name="rows", block="embedding", collective="all_to_all", group="", size=rows, part="I"),
-        "update": (Op(name="update", block="embedding", kind="elementwise", part="O", nbytes=update * lookup.nbytes),),
+        "rows_back": replace(exchange, part="I"),
+        "update": (replace(lookup, name="update", part="O", nbytes=update * lookup.nbytes),),
         "bottom_back": tuple(_twice(op) for op in reversed(bottom)),
-        "bottom_gradients": Comm(
-            name="gradients", block="bottom", collective="all_reduce", group="", size=below * gradient, part="W"
-        ),
-        "optimizer": (
-            Op(name="optimizer", block="optimizer", kind="elementwise", part="O", nbytes=30 * (below + above)),
-        ),
+        "bottom_gradients": replace(reduce, block="bottom", size=below * gradient),
+        "optimizer": (optimizer,),
     }
 
 

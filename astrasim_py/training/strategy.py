@@ -7,10 +7,10 @@ p pipeline and x expert parallel ranks; v chunks of layers per pipeline rank; b 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-from pydantic import ConfigDict, Field, ValidationInfo
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo
 
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.fields import Count, FileName, Size, choice, shown, whole, wrong
@@ -31,6 +31,18 @@ ROLES = ("tp", "cp", "dp", "copies", "pp", "ep", "etp", "edp", "tie")
 _MOST_WORK = 2.0**62
 #: A number, or an int64 array of one value per configuration.
 Numbers = int | np.ndarray
+
+
+def _recomputation(value: object) -> object:
+    part = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+    if not part and value not in RECOMPUTE[:-1]:
+        remedy = f"write one of {', '.join(RECOMPUTE[:-1])}, or a part of the layers such as 0.2"
+        raise wrong(f"{shown(value)} is not a recomputation", remedy)
+    return value
+
+
+#: What the backward pass computes again: a name, or a part of the layers.
+Recomputation = Annotated[Any, BeforeValidator(_recomputation)]
 
 
 class Overlap(StrictModel):
@@ -83,7 +95,9 @@ class Training(StrictModel):
     zero_group: Count | None = Field(default=None, description="ranks that share one copy of what ZeRO cuts; all")
     zero_copies: Count | None = Field(default=None, description="copies of what ZeRO cuts; 1")
     sp: bool | None = Field(default=None, description="sequence parallel; by default where tp is more than 1")
-    recompute: Any = Field(default="none", description="none, attn, half, selective_op, full, or a part such as 0.2")
+    recompute: Recomputation = Field(
+        default="none", description="none, attn, half, selective_op, full, or a part such as 0.2"
+    )
     schedule: choice(*SCHEDULES) | None = None
     overlap: Overlap = Overlap()
     dtype: choice(*ELEMENT) = "bf16"
@@ -100,9 +114,6 @@ class Training(StrictModel):
 
     def _complete(self) -> None:
         own = self.__dict__
-        if not (self.recompute in RECOMPUTE[:-1] or _is_part(self.recompute)):
-            remedy = f"write one of {', '.join(RECOMPUTE[:-1])}, or a part of the layers such as 0.2"
-            raise wrong(f"{shown(self.recompute)} is not a recomputation", remedy, ("recompute",))
         tokens = max(self.mbs * self.seq / (self.tp * self.cp * self.pp), 64)
         if (work := self.model.flops_per_token(self.seq, "hardware") * tokens) > _MOST_WORK:
             problem = f"{work:.3g} FLOPs of a rank for a microbatch are more than {_MOST_WORK:.3g}"
@@ -168,10 +179,6 @@ class Training(StrictModel):
             "grad_element": 4 if self.grad_dtype == "fp32" else 2,
         }
         return Layout(**(same | own))
-
-
-def _is_part(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
 
 
 @dataclass(frozen=True, kw_only=True)
