@@ -13,7 +13,7 @@ from astrasim_py.api import collective, write_algorithm
 from astrasim_py.cli.options import complain, format_option, make_parent, number_list
 from astrasim_py.cli.topologies import size_matrix, topology_of
 from astrasim_py.collectives.collective import CUSTOM, collective_name, promise_of
-from astrasim_py.core.choices import CONTENTION_MODELS
+from astrasim_py.core.choices import QUEUEING_MODELS
 from astrasim_py.core.errors import EXIT_OK, AlgorithmError, InternalError, UsageError
 from astrasim_py.core.files import write_file
 from astrasim_py.core.units import PS_PER_S, format_size, format_time, parse_size, parse_time
@@ -58,7 +58,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--occupied", action="append", default=[], metavar="FILE", help="links taken by another schedule; repeatable"
     )
-    what.add_argument("--model", choices=CONTENTION_MODELS, default="cut_through")
+    what.add_argument("--model", choices=QUEUEING_MODELS, default="cut_through")
     what.add_argument("--link-busy", choices=("bytes", "latency+bytes"), default="bytes", help="holds a link for")
     how = parser.add_argument_group("how it is searched")
     how.add_argument("--seed", type=int, default=1, metavar="N", help="another one searches elsewhere (default: 1)")

@@ -9,9 +9,10 @@ FOLDED = "+fold"
 #: Record levels, each including the one before it.
 LEVELS = ("summary", "links", "nodes", "messages")
 
-#: Network models in which links serve one message at a time; and all.
-CONTENTION_MODELS = ("cut_through", "store_and_forward")
-NETWORK_MODELS = (*CONTENTION_MODELS, "analytical")
+#: Network models in which links serve one message at a time, or share their bandwidth among messages; and all.
+QUEUEING_MODELS = ("cut_through", "store_and_forward")
+FLUID = "fluid"
+NETWORK_MODELS = (*QUEUEING_MODELS, "analytical", FLUID)
 
 #: Protocols of NCCL-like libraries.
 PROTOCOLS = ("Simple", "LL", "LL128")

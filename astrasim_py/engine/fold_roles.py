@@ -15,7 +15,7 @@ import numpy as np
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
-from astrasim_py.core.choices import FOLDED
+from astrasim_py.core.choices import FLUID, FOLDED
 from astrasim_py.core.jit import cpu_s
 from astrasim_py.core.records import Fold, Records, Table
 from astrasim_py.core.units import format_time, transfer_ps
@@ -82,6 +82,7 @@ def _check_rules(plan: Plan) -> None:
     for bad, what in (
         (len(problem.jobs) != 1, f"there are {len(problem.jobs)} jobs, and only the ranks of one can be alike"),
         (network.factory is not None, f"network model {network.model} is not ours, nothing is known of its symmetry"),
+        (network.model == FLUID, "network.model fluid shares links by the rates of all messages at once"),
         (network.msccl is not None, "with slots of connections (network.msccl) the order of ranks matters"),
         (
             semantics.message_match == "bytes",

@@ -15,7 +15,7 @@ from astrasim_py.builders.registry import ALGORITHMS, build, default_algorithm
 from astrasim_py.collectives.collective import promise_of
 from astrasim_py.collectives.contract import read_contract
 from astrasim_py.core.cache import Memo, cache_file, cached
-from astrasim_py.core.choices import LIBRARIES
+from astrasim_py.core.choices import LIBRARIES, QUEUEING_MODELS
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TopologyError
 from astrasim_py.core.registry import made_by, provided
@@ -182,8 +182,8 @@ def _synthesizer(
 ) -> Callable[[str, tuple[int, ...], int, int], Algorithm]:
     """The function that synthesizes the algorithm of a case for the NPUs and the size of a call."""
     how, network = said.synthesize, run.spec.network
-    # Models that know no contention, and those of the user's own, say nothing of what links hold.
-    model = network.model if network.contention else "cut_through"
+    # Schedules are planned for links that serve one message at a time.
+    model = network.model if network.model in QUEUEING_MODELS else "cut_through"
     where = f"{place}.synthesize.occupied"
     occupied = tuple(read_occupancy(run.path(name, where), topology, where) for name in how.occupied)
     clock = bool(occupied) if how.clock is None else how.clock

@@ -118,6 +118,11 @@ def message_ps(nbytes: int, rate: Fraction, rounding: str, latency: int = 0, hop
     return transfer_ps(nbytes, rate) + hops * latency
 
 
+def rate_units(rate: Fraction) -> int:
+    """A rate (bytes/s) of the model ``fluid``: in units of 2^-16 bytes/s, rounded down."""
+    return (rate.numerator << 16) // rate.denominator
+
+
 def memory_ps(table: Program, memory: MemoryModel, semantics: Semantics) -> np.ndarray:
     """int64[n]: service time of every memory node, latency + bytes / bandwidth; 0 for others.
 

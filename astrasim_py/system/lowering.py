@@ -10,6 +10,7 @@ import numpy as np
 from astrasim_py.collectives.collective import CUSTOM
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
 from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.system.fluid_rules import check_fluid
 from astrasim_py.system.instances import JobInstances
 from astrasim_py.system.library_costs import Chooser, LibraryCosts, at_best, charged, check_rules
 from astrasim_py.system.library_costs import connections_of as connections_of_library
@@ -73,6 +74,9 @@ def make_plan(problem: Problem, *, folded: bool = False, choose: Chooser | None 
         traffic.add(programs, members)
     traffic.add_calls(calls.values)
     pairs, ptr, links = (np.zeros(0, np.int64), np.zeros(1, np.int64), None) if folded else traffic.routes()
+    sizes = traffic.sizes()
+    if not folded:
+        check_fluid(problem, sizes, links)
     return Plan(
         problem=problem,
         npu_of=npu_of,
@@ -86,7 +90,7 @@ def make_plan(problem: Problem, *, folded: bool = False, choose: Chooser | None 
         route_pairs=pairs,
         route_ptr=ptr,
         route_links=links,
-        sizes=traffic.sizes(),
+        sizes=sizes,
         folded=folded,
     )
 

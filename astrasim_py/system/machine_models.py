@@ -13,10 +13,11 @@ from astrasim_py.collectives.chunks import PROTOCOL_SLOTS, max_count
 from astrasim_py.core.choices import (
     ALL_REDUCE_WAYS,
     CHUNK_ROUNDINGS,
-    CONTENTION_MODELS,
     DIMENSION_ORDERS,
+    FLUID,
     NETWORK_MODELS,
     PROTOCOLS,
+    QUEUEING_MODELS,
 )
 from astrasim_py.core.errors import TopologyError, UnitError
 from astrasim_py.core.fields import (
@@ -137,7 +138,8 @@ class NetworkModel(StrictModel):
 
     model: CodeOrName = Field(
         default="cut_through",
-        description="cut_through, store_and_forward, analytical (no contention), or file.py:name of your own",
+        description="cut_through, store_and_forward, analytical (no contention), fluid (fair shares of bandwidth), or"
+        " file.py:name of your own",
         examples=["cut_through"],
     )
     link_busy: choice("bytes", "latency+bytes") = "bytes"
@@ -174,6 +176,8 @@ class NetworkModel(StrictModel):
         known = (*NETWORK_MODELS, *names("network"))
         if self.factory is None and self.model not in known and not isinstance(self.model, CodeText):
             raise wrong(f"{shown(self.model)} is not a network model", did_you_mean(self.model, known), ("model",))
+        if self.model == FLUID and self.link_busy != "bytes":
+            raise wrong("fluid is made for link_busy: bytes", "drop link_busy", ("link_busy",))
         if self.profile is not None:
             self._complete_profile()
             return
@@ -208,8 +212,8 @@ class NetworkModel(StrictModel):
 
     @property
     def contention(self) -> bool:
-        """Whether links serve one message at a time."""
-        return self.model in CONTENTION_MODELS
+        """Whether messages hold each other up on links."""
+        return self.model in (*QUEUEING_MODELS, FLUID)
 
 
 class ComputeModel(StrictModel):

@@ -11,6 +11,7 @@ from math import prod
 
 import numpy as np
 
+from astrasim_py.core.choices import FLUID
 from astrasim_py.core.errors import FoldError
 from astrasim_py.program.rotation import Rotation
 from astrasim_py.system.plan import KIND_NAMES, MEMORY, SEND, CollectiveCall, Instance, Phase, Plan, RankProgram, rotate
@@ -88,6 +89,7 @@ def _check_rules(plan: Plan) -> None:
     unknown = network.differs("model", "link_busy", "send_completes", "factory", "msccl")
     for bad, what in (
         (network.factory is not None, f"network model {network.model} is not ours, nothing is known of its symmetry"),
+        (network.model == FLUID, "network.model fluid shares links by the rates of all messages at once"),
         (network.msccl is not None, "with slots of connections (network.msccl) the order of ranks matters"),
         (
             semantics.message_match == "bytes",

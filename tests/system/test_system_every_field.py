@@ -21,7 +21,7 @@ from worlds.programs import Blocks
 from astrasim_py.chakra.schema import NodeType
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.workload import Workload
-from astrasim_py.core.choices import CONTENTION_MODELS, NETWORK_MODELS
+from astrasim_py.core.choices import FLUID, NETWORK_MODELS, QUEUEING_MODELS
 from astrasim_py.core.errors import FoldError, ScenarioError, TraceError, UsageError
 from astrasim_py.core.fields import Time
 from astrasim_py.core.units import parse_time
@@ -94,7 +94,7 @@ PRESET, PEAK = {"compute": {"preset": "dgx_a100"}}, {"compute": {"peak": Fractio
 #: Model → field → values to try, each with what has to be set beside it.
 FIELDS: dict[type, dict[str, list[tuple]]] = {
     NetworkModel: {
-        "model": [("store_and_forward",), ("analytical",)],
+        "model": [("store_and_forward",), ("analytical",), (FLUID,)],
         "link_busy": [("latency+bytes",)],
         "send_completes": [("injected",)],
         "msccl": [({"slots": 1}, INJECTED), ({"latency_ps": {"Simple": 900}},)],
@@ -153,13 +153,14 @@ SILENT = {(Semantics, "message_match"), (Semantics, "event_order")}
 #: Rules under which a field has no meaning, and must not change anything.
 MEANINGLESS = {
     (NetworkModel, "link_busy"): {"model": {"analytical"}},
-    (Semantics, "analytical_route"): {"model": {"cut_through", "store_and_forward"}},
+    (Semantics, "analytical_route"): {"model": {"cut_through", "store_and_forward", FLUID}},
 }
 
 #: Network model and order of events: under each of them other methods of the engines decide.
 RULES = {
     f"{model}-{order}": {"network": {"model": model}, "semantics": {"event_order": order}}
     for model, order in itertools.product(NETWORK_MODELS, ("issued", "scheduled"))
+    if (model, order) != (FLUID, "scheduled")  # refused
 }
 #: What else replaces the methods by which messages move.
 WAYS = {
@@ -290,8 +291,12 @@ def problem_of(world, arguments: dict) -> Problem:
 
 
 def refused(arguments: dict) -> bool:
-    """Whether there is a profile under rules that it is not made for."""
+    """Whether there is a profile, or shared bandwidth, under rules that it is not made for."""
     network, rules = arguments.get("network", {}), arguments.get("semantics", {})
+    if network.get("model") == FLUID and "factory" not in network:
+        astra_sim = rules.get("name") == "astra_sim" or rules.get("rounding") == "floor_ns"
+        if astra_sim or rules.get("event_order") == "scheduled" or network.get("link_busy") == "latency+bytes":
+            return True
     others = {"rounding", "rendezvous_bytes"} & rules.keys() or rules.get("event_order") == "scheduled"
     return "profile" in network and bool(others or "msccl" in network or network["model"] != "cut_through")
 
@@ -303,7 +308,8 @@ def seen(world, arguments: dict) -> tuple | TraceError:
     """Everything that a run shows, with status and makespan first; the engines show the same."""
     key = world.__name__, repr(arguments)
     if key not in SEEN:
-        engine = "simpy" if "factory" in arguments.get("network", ()) else "both"
+        network = arguments.get("network", {})
+        engine = "simpy" if "factory" in network or network.get("model") == FLUID else "both"
         try:
             records = simulate(problem_of(world, arguments), engine=engine, level="messages")
         except TraceError as error:
@@ -355,8 +361,9 @@ def test_both_engines_use_a_field_under_any_rule(model, field, value, beside):
     """Rules replace methods of the engines, which must then use the field, too."""
     given = with_field(model, field, value, beside)
     if refused(given):
-        with pytest.raises(ScenarioError, match="profile"):
+        with pytest.raises(ScenarioError, match=r"profile|fluid"):
             seen(ring, given)
+    if refused(given) or refused(beside):
         return
     noticed = [seen(world, given) != seen(world, beside) for world in WORLDS]
     for world in WORLDS:
@@ -397,7 +404,7 @@ def test_what_is_not_simulated_is_exact_to_begin_with(rule):
     assert closed_form(make_plan(problem)) == makespan
     if problem.network.contention:
         assert 0 < problem_bound(make_plan(problem)) <= makespan
-    if problem.semantics.event_order == "issued":
+    if problem.semantics.event_order == "issued" and problem.network.model != FLUID:
         assert simulate(problem, fold=True).makespan == makespan
 
 
@@ -436,11 +443,11 @@ COSTED = [
     pytest.param(field.name, value, id=field.name)
     for field in fields(CostModel)
     for value, *_ in FIELDS[NetworkModel][field.name]
-    if value != "analytical"
+    if value not in ("analytical", FLUID)
 ]
 
 
-@pytest.mark.parametrize("network", CONTENTION_MODELS)
+@pytest.mark.parametrize("network", QUEUEING_MODELS)
 @pytest.mark.parametrize(("field", "value"), COSTED)
 def test_synthesis_counts_the_time_that_the_network_takes(tmp_path, field, value, network):
     """Through a switch, where messages wait for ports, and over links of their own."""

@@ -135,7 +135,8 @@ class PacedNetwork(Network):
     A message that is accepted at t enters at e = max(t, entered), where entered is the end of the connection's last
     message; then entered = e + bytes/R, and it asks for its first link (bandwidth B) at e + max(0, bytes/R - bytes/B):
     its last byte is in no sooner than bytes/R after e, yet it holds the link for bytes/B only: connections share it.
-    An interleaved one asks at e, and its last byte is in no sooner than bytes/R after e either.
+    An interleaved one asks at e, and its last byte is in no sooner than bytes/R after e either; so does one of a model
+    that keeps the pace itself.
     """
 
     def __init__(self, simulation, inner: Network) -> None:
@@ -159,7 +160,7 @@ class PacedNetwork(Network):
                 wait = enters - now
                 if connections.interleaved:
                     message.paced = enters + pace
-                else:
+                elif not self.inner.keeps_pace:
                     wait += max(pace - link.transfer(message.bytes), 0)
         if wait:
             self.after(message, wait).callbacks.append(lambda _: self.inner.send(message))

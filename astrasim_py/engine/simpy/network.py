@@ -11,7 +11,6 @@ import simpy
 from simpy.resources.resource import Request
 from simpy.resources.store import StoreGet
 
-from astrasim_py.core.choices import NETWORK_MODELS
 from astrasim_py.system.durations import message_ps
 
 
@@ -182,7 +181,12 @@ class Message:
 
 
 class Network:
-    """Carries messages. A network model is a subclass with `carry`; `env` is SimPy's environment, its time in ps."""
+    """Carries messages. A network model is a subclass with `carry`; `env` is SimPy's environment, its time in ps.
+
+    `keeps_pace`: whether a message of a connection moves no faster than that.
+    """
+
+    keeps_pace = False
 
     def __init__(self, simulation) -> None:
         self.simulation, self.env = simulation, simulation.env
@@ -213,6 +217,10 @@ class Network:
     def deliver(self, message: Message) -> Iterator[simpy.Event]:
         """Carry a message to its receiver."""
         yield from self.carry(message)
+        self.hand_over(message)
+
+    def hand_over(self, message: Message) -> None:
+        """A message is at its destination: its receive gets it, and its send is done if it is not yet."""
         self.simulation.recorder.note(message.row, "delivered", self.env.now)
         if not message.send_done:
             message.graph.complete(message.node)
@@ -324,6 +332,3 @@ class Analytical(Network):
         (rate, latency, hops), rounding = self.path(message), message.route[0].rounding
         self.complete_send(message, message_ps(message.bytes, rate, rounding))
         yield self.after(message, message_ps(message.bytes, rate, rounding, latency, hops))
-
-
-MODELS = dict(zip(NETWORK_MODELS, (CutThrough, StoreAndForward, Analytical), strict=True))

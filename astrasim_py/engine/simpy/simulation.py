@@ -3,16 +3,19 @@
 import time
 from collections.abc import Callable
 from functools import cache
-from math import inf
 
 import simpy
 
+from astrasim_py.core.choices import NETWORK_MODELS
 from astrasim_py.core.records import Outcome, Records
 from astrasim_py.engine.recorder import Recorder, used_links
-from astrasim_py.engine.simpy.network import MODELS, Communicator, Link
+from astrasim_py.engine.simpy.fluid import Fluid
+from astrasim_py.engine.simpy.network import Analytical, Communicator, CutThrough, Link, StoreAndForward
 from astrasim_py.engine.simpy.npu import Graph, Npu, ProgramLists, WorkloadGraph
 from astrasim_py.engine.stuck import Posted, explain_stuck, ranks_left
 from astrasim_py.system.plan import CollectiveCall, Plan
+
+MODELS = dict(zip(NETWORK_MODELS, (CutThrough, StoreAndForward, Analytical, Fluid), strict=True))
 
 
 class LimitReached(Exception):
@@ -35,6 +38,8 @@ class Simulation:
     def __init__(self, plan: Plan, level: str) -> None:
         self.plan, self.env, self.recorder = plan, simpy.Environment(), Recorder(plan, level)
         self.issued, self.max_events = 0, plan.problem.limits.max_events
+        #: Events to come at which nothing happens any more.
+        self.idle_events = 0
         self.links = {index: self.link_class(self, index) for index in used_links(plan).tolist()}
         network = plan.problem.network
         self.network = (network.factory or self.models[network.model])(self)
@@ -123,7 +128,7 @@ class Simulation:
                 self.env.run()
             while limit is not None and self.env.peek() <= limit:
                 self.env.step()
-            if self.env.peek() != inf:
+            if len(self.env._queue) > self.idle_events:
                 raise LimitReached(f"simulated time went beyond {limit} ps (--max-sim-time)")
         except LimitReached as reached:
             self.network.count_waiting()

@@ -1,0 +1,269 @@
+"""Links are shared: a message moves over all links of its route at once, at a rate that it shares with others.
+
+The messages from one NPU to another leave one after the other: such a pair is a flow. Once per instant, when nothing
+else is left to do at it, rates are set anew, max-min fair: they all grow together, and a flow stops to grow when one
+of its links is full.
+
+All is counted in integers: rates in units of 2^-16 bytes per second, work in such units times picoseconds.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+from astrasim_py.core.units import PS_PER_S
+from astrasim_py.engine.simpy.network import At, Link, Message, Network, Signal
+from astrasim_py.system.durations import rate_units
+
+#: Rates are set after the dispatches of all ranks.
+SETTLE = 1 << 61
+#: Work of one byte.
+BYTE = PS_PER_S << 16
+
+
+class SharedLink:
+    """A link, and the `flows` that share its `capacity`, by pair.
+
+    `demand` is what they would take if each were alone, in whole bytes per second. A link that has more than that is
+    not `tight`, and holds nobody up.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self.link, self.capacity = link, rate_units(link.bandwidth)
+        self.flows: dict[int, Flow] = {}
+        self.demand = 0
+
+    @property
+    def tight(self) -> bool:
+        return self.demand > self.capacity >> 16
+
+    def change(self, pair: int, flow: Flow, cap: int) -> None:
+        """A flow has another cap from now on; 0: it sends nothing."""
+        self.demand += whole(cap) - whole(flow.cap)
+        if cap:
+            self.flows[pair] = flow
+        else:
+            del self.flows[pair]
+
+
+class Flow:
+    """The messages from one NPU to another: `message` is under way at `rate`, and those in `queue` wait for it.
+
+    `route_cap` is the least capacity of its `links`, `cap` the most that it could get when rates were set last (0: it
+    was idle). `left` is the work left at the time `since` (ps). `version` counts the changes of its end. `asked` and
+    `begun` say when (ps) the message came and when it was its turn.
+    """
+
+    def __init__(self, links: list[SharedLink]) -> None:
+        self.links, self.route_cap = links, min(each.capacity for each in links)
+        self.message: Message | None = None
+        self.queue: list[tuple[int, int, Message]] = []
+        self.rate = self.cap = self.left = self.since = self.version = self.asked = self.begun = 0
+
+    def cap_of(self, message: Message | None) -> int:
+        """The most that a message gets: its route's capacity, or its connection's pace."""
+        if message is None:
+            return 0
+        pace = message.connections.pace if message.connections else None
+        return self.route_cap if pace is None else min(self.route_cap, rate_units(pace))
+
+    def latency(self, message: Message) -> int:
+        """Time (ps) that the last byte of a message is under way."""
+        return sum(each.link.latency + message.extra_latency for each in self.links)
+
+    def wants_change(self) -> bool:
+        """Whether it shares its links otherwise than when rates were set last."""
+        return self.cap != self.cap_of(self.message)
+
+    def held_up(self) -> bool:
+        """Whether one of its links could hold it up."""
+        return any(each.tight for each in self.links)
+
+
+class Fluid(Network):
+    """The network model ``fluid``."""
+
+    keeps_pace = True
+
+    def __init__(self, simulation) -> None:
+        super().__init__(simulation)
+        self.links: dict[int, SharedLink] = {}
+        self.flows: dict[int, Flow] = {}
+        #: Flows with another message than when rates were set last, or with none, by pair.
+        self.touched: dict[int, Flow] = {}
+        #: A heap: when (ps) messages end, their numbers, the version of that, and the pair.
+        self.ends: list[tuple[int, int, int, int]] = []
+        #: Time and number of the end for which there is an event.
+        self.awaited: tuple[int, int] | None = None
+
+    def send(self, message):
+        pair = message.src * self.simulation.plan.problem.topology.npus + message.dst
+        if pair not in self.flows:
+            self.flows[pair] = Flow([self.shared(link) for link in message.route])
+        flow = self.flows[pair]
+        heappush(flow.queue, (message.number, self.env.now, message))
+        if flow.message is None:
+            self.begin(pair, flow)
+
+    def shared(self, link: Link) -> SharedLink:
+        """What is shared of a link."""
+        if link.index not in self.links:
+            self.links[link.index] = SharedLink(link)
+        return self.links[link.index]
+
+    def begin(self, pair: int, flow: Flow) -> None:
+        """It is the turn of the next message of a pair."""
+        _, flow.asked, message = heappop(flow.queue)
+        flow.message, flow.left, flow.begun = message, message.bytes * BYTE, self.env.now
+        flow.since = flow.begun
+        for link in message.route:
+            link.bytes += message.bytes
+            link.messages += 1
+            link.busy += link.transfer(message.bytes)
+        self.simulation.recorder.note(message.row, "start", self.env.now)
+        if message.bytes:
+            self.touch(pair, flow)
+        else:
+            self.after(message, 0).callbacks.append(lambda _: self.leave(pair, flow))
+
+    def leave(self, pair: int, flow: Flow) -> None:
+        """The last byte of a message leaves its sender."""
+        message, now, recorder = flow.message, self.env.now, self.simulation.recorder
+        for link in message.route:
+            recorder.hop_served(recorder.hop(message.row, link.index, flow.asked), flow.begun, now)
+        alone = divided_up(message.bytes * BYTE, flow.cap_of(message))
+        recorder.note(message.row, "queued", now - flow.asked - alone)
+        flow.message = None
+        if self.injected and not message.send_done:
+            message.send_done = True
+            message.graph.complete(message.node)
+        self.after(message, flow.latency(message)).callbacks.append(lambda _: self.hand_over(message))
+        if flow.queue:
+            self.begin(pair, flow)
+        else:
+            self.touch(pair, flow)
+
+    def touch(self, pair: int, flow: Flow) -> None:
+        """Set rates before this instant is over."""
+        if not self.touched:
+            settle = Signal(self.env)
+            settle.callbacks.append(lambda _: self.settle())
+            settle.give(SETTLE)
+        self.touched[pair] = flow
+
+    def settle(self) -> None:
+        """Set the rates from this instant on: of flows that begin, and of those for which something changes."""
+        touched, self.touched = self.touched, {}
+        changed = {pair: flow for pair, flow in touched.items() if flow.wants_change()}
+        # Of what is slower than `kept`, nothing changes: the links that hold it up are full before any changed one is.
+        loosened = [link for flow in changed.values() for link in flow.links if link.tight]
+        least = [flow.rate for flow in changed.values() if flow.rate and flow.held_up()]
+        for pair, flow in changed.items():
+            cap = flow.cap_of(flow.message)
+            for link in flow.links:
+                link.change(pair, flow, cap)
+            flow.cap = cap
+            if not cap:
+                flow.rate = 0
+        begun = {pair: flow for pair, flow in changed.items() if flow.cap}
+        links = [link for flow in begun.values() for link in flow.links]
+        for link in links:
+            link.link.max_queue = max(link.link.max_queue, len(link.flows) - 1)
+        least += [divided_up(link.capacity, len(link.flows)) for link in links if link.tight]
+        kept = min(least, default=0)
+        rates = self.filled(begun, loosened + links, kept - (kept >> 20))
+        for pair, flow in {**touched, **begun, **{pair: self.flows[pair] for pair in rates}}.items():
+            rate = rates.get(pair, flow.rate)
+            if flow.message is not None and (rate != flow.rate or pair in touched):
+                self.set_rate(pair, flow, rate)
+        self.await_next()
+
+    def filled(self, begun: dict[int, Flow], links: list[SharedLink], kept: int) -> dict[int, int]:
+        """Max-min fair rates, by pair, of the flows that begin and of all that have to do with some links.
+
+        Flows slower than `kept` keep their rates.
+        """
+        flows, tight, seen = dict(begun), {}, set()
+        for link in links:  # it grows
+            number = link.link.index
+            if number in seen:
+                continue
+            seen.add(number)
+            if link.tight:
+                tight[number] = link
+            for pair, flow in link.flows.items():
+                if pair not in flows and flow.rate >= kept:
+                    flows[pair] = flow
+                    links += [each for each in flow.links if each.tight]
+        return fill(flows, tight)
+
+    def set_rate(self, pair: int, flow: Flow, rate: int) -> None:
+        """A flow has a rate from now on, which says when its message ends."""
+        now = self.env.now
+        flow.left -= flow.rate * (now - flow.since)
+        flow.rate, flow.since = rate, now
+        flow.version += 1
+        heappush(self.ends, (now + divided_up(flow.left, rate), flow.message.number, flow.version, pair))
+
+    def await_next(self) -> None:
+        """Have an event for the first message that ends."""
+        ends = self.ends
+        while ends and ends[0][2] != self.flows[ends[0][3]].version:
+            heappop(ends)
+        first = ends[0][:2] if ends else None
+        if first == self.awaited:
+            return
+        if self.awaited is not None:
+            self.simulation.idle_events += 1
+        self.awaited = first
+        if first is not None:
+            At(self.env, first[0] - self.env.now, first[1]).callbacks.append(lambda _: self.end(first))
+
+    def end(self, at: tuple[int, int]) -> None:
+        """The first message ends, unless its rate has changed since the event was made."""
+        if at != self.awaited:
+            self.simulation.idle_events -= 1
+            return
+        self.awaited, pair = None, heappop(self.ends)[3]
+        self.flows[pair].version += 1
+        self.leave(pair, self.flows[pair])
+        self.await_next()
+
+
+def fill(flows: dict[int, Flow], links: dict[int, SharedLink]) -> dict[int, int]:
+    """Max-min fair rates of flows, by pair: the level rises, and flows stop at their caps and on links that are full.
+
+    Other flows on the links keep their rates. Rates are rounded up.
+    """
+    # What is left of each link, and how many flows share that.
+    rest, growing = {}, {}
+    for number, link in links.items():
+        rest[number] = link.capacity - sum(flow.rate for pair, flow in link.flows.items() if pair not in flows)
+        growing[number] = sum(pair in flows for pair in link.flows)
+    rates: dict[int, int] = {}
+    level, by_cap = 1, sorted(flows, key=lambda pair: -flows[pair].cap)
+    while len(rates) < len(flows):
+        while by_cap[-1] in rates:
+            by_cap.pop()
+        shares = {number: divided_up(rest[number], n) for number, n in growing.items() if n}
+        level = max(level, min([*shares.values(), flows[by_cap[-1]].cap]))
+        stopped = [pair for number, share in shares.items() if share <= level for pair in links[number].flows]
+        while by_cap and flows[by_cap[-1]].cap <= level:
+            stopped.append(by_cap.pop())
+        for pair in stopped:
+            if pair in flows and pair not in rates:
+                rates[pair] = min(level, flows[pair].cap)
+                for number in [link.link.index for link in flows[pair].links if link.link.index in links]:
+                    rest[number] -= rates[pair]
+                    growing[number] -= 1
+    return rates
+
+
+def divided_up(a: int, b: int) -> int:
+    """a / b, rounded up."""
+    return -(-a // b)
+
+
+def whole(cap: int) -> int:
+    """A rate in whole bytes per second, rounded up."""
+    return divided_up(cap, 1 << 16)
