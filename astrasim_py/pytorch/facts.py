@@ -248,7 +248,7 @@ def _sized(given: Mapping, into: int, out: int | None) -> dict:
         size = _tensor_bytes(values[place]) if place < len(values) else None
         if size is None and place < len(shapes):
             kind_text = str(types[place]) if place < len(types) else ""
-            width = width_of(re.sub(r"^GenericList\[|^Tensor\(|\).*$", "", kind_text.split(",")[0]))
+            width = width_of(re.sub(r"^(GenericList\[)?(Tensor\()?|[\])].*$", "", kind_text.split(",")[0]))
             scalar = shapes[place] == [] and width and "List" not in kind_text
             elements = 1 if scalar else _elements(shapes[place])
             if elements is not None and width:

@@ -104,6 +104,8 @@ def test_a_host_trace_knows_splits_pointers_and_lists_of_tensors():
     assert "kind" not in facts_of_node("record_param_comms", waiting)
     listed = facts_of_node("c10d::allreduce_", Arguments([[tensor, tensor], "<Object>"], [], [], [], {}))
     assert listed["in_bytes"] == 240
+    typed = {"Input Dims": [[[64], [32]], [[32], [16]]], "Input type": ["GenericList[Tensor(float)]"] * 2}
+    assert facts_of_host("c10d::allgather_into_tensor_coalesced_", typed)["in_bytes"] == 192
     named = facts_of_node("_c10d_functional::all_reduce", Arguments([tensor, "sum", "3"], [], [], [], {}))
     assert named == {"kind": "all_reduce", "group": "3"}
 
