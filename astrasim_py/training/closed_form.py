@@ -36,6 +36,8 @@ def terms(layout: Layout, prices: Prices) -> Terms:
     boundary = prices.message(layout, sent) * (np.asarray(p) > 1)
     constants = prices.constants
     exposed = constants.pp_exposed if layout.overlap.pp else constants.pp_blocking * (p - 1) / p
+    # Reductions of gradients, tied ones among them, come one after the other, as simulated.
+    in_order = layout.model.tied and prices.network is not None and not layout.overlap.dp
     return Terms(
         microbatches=layout.microbatches,
         stages=p,
@@ -47,17 +49,12 @@ def terms(layout: Layout, prices: Prices) -> Terms:
         boundary=boundary,
         steady=boundary * exposed,
         slower=prices.slower,
-        waits=(np.asarray(layout.last_stage) > 0) & _reduces_in_order(layout, prices),
+        waits=(np.asarray(layout.last_stage) > 0) & in_order,
         wait=prices.wait,
         moving=prices.moving,
         **kinds,
         **states,
     )
-
-
-def _reduces_in_order(layout: Layout, prices: Prices) -> bool:
-    """Whether reductions of gradients, tied ones among them, come one after the other, as simulated."""
-    return layout.model.tied and prices.network is not None and not layout.overlap.dp
 
 
 def _kinds(layout: Layout, prices: Prices) -> dict[str, Passes]:
@@ -131,16 +128,12 @@ def step(found: Terms, constants: Constants) -> Step:
         cp=cp,
         ep=ep,
         pp=2 * m * found.chunks * found.steady.seconds(nic) + fill,
-        dp=m * picked([sum(both) for both in each]) + _largest([way for way, _ in once]),
-        reduction=_largest([*reductions[:2], reductions[2] + found.waits * (reductions[0] - own)]),
+        dp=m * picked([sum(both) for both in each]) + reduce(np.maximum, [way for way, _ in once]),
+        reduction=reduce(np.maximum, [*reductions[:2], reductions[2] + found.waits * (reductions[0] - own)]),
         bubble=_bubble(found, forward, backward - weights, weights),
         optimizer=found.optimizer * found.slower + found.wait,
         memory=found.moving,
     )
-
-
-def _largest(values: Sequence[Seconds]) -> Seconds:
-    return reduce(np.maximum, values)
 
 
 def _spent(one: Pass, found: Terms, constants: Constants) -> Spent:
@@ -200,7 +193,7 @@ def _passes(layout: Layout, forward: Sequence, backward: Sequence, prices: Price
             found = {key: transfers(item)}
         for way in ways:
             for key, value in found.items():
-                _add(sums[way], key, value)
+                sums[way][key] = sums[way][key] + value if key in sums[way] else value
     if prices.network is not None:
         for way, items in (("forward", forward), ("backward", backward)):
             sums[way] |= _beginning(
@@ -229,10 +222,6 @@ def _beginning(items: Iterable, transfers: Callable, prices: Prices) -> dict:
             alone = alone & (np.asarray(item.size) == 0)
         before = before & ~there
     return {"lead": lead, "head": head}
-
-
-def _add(sums: dict, key: str, value) -> None:
-    sums[key] = sums[key] + value if key in sums else value
 
 
 def _gradients(layout: Layout, prices: Prices) -> Gradients:

@@ -147,14 +147,9 @@ def stage_params(layout: Layout, stage: Numbers) -> tuple[Numbers, Numbers]:
     """Parameters of a pipeline rank, dense and of experts."""
     first, last = np.asarray(stage == 0) * 1, np.asarray(stage == layout.last_stage) * 1
     dense_layers, moe_layers = layout.stage_layers(stage)
-    counts = {
-        "dense": dense_layers,
-        "moe": moe_layers,
-        "embedding": first,
-        "logits": last,
-        "mtp": last * layout.model.mtp,
-    }
-    dense, experts = 0, 0
+    counts = {"dense": dense_layers, "moe": moe_layers, "embedding": first, "logits": last}
+    counts["mtp"] = last * layout.model.mtp
+    dense = experts = 0
     for kind, count in counts.items():
         if np.any(count):
             a, b = layer_params(layout, kind)
