@@ -50,7 +50,7 @@ def build(
     """
     place = f"ring {collective} over {ranks} ranks"
     relays = collective in ("all_to_all", "gather", "scatter", "barrier")
-    if nodes == 1:
+    if type(nodes) is int and nodes == 1:
         directions = np.array([1, -1] if bidirectional else [1]).repeat(chunks)
         paths, name = one_way(ranks, directions), "ring_bidirectional" if bidirectional else "ring"
     else:
@@ -137,8 +137,10 @@ def _chain(collective: str, n: int, root: int, paths: Paths) -> Draft:
     source, target = (near, far) if collective == "broadcast" else (far, near)
     step = hop if collective == "broadcast" else n - 2 - hop
     cell, channel = (Buffer.INPUT, lane), paths.channel(lane)
+    # Channels take turns piece by piece, so that none waits for all of another.
+    turn = lane % paths.pieces * (lanes // paths.pieces) + lane // paths.pieces if paths.channels else lane
     recv = draft.recv(
-        rank=target, peer=source, tag=lane, idx=lane, order=(2 * step + 1) * lanes + lane,
+        rank=target, peer=source, tag=lane, idx=lane, order=(2 * step + 1) * lanes + turn,
         dst=cell if collective == "broadcast" else None, **channel,
     )  # fmt: skip
     # Pieces of a path are received in order.
@@ -147,14 +149,14 @@ def _chain(collective: str, n: int, root: int, paths: Paths) -> Draft:
     done = recv
     if collective == "reduce":
         done = draft.reduce(
-            payload=recv, rank=target, idx=lane, src=cell, dst=cell, order=(2 * step + 1) * lanes + lane
+            payload=recv, rank=target, idx=lane, src=cell, dst=cell, order=(2 * step + 1) * lanes + turn
         )
     # A hop sends on the data of the hop before it (towards the start of the chain).
     previous = hop - 1 if collective == "broadcast" else hop + 1
     inside = (previous >= 0) & (previous < n - 1)
     waits = np.where(inside, done[np.clip(previous, 0, n - 2) * lanes + lane], NONE)
     draft.send(
-        rank=source, peer=target, tag=lane, idx=lane, src=cell, after=(waits,), order=2 * step * lanes + lane, **channel
+        rank=source, peer=target, tag=lane, idx=lane, src=cell, after=(waits,), order=2 * step * lanes + turn, **channel
     )
     return draft
 

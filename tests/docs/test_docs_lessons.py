@@ -254,3 +254,21 @@ def test_a_lesson_is_copied_with_its_algorithms(tmp_path):
     written = {path.relative_to(tmp_path).as_posix() for path in copy("find_the_bug", tmp_path)}
     assert {f"algorithms/find_the_bug/{name}.xml" for name in BUGS} <= written
     assert len(expand(load_scenario(tmp_path / "find_the_bug.yaml"))) == 12
+
+
+@pytest.mark.slow
+def test_a_library_uses_all_nics_of_a_node_and_pays_for_its_calls(repo):
+    found = times(
+        repo, "real_machines", "topologies.h100s.nodes=4", "sweep.size=[1 KiB, 256 MiB]",
+        "sweep.algorithm={ring: ring, nccl: nccl}",
+    )  # fmt: skip
+
+    def busbw(costs: str, algorithm: str) -> float:
+        return 2 * 31 / 32 * 2**28 * 1000 / found[costs, "256 MiB", algorithm]
+
+    # Latencies cost some percent at this size.
+    assert 48 < busbw("links", "ring") < 50
+    assert 385 < busbw("links", "nccl") < 400
+    # One NVLink of a GPU carries all eight rings.
+    assert 315 < busbw("library", "nccl") < 339
+    assert found["library", "1 KiB", "nccl"] < found["library", "1 KiB", "ring"] / 5
