@@ -50,7 +50,8 @@ def run(args: argparse.Namespace) -> int:
     if not trusted:
         complain(["nothing was written; --allow-partial writes it anyway"])
     elif args.format != "json":
-        print(f"written: {args.target}.0.et{'.gz' if args.gzip else ''} … for {made.workload.ranks} ranks")
+        files = [f"{args.target}.{rank}.et{'.gz' if args.gzip else ''}" for rank in (0, made.workload.ranks - 1)]
+        print(f"written: {' … '.join(dict.fromkeys(files))}")
     return EXIT_OK if trusted else EXIT_CHECK_FAILED
 
 

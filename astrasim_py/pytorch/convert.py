@@ -273,7 +273,7 @@ def _problems(ranks: dict[int, _Rank], traces: dict[int | None, str]) -> list[st
     if len(steps) > 1:
         found.append(f"ranks were recorded in different iterations ({', '.join(steps)}); choose one by --step")
     if traces and len(ranks) > 1 and (lacking := [rank for rank in ranks if rank not in traces]):
-        found.append(f"{len(lacking)} ranks have no host trace, rank {lacking[0]} the first")
+        found.append(f"{len(lacking)} of {len(ranks)} ranks have no host trace, rank {lacking[0]} the first")
     return found
 
 
