@@ -96,6 +96,8 @@ def job_mistakes(typed: Typed, topology: Any) -> Iterator[Mistake]:
 def _several_jobs(typed: Typed, topology: Any) -> Iterator[Mistake]:
     npus = topology.npu_count() if topology is not None else None
     owner: dict[int, str] = {}
+    if all(job.background for job in typed["jobs"].values()):
+        yield _wrong("all jobs are in the background, so that the run would end at once", "leave one without", "jobs")
     for name, job in typed["jobs"].items():
         yield from _JobCheck(job, typed, len(job.placement), ("jobs", name)).mistakes()
         at = ("jobs", name, "placement")

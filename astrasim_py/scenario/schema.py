@@ -33,6 +33,7 @@ class JobSpec(StrictModel):
     stragglers: Stragglers = Field(default_factory=Stragglers)
     arrival: Time = Field(default=0, description="before it none of its ranks begins", examples=["5 ms"])
     iterations: whole(1, 2**24) = Field(default=1, description="how often it does its workload")
+    background: bool = Field(default=False, description="the run does not wait for its end")
 
 
 Engine = choice(*ENGINES)

@@ -184,6 +184,7 @@ def _job(run: Preparation, topology: Topology, name: str, key: str, job: Any) ->
         skeleton=getattr(job.workload, "skeleton", False),
         arrival_ps=arrival,
         iterations=iterations,
+        background=getattr(job, "background", False),
     )
 
 

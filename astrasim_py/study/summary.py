@@ -37,7 +37,7 @@ def empty_row(scenario: str, point: str, values: Mapping[str, str], status: str)
 
 def only_collective(plan: Plan) -> Instance | None:
     """The collective of a plan that is one collective and nothing else; else None."""
-    if len(plan.instances) != 1:
+    if len(plan.instances) != 1 or plan.problem.background:
         return None
     structures = dict.fromkeys(p.structure for p in plan.workload.shared)
     kinds = np.unique(np.concatenate([s.kind for s in structures]))

@@ -233,7 +233,8 @@ def _alone(task: Task, job: Job, warnings: list[str]) -> int | None:
     """Completion time of a job where it has the network to itself, ps; None where it is not done."""
     point = task.point
     config = {key: value for key, value in point.config.items() if key != "compare"}
-    config |= {"jobs": {job.name: point.config["jobs"][job.name]}}
+    said = point.config["jobs"][job.name]
+    config |= {"jobs": {job.name: {key: value for key, value in said.items() if key != "background"}}}
     options = replace(task.options, level="summary", timeline=False, fold=False)
     own = make_task(replace(point, name=job.name, values={}, config=config), task.folder.parent / ALONE, options)
     stored = None if task.replace else stored_points.read_point(own.folder, contents=True)

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from worlds.problems import world
+from worlds.problems import over_time, world
 
 from astrasim_py.core.choices import LEVELS
 from astrasim_py.core.errors import AstraError
@@ -49,7 +49,7 @@ def assert_same(plan: Plan, level: str = "messages") -> Records | str:
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 2**32 - 1), st.integers(2, 9), st.sampled_from((*LEVELS, "messages", "messages")))
 def test_any_problem_leaves_the_same_records(seed, size, level):
-    assert_same(plan_for(world(seed, size)), level)
+    assert_same(plan_for(over_time(world(seed, size), seed)), level)
 
 
 def kinds(plan: Plan, records: Records | str) -> set[str]:

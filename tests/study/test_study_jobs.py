@@ -13,8 +13,10 @@ from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import AstraError, TraceError
 from astrasim_py.engine.simulation import simulate
+from astrasim_py.report.tables import ns_number
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
+from astrasim_py.study.explain_and_plot import explain_folder
 from astrasim_py.study.prepare import prepare
 from astrasim_py.workload.iterations import iterate
 
@@ -144,6 +146,30 @@ def test_slowdown_against_each_job_alone(tmp_path):
     assert sorted(p.name[:2] for p in (tmp_path / "out" / "jobs" / "alone").iterdir()) == ["a-", "b-", "b-"]
     assert len(result.figures) == 4 and len(result.rows) == 2
     assert ap.run(path, out=tmp_path / "out", jobs=1).reused == 2
+
+
+@pytest.mark.parametrize(("shift", "done"), [("0 ms", 5), ("10 ms", 5), ("1 s", 0)])
+def test_a_run_does_not_wait_for_jobs_in_the_background(tmp_path, shift, done):
+    path = two_jobs(tmp_path, 16, shift, "background: true,", top="compare: alone")
+    result = ap.run(path, out=tmp_path / "out", engine="both", jobs=1, timeline=True)
+    a, b = result.summaries[0]["jobs"]
+    assert result.exit_code == 0 and result.rows[0]["time_ns"] == a["time_ns"]
+    assert (b["iterations"], b["finish_ns"], b["time_ns"], b["slowdown"]) == (done, None, None, None)
+    assert b["alone_ns"] == 120 * 10**6
+    assert result.rows[0]["bound_ns"] is None
+    (point,) = [p for p in (tmp_path / "out" / "jobs").iterdir() if p.name.startswith("jobs-")]
+    explained = explain_folder(point)
+    assert sum(explained.explanation.totals.values()) == explained.explanation.makespan == a["time_ns"] * 1000
+    # What the foreground does is the same where the other one is waited for, too.
+    waited = problem_of(two_jobs(tmp_path, 16, shift))
+    assert ns_number(simulate(waited, engine="compiled", level="summary").finish[:2].max()) == a["finish_ns"]
+
+
+def test_a_run_of_jobs_in_the_background_alone_is_refused(tmp_path):
+    path = two_jobs(tmp_path, more="background: true,")
+    path.write_text(path.read_text().replace("a: {", "a: {background: true, "))
+    with pytest.raises(AstraError, match="jobs: all jobs are in the background"):
+        load_scenario(path)
 
 
 @pytest.mark.parametrize(

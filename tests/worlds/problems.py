@@ -21,6 +21,7 @@ from astrasim_py.system.machine_models import NO_MEMORY, Collectives, ComputeMod
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology.profile import LibraryProfile
+from astrasim_py.workload.iterations import iterate
 
 COLLECTIVES = (
     *("all_reduce", "all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
@@ -125,6 +126,21 @@ def world(seed: int, size: int = 8) -> Problem:
         memory=memory,
         limits=limits,
     )
+
+
+def over_time(problem: Problem, seed: int) -> Problem:
+    """The problem with jobs that repeat what they do and, of several, some in the background; often as it is."""
+    rng = random.Random(~seed)
+    jobs = list(problem.jobs)
+    if len(jobs) == 1 and rng.random() < 0.7:
+        return problem
+    for at, job in enumerate(jobs):
+        times = rng.randint(1, 3)
+        made = {"workload": iterate(job.workload, times), "iterations": times}
+        jobs[at] = replace(job, **made, background=len(jobs) > 1 and rng.random() < 0.5)
+    if all(job.background for job in jobs):
+        jobs[0] = replace(jobs[0], background=False)
+    return replace(problem, jobs=tuple(jobs))
 
 
 def _semantics(rng: random.Random) -> Semantics:

@@ -74,6 +74,7 @@ def _constants(problem: Problem) -> dict[str, int]:
         "scheduled": semantics.event_order == "scheduled",
         "has_servers": problem.memory.kind in ("per_node", "pool"),
         "max_events": min(limits.max_events, INT64_MAX),
+        "background": problem.background,
         "max_time": -1 if max_time is None else min(max_time, INT64_MAX),
     }
 
@@ -303,6 +304,7 @@ class _Building:
                     self.template_of[key] = self.template(program, partner, workload=True)
                 row["template"] = self.template_of[key]
             running = () if job.planner is None else tuple(min(int(c), 2**31) for c in job.planner.capacity)
+            mine["background"] = job.background
             mine["first"], mine["queues"] = first + plan.workload.shifts[own], len(running)
             mine["capacities"] = self.longs.add(running)
             self.most_running = max(self.most_running, min(sum(running), 2**31))

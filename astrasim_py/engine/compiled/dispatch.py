@@ -387,6 +387,7 @@ def end_block(state, block, cause):
     rank, call, run, parent = np.int64(row.rank), np.int64(row.call), np.int64(row.run), np.int64(row.parent)
     if call < 0:
         table.ranks(state, rank).finish = state.now
+        state.foreground -= 1 - table.ranks(state, rank).background
         return
     blocks.leave_call(state, call)
     if row.references == 0:

@@ -31,7 +31,7 @@ def run(plan: Plan, level: str) -> Records:
     begin = jit.cpu_s()
     state = _run(plan, level)
     outcome = _outcome(plan, state, level)
-    if level == "messages" or outcome.status != "done":
+    if level == "messages" or outcome.status != "done" or outcome.unfinished:
         _released_together(state)
     return _records(plan, state, level, outcome, begin)
 
@@ -72,6 +72,8 @@ def _outcome(plan: Plan, state: State, level: str) -> Outcome:
         progress = found.progress()
         return Outcome(status="limit", cause=cause, unfinished=sum(progress), unfinished_ranks=ranks_left(progress))
     progress = found.progress()
+    if plan.problem.background and not state.scalars["foreground"]:
+        return Outcome(unfinished=sum(progress), unfinished_ranks=ranks_left(progress))
     if not any(progress) and not found.anything_unreceived():
         return Outcome()
     if level not in ("nodes", "messages"):

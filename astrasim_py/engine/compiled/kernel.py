@@ -82,7 +82,7 @@ def take_next(state):
         state.rank = queue.next_awake(state)
         if state.rank >= 0:
             return True
-    if state.time_count == 0:
+    if state.time_count == 0 or (state.background and state.foreground == 0):
         state.status = records.FINISHED
         return False
     if state.max_time >= 0 and table.times(state, 0)[0].key > state.max_time:
@@ -126,6 +126,7 @@ def begin_run(state):
         block.ranks = rank.first
         block.flags |= records.SPLICED
         block.row = rank.row if state.record_nodes else queue.NONE
+        state.foreground += 1 if block.left and not rank.background else 0
         if rank.queues:
             rank.queue = queue.take_zeros(state, records.QUEUE_WORDS * rank.queues)
             for i in range(rank.queues):

@@ -104,11 +104,11 @@ ROTATED_BLOCK, UNEVEN_BLOCK, JOINT_BLOCK, SPLICED = map(np.int64, (1 << 8, 1 << 
 # entry: the first ready node; others: place of the others, with `room`; timers: the first of those that are the first
 # of their time, + 1; finish … compute_sum: ps and counts of what is reported; queue: place of `queues` QUEUEs; first:
 # what is added to peers; capacities: in `longs`, chunks that each queue runs at once; row: first of the node table;
-# instances: in `ints`, of its collectives. The size
+# instances: in `ints`, of its collectives; background: whether the run does not wait for it. The size
 # is no power of two: the first lines of all rows would share a few places of the cache.
 RANK = _record(
     "entry ready others room awake next_awake npu timers finish computing communicating accounted compute exposed"
-    " compute_sum server channels queues queue arrivals template first delay capacities row instances"
+    " compute_sum server channels queues queue arrivals template first delay capacities row instances background"
 )
 #: The slots of one kind of a rank, which has SLOT_KINDS, the first unused. refused: place of a heap of waiting nodes.
 SLOT = _record("used refused refused_count")
@@ -168,11 +168,11 @@ RUNNING, FINISHED, TOO_MANY_EVENTS, TOO_LATE, UNEQUAL_BYTES, OVERFLOW, UNBORN = 
 #: (analytical: delivery and injection by class of route, variant and size): in `longs`; route_class
 #: (analytical, of each route), shape, steps (link from each NPU in each dimension, up and down), wraps (whether each
 #: dimension is a ring): in `ints`; computed: whether routes are computed; arena_step, block_step: words and blocks that
-#: one step can take at most.
+#: one step can take at most; background: whether the run may end before all ranks do.
 CONSTANTS = _words(
     "model hold_latency injected scheduled counts_references has_servers max_events max_time request duration nbytes "
     "sizes route_ptr delays route_class variants rank_count call_count computed route_first shape dims steps "
-    "wraps arena_step block_step shared_channels step_rows"
+    "wraps arena_step block_step shared_channels step_rows background"
 )
 #: Tables of the input and of the state, by address.
 ADDRESSES = _words(
@@ -185,13 +185,14 @@ ADDRESSES = _words(
 #: are due; done: first finished share; sender, send_node, send_match: a message to be sent; carried: a message to be
 #: moved; taken_…: order of the last event; most_ready: maximum ready nodes of one rank so far; wrong_…: a receive and
 #: its send of unequal bytes; begin: first run that begins now; channels: place of the workloads' channels; steps_left:
-#: before the kernel returns; budget: steps before it checks its pools; …_room: rows or words.
+#: before the kernel returns; budget: steps before it checks its pools; …_room: rows or words; foreground: ranks that
+#: are not done, but for jobs in the background.
 VARIABLES = _words(
     "now issued schedulings sent hops status record_links record_nodes record_messages arena_top time_count hash_mask "
     "last_time last_bucket current current_last awake awake_last awake_count first_dirty rank wave_next wave_size "
     "wave_room due_count done done_last sender send_node send_match carried taken_scheduled taken_number "
     "message_row_count hop_row_count most_ready wrong_receive wrong_sender wrong_call wrong_node wrong_size begin "
-    "begin_last channels steps_left budget arena_limit arena_room row_room"
+    "begin_last channels steps_left budget arena_limit arena_room row_room foreground"
 )
 STATE = _record(" ".join([*CONSTANTS, *(f"at_{name}" for name in ADDRESSES), *VARIABLES]))
 

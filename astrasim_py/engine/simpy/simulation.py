@@ -18,6 +18,10 @@ from astrasim_py.system.plan import CollectiveCall, Plan
 MODELS = dict(zip(NETWORK_MODELS, (CutThrough, StoreAndForward, Analytical, Fluid), strict=True))
 
 
+#: Later (ps) than anything, and earlier than what SimPy says of no event, infinity.
+FOREVER = 1 << 100
+
+
 class LimitReached(Exception):
     """The run has reached one of its limits."""
 
@@ -50,6 +54,8 @@ class Simulation:
         #: Under ``message_match: bytes`` collectives share mailboxes with the workload.
         self.shared = Communicator(self.env) if plan.problem.semantics.message_match == "bytes" else None
         self.npus = [self.npu_class(self, rank) for rank in range(plan.ranks)]
+        #: Ranks that are not done, but for jobs in the background; None without such jobs.
+        self.foreground = 0 if plan.problem.background else None
         self.workloads = [self.open_workload(job) for job in range(len(plan.problem.jobs))]
 
     def open_workload(self, job: int) -> OpenCall:
@@ -58,9 +64,16 @@ class Simulation:
         members = range(first, first + plan.problem.jobs[job].ranks)
         planned = CollectiveCall(members, None, plan.workload[first : members.stop], plan.p2p[job])
         call = OpenCall(planned, self.shared or Communicator(self.env))
+        waited_for = plan.problem.background and not plan.problem.jobs[job].background
         for npu in self.npus[first : members.stop]:
-            npu.graphs[-1] = self.graph(npu, -1, call, done=lambda _: None)
+            npu.graphs[-1] = self.graph(npu, -1, call, done=self.end_rank if waited_for else lambda _: None)
+            if waited_for and npu.graphs[-1].left:
+                self.foreground += 1
         return call
+
+    def end_rank(self, row: int) -> None:
+        """A rank that the run waits for has done its workload; after the last one the run ends with this instant."""
+        self.foreground -= 1
 
     def graph_class(self, program: ProgramLists, index: int) -> type[Graph]:
         """The class of the graphs of a program in a call (-1: the workload)."""
@@ -121,23 +134,33 @@ class Simulation:
         return self.recorder.records(self.links, outcome, events=self.issued, engine="simpy", cpu_s=cpu_s)
 
     def outcome(self) -> Outcome:
-        """Run until nothing is left to do, or a limit is reached."""
+        """Run until nothing is left to do, but in the background, or a limit is reached."""
         limit = self.plan.problem.limits.max_sim_time_ps
         try:
-            if limit is None:
+            if limit is None and self.foreground is None:
                 self.env.run()
-            while limit is not None and self.env.peek() <= limit:
+            while self.env.peek() <= self.last_time(limit):
                 self.env.step()
-            if len(self.env._queue) > self.idle_events:
+            if self.foreground != 0 and len(self.env._queue) > self.idle_events:
                 raise LimitReached(f"simulated time went beyond {limit} ps (--max-sim-time)")
         except LimitReached as reached:
             self.network.count_waiting()
             left = self.progress()
             return Outcome(status="limit", cause=str(reached), unfinished=sum(left), unfinished_ranks=ranks_left(left))
-        left, waits = self.progress(), self.waits()
+        left = self.progress()
+        if self.foreground == 0:
+            self.network.count_waiting()
+            return Outcome(unfinished=sum(left), unfinished_ranks=ranks_left(left))
+        waits = self.waits()
         if not any(left) and not waits["unreceived"]:
             return Outcome()
         return explain_stuck(self.plan, left, **waits)
+
+    def last_time(self, limit: int | None) -> int:
+        """The time (ps) up to which the run goes on, as far as is known: its limit, or the end of the foreground."""
+        if self.foreground == 0:
+            return self.env.now
+        return FOREVER if limit is None else limit
 
     def progress(self) -> list[int]:
         """Unfinished nodes by rank."""
