@@ -55,9 +55,9 @@ def _baseline(priced: Priced) -> dict[str, Any]:
     if priced.exploration.keys.baseline:
         return best_of(priced, priced.exploration.keys.baseline, f"{priced.exploration.place}: baseline")
     order = priced.possible
-    places = dict(zip(priced.grid.axes, np.unravel_index(order, priced.grid.shape), strict=True))
-    axes = {key: np.array(priced.grid.axes[key])[places[key]] for key in ("tp", "pp")}
-    return priced.rows(order[[int(np.argmin(axes["tp"] * axes["pp"]))]])[0]
+    places = priced.grid.places(order)
+    tp, pp = (np.array(priced.grid.axes[key])[places[key]] for key in ("tp", "pp"))
+    return priced.rows(order[[int(np.argmin(tp * pp))]])[0]
 
 
 def measured_points(priced: Priced) -> dict[str, list[tuple[int, float]]]:
@@ -75,7 +75,7 @@ def measured_points(priced: Priced) -> dict[str, list[tuple[int, float]]]:
 
 def _speedups(priced: Priced, possible: np.ndarray, step: float) -> tuple[Sequence[int], Sequence[int], np.ndarray]:
     """Values of tp and of pp, and the speed-up of the best of each pair over a step."""
-    places = dict(zip(priced.grid.axes, np.unravel_index(possible, priced.grid.shape), strict=True))
+    places = priced.grid.places(possible)
     tp, pp = priced.grid.axes["tp"], priced.grid.axes["pp"]
     fastest = np.full((len(pp), len(tp)), np.inf)
     np.minimum.at(fastest, (places["pp"], places["tp"]), priced.seconds[possible])

@@ -61,11 +61,14 @@ class Grid:
         parts = [0 if isinstance(value, str) else round(1000 * value) for value in self.axes["recompute"]]
         return found | {"recompute_part": np.array(parts)}
 
+    def places(self, numbers: np.ndarray | int) -> dict[str, Any]:
+        """Places of the values of each key."""
+        return dict(zip(self.axes, np.unravel_index(numbers, self.shape), strict=True))
+
     def layouts(self, numbers: np.ndarray) -> Iterator[tuple[np.ndarray, Layout]]:
         """Places in `numbers`, and the layouts of those configurations as arrays, one schedule after the other."""
-        places = dict(zip(self.axes, np.unravel_index(numbers, self.shape), strict=True))
-        schedules = self.axes["schedule"]
-        written = np.array(schedules)[places["schedule"]]
+        places = self.places(numbers)
+        written = np.array(self.axes["schedule"])[places["schedule"]]
         own = np.where(self._numbers["vp"][places["vp"]] > 1, "interleaved", "1f1b")
         written = np.where(written == _AUTO_SCHEDULE, own, written)
         for schedule in sorted(set(written.tolist())):
@@ -84,8 +87,7 @@ class Grid:
 
     def values(self, number: int) -> dict[str, Any]:
         """Values of the keys of one configuration."""
-        places = np.unravel_index(number, self.shape)
-        found = {key: values[place] for (key, values), place in zip(self.axes.items(), places, strict=True)}
+        found = {key: self.axes[key][place] for key, place in self.places(number).items()}
         if found["schedule"] == _AUTO_SCHEDULE:
             found["schedule"] = "interleaved" if found["vp"] > 1 else "1f1b"
         return found
@@ -133,7 +135,7 @@ class Grid:
         That is sequence parallelism without tensor parallelism, ZeRO where nobody holds the same weights, and a second
         schedule without a pipeline.
         """
-        places = dict(zip(self.axes, np.unravel_index(numbers, self.shape), strict=True))
+        places = self.places(numbers)
         tp, pp, ep, etp = (self._numbers[key][places[key]] for key in ("tp", "pp", "ep", "etp"))
         stage = self.ranks // pp
         alone = (stage == tp) & (stage == ep * etp) if self.training.model.experts else stage == tp

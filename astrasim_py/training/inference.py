@@ -127,8 +127,8 @@ def inference_workload(
     answers = [[source for source, to in links if to == rank] for rank in range(decode.stage_ranks)]
     first = prefill.ranks
     pools = (
-        _classes(partial(_Reading, prefill, prices, 0, decode, first), prefill, reads),
-        _classes(partial(_Generating, decode, prices, first, prefill, 0, steps=steps), decode, answers),
+        _classes(partial(_Reading, prefill, prices, 0, decode, first, steps), prefill, reads),
+        _classes(partial(_Generating, decode, prices, first, prefill, 0, steps), decode, answers),
     )
     traces, shifts = ([*a, *b] for a, b in zip(*pools, strict=True))
     groups, roles = {}, {}
@@ -207,10 +207,12 @@ class _Rank(Stage):
     `peers` are the ranks of a stage of the other pool that it sends to or receives from.
     """
 
-    def __init__(self, layout: Layout, prices, first: int, other: Layout, others: int, stage: int, inside: int) -> None:
+    def __init__(
+        self, layout: Layout, prices, first: int, other: Layout, others: int, steps: int, stage: int, inside: int
+    ) -> None:
         super().__init__(layout, prices, stage, inside, "end", None)
         self.rank += first
-        self.other, self.others = other, others
+        self.other, self.others, self.steps = other, others, steps
         self.peers: list[int] = []
 
     def caches(self, unit: Unit, prompt: Layout, answer: Layout) -> Iterator[tuple[int, int, dict]]:
@@ -243,12 +245,10 @@ class _Reading(_Rank):
 class _Generating(_Rank):
     """A rank that generates `steps` tokens; its attention reads more with every one."""
 
-    def __init__(
-        self, layout: Layout, prices, first: int, other: Layout, others: int, stage: int, inside: int, steps: int
-    ):
-        super().__init__(layout, prices, first, other, others, stage, inside)
-        self.steps = steps
-        self.contexts = [other.seq + 1 + step for step in range(steps)] * other.microbatches
+    @property
+    def contexts(self) -> list[int]:
+        """Tokens that attention reads, by step of all waves."""
+        return [self.other.seq + 1 + step for step in range(self.steps)] * self.other.microbatches
 
     def price(self, ops: tuple[Op, ...], unit: Unit) -> tuple:
         if not any(op.kind == "attention" for op in ops):
@@ -289,19 +289,16 @@ class _Generating(_Rank):
         layout = self.layout
         lane = Lane(block := Block(), 0)
         far, each = (layout.pp - 1) * layout.stage_ranks, 2 * (2 * layout.pp + 2)
-        common = {"phase": 0}
+        size = 4 * layout.mbs
         if layout.pp > 1 and self.stage == 0 and not first:
-            stream = "receive token"
-            lane.tail = [
-                block.receive(
-                    stream, 4 * layout.mbs, self.rank, self.rank + far, stream=stream, tag=(0, each), **common
-                )
-            ]
+            name = "receive token"
+            row = block.receive(name, size, self.rank, self.rank + far, stream=name, tag=(0, each), phase=0)
+            lane.tail = [row]
         for _ in self._pass(lane, FORWARD, 0, False, False, None):
             pass
         if layout.pp > 1 and self.stage == layout.last_stage and not last:
-            to = self.rank - far
-            block.send("send token", 4 * layout.mbs, self.rank, to, after=lane.tail, tag=(each, each), **common)
+            to, tag = self.rank - far, (each, each)
+            block.send("send token", size, self.rank, to, after=lane.tail, tag=tag, phase=0)
         return block
 
 
