@@ -42,6 +42,19 @@ SMALL_OVERLAP = """explore: {{
 """
 
 
+DATA_PARALLEL = """explore:
+  model: {{base: llama3-8b, layers: 4}}
+  topology: {{preset: dgx_h100, nodes: 2, npus: 4}}
+  gbs: 64
+  seq: 1024
+  tp: [1, 2]
+  pp: 1
+  zero: {zero}
+  mbs: {mbs}
+  recompute: {recompute}
+"""
+
+
 @pytest.fixture
 def explored(tmp_path):
     """A function that prices the exploration of a text."""
@@ -188,18 +201,7 @@ def test_the_best_are_near_their_simulations(explored, tmp_path, name):
 
 def test_gathers_a_layer_ahead_are_priced_as_simulated(explored, tmp_path):
     """ZeRO 3 where the gathers of embedding and logits take longer than what they run beside."""
-    text = SMALL.replace("zero: [0, 1, 3]", "zero: 3").replace("gbs: [32, 48]", "gbs: 64").replace("pp: auto", "pp: 1")
-    text = (
-        text.replace("cp: [1, 2]", "cp: 1")
-        .replace("tp: [1, 2, 3, 4]", "tp: [1, 2]")
-        .replace("mbs: auto", "mbs: [2, 4]")
-    )
-    text = (
-        text.replace("[none, full, 0.5]", "[none, full]")
-        .replace("[true, false]", "true")
-        .replace("vp: [1, 2]", "vp: 1")
-    )
-    priced = explored(text)
+    priced = explored(DATA_PARALLEL.format(zero=3, mbs="[2, 4]", recompute="[none, full]"))
     order = priced.possible
     rows = priced.rows(order)
     found = simulate(priced, rows, order, progress=Progress(), out=tmp_path)
@@ -209,17 +211,7 @@ def test_gathers_a_layer_ahead_are_priced_as_simulated(explored, tmp_path):
 
 @pytest.mark.parametrize("zero", [0, 1])
 def test_algorithms_of_a_group_are_priced_as_simulated(explored, tmp_path, zero):
-    text = (
-        SMALL.replace("zero: [0, 1, 3]", f"zero: {zero}")
-        .replace("gbs: [32, 48]", "gbs: 64")
-        .replace("pp: auto", "pp: 1")
-    )
-    text = (
-        text.replace("cp: [1, 2]", "cp: 1")
-        .replace("tp: [1, 2, 3, 4]", "tp: [1, 2]")
-        .replace("mbs: auto", "mbs: [1, 2]")
-    )
-    text = text.replace("[none, full, 0.5]", "none").replace("[true, false]", "true").replace("vp: [1, 2]", "vp: 1")
+    text = DATA_PARALLEL.format(zero=zero, mbs="[1, 2]", recompute="none")
     priced = explored(text + "  algorithms: {all_reduce: &a hierarchical, reduce_scatter: *a, all_gather: *a}\n")
     assert priced.exploration.network.cost("all_reduce", "dp", 8, 1).steps == 2 * (3 + 1)
     order = priced.possible
