@@ -8,6 +8,7 @@ from pathlib import Path
 from astrasim_py.cli.options import check_positive, make_parent
 from astrasim_py.cli.trace_share import check_apart, read_set, rule_options, write_set
 from astrasim_py.core.errors import EXIT_OK, TraceError, UsageError
+from astrasim_py.core.units import format_time
 
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 _RULES = ("groups", "dtype_bytes", "macs", "peak", "memory_bandwidth", "unlimited_slots")
@@ -96,9 +97,12 @@ def _has(model) -> str:
     from astrasim_py.sharing.synthesize import synthesize, totals
     from astrasim_py.study.sharing import Rules
 
-    ranks = len(model.ranks)
-    calls = (f"{kind}={calls / ranks:.4g}x{round(size / calls)}B" for kind, (calls, size) in totals(model).items())
-    return " ".join([*calls, f"compute={Rules().makespan(synthesize(model, None), free=True) / 10**6:.6g}us"])
+    words = []
+    for kind, (calls, size) in totals(model).items():
+        each = f"{calls / len(model.ranks):.2f}".rstrip("0").rstrip(".")
+        words.append(f"{kind}={each}x{round(size / calls)}B")
+    compute = format_time(Rules().makespan(synthesize(model, None), free=True))
+    return " ".join([*words, f"compute={compute.replace(' ', '')}"])
 
 
 def _wanted(words: list[str]) -> dict:

@@ -78,7 +78,7 @@ def node_ends(
 
 def constants_error(graph: Graph) -> float:
     """Relative error of a replay with three constants in place of all gaps."""
-    return replay(graph, constants(graph)) / max(graph.makespan, 1) - 1
+    return (replay(graph, constants(graph)) - graph.makespan) / max(graph.makespan, 1)
 
 
 def next_step_error(first: Graph, second: Graph) -> float | None:
@@ -95,7 +95,7 @@ def next_step_error(first: Graph, second: Graph) -> float | None:
         return next_step_error(*(build_graph(graph.recording, without=("handover",)) for graph in (first, second)))
     duration = np.empty(len(first), dtype=np.int64)
     duration[order] = second.duration[other]
-    return replay(first, constants(first), duration=duration) / max(second.makespan, 1) - 1
+    return (replay(first, constants(first), duration=duration) - second.makespan) / max(second.makespan, 1)
 
 
 def _sequence(graph: Graph) -> tuple[np.ndarray, list[tuple]]:
