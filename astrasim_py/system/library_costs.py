@@ -40,6 +40,8 @@ _OF_PAIRS = ("all_to_all", "gather", "scatter")
 #: Rules of semantics that profiles are not made for.
 _OTHER_RULES = ("rounding", "event_order", "message_match", "rendezvous_bytes", "injected_sizes")
 FASTEST, SWITCH = "fastest", "switch"
+#: Share of the bytes on the wire that are data: LL adds a flag to every 4 bytes, LL128 8 bytes to every 120.
+_DATA = {"LL": Fraction(1, 2), "LL128": Fraction(15, 16)}
 
 
 class Way(NamedTuple):
@@ -193,7 +195,7 @@ class LibraryCosts:
                 latency[inside & ends], rate = profile.protocols[protocol].step, profile.protocols[protocol].rate
             if profile.network is not None:
                 latency[~inside] = np.where(ends, profile.network.steps.get(protocol, 0), 0)[~inside]
-                between = Fraction(str(profile.network.efficiency))
+                between = Fraction(str(profile.network.efficiency)) * _DATA.get(protocol, 1)
         share = Fraction(1) if rate is None else rate / profile.link
         rates = (*(each * share for each in rates), *(each * between for each in rates))
         classes = topology.bandwidth_class + np.where(inside, 0, len(topology.bandwidths))

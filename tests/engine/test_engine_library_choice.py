@@ -10,10 +10,12 @@ import pytest
 import astrasim_py as ap
 from astrasim_py.collectives.collective import COLLECTIVES, promise_of
 from astrasim_py.core.errors import AstraError
+from astrasim_py.core.units import transfer_ps
 from astrasim_py.engine.simulation import plan_for
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.system.library_choice import nodes_of, ways_of_nccl
 from astrasim_py.system.library_costs import SWITCH
+from astrasim_py.topology.hardware import profile
 from astrasim_py.verification.verifier import verify
 
 NETWORKS = {
@@ -57,10 +59,10 @@ def test_candidates_for_any_group_are_verified_and_the_fastest_is_taken(seed):
         assert taken == times[name] == min(times.values())
 
 
-@pytest.mark.parametrize("profile", [None, "dgx_h100"])
-def test_large_calls_on_several_nodes_use_all_nics(profile):
+@pytest.mark.parametrize("named", [None, "dgx_h100"])
+def test_large_calls_on_several_nodes_use_all_nics(named):
     topology = ap.build_topology(preset="dgx_h100", nodes=4)
-    more = {"profile": profile} if profile else {}
+    more = {"profile": named} if named else {}
     size = 2**28
     time = {
         name: ap.simulate(ap.collective("all_gather", size, topology, algorithm=name, **more)).makespan
@@ -100,3 +102,15 @@ def test_groups_of_like_shape_share_a_choice():
 def test_libraries_without_data_are_not_offered(name):
     with pytest.raises(AstraError, match="is not a builder"):
         ap.simulate(ap.collective("all_reduce", 1024, ap.build_topology(preset="dgx_h100"), algorithm=name))
+
+
+@pytest.mark.parametrize("protocol,share", [("Simple", 1), ("LL", 2)])
+def test_messages_between_nodes_pay_the_network_of_the_profile(protocol, share):
+    topology = ap.build_topology(preset="dgx_h100", nodes=2)
+    costs = profile("dgx_h100")
+    size = 48 * 10**7
+    problem = ap.collective("broadcast", size, topology, npus=[0, 8], profile="dgx_h100", protocol=protocol)
+    # 48 of the 50 GB/s of a NIC; LL sends a flag with every 4 bytes.
+    time = costs.protocols[protocol].launch + costs.network.steps[protocol] + share * 10**10
+    time += transfer_ps(size, 2 * costs.copy_rate)
+    assert ap.simulate(problem, engine="both").makespan == time
