@@ -15,6 +15,7 @@ from astrasim_py.core.strict_model import StrictModel, example
 from astrasim_py.scenario.job_models import AlgorithmSpecs, GroupSpec, Stragglers, WorkloadSpec
 from astrasim_py.scenario.variables import STUDY_KEYS
 from astrasim_py.system.machine_models import NO_MEMORY, Collectives, Limits, MemoryModel, NetworkModel, NpuModel
+from astrasim_py.system.noise import Noise
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology.from_keys import TopologySpec
 from astrasim_py.topology.spec import Placement
@@ -152,6 +153,11 @@ class Scenario(StrictModel):
     compute: NpuModel = Field(default_factory=NpuModel)
     memory: MemoryModel = Field(default_factory=lambda: NO_MEMORY)
     semantics: Semantics = Field(default_factory=Semantics)
+    noise: Noise | None = Field(
+        default=None,
+        description="random times that compute nodes take longer",
+        examples=["{seed: 1, compute: {exponential: 10 us}}"],
+    )
     engine: Engine = "auto"
     fold: bool = Field(default=False, description="simulate one rank for all where all are alike")
     verify: choice(True, False, "strict") = Field(default=True, description="verification of injected algorithms")

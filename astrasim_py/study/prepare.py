@@ -93,6 +93,7 @@ def prepare(
         compute=spec.compute,
         memory=spec.memory,
         limits=limits or spec.limits,
+        noise=spec.noise,
     )
 
 
@@ -148,6 +149,8 @@ def _job(run: Preparation, topology: Topology, name: str, key: str, job: Any) ->
     where = run.at(key, "placement") if job.placement is not None else run.at("topology.placement")
     ranks = getattr(job, "ranks", None)
     dependencies = None
+    if getattr(job.workload, "skeleton", False) and run.spec.noise is not None:
+        raise ScenarioError(run.at("noise"), "is of compute nodes, of which a skeleton has few", "drop one of them")
     if isinstance(job.workload, TraceWorkload):
         workload = _read(run, job, ranks, key)
         dependencies = DATA if job.workload.skeleton else job.workload.dependencies

@@ -13,6 +13,7 @@ from astrasim_py.chakra.workload import Workload
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.selection import AlgorithmTable
 from astrasim_py.system.machine_models import NO_MEMORY, ComputeModel, Limits, MemoryModel, NetworkModel
+from astrasim_py.system.noise import Noise
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology.model import Topology
 
@@ -134,6 +135,8 @@ class Problem:
         Remote memory: latency in ps, bandwidth in bytes per second.
     limits : Limits
         Events and simulated time (ps) at which a run ends.
+    noise : Noise or None
+        Random times by which compute nodes of workloads take longer.
     """
 
     topology: Topology
@@ -143,6 +146,7 @@ class Problem:
     compute: ComputeModel = ComputeModel()
     memory: MemoryModel = NO_MEMORY
     limits: Limits = Limits()
+    noise: Noise | None = None
 
     @property
     def background(self) -> bool:

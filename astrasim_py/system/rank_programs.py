@@ -12,6 +12,7 @@ import numpy as np
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.chunks import CompOp
 from astrasim_py.core.errors import AlgorithmError, AstraError, TraceError
+from astrasim_py.core.units import INT64_MAX
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.table import Program, Unusable
 from astrasim_py.system import durations
@@ -112,7 +113,8 @@ class RankPrograms:
         bound: dict[tuple, BoundProgram] = {}
         by_rank, shifts = [], job.workload.shifts
         for rank, (kind, binding) in enumerate(zip(found.kind_of.tolist(), found.binding_of.tolist(), strict=True)):
-            speed = job.compute_speed.get(rank, 1)
+            # Under noise no rank is like another.
+            speed = (job.compute_speed.get(rank, 1), rank if self.problem.noise else 0)
             if (kind, speed) not in made:
                 program = self._of_rank(job, rank, found.calls[kind])
                 last = int(program.peer.max(initial=-1))
@@ -135,6 +137,14 @@ class RankPrograms:
         refuse(np.arange(len(table)), detached, what, "let nodes depend on it or not")
         speed = Fraction(job.compute_speed.get(rank, 1))
         duration = durations.workload_ps(table, self.problem.compute, self.semantics, speed)
+        if self.problem.noise is not None:
+            rows = np.flatnonzero(table.type == NodeType.COMP)
+            own = job.workload.traces[rank].node_id
+            last = int(own.max(initial=0))
+            added = self.problem.noise.times(job.name, rank, table.node_id[rows], job.iterations, last)
+            what = "takes, with its noise, longer than 2^63 - 1 ps (106 days)"
+            refuse(rows, duration[rows] > INT64_MAX - added, what, "check the unit of its duration")
+            duration[rows] += added
         duration += durations.memory_ps(table, self.problem.memory, self.semantics)
         nbytes, peer, tag = _workload_messages(table, rank, job.ranks, job.workload.shifts[rank])
         return self._programs(table, nbytes, duration, peer, tag, slots_of(table), instance)[0]

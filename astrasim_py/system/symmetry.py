@@ -90,6 +90,7 @@ def _check_rules(plan: Plan) -> None:
     for bad, what in (
         (network.factory is not None, f"network model {network.model} is not ours, nothing is known of its symmetry"),
         (network.model == FLUID, "network.model fluid shares links by the rates of all messages at once"),
+        (problem.noise is not None, "ranks compute under different noise"),
         (network.msccl is not None, "with slots of connections (network.msccl) the order of ranks matters"),
         (
             semantics.message_match == "bytes",

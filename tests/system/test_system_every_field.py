@@ -43,6 +43,7 @@ from astrasim_py.system.machine_models import (
     NetworkModel,
     ProtocolLatency,
 )
+from astrasim_py.system.noise import ComputeNoise, Noise
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology import build
@@ -87,6 +88,8 @@ PLACES: dict[type, tuple[str, ...]] = {
     ComputeModel: ("compute",),
     MemoryModel: ("memory",),
     Limits: ("limits",),
+    Noise: ("noise",),
+    ComputeNoise: ("noise", "compute"),
 }
 PROFILED = {"network": {"profile": PROFILE}}
 INJECTED = {"network": {"send_completes": "injected"}}
@@ -144,6 +147,8 @@ FIELDS: dict[type, dict[str, list[tuple]]] = {
         "bandwidth": [(GB / 3,)],
         "npus_per_node": [(2, {"memory": {"kind": "per_node"}})],
     },
+    Noise: {"seed": [(7, {"noise": {"compute": {"exponential": 900_000}}})], "compute": [({"exponential": 777_000},)]},
+    ComputeNoise: {"exponential": [(777_000,)], "uniform": [((5, 777_000),)]},
     Limits: {"max_events": [(7,)], "max_sim_time_ps": [(1000,)]},
 }
 #: Rules that only readers of scenarios apply: `decimal_bandwidth` decides what a text means, before there is a Problem.
@@ -282,7 +287,7 @@ def message(**rules) -> Problem:
 
 WORLDS = (ring, switched, busy, channel, message)
 PARTS = {"network": NetworkModel, "semantics": Semantics, "compute": ComputeModel, "memory": MemoryModel}
-PARTS |= {"limits": Limits}
+PARTS |= {"limits": Limits, "noise": Noise}
 
 
 def problem_of(world, arguments: dict) -> Problem:

@@ -18,6 +18,7 @@ from astrasim_py.core.errors import AstraError
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.system.dimension_planner import BASELINE, FIXED, LOCAL_FIRST, THEMIS, DimensionPlanner
 from astrasim_py.system.machine_models import NO_MEMORY, Collectives, ComputeModel, Limits, MemoryModel, NetworkModel
+from astrasim_py.system.noise import Noise
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology.profile import LibraryProfile
@@ -129,9 +130,12 @@ def world(seed: int, size: int = 8) -> Problem:
 
 
 def over_time(problem: Problem, seed: int) -> Problem:
-    """The problem with jobs that repeat what they do and, of several, some in the background; often as it is."""
+    """The problem with noise, jobs that repeat what they do and, of several, some in the background; or as it is."""
     rng = random.Random(~seed)
     jobs = list(problem.jobs)
+    if rng.random() < 0.15:
+        noise = Noise(seed=seed, compute={"exponential": rng.randint(0, 2_000_000)})
+        problem = replace(problem, noise=noise)
     if len(jobs) == 1 and rng.random() < 0.7:
         return problem
     for at, job in enumerate(jobs):
