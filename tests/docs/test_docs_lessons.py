@@ -167,6 +167,14 @@ def test_a_neighbour_is_heard_only_where_links_are_shared(repo):
     assert packed[quiet] == packed[busy] == spread[quiet] < spread[busy]
 
 
+def test_two_jobs_meet_as_far_as_they_are_in_phase(repo):
+    found = {key: time // 10**9 for key, time in times(repo, "neighbours_over_time").items()}
+    for chunks in ("1", "16"):
+        assert [found["fluid", chunks, shift] for shift in ("0 ms", "5 ms", "10 ms")] == [180, 155, 130]
+    assert [found["cut_through", "16", shift] for shift in ("0 ms", "5 ms", "10 ms")] == [175, 150, 130]
+    assert [found["cut_through", "1", shift] for shift in ("0 ms", "5 ms", "10 ms")] == [135, 130, 130]
+
+
 def test_themis_gains_on_equal_dimensions_only(repo):
     found = times(repo, "themis", "sweep.size=256 MiB", "sweep.chunks=[1, 16]")
     even, tapered = ({key[2:]: time for key, time in found.items() if key[0] == name} for name in ("even", "tapered"))

@@ -11,7 +11,7 @@ from astrasim_py.core.errors import AstraError, FoldError
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.study.prepare import prepare
+from astrasim_py.study.prepare import estimate, prepare
 from astrasim_py.system.noise import Noise, logarithm
 
 US = 10**6
@@ -83,6 +83,17 @@ def test_under_noise_ranks_are_not_folded(tmp_path):
     problem = problem_of(tmp_path, 4, "{compute: {exponential: 1 us}}", iterations=2)
     with pytest.raises(FoldError, match="ranks compute under different noise"):
         simulate(problem, engine="compiled", level="summary", fold=True)
+
+
+def test_the_closed_form_of_a_step_refuses_noise(tmp_path):
+    path = tmp_path / "s.yaml"
+    path.write_text(
+        "name: s\ntopologies: {net: {shape: ring, npus: 2, bandwidth: 50 GB/s, latency: 1 us}}\n"
+        "compute: {preset: dgx_a100}\nworkload: {training: {model: gpt3-22b, gbs: 2, tp: 2}}\n"
+        "noise: {compute: {exponential: 1 us}}\n"
+    )
+    with pytest.raises(AstraError, match="noise: is not known to the closed form; drop it"):
+        estimate(expand(load_scenario(path))[0])
 
 
 @pytest.mark.parametrize(
