@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from astrasim_py.core.choices import AUTO, BOTH, COMPILED, ENGINES, FLUID, FOLDED, LEVELS, SIMPY
+from astrasim_py.core.choices import AUTO, BOTH, COMPILED, ENGINES, FOLDED, LEVELS, SIMPY
 from astrasim_py.core.errors import FoldError, SimulationError, UsageError
 from astrasim_py.core.records import Records
 from astrasim_py.engine.choose import fastest
@@ -108,8 +108,6 @@ def engine_for(plan: Plan, engine: str = AUTO) -> str:
         beyond = f"the network model {network.model}, which is written in Python"
     elif network.model == "analytical" and plan.computed_routes:
         beyond = f"the analytical model with so many routes among {plan.problem.topology.npus} NPUs"
-    elif network.model == FLUID:
-        beyond = "the network model fluid yet"
     if beyond:
         if engine in (COMPILED, BOTH):
             raise UsageError("engine", f'"{engine}" cannot run {beyond}', "write auto or simpy")

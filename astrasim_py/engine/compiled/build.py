@@ -7,11 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from astrasim_py.core.choices import FLUID
 from astrasim_py.core.errors import SimulationError, UsageError
 from astrasim_py.core.units import INT64_MAX
 from astrasim_py.engine.compiled import records
 from astrasim_py.engine.compiled.durations import Times
 from astrasim_py.engine.compiled.flat import Numbers, repeated, table_of
+from astrasim_py.system.durations import rate_units
 from astrasim_py.system.plan import (
     COLLECTIVE,
     COMPUTE,
@@ -35,6 +37,7 @@ _MODELS = {
     "cut_through": records.CUT_THROUGH,
     "store_and_forward": records.STORE_AND_FORWARD,
     "analytical": records.ANALYTICAL,
+    "fluid": records.FLUID,
 }
 
 
@@ -131,6 +134,7 @@ class _Building:
             "instances": instances,
             "ranks": ranks,
             "links": self.links,
+            "shared": self.durations.shared(),
             "capacity": np.array([-1 if c is None else min(c, 2**31) for c in slots], dtype=np.int64),
             "ints": self.ints.array(),
             "longs": self.longs.array(),
@@ -215,6 +219,7 @@ class _Building:
     def rates(self, pace: Fraction | None, links: LinkCosts | None) -> dict[str, int]:
         """Fields of a template with a pace of its own, and links of its own."""
         made = {"pace": -1 if pace is None else int(self.durations.holds(self.longs, [pace])[0]), "costs": -1}
+        made["pace_units"] = 0 if pace is None else rate_units(pace)
         if links is not None:
             hold = self.durations.holds(self.longs, links.rates)[links.rate_class]
             made["costs"] = self.longs.once((links, "costs"), lambda: np.stack([links.latency_ps, hold], axis=1))
@@ -474,10 +479,10 @@ class _Building:
             classes, delays = self.durations.of_routes(plan, list(self.variants))
             constants |= {"route_class": self.ints.add(classes), "delays": self.longs.add(delays)}
             constants["variants"] = len(self.variants)
-        hops = sum(dim.size for dim in problem.topology.dims)
+        hops, fluid = sum(dim.size for dim in problem.topology.dims), problem.network.model == FLUID
         hops = max(np.diff(plan.route_ptr), default=0) if plan.route_links is not None else hops
         constants["step_rows"] = max(
-            records.ROWS, int(hops) + 4 if any(row.get("steps") for row in self.templates) else 0
+            records.ROWS, int(hops) + 4 if fluid or any(row.get("steps") for row in self.templates) else 0
         )
 
     def room(self, calls: Iterable[dict[str, int]], instances: Iterable[dict[str, int]]) -> None:

@@ -5,9 +5,10 @@ from fractions import Fraction
 
 import numpy as np
 
+from astrasim_py.core.choices import FLUID
 from astrasim_py.core.units import INT64_MAX
 from astrasim_py.engine.compiled import records
-from astrasim_py.system.durations import message_ps
+from astrasim_py.system.durations import message_ps, rate_units
 from astrasim_py.system.plan import Plan
 from astrasim_py.system.problem import Problem
 from astrasim_py.system.routes import lowest_dimension
@@ -47,6 +48,15 @@ class Times:
             both, number = np.unique(np.stack([rate_class, latency]), axis=1, return_inverse=True)
             hops = [longs.add(self.times(self.rates[which], ps)) for which, ps in both.T.tolist()]
             rows["hop"][: len(latency)] = np.array(hops, dtype=np.int64)[number.ravel()]
+        return rows
+
+    def shared(self) -> np.ndarray:
+        """SHARED_LINK[links]: capacity; one row but under the model ``fluid``."""
+        if self.problem.network.model != FLUID:
+            return np.zeros(1, dtype=records.SHARED_LINK)
+        rows = np.zeros(max(len(self.topology.latency_ps), 1), dtype=records.SHARED_LINK)
+        capacity = np.array([rate_units(rate) for rate in self.rates], dtype=np.int64)
+        rows["capacity"][: len(self.topology.latency_ps)] = capacity[np.asarray(self.topology.bandwidth_class)]
         return rows
 
     def of_routes(self, plan: Plan, variants: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:

@@ -161,8 +161,10 @@ def enter_connection(state, e):
     connection += row.position * template.of_member
     place = table.progress(state, row.call).place + call.slots + 2 * call.messages + connection
     pace = table.longs(state)[template.pace + event.size]
-    link, _ = first_hop(state, event.route)
-    hold = table.longs(state)[table.links(state, link).hold + event.size]
+    hold = np.int64(0)
+    if state.model != records.FLUID:
+        link, _ = first_hop(state, event.route)
+        hold = table.longs(state)[table.links(state, link).hold + event.size]
     enters = max(table.arena(state)[place], state.now)
     if pace < 0 or hold < 0 or enters + pace < 0:
         fail(state, records.OVERFLOW)
@@ -170,7 +172,7 @@ def enter_connection(state, e):
     asks = enters
     if row.flags & records.INTERLEAVED:
         event.tail = enters + pace
-    else:
+    elif state.model != records.FLUID:
         asks += max(pace - hold, np.int64(0))
     if asks > state.now:
         event.kind = records.ENTER

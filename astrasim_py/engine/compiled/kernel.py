@@ -11,7 +11,7 @@ the pool and calls it again.
 import numpy as np
 
 from astrasim_py.core.jit import kernel, lean
-from astrasim_py.engine.compiled import blocks, events, queue, records, table
+from astrasim_py.engine.compiled import blocks, events, fluid, queue, records, table
 from astrasim_py.engine.compiled.dispatch import complete, issue
 from astrasim_py.engine.compiled.links import carry
 from astrasim_py.engine.compiled.thread_blocks import head_arrives
@@ -73,8 +73,11 @@ def take_next(state):
             return True
     e = np.int64(queue.next_event(state))
     if e >= 0:
-        if table.events(state, e).kind == records.HEAD:
+        kind = table.events(state, e).kind
+        if kind == records.HEAD:
             head_arrives(state, e)
+        elif kind == records.LEAVE:
+            fluid.leave(state, e)
         else:
             events.apply(state, e)
         return True
@@ -82,13 +85,20 @@ def take_next(state):
         state.rank = queue.next_awake(state)
         if state.rank >= 0:
             return True
-    if state.time_count == 0 or (state.background and state.foreground == 0):
+    if state.touched:
+        fluid.settle(state)
+        return True
+    time = fluid.next_time(state)
+    if time < 0 or (state.background and state.foreground == 0):
         state.status = records.FINISHED
         return False
-    if state.max_time >= 0 and table.times(state, 0)[0].key > state.max_time:
+    if state.max_time >= 0 and time > state.max_time:
         state.status = records.TOO_LATE
         return False
-    queue.advance_time(state)
+    if state.end_count:
+        fluid.advance_time(state, time)
+    else:
+        queue.advance_time(state)
     return True
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from astrasim_py.core.jit import lean
-from astrasim_py.engine.compiled import events, queue, records, table
+from astrasim_py.engine.compiled import events, fluid, queue, records, table
 from astrasim_py.engine.compiled.routes import at_end, first_hop
 
 
@@ -12,6 +12,9 @@ def carry(state):
     """Move a message: to its destination under the analytical model, else over its next link."""
     e = state.carried
     state.carried = -1
+    if state.model == records.FLUID:
+        fluid.join(state, e)
+        return
     injection = deliver_later(state, e) if state.model == records.ANALYTICAL else take_link(state, e)
     event = table.events(state, e)
     if state.injected and injection >= 0 and not event.asks:

@@ -23,7 +23,7 @@ def _words(text: str) -> list[str]:
     return text.split()
 
 
-CUT_THROUGH, STORE_AND_FORWARD, ANALYTICAL = map(np.int64, range(3))
+CUT_THROUGH, STORE_AND_FORWARD, ANALYTICAL, FLUID = map(np.int64, range(4))
 
 # -- input ------------------------------------------------------------------------------------------------------
 
@@ -47,7 +47,7 @@ MOST_NEEDS = np.int64(63)
 # words: of the arena for one block; counter_word: the first of its counters.
 TEMPLATE = _record(
     "first nodes roots root_count flags counts count_count counters counting waiting connections of_member longer"
-    " variant pace costs words steps step_ps half counter_word"
+    " variant pace pace_units costs words steps step_ps half counter_word"
 )
 # PACED: its messages go over connections; INTERLEAVED: they use links a little at a time.
 COUNTS, ADMITTED, CONNECTED, PACED, WORKLOAD, INTERLEAVED, STEPS = map(np.int64, (1, 2, 4, 8, 16, 32, 64))
@@ -85,7 +85,7 @@ PHASE = _record("queue priority call turn members")
 # message table; size: index of its bytes; match: -1 if no other message can match its receive; asks: a rendezvous
 # request.
 EVENT = _record("scheduled number tail route row", i4="next block node match size", i1="kind moved asks")
-HOP, DELIVER, ENTER, END, TIMER, BEGIN, FREED, GO, HEAD = map(np.int64, range(9))
+HOP, DELIVER, ENTER, END, TIMER, BEGIN, FREED, GO, HEAD, LEAVE = map(np.int64, range(10))
 
 # flags: -1 if it is free; receive, send: entries; rank, call: of the sender.
 MATCH = _record("flags receive send row sender_row", i4="next size rank call")
@@ -121,6 +121,17 @@ LINK = _record(
     " line_last"
 )
 WAIT = _record("start next")
+
+# Under ``fluid``, where 0 means none, and rows and places are counted from 1. A flow, by route. cap: of its route;
+# limit: at the last setting of rates, wanted: at this one; left_high, left_low: work left at `since`; message, line:
+# events; place: in the heap of ends; next: of those touched.
+FLOW = _record(
+    "cap latency limit wanted rate next_rate left_high left_low since begun message line line_last place next touched"
+    " changed taken"
+)
+# demand: of its flows, bytes/s; first: of its USEs, which are by place of `path`; rest, growing, share: while it fills.
+SHARED_LINK = _record("capacity demand first count rest growing share dirty seen held")
+USE = _record("next behind flow")
 
 # Progress of a call or an instance. start: -1 before the first member; place: of a call: by position its block + 1,
 # then CHANNELs, from `slots` on a MESSAGE_SLOT per message and a word per connection, from `states` on joint states.
@@ -178,7 +189,7 @@ CONSTANTS = _words(
 ADDRESSES = _words(
     "nodes ints longs small path route_targets templates calls instances capacity events matches blocks ranks slots "
     "servers links waits arena buckets times hash pools dirty wave progress due free_words node_rows "
-    "message_rows hop_rows"
+    "message_rows hop_rows flows shared uses ends taken crossed"
 )
 #: Variables. issued: timed actions; sent, hops: messages and their hops; current: the first event left of the current
 #: time; first_dirty: no word of `dirty` before it has a bit; rank: the dispatching rank; due_count: completions that
@@ -191,6 +202,7 @@ VARIABLES = _words(
     "now issued schedulings sent hops status record_links record_nodes record_messages arena_top time_count hash_mask "
     "last_time last_bucket current current_last awake awake_last awake_count first_dirty rank wave_next wave_size "
     "wave_room due_count done done_last sender send_node send_match carried taken_scheduled taken_number "
+    "end_count touched taken_count crossed_count "
     "message_row_count hop_row_count most_ready wrong_receive wrong_sender wrong_call wrong_node wrong_size begin "
     "begin_last channels steps_left budget arena_limit arena_room row_room foreground"
 )

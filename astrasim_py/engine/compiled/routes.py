@@ -41,6 +41,8 @@ def set_out(state, e, block, node):
     event.route = (table.longs(state)[place] << 32) | table.longs(state)[place + 1]
     if state.model == records.ANALYTICAL:
         event.tail = number
+    elif state.model == records.FLUID:
+        event.route = number
     return table.longs(state)[place + 1] - table.longs(state)[place]
 
 

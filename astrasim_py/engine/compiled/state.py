@@ -41,6 +41,9 @@ class State:
         arena = _lines(_power(8 + channels + own + 2 * int(s["arena_step"]) + 4096))
         arena[: 8 + channels] = 0
         events, rows = _power(2 * n + 1024), 2**12 if messages else 1
+        fluid = s["model"] == records.FLUID
+        flows = len(given.tables["route_targets"]) if fluid else 1
+        kinds = {"flows": records.FLOW, "ends": records.ENTRY, "taken": records.ENTRY}
         pools = np.zeros(len(_POOLS), dtype=records.POOL)
         pools["free"] = -1
         self.tables = {
@@ -66,6 +69,10 @@ class State:
             "node_rows": _lines(max(nodes, 1), records.NODE_ROW),
             "message_rows": np.empty(rows, dtype=records.MESSAGE_ROW),
             "hop_rows": np.empty(rows, dtype=records.HOP_ROW),
+            "shared": _copy(given.tables["shared"]),
+            "crossed": np.zeros(len(given.tables["shared"]), dtype=np.int64),
+            "uses": _lines(len(given.tables["path"]) if fluid else 1, records.USE, 0),
+            **{name: _lines(flows, kind, 0) for name, kind in kinds.items()},
         }
         self.tables["progress"]["start"] = self.tables["progress"]["end"] = -1
         self.tables["node_rows"].view(np.int64)[:] = -1
