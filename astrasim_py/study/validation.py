@@ -27,7 +27,7 @@ from astrasim_py.chakra.et_io import write_prefix
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
-from astrasim_py.core.choices import FLUID, NETWORK_MODELS
+from astrasim_py.core.choices import NETWORK_MODELS
 from astrasim_py.core.errors import AstraError, InternalError, UsageError
 from astrasim_py.core.records import Records
 from astrasim_py.study.cases import Case
@@ -115,7 +115,7 @@ def closed_forms() -> Iterator[ClosedForm]:
     for algorithm, collective in ROUNDS:
         sizes = (0,) if collective == "barrier" else (4096, 2**24)
         shapes = [shape for shape in HOPS if algorithm != _AT_ONCE or shape == "fully_connected"]
-        for npus, size, shape, model in product((2, 8), sizes, shapes, sorted({*NETWORK_MODELS} - {FLUID})):
+        for npus, size, shape, model in product((2, 8), sizes, shapes, sorted(NETWORK_MODELS)):
             yield ClosedForm(algorithm=algorithm, collective=collective, npus=npus, size=size, shape=shape, model=model)
 
 

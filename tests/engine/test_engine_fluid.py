@@ -41,7 +41,7 @@ def line(*rates: int):
     return read_csv("\n".join(["src,dst,bandwidth,latency", *links]), "line")
 
 
-def flows(topology, messages, *, engine: str = "simpy", level: str = "messages", **rules):
+def flows(topology, messages, *, engine: str = "both", level: str = "messages", **rules):
     """Records of messages (source, destination, bytes, start in ps) that wait for nothing else."""
     nodes: list[list[dict]] = [[] for _ in range(topology.npus)]
     for tag, (src, dst, nbytes, start) in enumerate(messages):
@@ -244,7 +244,7 @@ def test_without_shared_links_it_is_cut_through(algorithm, slots):
     for model in ("fluid", "cut_through"):
         network = NetworkModel(model=model, msccl=slots, send_completes="injected")
         problem = Problem(topology=topology, jobs=(job,), network=network)
-        tables.append(simulate(problem, engine="simpy", level="messages"))
+        tables.append(simulate(problem, engine="both", level="messages"))
         if slots is None:
             assert problem_bound(plan_for(problem)) <= tables[-1].makespan
     for name in ("rank", "node", "start", "end", "released_by"):

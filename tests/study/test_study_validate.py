@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from astrasim_py.cli.main import main
-from astrasim_py.core.choices import FLUID, NETWORK_MODELS
+from astrasim_py.core.choices import NETWORK_MODELS
 from astrasim_py.core.errors import AlgorithmError, UsageError
 from astrasim_py.study import validation as module
 from astrasim_py.study.cases import read_cases
@@ -220,7 +220,7 @@ def test_closed_forms_cover_every_kind_and_hold():
     forms = list(closed_forms())
     assert {(form.algorithm, form.collective) for form in forms} == set(ROUNDS)
     assert {(form.shape, form.model) for form in forms} == {
-        (shape, model) for shape in HOPS for model in {*NETWORK_MODELS} - {FLUID}
+        (shape, model) for shape in HOPS for model in NETWORK_MODELS
     }
     report = validate(forms, engine="both", jobs=1)
     assert report.passes and report.judged.worst_rel_error == 0 and report.judged.cases == len(forms) > 250

@@ -314,7 +314,7 @@ def seen(world, arguments: dict) -> tuple | TraceError:
     key = world.__name__, repr(arguments)
     if key not in SEEN:
         network = arguments.get("network", {})
-        engine = "simpy" if "factory" in network or network.get("model") == FLUID else "both"
+        engine = "simpy" if "factory" in network else "both"
         try:
             records = simulate(problem_of(world, arguments), engine=engine, level="messages")
         except TraceError as error:

@@ -164,7 +164,7 @@ def problem(topology: Topology, model: str = "cut_through", order: str = "issued
 @cache
 def seen(text: str, model: str, order: str) -> tuple:
     """Everything that a run on the topology of a text shows, with status and makespan first."""
-    records = simulate(problem(build(json.loads(text)), model, order), engine="simpy" if model == FLUID else "both")
+    records = simulate(problem(build(json.loads(text)), model, order), engine="both")
     columns = (records.link[name].tolist() for name in ("src", "dst", "bytes", "busy"))
     return records.outcome.status, records.makespan, *columns
 

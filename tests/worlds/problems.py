@@ -14,6 +14,7 @@ from astrasim_py.builders.registry import ALGORITHMS, build, default_algorithm, 
 from astrasim_py.chakra.schema import CommType, NodeType
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.collectives.collective import promise_of
+from astrasim_py.core.choices import FLUID
 from astrasim_py.core.errors import AstraError
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.system.dimension_planner import BASELINE, FIXED, LOCAL_FIRST, THEMIS, DimensionPlanner
@@ -28,6 +29,8 @@ COLLECTIVES = (
     *("all_reduce", "all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
     *("broadcast", "reduce", "gather", "scatter", "barrier"),
 )
+#: The only ones that `FLUID` is made for.
+FLUID_RULES = {"rounding": "up_ps", "event_order": "issued"}
 SIZES = (0, 1, 7, 12, 1000, 6000, 6001, 48_000)
 
 
@@ -101,6 +104,8 @@ def world(seed: int, size: int = 8) -> Problem:
         parts = [first, total - first]
     semantics = _semantics(rng)
     network = _network(rng)
+    if network.model == FLUID:
+        semantics = Semantics(**{key: getattr(semantics, key) for key in Semantics.model_fields} | FLUID_RULES)
     if network.profile is not None:
         known = ("gamma", "comm_slots", "compute_slots", "cpu_slots", "zero_duration_ps", "dependencies", "exposed")
         semantics = Semantics.native(**{key: getattr(semantics, key) for key in known})
@@ -180,9 +185,11 @@ def _network(rng: random.Random) -> NetworkModel:
             switch_reduction=profile.switch is not None and rng.random() < 0.5,
             send_completes=rng.choice(("delivery", "delivery", "injected")),
         )
+    models = ("cut_through", "cut_through", "store_and_forward", "store_and_forward", "analytical", FLUID)
+    model = rng.choice(models)
     return NetworkModel(
-        model=rng.choice(("cut_through", "cut_through", "store_and_forward", "store_and_forward", "analytical")),
-        link_busy=rng.choice(("bytes", "bytes", "latency+bytes")),
+        model=model,
+        link_busy="bytes" if model == FLUID else rng.choice(("bytes", "bytes", "latency+bytes")),
         send_completes=rng.choice(("delivery", "delivery", "injected")),
         msccl=slots_model(rng) if rng.random() < 0.15 else None,
     )
