@@ -175,6 +175,12 @@ def test_two_jobs_meet_as_far_as_they_are_in_phase(repo):
     assert [found["cut_through", "1", shift] for shift in ("0 ms", "5 ms", "10 ms")] == [135, 130, 130]
 
 
+def test_shared_bandwidth_does_not_ask_how_messages_are_cut(repo):
+    found = {key: time / 10**9 for key, time in times(repo, "fair_or_fifo").items()}
+    assert [found["fluid", chunks] for chunks in ("1", "16", "100")] == [180] * 3
+    assert [round(found["cut_through", chunks], 1) for chunks in ("1", "16", "100")] == [130, 170.6, 178.5]
+
+
 def test_themis_gains_on_equal_dimensions_only(repo):
     found = times(repo, "themis", "sweep.size=256 MiB", "sweep.chunks=[1, 16]")
     even, tapered = ({key[2:]: time for key, time in found.items() if key[0] == name} for name in ("even", "tapered"))
