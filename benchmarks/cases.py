@@ -111,6 +111,8 @@ CASES: dict[str, Case] = {
         long=("simpy",),
         problem={"algorithm": "direct", "model": "store_and_forward"},
     ),
+    "ring_256_fluid": _ring(256, "builder", "quick", model="fluid"),
+    "direct_64_fluid": _ring(64, "builder", "quick", algorithm="direct", collective="all_to_all", model="fluid"),
     "ring_64_on_torus": _ring(64, "builder", "quick", shape=_torus(8, 8)),
     "ring_1024_on_torus": _ring(1024, "builder", "table", shape=_torus(32, 32)),
     # Tori by dimension.
