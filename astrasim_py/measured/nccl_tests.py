@@ -53,13 +53,14 @@ class _Run:
     gpu: str = ""
     library: str = "NCCL"
     columns: int = 0  # times in a row: out of place, and in place
+    counts_wrong: bool = False  # before 2.12 a row had the largest rounding error instead
     rows: int = 0
 
 
 def cells(text: str, place: str) -> Iterator[tuple[str, dict[str, str]]]:
     """``file:line`` and cells of every time, but of empty buffers.
 
-    Raises UsageError: it ends in the middle, or does not say ranks or collective.
+    Raises UsageError: it ends in the middle, has wrong values, or does not say ranks or collective.
     """
     run, named, number, version = _Run(), "", 0, ""
     for number, line in enumerate(map(_plain, text.splitlines()), 1):
@@ -76,6 +77,7 @@ def cells(text: str, place: str) -> Iterator[tuple[str, dict[str, str]]]:
             run.library = "RCCL"
         elif _HEADING.match(line):
             run.columns = len(re.findall(r"\btime\b", line))
+            run.counts_wrong = "#wrong" in line
         elif _END.match(line):
             run.columns = 0
         elif run.columns and _CELLS.match(line):
@@ -115,6 +117,9 @@ def _times(words: list[str], run: _Run, here: str, place: str) -> Iterator[tuple
     for column in range(run.columns):
         time = words[4 * (column - run.columns)]
         if int(words[0]) and time != "N/A":
+            wrong = words[4 * (column - run.columns) + 3]
+            if run.counts_wrong and wrong not in ("0", "N/A"):
+                raise UsageError(here, f"{wrong} values are wrong: no time of this collective", "measure it again")
             yield here, {**row, "time_us": time, "in_place": str(column)}
 
 

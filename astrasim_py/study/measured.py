@@ -192,7 +192,10 @@ def compare(
             found.append(Predicted(row, machines[name].time(row)))
     if not found:
         row, why = first
-        raise UsageError(row.place, why, f"name one with --profile, e.g. {', '.join(preset_names('collectives')[:3])}")
+        remedy = f"name one with --profile, e.g. {', '.join(preset_names('collectives')[:3])}"
+        if profile or row.preset:
+            remedy = f"no row is left; times of {', '.join(COLLECTIVES)} can be compared"
+        raise UsageError(row.place, why, remedy)
     notes = left_out_lines(left_out)
     if beyond:
         notes.append(f"beyond the sizes or ranks for which their profile has numbers: {beyond} rows")

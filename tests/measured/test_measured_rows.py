@@ -143,6 +143,13 @@ def test_a_cut_row_and_a_lost_head_are_refused(tmp_path):
         read_rows([text(tmp_path, NEW[: NEW.index(END)] + NEW)])
 
 
+def test_times_of_wrong_values_are_refused(tmp_path):
+    wrong = NEW.replace("0.09    0.08      0 ", "0.09    0.08      7 ")
+    with pytest.raises(UsageError, match=r"out.txt:20: 7 values are wrong"):
+        read_rows([text(tmp_path, wrong)])
+    assert len(read_rows([text(tmp_path, OLD.replace("22.92    N/A", "22.92  5e-07"), "all_reduce.txt")])) == 2
+
+
 def test_conditions_choose_rows(tmp_path):
     rows = read_rows([table(tmp_path, {}, {"ranks": "4"}, {"bytes": "2097152", "dtype": "int8"})])
     for condition, count in (("ranks=2,8", 2), ("bytes>=1 MiB", 1), ("bytes<=1024", 2), ("dtype=half, float", 2)):

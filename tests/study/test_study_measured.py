@@ -70,6 +70,12 @@ def test_repeats_are_one_case(tmp_path, capsys):
     assert told(capsys, str(path))[1]["cases"] == 1
 
 
+def test_rows_that_no_profile_predicts_name_what_it_does(tmp_path, capsys):
+    assert main(["validate", "--measured", written(tmp_path, ROW.format("broadcast", 8, 1024, 8))]) == 2
+    said = capsys.readouterr().err
+    assert "broadcast" in said and "all_to_all" in said and "--profile" not in said
+
+
 def test_calls_in_place_count_only_by_themselves(tmp_path, capsys):
     path = tmp_path / "rows.csv"
     path.write_text(f"{HEADING},in_place\n" + "".join(f"{ROW.format('all_gather', 8, 1024, 8)},{i}\n" for i in (0, 1)))
