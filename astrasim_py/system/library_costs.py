@@ -214,12 +214,15 @@ class LibraryCosts:
         if protocol == SWITCH:
             return CallCosts((profile.switch.launch + more,), 0, None, self.links(protocol), protocol)
         costs, pace, copies = profile.protocols[protocol], None, profile.copy_rate is not None
+        different = (programs.base,) if isinstance(programs, RotatedPrograms) else programs
         if costs.channel_rate is not None:
-            alone = of_pairs or _has_channels(algorithm)
-            pace = costs.channel_rate * (1 if alone else profile.channels_for(size, n))
+            channels = 1
+            if not of_pairs and not _has_channels(algorithm):
+                peers = max(_peers(program, (SEND,)) for program in different)
+                channels = max(1, profile.channels_for(size, n) // max(1, peers))
+            pace = costs.channel_rate * channels
             copies &= not of_pairs
         launch = costs.launch + more
-        different = (programs.base,) if isinstance(programs, RotatedPrograms) else programs
         return CallCosts(
             launch=tuple(launch + profile.peer * _peers(program) * of_pairs for program in different),
             copy=transfer_ps(size, profile.copy_rate * n) if copies else 0,
@@ -234,10 +237,10 @@ def _has_channels(algorithm: Algorithm) -> bool:
     return bool(algorithm.first.column("channel").max(initial=MISSING) > 0)
 
 
-def _peers(program: RankProgram) -> int:
+def _peers(program: RankProgram, kinds: tuple[int, ...] = (SEND, RECV)) -> int:
     """Ranks to which a program sends, or from which it receives, at once."""
     first = program.structure.need == 0
-    return max(len(np.unique(program.peer[first & (program.structure.kind == kind)])) for kind in (SEND, RECV))
+    return max(len(np.unique(program.peer[first & (program.structure.kind == kind)])) for kind in kinds)
 
 
 def charged(

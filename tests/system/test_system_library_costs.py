@@ -118,6 +118,13 @@ def test_channels_of_an_algorithm_take_as_long_as_those_of_the_profile(measured)
     assert times[0] == times[1] == formula(measured, "all_reduce", 8, size, "LL")
 
 
+def test_peers_at_once_share_the_channels_of_a_rank(measured):
+    size, u = 2**26, Fraction(2**23)
+    found = simulate(ap.collective("all_reduce", size, box(), algorithm="direct", profile=measured, protocol="LL"))
+    each = 616_000 + ps(u, 24 // 7 * measured.protocols["LL"].channel_rate)
+    assert found.makespan == 5_100_000 + 2 * each + ps(u, measured.copy_rate)
+
+
 def test_faster_links_are_faster_under_a_profile_and_are_told(measured):
     def run(bandwidth: str):
         problem = ap.collective("all_gather", 2**29, box(bandwidth=bandwidth), profile=measured, protocol="Simple")
