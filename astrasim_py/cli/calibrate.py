@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     if args.programs is not None and (args.switch or args.channels):
         raise UsageError("--programs", "goes without --switch and --channels", "fit the library's collectives apart")
     protocols = None if args.programs is None else BEGINNING
-    rows, notes = choose_rows(read_rows(args.measured), args.platform, args.where, protocols)
+    rows, notes = choose_rows(read_rows(args.measured), args.platform, args.where, protocols, args.hold_out)
     name = args.preset or rows[0].preset
     if name is None:
         problem = f'no preset is known for the platform "{rows[0].platform}"'

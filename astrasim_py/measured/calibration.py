@@ -41,11 +41,16 @@ def median_and_p90(errors: np.ndarray) -> tuple[float, float]:
 
 
 def choose_rows(
-    rows: Sequence[Row], platform: str | None, where: Sequence[str] = (), protocols: Collection[str] | None = None
+    rows: Sequence[Row],
+    platform: str | None,
+    where: Sequence[str] = (),
+    protocols: Collection[str] | None = None,
+    hold_out: str | None = None,
 ) -> tuple[list[Row], list[str]]:
     """Rows of one platform that can be fitted, repeats as one; and a line for each kind of row that is left out.
 
-    `platform`: None where the rows are of one. `where`: conditions of `measured.rows.chooser`, all of which hold.
+    `platform`: None where the rows are of one. `where`: conditions of `measured.rows.chooser`, all of which hold;
+    rows of `hold_out` need not fulfil those on its own column, so that ``ranks=2,8`` may be asked for ``ranks=4``.
     `protocols`: those of given programs that are fitted; None: the library's own collectives are. Raises UsageError:
     several platforms, or no row.
     """
@@ -54,8 +59,14 @@ def choose_rows(
         raise UsageError("--platform", f"the rows are of {', '.join(names)}", "name one of them")
     if platform is not None and platform not in names:
         raise UsageError("--platform", f'no row is of "{platform}"', did_you_mean(platform, names))
-    conditions = [chooser(text) for text in where]
-    kept = [row for row in rows if platform in (None, row.platform) and all(one(row) for one in conditions)]
+    apart = None if hold_out in (None, EVERY_OTHER) else hold_out
+    exempt = chooser(apart) if apart else None
+    conditions = [(chooser(text), apart is not None and _column(text) == _column(apart)) for text in where]
+    kept = [
+        row
+        for row in rows
+        if platform in (None, row.platform) and all(holds(row) or (same and exempt(row)) for holds, same in conditions)
+    ]
     in_place = any("in_place" in text for text in where) or all(row.in_place == "1" for row in kept)
     unfit = {row: _unfit(row, in_place) if protocols is None else _unfit_program(row, protocols) for row in kept}
     reasons = Counter(filter(None, unfit.values()))
@@ -64,6 +75,10 @@ def choose_rows(
     if not kept:
         raise UsageError(rows[0].place, "no row can be fitted", "; ".join(notes) or "change --where")
     return kept, notes
+
+
+def _column(condition: str) -> str:
+    return condition.partition("=")[0].strip(" <>")
 
 
 def _unfit(row: Row, in_place: bool) -> str:

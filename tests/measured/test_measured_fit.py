@@ -123,6 +123,14 @@ def written(path: Path, rows: list[Row]) -> str:
     return str(path)
 
 
+def test_a_fit_to_some_ranks_may_be_asked_for_others():
+    rows = synthetic(sizes=(9, 22), dtypes=("half",))
+    kept, _ = choose_rows(rows, None, ["ranks=2,8", "bytes>=1 KiB"], None, "ranks=4")
+    assert {(row.ranks, row.bytes) for row in kept} == {(n, 2**22) for n in (2, 4, 8)}
+    assert {row.ranks for row in choose_rows(rows, None, ["ranks=2,8"], None, "every-other")[0]} == {2, 8}
+    assert {row.ranks for row in choose_rows(rows, None, ["ranks=2,8"], None, "bytes=512")[0]} == {2, 8}
+
+
 @pytest.mark.slow
 def test_calibrate_writes_a_preset_and_prints_its_errors(tmp_path, capsys):
     made = synthetic(sizes=(9, 19, 22, 27), dtypes=("half",))
