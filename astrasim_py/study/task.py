@@ -183,6 +183,13 @@ def make_task(
     return Task(point=point, folder=folder, identity=identity, inputs=inputs, options=options)
 
 
+def _interrupted(error: BaseException | None) -> bool:
+    """Whether an interrupt stands behind an error: compiled libraries turn one that reaches them into their own."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
 def run_task(task: Task) -> Result:
     """Simulate a point and store it. Lets no exception out but an interruption."""
     point = task.point
@@ -194,6 +201,8 @@ def run_task(task: Task) -> Result:
         remedy = "use fewer NPUs, a lower --record level or fewer --jobs"
         return failed(point, EXIT_CHECK_FAILED, f"{point.name}: out of memory; {remedy}")
     except Exception as error:
+        if _interrupted(error):
+            raise KeyboardInterrupt from error
         text = " ".join(f"{type(error).__name__}: {error}".split())
         own, detail = own_line(error), traceback.format_exc()
         if own:

@@ -520,3 +520,12 @@ sweep: {trace: [good, bad]}
     assert again.reused == 2 and again.failures == first.failures and again.exit_code == 4
     stuck = next(p for p in stored_points.read_points(tmp_path / "waits") if p.manifest["status"] == "stuck")
     assert "this point is stuck" in explain_folder(stuck.folder).notes[-1]
+
+
+def test_an_interrupt_behind_an_error_of_a_library_stops_the_run(tmp_path, monkeypatch):
+    def simulate(*args, **options):
+        raise SystemError("returned a result with an exception set") from KeyboardInterrupt()
+
+    monkeypatch.setattr("astrasim_py.study.task.simulate", simulate)
+    study = run_scenario(scenario(tmp_path), out=tmp_path, jobs=1)
+    assert study.interrupted
