@@ -7,7 +7,7 @@ instead. ``--corrected`` does without all of them; `PAGE` says what it does in t
 from astrasim_py.astra_sim.native_algorithms import LOCAL_DELAY_NS
 
 #: Where all of them are explained.
-PAGE = "docs/astra_sim.md"
+PAGE = "docs/reference/astra_sim.md"
 
 #: What is said of each; first of workloads and messages, then of native collectives.
 QUIRKS = {

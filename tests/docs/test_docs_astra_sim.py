@@ -22,6 +22,11 @@ def text(repo):
     return repo.joinpath(quirks.PAGE).read_text("utf-8")
 
 
+@pytest.fixture(scope="module")
+def page(repo):
+    return repo.joinpath("docs", "astra_sim.md").read_text("utf-8")
+
+
 def section(text: str, title: str) -> str:
     return text.split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
 
@@ -50,9 +55,9 @@ def test_every_key_of_every_file_is_described(text):
     assert sorted(kind for kind in configs.KINDS if kind not in files) == []
 
 
-def tutorial(text: str, tmp_path) -> tuple:
+def tutorial(page: str, tmp_path) -> tuple:
     """The points of the page's scenario of ASTRA-sim 1.0's tutorial: fixed order, Themis."""
-    (written,) = re.findall(r"```yaml\n(# themis_512\.yaml\n.*?)```", text, re.DOTALL)
+    (written,) = re.findall(r"```yaml\n(# themis_512\.yaml\n.*?)```", page, re.DOTALL)
     path = tmp_path / "themis_512.yaml"
     path.write_text(written, "utf-8")
     return expand(load_scenario(path))
@@ -63,11 +68,11 @@ def figures(text: str) -> dict[str, list[float]]:
     return {name.lower(): [float(figure.replace(",", "")) for figure in row] for name, *row in rows}
 
 
-def test_the_tutorials_setting_is_the_one_that_is_stated(text, tmp_path):
-    known = figures(text)
+def test_the_tutorials_setting_is_the_one_that_is_stated(page, tmp_path):
+    known = figures(page)
     assert known["fixed"][0] == 35_008.129 and known["themis"][0] == 13_635.871
     assert all(abs(ours / theirs - 1) < 0.02 for theirs, ours in known.values())
-    for point in tutorial(text, tmp_path):
+    for point in tutorial(page, tmp_path):
         problem = prepare(point)
         planner = problem.jobs[0].planner.default
         assert [(dim.kind, dim.size, dim.bandwidth, dim.latency_ps) for dim in problem.topology.dims] == [
@@ -78,9 +83,9 @@ def test_the_tutorials_setting_is_the_one_that_is_stated(text, tmp_path):
 
 
 @pytest.mark.skipif(os.environ.get("HYPOTHESIS_PROFILE") != "nightly", reason="a minute of CPU time: nightly only")
-def test_the_tutorials_figures_are_met(text, tmp_path):
-    for point in tutorial(text, tmp_path):
+def test_the_tutorials_figures_are_met(page, tmp_path):
+    for point in tutorial(page, tmp_path):
         time_us = simulate(prepare(point), level="summary").makespan / 1e6
-        theirs, ours = figures(text)[point.values["order"]]
+        theirs, ours = figures(page)[point.values["order"]]
         assert time_us == pytest.approx(ours, abs=0.0005)
         assert time_us == pytest.approx(theirs, rel=0.02)
