@@ -124,7 +124,7 @@ def test_every_rule_of_semantics_is_described(page):
 
 
 def test_every_preset_is_described(page):
-    text = page("hardware.md")
+    text = page("reference/presets.md")
     for kind in ("topology", "link", "compute"):
         assert not missing(text, preset_names(kind))
 
