@@ -15,6 +15,7 @@ drafted only for the ranks that are asked for, by a function of them: `finish_ro
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -158,9 +159,10 @@ class Draft:
         by_rank = np.lexsort((self._column("order"), self._column("rank")))
         return {name: self._column(name)[by_rank].reshape(self.ranks, -1) for name in names}
 
-    def program(self) -> Program:
+    def program(self, actors: tuple[str, ...] = ()) -> Program:
+        """The table of all ranks, of which the last are `actors`."""
         if not self._same_on_all():
-            return self._table(self.ranks, self._column("rank"))
+            return replace(self._table(self.ranks, self._column("rank")), actors=actors)
         table = self._table(1, np.zeros(self._size, dtype=np.int64)).some(np.zeros(self.ranks, dtype=np.int64))
         return table.with_columns({name: column.ravel() for name, column in self.varying(_FIELDS).items()})
 
@@ -198,12 +200,15 @@ def _cells(side: str, place: Place | None) -> dict[str, object]:
     return {f"{side}_buf": np.asarray(place[0], dtype=np.int64), f"{side}_off": place[1]}
 
 
-def finish(draft: Draft, name: str, collective: str, *, source: str = "builder", **stated) -> Algorithm:
-    """The `Algorithm` of a draft of all ranks; what is `stated` are further fields of it."""
-    traces, ranks, chunks = ProgramTraces(draft.program()), draft.ranks, draft.chunks
+def finish(
+    draft: Draft, name: str, collective: str, *, source: str = "builder", actors: tuple[str, ...] = (), **stated
+) -> Algorithm:
+    """The `Algorithm` of a draft of all ranks, of which the last are `actors`; `stated` are further fields of it."""
+    traces, ranks, chunks = ProgramTraces(draft.program(actors)), draft.ranks - len(actors), draft.chunks
     return Algorithm(
-        name=name, collective=collective, ranks=ranks, traces=traces, chunks=chunks, source=source, **stated
-    )
+        name=name, collective=collective, ranks=ranks, traces=traces, chunks=chunks, source=source, actors=actors,
+        **stated,
+    )  # fmt: skip
 
 
 def finish_rotated(lay: Callable[[np.ndarray], Draft], rotation: Rotation, name: str, collective: str) -> Algorithm:

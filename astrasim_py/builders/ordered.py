@@ -40,6 +40,9 @@ class OrderedProgram:
 
     def __init__(self, algorithm: Algorithm, doing: str) -> None:
         self.algorithm, place = algorithm, place_of(algorithm)
+        if algorithm.actors:
+            problem = f"{algorithm.name} is in part run by switches, so it cannot be {doing}"
+            raise AlgorithmError(place, problem, "use an algorithm of ranks only")
         if algorithm.collective == "barrier" or not algorithm.has_cells:
             what = "moves no chunks" if algorithm.collective == "barrier" else "does not state the cells of its steps"
             raise AlgorithmError(place, f"{algorithm.name} {what}, so it cannot be {doing}", "use another algorithm")

@@ -144,6 +144,9 @@ def _check(algorithm: Algorithm, limits: Runtime, place: str) -> None:
         others = ", ".join(name for name in COLL_NAMES if name != "custom")
         problem = f"MSCCL-IR has no {collective}: its steps move at least one chunk"
         raise AlgorithmError(place, problem, f"keep it as .et, or write one of {others}")
+    if algorithm.actors:
+        problem = f"switch {algorithm.actors[0]} runs a part of it, and MSCCL-IR has programs of gpus only"
+        raise AlgorithmError(place, problem, "keep it as .et or .npz")
     if not algorithm.has_cells:
         problem = "does not state in chunks which cells its steps read and write, as MSCCL-IR must"
         raise AlgorithmError(place, problem, "give src_buf/src_off and dst_buf/dst_off, as builders do")

@@ -1,8 +1,10 @@
 """`Algorithm`: a trace per rank of a group, with its contract; how big its messages are; its files.
 
 An algorithm is an ordinary set of Chakra ETs, made by a builder or read from a file. COMM_SEND and COMM_RECV
-nodes name ranks 0..n-1 of the group. Sizes are symbolic: a node covers chunks [i, i + cnt) of T, which are bound
-to bytes when the size S of the full buffer is known. The older dialect states bytes in ``comm_size`` only.
+nodes name ranks 0..n-1 of the group. Switches that take part are actors: their traces are n..n+m-1, and nodes name them
+by these numbers. An actor has no input and no output, only scratch. Sizes are symbolic: a node covers chunks
+[i, i + cnt) of T, which are bound to bytes when the size S of the full buffer is known. The older dialect states bytes
+in ``comm_size`` only.
 """
 
 from __future__ import annotations
@@ -18,13 +20,13 @@ import numpy as np
 import astrasim_py
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
-from astrasim_py.collectives.chunks import PROTOCOL_SLOTS, CompOp, chunk_bytes
+from astrasim_py.collectives.chunks import PROTOCOL_SLOTS, Buffer, CompOp, chunk_bytes
 from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM, promise_of
 from astrasim_py.collectives.contract import Contract
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.rotation import GivenTraces, RotatedTraces, Rotation
-from astrasim_py.program.table import Program, ProgramTraces, file_of
+from astrasim_py.program.table import Program, ProgramTraces, counted, file_of, named
 
 #: Nodes, all ranks together, up to which the digest of an algorithm of a rotation reads every rank's trace.
 _DIGESTED_NODES = 2**20
@@ -32,7 +34,7 @@ _DIGESTED_NODES = 2**20
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Algorithm:
-    """A collective algorithm of a group: one trace per rank, and what it promises.
+    """A collective algorithm of a group: one trace per rank and actor, and what it promises.
 
     Attributes
     ----------
@@ -41,8 +43,8 @@ class Algorithm:
     ranks : int
         Size of the group, n.
     traces : sequence of ExecutionTrace
-        One per rank: a tuple, in which ranks may share one object (`GivenTraces` of files), or `RotatedTraces`, which
-        makes them when asked for.
+        One per rank, then one per actor: a tuple, in which several may share one object (`GivenTraces` of files), or
+        `RotatedTraces`, which makes them when asked for.
     root : int or None
         Root of a rooted collective.
     chunks : int
@@ -60,6 +62,10 @@ class Algorithm:
     protocol : str
         ``Simple``, ``LL`` or ``LL128``: the protocol it is made for, which decides how many messages a connection
         holds; empty where it is made for none.
+    actors : tuple of str
+        Names of the switches that run the traces behind those of the ranks, in their order.
+    vertices : tuple of int
+        The vertex of the topology that each actor is, -1 where it is to be found; empty where all are.
 
     Raises
     ------
@@ -79,6 +85,8 @@ class Algorithm:
     verdict: bool | None = None
     contract: Contract | None = None
     protocol: str = ""
+    actors: tuple[str, ...] = ()
+    vertices: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         promise, contract = promise_of(self.collective), self.contract
@@ -86,8 +94,13 @@ class Algorithm:
             raise self._error(f'"{self.collective}" is not a collective', f"write one of {', '.join(COLLECTIVES)}")
         if self.protocol and self.protocol not in PROTOCOL_SLOTS:
             raise self._error(f'"{self.protocol}" is not a protocol', f"write one of {', '.join(PROTOCOL_SLOTS)}")
-        if self.ranks < 1 or len(self.traces) != self.ranks:
-            raise self._error(f"has {len(self.traces)} traces for {self.ranks} ranks", "give one trace per rank")
+        if self.ranks < 1 or len(self.traces) != self.positions:
+            problem = f"has {len(self.traces)} traces for {counted(self.ranks, self.actors)}"
+            raise self._error(problem, "give one trace per rank" + (" and switch" if self.actors else ""))
+        if "" in self.actors or len(set(self.actors)) < len(self.actors):
+            raise self._error(f"names its switches {', '.join(self.actors)}", "give each a name of its own")
+        if self.vertices and len(self.vertices) != len(self.actors):
+            raise self._error(f"has {len(self.vertices)} vertices for {len(self.actors)} switches", "give one for each")
         if promise.rooted and self.root is None:
             raise self._error(f"{self.collective} has no root", "give root: RANK")
         if promise.rooted and not 0 <= self.root < self.ranks:
@@ -105,6 +118,15 @@ class Algorithm:
 
     def _error(self, problem: str, remedy: str) -> AlgorithmError:
         return AlgorithmError(self.source or self.name, problem, remedy)
+
+    @property
+    def positions(self) -> int:
+        """Traces that it has: n + m."""
+        return self.ranks + len(self.actors)
+
+    def position_name(self, position: int) -> str:
+        """``rank 3``, or ``switch leaf0``."""
+        return named(position, self.ranks, self.actors)
 
     @property
     def rotation(self) -> Rotation | None:
@@ -129,10 +151,12 @@ class Algorithm:
     @property
     def program(self) -> Program:
         """The nodes of all ranks as one table, which is made anew unless a builder made it."""
-        return self.traces.program if isinstance(self.traces, ProgramTraces) else self.program_of(range(self.ranks))
+        if isinstance(self.traces, ProgramTraces):
+            return self.traces.program
+        return dataclass_replace(self.program_of(range(self.positions)), actors=self.actors)
 
     def program_of(self, ranks: Sequence[int] | np.ndarray) -> Program:
-        """The table of some ranks, which become its ranks 0, 1, …"""
+        """The table of some ranks or actors, which become its ranks 0, 1, …"""
         if self.given:
             return Program.of_traces([self.traces[rank] for rank in ranks])
         if self.rotation is None:
@@ -149,7 +173,7 @@ class Algorithm:
 
     @cached_property
     def _recognised(self) -> Algorithm | None:
-        found = self.traces.rotated if isinstance(self.traces, GivenTraces) else None
+        found = self.traces.rotated if isinstance(self.traces, GivenTraces) and not self.actors else None
         if found is None:
             return None
         total = found.base.column("total_chunk_cnt")
@@ -189,6 +213,15 @@ class Algorithm:
     def nodes(self) -> int:
         return sum(times * len(table) for table, times in self._tables.items())
 
+    def slots_of(self, actor: int) -> int:
+        """Cells of scratch that the actor of a number from 0 needs: one beyond the last that it reads or writes."""
+        trace, end = self.traces[self.ranks + actor], 0
+        for side in ("src", "dst"):
+            used = trace.column(f"{side}_buf") == Buffer.SCRATCH
+            ends = trace.column(f"{side}_off") + trace.column("msg_chunk_cnt")
+            end = max(end, int(ends.max(where=used, initial=0)))
+        return end
+
     def message_bytes(self, rank: int, size: int, *, verbatim: bool = False) -> np.ndarray:
         """int64[n]: bytes that each SEND, RECV and COMP (reduce, copy) node of a rank moves; 0 elsewhere. `size`: full
         buffer, bytes. `verbatim`: take ``comm_size`` as it is written, whatever `size` is. Raises AlgorithmError: a
@@ -220,8 +253,9 @@ class Algorithm:
             if len(lost):
                 row = int(lost[0]) % len(trace)
                 rank = int(trace.rank[row]) if rank is None else rank
+                place = file_of(trace, row) or self.source or self.name
                 raise AlgorithmError(
-                    f"{file_of(trace, row) or self.source or self.name}: rank {rank} node {int(trace.node_id[row])}",
+                    f"{place}: {self.position_name(rank)} node {int(trace.node_id[row])}",
                     "has no comm_size" if verbatim else "has neither msg_chunk_idx/cnt/total nor comm_size",
                     "write comm_size, or sizes in chunks under native semantics",
                 )
@@ -256,6 +290,7 @@ class Algorithm:
         """Collective, sizes and contract, without name and source."""
         names = ("collective", "ranks", "root", "chunks", "in_place", "made_for", "protocol")
         contract = None if self.contract is None else self.contract.to_text()
+        names += ("actors", "vertices") if self.actors else ()
         return {**{name: getattr(self, name) for name in names}, "contract": contract}
 
     def digest(self) -> str:
@@ -287,7 +322,7 @@ class Algorithm:
         return astrasim_py.compose(self, other)
 
     def __repr__(self) -> str:
-        return f"Algorithm({self.name}: {self.collective}, {self.ranks} ranks, {self.chunks} chunks)"
+        return f"Algorithm({self.name}: {self.collective}, {counted(self.ranks, self.actors)}, {self.chunks} chunks)"
 
 
 def _in_chunks(trace: ExecutionTrace | Program) -> np.ndarray:

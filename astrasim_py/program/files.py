@@ -22,13 +22,14 @@ from astrasim_py.core.files import open_regular, write_file
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.interchange import STATED, algorithm_from_traces, check_well_formed, promised
 from astrasim_py.program.rotation import MAX_NODES, PEERS, VARYING, GivenTraces, RotatedTraces, Rotation, peers
+from astrasim_py.program.table import named
 
 #: Largest `.npz` that is read, bytes after unpacking; and its texts (metadata, contract) alone.
 MAX_NPZ_BYTES = 4 * 2**30
 MAX_TEXTS = 64 * 2**20
 
-#: Version 1 had no texts, and 2 no rotations.
-_VERSIONS = (1, 2, 3)
+#: Version 1 had no texts, 2 no rotations, and 3 no switches.
+_VERSIONS = (1, 2, 3, 4)
 _MOST_MEMBERS = 4 * len(INT_COLUMNS)
 _KINDS = {"int64_val": int, "uint64_val": int, "int32_val": int, "uint32_val": int}
 _KINDS |= {"string_val": str, "bool_val": bool, "double_val": float, "float_val": float}
@@ -120,6 +121,7 @@ def write_npz(path: str | os.PathLike, algorithm: Algorithm) -> None:
     texts = {
         "protocol": algorithm.protocol,
         "contract": None if algorithm.contract is None else algorithm.contract.to_text(),
+        "actors": list(algorithm.actors),
         "metadata": [[[a.name, a.kind, a.value] for a in t.metadata if kept_metadata(a)] for t in distinct],
     }
     arrays: dict[str, np.ndarray] = {
@@ -173,15 +175,17 @@ def kept_metadata(attribute: Attribute) -> bool:
     return type(value) is _KINDS.get(kind) and fits and attribute.name not in STATED
 
 
-def _parsed_texts(text: bytes, traces: int, place: str) -> tuple[str, Contract | None, list[list[Attribute]]]:
+def _parsed_texts(
+    text: bytes, traces: int, place: str
+) -> tuple[str, Contract | None, tuple[str, ...], list[list[Attribute]]]:
     if not text:
-        return "", None, [[] for _ in range(traces)]
+        return "", None, (), [[] for _ in range(traces)]
     if len(text) > MAX_TEXTS:
         raise ValueError(f"texts of {len(text)} bytes")
     try:
         document = json.loads(text)
         metadata = [[Attribute(*attribute) for attribute in each] for each in document["metadata"]]
-        protocol, contract = document["protocol"], document["contract"]
+        protocol, contract, actors = document["protocol"], document["contract"], document.get("actors", [])
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ValueError("its texts are no JSON of metadata") from None
     attributes = [attribute for each in metadata for attribute in each]
@@ -190,7 +194,9 @@ def _parsed_texts(text: bytes, traces: int, place: str) -> tuple[str, Contract |
         raise ValueError("its metadata do not fit its traces")
     if type(protocol) is not str or not isinstance(contract, str | None):
         raise ValueError("its protocol or contract is no text")
-    return protocol, None if contract is None else Contract.from_text(contract, place), metadata
+    if not isinstance(actors, list) or not all(type(name) is str for name in actors):
+        raise ValueError("its switches have no names")
+    return protocol, None if contract is None else Contract.from_text(contract, place), tuple(actors), metadata
 
 
 def _load_npz(place: str) -> dict[str, np.ndarray]:
@@ -227,19 +233,21 @@ def read_npz(path: str | os.PathLike) -> Algorithm:
         text = arrays.get("texts", np.empty(0)).astype(np.uint8).tobytes()
         lengths, trace_of = arrays["lengths"].astype(np.int64), arrays["trace_of"].astype(np.int64)
         ranks, total = scalars["ranks"], int(lengths.sum())
-        if len(trace_of) != ranks or ranks < 1 or (lengths < 0).any() or total > MAX_NODES:
+        if ranks < 1 or (lengths < 0).any() or total > MAX_NODES:
             raise ValueError("its traces do not fit its ranks")
         if not len(lengths) or int(trace_of.min()) < 0 or int(trace_of.max()) >= len(lengths):
             raise ValueError("a rank has no trace")
-        protocol, contract, metadata = _parsed_texts(text, len(lengths), place)
+        protocol, contract, actors, metadata = _parsed_texts(text, len(lengths), place)
+        if len(trace_of) != ranks + len(actors):
+            raise ValueError("its traces do not fit its ranks")
         first_rank = [int(np.argmax(trace_of == which)) for which in range(len(lengths))]
-        places = [f"{place}: rank {rank}" for rank in first_rank]
+        places = [f"{place}: {named(rank, ranks, actors)}" for rank in first_rank]
         traces = _traces(arrays, np.concatenate(([0], np.cumsum(lengths))), metadata, places)
         if "rotation" in arrays:
             by_rank = _rotated(arrays, traces, ranks, place)
         else:
             by_rank = GivenTraces(traces[which] for which in trace_of.tolist())
-            check_well_formed(by_rank, place)
+            check_well_formed(by_rank, place, ranks, actors)
     except ValueError as error:
         raise AlgorithmError(place, f"is not an .npz of an algorithm: {error}", "write it with convert") from None
     return Algorithm(
@@ -247,7 +255,7 @@ def read_npz(path: str | os.PathLike) -> Algorithm:
         collective=CUSTOM if scalars["collective"] < 0 else _NAMES[scalars["collective"]], ranks=ranks,
         traces=by_rank, root=None if scalars["root"] < 0 else scalars["root"], chunks=max(scalars["chunks"], 0),
         in_place=bool(scalars["in_place"]), made_for=None if scalars["made_for"] < 0 else scalars["made_for"],
-        source=place, contract=contract, protocol=protocol,
+        source=place, contract=contract, protocol=protocol, actors=actors,
     )  # fmt: skip
 
 

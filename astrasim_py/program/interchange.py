@@ -14,10 +14,12 @@ from astrasim_py.collectives.contract import Contract
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import GivenTraces
+from astrasim_py.program.table import counted, named
 
 #: Metadata that states what an algorithm is and promises.
 STATED = (
-    "collective", "algorithm", "ranks", "root", "chunks", "in_place", "made_for", "protocol", "contract",
+    "collective", "algorithm", "ranks", "root", "chunks", "in_place", "made_for", "protocol", "contract", "actors",
+    "actor",
 )  # fmt: skip
 
 
@@ -26,6 +28,10 @@ def _metadata(algorithm: Algorithm, rank: int) -> list[tuple[str, object]]:
     if rank:
         # A contract speaks of all ranks, so one file holds it: n copies would make files grow as n^2.
         values["contract"] = None
+    if algorithm.actors:
+        # A file names its own actor only, and a topology's vertices belong to no file.
+        own = algorithm.actors[rank - algorithm.ranks] if rank >= algorithm.ranks else None
+        values |= {"actors": len(algorithm.actors), "actor": own, "vertices": None}
     return [(name, value) for name, value in values.items() if value not in (None, "")]
 
 
@@ -57,12 +63,14 @@ _IN_ALGORITHM = np.zeros(128, dtype=bool)
 _IN_ALGORITHM[[NodeType.COMM_SEND, NodeType.COMM_RECV, NodeType.COMP, NodeType.METADATA, NodeType.INVALID]] = True
 
 
-def check_well_formed(traces: Sequence[ExecutionTrace], name: str, ranks: int | None = None) -> int:
-    """Check peers and chunk ranges of traces, the first of `ranks` (default: all there are). Returns the common number
-    of chunks, 0 where no node states its size in chunks."""
-    ranks, chunks = len(traces) if ranks is None else ranks, 0
+def check_well_formed(
+    traces: Sequence[ExecutionTrace], name: str, ranks: int | None = None, actors: Sequence[str] = ()
+) -> int:
+    """Check peers and chunk ranges of traces, the first of `ranks` (default: all there are) or the last, of `actors`.
+    Returns the common number of chunks, 0 where no node states its size in chunks."""
+    ranks, chunks = len(traces) - len(actors) if ranks is None else ranks, 0
     for rank, trace in enumerate(traces):
-        fault = _fault(trace, rank, ranks)
+        fault = _fault(trace, rank, ranks, actors)
         index, count, total = (trace.column(column) for column in _CHUNKS)
         total = np.where((index >= 0) & (count >= 0), total, 0)
         chunks = chunks or int(total.max(initial=0))
@@ -71,22 +79,23 @@ def check_well_formed(traces: Sequence[ExecutionTrace], name: str, ranks: int | 
             problem = f"total_chunk_cnt is {int(total[other[0]])}, but {chunks} elsewhere"
             fault = other[0], problem, "cut the full buffer into one number of chunks"
         if fault is not None:
-            place = f"{trace.place or f'{name}: rank {rank}'}: node {int(trace.node_id[fault[0]])}"
+            place = f"{trace.place or f'{name}: {named(rank, ranks, actors)}'}: node {int(trace.node_id[fault[0]])}"
             raise AlgorithmError(place, *fault[1:])
     return chunks
 
 
-def _fault(trace: ExecutionTrace, rank: int, ranks: int) -> tuple[int, str, str] | None:
+def _fault(trace: ExecutionTrace, rank: int, ranks: int, actors: Sequence[str]) -> tuple[int, str, str] | None:
     """A row of a trace that an algorithm may not hold, what is wrong with it, and what to write instead."""
     for kind, column, word in ((NodeType.COMM_SEND, "comm_dst", "sends"), (NodeType.COMM_RECV, "comm_src", "receives")):
         rows = np.flatnonzero(trace.type == kind)
-        peer = trace.column(column)[rows]
+        peer, positions = trace.column(column)[rows], ranks + len(actors)
         for bad, problem, remedy in (
             (peer == MISSING, f"{word} without {column}", f"write {column}"),
             (
-                (peer < 0) | (peer >= ranks),
-                f"{column} {{}} is not one of {ranks} ranks",
-                f"write a rank in 0..{ranks - 1}, as counted in the group",
+                (peer < 0) | (peer >= positions),
+                f"{column} {{}} is not one of {counted(ranks, actors)}",
+                f"write a rank in 0..{ranks - 1}, as counted in the group"
+                + (f", or a switch in {ranks}..{positions - 1}" if actors else ""),
             ),
             (peer == rank, f"{word} to itself", "name another rank"),
         ):
@@ -147,7 +156,9 @@ def algorithm_from_traces(
         value = stated[key]
         return given if given is not None or type(value) is not int else value
 
-    chunks = check_well_formed(traces, place)
+    actors = _actors(traces, place)
+    ranks = len(traces) - len(actors)
+    chunks = check_well_formed(traces, place, ranks, actors)
     if not chunks and (kind == "barrier" or not any(map(len, traces))):
         chunks = max(whole("chunks", None) or 0, kind == "barrier")
     if root is None and promise_of(kind).rooted:
@@ -160,12 +171,26 @@ def algorithm_from_traces(
     # A contract in the files is that of the collective that they name.
     own = isinstance(contract, str) and named == kind
     return Algorithm(
-        name=name or "algorithm", collective=kind, ranks=len(traces), traces=traces,
+        name=name or "algorithm", collective=kind, ranks=ranks, traces=traces, actors=actors,
         root=root if promise_of(kind).rooted else None, chunks=chunks, in_place=in_place,
         made_for=whole("made_for", made_for), source=source,
         contract=Contract.from_text(contract, place) if own else None,
         protocol=protocol if protocol in PROTOCOL_SLOTS else "",
     )  # fmt: skip
+
+
+def _actors(traces: Sequence[ExecutionTrace], place: str) -> tuple[str, ...]:
+    """Names of the switches that run the last traces. Raises AlgorithmError: they do not fit the metadata."""
+    stated = [trace.meta("actor") for trace in traces]
+    many = next((position for position, name in enumerate(stated) if name is not None), len(traces))
+    actors, declared = stated[many:], [(trace.meta("actors"), trace.meta("ranks")) for trace in traces[:1]]
+    if not actors and declared[0][0] in (None, 0):
+        return ()
+    if declared[0] != (len(actors), many) or not all(isinstance(name, str) and name for name in actors):
+        problem = f"has {len(actors)} traces of switches behind {many} ranks; the first states actors: "
+        problem += f"{declared[0][0]}, ranks: {declared[0][1]}"
+        raise AlgorithmError(place, problem, "give one trace per rank, then one per switch with its name as actor")
+    return tuple(actors)
 
 
 def promised(found: Algorithm, collective: str | None = None, **stated: object) -> Algorithm:

@@ -20,7 +20,7 @@ from astrasim_py.collectives.chunks import Buffer, CompOp
 from astrasim_py.collectives.collective import CUSTOM, promise_of
 from astrasim_py.collectives.contract import Contract
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.program.table import Program, Unusable
+from astrasim_py.program.table import Program, Unusable, named
 
 #: Parent that never completes: a wait for something that is never published.
 NEVER = -2
@@ -92,9 +92,17 @@ class Steps:
     inputs: int = 0
     outputs: int = 0
     source: str = ""
+    actors: tuple[str, ...] = ()  # names of the switches that take part, behind the ranks
 
     def __len__(self) -> int:
         return len(self.rank)
+
+    @property
+    def positions(self) -> int:
+        return self.ranks + len(self.actors)
+
+    def position_name(self, position: int) -> str:
+        return named(position, self.ranks, self.actors)
 
     def label(self, g: int) -> str:
         return f"{self.place(g)} (line {self.line[g]})" if self.line[g] else self.place(g)
@@ -171,7 +179,7 @@ def steps_of(algorithm: Algorithm, program: Program | None = None) -> Steps:
             values = np.full(size, -1, dtype=np.int64)
             values[step[rows]] = column[rows]
             cells[f"{verb}_{part}"] = values.tolist()
-    stated = ("name", "collective", "ranks", "chunks", "root", "in_place", "contract", "protocol", "source")
+    stated = ("name", "collective", "ranks", "chunks", "root", "in_place", "contract", "protocol", "source", "actors")
     return Steps(
         **{name: getattr(algorithm, name) for name in stated}, inputs=program.inputs, outputs=program.outputs,
         rank=rank.tolist(), chain=chains, count=moved.tolist(), takes=takes, gives=gives, reduces=reductions.tolist(),
@@ -262,7 +270,11 @@ def _connect(
 
 def _raise_unmatched(program: Program, sends, recvs, pair, tag) -> None:
     sent, received = (Counter(zip(pair[rows].tolist(), tag[rows].tolist(), strict=True)) for rows in (sends, recvs))
-    for key in sorted(sent.keys() | received.keys()):
+    keys = sorted(sent.keys() | received.keys())
+    if program.actors:
+        # A switch's send to a wrong peer is told before the receive that then lacks it.
+        keys.sort(key=lambda key: sent[key] <= received[key])
+    for key in keys:
         if sent[key] == received[key]:
             continue
         rows = sends if sent[key] > received[key] else recvs
@@ -270,14 +282,17 @@ def _raise_unmatched(program: Program, sends, recvs, pair, tag) -> None:
         source, target = divmod(key[0], program.ranks)
         under = "" if key[1] == MISSING else f" (tag {key[1]})"
         if rows is sends:
-            raise Unusable(f"{program.node(last)} sends to rank {target}{under}, which never receives it")
-        raise Unusable(f"{program.node(last)} waits for a message from rank {source}{under} that is never sent")
+            receiver = program.position_name(target)
+            raise Unusable(f"{program.node(last)} sends to {receiver}{under}, which never receives it")
+        sender = program.position_name(source)
+        raise Unusable(f"{program.node(last)} waits for a message from {sender}{under} that is never sent")
 
 
 class Layout:
-    """Cells of a rank: [0, width) input (with the output, where they alias), then the output, then scratch. `stride`:
-    cells of one rank. `per`: chunks of a shard. `reads`, `writes`: first cell of each step, over all ranks; -1 for
-    none. Raises Unusable: more cells than are executed, or an access beyond a buffer."""
+    """Cells of a rank: [0, width) input (with the output, where they alias), then the output, then scratch; of a switch
+    scratch only, at the same place. `stride`: cells of one rank. `per`: chunks of a shard. `reads`, `writes`: first
+    cell of each step, over all ranks; -1 for none. Raises Unusable: more cells than are executed, or an access beyond a
+    buffer."""
 
     def __init__(self, steps: Steps) -> None:
         self.steps, self.promise = steps, promise_of(steps.collective)
@@ -295,8 +310,8 @@ class Layout:
         self.output = 0 if steps.in_place else width
         self.scratch = self.output + width
         self.stride = self.scratch + end
-        if self.stride * steps.ranks > MAX_CELLS + CELLS_PER_STEP * len(steps):
-            raise Unusable(f"its {self.stride * steps.ranks} cells are too many to execute", unknown=True)
+        if self.stride * steps.positions > MAX_CELLS + CELLS_PER_STEP * len(steps):
+            raise Unusable(f"its {self.stride * steps.positions} cells are too many to execute", unknown=True)
         self.reads = self._cells(steps.read_buf, steps.read_off)
         self.writes = self._cells(steps.write_buf, steps.write_off)
 
@@ -324,6 +339,8 @@ class Layout:
     def _bounds(self, rank: int) -> dict[int, tuple[int, int]]:
         """First cell of a rank's buffers and the cell after the last one that may be accessed."""
         steps, first = self.steps, rank * self.stride
+        if rank >= steps.ranks:
+            return {_SCRATCH: (first + self.scratch, 2**62)}
         (inputs, many), (outputs, more) = self.input_of(rank), self.output_of(rank)
         ends = inputs + max(many, steps.inputs), outputs + max(more, steps.outputs)
         if steps.in_place:
@@ -332,13 +349,15 @@ class Layout:
 
     def _cells(self, buffers: Sequence[int], offsets: Sequence[int]) -> list[int]:
         steps, out = self.steps, []
-        bounds = [self._bounds(rank) for rank in range(steps.ranks)]
+        bounds = [self._bounds(rank) for rank in range(steps.positions)]
         for g, (rank, buffer, offset, count) in enumerate(zip(steps.rank, buffers, offsets, steps.count, strict=True)):
             if buffer < 0 or count <= 0:
                 out.append(-1)
                 continue
             if buffer not in _NAMES:
                 raise Unusable(f"{steps.place(g)} names buffer {buffer}, which is none of 1, 2, 3")
+            if buffer not in bounds[rank]:
+                raise Unusable(f"{steps.place(g)} accesses {_NAMES[buffer]} chunk {offset}: a switch has scratch only")
             base, end = bounds[rank][buffer]
             if base + offset + count > end:
                 chunk, many = offset + count - 1, end - base

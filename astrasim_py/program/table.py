@@ -37,7 +37,7 @@ class Program:
     `node_id`: uint64[rows]. `columns`: int64[rows] each, MISSING where a node has none; those that name nodes hold ids.
     `ptr`, `parents`: CSR of the rows that a row waits for, data and control dependencies. `places`: the ranks' files,
     empty where a builder made them. `inputs`, `outputs`: declared chunks of the ranks' largest input and output buffer,
-    0 where nothing is declared.
+    0 where nothing is declared. `actors`: names of the last ranks, which are switches.
     """
 
     bounds: np.ndarray
@@ -49,6 +49,7 @@ class Program:
     places: Sequence[str] = ()
     inputs: int = 0
     outputs: int = 0
+    actors: tuple[str, ...] = ()
 
     @classmethod
     def of_traces(cls, traces: Sequence[ExecutionTrace], dependencies: str = "data+ctrl") -> Program:
@@ -115,7 +116,7 @@ class Program:
             columns={name: column[row] for name, column in self.columns.items()},
             ptr=np.searchsorted(waiting, np.arange(len(row) + 1)),
             parents=self.parents[self.ptr[row][waiting] + at] + shift[waiting],
-            places=[self.places[rank] for rank in ranks.tolist()] if self.places else (),
+            places=[self.places[rank] for rank in ranks.tolist()] if self.places else (), actors=(),
         )  # fmt: skip
 
     def traces(self) -> tuple[ExecutionTrace, ...]:
@@ -192,7 +193,11 @@ class Program:
         return np.where((ids >= 0) & (self.node_id[rows] == ids.astype(np.uint64)) & (keys[rows] == key), rows, -1)
 
     def node(self, row: int) -> str:
-        return f"rank {int(self.rank[row])} node {int(self.node_id[row])}"
+        return f"{self.position_name(int(self.rank[row]))} node {int(self.node_id[row])}"
+
+    def position_name(self, position: int) -> str:
+        """``rank 3``, or ``switch leaf0``."""
+        return named(position, self.ranks - len(self.actors), self.actors)
 
     def waits_for(self, row: int, other: int, budget: list[int]) -> bool:
         """True if a node can only begin when another of its rank is done; takes as many steps off `budget`."""
@@ -210,6 +215,17 @@ class Program:
             if budget[0] < 0:
                 raise Unusable("who receives what takes too long to find out; give every message a tag", unknown=True)
         return False
+
+
+def named(position: int, ranks: int, actors: Sequence[str]) -> str:
+    """A rank or a switch of an algorithm, in words."""
+    return f"rank {position}" if position < ranks else f"switch {actors[position - ranks]}"
+
+
+def counted(ranks: int, actors: Sequence[str]) -> str:
+    """How many ranks and switches an algorithm has, in words."""
+    switches = f" and {len(actors)} switch{'es' if len(actors) > 1 else ''}" if actors else ""
+    return f"{ranks} ranks{switches}"
 
 
 def file_of(nodes: ExecutionTrace | Program, row: int) -> str:

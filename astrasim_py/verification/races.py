@@ -114,10 +114,10 @@ def _ordered(steps: Steps, rows: Iterable[int], sender: list[int] | None, keys: 
 
 def _within_ranks(steps: Steps, sequence: list[int], keys: Iterable[int]) -> set[int]:
     """Those of the pairs, both of one rank, that its own dependencies order."""
-    wanted: list[list[int]] = [[] for _ in range(steps.ranks)]
+    wanted: list[list[int]] = [[] for _ in range(steps.positions)]
     for key in keys:
         wanted[steps.rank[key // len(steps)]].append(key)
-    rows: list[list[int]] = [[] for _ in range(steps.ranks)]
+    rows: list[list[int]] = [[] for _ in range(steps.positions)]
     for g in sequence:
         rows[steps.rank[g]].append(g)
     return set().union(*(_ordered(steps, mine, None, asked) for mine, asked in zip(rows, wanted, strict=True)))

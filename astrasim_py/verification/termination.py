@@ -180,15 +180,15 @@ class _Run:
             queue = "" if connection.channel < 0 else f" on channel {connection.channel}"
             many = f"{self.slots} message{'s are' if self.slots > 1 else ' is'} under way"
             until = f"until {steps.place(self.step_of[after])} receives"
-            return after, f"cannot send to rank {connection.target}{queue}: {many} {until}"
+            return after, f"cannot send to {steps.position_name(connection.target)}{queue}: {many} {until}"
         if u in self.full:
             target = steps.connections[steps.gives[g]].target
-            return -1, f"cannot send to rank {target}, which does not receive all messages before it"
+            return -1, f"cannot send to {steps.position_name(target)}, which does not receive all messages before it"
         if u != base[g]:
             return u - 1, "has not sent or received its messages before this one"
         if steps.takes[g] >= 0 and self.flow.sender[g] < 0:
             source = steps.connections[steps.takes[g]].source
-            return -1, f"waits for a message from rank {source} that is never sent"
+            return -1, f"waits for a message from {steps.position_name(source)} that is never sent"
         if NEVER in steps.parents[g]:
             return -1, "waits for a step that never says it is done"
         sender = self.sends_of.get(u)

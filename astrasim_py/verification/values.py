@@ -112,7 +112,7 @@ def execute(where: Layout, flow: Flow, sequence: list[int] | None = None) -> Exe
     steps, reads, writes, sender = where.steps, where.reads, where.writes, flow.sender
     sequence = flow.sequence if sequence is None else sequence
     values = Values(steps.ranks, max(steps.chunks, steps.inputs, steps.outputs))
-    contents = [0] * (steps.ranks * where.stride)
+    contents = [0] * (steps.positions * where.stride)
     writer = [-1] * len(contents)
     for r in range(steps.ranks):
         base, many = where.input_of(r)

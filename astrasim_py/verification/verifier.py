@@ -178,8 +178,9 @@ class _Examination:
         for c in steps.connections:
             if len(c.sends) != len(c.receives):
                 queue = "" if c.channel < 0 else f" on channel {c.channel}"
-                text = f"rank {c.source} sends {len(c.sends)} messages to rank {c.target}{queue}, which receives "
-                self.ill_formed(f"{text}{len(c.receives)}")
+                source, target = map(steps.position_name, (c.source, c.target))
+                text = f"{source} sends {len(c.sends)} messages to {target}{queue}, which receives {len(c.receives)}"
+                self.ill_formed(text)
             for s, r in zip(c.sends, c.receives, strict=False):
                 if steps.count[s] != steps.count[r]:
                     sends = f"{steps.label(s)} sends {steps.count[s]} chunks"
@@ -282,16 +283,17 @@ class _Examination:
         steps, n = self.steps, self.steps.ranks
         knows = [0] * len(steps)
         heard = [1 << r for r in range(n)]
+        heard += [0] * len(steps.actors)
         for g in self.flow.sequence:
-            know = 1 << steps.rank[g]
+            know = 1 << steps.rank[g] if steps.rank[g] < n else 0
             for p in (*steps.parents[g], self.flow.sender[g]):
                 know |= knows[p] if p >= 0 else 0
             knows[g] = know
             heard[steps.rank[g]] |= know
-        wrong = sum(n - know.bit_count() for know in heard)
+        wrong = sum(n - know.bit_count() for know in heard[:n])
         self.fields |= {"correct": not wrong, "wrong_cells": wrong, "race_free": True, "races": 0}
         self.fields["order_consistent"] = True
-        for r, know in enumerate(heard):
+        for r, know in enumerate(heard[:n]):
             absent = [q for q in range(n) if not know >> q & 1]
             if absent:
                 more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
@@ -319,7 +321,7 @@ class _Examination:
         labels = [steps.label(g) for g in pair]
         does = ["writes" if 0 <= where.writes[g] <= cell < where.writes[g] + steps.count[g] else "reads" for g in pair]
         name = f"{buffer} chunk {offset}"
-        lines = [f"rank {rank}, {name}: nothing says which of these is first"]
+        lines = [f"{steps.position_name(rank)}, {name}: nothing says which of these is first"]
         lines += [f"  {label} {verb} it" for label, verb in zip(labels, does, strict=True)]
         problem = f"race: {labels[0]} {does[0]} {name}, {labels[1]} {does[1]} it, and nothing says which is first"
         known = {"rank": rank, "buffer": buffer, "chunk": offset, "step": steps.place(pair[0])}
