@@ -1,51 +1,23 @@
 """Which algorithm carries out which collective call."""
 
-import operator
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
-from astrasim_py.core.errors import AlgorithmError, UnitError
-from astrasim_py.core.fields import Name, Scalar, Text, whole, wrong
+from astrasim_py.core.conditions import RanksCondition, SizeCondition, hold
+from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.core.fields import Name, whole
 from astrasim_py.core.strict_model import StrictModel
-from astrasim_py.core.units import format_size, parse_size
+from astrasim_py.core.units import format_size
 from astrasim_py.program.algorithm import Algorithm
-
-_BOUND = re.compile(r"\s*(<=|>=|==|<|>)\s*(.+?)\s*")
-_HOLDS = {"<=": operator.le, ">=": operator.ge, "==": operator.eq, "<": operator.lt, ">": operator.gt}
-
-
-def _comparisons(written: Any, key: str, read: Callable[[str], int], example: str):
-    def check(value: object) -> tuple[tuple[str, int], ...]:
-        found = []
-        for part in str(value).split(" and "):
-            match = _BOUND.fullmatch(part)
-            if match is None:
-                raise wrong(f'{key} "{value}" is not a comparison', f'write e.g. "{example}"')
-            try:
-                found.append((match[1], read(match[2])))
-            except UnitError as error:
-                raise wrong(error.problem, error.remedy) from None
-        return tuple(found)
-
-    kind = Annotated[written, AfterValidator(check)]
-    return Annotated[kind | None, Field(default=None, examples=[f'"{example}"'])]
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or len(text) > 9:
-        raise wrong(f'ranks "{text}" is not a whole number', 'write e.g. ">= 8"')
-    return int(text)
 
 
 class When(StrictModel):
     """When a case applies; conditions such as ``<= 256 KiB``."""
 
-    size: _comparisons(Text, "size", parse_size, "<= 256 KiB")
-    ranks: _comparisons(Scalar, "ranks", _count, ">= 8")
+    size: SizeCondition
+    ranks: RanksCondition
     group: Name | None = None
     node: whole(0, 2**63 - 1, "id of a node") | None = Field(
         default=None, description="id of the workload's node on the first rank of its group"
@@ -54,8 +26,8 @@ class When(StrictModel):
     def holds(self, size: int, ranks: int, group: str, node: int = -1) -> bool:
         """True if the call of a node, of `size` bytes on a group of `ranks`, satisfies it."""
         return (
-            all(_HOLDS[op](size, value) for op, value in self.size or ())
-            and all(_HOLDS[op](ranks, value) for op, value in self.ranks or ())
+            hold(self.size, size)
+            and hold(self.ranks, ranks)
             and (self.group is None or self.group == group or group.startswith(f"{self.group}."))
             and (self.node is None or self.node == node)
         )

@@ -226,7 +226,12 @@ class _JobCheck:
                 remedy = f"only {', '.join(PLANNED)} go by dimension: write builder: NAME"
                 yield _wrong(f"a {collective} is not cut by dimension", remedy, *at, "dims")
                 return
+            if case.protocol is not None:
+                yield _wrong("protocol, which goes by dimension with the rest", "drop it", *at, "protocol")
             for number, builder in enumerate(case.dims):
+                for key in ("when", "protocol"):
+                    if getattr(builder, key) is not None:
+                        yield _wrong(f"{key} of one dimension", "drop it", *at, "dims", number, key)
                 yield from _builder(None, builder, (*at, "dims", number))
         if isinstance(case, job_models.Builder):
             yield from _builder(collective, case, at)

@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM
-from astrasim_py.core.choices import LIBRARIES
+from astrasim_py.core.choices import LIBRARIES, PROTOCOLS
 from astrasim_py.core.fields import (
     CodeName,
     Count,
@@ -266,6 +266,10 @@ class Stragglers(StrictModel):
 
 class AlgorithmBase(StrictModel):
     when: When | None = None
+    protocol: choice(*PROTOCOLS) | None = Field(
+        default=None,
+        description="of its messages, with a profile or connections; by default its own, or the fastest",
+    )
 
     @property
     def options(self) -> dict[str, object]:

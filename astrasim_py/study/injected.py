@@ -18,6 +18,7 @@ from astrasim_py.core.cache import Memo, cache_file, cached
 from astrasim_py.core.choices import LIBRARIES, QUEUEING_MODELS
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TopologyError
+from astrasim_py.core.fields import did_you_mean
 from astrasim_py.core.registry import made_by, provided
 from astrasim_py.core.units import PS_PER_S
 from astrasim_py.engine.choose import by_library
@@ -69,11 +70,35 @@ def algorithms_of(run: Preparation, job: Any, key: str, topology: Topology) -> t
         below = key if collective in job.algorithms else ""
         for i, said in enumerate(listed):
             place = run.at(below, f"algorithms.{collective}{f'[{i}]' if len(listed) > 1 else ''}")
+            _check_protocol(run, said, f"{place}.protocol")
             fit = _fit(run, said, topology, place)
             case = Case(make=maker(run, said, place), when=said.when or When(), fit=fit)
             cases.setdefault(collective, []).append(case)
             choices.append(Choice(case, said, place))
     return AlgorithmTable(cases, default=_default), choices
+
+
+def _check_protocol(run: Preparation, said: Any, place: str) -> None:
+    """Raise ScenarioError: a protocol that the network of the point does not have; warn where none plays a role."""
+    network, own = run.network, said.protocol
+    if own is None:
+        return
+    others = {"network.protocol": network.protocol, "network.msccl.protocol": network.msccl and network.msccl.protocol}
+    for key, other in others.items():
+        if other not in (None, "fastest"):
+            raise ScenarioError(place, f"{own}, beside {key}: {other}, which holds for all", "drop one of them")
+    profile = network.profile
+    if profile is not None:
+        known = dict.fromkeys((*profile.protocols, *(profile.programs or ())))
+        if own not in known:
+            raise ScenarioError(place, f"the profile has no {own}", did_you_mean(own, known))
+    elif network.msccl is None:
+        run.warnings.append(f"{place}: makes no difference without network.profile or network.msccl")
+
+
+def _under(algorithm: Algorithm, said: Any) -> Algorithm:
+    """The algorithm under the protocol that a case says."""
+    return algorithm if said.protocol is None else replace(algorithm, protocol=said.protocol)
 
 
 def _fit(
@@ -85,8 +110,13 @@ def _fit(
     if not isinstance(said, Builder):
         return None
     if said.builder in LIBRARIES:
-        machine = Problem(topology=topology, jobs=(), network=run.network, semantics=run.spec.semantics)
-        return partial(by_library, simulate, machine)
+        network, own = run.network, {"protocol": said.protocol}
+        if said.protocol is not None and network.profile is not None:
+            network = network.model_copy(update=own)
+        elif said.protocol is not None and network.msccl is not None:
+            network = network.model_copy(update={"msccl": network.msccl.model_copy(update=own)})
+        machine = Problem(topology=topology, jobs=(), network=network, semantics=run.spec.semantics)
+        return lambda *call: _under(by_library(simulate, machine, *call), said)
     more: dict[str, Callable[[tuple[int, ...], int], Any]] = {}
     if said.builder == "hierarchical" and "dims" not in said.options:
         more["dims"] = lambda npus, size: group_dims(topology, npus)
@@ -122,16 +152,17 @@ def maker(run: Preparation, said: Any, place: str) -> Callable[[str, int, int], 
             problem = f"goes by dimension, and the {ranks} ranks of a group do not fill a grid of them"
             raise AlgorithmError(place, problem, "put a case for that group before it: {when: …, builder: ring}")
         if isinstance(said, AlgorithmFile):
-            algorithm = _from_files(run, said, collective, place)
+            algorithm = _under(_from_files(run, said, collective, place), said)
             _check_fit(algorithm, ranks, rooted.get("root"), place)
             return _verified(run, algorithm, place)
         if isinstance(said, AlgorithmCode):
             return _made(run, run.code(said.python, place), said.python, said, collective, ranks, rooted, place)
         if said.builder in ALGORITHMS:
             options = {**rooted, **said.options}
-            key = (said.builder, collective, ranks, digest(options))
+            key = (said.builder, said.protocol, collective, ranks, digest(options))
             try:  # the builders' own algorithms are verified by the tests of this package, not at every run
-                return _BUILT.get(key, lambda: build(said.builder, collective, ranks, **options).with_verdict(True))
+                make = partial(build, said.builder, collective, ranks, **options)
+                return _BUILT.get(key, lambda: _under(make(), said).with_verdict(True))
             except AlgorithmError as error:
                 raise _below(error, place) from None
         return _made(run, provided("algorithm", said.builder), said.builder, said, collective, ranks, rooted, place)
@@ -174,7 +205,7 @@ def _made(run: Preparation, factory, text, said, collective, ranks, rooted, plac
     if algorithm.collective != collective:
         raise AlgorithmError(place, f"{text} gave a {algorithm.collective}, not a {collective}", "mend it")
     _check_fit(algorithm, ranks, rooted.get("root"), place)
-    return _verified(run, algorithm, place)
+    return _verified(run, _under(algorithm, said), place)
 
 
 def _synthesizer(
@@ -216,7 +247,7 @@ def _synthesizer(
                     f"{place}: the search for {collective} was cut by its budget: another machine may find "
                     "another schedule, and this one is kept with the results"
                 )
-        return _verified(run, made.algorithm, place)
+        return _verified(run, _under(made.algorithm, said), place)
 
     return fit
 

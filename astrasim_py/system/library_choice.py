@@ -9,8 +9,9 @@ from dataclasses import replace
 
 from astrasim_py.builders.registry import build, default_algorithm
 from astrasim_py.collectives.collective import promise_of
+from astrasim_py.core.errors import ScenarioError
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.system.library_costs import FASTEST, SWITCH, Way, switch_load
+from astrasim_py.system.library_costs import FASTEST, SWITCH, Way, chosen_by_table, switch_load
 from astrasim_py.system.problem import Problem
 from astrasim_py.topology.model import Topology
 from astrasim_py.topology.profile import LibraryProfile
@@ -44,9 +45,10 @@ def ways_of_nccl(problem: Problem, collective: str, npus: tuple[int, ...], size:
     """
     network, nodes = problem.network, nodes_of(problem.topology, npus)
     profile: LibraryProfile | None = network.profile
+    table = chosen_by_table(problem, collective, size, len(npus))
     protocols = ("",) if profile is None else tuple(profile.protocols)
-    if profile is not None and network.protocol != FASTEST:
-        protocols = (network.protocol,)
+    if profile is not None and (network.protocol != FASTEST or table.protocol is not None):
+        protocols = (table.protocol or network.protocol,)
     ways = []
     rails = max(map(len, nodes))
     for protocol in protocols:
@@ -54,33 +56,41 @@ def ways_of_nccl(problem: Problem, collective: str, npus: tuple[int, ...], size:
         if profile is not None and profile.protocols[protocol].channel_rate is not None:
             # Threads of a tree need as many bytes whatever the number of ranks, those of a ring as many from each.
             rings, trees = profile.channels_for(size, len(npus)), profile.channels_for(size, 1)
-        made = _algorithms(collective, nodes, size, root, rings, trees)
-        ways += [Way(replace(algorithm, protocol=protocol, verdict=True), protocol) for algorithm in made]
+        ways += [
+            Way(replace(algorithm, protocol=protocol, verdict=True), protocol)
+            for kind, algorithm in _algorithms(collective, nodes, size, root, rings, trees)
+            if table.algorithm in (None, kind)
+        ]
     switch = None if network.switch_reduction is False or network.protocol != FASTEST else profile and profile.switch
     able = switch is not None and collective in switch.collectives and len(npus) >= switch.ranks
+    able = able and table.protocol is None and table.algorithm in (None, SWITCH)
     if able and problem.topology.switch_of(npus) is not None:
         ways.append(Way(switch_load(collective, len(npus)), SWITCH))
+    if not ways:
+        wrong = f"its table chooses {table.algorithm} for {collective}, which nccl has not on these {len(npus)} ranks"
+        raise ScenarioError("network.profile", wrong, "narrow that row, e.g. by ranks")
     return ways
 
 
 def _algorithms(
     collective: str, nodes: list[list[int]], size: int, root: int, rings: int, trees: int
-) -> Iterator[Algorithm]:
+) -> Iterator[tuple[str, Algorithm]]:
+    """Candidates, and what tables call them; those that a library has no choice about have no name."""
     n = sum(map(len, nodes))
     rooted = {"root": root} if promise_of(collective).rooted else {}
     through = {"nodes": nodes, "channels": rings}
     if collective == "all_reduce" and len(nodes) > 1:
         chunks = _pieces(size // (2 * trees), 4 * n * trees)
-        yield build("double_binary_tree", collective, n, chunks=chunks, nodes=nodes, channels=trees)
+        yield "tree", build("double_binary_tree", collective, n, chunks=chunks, nodes=nodes, channels=trees)
     if collective in ("all_reduce", "all_gather", "reduce_scatter"):
         more = {"overlap": True, **through} if len(nodes) > 1 else {}
-        yield build("ring", collective, n, **more)
+        yield "ring", build("ring", collective, n, **more)
     elif collective in ("broadcast", "reduce"):
-        yield build("ring", collective, n, chunks=_pieces(size // rings, n * rings), **rooted, **through)
+        yield "ring", build("ring", collective, n, chunks=_pieces(size // rings, n * rings), **rooted, **through)
     elif collective in ("gather", "scatter"):
-        yield build("linear", collective, n, **rooted)
+        yield "", build("linear", collective, n, **rooted)
     else:
-        yield build(default_algorithm(collective), collective, n)
+        yield "", build(default_algorithm(collective), collective, n)
 
 
 def _pieces(size: int, messages: int) -> int:

@@ -34,6 +34,7 @@ from astrasim_py.system.plan import (
 from astrasim_py.system.problem import Problem
 from astrasim_py.system.thread_blocks import has_thread_blocks
 from astrasim_py.topology.model import Topology
+from astrasim_py.topology.profile import Choice
 
 #: Collectives that a library makes of messages between pairs of ranks, all sent at once.
 _OF_PAIRS = ("all_to_all", "gather", "scatter")
@@ -75,6 +76,14 @@ def check_rules(problem: Problem) -> None:
     if semantics.name != "native" or differing:
         rule = f"semantics {semantics.name}" if semantics.name != "native" else f"semantics.{differing[0]}"
         raise ScenarioError("network.profile", f"is not made for {rule}", "drop one of them")
+
+
+def chosen_by_table(problem: Problem, collective: str, size: int, ranks: int) -> Choice:
+    """What the table of a profile chooses for a call; nothing where the scenario names a protocol."""
+    network = problem.network
+    if network.profile is None or network.protocol != FASTEST:
+        return Choice()
+    return network.profile.chosen(collective, size, ranks)
 
 
 def beyond_the_rows(plan: Plan) -> list[str]:
@@ -133,22 +142,27 @@ class LibraryCosts:
         self.topology: Topology = problem.topology
         self.links = cache(self.links)
 
-    def ways(self, algorithm: Algorithm, npus: tuple[int, ...]) -> list[Way]:
-        """The ways in which the library could carry out a call by an algorithm."""
+    def ways(self, algorithm: Algorithm, size: int, npus: tuple[int, ...]) -> list[Way]:
+        """The ways in which the library could carry out a call of `size` bytes by an algorithm."""
         network, switch = self.problem.network, self.profile.switch
+        chosen = chosen_by_table(self.problem, algorithm.collective, size, len(npus))
         if algorithm.source == SWITCH:
             return [Way(algorithm, SWITCH)]
-        protocols = tuple(self.profile.protocols) if network.protocol == FASTEST else (network.protocol,)
-        if algorithm.protocol in self.profile.protocols and network.protocol == FASTEST:
-            protocols = (algorithm.protocol,)
+        protocols = tuple(self.profile.protocols)
+        if network.protocol != FASTEST:
+            protocols = (network.protocol,)
+        elif algorithm.protocol in protocols or chosen.protocol is not None:
+            protocols = (algorithm.protocol if algorithm.protocol in protocols else chosen.protocol,)
         if not set(protocols) & {*self.profile.protocols, SWITCH}:
             of = f"no {network.protocol} of a library" if self.profile.protocols else "costs of given programs alone"
             problem = f"has {of}, and {algorithm.name} names no thread blocks"
             raise ScenarioError("network.profile", problem, "give a program of MSCCL-IR, or drop the profile")
         found = [Way(algorithm, protocol) for protocol in protocols]
         reduces = network.switch_reduction and algorithm.collective in switch.collectives
-        if reduces and len(npus) >= switch.ranks and self.topology.switch_of(npus) is not None:
-            found.append(Way(switch_load(algorithm.collective, len(npus)), SWITCH))
+        reduces = reduces and len(npus) >= switch.ranks and chosen.algorithm in (None, SWITCH)
+        if reduces and self.topology.switch_of(npus) is not None:
+            load = Way(switch_load(algorithm.collective, len(npus)), SWITCH)
+            found = [load] if chosen.algorithm == SWITCH and not algorithm.protocol else [*found, load]
         return found
 
     def by_blocks(self, algorithm: Algorithm, *, one_node: bool) -> BlockCosts | None:

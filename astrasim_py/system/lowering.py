@@ -195,7 +195,7 @@ class _Lowering:
         costs = self.library.by_blocks(algorithm, one_node=one_node)
         if costs is not None:
             return CollectiveCall(members, algorithm, self.by_blocks(algorithm, request.full, costs), None)
-        ways = self.library.ways(algorithm, npus)
+        ways = self.library.ways(algorithm, request.full, npus)
         if len(ways) > 1 and self.choose is None:
             raise ScenarioError("network.protocol", "fastest is chosen by simulation", "plan it with plan_for")
         way = ways[0] if len(ways) == 1 else self.choose(self.problem, ways, request.full, npus)

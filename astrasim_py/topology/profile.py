@@ -4,9 +4,12 @@ A profile is the section ``collectives`` of a hardware preset, shipped or of one
 formulas in which its numbers stand.
 """
 
-from pydantic import Field
+from typing import Annotated, Any
 
-from astrasim_py.core.choices import PROTOCOLS
+from pydantic import BeforeValidator, Field
+
+from astrasim_py.core.choices import COLLECTIVE_NAMES, LIBRARY_ALGORITHMS, PROTOCOLS
+from astrasim_py.core.conditions import RanksCondition, SizeCondition, hold
 from astrasim_py.core.fields import Count, MemoryBandwidth, Number, Size, Text, Time, choice, did_you_mean, shown, wrong
 from astrasim_py.core.strict_model import StrictModel, example
 
@@ -35,7 +38,7 @@ class SwitchReduction(StrictModel):
 
     launch: Time = example("55.3 us")
     rate: MemoryBandwidth = example("292 GB/s")
-    collectives: tuple[Text, ...] = Field(default=("all_reduce",), alias="for")
+    collectives: tuple[choice(*COLLECTIVE_NAMES), ...] = Field(default=("all_reduce",), alias="for")
     dtypes: tuple[Text, ...] = ("half",)
     ranks: Count = Field(default=_SWITCH_RANKS, description="smallest group")
 
@@ -69,6 +72,20 @@ class NodeNetwork(StrictModel):
     fitted: bool = False
 
 
+class Choice(StrictModel):
+    """A row of a table of choices: what the library takes for the calls that satisfy its conditions."""
+
+    collective: choice(*COLLECTIVE_NAMES) | None = None
+    size: SizeCondition
+    ranks: RanksCondition
+    algorithm: choice(*LIBRARY_ALGORITHMS) | None = Field(default=None, description="by default the fastest")
+    protocol: choice(*PROTOCOLS) | None = Field(default=None, description="by default the fastest")
+
+    def holds(self, collective: str, size: int, ranks: int) -> bool:
+        """Whether it is for a call of `size` bytes of the full buffer on so many ranks."""
+        return self.collective in (None, collective) and hold(self.size, size) and hold(self.ranks, ranks)
+
+
 class Fit(StrictModel):
     """Where the numbers are from: rows of the fit, and errors (shares) on rows that took no part."""
 
@@ -78,6 +95,12 @@ class Fit(StrictModel):
     median: Number
     p90: Number
     source: Text = ""
+
+
+def _table(value: Any) -> Any:
+    if isinstance(value, str) and value != "fastest":
+        raise wrong(f"{shown(value)} is not a choice", 'write "fastest", or a list of rows')
+    return () if value == "fastest" else value
 
 
 class LibraryProfile(StrictModel):
@@ -91,7 +114,9 @@ class LibraryProfile(StrictModel):
     dtypes: tuple[Text, ...]
     channels: Count = example("24")
     channel_bytes: Size = Field(default=4096, description="least of one channel and rank")
-    choose: choice("fastest") = "fastest"
+    choose: Annotated[tuple[Choice, ...], BeforeValidator(_table)] = Field(
+        default=(), description="fastest, or a table of which the first row that holds chooses; else the fastest"
+    )
     protocols: dict[str, Protocol] = Field(default_factory=dict)
     link: MemoryBandwidth | None = Field(
         default=None, description="nominal bandwidth of the links that the rates are for; by default that of `topology`"
@@ -110,6 +135,17 @@ class LibraryProfile(StrictModel):
             for name in names:
                 if name not in PROTOCOLS:
                     raise wrong(f"{shown(name)} is not a protocol", did_you_mean(name, PROTOCOLS), (key, name))
+        for number, row in enumerate(self.choose):
+            if row.protocol is not None and row.protocol not in self.protocols:
+                problem, remedy = f"the profile has no {row.protocol}", did_you_mean(row.protocol, self.protocols)
+                raise wrong(problem, remedy, ("choose", number, "protocol"))
+            if row.algorithm == "switch" and (self.switch is None or row.protocol is not None):
+                problem = "the profile has no switch" if self.switch is None else "a switch has no protocols"
+                raise wrong(problem, "drop one of them", ("choose", number, "algorithm"))
+
+    def chosen(self, collective: str, size: int, ranks: int) -> Choice:
+        """What the table chooses for a call of `size` bytes of the full buffer; nothing where no row holds."""
+        return next((row for row in self.choose if row.holds(collective, size, ranks)), Choice())
 
     def channels_for(self, size: int, ranks: int) -> int:
         """Channels of LL for a full buffer of `size` bytes: at least `channel_bytes` per channel and rank."""

@@ -9,13 +9,14 @@ import pytest
 
 import astrasim_py as ap
 from astrasim_py.collectives.collective import COLLECTIVES, promise_of
-from astrasim_py.core.errors import AstraError
+from astrasim_py.core.errors import AstraError, ScenarioError
 from astrasim_py.core.units import transfer_ps
 from astrasim_py.engine.simulation import plan_for
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.system.library_choice import nodes_of, ways_of_nccl
 from astrasim_py.system.library_costs import SWITCH
 from astrasim_py.topology.hardware import profile
+from astrasim_py.topology.profile import LibraryProfile
 from astrasim_py.verification.verifier import verify
 
 NETWORKS = {
@@ -114,3 +115,41 @@ def test_messages_between_nodes_pay_the_network_of_the_profile(protocol, share):
     time = costs.protocols[protocol].launch + costs.network.steps[protocol] + share * 10**10
     time += transfer_ps(size, 2 * costs.copy_rate)
     assert ap.simulate(problem, engine="both").makespan == time
+
+
+TABLE = (
+    {"collective": "all_reduce", "size": "<= 64 KiB", "ranks": ">= 16", "algorithm": "tree", "protocol": "LL"},
+    {"size": "<= 2 MiB", "protocol": "LL"},
+    {"collective": "all_reduce", "ranks": "== 8", "algorithm": "switch"},
+    {"collective": "all_reduce", "algorithm": "ring"},
+)
+
+
+@pytest.mark.parametrize(
+    "kind,size,npus,taken",
+    [
+        ("all_reduce", "1 KiB", 16, "rail_tree_x1 LL"),
+        ("all_reduce", "2 MiB", 16, "rail_ring_x16 LL"),
+        ("all_reduce", "4 MiB", 8, "switch"),
+        ("all_reduce", "16 MiB", 16, "rail_ring_x8 Simple"),
+        ("all_gather", "2 MiB", 8, "ring LL"),
+        ("all_gather", "64 MiB", 8, "ring Simple"),
+    ],
+)
+def test_the_table_of_a_profile_chooses_before_the_fastest(kind, size, npus, taken):
+    topology = ap.build_topology(preset="dgx_h100", nodes=2)
+    table = LibraryProfile.model_validate(dict(profile("dgx_h100")) | {"choose": TABLE})
+    problem = ap.collective(kind, size, topology, algorithm="nccl", npus=range(npus), profile=table)
+    assert chosen(problem)[1] == taken
+    by_hand = ap.collective("all_gather", size, topology, npus=range(8), profile=table, protocol="Simple")
+    assert chosen(by_hand)[1] == "ring Simple"
+
+
+def test_a_table_cannot_choose_what_there_is_not():
+    table = LibraryProfile.model_validate(dict(profile("dgx_h100")) | {"choose": [{"algorithm": "tree"}]})
+    problem = ap.collective("all_gather", 1024, ap.build_topology(preset="dgx_h100"), algorithm="nccl", profile=table)
+    with pytest.raises(ScenarioError, match="chooses tree for all_gather"):
+        ap.simulate(problem)
+    for row, said in (({"algorithm": "switch", "protocol": "LL"}, "no protocols"), ({"protocol": "LL128"}, "no LL128")):
+        with pytest.raises(ScenarioError, match=said):
+            LibraryProfile.model_validate(dict(profile("dgx_h100")) | {"choose": [row]})

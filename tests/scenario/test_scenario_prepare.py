@@ -303,3 +303,34 @@ def test_other_packages_add_algorithms_shapes_and_networks(tmp_path, monkeypatch
             problem(tmp_path, text.replace("circle", "circel"))
     finally:
         registry._table.cache_clear()
+
+
+PROFILED = (
+    "name: demo\ntopologies: {h: {preset: dgx_h100}}\nnetwork: {profile: dgx_h100}\n"
+    "workload: [{all_reduce: {size: 1 MiB}}]\nalgorithms: {all_reduce: {builder: %s, protocol: %s}}\n"
+)
+
+
+@pytest.mark.parametrize("builder", ["ring", "nccl", "double_binary_tree"])
+def test_a_case_says_the_protocol_of_its_calls(tmp_path, builder):
+    times = {}
+    for protocol in ("LL", "Simple"):
+        of_case = simulate(problem(tmp_path, PROFILED % (builder, protocol)), engine="both")
+        text = (PROFILED % (builder, protocol)).replace(f", protocol: {protocol}", "")
+        of_all = simulate(problem(tmp_path, text, f"network.protocol={protocol}"))
+        times[protocol] = of_case.makespan
+        assert of_case.makespan == of_all.makespan
+        assert str(of_case.collective["algorithm"][0]).endswith(protocol)
+    assert times["LL"] != times["Simple"]
+
+
+def test_a_protocol_of_a_case_is_used_or_refused(tmp_path):
+    with pytest.raises(ScenarioError, match="the profile has no LL128"):
+        problem(tmp_path, PROFILED % ("ring", "LL128"))
+    with pytest.raises(ScenarioError, match=r"beside network.protocol: LL\b"):
+        problem(tmp_path, PROFILED % ("ring", "Simple"), "network.protocol=LL")
+    warnings: list[str] = []
+    problem(tmp_path, RING + "algorithms: {all_reduce: {builder: ring, protocol: LL}}\n", warnings=warnings)
+    assert "makes no difference" in warnings[0]
+    text = RING + "algorithms: {all_reduce: {builder: ring, protocol: LL}}\nnetwork: {msccl: {latency: {LL: 1 us}}}\n"
+    assert simulate(problem(tmp_path, text)).makespan > simulate(problem(tmp_path, text, "network.msccl=true")).makespan
