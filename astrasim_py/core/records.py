@@ -174,6 +174,7 @@ class WaitingNode:
     name: str
     kind: str
     instance: int
+    job: str = ""  # its name, of several jobs
     src: int = -1  # peer, tag and bytes of an unmatched receive; -1 where they do not apply
     dst: int = -1
     tag: int = -1

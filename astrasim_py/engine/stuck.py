@@ -97,6 +97,9 @@ def explain_stuck(
         cause = f"stuck: {stuck_ranks} of {len(progress)} ranks wait for {lacking}"
     else:
         cause = f"stuck: {len(unreceived)} message{'s' if len(unreceived) > 1 else ''} sent and never received"
+    jobs = list(dict.fromkeys(entry.job for entry in sorted(few, key=lambda entry: entry.rank) if entry.job))
+    if jobs:
+        cause += f"; in job{'s' if len(jobs) > 1 else ''} {', '.join(jobs)}"
     return Outcome(
         status="stuck",
         cause=cause,
@@ -149,6 +152,7 @@ def _waiting(plan: Plan, entry: Posted, reason: str, **more: int) -> WaitingNode
         name=name,
         kind=KIND_NAMES[entry.kind],
         instance=plan.instance_at(entry.call),
+        job=plan.problem.jobs[plan.job_of[entry.rank]].name if len(plan.problem.jobs) > 1 else "",
         src=entry.peer if receives else entry.rank,
         dst=entry.rank if receives else entry.peer,
         tag=entry.tag,
@@ -193,10 +197,14 @@ def explanation(outcome: Outcome) -> list[str]:
     if outcome.status == "done":
         return []
     lines = [outcome.cause]
+    jobs = {entry.job for entry in outcome.waiting}
+    wide = max(map(len, jobs | {"job"})) if any(jobs) else 0
     if outcome.waiting:
-        lines.append("  rank  node  waits for")
+        lines.append(f"  {'job':<{wide}}  rank  node  waits for" if wide else "  rank  node  waits for")
     for entry in outcome.waiting:
         where = f"{entry.rank:>6}  {entry.node:>4}"
+        if wide:
+            where = f"  {entry.job:<{wide}}{where}"
         inside = f" in collective {entry.instance}" if entry.instance >= 0 else ""
         name = f' "{entry.name}"' if entry.name else ""
         begun = "since"

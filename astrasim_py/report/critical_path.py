@@ -54,8 +54,6 @@ class CriticalPath:
     def __init__(self, records: Records, latency: Mapping[int, int], longer: Mapping[int, int]) -> None:
         node, message, hop = records.node, records.message, records.hop
         self.makespan = records.makespan
-        # A stuck collective may have nodes that ended after the last node of the workload.
-        self.latest = int(node["end"].max(initial=-1, where=node["end"] <= records.makespan))
         self.kinds, self.labels = node.coded("kind")
         self.rank, self.instance, self.start, self.end, self.released, self.ended = (
             _plain(node[name]) for name in ("rank", "instance", "start", "end", "released_by", "ended_by")
@@ -112,14 +110,21 @@ class CriticalPath:
         # A message waits for the pace of its connection before it requests its first link.
         self.add(posted, until, "serialization", send, message)
 
-    def walk(self) -> tuple[Segment, ...]:
-        """The pieces of the path from 0 to the makespan, found from the end of the run back."""
-        if self.latest < 0:
-            self.add(0, self.makespan, "waiting", -1)
+    def walk(self, ranks: range | None = None) -> tuple[Segment, ...]:
+        """The pieces of the path from 0 to the makespan, found from the end of the run back; with `ranks`, of the path
+        to the last node that one of them completed.
+        """
+        self.segments = []
+        end, rank = np.asarray(self.end), np.asarray(self.rank)
+        # A stuck collective may have nodes that ended after the last node of the workload.
+        among = end <= self.makespan
+        if ranks is not None:
+            among &= (rank >= ranks.start) & (rank < ranks.stop)
+        now = int(end.max(initial=-1, where=among))
+        self.add(max(now, 0), self.makespan if ranks is None else now, "waiting", -1)
+        if now < 0:
             return tuple(self.segments)
-        now = self.latest
-        row = int(np.argmax(np.asarray(self.end) == now))
-        self.add(now, self.makespan, "waiting", -1)
+        row = int(np.argmax(among & (end == now)))
         for _ in range(2 * len(self.end) + 2):
             now, row = self.step(row, now)
             if row < 0:

@@ -9,6 +9,8 @@ from astrasim_py.core.errors import UsageError
 from astrasim_py.core.records import Records, Table, empty_table
 from astrasim_py.core.units import format_size, format_time
 from astrasim_py.report.critical_path import CATEGORIES, CriticalPath, Segment
+from astrasim_py.report.intervals import covered, union
+from astrasim_py.report.neighbours import JobPath, Part, bytes_by_job, job_paths, job_paths_text
 from astrasim_py.report.tables import text_table
 
 
@@ -26,26 +28,6 @@ class Exposure:
     on_path: int  # its share of the critical path, ps
 
 
-def union(start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Disjoint ascending intervals that cover the same points."""
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], end[order]
-    if not len(start):
-        return start, end
-    reach = np.maximum.accumulate(end)
-    opens = np.concatenate([[True], start[1:] > reach[:-1]])
-    closes = np.concatenate([opens[1:], [True]])
-    return start[opens], reach[closes]
-
-
-def covered(start: np.ndarray, end: np.ndarray, until: np.ndarray) -> np.ndarray:
-    """Length of disjoint ascending intervals before each time."""
-    total = np.concatenate([[0], np.cumsum(end - start)])
-    index = np.searchsorted(start, until, side="right")
-    over = np.where(index > 0, np.maximum(end[np.maximum(index - 1, 0)] - until, 0), 0) if len(start) else 0
-    return total[index] - over
-
-
 def called_instances(node: Table) -> np.ndarray:
     """The instance that each node of a collective calls; -1 for others: it released the algorithm's first nodes."""
     called = np.full(node.height, -1, dtype=np.int64)
@@ -56,7 +38,7 @@ def called_instances(node: Table) -> np.ndarray:
     return called
 
 
-def exposures_of(records: Records, path: Sequence[Segment]) -> tuple[Exposure, ...]:
+def exposures_of(records: Records, path: Sequence[Segment], by_job: bool = False) -> tuple[Exposure, ...]:
     node, collective = records.node, records.collective
     instance, rank, start, end = (node[name] for name in ("instance", "rank", "start", "end"))
     codes, labels = node.coded("kind")
@@ -93,7 +75,8 @@ def exposures_of(records: Records, path: Sequence[Segment]) -> tuple[Exposure, .
 
     result = []
     for c in collective.rows():
-        name = f"{c['type']} {format_size(c['size'])}" + (f" ({c['algorithm']})" if c["algorithm"] else "")
+        name = f"{c['job']}, " if by_job else ""
+        name += f"{c['type']} {format_size(c['size'])}" + (f" ({c['algorithm']})" if c["algorithm"] else "")
         result.append(exposure(c["instance"], name, max(c["end"] - c["start"], 0)))
     if len(p2p):
         result.append(exposure(-1, "point-to-point", int(end[p2p].max() - start[p2p].min())))
@@ -119,6 +102,7 @@ class Explanation:
     labels: Mapping[int, str]  # row of the node table → what it is, for rows on the path
     messages: Mapping[int, tuple[int, int, int]]
     link_names: Mapping[int, str]  # of links on the path
+    jobs: tuple[JobPath, ...] = ()  # the path of each of several jobs
 
     def waits(self) -> list[tuple[str, int]]:
         """Links for which the critical path waited, with the time, the longest first."""
@@ -139,10 +123,16 @@ def busiest_links(link: Table, names: Mapping[int, str], count: int = 10) -> tup
     return tuple(row | {"name": names.get(row["link"], f"{row['src']}->{row['dst']}")} for row in first.rows())
 
 
-def explain(records: Records, edges: Table | None = None, longer: Mapping[int, int] | None = None) -> Explanation:
+def explain(
+    records: Records,
+    edges: Table | None = None,
+    longer: Mapping[int, int] | None = None,
+    jobs: Sequence[Part] = (),
+) -> Explanation:
     """Walk the critical path and attribute the time. `records`: of level ``messages``. `edges`: ``link``, ``name`` and
     ``latency`` (ps) of the links: their names, and the exact split of latency and serialization. `longer`: collective
-    instance → extra ps per hop of its messages. Raises UsageError: records of a lower level.
+    instance → extra ps per hop of its messages. `jobs`: with several, also the path of each. Raises UsageError: records
+    of a lower level.
     """
     if records.level != "messages":
         raise UsageError("records", f'level "{records.level}" does not hold messages', 'record at level "messages"')
@@ -150,22 +140,28 @@ def explain(records: Records, edges: Table | None = None, longer: Mapping[int, i
     names, latency = (
         dict(zip(edges["link"].tolist(), edges[name].tolist(), strict=True)) for name in ("name", "latency")
     )
-    path = CriticalPath(records, latency, longer or {}).walk()
+    walker = CriticalPath(records, latency, longer or {})
+    path = walker.walk()
     totals = dict.fromkeys(CATEGORIES, 0)
     for piece in path:
         totals[piece.category] += piece.end - piece.start
     node, message = records.node, records.message
     rows = sorted({piece.row for piece in path if piece.row >= 0})
     sent = sorted({piece.message for piece in path if piece.message >= 0})
+    links = busiest_links(records.link, names)
+    several = len(jobs) > 1
+    if several and records.hop.height:
+        links = tuple(use | {"jobs": bytes_by_job(records, jobs, use["link"])} for use in links)
     return Explanation(
         makespan=records.makespan,
         path=path,
         totals=totals,
-        exposures=exposures_of(records, path),
-        links=busiest_links(records.link, names),
+        exposures=exposures_of(records, path, several),
+        links=links,
         labels={row: _label(node, row) for row in rows},
         messages={m: tuple(int(message[c][m]) for c in ("src", "dst", "bytes")) for m in sent},
         link_names={i: names.get(i, f"link {i}") for i in sorted({piece.link for piece in path}) if i >= 0},
+        jobs=tuple(job_paths(walker, records, jobs, names)) if several else (),
     )
 
 
@@ -176,6 +172,10 @@ def _label(node: Table, row: int) -> str:
 
 def _share(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f} %" if whole else ""
+
+
+def _shares(parts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {_share(part, sum(parts.values()))}" for name, part in parts.items())
 
 
 def explanation_text(e: Explanation, lines: int = _LINES) -> str:
@@ -192,6 +192,8 @@ def explanation_text(e: Explanation, lines: int = _LINES) -> str:
     if waits:
         longest = ", ".join(f"{name} {format_time(ps)}" for name, ps in waits[:5])
         blocks[-1] += f"\nit waited for {longest}" + (f", and {len(waits) - 5} more links" if waits[5:] else "")
+    if e.jobs:
+        blocks.append(job_paths_text(e.jobs))
     if e.exposures:
         cells = [
             [
@@ -214,11 +216,14 @@ def explanation_text(e: Explanation, lines: int = _LINES) -> str:
                 format_size(use["bytes"]),
                 str(use["messages"]),
                 format_time(use["queued"]),
+                _shares(use.get("jobs", {})),
             ]
             for use in e.links
         ]
-        headings = ["busiest links", "busy", "share", "bytes", "messages", "waited for"]
-        blocks.append(text_table(headings, cells, [False, True, True, True, True, True]))
+        headings = ["busiest links", "busy", "share", "bytes", "messages", "waited for", "of jobs"]
+        shown = 7 if e.jobs else 6
+        rights = [False, *[True] * 5, False][:shown]
+        blocks.append(text_table(headings[:shown], [row[:shown] for row in cells], rights))
     steps = _steps(e)
     if steps:
         headings = ["from", "to", "what", "time"]

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 
-from astrasim_py.core.records import Records
+from astrasim_py.core.records import Records, Table
 from astrasim_py.core.units import PS_PER_S, format_time
 from astrasim_py.report.tables import ns_number, ps_of, rounded, text_table
 from astrasim_py.system.problem import Job
@@ -16,12 +17,22 @@ JOB_KEYS = (
 )  # fmt: skip
 
 
-def job_rows(point: str, jobs: Sequence[Job], records: Records, alone: Mapping[str, int]) -> list[dict]:
-    """One row per job. `alone`: completion time of jobs that also ran alone, ps.
+class Alone(NamedTuple):
+    """A job that had the network to itself. `time`: its completion time, ps. `ends`: int64[k]: end of each iteration
+    after its arrival, ps.
+    """
+
+    time: int
+    ends: np.ndarray
+
+
+def job_rows(point: str, jobs: Sequence[Job], records: Records, alone: Mapping[str, Alone]) -> list[dict]:
+    """One row per job.
 
     `time_ns`: from its arrival to the end of its last node; empty if it is not done. `iterations`: those that are done.
     An iteration ends with its last collective; the first one begins with the arrival. Percentiles are nearest ranks. A
-    job without collectives has no times of iterations.
+    job without collectives has no times of iterations. The slowdown of a job that is not done is that of the iterations
+    that are.
     """
     unfinished, first = frozenset(records.outcome.unfinished_ranks), 0
     named = records.collective["job"]
@@ -30,13 +41,16 @@ def job_rows(point: str, jobs: Sequence[Job], records: Records, alone: Mapping[s
         ranks = range(first, first := first + job.ranks)
         done = records.outcome.status == "done" and unfinished.isdisjoint(ranks)
         mine = np.flatnonzero(named == job.name)
-        ends = _iteration_ends(job, records, mine)
+        ends = iteration_ends(job, records.collective, mine)
         finish = int(records.finish[ranks.start : ranks.stop].max(initial=0)) if done else None
         took = np.diff(ends, prepend=job.arrival_ps)
         count = len(ends) if len(mine) else job.iterations if done else 0
         until = int(ends[-1]) if len(ends) else finish
         span = until - job.arrival_ps if count and until is not None else 0
         time, best = None if finish is None else finish - job.arrival_ps, alone.get(job.name)
+        compared = (time, best.time) if best and time is not None else (0, 0)
+        if best and time is None and 0 < len(ends) <= len(best.ends):
+            compared = int(ends[-1]) - job.arrival_ps, int(best.ends[len(ends) - 1])
         rows.append(
             {
                 "point": point,
@@ -50,18 +64,18 @@ def job_rows(point: str, jobs: Sequence[Job], records: Records, alone: Mapping[s
                 "iteration_p50_ns": _percentile(took, 50),
                 "iteration_p99_ns": _percentile(took, 99),
                 "iterations_per_s": rounded(Fraction(count * PS_PER_S, span)) if span > 0 else None,
-                "alone_ns": ns_number(best),
-                "slowdown": rounded(Fraction(time, best)) if best and time is not None else None,
+                "alone_ns": ns_number(best.time) if best else None,
+                "slowdown": rounded(Fraction(*compared)) if compared[1] else None,
             }
         )
     return rows
 
 
-def _iteration_ends(job: Job, records: Records, mine: np.ndarray) -> np.ndarray:
+def iteration_ends(job: Job, collective: Table, mine: np.ndarray) -> np.ndarray:
     """int64[k]: end of each iteration that is done, ps; `mine`: rows of the collectives of the job."""
     ends = np.zeros(job.iterations if len(mine) else 0, dtype=np.int64)
     done = np.ones(len(ends), dtype=bool)
-    group, end = records.collective.coded("group")[0][mine], records.collective["end"][mine]
+    group, end = collective.coded("group")[0][mine], collective["end"][mine]
     for one in np.unique(group):
         by_iteration = end[group == one].reshape(job.iterations, -1)
         done &= (by_iteration >= 0).all(axis=1)
@@ -99,4 +113,9 @@ def jobs_text(rows: Sequence[Mapping]) -> str:
     if several:
         columns.insert(0, ("point", [str(row["point"]) for row in rows]))
     headings, cells = zip(*columns, strict=True)
-    return text_table(headings, list(zip(*cells, strict=True)), [name not in ("point", "job") for name in headings])
+    table = text_table(headings, list(zip(*cells, strict=True)), [name not in ("point", "job") for name in headings])
+    left = [row for row in rows if row["time_ns"] is None and row["alone_ns"] is not None]
+    if left:
+        names = ", ".join(dict.fromkeys(row["job"] for row in left))
+        table += f"\nslowdown of {names}, not done when the run ended: of the iterations that are, if any"
+    return table

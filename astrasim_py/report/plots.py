@@ -216,7 +216,11 @@ def _ps_in(key: str) -> Callable[[Mapping], float | None]:
 
 
 def _draw_time(grid: Grid, heading: str):
-    return _curves(grid, heading, _ps_in("time_ns"), "time", bound=_ps_in("bound_ns"), ticks=_time_ticks)
+    y = grid.spec.get("y", "completion")
+    if y == "completion":
+        return _curves(grid, heading, _ps_in("time_ns"), "time", bound=_ps_in("bound_ns"), ticks=_time_ticks)
+    label = {"mean": "mean time", "p50": "median time", "p99": "99th percentile"}[y.removeprefix("iteration_")]
+    return _curves(grid, heading, _ps_in(f"{y}_ns"), f"{label} of iterations", ticks=_time_ticks)
 
 
 def _draw_busbw(grid: Grid, heading: str):

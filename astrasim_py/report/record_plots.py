@@ -8,28 +8,40 @@ import numpy as np
 
 from astrasim_py.core.records import Table, empty_table
 from astrasim_py.report.explain import called_instances
-from astrasim_py.report.figure_style import canvas, clean, legend_below, say_nothing_finished, set_title, time_ticks
+from astrasim_py.report.figure_style import (
+    PALETTE,
+    canvas,
+    clean,
+    legend_below,
+    say_nothing_finished,
+    set_title,
+    time_ticks,
+)
 
 #: Maximum points in a figure of links or a Gantt chart.
 PANELS = 9
 _MAX_LANES = 64
+#: Entries of jobs in a legend.
+_MOST_JOBS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
     """The input of a figure of records (links, gantt) for one point. `tables`: ``link`` and ``vertex``, ``edge``
-    (links), ``node`` (gantt).
+    (links), ``node`` (gantt). `jobs`: NPU → its job, of several jobs.
     """
 
     title: str
     makespan: int  # ps
     tables: Mapping[str, Table] = field(default_factory=dict)
+    jobs: Mapping[int, str] = field(default_factory=dict)
 
 
 def draw_links(panels: Sequence[Panel], heading: str):
     from matplotlib.cm import ScalarMappable
     from matplotlib.collections import LineCollection, PolyCollection
-    from matplotlib.colors import Normalize
+    from matplotlib.colors import Normalize, to_rgba
+    from matplotlib.patches import Patch
 
     panels = list(panels)[:PANELS]
     figure, every = canvas(len(panels), heading, width=4.4, height=4.3, columns=3)
@@ -38,6 +50,9 @@ def draw_links(panels: Sequence[Panel], heading: str):
         return figure
     most = max((max(p.tables["link"]["busy"].tolist(), default=0) / max(p.makespan, 1) for p in panels), default=0)
     colours = Normalize(0.0, min(max(math.ceil(10 * most) / 10, 0.1), 1.0))
+    # Without black: numbers are written on NPUs.
+    jobs = list(dict.fromkeys(name for panel in panels for name in panel.jobs.values()))
+    of_job = {name: to_rgba(PALETTE[1 + i % (len(PALETTE) - 1)], 0.55) for i, name in enumerate(jobs)}
     for panel, axes in zip(panels, every, strict=True):
         set_title(axes, panel.title)
         axes.set_aspect("equal")
@@ -65,7 +80,9 @@ def draw_links(panels: Sequence[Panel], heading: str):
             heads.set_array(use[order])
             axes.add_collection(heads)
         size = float(np.clip(4600 / max(len(x), 1), 6, 190))
-        axes.scatter(x[~switch], y[~switch], s=size, c="white", edgecolors="#333333", linewidths=0.8, zorder=4)
+        npus = [of_job.get(panel.jobs.get(v), "white") for v in np.flatnonzero(~switch).tolist()]
+        axes.scatter(x[~switch], y[~switch], s=size, c="white", linewidths=0, zorder=4)
+        axes.scatter(x[~switch], y[~switch], s=size, c=npus, edgecolors="#333333", linewidths=0.8, zorder=4)
         axes.scatter(x[switch], y[switch], s=size, c="#dddddd", marker="s", edgecolors="#333333", lw=0.8, zorder=4)
         if len(x) <= 72:
             names = panel.tables["vertex"]["name"].tolist()
@@ -84,6 +101,11 @@ def draw_links(panels: Sequence[Panel], heading: str):
         label="share of the time that the link was busy",
         format=lambda v, _: f"{100 * v:.0f} %",
     )
+    patches = [(Patch(facecolor=of_job[name], edgecolor="#333333"), f"job {clean(name)}") for name in jobs]
+    if len(patches) > _MOST_JOBS:
+        patches[_MOST_JOBS - 1 :] = [(Patch(alpha=0), f"and {len(patches) - _MOST_JOBS + 1} more jobs")]
+    if patches:
+        legend_below(figure, patches)
     return figure
 
 

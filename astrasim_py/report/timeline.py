@@ -49,19 +49,21 @@ def lanes(group: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
     return result
 
 
-def timeline(records: Records, edges: Table | None = None, npus: Sequence[int] = ()) -> Iterator[bytes]:
+def timeline(
+    records: Records, edges: Table | None = None, npus: Sequence[int] = (), jobs: Sequence[str] = ()
+) -> Iterator[bytes]:
     """The timeline of a run, a piece at a time; together one JSON document. `records`: of level ``messages``; of level
     ``nodes`` there are no links and no arrows. `edges`: ``link`` and ``name``: names of links. `npus`: rank → NPU, for
-    the names of lanes.
+    the names of lanes. `jobs`: rank → name of its job, of several jobs.
     """
     ranks = len(records.finish)
     collectives, links = ranks, ranks + 1
     lane_of = np.full(records.node.height, -1, dtype=np.int64)
     events = chain(
-        _processes(ranks, npus),
-        _collectives(records.collective, collectives),
+        _processes(ranks, npus, jobs),
+        _collectives(records.collective, collectives, jobs),
         _nodes(records, lane_of),
-        _hops(records, edges, links) if records.message.height else (),
+        _hops(records, edges, links, jobs) if records.message.height else (),
         _arrows(records, lane_of) if records.message.height else (),
     )
     return _document(events, f',"otherData":{json.dumps({"engine": records.engine})}')
@@ -133,11 +135,12 @@ def _span(name: str, category: str, pid: int, tid: int, start: int, end: int, ar
     )
 
 
-def _processes(ranks: int, npus: Sequence[int]) -> Iterator[str]:
+def _processes(ranks: int, npus: Sequence[int], jobs: Sequence[str]) -> Iterator[str]:
     titles = []
     for rank in range(ranks):
+        job = f"{jobs[rank]}: " if jobs else ""
         npu = f" (NPU {npus[rank]})" if rank < len(npus) and npus[rank] != rank else ""
-        titles.append(f"rank {rank}{npu}")
+        titles.append(f"{job}rank {rank}{npu}")
     for pid, title in enumerate([*titles, "collectives", "links"]):
         yield _meta("process_name", pid, title)
         yield _meta("process_sort_index", pid, pid)
@@ -156,12 +159,20 @@ def _rows_of(table: Table, rows: np.ndarray, *columns: str) -> Iterator[tuple]:
         yield from zip(*(table[name][some].tolist() for name in columns), strict=True)
 
 
-def _collectives(table: Table, pid: int) -> Iterator[str]:
+def _collectives(table: Table, pid: int, jobs: Sequence[str]) -> Iterator[str]:
     start, end = table["start"], table["end"]
     rows = np.flatnonzero((start >= 0) & (end >= 0))
-    tid = lanes(np.zeros(len(rows), dtype=np.int64), start[rows], end[rows])
-    for lane in range(int(tid.max(initial=-1)) + 1):
-        yield _meta("thread_name", pid, "in flight", lane)
+    names = list(dict.fromkeys(jobs)) or [""]
+    codes, labels = table.coded("job")
+    number = np.array([names.index(label) if jobs else 0 for label in labels], dtype=np.int64)[codes[rows]]
+    tid, below = lanes(number, start[rows], end[rows]), 0
+    for job, name in enumerate(names):
+        mine = number == job
+        count = int(tid[mine].max(initial=-1)) + 1
+        tid[mine] += below
+        for lane in range(below, below + count):
+            yield from _thread(pid, lane, name or "in flight")
+        below += count
     columns = ("type", "size", "algorithm", "instance", "start", "end")
     for lane, row in zip(tid.tolist(), _rows_of(table, rows, *columns), strict=True):
         kind, size, algorithm, instance, begin, stop = row
@@ -220,7 +231,7 @@ def _nodes(records: Records, lane_of: np.ndarray) -> Iterator[str]:
         yield _span(name or f'"{kind} {ident}"', kind, pid, lane, begin, stop, f'"node":{ident}{inside}')
 
 
-def _hops(records: Records, edges: Table | None, pid: int) -> Iterator[str]:
+def _hops(records: Records, edges: Table | None, pid: int, jobs: Sequence[str]) -> Iterator[str]:
     hop, message = records.hop, records.message
     names = {} if edges is None else dict(zip(edges["link"].tolist(), edges["name"].tolist(), strict=True))
     rows = np.argsort(hop["link"], kind="stable")
@@ -236,10 +247,10 @@ def _hops(records: Records, edges: Table | None, pid: int) -> Iterator[str]:
     moments = _rows_of(hop, rows, "requested", "start", "end")
     arrow = json.dumps(" → ").strip('"')
     for lane, (src, dst, size), (requested, begin, stop) in zip(tid, ends, moments, strict=True):
-        waited = _us((begin - requested) * 1000)
-        yield _span(
-            f'"{src}{arrow}{dst}"', "link", pid, lane, begin, stop, f'"bytes":{size},"waited_ns":{waited}'
-        )  # fmt: skip
+        args = f'"bytes":{size},"waited_ns":{_us((begin - requested) * 1000)}'
+        if jobs:
+            args += f',"job":{json.dumps(jobs[src])}'
+        yield _span(f'"{src}{arrow}{dst}"', "link", pid, lane, begin, stop, args)
 
 
 def _arrows(records: Records, lane_of: np.ndarray) -> Iterator[str]:

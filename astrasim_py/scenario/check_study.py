@@ -104,6 +104,8 @@ def plot_mistakes(document: Value, plots: Sequence[PlotSpec], axes: Sequence[var
             yield wrong("a slowdown needs a baseline", remedy)
         if plot.kind not in ("time", "slowdown") and (by_job or ("job" in plot.where and "job" not in labels)):
             yield wrong(f"{plot.kind} is not known by job", "write kind: time, or slowdown")
+        if plot.y != "completion" and not (plot.kind == "time" and by_job):
+            yield wrong("is known of jobs alone", "write kind: time, and series: job", "y")
         for key, value in plot.where.items():
             written = document.get("plots", number, "where", key)
             text = variables.label_of(written) if written is not None else str(value)

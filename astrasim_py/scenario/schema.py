@@ -39,6 +39,8 @@ class JobSpec(StrictModel):
 
 Engine = choice(*ENGINES)
 Level = choice(*LEVELS)
+#: Times that jobs have beside that of their completion.
+JOB_TIMES = ("iteration_mean", "iteration_p50", "iteration_p99")
 PLOT_KINDS = ("slowdown", "time", "busbw", "breakdown", "links", "gantt")
 
 
@@ -49,6 +51,9 @@ class PlotSpec(StrictModel):
     x: Text | None = None
     series: Text | None = None
     facet: Text | None = None
+    y: choice("completion", *JOB_TIMES) = Field(
+        default="completion", description="which time; of jobs also of their iterations"
+    )
     baseline: Text | None = Field(default=None, description="value of `series` that the others are divided by")
     where: dict[Text, Scalar] = Field(default_factory=dict, description="only points with these values")
     title: Text | None = None

@@ -12,9 +12,11 @@ from astrasim_py.core.files import write_file
 from astrasim_py.core.records import Outcome, Records
 from astrasim_py.report import plots
 from astrasim_py.report.explain import Explanation, explain
+from astrasim_py.report.jobs import JOB_KEYS
+from astrasim_py.report.neighbours import Part
 from astrasim_py.report.plots import select
 from astrasim_py.report.record_plots import PANELS, Panel
-from astrasim_py.report.tables import json_bytes, json_text
+from astrasim_py.report.tables import json_bytes, json_text, ps_of
 from astrasim_py.scenario.expand import Point
 from astrasim_py.study import astra_sim_point, stored_points
 from astrasim_py.study.store import RunOptions
@@ -44,8 +46,13 @@ def panel(point: StoredPoint, kind: str) -> Panel:
     names = ("link", "vertex", "edge") if kind == "links" else ("node", "collective")
     sweep = point.row["sweep"]
     title = ", ".join(map(str, sweep.values())) or point.manifest["point"]
+    parts = _parts(point)
+    npus = point.summary.get("npu_of", ())
     return Panel(
-        title=title, makespan=int(point.summary["makespan_ps"]), tables={name: point.table(name) for name in names}
+        title=title,
+        makespan=int(point.summary["makespan_ps"]),
+        tables={name: point.table(name) for name in names},
+        jobs={npus[rank]: part.job for part in parts for rank in part.ranks} if len(parts) > 1 else {},
     )
 
 
@@ -83,7 +90,7 @@ def _rows_by_job(spec: Mapping, rows: Sequence[Mapping], points: Sequence[Stored
     swept = any("job" in row["sweep"] for row in rows)
     if swept or "job" not in (spec.get("x"), spec.get("series"), spec.get("facet"), *(spec.get("where") or ())):
         return list(rows)
-    keys = ("job", "time_ns", "slowdown")
+    keys = ("job", "time_ns", "slowdown", *(key for key in JOB_KEYS if key.startswith("iteration_")))
     return [
         {**row, "bound_ns": None, **{key: job[key] for key in keys}}
         for row, point in zip(rows, points, strict=True)
@@ -144,10 +151,18 @@ def explain_folder(path: str | os.PathLike) -> Explained:
     notes: list[str] = []
     point = at_level(points[0], "messages", notes)
     longer = {int(i): int(ps) for i, ps in (point.summary.get("hop_latency_ps") or {}).items()}
-    explanation = explain(records_of(point), point.table("edge"), longer)
+    explanation = explain(records_of(point), point.table("edge"), longer, _parts(point))
     if point.manifest["status"] != "done":
         notes.append(f"this point is {point.manifest['status']}: {point.summary.get('cause', '')}")
     return Explained(point=point, explanation=explanation, notes=tuple(dict.fromkeys(notes)))
+
+
+def _parts(point: StoredPoint) -> list[Part]:
+    """The jobs of a point."""
+    parts, first = [], 0
+    for row in point.summary.get("jobs", ()):
+        parts.append(Part(row["job"], range(first, first := first + row["ranks"]), ps_of(row["arrival_ns"])))
+    return parts
 
 
 def plot_folder(path: str | os.PathLike) -> Drawn:

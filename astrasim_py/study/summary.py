@@ -135,6 +135,7 @@ def summary_of(plan: Plan, records: Records, row: Mapping, warnings: Iterable[st
             {key: getattr(w, key) for key in ("rank", "node", "name", "kind", "instance", "src", "dst", "tag", "bytes")}
             | {"since_ns": tables.ns_number(w.since) if w.since >= 0 else None, "reason": w.reason}
             | ({"channel": w.channel, "slots": w.slots} if w.slots else {})
+            | ({"job": w.job} if w.job else {})
             for w in records.outcome.waiting
         ],
         "cycle": list(records.outcome.cycle),
@@ -176,7 +177,8 @@ def files_of(
     files["edge.csv"] = csv_chunks(edge_table(topology, records.link["link"], plain=True))
     if with_timeline:
         edges = edge_table(topology, records.link["link"])
-        files["timeline.json"] = timeline(records, edges, plan.npu_of)
+        jobs = [plan.problem.jobs[job].name for job in plan.job_of] if len(plan.problem.jobs) > 1 else ()
+        files["timeline.json"] = timeline(records, edges, plan.npu_of, jobs)
     return files
 
 

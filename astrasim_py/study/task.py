@@ -13,6 +13,8 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import numpy as np
+
 from astrasim_py.core import jit
 from astrasim_py.core.errors import (
     EXIT_CHECK_FAILED,
@@ -26,7 +28,7 @@ from astrasim_py.core.errors import (
 from astrasim_py.core.records import RECORD_SCHEMA, Records
 from astrasim_py.core.registry import own_line
 from astrasim_py.engine.simulation import plan_for, simulate
-from astrasim_py.report.jobs import job_rows
+from astrasim_py.report.jobs import Alone, iteration_ends, job_rows
 from astrasim_py.scenario.expand import Point
 from astrasim_py.study import store, stored_points
 from astrasim_py.study.preparation import input_digests
@@ -233,13 +235,13 @@ def _run(task: Task) -> Result:
     about = {"row": row_of(point, FAILED), "facts": facts, "source": source, "warnings": warnings}
     if point.spec.jobs:
         alone = {job.name: _alone(task, job, warnings) for job in problem.jobs} if point.spec.compare else {}
-        alone = {name: ps for name, ps in alone.items() if ps is not None}
+        alone = {name: found for name, found in alone.items() if found is not None}
         about["more"] = {"jobs": job_rows(point.name, problem.jobs, records, alone)}
     return stored_result(store_run(task.folder, plan, records, options, usage, replace=task.replace, **about))
 
 
-def _alone(task: Task, job: Job, warnings: list[str]) -> int | None:
-    """Completion time of a job where it has the network to itself, ps; None where it is not done."""
+def _alone(task: Task, job: Job, warnings: list[str]) -> Alone | None:
+    """A job where it has the network to itself; None where it is not done."""
     point = task.point
     config = {key: value for key, value in point.config.items() if key != "compare"}
     said = point.config["jobs"][job.name]
@@ -252,7 +254,11 @@ def _alone(task: Task, job: Job, warnings: list[str]) -> int | None:
     else:
         result = run_task(replace(own, replace=task.replace, beside=task.beside))
     if result.row["status"] == "done":
-        return result.simulated_ps - job.arrival_ps
+        ends, stored = np.zeros(0, dtype=np.int64), stored_points.read_point(own.folder)
+        if stored is not None and options.collectives:
+            table = stored.table("collective")
+            ends = iteration_ends(job, table, np.arange(table.height)) - job.arrival_ps
+        return Alone(result.simulated_ps - job.arrival_ps, ends)
     warnings.append(f"{point.name}: alone, {(*result.lines, f'{job.name} is not done')[0]}")
     return None
 

@@ -12,13 +12,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from worlds import small_problems
+from worlds.problems import world
 
 from astrasim_py.builders.registry import build
-from astrasim_py.core.errors import UsageError
+from astrasim_py.core.errors import AstraError, UsageError
 from astrasim_py.core.records import NODE_COLUMNS, Records, Table, empty_table
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.report.critical_path import CATEGORIES
-from astrasim_py.report.explain import busiest_links, covered, explain, explanation_text, union
+from astrasim_py.report.explain import busiest_links, explain, explanation_text
+from astrasim_py.report.intervals import covered, union
+from astrasim_py.report.neighbours import Part
 from astrasim_py.study.summary import edge_table
 from astrasim_py.system.machine_models import Limits, NetworkModel
 from astrasim_py.system.problem import Job, Problem
@@ -223,3 +226,27 @@ def test_busiest_links_are_ordered_by_time_then_bytes_then_number():
     uses = busiest_links(table, {2: "two"}, 3)
     assert [use["name"] for use in uses] == ["two", "1->2", "0->1"]
     assert uses[0]["queued"] == 0
+
+
+def test_the_path_of_each_job_adds_up():
+    found = shared = 0
+    for seed in range(120):
+        problem = world(seed)
+        if len(problem.jobs) < 2:
+            continue
+        try:
+            records = simulate(problem, engine="simpy", level="messages")
+        except AstraError:
+            continue
+        first, parts = 0, []
+        for job in problem.jobs:
+            parts.append(Part(job.name, range(first, first := first + job.ranks), job.arrival_ps))
+        edges = edge_table(problem.topology, records.link["link"])
+        for part, path in zip(parts, explain(records, edges, jobs=parts).jobs, strict=True):
+            mine = (records.node["rank"] >= part.ranks.start) & (records.node["rank"] < part.ranks.stop)
+            last = records.node["end"][mine & (records.node["end"] <= records.makespan)].max(initial=-1)
+            assert path.time == sum(path.totals.values()) == max(int(last) - part.arrival, 0)
+            assert all(0 < ps <= path.time for _, _, ps in path.shared)
+            found += 1
+            shared += bool(path.shared)
+    assert found > 20 and shared

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import csv
+import json
 
 import numpy as np
 import pytest
 
 import astrasim_py as ap
+from astrasim_py.chakra.et_io import write_prefix
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import AstraError, TraceError
 from astrasim_py.engine.simulation import simulate
+from astrasim_py.report.explain import explanation_text
 from astrasim_py.report.tables import ns_number
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.study.explain_and_plot import explain_folder
+from astrasim_py.study.explain_and_plot import explain_folder, panel
 from astrasim_py.study.prepare import prepare
+from astrasim_py.study.stored_points import read_point
 from astrasim_py.workload.iterations import iterate
 
 MS = 10**9
@@ -154,12 +158,16 @@ def test_a_run_does_not_wait_for_jobs_in_the_background(tmp_path, shift, done):
     result = ap.run(path, out=tmp_path / "out", engine="both", jobs=1, timeline=True)
     a, b = result.summaries[0]["jobs"]
     assert result.exit_code == 0 and result.rows[0]["time_ns"] == a["time_ns"]
-    assert (b["iterations"], b["finish_ns"], b["time_ns"], b["slowdown"]) == (done, None, None, None)
+    assert (b["iterations"], b["finish_ns"], b["time_ns"]) == (done, None, None)
+    # The slowdown of the iterations that are done: they take 20 ms each alone.
+    last = done and b["iteration_mean_ns"] * done
+    assert b["slowdown"] == (pytest.approx(last / (done * 20 * 10**6)) if done else None)
     assert b["alone_ns"] == 120 * 10**6
     assert result.rows[0]["bound_ns"] is None
     (point,) = [p for p in (tmp_path / "out" / "jobs").iterdir() if p.name.startswith("jobs-")]
     explained = explain_folder(point)
     assert sum(explained.explanation.totals.values()) == explained.explanation.makespan == a["time_ns"] * 1000
+    assert [path.job for path in explained.explanation.jobs] == ["a", "b"]
     # What the foreground does is the same where the other one is waited for, too.
     waited = problem_of(two_jobs(tmp_path, 16, shift))
     assert ns_number(simulate(waited, engine="compiled", level="summary").finish[:2].max()) == a["finish_ns"]
@@ -177,6 +185,8 @@ def test_a_run_of_jobs_in_the_background_alone_is_refused(tmp_path):
     [
         ("compare: both", "compare: .*alone"),
         ("plots: [{kind: slowdown, series: job}]", "a slowdown needs a baseline; .*compare: alone"),
+        ("plots: [{kind: time, y: iteration_mean}]", "y: is known of jobs alone; write kind: time, and series: job"),
+        ("plots: [{kind: time, x: jbo, series: job}]", '"jbo" is not swept'),
         ("plots: [{kind: busbw, series: job}]", "busbw is not known by job; write kind: time, or slowdown"),
     ],
 )
@@ -190,3 +200,60 @@ def test_a_comparison_without_jobs_is_refused(tmp_path):
     path.write_text(f"name: s\ntopologies: {{net: {FABRIC}}}\nworkload: [barrier]\ncompare: alone\n")
     with pytest.raises(AstraError, match="compare: compares jobs, and there are none; drop it, or write jobs"):
         load_scenario(path)
+
+
+def stored(folder):
+    """The folder of the only point of the results."""
+    (point,) = [path for path in folder.iterdir() if path.name.startswith("jobs-")]
+    return point
+
+
+@pytest.mark.parametrize(("model", "shared"), [("fluid", 120), ("cut_through", 0)])
+def test_the_path_of_each_job_and_who_shares_its_links(tmp_path, model, shared):
+    """Alone, a job computes and sends for 60 ms each; beside the other one it sends for 120 ms over shared links."""
+    path = two_jobs(tmp_path, top=f"network: {{model: {model}}}", shift="0 ms" if shared else "10 ms")
+    ap.run(path, out=tmp_path / "out", jobs=1, level="messages")
+    explained = explain_folder(stored(tmp_path / "out" / "jobs"))
+    for job, other, path in zip("ab", "ba", explained.explanation.jobs, strict=True):
+        assert (path.job, path.time, path.totals["compute"]) == (job, (60 + (shared or 60)) * MS, 60 * MS)
+        assert sum(path.totals.values()) == path.time
+        assert path.shared == (((other, "leaf0->spine0", shared * MS),) if shared else ())
+    assert explained.explanation.links[0]["jobs"] == {"a": 3 * 10**9, "b": 3 * 10**9}
+    text = explanation_text(explained.explanation)
+    assert ("with b on leaf0->spine0 for 120 ms" in text) == bool(shared)
+    assert "0: a, all_reduce" in text and "a 50.0 %, b 50.0 %" in text
+
+
+def test_timelines_and_figures_mark_jobs(tmp_path):
+    plots = "[{kind: time, series: job, y: iteration_p99}, {kind: time, series: job, y: iteration_mean}, {kind: links}]"
+    result = ap.run(
+        two_jobs(tmp_path, top=f"plots: {plots}", shift="5 ms"), out=tmp_path / "out", jobs=1, timeline=True
+    )
+    assert len(result.figures) == 6
+    point = read_point(stored(tmp_path / "out" / "jobs"))
+    assert panel(point, "links").jobs == {0: "a", 2: "a", 1: "b", 3: "b"}
+    events = json.loads((point.folder / "timeline.json").read_text())["traceEvents"]
+    processes = [e["args"]["name"] for e in events if e["name"] == "process_name"]
+    assert processes[:4] == ["a: rank 0", "a: rank 1 (NPU 2)", "b: rank 2 (NPU 1)", "b: rank 3"]
+    lanes = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name" and e["pid"] == 4}
+    calls = [(lanes[e["tid"]], e["ts"]) for e in events if e["pid"] == 4 and e["ph"] == "X"]
+    assert [min(ts for job, ts in calls if job == name) for name in "ab"] == [10_000, 15_000]
+    assert {e["args"]["job"] for e in events if e.get("cat") == "link"} == {"a", "b"}
+
+
+def test_a_stuck_run_names_the_job(tmp_path):
+    path = two_jobs(tmp_path, top="", k=1)
+    send = ExecutionTrace.from_columns(node_id=[0], type=5, comm_dst=[1], comm_size=[64], comm_tag=[5])
+    recv = ExecutionTrace.from_columns(node_id=[0], type=6, comm_src=[0], comm_size=[64], comm_tag=[6])
+    write_prefix(tmp_path / "bad", [send, recv])
+    text = path.read_text().splitlines()
+    text[-1] = text[-1].replace(step(), "{trace: bad}")
+    path.write_text("\n".join(text))
+    for engine in ("simpy", "compiled"):
+        (failure,) = ap.run(path, out=tmp_path / engine, jobs=1, engine=engine).failures
+        assert failure.lines[0].endswith("messages that nobody sends; in job b")
+        assert failure.lines[1].split()[:3] == ["job", "rank", "node"] and failure.lines[2].split()[:3] == [
+            "b",
+            "2",
+            "0",
+        ]
