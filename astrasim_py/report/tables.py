@@ -149,6 +149,7 @@ def _rate(value: object) -> str:
 
 #: Heading, key of the row, and format; a column without any value is left out.
 _SHOWN = (
+    ("chosen", "algorithm", lambda v: v or ""),
     ("time", "time_ns", _time),
     ("bound", "bound_ns", _time),
     ("bound/time", "efficiency", _percent),
@@ -190,10 +191,23 @@ def summary_text(rows: Sequence[Mapping]) -> str:
     columns = columns or [("point", [str(row["point"]) for row in rows], False)]
     for heading, key, show in _SHOWN:
         cells = [show(row.get(key)) for row in rows]
+        if key == "algorithm" and not _tells_a_choice(cells, [c for k, c, _ in columns if k != "topology"]):
+            continue
         if any(cells) and not (key == "status" and set(cells) == {"done"}):
-            columns.append((heading, cells, key not in ("busiest_link", "status")))
+            columns.append((heading, cells, key not in ("algorithm", "busiest_link", "status")))
     headings, cells, numeric = zip(*columns, strict=True)
     return text_table(headings, list(zip(*cells, strict=True)), numeric)
+
+
+def _tells_a_choice(algorithms: Sequence[str], swept: Sequence[Sequence[str]]) -> bool:
+    """Whether names of algorithms tell what the swept values do not: a protocol, or what was taken for each call."""
+    if any(" " in name for name in algorithms):
+        return True
+    named = [values for values in swept if all(value_order(value)[0] == TEXTS for value in values)]
+    # Points that failed have no algorithm.
+    done = [i for i, name in enumerate(algorithms) if name]
+    pairs = ([(values[i], algorithms[i]) for i in done] for values in [[""] * len(algorithms), *named])
+    return all(len({*each}) > len({value for value, _ in each}) for each in pairs)
 
 
 COLLECTIVE_KEYS = (

@@ -110,3 +110,23 @@ def test_collectives_have_their_bandwidths():
     assert (done["algbw_GBps"], done["busbw_GBps"], done["efficiency"]) == (50, 75, Decimal("0.5"))
     assert [missing[key] for key in ("start_ns", "time_ns", "bound_ns", "algbw_GBps", "busbw_GBps")] == [None] * 5
     assert "all_reduce" in tables.collectives_text([done, missing])
+
+
+@pytest.mark.parametrize(
+    "swept,algorithms,is_shown",
+    [
+        ({"size": ["1 KiB", "1 MiB"]}, ["ring", "ring"], False),
+        ({"size": ["1 KiB", "1 MiB"]}, ["tree", "ring"], True),
+        ({"size": ["1 KiB", "1 MiB"]}, ["ring LL", "ring LL"], True),
+        ({"algorithm": ["a", "b"]}, ["tree", "ring"], False),
+        ({"algorithm": ["nccl", "nccl"], "size": ["1 KiB", "1 MiB"]}, ["tree", "ring"], True),
+        ({"topology": ["a", "b"]}, ["tree", "ring"], True),
+        ({"size": ["1 KiB", "1 MiB"]}, [None, "ring"], False),
+    ],
+)
+def test_the_table_says_what_was_chosen_where_the_sweep_does_not(swept, algorithms, is_shown):
+    rows = [
+        row(algorithm=name, sweep={key: values[i] for key, values in swept.items()})
+        for i, name in enumerate(algorithms)
+    ]
+    assert ("chosen" in tables.summary_text(rows).splitlines()[0]) == is_shown
