@@ -99,16 +99,23 @@ def _several_jobs(typed: Typed, topology: Any) -> Iterator[Mistake]:
     if all(job.background for job in typed["jobs"].values()):
         yield _wrong("all jobs are in the background, so that the run would end at once", "leave one without", "jobs")
     for name, job in typed["jobs"].items():
-        yield from _JobCheck(job, typed, len(job.placement), ("jobs", name)).mistakes()
+        ranks = job.ranks if job.placement is None else len(job.placement)
+        foreign = isinstance(job.workload, job_models.TraceWorkload | job_models.RecordedWorkload)
+        if ranks is None and not foreign:
+            yield _wrong("says neither ranks nor placement", "write e.g. ranks: 8", "jobs", name)
+        if ranks is not None and job.ranks not in (None, ranks):
+            problem = f"{ranks} NPUs are listed for {job.ranks} ranks"
+            yield _wrong(problem, "drop ranks, or list one NPU per rank", "jobs", name, "ranks")
+        yield from _JobCheck(job, typed, ranks, ("jobs", name)).mistakes()
         at = ("jobs", name, "placement")
-        for npu in job.placement:
+        for npu in job.placement or ():
             if npu in owner:
                 yield _wrong(f'NPU {npu} belongs to job "{owner[npu]}" too', "give each job NPUs of its own", *at)
                 break
             if npus is not None and npu >= npus:
                 yield _wrong(f"NPU {npu} does not exist: there are {npus}", f"write 0 to {npus - 1}", *at)
                 break
-        owner.update(dict.fromkeys(job.placement, name))
+        owner.update(dict.fromkeys(job.placement or (), name))
     if typed["algorithms"]:
         shared = {"workload": None, "groups": {}, "stragglers": job_models.Stragglers()}
         yield from _JobCheck(SimpleNamespace(algorithms=typed["algorithms"], **shared), typed, None).mistakes()

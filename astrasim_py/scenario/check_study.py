@@ -30,7 +30,9 @@ def top_level_mistakes(document: Value) -> Iterator[Mistake]:
     if "compare" in document.data and "jobs" not in document.data:
         yield Mistake(("compare",), True, "compares jobs, and there are none", "drop it, or write jobs")
     if "jobs" in document.data:
-        for key in ("workload", "groups", "stragglers", "placement", "ranks"):
+        jobs = document.get("jobs")
+        own = isinstance(jobs.data, dict) and all("placement" in (job.data or ()) for job in jobs.data.values())
+        for key in ("workload", "groups", "stragglers", "ranks", *(["placement"] if own else [])):
             if key in document.data:
                 yield Mistake((key,), True, f"with jobs, each job has its own {key}", "move it into a job")
 

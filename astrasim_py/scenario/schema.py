@@ -28,7 +28,12 @@ class JobSpec(StrictModel):
     """One of several jobs that share the network, on NPUs of its own."""
 
     workload: WorkloadSpec = Field(examples=["[{all_reduce: {size: 64 MiB}}]"])
-    placement: Ranks = Field(description="rank → NPU", examples=['["0-7"]'])
+    placement: Ranks | None = Field(
+        default=None,
+        description="rank → NPU; by default the next NPUs of the scenario's placement",
+        examples=['["0-7"]'],
+    )
+    ranks: Count | None = Field(default=None, description="number of ranks, where it follows from nothing else")
     groups: dict[Name, GroupSpec] = Field(default_factory=dict)
     algorithms: AlgorithmSpecs = Field(default_factory=dict)
     stragglers: Stragglers = Field(default_factory=Stragglers)

@@ -83,7 +83,8 @@ def prepare(
     run = Preparation(point=point, kept=kept, beside=beside, **lists)
     run = replace(run, network=_network(run))
     spec, topology = run.spec, _topology(run)
-    jobs = tuple(_job(run, topology, name, f"jobs.{name}", job) for name, job in spec.jobs.items())
+    free = _free(run, topology)
+    jobs = tuple(_job(run, topology, name, f"jobs.{name}", job, free) for name, job in spec.jobs.items())
     jobs = jobs or (_job(run, topology, "job0", "", spec),)
     return Problem(
         topology=topology,
@@ -143,9 +144,22 @@ def _checked(factory: Callable, text: str, place: str) -> Callable:
     return make
 
 
-def _job(run: Preparation, topology: Topology, name: str, key: str, job: Any) -> Job:
-    """A job of several, or the point itself as the only one."""
-    kind = job.placement or run.spec.topology.placement or "linear"
+def _free(run: Preparation, topology: Topology) -> list[int]:
+    """NPUs that no job lists, in the order of the scenario's placement."""
+    if all(job.placement is not None for job in run.spec.jobs.values()):
+        return []
+    listed = {npu for job in run.spec.jobs.values() for npu in job.placement or ()}
+    kind, where = run.spec.placement, "placement"
+    if kind is None:
+        kind, where = run.spec.topology.placement or "linear", "topology.placement"
+    return [npu for npu in placement(topology, kind, place=run.at(where)) if npu not in listed]
+
+
+def _job(run: Preparation, topology: Topology, name: str, key: str, job: Any, free: list[int] | None = None) -> Job:
+    """A job of several, or the point itself as the only one. `free`: NPUs for jobs that list none; those that this one
+    takes are removed.
+    """
+    kind = job.placement or (run.spec.topology.placement or "linear" if free is None else None)
     where = run.at(key, "placement") if job.placement is not None else run.at("topology.placement")
     ranks = getattr(job, "ranks", None)
     dependencies = None
@@ -168,6 +182,11 @@ def _job(run: Preparation, topology: Topology, name: str, key: str, job: Any) ->
     where = run.at(key, "ranks") if ranks is not None and not isinstance(kind, tuple) else where
     stragglers = (*job.stragglers.compute_speed, *job.stragglers.start_delay)
     _refuse_beyond(stragglers, count, run.at(key, "stragglers"))
+    if kind is None:
+        if count > len(free):
+            problem = f"{count} ranks are more than the {len(free)} NPUs that other jobs leave"
+            raise ScenarioError(run.at(key, "ranks"), problem, "write fewer ranks or a larger topology")
+        kind, free[:count] = free[:count], []
     placed = placement(topology, kind, count, where)
     table, choices = algorithms_of(run, job, key, topology)
     arrival, iterations = getattr(job, "arrival", 0), getattr(job, "iterations", 1)

@@ -243,8 +243,8 @@ def _run(task: Task) -> Result:
 def _alone(task: Task, job: Job, warnings: list[str]) -> Alone | None:
     """A job where it has the network to itself; None where it is not done."""
     point = task.point
-    config = {key: value for key, value in point.config.items() if key != "compare"}
-    said = point.config["jobs"][job.name]
+    config = {key: value for key, value in point.config.items() if key not in ("compare", "placement")}
+    said = {"placement": list(job.placement)} | point.config["jobs"][job.name]
     config |= {"jobs": {job.name: {key: value for key, value in said.items() if key != "background"}}}
     options = replace(task.options, level="summary", timeline=False, fold=False)
     own = make_task(replace(point, name=job.name, values={}, config=config), task.folder.parent / ALONE, options)

@@ -5,23 +5,39 @@ from collections.abc import Sequence
 import numpy as np
 
 from astrasim_py.core.errors import TopologyError
+from astrasim_py.core.fields import whole
+from astrasim_py.core.strict_model import StrictModel, example
 from astrasim_py.topology.model import Topology
+from astrasim_py.topology.routing import mix
+
+
+class RandomPlacement(StrictModel):
+    """Ranks on NPUs in random order."""
+
+    random: whole(0, 2**31 - 1, "seed") = example("1", description="seed")
 
 
 def placement(
-    topology: Topology, kind: str | Sequence[int] = "linear", ranks: int | None = None, place: str = ""
+    topology: Topology,
+    kind: str | RandomPlacement | Sequence[int] = "linear",
+    ranks: int | None = None,
+    place: str = "",
 ) -> tuple[int, ...]:
     """Place each rank on an NPU; failed NPUs are skipped.
 
     `kind`: ``linear``: ascending NPU ids. ``snake``: boustrophedon over the dims (reflected mixed-radix Gray code), so
     that successive ranks sit side by side; the slowest coordinate is the last one of even size, and then the last rank
-    is a neighbour of the first on a torus as well. A topology without dims has no snake. A list gives each rank's NPU.
+    is a neighbour of the first on a torus as well. A topology without dims has no snake. `RandomPlacement`: by a
+    hash of the seed and the NPU, the same on every machine. A list gives each rank's NPU.
     `ranks`: number of ranks; default: all alive NPUs, or the length of the list. Returns rank -> NPU. Raises
     TopologyError: more ranks than NPUs; in a list: duplicates, NPUs that do not exist or have failed, a wrong length.
     """
-    if isinstance(kind, str):
+    if isinstance(kind, RandomPlacement):
+        alive = np.array(topology.alive, dtype=np.int64)
+        order: Sequence[int] = alive[np.argsort(mix(kind.random, alive))]
+    elif isinstance(kind, str):
         if kind == "linear":
-            order: Sequence[int] = topology.alive
+            order = topology.alive
         elif kind == "snake":
             if not topology.dims:
                 problem = f'a topology of shape "{topology.shape}" has no dims to snake through'

@@ -11,19 +11,32 @@ from functools import cached_property
 from typing import Annotated, Any, get_args
 
 import numpy as np
-from pydantic import BeforeValidator, Field, PlainValidator, ValidationInfo, WithJsonSchema
+from pydantic import BeforeValidator, Discriminator, Field, PlainValidator, Tag, ValidationInfo, WithJsonSchema
 
 from astrasim_py.core.errors import TopologyError
-from astrasim_py.core.fields import NPU_CAP, Bandwidth, Count, Ranks, Time, choice, did_you_mean, either, shown, wrong
+from astrasim_py.core.fields import NPU_CAP, Bandwidth, Count, Ranks, Time, choice, did_you_mean, shown, wrong
 from astrasim_py.core.strict_model import StrictModel
 from astrasim_py.topology.hardware import preset, preset_names
 from astrasim_py.topology.model import Routing, Topology
+from astrasim_py.topology.placement import RandomPlacement
 from astrasim_py.topology.unwind import unwound
 
 MAX_DIMS = 32
 
-#: rank → NPU: ``linear``, ``snake`` or a list of NPUs.
-Placement = either(choice("linear", "snake"), Ranks)
+
+def _placement_tag(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "<random>"
+    return "<list>" if isinstance(value, list | tuple) else "<one>"
+
+
+#: rank → NPU: ``linear``, ``snake``, ``{random: SEED}`` or a list of NPUs.
+Placement = Annotated[
+    Annotated[choice("linear", "snake"), Tag("<one>")]
+    | Annotated[RandomPlacement, Tag("<random>")]
+    | Annotated[Ranks, Tag("<list>")],
+    Discriminator(_placement_tag),
+]
 
 
 def _ratio(value: object) -> Fraction:

@@ -175,6 +175,18 @@ def test_two_jobs_meet_as_far_as_they_are_in_phase(repo):
     assert [found["cut_through", "1", shift] for shift in ("0 ms", "5 ms", "10 ms")] == [135, 130, 130]
 
 
+def test_random_placement_costs_a_language_model_but_not_a_stencil(repo):
+    """Messages of 3 and 5 connections of the ring share the busiest uplink; packed, one has it to itself."""
+    found = runs(repo, "packed_or_random", "sweep.seed=[1, 5]", "jobs.stencil.iterations=4")
+    for seed, most in (("1", 3), ("5", 5)):
+        packed, random = found["packed", seed], found["random", seed]
+        step, more = (int(records.finish[:16].max()) / 10**12 for records in (packed, random))
+        communication = packed.exposed_comm[:16].max() / 10**12
+        assert (round(step, 2), round(communication, 2)) == (4.57, 0.61)
+        assert more == pytest.approx(step + (most - 1) * communication, rel=0.005)
+        assert 1 <= random.finish[16:].max() / packed.finish[16:].max() < 1.02
+
+
 def test_shared_bandwidth_does_not_ask_how_messages_are_cut(repo):
     found = {key: time / 10**9 for key, time in times(repo, "fair_or_fifo").items()}
     assert [found["fluid", chunks] for chunks in ("1", "16", "100")] == [180] * 3

@@ -257,3 +257,42 @@ def test_a_stuck_run_names_the_job(tmp_path):
             "2",
             "0",
         ]
+
+
+@pytest.mark.parametrize(("order", "first"), [("linear", (0, 1)), ("{random: 3}", None), ("[3, 1, 0, 2]", (3, 1))])
+def test_jobs_take_the_next_npus_of_the_placement(tmp_path, order, first):
+    path = two_jobs(tmp_path, top=f"placement: {order}\ncompare: alone", k=2)
+    path.write_text(path.read_text().replace("placement: [0, 2]", "ranks: 2").replace("placement: [1, 3]", "ranks: 2"))
+    a, b = (job.placement for job in problem_of(path).jobs)
+    assert sorted((*a, *b)) == [0, 1, 2, 3] and a == (first or a)
+    # Alone, a job stays where it is.
+    ap.run(path, out=tmp_path / "out", jobs=1)
+    for point in (tmp_path / "out" / "jobs" / "alone").iterdir():
+        assert read_point(point).summary["npu_of"] == list({"a": a, "b": b}[point.name[0]])
+
+
+def test_jobs_of_traces_take_as_many_npus_as_they_have_ranks(tmp_path):
+    path = two_jobs(tmp_path, k=1)
+    write_prefix(tmp_path / "two", [ExecutionTrace.from_columns(node_id=[0], type=[4], num_ops=[1])] * 2)
+    text = path.read_text().splitlines()
+    path.write_text("\n".join([*text[:-1], "  b: {workload: {trace: two}}"]))
+    assert problem_of(path).jobs[1].placement == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        ("workload: [barrier]", "jobs.b: says neither ranks nor placement; write e.g. ranks: 8"),
+        ("ranks: 3, workload: [barrier]", "jobs.b.ranks: 3 ranks are more than the 2 NPUs that other jobs leave"),
+        ("ranks: 3, placement: [1, 3], workload: [barrier]", "jobs.b.ranks: 2 NPUs are listed for 3 ranks"),
+        ("ranks: 0, workload: [barrier]", "jobs.b.ranks: 0"),
+        ("placement: {random: 1}, workload: [barrier]", "jobs.b.placement"),
+        ("ranks: 2, workload: [barrier]}\nplacement: {random: -1", "placement.random: -1 is less than 0"),
+    ],
+)
+def test_wrong_places_of_jobs_are_refused_in_a_line(tmp_path, job, said):
+    path = two_jobs(tmp_path, k=1)
+    path.write_text("\n".join([*path.read_text().splitlines()[:-1], f"  b: {{{job}}}"]))
+    with pytest.raises(AstraError, match=said) as raised:
+        problem_of(path)
+    assert len(raised.value.lines()) == 1

@@ -10,6 +10,7 @@ import pytest
 from astrasim_py.core.errors import TopologyError
 from astrasim_py.topology import SHAPES, Dim, build, placement, preset, preset_names
 from astrasim_py.topology.layout import positions
+from astrasim_py.topology.placement import RandomPlacement
 
 L = {"bandwidth": "50 GB/s", "latency": "500 ns"}
 
@@ -47,6 +48,14 @@ def test_the_snake_of_an_even_torus_closes(dims):
     topology = torus(*dims)
     order = placement(topology, "snake")
     assert len(topology.route(order[-1], order[0])) == 1
+
+
+def test_random_placements_follow_their_seed():
+    topology = torus(4, 4)
+    orders = [placement(topology, RandomPlacement(random=seed)) for seed in (0, 1, 1)]
+    assert orders[0] != orders[1] == orders[2] and all(sorted(order) == list(range(16)) for order in orders)
+    # The same on every machine.
+    assert placement(topology, RandomPlacement(random=1), 5) == orders[1][:5] == (12, 8, 6, 7, 14)
 
 
 def test_placements_skip_failed_npus():
