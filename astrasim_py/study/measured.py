@@ -109,7 +109,9 @@ class Machine:
         if preset.collectives is None or preset.topology is None:
             known = ", ".join(preset_names("collectives"))
             raise TopologyError(name, "has no numbers of collectives on a machine", f"write one of {known}")
-        self.name, self.keys, self.profile, self.engine = name, preset.topology, preset.collectives, engine
+        self.name, self.profile, self.engine = name, preset.collectives, engine
+        # A profile has a way of its own to reduce in switches.
+        self.keys = {key: value for key, value in preset.topology.items() if key != "switches"}
         self.programs, self.algorithms = programs, cache(read_msccl)
         self.topologies: dict[int, Topology] = {}
         self.times: dict[tuple, int] = {}

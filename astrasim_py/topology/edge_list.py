@@ -21,6 +21,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
@@ -28,12 +29,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 
 from astrasim_py.core.errors import ScenarioError, TopologyError, UnitError
 from astrasim_py.core.fields import NPU_CAP
 from astrasim_py.core.files import read_regular
+from astrasim_py.core.strict_model import mistakes, tuples
 from astrasim_py.core.units import INT64_MAX, parse_bandwidth, parse_time
-from astrasim_py.topology.model import LINK_CAP, Topology, check_caps
+from astrasim_py.topology.model import LINK_CAP, Computing, Topology, check_caps
+from astrasim_py.topology.spec import Switches
 
 #: Largest files accepted, in bytes.
 MAX_CSV, MAX_JSON, MAX_YAML = 2**26, 2**24, 2**21
@@ -366,7 +370,17 @@ def read_json(text: str, file: str = "") -> Topology:
         links.add_row(edge, place, both=not data.get("directed", True), ignore=True)
         if len(links.vertices) > len(nodes):
             raise TopologyError(place, "an end of the edge is not among the nodes", "list it under nodes")
-    return links.numbered(file, Path(file).stem, count, numbers, switches)
+    topology = links.numbered(file, Path(file).stem, count, numbers, switches)
+    said = graph.get("switches") if isinstance(graph, dict) else None
+    return topology if said is None else replace(topology, computing=_computing(said, topology, f"{file}: graph"))
+
+
+def _computing(said: Any, topology: Topology, place: str) -> Computing | None:
+    try:
+        return Switches.model_validate(tuples(said), context={"written": True}).of(topology, f"{place}.switches")
+    except ValidationError as error:
+        mistake = next(mistakes(error))
+        raise TopologyError(mistake.path(f"{place}.switches"), mistake.problem, mistake.remedy) from None
 
 
 def _json_vertices(

@@ -29,15 +29,33 @@ def _attributes(topology: Topology) -> list[dict[str, Any]]:
     ]
 
 
+def _switches(topology: Topology) -> dict[str, Any]:
+    """What its switches compute, as the key ``switches`` of a scenario says it; nothing where they do not."""
+    computing = topology.computing
+    if computing is None:
+        return {}
+    said: dict[str, Any] = {
+        "capable": [topology.vertex_name(v) for v in computing.vertices],
+        "latency": f"{computing.latency_ps} ps",
+        "overhead": f"{computing.overhead.numerator}:{computing.overhead.denominator}",
+    }
+    if computing.reduce_bandwidth is not None:
+        said["reduce_bandwidth"] = f"{_exact(computing.reduce_bandwidth)} B/s"
+    if computing.slots is not None:
+        said["slots"] = computing.slots
+    return {"switches": said}
+
+
 def to_networkx(topology: Topology):
     """The topology as a `networkx.MultiDiGraph`.
 
     Nodes are vertex numbers with attributes ``kind`` ("npu" or "switch") and ``name``; edges have the link id
-    as key and attributes ``bandwidth`` (text, "B/s") and ``latency`` (text, "ps").
+    as key and attributes ``bandwidth`` (text, "B/s") and ``latency`` (text, "ps"). The graph's own attribute
+    ``switches`` says which switches compute, if any.
     """
     import networkx
 
-    graph = networkx.MultiDiGraph(name=topology.name, npus=topology.npus)
+    graph = networkx.MultiDiGraph(name=topology.name, npus=topology.npus, **_switches(topology))
     for vertex in range(topology.vertices):
         kind = "npu" if vertex < topology.npus else "switch"
         graph.add_node(vertex, kind=kind, name=topology.vertex_name(vertex))
@@ -50,8 +68,8 @@ def to_networkx(topology: Topology):
 def node_link_json(topology: Topology) -> str:
     """The topology as ``networkx.node_link_data`` gives it.
 
-    Links, bandwidths and latencies survive a round trip through `edge_list.read_json` exactly; the closed-form
-    routes of a shape do not.
+    Links, bandwidths, latencies and what switches compute survive a round trip through `edge_list.read_json` exactly;
+    the closed-form routes of a shape do not.
     """
     import networkx
 

@@ -45,7 +45,10 @@ class Preset(Shape):
 def _preset(name: str) -> tuple[Mapping[str, Any], Shape]:
     """Keys of a preset as written in its file, and the shape that they give."""
     keys = preset(name).topology
-    return keys, SHAPES[keys["shape"]].model_validate(keys, context={"written": True})
+    shape = SHAPES[keys["shape"]].model_validate(keys, context={"written": True})
+    if shape.switches is not None:
+        shape = shape.model_copy(update={"switches": shape.switches.model_copy(update={"of_machine": True})})
+    return keys, shape
 
 
 def _with_preset(value: Any, info: ValidationInfo) -> Shape:

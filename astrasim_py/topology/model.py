@@ -33,6 +33,24 @@ class Routing(StrictModel):
     seed: whole(0, 2**63 - 1) = 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Computing:
+    """Switches that can take part in collectives (docs/semantics.md).
+
+    `vertices`: those that have not failed, ascending. `latency_ps`: what each sends takes longer by it.
+    `reduce_bandwidth`: bytes per second of the one unit that reduces; None: no limit. `slots`: chunks of scratch for
+    one call; None: no limit. `overhead`: bytes on the wire by byte of a message. `of_machine`: whether a preset says
+    so, and not the user.
+    """
+
+    vertices: tuple[int, ...]
+    reduce_bandwidth: Fraction | None = None
+    latency_ps: int = 0
+    slots: int | None = None
+    overhead: Fraction = Fraction(1)
+    of_machine: bool = False
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Topology:
     """A network of NPUs and switches. Make one with `build`, a function of `shapes`, or `Topology.create`.
@@ -58,6 +76,7 @@ class Topology:
     switches: tuple[tuple[str, int | None], ...] = ()
     failed: tuple[int, ...] = ()  # NPUs; they keep their ids and have no links
     routing: Routing = Routing()
+    computing: Computing | None = None  # switches that can take part in collectives; None: not said
     #: Closed-form router over the links that the shape has undamaged, and where those links are now (int32,
     #: -1 gone); `renumbered` is None while no link is gone.
     router: Any = field(default=None, repr=False)
@@ -200,18 +219,18 @@ class Topology:
 
     def _check_pairs(self, src: np.ndarray, dst: np.ndarray) -> None:
         for column in (src, dst):
-            if len(column) and not 0 <= int(column.min()) <= int(column.max()) < self.npus:
-                bad = int(column[(column < 0) | (column >= self.npus)][0])
+            if len(column) and not 0 <= int(column.min()) <= int(column.max()) < self.vertices:
+                bad = int(column[(column < 0) | (column >= self.vertices)][0])
                 raise TopologyError(self.name, f"NPU {bad} does not exist", f"NPUs are numbered 0 to {self.npus - 1}")
             dead = column[np.isin(column, self.failed)] if self.failed else ()
             if len(dead):
                 raise TopologyError(self.name, f"NPU {int(dead[0])} has failed", "place no rank on it")
 
     def routes(self, src: Sequence[int] | np.ndarray, dst: Sequence[int] | np.ndarray) -> Routes:
-        """Routes of k pairs of NPUs: ptr int64[k + 1] and links int32[m].
+        """Routes of k pairs of NPUs or switches: ptr int64[k + 1] and links int32[m].
 
-        Pair i crosses ``links[ptr[i]:ptr[i + 1]]``, in that order; nothing if src[i] == dst[i]. Raises TopologyError:
-        an NPU that does not exist or has failed.
+        Pair i crosses ``links[ptr[i]:ptr[i + 1]]``, in that order; nothing if src[i] == dst[i]. From and to switches
+        they are shortest paths. Raises TopologyError: an NPU that does not exist or has failed, a switch without links.
         """
         src = np.asarray(src, dtype=np.int64).reshape(-1)
         dst = np.asarray(dst, dtype=np.int64).reshape(-1)
@@ -220,16 +239,17 @@ class Topology:
         self._check_pairs(src, dst)
         if self.router is None or self.routing.ecmp:
             return self._search.routes(src, dst)
-        ptr, links = self.router.routes(src, dst)
-        if self.renumbered is None:
-            return ptr, links
-        links = self.renumbered[links]
+        cut = (src >= self.npus) | (dst >= self.npus)
+        if self.renumbered is None and not cut.any():
+            return self.router.routes(src, dst)
+        ptr, links = self.router.routes(np.where(cut, 0, src), np.where(cut, 0, dst))
         pair = np.repeat(np.arange(len(src)), np.diff(ptr))
-        cut = np.zeros(len(src), dtype=bool)
-        cut[pair[links < 0]] = True
+        if self.renumbered is not None:
+            links = self.renumbered[links]
+            cut[pair[links < 0]] = True
         if not cut.any():
             return ptr, links
-        # Only pairs that lost their regular route are searched; all others keep it.
+        # Only pairs that lost their regular route, or never had one, are searched.
         detour_ptr, detours = self._search.routes(src[cut], dst[cut])
         lengths = np.diff(ptr)
         lengths[cut] = np.diff(detour_ptr)
@@ -268,7 +288,7 @@ class Topology:
 
     @cached_property
     def _digest(self) -> str:
-        unseen = ("name", "shape", "switches")
+        unseen = ("name", "shape", "switches", *(() if self.computing else ("computing",)))
         return digest({f.name: getattr(self, f.name) for f in fields(self) if f.name not in unseen})
 
     def __getstate__(self) -> dict:

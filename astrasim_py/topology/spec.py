@@ -12,12 +12,25 @@ from typing import Annotated, Any, get_args
 
 import numpy as np
 from pydantic import BeforeValidator, Discriminator, Field, PlainValidator, Tag, ValidationInfo, WithJsonSchema
+from pydantic.json_schema import SkipJsonSchema
 
 from astrasim_py.core.errors import TopologyError
-from astrasim_py.core.fields import NPU_CAP, Bandwidth, Count, Ranks, Time, choice, did_you_mean, shown, wrong
+from astrasim_py.core.fields import (
+    NPU_CAP,
+    Bandwidth,
+    Count,
+    MemoryBandwidth,
+    Ranks,
+    Time,
+    choice,
+    did_you_mean,
+    either,
+    shown,
+    wrong,
+)
 from astrasim_py.core.strict_model import StrictModel
 from astrasim_py.topology.hardware import preset, preset_names
-from astrasim_py.topology.model import Routing, Topology
+from astrasim_py.topology.model import Computing, Routing, Topology
 from astrasim_py.topology.placement import RandomPlacement
 from astrasim_py.topology.unwind import unwound
 
@@ -113,6 +126,55 @@ class Failed(StrictModel):
     switches: tuple[Vertex, ...] = ()
 
 
+class Switches(StrictModel):
+    """Switches that can take part in collectives, and what that costs."""
+
+    _python_only = ("of_machine",)
+
+    capable: either(choice("all"), Annotated[tuple[Vertex, ...], Field(min_length=1)]) = Field(
+        default="all",
+        description="all switches, or some by name; leaf stands for leaf0, leaf1, …",
+        examples=["[leaf0, leaf1]"],
+    )
+    reduce_bandwidth: MemoryBandwidth | None = Field(
+        default=None, description="of the one unit of a switch that reduces; by default it takes no time"
+    )
+    latency: Time = Field(default=0, description="what a switch sends takes longer by it, on its first link")
+    slots: Count | None = Field(default=None, description="chunks that a switch holds for a call; unlimited by default")
+    overhead: Ratio = Field(
+        default=Fraction(1), description="bytes on the wire by byte of messages from and to switches", examples=["1.2"]
+    )
+    #: Whether a preset says so, of a machine that may have none of them as it is written.
+    of_machine: SkipJsonSchema[bool] = False
+
+    def _complete(self) -> None:
+        if self.overhead < 1:
+            raise wrong(f"{float(self.overhead):g} is less than 1", "write 1 or more, e.g. 1.2", ("overhead",))
+
+    def of(self, topology: Topology, place: str) -> Computing | None:
+        """What they are in a topology, None where a machine has none. Raises TopologyError: there are none, or not
+        those that are named."""
+        if topology.vertices == topology.npus:
+            if self.of_machine:
+                return None
+            raise TopologyError(place, f"{topology.name} has no switches", "drop it, or write a shape that has some")
+        finder, found = _Finder(topology), [*range(topology.npus, topology.vertices)]
+        if self.capable != "all":
+            places = [f"{below(place, 'capable')}[{i}]" for i in range(len(self.capable))]
+            named = zip(self.capable, places, strict=True)
+            found = [v for name, at in named for v in finder.switches(name, at, needed=not self.of_machine)]
+        if not found:
+            return None
+        return Computing(
+            vertices=tuple(np.intersect1d(found, topology.src).tolist()),  # one that has failed has no links
+            reduce_bandwidth=self.reduce_bandwidth,
+            latency_ps=self.latency,
+            slots=self.slots,
+            overhead=self.overhead,
+            of_machine=self.of_machine,
+        )
+
+
 class Shape(StrictModel):
     """What every topology may say."""
 
@@ -122,6 +184,9 @@ class Shape(StrictModel):
     links: tuple[Override, ...] | None = Field(default=None, description="bandwidth or latency of single links")
     failed: Failed | None = Field(default=None, description="links, NPUs and switches that are down")
     routing: Routing | None = Field(default=None, description="ecmp: true spreads pairs over equal-cost shortest paths")
+    switches: Switches | None = Field(
+        default=None, description="switches that can reduce and multicast", examples=["{capable: all}"]
+    )
     unwind: Count | None = Field(
         default=None, description="replace each switch by direct links from each port to so many others", examples=["2"]
     )
@@ -147,13 +212,16 @@ class Shape(StrictModel):
     def build(self, place: str = "", *, name: str = "") -> Topology:
         """The topology, with single links changed, failures and routing applied, and switches unwound.
 
-        Raises TopologyError: too many NPUs or links, an unknown link or vertex, a pair of NPUs without a path.
+        Raises TopologyError: too many NPUs or links, an unknown link or vertex, a pair of NPUs without a path, switches
+        that compute where there are none.
         """
         topology = self.make(place)
         if self.links or self.failed is not None or (self.routing or Routing()) != Routing():
             topology = self._changed(topology, place)
         if self.unwind is not None:
             topology = unwound(topology, self.unwind, place=below(place, "unwind"))
+        if self.switches is not None:
+            topology = replace(topology, computing=self.switches.of(topology, below(place, "switches")))
         return replace(topology, name=name) if name else topology
 
     def _changed(self, topology: Topology, place: str) -> Topology:
@@ -202,6 +270,21 @@ class _Finder:
         switches = f", switches are named e.g. {', '.join(names[:3])}" if names else ", there are no switches"
         remedy = f"NPUs are numbered 0 to {topology.npus - 1}{switches}"
         raise TopologyError(place, f"{shown(item)} is not {what} of the topology", remedy)
+
+    def switches(self, item: Any, place: str, *, needed: bool) -> list[int]:
+        """A switch, or all of a common name; an unknown name is refused if it is `needed`."""
+        topology, first = self.topology, self.topology.npus
+        for name, count in topology.switches:
+            last = first + (1 if count is None else count)
+            if count is not None and item == name:
+                return [*range(first, last)]
+            first = last
+        if isinstance(item, str) and item not in self.names:
+            if not needed:
+                return []
+            known = [*(name for name, count in topology.switches if count), *topology.switch_names[:4096]]
+            raise TopologyError(place, f"{topology.name} has no switch {shown(item)}", did_you_mean(item, known))
+        return [self.vertex(item, place, "a switch")]
 
     def links(self, link: Link, place: str) -> np.ndarray:
         """Ids of the links between two vertices."""

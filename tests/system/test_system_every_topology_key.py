@@ -108,8 +108,9 @@ KEYS = {
 #: Where links are changed: the ends of one.
 ENDS = {"leaf_spine": (0, "leaf0"), "fat_tree": (0, "edge0"), "dragonfly": (0, "router0"), "dgx": (0, "nvswitch0")}
 ENDS |= {"switch": (0, "switch0")}
-#: Keys that say how ranks are placed, or name the shape: no property of the network.
-NOT_OF_THE_NETWORK = {"shape", "placement"}
+#: Keys that say how ranks are placed, or name the shape: no property of the network. What switches compute changes
+#: algorithms with switches alone (test_system_switches.py).
+NOT_OF_THE_NETWORK = {"shape", "placement", "switches"}
 
 
 def cases():
@@ -231,6 +232,7 @@ def test_every_column_of_a_topology_takes_part_in_its_digest():
         "dims",
         "failed",
         "routing",
+        "computing",
         "router",
         "renumbered",
     }

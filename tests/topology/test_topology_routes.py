@@ -380,8 +380,8 @@ def test_routes_are_the_same_under_any_hash_seed_and_need_no_networkx():
 
 def test_routes_refuse_npus_that_do_not_exist():
     topology = s.LeafSpine(leaves=2, hosts_per_leaf=2, spines=1, bandwidth=B, latency=NS).build()
-    with pytest.raises(TopologyError, match="NPU 4 does not exist"):
-        topology.route(0, 4)
+    with pytest.raises(TopologyError, match="NPU 7 does not exist"):
+        topology.route(0, 7)
     with pytest.raises(TopologyError, match="NPU -1 does not exist"):
         topology.routes([0, -1], [1, 1])
 
