@@ -83,7 +83,10 @@ def _unknown_topology(value: Value, names: Sequence[str]) -> Iterator[ScenarioEr
 def plot_mistakes(document: Value, plots: Sequence[PlotSpec], axes: Sequence[variables.Axis]) -> Iterator[Mistake]:
     """Figures over keys that are not swept, or values that they do not take."""
     labels = {key: [row[i] for row in axis.labels] for axis in axes for i, key in enumerate(axis.keys)}
-    known = (*labels, *(c for c in _COLUMNS if c not in labels), *(["job"] if "jobs" in document.data else []))
+    jobs, swept = document.get("jobs"), "job" in labels
+    if jobs is not None and isinstance(jobs.data, dict) and not swept:
+        labels["job"] = list(jobs.data)
+    known = (*labels, *(c for c in _COLUMNS if c not in labels))
     seen: set[str] = set()
     for number, plot in enumerate(plots):
 
@@ -99,12 +102,12 @@ def plot_mistakes(document: Value, plots: Sequence[PlotSpec], axes: Sequence[var
         elif plot.baseline is not None and plot.baseline not in labels.get(plot.series, [plot.baseline]):
             problem = f'"{plot.baseline}" is not a value of {plot.series}'
             yield wrong(problem, did_you_mean(plot.baseline, labels[plot.series]), "baseline")
-        by_job = "job" not in labels and "job" in (plot.x, plot.series, plot.facet)
+        by_job = not swept and "job" in (plot.x, plot.series, plot.facet, *plot.where)
         if plot.kind == "slowdown" and plot.baseline is None and not (by_job and "compare" in document.data):
             remedy = "write series: KEY and baseline: one of its values"
             remedy += "; or compare: alone, and series: job" if "jobs" in document.data else ""
             yield wrong("a slowdown needs a baseline", remedy)
-        if plot.kind not in ("time", "slowdown") and (by_job or ("job" in plot.where and "job" not in labels)):
+        if plot.kind not in ("time", "slowdown") and by_job:
             yield wrong(f"{plot.kind} is not known by job", "write kind: time, or slowdown")
         if plot.y != "completion" and not (plot.kind == "time" and by_job):
             yield wrong("is known of jobs alone", "write kind: time, and series: job", "y")
