@@ -27,6 +27,7 @@ VERBS = {
     "explain": ("explain", "say where the time of a finished point went"),
     "plot": ("plot", "draw the figures of a finished scenario again"),
     "new": ("new", "copy a packaged lesson to start from"),
+    "lesson": ("lesson", "exercises for a class: questions, and a check of your answers"),
     "schema": ("schema", "print the JSON Schema of scenarios"),
 }
 

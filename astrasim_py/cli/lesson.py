@@ -1,0 +1,73 @@
+"""Exercises of a class: the questions of lesson N; with QUESTION and ANSWER, check an answer and say why.
+
+In a terminal, `lesson N` asks the questions one by one.
+"""
+
+import argparse
+import sys
+import textwrap
+
+from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, UsageError
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("number", nargs="?", type=int, metavar="N", help="which; without it, list them")
+    parser.add_argument("question", nargs="?", type=int, metavar="QUESTION", help="1, 2, …")
+    parser.add_argument("answer", nargs="?", metavar="ANSWER", help='a number, e.g. 80.5 or "80.5 ms"')
+    parser.add_argument("--solution", action="store_true", help="print all answers and the reasons")
+
+
+def run(args: argparse.Namespace) -> int:
+    from astrasim_py.study.exercises import exercises
+
+    known = exercises()
+    if args.number is None:
+        for number, exercise in enumerate(known, 1):
+            print(f"{number}  {exercise.title} ({exercise.minutes} min, scenario {exercise.lesson})")
+        return EXIT_OK
+    exercise = _numbered(known, args.number, "lesson")
+    if args.question is not None:
+        question = _numbered(exercise.questions, args.question, "question")
+        if args.answer is None:
+            raise UsageError(
+                f"lesson {args.number} {args.question}", "an answer is missing", "write a number behind it"
+            )
+        return EXIT_OK if _check(exercise, question, args.answer) else EXIT_CHECK_FAILED
+    print(f"Lesson {args.number}: {exercise.title}\n\n{_filled(exercise.setting)}")
+    print(f"Scenario: python -m astrasim_py new {exercise.lesson}")
+    for number, question in enumerate(exercise.questions, 1):
+        unit = f" [{question.unit}]" if question.unit else ""
+        print("\n" + _filled(f"{number}. {question.step}: {question.ask}{unit}"))
+        if args.solution:
+            print(_filled(f"{_shown(exercise, question)}: {question.why}"))
+        elif sys.stdin.isatty():
+            while (text := input("> ").strip()) and not _check(exercise, question, text):
+                pass
+    if not (args.solution or sys.stdin.isatty()):
+        print(f"\nCheck an answer: python -m astrasim_py lesson {args.number} QUESTION ANSWER")
+    return EXIT_OK
+
+
+def _filled(text: str) -> str:
+    return textwrap.fill(text, 100, subsequent_indent="   ")
+
+
+def _numbered(items, number: int, what: str):
+    if not 1 <= number <= len(items):
+        raise UsageError(f"{what} {number}", "there is no such one", f"write 1 to {len(items)}")
+    return items[number - 1]
+
+
+def _check(exercise, question, text: str) -> bool:
+    from astrasim_py.study.exercises import answer_to, judged, typed
+
+    given = typed(text, question.unit)
+    is_right, why = judged(question, answer_to(exercise, question), given)
+    print(_filled(f"{'Right' if is_right else 'Not yet'}. {why}"))
+    return is_right
+
+
+def _shown(exercise, question) -> str:
+    from astrasim_py.study.exercises import answer_to
+
+    return f"{float(answer_to(exercise, question)):.4g} {question.unit}".strip()
