@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import cached_property, update_wrapper
+from functools import cached_property, update_wrapper, wraps
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -76,6 +76,28 @@ def lean(function: Callable) -> Function:
 def inlined(function: Callable) -> Function:
     """A `lean` function whose code is inlined into its callers."""
     return Function(function, {"forceinline": True, **_INSIDE})
+
+
+def optional(function: Callable) -> Callable:
+    """A `lean` function of an optional part of a kernel.
+
+    It is compiled where the type of its first argument, a record, has a field ``whole``. Elsewhere a call of it is
+    compiled to the number 0, and never made: numba then sees neither the function nor those that only it calls.
+    """
+    from numba.extending import overload
+
+    def nothing(*args: Any) -> int:
+        return 0
+
+    @wraps(function)
+    def called(*args: Any) -> Any:
+        raise NotImplementedError
+
+    @overload(called, strict=False, jit_options=_INSIDE)
+    def compiled(state: Any, *others: Any) -> Callable:
+        return function if "whole" in state.fields else nothing
+
+    return called
 
 
 def kernel(what: str, *, threads: bool = False, lean: bool = False) -> Callable[[Callable], Kernel]:

@@ -43,6 +43,28 @@ def total(values):
 """
 
 
+OPTIONAL = """
+from astrasim_py.core.jit import kernel, optional
+
+@optional
+def wrong(record, more):
+    return record.no_such_field + more
+
+@optional
+def doubled(record, more):
+    record.value *= 2
+    return record.value + more
+
+@kernel("the test", lean=True)
+def try_wrong(records):
+    return wrong(records[0], 1)
+
+@kernel("the test", lean=True)
+def try_doubled(records):
+    return doubled(records[0], 1)
+"""
+
+
 @pytest.fixture
 def load(writer):
     """The kernel `total` of the modules, as a new process would import them."""
@@ -277,3 +299,14 @@ def test_who_waits_for_another_to_compile_says_so(load, tmp_path):
         fcntl.flock(held, fcntl.LOCK_UN)
         assert waiting.result() == 10
     assert load.said[1].startswith("compiling the test, once")
+
+
+def test_optional_functions_are_compiled_for_whole_records_only(writer):
+    """A kernel does without them, whatever they hold, unless the type of its record has the field ``whole``."""
+    module = writer("jit", HELPER, OPTIONAL)(1)
+    plain = np.ones(1, dtype=[("value", "i8")])
+    assert (module.try_wrong(plain), module.try_doubled(plain), plain["value"][0]) == (0, 0, 1)
+    whole = np.ones(1, dtype=[("value", "i8"), ("whole", "i8")])
+    assert (module.try_doubled(whole), whole["value"][0]) == (3, 2)
+    with pytest.raises(Exception, match="no_such_field"):
+        module.try_wrong(whole)

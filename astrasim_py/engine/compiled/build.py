@@ -52,6 +52,12 @@ class KernelInput(NamedTuple):
     tables: dict[str, np.ndarray]
     tags: np.ndarray
 
+    @property
+    def whole(self) -> bool:
+        """Whether the run needs the optional parts of the kernel: those of ``fluid`` and of thread blocks."""
+        steps = self.tables["templates"]["flags"] & records.STEPS
+        return self.constants["model"] == records.FLUID or bool(steps.any())
+
 
 def kernel_input(plan: Plan, *, rows: bool = False) -> KernelInput:
     """Convert a Plan to the kernel's input.

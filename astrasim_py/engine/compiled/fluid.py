@@ -7,7 +7,7 @@ A link keeps a list of the flows that use it, through the places of their routes
 import numpy as np
 
 from astrasim_py.core import heap, wide
-from astrasim_py.core.jit import inlined, lean
+from astrasim_py.core.jit import inlined, lean, optional
 from astrasim_py.core.units import PS_PER_S
 from astrasim_py.engine.compiled import events, queue, records, table
 
@@ -47,7 +47,7 @@ def is_tight(link):
 # -- messages -----------------------------------------------------------------------------------------------------
 
 
-@lean
+@optional
 def join(state, e):
     """A message is to leave: now, or after those of its pair that were issued before it."""
     event = table.events(state, e)
@@ -114,7 +114,7 @@ def begin(state, number, e):
         queue.push(state, now, e)
 
 
-@lean
+@optional
 def leave(state, e):
     """The last byte of a message leaves its sender."""
     event, now = table.events(state, e), state.now
@@ -177,7 +177,7 @@ def touch(state, number):
 # -- rates --------------------------------------------------------------------------------------------------------
 
 
-@lean
+@optional
 def settle(state):
     """Set the rates from this instant on."""
     first = state.touched
@@ -495,18 +495,14 @@ def sink(state, at, key, tie, number):
     put(state, at, key, tie, number)
 
 
-@lean
+@optional
 def next_time(state):
-    """The next time (ps) at which something happens; -1: nothing does."""
-    time = MOST if state.time_count else queue.NONE
-    if state.time_count:
-        time = table.times(state, 0)[0].key
-    if state.end_count and (time < 0 or table.ends(state, 0)[0].key < time):
-        time = table.ends(state, 0)[0].key
-    return time
+    """The next time (ps) at which an event happens or a message ends; there is one that ends."""
+    time, end = queue.next_time(state), table.ends(state, 0)[0].key
+    return end if time < 0 else min(time, end)
 
 
-@lean
+@optional
 def advance_time(state, time):
     """Advance to a time; the messages that end at it join its events."""
     ends = table.ends(state, 0)

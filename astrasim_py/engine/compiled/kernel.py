@@ -21,7 +21,7 @@ from astrasim_py.engine.compiled.thread_blocks import head_arrives
 def advance(held):
     """Run until no work is left, an error occurs, a pool could run out, or the step budget is used up.
 
-    `held`: the state, `astrasim_py.engine.compiled.records.STATE`, as an array of length 1.
+    `held`: the state, `records.STATE` or `records.WHOLE` of `astrasim_py.engine.compiled`, as an array of length 1.
     """
     state = held[0]
     state.budget = 0
@@ -88,7 +88,7 @@ def take_next(state):
     if state.touched:
         fluid.settle(state)
         return True
-    time = fluid.next_time(state)
+    time = fluid.next_time(state) if state.end_count else queue.next_time(state)
     if time < 0 or (state.background and state.foreground == 0):
         state.status = records.FINISHED
         return False

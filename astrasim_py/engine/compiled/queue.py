@@ -170,6 +170,12 @@ def join_present(state, e):
         table.events(state, behind).next = e
 
 
+@inlined
+def next_time(state):
+    """Return the next time with events; -1 if there is none."""
+    return table.times(state, 0)[0].key if state.time_count else NONE
+
+
 @lean
 def advance_time(state):
     """Advance to the next time with events, and make them current."""

@@ -206,7 +206,12 @@ VARIABLES = _words(
     "message_row_count hop_row_count most_ready wrong_receive wrong_sender wrong_call wrong_node wrong_size begin "
     "begin_last channels steps_left budget arena_limit arena_room row_room foreground"
 )
-STATE = _record(" ".join([*CONSTANTS, *(f"at_{name}" for name in ADDRESSES), *VARIABLES]))
+#: The state, and that of a run that needs the optional parts of the kernel (`jit.optional`): only their types differ.
+#: Neither has all fields of the other, or numba would take it for that.
+STATE, WHOLE = (
+    _record(" ".join([*CONSTANTS, *(f"at_{name}" for name in ADDRESSES), *VARIABLES, form]))
+    for form in ("plain", "whole")
+)
 
 #: Maximum completions due at once, and number of free lists of the arena.
 MOST_DUE, SIZE_CLASSES = map(np.int64, (8, 64))

@@ -16,13 +16,14 @@ _POOLS = ("events", "matches", "blocks", "buckets", "waits")
 class State:
     """The mutable state of the kernel.
 
-    `scalars`: the record `records.STATE`. `tables`: the tables of `records.ADDRESSES`. In `progress` instances follow
-    the calls; `node_rows`, `message_rows` and `hop_rows` hold the recorded rows, or one row if nothing is recorded.
+    `scalars`: the record `records.STATE` or `records.WHOLE`. `tables`: the tables of `records.ADDRESSES`. In `progress`
+    instances follow the calls; `node_rows`, `message_rows` and `hop_rows` hold the recorded rows, or one row if nothing
+    is recorded.
     """
 
     def __init__(self, given: KernelInput, *, nodes: int = 0, messages: bool = False, counting: bool = True) -> None:
         self.input = given
-        self._held = np.zeros(1, dtype=records.STATE)
+        self._held = np.zeros(1, dtype=records.WHOLE if given.whole else records.STATE)
         self.scalars = s = self._held[0]
         for name, value in given.constants.items():
             s[name] = value
