@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from astrasim_py.builders import bruck, direct, hierarchical, recursive_doubling, ring, trees
+from astrasim_py.builders import bruck, direct, hierarchical, in_network, recursive_doubling, ring, trees
 from astrasim_py.builders.draft import check_count
 from astrasim_py.builders.split import split
 from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM, collective_name, promise_of
@@ -22,7 +22,7 @@ _DEFAULTS = {
 }
 
 #: Options that are whole numbers from 1.
-_COUNTS = ("chunks", "window", "channels")
+_COUNTS = ("chunks", "window", "channels", "slots")
 
 _OF_YOUR_OWN = "give one of your own, e.g. algorithms: {custom: {file: alltonext.xml}}"
 
@@ -38,14 +38,14 @@ def default_algorithm(collective: str) -> str:
 
 
 def options_of(algorithm: str) -> tuple[str, ...]:
-    parameters = inspect.signature(ALGORITHMS[algorithm][1]).parameters.values()
+    parameters = inspect.signature(BUILDERS[algorithm][1]).parameters.values()
     return tuple(dict.fromkeys([*(p.name for p in parameters if p.kind is p.KEYWORD_ONLY), "channels"]))
 
 
 def build(algorithm: str, collective: str, ranks: int, **options) -> Algorithm:
     """Build an algorithm.
 
-    `algorithm`: one of `ALGORITHMS`. `ranks`: size of the group. `options`: what the builder takes, for example
+    `algorithm`: one of `BUILDERS`. `ranks`: size of the group. `options`: what the builder takes, for example
     ``root``, ``chunks``, ``bidirectional``, ``window``; and of every builder ``channels``: so many instances side by
     side, on channels of their own (see `split`). Rooted collectives have root 0 unless told otherwise.
 
@@ -55,11 +55,11 @@ def build(algorithm: str, collective: str, ranks: int, **options) -> Algorithm:
     >>> build("ring", "all_reduce", 4).messages
     24
     """
-    if algorithm not in ALGORITHMS:
-        raise AlgorithmError("", f'"{algorithm}" is not a builder', f"write one of {', '.join(ALGORITHMS)}")
+    if algorithm not in BUILDERS:
+        raise AlgorithmError("", f'"{algorithm}" is not a builder', f"write one of {', '.join(BUILDERS)}")
     collective = collective_name(collective, algorithm)
     place = f"{algorithm} {collective} over {ranks} ranks"
-    collectives, factory = ALGORITHMS[algorithm]
+    collectives, factory = BUILDERS[algorithm]
     if collective not in collectives:
         able = ", ".join(name for name, (served, _) in ALGORITHMS.items() if collective in served)
         raise AlgorithmError(place, f"{algorithm} has no {collective}", f"use one of {able}" if able else _OF_YOUR_OWN)
@@ -87,7 +87,8 @@ def build(algorithm: str, collective: str, ranks: int, **options) -> Algorithm:
     return split(factory(collective, ranks, **options), channels, verify=False)
 
 
-#: Name -> (collectives it is defined for, factory taking collective, ranks and keyword options).
+#: Builders of algorithms of ranks only. Name -> (collectives it is defined for, factory taking collective, ranks and
+#: keyword options).
 ALGORITHMS: Mapping[str, tuple[tuple[str, ...], Callable[..., Algorithm]]] = {
     "ring": (_ALL, ring.build),
     "direct": (_ALL, direct.build),
@@ -104,3 +105,11 @@ ALGORITHMS: Mapping[str, tuple[tuple[str, ...], Callable[..., Algorithm]]] = {
     ),
     "linear": (("broadcast", "scatter", "gather", "reduce"), direct.linear),
 }
+
+#: Builders of algorithms in which switches take part.
+IN_NETWORK: Mapping[str, tuple[tuple[str, ...], Callable[..., Algorithm]]] = {
+    "switch_tree": (("all_reduce", "reduce", "broadcast", "barrier"), in_network.switch_tree),
+    "nvls": (("all_reduce", "reduce_scatter", "all_gather"), in_network.nvls),
+}
+
+BUILDERS = {**ALGORITHMS, **IN_NETWORK}

@@ -151,6 +151,10 @@ def _node_rules(trace: ExecutionTrace) -> Iterator[_Rule]:
     on_cpu = (trace.type >= NodeType.COMM_SEND) & (trace.column("is_cpu_op") > 0)
     yield "warning", "cpu-comm", on_cpu, "is_cpu_op is true on a communication node; ASTRA-sim refuses it"
     yield "warning", "invalid-node", trace.type == NodeType.INVALID, "node type is INVALID"
+    if (actor := trace.meta("actor")) is not None:
+        # Buffer 3 is scratch.
+        other = np.isin(trace.column("src_buf"), (1, 2)) | np.isin(trace.column("dst_buf"), (1, 2))
+        yield "error", "switch-buffer", other, f"switch {actor} has scratch only, no input and no output"
 
 
 def _conventions(trace: ExecutionTrace) -> Iterator[_Problem]:

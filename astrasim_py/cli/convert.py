@@ -51,11 +51,11 @@ def built(text: str):
     """The algorithm that ``builder:NAME:COLLECTIVE:RANKS[:OPTION=VALUE,…]`` names. ``builder:NAME:RANKS`` is the first
     collective that the builder is for.
     """
-    from astrasim_py.builders.registry import ALGORITHMS, build
+    from astrasim_py.builders.registry import BUILDERS, build
 
     parts = text.split(":", 4)
-    if len(parts) == 3 and parts[1] in ALGORITHMS:
-        parts.insert(2, ALGORITHMS[parts[1]][0][0])
+    if len(parts) == 3 and parts[1] in BUILDERS:
+        parts.insert(2, BUILDERS[parts[1]][0][0])
     if len(parts) < 4 or not parts[3].isdecimal() or len(parts[3]) > 9:
         raise UsageError(text, "is no builder", "write e.g. builder:ring:all_reduce:64")
     options: dict[str, object] = {}

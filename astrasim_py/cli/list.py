@@ -69,11 +69,11 @@ def _machines() -> Iterator[dict]:
 
 
 def _algorithms() -> Iterator[dict]:
-    from astrasim_py.builders.registry import ALGORITHMS
+    from astrasim_py.builders.registry import BUILDERS
     from astrasim_py.collectives.collective import COLLECTIVES
     from astrasim_py.core.choices import LIBRARIES
 
-    for name, (served, _) in ALGORITHMS.items():
+    for name, (served, _) in BUILDERS.items():
         yield {"algorithm": name, "collectives": list(served)}
     for name in LIBRARIES:
         yield {"algorithm": name, "collectives": list(COLLECTIVES)}

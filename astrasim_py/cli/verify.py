@@ -26,6 +26,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--slots", type=int, metavar="S", help="messages that a connection holds (default: its protocol's, or 2)"
     )
+    parser.add_argument("--switch-slots", type=int, metavar="A", help="cells that a switch has (default: all it needs)")
     parser.add_argument("--collective", help="where the file does not say, or says custom")
     parser.add_argument("--root", type=int, metavar="RANK", help="of a rooted collective, where the file does not say")
     parser.add_argument("--contract", metavar="FILE", help="what it must do, in YAML (custom collectives)")
@@ -33,8 +34,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.slots is not None and not 1 <= args.slots <= MAX_SLOTS:
-        raise UsageError("--slots", f"{args.slots} is out of range", f"write 1 to {MAX_SLOTS}")
+    for option, value in (("--slots", args.slots), ("--switch-slots", args.switch_slots)):
+        if value is not None and not 1 <= value <= MAX_SLOTS:
+            raise UsageError(option, f"{value} is out of range", f"write 1 to {MAX_SLOTS}")
     contract = None
     if args.contract:
         from astrasim_py.collectives.contract import read_contract
@@ -86,7 +88,7 @@ def _verified(source: str, args: argparse.Namespace, contract) -> tuple[str, obj
     if what is None:
         what = algorithm_from_traces(traces, args.collective, source=source, root=args.root)
     what = _renamed(what, source, args)
-    return source, what, verify(what, slots=args.slots, contract=contract)
+    return source, what, verify(what, slots=args.slots, switch_slots=args.switch_slots, contract=contract)
 
 
 def _renamed(what, source: str, args: argparse.Namespace):
@@ -115,11 +117,19 @@ def _renamed(what, source: str, args: argparse.Namespace):
 def _row(source: str, what, verdict) -> dict[str, object]:
     known = {name: getattr(verdict, name) for name in _KEYS}
     known |= {name: list(known[name]) for name in ("problems", "warnings")}
-    return {"file": source, "collective": what.collective, "ranks": what.ranks, **known}
+    switches = {"switches": list(what.actors)} if what.actors else {}
+    return {"file": source, "collective": what.collective, "ranks": what.ranks, **switches, **known}
 
 
 def _text(source: str, what, verdict) -> str:
-    known = [what.collective, f"{what.ranks} ranks", f"{what.chunks} chunks" if what.chunks else "", what.protocol]
+    from astrasim_py.program.table import counted
+
+    known = [
+        what.collective,
+        counted(what.ranks, what.actors),
+        f"{what.chunks} chunks" if what.chunks else "",
+        what.protocol,
+    ]
     rows = [
         ("well-formed", verdict.well_formed, ""),
         ("terminates", verdict.terminates, _slots(verdict)),

@@ -254,7 +254,7 @@ def _listed(group: tuple) -> tuple[tuple[int, ...], ...]:
 
 def _builder(collective: str | None, case: job_models.Builder, at: Steps) -> Iterator[Mistake]:
     """A builder that does not exist, has no `collective` (None: which is not known yet), or has no such option."""
-    from astrasim_py.builders.registry import ALGORITHMS, options_of
+    from astrasim_py.builders.registry import BUILDERS, options_of
     from astrasim_py.core.registry import names
 
     if case.builder in names("algorithm"):
@@ -266,9 +266,9 @@ def _builder(collective: str | None, case: job_models.Builder, at: Steps) -> Ite
         for option in case.options:
             yield _wrong(f"{case.builder} has no option {option}", "drop it", *at, option)
         return
-    able = [name for name, (served, _) in ALGORITHMS.items() if collective is None or collective in served]
-    if case.builder not in ALGORITHMS:
-        remedy = did_you_mean(case.builder, (*(able or ALGORITHMS), *LIBRARIES, *names("algorithm")))
+    able = [name for name, (served, _) in BUILDERS.items() if collective is None or collective in served]
+    if case.builder not in BUILDERS:
+        remedy = did_you_mean(case.builder, (*(able or BUILDERS), *LIBRARIES, *names("algorithm")))
         yield _wrong(f'"{case.builder}" is not a builder', remedy, *at, "builder")
         return
     if case.builder not in able:

@@ -11,7 +11,7 @@ from functools import cache, lru_cache, partial
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
-from astrasim_py.builders.registry import ALGORITHMS, build, default_algorithm
+from astrasim_py.builders.registry import BUILDERS, build, default_algorithm
 from astrasim_py.collectives.collective import promise_of
 from astrasim_py.collectives.contract import read_contract
 from astrasim_py.core.cache import Memo, cache_file, cached
@@ -157,7 +157,7 @@ def maker(run: Preparation, said: Any, place: str) -> Callable[[str, int, int], 
             return _verified(run, algorithm, place)
         if isinstance(said, AlgorithmCode):
             return _made(run, run.code(said.python, place), said.python, said, collective, ranks, rooted, place)
-        if said.builder in ALGORITHMS:
+        if said.builder in BUILDERS:
             options = {**rooted, **said.options}
             key = (said.builder, said.protocol, collective, ranks, digest(options))
             try:  # the builders' own algorithms are verified by the tests of this package, not at every run

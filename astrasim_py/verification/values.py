@@ -105,6 +105,7 @@ class Execution(NamedTuple):
     writer: list[int]  # step that wrote a cell last, -1 for none
     undefined: list[int]  # steps that read a cell which nobody had written, in order
     sequence: list[int]  # steps, as they were executed
+    held: list[list[int]]  # values of the chunks that every step moved
 
 
 def execute(where: Layout, flow: Flow, sequence: list[int] | None = None) -> Execution:
@@ -154,7 +155,7 @@ def execute(where: Layout, flow: Flow, sequence: list[int] | None = None) -> Exe
         if target >= 0:
             contents[target : target + count] = data
             writer[target : target + count] = [g] * count
-    return Execution(values, contents, writer, undefined, sequence)
+    return Execution(values, contents, writer, undefined, sequence, held)
 
 
 class Wrong(NamedTuple):
@@ -238,6 +239,22 @@ def fault(values: Values, wrong: Wrong) -> str:
         if found[q, k] < times:
             return f"counts contribution of rank {q} {found[q, k]} instead of {times} times"
     return f"also holds chunk {foreign[0][1]} of rank {foreign[0][0]}"
+
+
+def lost_at(where: Layout, run: Execution, wrong: Wrong) -> int:
+    """The last step of a switch that held a contribution which a cell lacks, or held what is in the cell instead; -1
+    for none."""
+    steps, values = where.steps, run.values
+    lost = min(wrong.expected.keys() - values.contributions(wrong.holds).keys(), default=None)
+    known: dict[int, bool] = {}
+
+    def holds(value: int) -> bool:
+        if value not in known:
+            known[value] = value == wrong.holds if lost is None else lost in values.contributions(value)
+        return known[value]
+
+    at_switches = (g for g in reversed(run.sequence) if steps.rank[g] >= steps.ranks)
+    return next((g for g in at_switches if any(map(holds, run.held[g]))), -1)
 
 
 def history(where: Layout, flow: Flow, cell: int) -> list[tuple[int, int, Values]]:

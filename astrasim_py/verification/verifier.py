@@ -77,22 +77,23 @@ def verify(
     subject: Algorithm | Steps,
     *,
     slots: int | None = None,
+    switch_slots: int | None = None,
     contract: Contract | None = None,
     problems: Sequence[str] = (),
     warnings: Sequence[str] = (),
 ) -> Verdict:
     """Verify an algorithm by executing it symbolically.
 
-    `slots`: messages that a connection holds; by default those of the algorithm's protocol, or 2. `contract`: what it
-    must do, instead of what its collective promises; needed for a custom collective. `problems`, `warnings`: what a
-    reader has found already; problems make it ill-formed. Raises AlgorithmError: a contract for another number of ranks
-    or chunks.
+    `slots`: messages that a connection holds; by default those of the algorithm's protocol, or 2. `switch_slots`: cells
+    of scratch that a switch has; by default as many as it needs. `contract`: what it must do, instead of what its
+    collective promises; needed for a custom collective. `problems`, `warnings`: what a reader has found already;
+    problems make it ill-formed. Raises AlgorithmError: a contract for another number of ranks or chunks.
 
     >>> from astrasim_py.builders.registry import build
     >>> verify(build("ring", "all_reduce", 4)).ok
     True
     """
-    examination = _Examination(list(problems), list(warnings))
+    examination = _Examination([*problems, *_slots_lacking(subject, switch_slots)], list(warnings))
     slots = slots or PROTOCOL_SLOTS.get(subject.protocol, DEFAULT_SLOTS)
     examination.fields["slots"] = slots
     try:
@@ -118,6 +119,14 @@ def _steps(algorithm: Algorithm) -> Steps:
     if algorithm.collective != "barrier" and not algorithm.has_cells:
         return dataclass_replace(steps, chunks=0)
     return steps
+
+
+def _slots_lacking(subject: Algorithm | Steps, slots: int | None) -> list[str]:
+    """Switches that need more cells than there are; MSCCL-IR, which is given as steps, has none."""
+    if slots is None or isinstance(subject, Steps):
+        return []
+    needs = {name: subject.slots_of(k) for k, name in enumerate(subject.actors)}
+    return [f"switch {name} needs {n} slots, and there are {slots}" for name, n in needs.items() if n > slots]
 
 
 def _check_contract(steps: Steps, contract: Contract) -> None:
@@ -273,6 +282,11 @@ class _Examination:
             lines += [f"  written by {steps.label(g)}: {after.text(value)}" for g, value, after in past]
             place, line = steps.place(last), steps.line[last] or None
         written = f", written by {steps.label(last)}" if line else ""
+        switch = values.lost_at(self.where, run, wrong)
+        if switch >= 0:
+            written += f"; it went wrong after {steps.label(switch)}"
+            lines.append(f"  it went wrong after {steps.label(switch)}")
+            place, line = steps.place(switch), steps.line[switch] or None
         index = offset if steps.in_place else wrong.chunk
         problem = f"rank {wrong.rank} chunk {index} {values.fault(run.values, wrong)}{written}"
         known = {"rank": wrong.rank, "buffer": buffer, "chunk": offset, "holds": holds, "expected": expected}

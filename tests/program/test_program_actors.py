@@ -7,6 +7,7 @@ import pytest
 
 import astrasim_py as ap
 from astrasim_py.builders.draft import Draft, finish
+from astrasim_py.chakra.lint import lint_prefix
 from astrasim_py.chakra.schema import NodeType
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.core.errors import AlgorithmError
@@ -97,6 +98,15 @@ def test_an_actor_has_scratch_only() -> None:
     verdict = verify(changed(made, 4, dst_buf={0: int(Buffer.INPUT)}))
     assert verdict.well_formed is False
     assert verdict.problem == "switch leaf0 node 0 accesses input chunk 0: a switch has scratch only"
+
+
+def test_lint_of_a_set_with_switches(tmp_path) -> None:
+    ap.write_algorithm(str(tmp_path / "a"), star())
+    assert [found.rule for found in lint_prefix(tmp_path / "a")] == []
+    ap.write_algorithm(str(tmp_path / "b"), changed(star(), 4, dst_buf={0: int(Buffer.INPUT)}))
+    found = lint_prefix(tmp_path / "b")
+    assert [(each.severity, each.rule) for each in found] == [("error", "switch-buffer")]
+    assert "switch leaf0 has scratch only" in found[0].message
 
 
 def test_a_wrong_peer_is_named_by_its_switch() -> None:

@@ -1,0 +1,151 @@
+"""`SwitchTree`: the switches that take part in an algorithm, as a tree above the ranks of a group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.topology.model import Topology
+
+#: Name of a switch that nobody named.
+_ONE = "s0"
+
+
+@dataclass(frozen=True)
+class SwitchTree:
+    """Switches above n ranks. `above`: what each of the positions 0..n+m-1 hangs on, a switch; -1 for the top. `names`,
+    `vertices`: of the switches; without vertices they are found when the algorithm is bound to a topology."""
+
+    above: tuple[int, ...]
+    names: tuple[str, ...]
+    vertices: tuple[int, ...] = ()
+
+    @property
+    def ranks(self) -> int:
+        return len(self.above) - len(self.names)
+
+    @property
+    def top(self) -> int:
+        return self.above.index(-1)
+
+    def rooted(self, top: int) -> SwitchTree:
+        """The same tree hung up on another switch."""
+        above, child, parent = list(self.above), -1, top
+        while parent != -1:
+            above[parent], child, parent = child, parent, above[parent]
+        return replace(self, above=tuple(above))
+
+    @property
+    def levels(self) -> int:
+        """Links from a rank to the top, at most."""
+        return max(len(self.path(rank)) for rank in range(self.ranks))
+
+    def path(self, position: int) -> list[int]:
+        """Switches above a position, up to the top."""
+        found = []
+        while (position := self.above[position]) != -1:
+            found.append(position)
+        return found
+
+
+def switch_tree_of(switches: object, ranks: int, place: str) -> SwitchTree:
+    """The tree that an option says: ``{spine0: {leaf0: [0, 1], leaf1: [2, 3]}}``, a name with the ranks or the switches
+    below it; one switch above all by default. Raises AlgorithmError: no such tree, or not above all ranks."""
+    remedy = "write e.g. {spine0: {leaf0: [0, 1], leaf1: [2, 3]}}, with every rank once"
+    if switches is None or isinstance(switches, str):
+        return SwitchTree((ranks,) * ranks + (-1,), (switches or _ONE,))
+    if isinstance(switches, SwitchTree):
+        return switches
+    above: dict[int, int] = {}
+    names: list[str] = []
+
+    def hang(name: object, below: object, parent: int) -> None:
+        if not isinstance(name, str) or not name or name in names or len(names) >= 2**16:
+            raise AlgorithmError(place, f"switches name {name!r}, which is no name, or twice there", remedy)
+        here = ranks + len(names)
+        names.append(name)
+        above[here] = parent
+        for each in below if isinstance(below, list | tuple) else (below,):
+            if isinstance(each, Mapping) and each:
+                for inner, rest in each.items():
+                    hang(inner, rest, here)
+            elif type(each) is int and 0 <= each < ranks and each not in above:
+                above[each] = here
+            else:
+                problem = f"below {name} is {each!r}, neither one of {ranks} ranks that is left nor switches"
+                raise AlgorithmError(place, problem, remedy)
+
+    if not isinstance(switches, Mapping) or len(switches) != 1:
+        raise AlgorithmError(place, f"switches is {switches!r}, not one switch with what is below it", remedy)
+    hang(*next(iter(switches.items())), -1)
+    lost = [rank for rank in range(ranks) if rank not in above]
+    if lost:
+        raise AlgorithmError(place, f"no switch is above rank {lost[0]}", remedy)
+    return SwitchTree(tuple(above[position] for position in range(ranks + len(names))), tuple(names))
+
+
+def capable_tree(topology: Topology, npus: Sequence[int]) -> SwitchTree | None:
+    """The tree of switches that can compute above some NPUs, breadth first from the switch that is nearest to the
+    farthest of them, of several the one of the lowest number. None where no such switches reach all."""
+    capable = () if topology.computing is None else topology.computing.vertices
+    members = np.array(npus, dtype=np.int64)
+    at = {int(npu): rank for rank, npu in enumerate(npus)}
+    near = np.zeros(topology.vertices, dtype=bool)
+    near[list(capable)] = True
+    inner = near.copy()
+    near[members] = True
+    src, dst = topology.src.astype(np.int64), topology.dst.astype(np.int64)
+    # Links that computing switches and the group can use both ways.
+    forward = np.flatnonzero(near[src] & near[dst] & (inner[src] | inner[dst]))
+    pairs = set(zip(src[forward].tolist(), dst[forward].tolist(), strict=True))
+    beside: dict[int, list[int]] = {vertex: [] for vertex in capable}
+    own = dict.fromkeys(capable, 0)
+    for a, b in sorted(pairs):
+        if a in own and (b, a) in pairs:
+            if b in own:
+                beside[a].append(b)
+            else:
+                own[a] |= 1 << at[b]
+    everyone = (1 << len(at)) - 1
+    reach, before = own, {}
+    while everyone not in reach.values():
+        if reach == before:
+            return None
+        before = reach
+        reach = {v: bits | _union(reach[w] for w in beside[v]) for v, bits in reach.items()}
+    top = min(vertex for vertex, bits in reach.items() if bits == everyone)
+    return _breadth_first(topology, top, beside, own, len(at))
+
+
+def _union(bits) -> int:
+    found = 0
+    for each in bits:
+        found |= each
+    return found
+
+
+def _breadth_first(
+    topology: Topology, top: int, beside: Mapping[int, list[int]], own: Mapping[int, int], ranks: int
+) -> SwitchTree:
+    parent, order, hung = {top: -1}, [top], {}
+    left = (1 << ranks) - 1
+    for vertex in order:
+        mine = own[vertex] & left
+        left &= ~mine
+        hung |= {rank: vertex for rank in range(ranks) if mine >> rank & 1}
+        for other in beside[vertex]:
+            if other not in parent:
+                parent[other] = vertex
+                order.append(other)
+    used = set()
+    for vertex in hung.values():
+        while vertex != -1 and vertex not in used:
+            used.add(vertex)
+            vertex = parent[vertex]
+    kept = [vertex for vertex in order if vertex in used]
+    position = {vertex: ranks + i for i, vertex in enumerate(kept)} | {-1: -1}
+    above = [position[hung[rank]] for rank in range(ranks)] + [position[parent[vertex]] for vertex in kept]
+    return SwitchTree(tuple(above), tuple(map(topology.vertex_name, kept)), tuple(kept))
