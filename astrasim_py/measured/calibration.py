@@ -14,6 +14,7 @@ from astrasim_py.core.units import PS_PER_S, format_size, format_time
 from astrasim_py.measured.fit import CHANNEL_BYTES, UNKNOWNS, Fit, covered, fit
 from astrasim_py.measured.formula import BYTES
 from astrasim_py.measured.rows import Row, chooser, left_out_lines, mean_of_repeats
+from astrasim_py.topology.profile import SWITCH_DTYPES
 
 EVERY_OTHER = "every-other"
 #: What stands in a profile for errors of a fit that left no row out.
@@ -169,7 +170,7 @@ def section(found: Calibration, source: str = "") -> dict[str, Any]:
         parts.setdefault(part, {})[name] = text
     switch = parts.pop("switch", None)
     if switch is not None:
-        switch |= {"for": ["all_reduce"], "dtypes": sorted({row.dtype for row in rows} - {*BYTES})}
+        switch |= {"for": ["all_reduce"], "dtypes": sorted({*SWITCH_DTYPES, *(row.dtype for row in rows)} - {*BYTES})}
     whole = parts.pop("")
     return {
         **facts(rows),

@@ -109,6 +109,9 @@ class Machine:
         if preset.collectives is None or preset.topology is None:
             known = ", ".join(preset_names("collectives"))
             raise TopologyError(name, "has no numbers of collectives on a machine", f"write one of {known}")
+        if "npus" not in preset.topology:
+            problem = f"is a {preset.topology['shape']}, which is no node of so many NPUs"
+            raise TopologyError(name, problem, "write the preset of a node, e.g. dgx_h100")
         self.name, self.profile, self.engine = name, preset.collectives, engine
         # A profile has a way of its own to reduce in switches.
         self.keys = {key: value for key, value in preset.topology.items() if key != "switches"}
@@ -140,9 +143,10 @@ class Machine:
         return ""
 
     def beyond(self, row: Row) -> bool:
-        """Whether a row is beyond the sizes or ranks from which the profile was found; between nodes it always is."""
+        """Whether a row is beyond the sizes, ranks or formats of the profile; between nodes it always is."""
         profile, (low, high) = self.profile, self.profile.sizes
-        return not (low <= row.bytes <= high and min(profile.ranks) <= row.ranks <= max(profile.ranks))
+        within = low <= row.bytes <= high and min(profile.ranks) <= row.ranks <= max(profile.ranks)
+        return not within or row.dtype not in profile.dtypes
 
     def time(self, row: Row) -> int:
         """Simulated time of a row's call, ps."""
@@ -200,7 +204,7 @@ def compare(
         raise UsageError(row.place, why, remedy)
     notes = left_out_lines(left_out)
     if beyond:
-        notes.append(f"beyond the sizes or ranks for which their profile has numbers: {beyond} rows")
+        notes.append(f"beyond the sizes, ranks or number formats for which their profile has numbers: {beyond} rows")
     return MeasuredReport(predicted=tuple(found), notes=tuple(notes))
 
 

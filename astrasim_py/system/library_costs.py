@@ -106,6 +106,10 @@ def beyond_the_rows(plan: Plan) -> list[str]:
     network = profile.network
     if not topology.in_node.all() and (network is None or not network.fitted):
         said.append("calls between nodes, which were not measured")
+    if any(i.algorithm is not None and i.algorithm.source == SWITCH for i in calls):
+        said.append(
+            "calls reduced in the switch, which adds no formats of a byte; for those write switch_reduction: false"
+        )
     given = [c.algorithm.name for c in plan.calls.values if c.algorithm is not None and has_thread_blocks(c.algorithm)]
     if given and profile.programs is None:
         said.append(

@@ -13,8 +13,10 @@ from astrasim_py.core.conditions import RanksCondition, SizeCondition, hold
 from astrasim_py.core.fields import Count, MemoryBandwidth, Number, Size, Text, Time, choice, did_you_mean, shown, wrong
 from astrasim_py.core.strict_model import StrictModel, example
 
-#: Group sizes for which a library reduces in the switch, unless a profile says otherwise.
+#: Group sizes and number formats for which a library reduces in the switch, unless a profile says otherwise. Source of
+#: the formats: NCCL, ncclNvlsSupported (src/include/device.h).
 _SWITCH_RANKS = 3
+SWITCH_DTYPES = ("half", "bfloat16", "float", "double", "int32", "uint32", "int64", "uint64")
 
 
 class Protocol(StrictModel):
@@ -39,7 +41,7 @@ class SwitchReduction(StrictModel):
     launch: Time = example("55.3 us")
     rate: MemoryBandwidth = example("292 GB/s")
     collectives: tuple[choice(*COLLECTIVE_NAMES), ...] = Field(default=("all_reduce",), alias="for")
-    dtypes: tuple[Text, ...] = ("half",)
+    dtypes: tuple[Text, ...] = SWITCH_DTYPES
     ranks: Count = Field(default=_SWITCH_RANKS, description="smallest group")
 
 
@@ -70,6 +72,10 @@ class NodeNetwork(StrictModel):
     steps: dict[str, Time] = Field(description="latency of a message by protocol", examples=["{LL: 5 us}"])
     efficiency: Number = Field(default=1.0, description="share of a NIC's bandwidth that messages reach")
     fitted: bool = False
+
+    def _complete(self) -> None:
+        if not 0 < self.efficiency <= 1:
+            raise wrong(f"{self.efficiency} is no share", "write a number above 0, at most 1", ("efficiency",))
 
 
 class Choice(StrictModel):
@@ -109,7 +115,7 @@ class LibraryProfile(StrictModel):
     _place = "collectives"
 
     library: Text = example("NCCL 2.29.2")
-    ranks: tuple[Count, ...]
+    ranks: Annotated[tuple[Count, ...], Field(min_length=1)]
     sizes: tuple[Size, Size] = Field(description="smallest and largest full buffer")
     dtypes: tuple[Text, ...]
     channels: Count = example("24")
@@ -129,12 +135,20 @@ class LibraryProfile(StrictModel):
     fit: Fit | None = None
 
     def _complete(self) -> None:
+        if self.sizes[0] > self.sizes[1]:
+            raise wrong("the first size is above the second one", "write the smallest and the largest one", ("sizes",))
+        if not self.channel_bytes:
+            raise wrong("a channel of no bytes", 'write e.g. "4 KiB"', ("channel_bytes",))
         named = {key: getattr(self, key) or {} for key in ("protocols", "programs")}
         named["network"] = {} if self.network is None else self.network.steps
         for key, names in named.items():
             for name in names:
                 if name not in PROTOCOLS:
                     raise wrong(f"{shown(name)} is not a protocol", did_you_mean(name, PROTOCOLS), (key, name))
+        missing = [] if self.network is None else [name for name in self.protocols if name not in self.network.steps]
+        if missing:
+            problem = f"no latency of {missing[0]} between nodes"
+            raise wrong(problem, f"write e.g. {missing[0]}: 5 us", ("network", "steps"))
         for number, row in enumerate(self.choose):
             if row.protocol is not None and row.protocol not in self.protocols:
                 problem, remedy = f"the profile has no {row.protocol}", did_you_mean(row.protocol, self.protocols)

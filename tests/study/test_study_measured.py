@@ -194,3 +194,29 @@ def test_packaged_rows_are_close_and_say_where_they_are_from(capsys):
         assert group.median_rel_error < 0.10
         assert group.p90_rel_error < 0.25
     assert np.isfinite([one.error for one in report.predicted]).all()
+
+
+@pytest.mark.parametrize(
+    "change,said",
+    [
+        ({"channel_bytes": "0 B"}, "channel_bytes: a channel of no bytes"),
+        ({"ranks": []}, "collectives.ranks: 0 items"),
+        ({"sizes": ["1 MiB", "1 KiB"]}, "sizes: the first size is above"),
+        ({"network": {"steps": {"LL": "5 us", "Simple": "9 us"}, "efficiency": 1.5}}, "efficiency: 1.5 is no share"),
+        ({"network": {"steps": {"LL": "5 us"}}}, "steps: no latency of Simple"),
+        ({"switch": {"launch": "1 us", "rate": "1 GB/s", "for": ["all_reduc"]}}, 'did you mean "all_reduce"'),
+    ],
+)
+def test_a_number_of_a_profile_that_cannot_be_is_named(tmp_path, capsys, change, said):
+    content = preset_content("dgx_h100")
+    content = {**content, "collectives": content["collectives"] | change}
+    (tmp_path / "my.json").write_text(json.dumps(content), "utf-8")
+    assert main(["validate", "--measured", scaled(tmp_path, 1), "--profile", str(tmp_path / "my.json")]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_preset_without_nodes_is_refused(tmp_path, capsys):
+    content = preset_content("tpu_v4") | {"collectives": preset_content("dgx_h100")["collectives"]}
+    (tmp_path / "my.json").write_text(json.dumps(content), "utf-8")
+    assert main(["validate", "--measured", scaled(tmp_path, 1), "--profile", str(tmp_path / "my.json")]) == 2
+    assert "is a torus" in capsys.readouterr().err
