@@ -114,6 +114,12 @@ class Recorder:
             column.append(known.get(name, -1))
         return self.messages - 1
 
+    def more_hops(self, row: int, number: int) -> None:
+        """Record that a message takes so many more links than those of its first route."""
+        self.hops += number
+        if self.with_messages:
+            self._messages["hops"][row] += number
+
     def note(self, row: int, column: str, value: int) -> None:
         """Record when a message started or was delivered, or its receiving node."""
         if self.with_messages:
@@ -198,7 +204,8 @@ def used_links(plan: Plan) -> np.ndarray:
     """Links that have a row in the records: those on a route, or all links if routes are computed."""
     if plan.route_links is None:
         return np.arange(len(plan.problem.topology.src))
-    return np.unique(plan.route_links).astype(np.int64)
+    tables = [plan.route_links, *(state.path for state in dict.fromkeys(state for _, state in plan.states))]
+    return np.unique(np.concatenate(tables)).astype(np.int64)
 
 
 def make_records(

@@ -57,13 +57,15 @@ def explain_stuck(
     unasked: Sequence[Posted] = (),
     uncounted: Sequence[tuple[Posted, int, int, int]] = (),
     queued: Sequence[tuple[int, int, int, tuple[int, ...]]] = (),
+    without_path: Sequence[tuple[int, int]] = (),
 ) -> Outcome:
     """Explain why no event is left although nodes are unfinished.
 
     `progress`: unfinished nodes by rank. `posted`: receives without message. `unreceived`: messages without receive.
     `held`: sends that wait for a slot of their connection. `unasked`: sends that no receive has requested, under the
     rendezvous. `uncounted`: nodes that wait only for a count, with the counter, its count, and the count they need.
-    `queued`: chunks that wait for their turn, as rank, call, queue, and the calls that run there.
+    `queued`: chunks that wait for their turn, as rank, call, queue, and the calls that run there. `without_path`: pairs
+    of NPUs with a message that no path is left for.
     """
     turns = {(rank, index): (queue, running) for rank, index, queue, running in queued}
     # Messages that hold a slot of a connection are explained by the sends that wait for a slot.
@@ -75,6 +77,9 @@ def explain_stuck(
     waiting = []
     for receive in posted:
         why = _turn(plan, receive, turns) or _no_message(receive, progress, unreceived)
+        pair = plan.npu_of[receive.peer], plan.npu_of[receive.rank]
+        if pair in without_path:
+            why = f"no path is left from NPU {pair[0]} to NPU {pair[1]}"
         waiting.append(_waiting(plan, receive, why))
     waiting += [_waiting_for_slot(plan, send) for send in held]
     for send in unasked:
@@ -88,7 +93,9 @@ def explain_stuck(
     few += [_waiting(plan, m, f"was delivered to rank {m.peer}, which never receives it") for m in unreceived]
     cycle = _cycle(waits_for)
     stuck_ranks = sum(map(bool, progress))
-    if cycle:
+    if without_path:
+        cause, cycle = f"stuck: {_cut_off(plan, without_path)}", ()
+    elif cycle:
         cause = f"deadlock: ranks wait for each other in a ring, {'→'.join(str(r) for r in (*cycle, cycle[0]))}"
         if held:
             cause += f"; {len(held)} send{'s wait' if len(held) > 1 else ' waits'} for a free slot"
@@ -108,6 +115,21 @@ def explain_stuck(
         unfinished=sum(progress),
         unfinished_ranks=ranks_left(progress),
     )
+
+
+def _cut_off(plan: Plan, pairs: Sequence[tuple[int, int]]) -> str:
+    """Which pairs of NPUs have no path, and which links have failed, and when."""
+    topology, failed = plan.problem.topology, {}
+    for at, state in plan.states:
+        failed = {link: failed.get(link, at) for link in state.links.lost}
+    named = _some([f"{topology.link_name(link)} at {format_time(at)}" for link, at in failed.items()])
+    return f"no path is left between NPUs ({_some([f'{a} to {b}' for a, b in pairs])}); failed for good: {named}"
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first of some names."""
+    more = f" and {len(names) - _PER_RANK} more" if len(names) > _PER_RANK else ""
+    return ", ".join(names[:_PER_RANK]) + more
 
 
 def ranks_left(progress: Sequence[int]) -> tuple[int, ...]:

@@ -6,11 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from astrasim_py.collectives.collective import CUSTOM
-from astrasim_py.core.choices import LIBRARIES
+from astrasim_py.core.choices import FLUID, LIBRARIES
 from astrasim_py.core.errors import InternalError, ScenarioError
 from astrasim_py.core.fields import CodeText, FileText, did_you_mean, named_files
 from astrasim_py.core.strict_model import Mistake
 from astrasim_py.scenario import job_models
+from astrasim_py.system.fluid_rules import NO_EVENTS
 from astrasim_py.workload.items import Collective, Compute, Memory, Send
 
 #: Top-level key → its typed value.
@@ -65,6 +66,14 @@ def file_mistakes(typed: Typed, folder: Path, allow_outside: bool, allow_code: b
             confined(name, folder, "", allow_outside)
         except ScenarioError as error:
             yield _wrong(error.problem, error.remedy, *at)
+
+
+def network_mistakes(typed: Typed, name: str | None, topology: Any) -> Iterator[Mistake]:
+    """The network model against the topology (None: unknown) of a name."""
+    network = typed["network"]
+    if topology is not None and topology.events and network is not None and network.model != FLUID:
+        problem, remedy = NO_EVENTS
+        yield Mistake(("topologies", name, "events"), True, f"network.model: {network.model} {problem}", remedy)
 
 
 def job_mistakes(typed: Typed, topology: Any) -> Iterator[Mistake]:

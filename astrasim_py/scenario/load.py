@@ -14,7 +14,7 @@ from astrasim_py.core.errors import AstraError, ErrorList, ScenarioError
 from astrasim_py.core.fields import did_you_mean
 from astrasim_py.core.strict_model import Mistake, mistakes, tuples
 from astrasim_py.scenario import variables
-from astrasim_py.scenario.check import file_mistakes, job_mistakes
+from astrasim_py.scenario.check import file_mistakes, job_mistakes, network_mistakes
 from astrasim_py.scenario.check_study import plot_mistakes, sweep_mistakes, top_level_mistakes
 from astrasim_py.scenario.schema import PlotSpec, Scenario
 
@@ -216,4 +216,5 @@ class _Loading:
             self._tell([Mistake(at, False, problem, did_you_mean(chosen, topologies))], root)
         named = {**typed, "topologies": {chosen: topology}}
         self._tell(file_mistakes(named, self.path.parent, self.allow_outside, self.allow_code), root)
+        self._tell(network_mistakes(typed, chosen, topology), root)
         self._tell(job_mistakes(typed, topology), root)

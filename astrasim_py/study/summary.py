@@ -64,7 +64,7 @@ def closed_form(plan: Plan) -> Fraction | None:
     network, semantics = plan.problem.network, plan.problem.semantics
     if network.differs("model", "link_busy", "send_completes") or semantics.differs(*_RULES_OF_CLOSED_FORMS):
         return None
-    if key not in CLOSED_FORMS or not alike or topology.renumbered is not None:
+    if key not in CLOSED_FORMS or not alike or topology.renumbered is not None or topology.events:
         return None
     n, alpha, rate = len(instance.members), int(topology.latency_ps[0]), topology.bandwidths[0]
     rooted = {} if instance.algorithm.root is None else {"root": instance.algorithm.root}

@@ -148,10 +148,14 @@ class _LongestPath:
             self.finish(*receiver, max(time, other[2]))
 
     def message_ps(self, src: int, dst: int, nbytes: int) -> int:
-        plan, topology = self.plan, self.plan.problem.topology
-        route = plan.routes[plan.npu_of[src] * topology.npus + plan.npu_of[dst]]
-        rate = min(topology.bandwidths[int(topology.bandwidth_class[i])] for i in route)
-        return sum(int(topology.latency_ps[i]) for i in route) + int(nbytes * PS_PER_S / rate)
+        plan, best = self.plan, self.capacities.topology
+        pair = plan.npu_of[src] * best.npus + plan.npu_of[dst]
+        tables = [state.routes for _, state in plan.states] or [plan.routes]
+        routes = [table[pair] for table in tables if table[pair]]
+        rate = max((min(map(best.bandwidth, route)) for route in routes), default=1)
+        return min((int(best.latency_ps[[*route]].sum()) for route in routes), default=0) + int(
+            nbytes * PS_PER_S / rate
+        )
 
     def collective(self, rank: int, node: int, start: int, instance: Instance) -> None:
         arrivals = self.arrivals[instance.index]

@@ -12,6 +12,13 @@ _RULES = {"rounding": "up_ps", "event_order": "issued"}
 _MOST_BYTES, _MOST_RATE = 2**47, 140 * 10**12
 
 
+#: Problem and remedy of link events under another model.
+NO_EVENTS = (
+    "reserves links for messages as they begin, so no link can fail or change during a run",
+    "write model: fluid, or delete the events",
+)
+
+
 def check_fluid(problem: Problem, sizes: Sequence[int], routes: object) -> None:
     """Raise ScenarioError: the model ``fluid`` with what it is not made for.
 
@@ -27,7 +34,8 @@ def check_fluid(problem: Problem, sizes: Sequence[int], routes: object) -> None:
     if routes is None:
         said = f"fluid needs a table of routes, and there are too many among {topology.npus} NPUs"
         raise ScenarioError(place, said, "write another model, or fewer NPUs")
-    bad = [rate for rate in topology.bandwidths if not 1 <= rate < _MOST_RATE]
+    changed = (rate for event in topology.events for _, rate, _ in event.changes if rate is not None)
+    bad = [rate for rate in (*topology.bandwidths, *changed) if not 1 <= rate < _MOST_RATE]
     if bad:
         said = f"fluid is made for links of 1 B/s to 140 TB/s, and {topology.name} has one of {float(bad[0]):g} B/s"
         raise ScenarioError(place, said, "write another bandwidth, or another model")
@@ -36,3 +44,10 @@ def check_fluid(problem: Problem, sizes: Sequence[int], routes: object) -> None:
         raise ScenarioError("network.msccl.channel_bandwidth", "fluid needs 1 B/s or more", "write a larger one")
     if sizes and sizes[-1] >= _MOST_BYTES:
         raise ScenarioError(place, f"fluid is made for messages of less than 2^47 B, not {sizes[-1]} B", "cut them")
+
+
+def check_events(problem: Problem) -> None:
+    """Raise ScenarioError: links that fail or change during a run, under another model than ``fluid``."""
+    network = problem.network
+    if problem.topology.events and (network.model != FLUID or network.factory is not None):
+        raise ScenarioError("network.model", f"{network.model} {NO_EVENTS[0]}", NO_EVENTS[1])

@@ -33,6 +33,7 @@ from astrasim_py.system.plan import (
 )
 from astrasim_py.system.problem import Problem
 from astrasim_py.system.thread_blocks import has_thread_blocks
+from astrasim_py.topology.link_states import best_of_events
 from astrasim_py.topology.model import Topology
 from astrasim_py.topology.profile import Choice
 
@@ -122,7 +123,7 @@ def at_best(problem: Problem) -> Topology:
     """The topology with the least latency and the highest rate that any message has on each link: for lower bounds."""
     topology, profile = problem.topology, problem.network.profile
     if profile is None:
-        return topology
+        return best_of_events(topology)
     costs = [LibraryCosts(problem).links(protocol) for protocol in profile.protocols]
     latency = np.min([topology.latency_ps, *(each.latency_ps for each in costs)], axis=0)
     rates = np.stack([topology.bandwidth_class, *(each.rate_class for each in costs)])

@@ -10,7 +10,7 @@ import numpy as np
 from astrasim_py.collectives.collective import CUSTOM
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.system.fluid_rules import check_fluid
+from astrasim_py.system.fluid_rules import check_events, check_fluid
 from astrasim_py.system.instances import JobInstances
 from astrasim_py.system.library_costs import Chooser, LibraryCosts, at_best, charged, check_rules
 from astrasim_py.system.library_costs import connections_of as connections_of_library
@@ -45,6 +45,7 @@ def make_plan(problem: Problem, *, folded: bool = False, choose: Chooser | None 
     """
     check_placement(problem)
     check_rules(problem)
+    check_events(problem)
     work = _Lowering(problem, choose)
     bound: list[list[BoundProgram]] = []
     found: list[JobInstances] = []
@@ -90,6 +91,7 @@ def make_plan(problem: Problem, *, folded: bool = False, choose: Chooser | None 
         route_pairs=pairs,
         route_ptr=ptr,
         route_links=links,
+        states=traffic.states(pairs),
         sizes=sizes,
         folded=folded,
     )

@@ -19,6 +19,7 @@ from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import Rotation
 from astrasim_py.system.problem import Problem
+from astrasim_py.topology.link_states import LinkState
 from astrasim_py.topology.model import Topology
 
 COMPUTE, SEND, RECV, COLLECTIVE, MEMORY, INSTANT = range(6)
@@ -330,6 +331,27 @@ class Instance:
 
 
 @dataclass(frozen=True, eq=False)
+class RoutedState:
+    """What the network is between two events, and the route of each pair of a plan; none for a pair without a path."""
+
+    links: LinkState
+    pairs: np.ndarray  # int64[k]: `Plan.route_pairs`
+    ptr: np.ndarray  # int64[k+1]
+    path: np.ndarray  # int32
+
+    @cached_property
+    def routes(self) -> Mapping[int, tuple[int, ...]]:
+        """As `Plan.routes`."""
+        return by_pair(self.pairs, self.ptr, self.path)
+
+
+def by_pair(pairs: np.ndarray, ptr: np.ndarray, path: np.ndarray) -> dict[int, tuple[int, ...]]:
+    """The links of each pair."""
+    links, at = path.tolist(), ptr.tolist()
+    return {pair: tuple(links[at[i] : at[i + 1]]) for i, pair in enumerate(pairs.tolist())}
+
+
+@dataclass(frozen=True, eq=False)
 class Plan:
     """The input of an engine. Ranks are numbered consecutively over all jobs."""
 
@@ -348,6 +370,7 @@ class Plan:
     route_ptr: np.ndarray  # int64[k+1]
     route_links: np.ndarray | None  # int32; None where a table would be too large: then there are no pairs either
     sizes: tuple[int, ...]  # every message size, and perhaps some that no message has; ascending
+    states: tuple[tuple[int, RoutedState], ...] = ()  # of a topology with events: from 0 ps, and from each event on
     folded: bool = False  # made for a folded run, without a table of routes
 
     @property
@@ -364,8 +387,7 @@ class Plan:
         """src NPU × NPUs + dst NPU → links, for every pair that a message can use."""
         if self.route_links is None:
             return _Computed(self.problem.topology)
-        links, ptr = self.route_links.tolist(), self.route_ptr.tolist()
-        return {p: tuple(links[ptr[i] : ptr[i + 1]]) for i, p in enumerate(self.route_pairs.tolist())}
+        return by_pair(self.route_pairs, self.route_ptr, self.route_links)
 
     @cached_property
     def instance_of(self) -> np.ndarray:

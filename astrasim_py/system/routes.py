@@ -5,9 +5,11 @@ from fractions import Fraction
 
 import numpy as np
 
+from astrasim_py.core.errors import ScenarioError
 from astrasim_py.program.rotation import Rotation
-from astrasim_py.system.plan import RECV, SEND, CollectiveCall, RankProgram, RotatedPrograms
+from astrasim_py.system.plan import RECV, SEND, CollectiveCall, RankProgram, RotatedPrograms, RoutedState
 from astrasim_py.system.repeated import shared_programs
+from astrasim_py.topology.link_states import LinkState, link_states
 from astrasim_py.topology.model import Topology
 
 #: Maximum links in a table of routes; beyond it routes are computed on demand.
@@ -92,6 +94,21 @@ class Traffic:
             return np.zeros(0, np.int64), np.zeros(1, np.int64), None
         pairs = _distinct(np.concatenate([np.zeros(0, np.int64), *self._all_pairs()]))
         return pairs, *self.topology.routes(pairs // self.npus, pairs % self.npus)
+
+    def states(self, pairs: np.ndarray) -> tuple[tuple[int, RoutedState], ...]:
+        """Times (ps) and routes of pairs from time 0 and from each event of the topology on; none without events.
+
+        Raises ScenarioError: the routes are too many.
+        """
+        routed: dict[LinkState, RoutedState] = {}
+        found = list(link_states(self.topology)) if self.topology.events else []
+        for _, state in found:
+            if state not in routed:
+                routed[state] = RoutedState(state, pairs, *state.routes(pairs // self.npus, pairs % self.npus))
+            if sum(len(each.path) for each in routed.values()) > MAX_ROUTE_LINKS:
+                problem = f"the routes of {len(pairs)} pairs of NPUs do not fit for all events of {self.topology.name}"
+                raise ScenarioError("events", problem, "write fewer events that differ")
+        return tuple((at, routed[state]) for at, state in found)
 
     def sizes(self) -> tuple[int, ...]:
         """Every size of a message, ascending."""

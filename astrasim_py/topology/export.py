@@ -5,6 +5,7 @@ from decimal import Context, Decimal, Inexact
 from fractions import Fraction
 from typing import Any
 
+from astrasim_py.core.errors import TopologyError
 from astrasim_py.topology.model import Topology
 
 
@@ -69,9 +70,12 @@ def node_link_json(topology: Topology) -> str:
     """The topology as ``networkx.node_link_data`` gives it.
 
     Links, bandwidths, latencies and what switches compute survive a round trip through `edge_list.read_json` exactly;
-    the closed-form routes of a shape do not.
+    the closed-form routes of a shape do not. Raises TopologyError: it has events.
     """
     import networkx
+
+    if topology.events:
+        raise TopologyError(topology.name, "its events have no form in JSON", "write its without_events")
 
     data = networkx.node_link_data(to_networkx(topology), edges="edges")
     data["edges"].sort(key=lambda edge: edge["key"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import chain
@@ -18,6 +18,7 @@ from astrasim_py.core.fields import NPU_CAP, whole
 from astrasim_py.core.rows import numbered, pointers
 from astrasim_py.core.strict_model import StrictModel
 from astrasim_py.core.units import INT64_MAX
+from astrasim_py.topology.events import LinkEvent
 from astrasim_py.topology.routing import Dim, DimensionOrder, Routes, ShortestPaths, reachable
 
 LINK_CAP = 2**24
@@ -81,6 +82,8 @@ class Topology:
     #: -1 gone); `renumbered` is None while no link is gone.
     router: Any = field(default=None, repr=False)
     renumbered: np.ndarray | None = field(default=None, repr=False)
+    events: tuple[LinkEvent, ...] = ()  # ascending by time
+    reroute_ps: int = 0  # how long a message that loses a link waits for another route
 
     def __post_init__(self) -> None:
         for column in (self.src, self.dst, self.latency_ps, self.bandwidth_class):
@@ -98,11 +101,13 @@ class Topology:
         bandwidth_class: np.ndarray,
         bandwidths: Sequence[Fraction],
         place: str = "",
+        connected: bool = True,
         **more: Any,
     ) -> Topology:
         """Make a topology from columns; bandwidth classes are put in canonical order, links are not.
 
-        Raises TopologyError: a route's latency might not fit 63 bits; a pair of NPUs without a path.
+        `connected`: whether every pair of NPUs must have a path. Raises TopologyError: a route's latency might not fit
+        63 bits; a pair of NPUs without a path.
         """
         rates = sorted({bandwidths[i] for i in np.unique(bandwidth_class).tolist()})
         position = {rate: code for code, rate in enumerate(rates)}
@@ -121,9 +126,14 @@ class Topology:
             more.setdefault("switches", (("switch", vertices - npus),))
         topology = cls(npus=npus, vertices=vertices, bandwidths=tuple(rates), **columns, **more)
         # A shape with closed-form routes is connected unless links or NPUs were removed.
-        if topology.router is None or topology.renumbered is not None or topology.failed:
+        if connected and (topology.router is None or topology.renumbered is not None or topology.failed):
             topology._check_connected(place)
         return topology
+
+    @property
+    def without_events(self) -> Topology:
+        """The topology as it is without what happens to its links during a run."""
+        return replace(self, events=(), reroute_ps=0) if self.events else self
 
     @property
     def links(self) -> int:
@@ -226,11 +236,14 @@ class Topology:
             if len(dead):
                 raise TopologyError(self.name, f"NPU {int(dead[0])} has failed", "place no rank on it")
 
-    def routes(self, src: Sequence[int] | np.ndarray, dst: Sequence[int] | np.ndarray) -> Routes:
+    def routes(
+        self, src: Sequence[int] | np.ndarray, dst: Sequence[int] | np.ndarray, *, connected: bool = True
+    ) -> Routes:
         """Routes of k pairs of NPUs or switches: ptr int64[k + 1] and links int32[m].
 
-        Pair i crosses ``links[ptr[i]:ptr[i + 1]]``, in that order; nothing if src[i] == dst[i]. From and to switches
-        they are shortest paths. Raises TopologyError: an NPU that does not exist or has failed, a switch without links.
+        Pair i crosses ``links[ptr[i]:ptr[i + 1]]``, in that order; nothing if src[i] == dst[i], or, unless
+        `connected`, if there is no path. From and to switches they are shortest paths. Raises TopologyError: an NPU
+        that does not exist or has failed, a switch without links; a pair without a path.
         """
         src = np.asarray(src, dtype=np.int64).reshape(-1)
         dst = np.asarray(dst, dtype=np.int64).reshape(-1)
@@ -238,7 +251,7 @@ class Topology:
             raise ValueError(f"{len(src)} sources but {len(dst)} destinations")
         self._check_pairs(src, dst)
         if self.router is None or self.routing.ecmp:
-            return self._search.routes(src, dst)
+            return self._search.routes(src, dst, connected=connected)
         cut = (src >= self.npus) | (dst >= self.npus)
         if self.renumbered is None and not cut.any():
             return self.router.routes(src, dst)
@@ -250,7 +263,7 @@ class Topology:
         if not cut.any():
             return ptr, links
         # Only pairs that lost their regular route, or never had one, are searched.
-        detour_ptr, detours = self._search.routes(src[cut], dst[cut])
+        detour_ptr, detours = self._search.routes(src[cut], dst[cut], connected=connected)
         lengths = np.diff(ptr)
         lengths[cut] = np.diff(detour_ptr)
         new_ptr = pointers(lengths)
@@ -288,7 +301,9 @@ class Topology:
 
     @cached_property
     def _digest(self) -> str:
-        unseen = ("name", "shape", "switches", *(() if self.computing else ("computing",)))
+        unseen = ["name", "shape", "switches"]
+        unseen += [] if self.computing else ["computing"]
+        unseen += [] if self.events else ["events", "reroute_ps"]
         return digest({f.name: getattr(self, f.name) for f in fields(self) if f.name not in unseen})
 
     def __getstate__(self) -> dict:
@@ -308,11 +323,13 @@ class Topology:
         failed_switches: Sequence[int] = (),
         routing: Routing | None = None,
         place: str = "",
+        connected: bool = True,
     ) -> Topology:
         """A copy with other bandwidths or latencies, without failed elements, or with other routing.
 
         `links`: (link ids, bandwidth or None, latency in ps or None), changed one after the other. Links of a failed
-        vertex go with it. Raises TopologyError: what is left does not connect every pair of NPUs that are alive.
+        vertex go with it. Events are dropped. Raises TopologyError: what is left is to be `connected`, and does not
+        connect every pair of NPUs that are alive.
         """
         latency = np.array(self.latency_ps)
         codes = np.array(self.bandwidth_class)
@@ -347,8 +364,11 @@ class Topology:
             "failed": tuple(sorted({*self.failed, *failed_npus})),
             "routing": routing or self.routing,
             "renumbered": renumbered,
+            "events": (),
+            "reroute_ps": 0,
         }
-        return Topology.create(**{f.name: getattr(self, f.name) for f in fields(self)} | new, place=place)
+        known = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Topology.create(**known | new, place=place, connected=connected)
 
 
 def routed(

@@ -318,8 +318,11 @@ class ShortestPaths:
         first = np.cumsum(count) - count
         return links[fits][first + pick.astype(np.int64)]
 
-    def routes(self, src: np.ndarray, dst: np.ndarray) -> Routes:
-        """Routes of many pairs; raises TopologyError: a pair without a path."""
+    def routes(self, src: np.ndarray, dst: np.ndarray, *, connected: bool = True) -> Routes:
+        """Routes of many pairs; of one without a path no links, unless all are to be `connected`.
+
+        Raises TopologyError: they are to be, and a pair is not.
+        """
         src, dst = np.asarray(src, dtype=np.int64), np.asarray(dst, dtype=np.int64)
         order = np.argsort(src, kind="stable")
         sources, first = np.unique(src[order], return_index=True)
@@ -333,6 +336,8 @@ class ShortestPaths:
             pairs = order[first[begin] : first[begin] + counts.sum()]
             row = np.repeat(np.arange(len(batch)), counts)
             tables = self._search(batch, row, dst[pairs])
+            if connected:
+                _check_met(tables[0][row, dst[pairs]], src[pairs], dst[pairs])
             pieces.append((pairs, self._walk(tables, row, src[pairs], dst[pairs], lengths, pairs)))
         ptr = pointers(lengths)
         links = np.empty(ptr[-1], dtype=np.int32)
@@ -343,12 +348,8 @@ class ShortestPaths:
 
     def _walk(self, tables, row, source, target, lengths, pairs) -> list[tuple[np.ndarray, np.ndarray]]:
         """Walk back from all targets at once; returns (pairs, link) per step and counts `lengths`."""
-        lost = np.flatnonzero(tables[0][row, target] < 0)
-        if len(lost):
-            a, b = int(source[lost[0]]), int(target[lost[0]])
-            raise TopologyError("", f"no path leads from NPU {a} to NPU {b}", "add a link")
         steps = []
-        moving = np.flatnonzero(source != target)
+        moving = np.flatnonzero((source != target) & (tables[0][row, target] >= 0))
         at = target[moving]
         while len(moving):
             taken = self._previous(tables, row[moving], source[moving], target[moving], at)
@@ -358,6 +359,14 @@ class ShortestPaths:
             go = at != source[moving]
             moving, at = moving[go], at[go]
         return steps
+
+
+def _check_met(found: np.ndarray, source: np.ndarray, target: np.ndarray) -> None:
+    """Raise TopologyError: a pair whose search has `found` nothing (negative)."""
+    lost = np.flatnonzero(found < 0)
+    if len(lost):
+        a, b = int(source[lost[0]]), int(target[lost[0]])
+        raise TopologyError("", f"no path leads from NPU {a} to NPU {b}", "add a link")
 
 
 def reachable(ptr: list[int], neighbours: list[int], start: int) -> set[int]:

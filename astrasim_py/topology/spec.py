@@ -4,14 +4,24 @@ A shape (see `shapes`) is a model of its keys with a method `make`; `Shape.build
 is said here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
+from itertools import pairwise
 from typing import Annotated, Any, get_args
 
 import numpy as np
-from pydantic import BeforeValidator, Discriminator, Field, PlainValidator, Tag, ValidationInfo, WithJsonSchema
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    PlainValidator,
+    Tag,
+    ValidationInfo,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic.json_schema import SkipJsonSchema
 
 from astrasim_py.core.errors import TopologyError
@@ -29,6 +39,8 @@ from astrasim_py.core.fields import (
     wrong,
 )
 from astrasim_py.core.strict_model import StrictModel
+from astrasim_py.core.units import format_time
+from astrasim_py.topology.events import LinkEvent
 from astrasim_py.topology.hardware import preset, preset_names
 from astrasim_py.topology.model import Computing, Routing, Topology
 from astrasim_py.topology.placement import RandomPlacement
@@ -175,6 +187,19 @@ class Switches(StrictModel):
         )
 
 
+class Event(StrictModel):
+    """What is broken and changed from a time on, until the next event."""
+
+    at: Time = Field(examples=["5 ms"])
+    failed: Failed | None = Field(default=None, description="links that are down", examples=["{links: [[0, 1]]}"])
+    links: tuple[Override, ...] = Field(default=(), description="bandwidth or latency of single links")
+
+    def _complete(self) -> None:
+        for key in ("npus", "switches"):
+            if self.failed is not None and getattr(self.failed, key):
+                raise wrong(f"{key} cannot fail during a run", "write the links that fail", ("failed", key))
+
+
 class Shape(StrictModel):
     """What every topology may say."""
 
@@ -190,12 +215,38 @@ class Shape(StrictModel):
     unwind: Count | None = Field(
         default=None, description="replace each switch by direct links from each port to so many others", examples=["2"]
     )
+    events: tuple[Event, ...] | None = Field(
+        default=None,
+        description="links that fail, change and return during a run: from `at` on, what else is failed and changed;"
+        " an event that says nothing more ends the former one",
+        examples=["[{at: 5 ms, failed: {links: [[0, 1]]}}, {at: 9 ms}]"],
+    )
+    reroute_delay: Time | None = Field(
+        default=None, description="how long messages wait for another route when they lose a link", examples=["1 ms"]
+    )
 
     @classmethod
     def _normalized(cls, value: Any, info: ValidationInfo) -> Any:
         if info.context is None and isinstance(value, Mapping) and "shape" in cls.model_fields:
             return dict(zip(("shape",), get_args(cls.model_fields["shape"].annotation), strict=False)) | value
         return value
+
+    @model_validator(mode="after")
+    def _in_time(self) -> "Shape":
+        """Check events against each other and the other keys."""
+        events = self.events or ()
+        for number, (former, event) in enumerate(pairwise(events), 1):
+            if event.at <= former.at:
+                problem = f"{format_time(event.at)} is not after {format_time(former.at)}, the time of the former event"
+                raise wrong(problem, "write events in ascending order of their times", ("events", number, "at"))
+        if events and self.reroute_delay is None:
+            raise wrong("events without a reroute_delay", "write e.g. reroute_delay: 1 ms", ("events",))
+        if events and self.unwind is not None:
+            raise wrong("events name links that unwind replaces", "delete unwind or events", ("events",))
+        if self.events is None and self.reroute_delay is not None:
+            remedy = "write e.g. events: [{at: 5 ms, failed: {links: [[0, 1]]}}], or delete it"
+            raise wrong("without events nothing is rerouted", remedy, ("reroute_delay",))
+        return self
 
     def make(self, place: str) -> Topology:
         """The undamaged topology of the shape; `place` is named in errors."""
@@ -222,25 +273,34 @@ class Shape(StrictModel):
             topology = unwound(topology, self.unwind, place=below(place, "unwind"))
         if self.switches is not None:
             topology = replace(topology, computing=self.switches.of(topology, below(place, "switches")))
+        if self.events:
+            topology = self._with_events(topology, place)
         return replace(topology, name=name) if name else topology
 
     def _changed(self, topology: Topology, place: str) -> Topology:
         finder, failed, at = _Finder(topology), self.failed or Failed(), below(place, "failed")
-        changes = [
-            (finder.links(link, below(place, f"links[{i}]")), link.bandwidth, link.latency)
-            for i, link in enumerate(self.links or ())
-        ]
+        changes = finder.changes(self.links or (), place)
         npus = [finder.vertex(v, f"{at}.npus[{i}]", "an NPU") for i, v in enumerate(failed.npus)]
         switches = [finder.vertex(v, f"{at}.switches[{i}]", "a switch") for i, v in enumerate(failed.switches)]
-        gone = np.concatenate([(), *(finder.links(link, f"{at}.links[{i}]") for i, link in enumerate(failed.links))])
         return topology.changed(
             links=changes,
-            failed_links=gone,
+            failed_links=finder.lost(failed, at),
             failed_npus=npus,
             failed_switches=switches,
             routing=self.routing,
             place=place,
         )
+
+    def _with_events(self, topology: Topology, place: str) -> Topology:
+        finder, events = _Finder(topology), []
+        for number, event in enumerate(self.events):
+            at = below(place, f"events[{number}]")
+            lost = finder.lost(event.failed or Failed(), f"{at}.failed")
+            changes = finder.changes(event.links, at)
+            topology.changed(links=changes, place=at)
+            columns = ((tuple(np.sort(which).tolist()), *rest) for which, *rest in changes)
+            events.append(LinkEvent(event.at, tuple(np.unique(lost).astype(int).tolist()), tuple(columns)))
+        return replace(topology, events=tuple(events), reroute_ps=self.reroute_delay)
 
 
 def below(place: str, key: str) -> str:
@@ -285,6 +345,17 @@ class _Finder:
             known = [*(name for name, count in topology.switches if count), *topology.switch_names[:4096]]
             raise TopologyError(place, f"{topology.name} has no switch {shown(item)}", did_you_mean(item, known))
         return [self.vertex(item, place, "a switch")]
+
+    def changes(self, links: Iterable[Override], place: str) -> list[tuple[np.ndarray, Fraction | None, int | None]]:
+        """Links that change, and their new bandwidth and latency, as `Topology.changed` takes them."""
+        return [
+            (self.links(link, below(place, f"links[{i}]")), link.bandwidth, link.latency)
+            for i, link in enumerate(links)
+        ]
+
+    def lost(self, failed: Failed, place: str) -> np.ndarray:
+        """Ids of the links that are named as failed."""
+        return np.concatenate([(), *(self.links(link, f"{place}.links[{i}]") for i, link in enumerate(failed.links))])
 
     def links(self, link: Link, place: str) -> np.ndarray:
         """Ids of the links between two vertices."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from fractions import Fraction
 from itertools import pairwise
-from math import ceil
 
 import numpy as np
 import pytest
 from worlds import small_problems
+from worlds.flows import delivered, flows, oracle, random_messages
 
 from astrasim_py.chakra.schema import NodeType
 from astrasim_py.core.errors import FoldError, ScenarioError
@@ -26,7 +26,6 @@ RATE = 50 * 10**9
 #: A network of ps per byte: 20.
 BYTE = 10**12 // RATE
 MIB, GIB = 2**20, 2**30
-FREE = Semantics.native(cpu_slots=None, compute_slots=None)
 
 
 def star(npus: int, **keys):
@@ -39,31 +38,6 @@ def line(*rates: int):
     ends = [(at + way, at + 1 - way, rate) for at, rate in enumerate(rates) for way in (0, 1)]
     links = [f"{a},{b},{rate} B/s,0 s" for a, b, rate in ends]
     return read_csv("\n".join(["src,dst,bandwidth,latency", *links]), "line")
-
-
-def flows(topology, messages, *, engine: str = "both", level: str = "messages", **rules):
-    """Records of messages (source, destination, bytes, start in ps) that wait for nothing else."""
-    nodes: list[list[dict]] = [[] for _ in range(topology.npus)]
-    for tag, (src, dst, nbytes, start) in enumerate(messages):
-        ends = {"comm_src": src, "comm_dst": dst, "comm_size": nbytes, "comm_tag": tag}
-        if start:
-            nodes[src].append({"type": NodeType.COMP, "duration_ps": start})
-        deps = {len(nodes[src]) - 1} if start else set()
-        nodes[src].append({"type": NodeType.COMM_SEND, **ends, "deps": deps})
-        nodes[dst].append({"type": NodeType.COMM_RECV, **ends})
-    job = Job(
-        workload=small_problems.workload(nodes),
-        placement=tuple(range(topology.npus)),
-        algorithms=small_problems.Table("ring"),
-    )
-    rules = {"network": NetworkModel(model="fluid"), "semantics": FREE} | rules
-    return simulate(Problem(topology=topology, jobs=(job,), **rules), engine=engine, level=level)
-
-
-def delivered(*given, **rules) -> list[int]:
-    """When (ps) messages arrive, by their number."""
-    found = flows(*given, **rules).message
-    return [time for _, time in sorted(zip(found["tag"].tolist(), found["delivered"].tolist(), strict=True))]
 
 
 # -- closed forms -------------------------------------------------------------------------------------------------
@@ -120,63 +94,12 @@ def test_an_injected_send_is_done_when_its_last_byte_has_left():
 # -- laws ---------------------------------------------------------------------------------------------------------
 
 
-def max_min(caps: dict, crossed: dict, capacity: dict) -> dict:
-    """Max-min fair rates by flow, exact: water rises until a flow is at its cap or on a full link."""
-    rates: dict = {}
-    while len(rates) < len(caps):
-        growing = {link: [f for f in caps if f not in rates and link in crossed[f]] for link in capacity}
-        rest = {link: c - sum(rates[f] for f in rates if link in crossed[f]) for link, c in capacity.items()}
-        shares = {link: rest[link] / len(those) for link, those in growing.items() if those}
-        level = min([*shares.values(), *(caps[f] for f in caps if f not in rates)])
-        full = {f for link, share in shares.items() if share == level for f in growing[link]}
-        rates |= dict.fromkeys(full | {f for f in caps if f not in rates and caps[f] == level}, level)
-    return rates
-
-
-def oracle(topology, messages) -> list[int]:
-    """When (ps, rounded up) the last bytes of messages leave: rates in fractions, from scratch at each event."""
-    routes = {number: topology.route(src, dst) for number, (src, dst, _, _) in enumerate(messages)}
-    capacity = {
-        link: Fraction(topology.bandwidths[topology.bandwidth_class[link]], 10**12)
-        for route in routes.values()
-        for link in route
-    }
-    todo = sorted(range(len(messages)), key=lambda m: messages[m][3])
-    left, turn, now, ends = {}, {}, 0, {}
-    while todo or left:
-        while todo and messages[todo[0]][3] <= now:
-            begun = todo.pop(0)
-            turn.setdefault(messages[begun][:2], []).append(begun)
-            left[begun] = Fraction(messages[begun][2])
-        busy = [queue[0] for queue in turn.values() if queue]
-        caps = {m: min(capacity[link] for link in routes[m]) for m in busy}
-        rates = max_min(caps, routes, capacity)
-        steps = [ceil(left[m] / rates[m]) for m in busy] + ([messages[todo[0]][3] - now] if todo else [])
-        step = min(steps)
-        now += step
-        for m in busy:
-            left[m] -= rates[m] * step
-            if left[m] <= 0:
-                ends[m] = now
-                del left[m]
-                turn[messages[m][:2]].pop(0)
-    return [ends[m] for m in range(len(messages))]
-
-
 NETWORKS = (
     {"shape": "switch", "npus": 6},
     {"shape": "torus", "dims": [3, 3]},
     {"shape": "mesh", "dims": [2, 4]},
     {"shape": "leaf_spine", "hosts_per_leaf": 3, "leaves": 2, "spines": 2},
 )
-
-
-def random_messages(rng: random.Random, npus: int, number: int) -> list[tuple[int, int, int, int]]:
-    """Messages of random sizes that start at random times, several of them at once."""
-    pairs = [rng.sample(range(npus), 2) for _ in range(number)]
-    return [
-        (a, b, rng.choice((1, 7, rng.randint(1, 10**6))), rng.choice((0, 5, rng.randint(0, 10**7)))) for a, b in pairs
-    ]
 
 
 @pytest.mark.parametrize("seed", range(12))

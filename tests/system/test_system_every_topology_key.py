@@ -15,7 +15,7 @@ from worlds import small_problems
 
 from astrasim_py.chakra.schema import NodeType
 from astrasim_py.core.choices import FLUID, NETWORK_MODELS
-from astrasim_py.core.errors import FoldError
+from astrasim_py.core.errors import FoldError, ScenarioError, TopologyError
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.study.summary import closed_form
 from astrasim_py.synthesis.model.network import Network
@@ -26,7 +26,7 @@ from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology import SHAPES, Topology, build, placement
 from astrasim_py.topology.shapes import Edge, ProductDim
-from astrasim_py.topology.spec import Failed, Link, Override
+from astrasim_py.topology.spec import Event, Failed, Link, Override
 
 L = {"bandwidth": "2 GB/s", "latency": "700 ns"}
 OTHER = {"bandwidth": "3 GB/s", "latency": "900 ns", "link_preset": "nvlink3"}
@@ -128,7 +128,7 @@ def cases():
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_key_of_a_shape_is_walked(shape):
-    common = {"links", "failed", "routing", "unwind"} | NOT_OF_THE_NETWORK
+    common = {"links", "failed", "routing", "unwind", "events", "reroute_delay"} | NOT_OF_THE_NETWORK
     assert KEYS[shape].keys() | common == SHAPES[shape].model_fields.keys()
 
 
@@ -137,6 +137,7 @@ def test_every_model_within_a_shape_is_walked():
     assert set(Link.model_fields) == {"source", "to", "directions"}
     assert set(Override.model_fields) == {*Link.model_fields, "bandwidth", "latency"}
     assert set(Failed.model_fields) == {"links", "npus", "switches"}
+    assert set(Event.model_fields) == {"at", "failed", "links"}
     assert set(ProductDim.model_fields) == {"kind", "size", "bandwidth", "latency", "link_preset", "bidirectional"}
     assert set(Edge.model_fields) == {"src", "dst", "bandwidth", "latency", "directions"}
 
@@ -217,9 +218,37 @@ def test_the_closed_form_knows_every_key_of_a_ring(shape, key, value, beside, mo
     assert formula is None or -(-formula.numerator // formula.denominator) == simulate(given, engine="simpy").makespan
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_events_of_any_shape_are_used_or_refused(shape):
+    """One link has a fiftieth of its bandwidth for some time; then it fails, in one direction."""
+    a, b = ENDS.get(shape, (0, 1))
+    one, plain = {"from": a, "to": b, "directions": "one"}, build({"shape": shape, **SPECS[shape]})
+    slow = {"at": "1 us", "links": [one | {"bandwidth": "40 MB/s", "latency": "9 us"}]}
+    lost = {"at": "6 us", "failed": {"links": [one]}}
+    seen = [problem(plain, FLUID)]
+    for delay in ("1 us", "20 us"):
+        for events in ([slow], [slow, {"at": "30 us"}], [slow, lost, {"at": "90 us"}]):
+            keys = {"shape": shape, **SPECS[shape], "events": events, "reroute_delay": delay}
+            seen.append(problem(build(keys, written=True), FLUID))
+    assert len({given.topology.digest() for given in seen}) == len(seen)
+    runs = [simulate(given) for given in seen]
+    assert all(run.outcome.status == "done" for run in runs)
+    assert len({run.makespan for run in runs}) >= 4
+    for given, run in zip(seen[1:], runs[1:], strict=True):
+        assert problem_bound(make_plan(given)) <= run.makespan
+        assert closed_form(make_plan(given)) is None
+        with pytest.raises(FoldError):
+            simulate(given, fold=True)
+        with pytest.raises(ScenarioError, match="events"):
+            make_plan(problem(given.topology))
+        with pytest.raises(TopologyError, match="events"):
+            planned(given.topology)
+
+
 def test_every_column_of_a_topology_takes_part_in_its_digest():
     unseen = {"name", "shape", "switches"}  # what people see
-    topology = build({"shape": "ring", **SPECS["ring"], "failed": {"npus": [1]}})
+    events = {"events": [{"at": 5}], "reroute_delay": 1}
+    topology = build({"shape": "ring", **SPECS["ring"], "failed": {"npus": [1]}, **events})
     seen = {field.name for field in fields(Topology)} - unseen
     assert seen == {
         "npus",
@@ -235,5 +264,7 @@ def test_every_column_of_a_topology_takes_part_in_its_digest():
         "computing",
         "router",
         "renumbered",
+        "events",
+        "reroute_ps",
     }
     assert topology.digest() != build({"shape": "ring", **SPECS["ring"]}).digest()

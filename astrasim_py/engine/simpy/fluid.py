@@ -37,6 +37,10 @@ class SharedLink:
     def tight(self) -> bool:
         return self.demand > self.capacity >> 16
 
+    def time(self, nbytes: int) -> int:
+        """Time (ps) that so many bytes take alone."""
+        return self.link.transfer(nbytes)
+
     def change(self, pair: int, flow: Flow, cap: int) -> None:
         """A flow has another cap from now on; 0: it sends nothing."""
         self.demand += whole(cap) - whole(flow.cap)
@@ -51,14 +55,18 @@ class Flow:
 
     `route_cap` is the least capacity of its `links`, `cap` the most that it could get when rates were set last (0: it
     was idle). `left` is the work left at the time `since` (ps). `version` counts the changes of its end. `asked` and
-    `begun` say when (ps) the message came and when it was its turn.
+    `begun` say when (ps) the message came to its links and when it was its turn.
     """
 
     def __init__(self, links: list[SharedLink]) -> None:
-        self.links, self.route_cap = links, min(each.capacity for each in links)
+        self.take(links)
         self.message: Message | None = None
         self.queue: list[tuple[int, int, Message]] = []
         self.rate = self.cap = self.left = self.since = self.version = self.asked = self.begun = 0
+
+    def take(self, links: list[SharedLink]) -> None:
+        """Its messages take these links."""
+        self.links, self.route_cap = links, min((each.capacity for each in links), default=0)
 
     def cap_of(self, message: Message | None) -> int:
         """The most that a message gets: its route's capacity, or its connection's pace."""
@@ -66,6 +74,10 @@ class Flow:
             return 0
         pace = message.connections.pace if message.connections else None
         return self.route_cap if pace is None else min(self.route_cap, rate_units(pace))
+
+    def alone(self) -> int:
+        """Time (ps) that its message takes if it is alone."""
+        return divided_up(self.message.bytes * BYTE, self.cap_of(self.message))
 
     def latency(self, message: Message) -> int:
         """Time (ps) that the last byte of a message is under way."""
@@ -83,7 +95,7 @@ class Flow:
 class Fluid(Network):
     """The network model ``fluid``."""
 
-    keeps_pace = True
+    keeps_pace, link_class, flow_class = True, SharedLink, Flow
 
     def __init__(self, simulation) -> None:
         super().__init__(simulation)
@@ -91,6 +103,8 @@ class Fluid(Network):
         self.flows: dict[int, Flow] = {}
         #: Flows with another message than when rates were set last, or with none, by pair.
         self.touched: dict[int, Flow] = {}
+        #: Links that have another capacity than when rates were set last, or that flows have lost.
+        self.altered: list[SharedLink] = []
         #: A heap: when (ps) messages end, their numbers, the version of that, and the pair.
         self.ends: list[tuple[int, int, int, int]] = []
         #: Time and number of the end for which there is an event.
@@ -99,7 +113,7 @@ class Fluid(Network):
     def send(self, message):
         pair = message.src * self.simulation.plan.problem.topology.npus + message.dst
         if pair not in self.flows:
-            self.flows[pair] = Flow([self.shared(link) for link in message.route])
+            self.flows[pair] = self.flow_class([self.shared(link) for link in message.route])
         flow = self.flows[pair]
         heappush(flow.queue, (message.number, self.env.now, message))
         if flow.message is None:
@@ -108,31 +122,32 @@ class Fluid(Network):
     def shared(self, link: Link) -> SharedLink:
         """What is shared of a link."""
         if link.index not in self.links:
-            self.links[link.index] = SharedLink(link)
+            self.links[link.index] = self.link_class(link)
         return self.links[link.index]
 
     def begin(self, pair: int, flow: Flow) -> None:
         """It is the turn of the next message of a pair."""
-        _, flow.asked, message = heappop(flow.queue)
-        flow.message, flow.left, flow.begun = message, message.bytes * BYTE, self.env.now
-        flow.since = flow.begun
-        for link in message.route:
-            link.bytes += message.bytes
-            link.messages += 1
-            link.busy += link.transfer(message.bytes)
-        self.simulation.recorder.note(message.row, "start", self.env.now)
-        if message.bytes:
+        _, flow.asked, flow.message = heappop(flow.queue)
+        flow.left = flow.message.bytes * BYTE
+        self.simulation.recorder.note(flow.message.row, "start", self.env.now)
+        self.enter(pair, flow, flow.message.bytes)
+
+    def enter(self, pair: int, flow: Flow, nbytes: int) -> None:
+        """A message begins to move so many bytes over its links."""
+        flow.begun = flow.since = self.env.now
+        for each in flow.links:
+            each.link.bytes += nbytes
+            each.link.messages += 1
+            each.link.busy += each.time(nbytes)
+        if nbytes:
             self.touch(pair, flow)
         else:
-            self.after(message, 0).callbacks.append(lambda _: self.leave(pair, flow))
+            self.after(flow.message, 0).callbacks.append(lambda _: self.leave(pair, flow))
 
     def leave(self, pair: int, flow: Flow) -> None:
         """The last byte of a message leaves its sender."""
-        message, now, recorder = flow.message, self.env.now, self.simulation.recorder
-        for link in message.route:
-            recorder.hop_served(recorder.hop(message.row, link.index, flow.asked), flow.begun, now)
-        alone = divided_up(message.bytes * BYTE, flow.cap_of(message))
-        recorder.note(message.row, "queued", now - flow.asked - alone)
+        message = flow.message
+        self.record(flow)
         flow.message = None
         if self.injected and not message.send_done:
             message.send_done = True
@@ -143,20 +158,31 @@ class Fluid(Network):
         else:
             self.touch(pair, flow)
 
+    def record(self, flow: Flow) -> None:
+        """Record how the last byte of a message left."""
+        message, now, recorder = flow.message, self.env.now, self.simulation.recorder
+        for each in flow.links:
+            recorder.hop_served(recorder.hop(message.row, each.link.index, flow.asked), flow.begun, now)
+        recorder.note(message.row, "queued", now - flow.asked - flow.alone())
+
     def touch(self, pair: int, flow: Flow) -> None:
+        """Set rates before this instant is over, as a flow has another message, or none."""
+        self.settle_later()
+        self.touched[pair] = flow
+
+    def settle_later(self) -> None:
         """Set rates before this instant is over."""
-        if not self.touched:
+        if not self.touched and not self.altered:
             settle = Signal(self.env)
             settle.callbacks.append(lambda _: self.settle())
             settle.give(SETTLE)
-        self.touched[pair] = flow
 
     def settle(self) -> None:
         """Set the rates from this instant on: of flows that begin, and of those for which something changes."""
         touched, self.touched = self.touched, {}
         changed = {pair: flow for pair, flow in touched.items() if flow.wants_change()}
         # Of what is slower than `kept`, nothing changes: the links that hold it up are full before any changed one is.
-        loosened = [link for flow in changed.values() for link in flow.links if link.tight]
+        loosened = [link for flow in changed.values() for link in flow.links if link.tight] + self.altered
         least = [flow.rate for flow in changed.values() if flow.rate and flow.held_up()]
         for pair, flow in changed.items():
             cap = flow.cap_of(flow.message)
@@ -169,7 +195,8 @@ class Fluid(Network):
         links = [link for flow in begun.values() for link in flow.links]
         for link in links:
             link.link.max_queue = max(link.link.max_queue, len(link.flows) - 1)
-        least += [divided_up(link.capacity, len(link.flows)) for link in links if link.tight]
+        least += [divided_up(link.capacity, len(link.flows)) for link in links if link.tight] + [0] * len(self.altered)
+        self.altered = []
         kept = min(least, default=0)
         rates = self.filled(begun, loosened + links, kept - (kept >> 20))
         for pair, flow in {**touched, **begun, **{pair: self.flows[pair] for pair in rates}}.items():

@@ -141,7 +141,7 @@ class PacedNetwork(Network):
 
     def __init__(self, simulation, inner: Network) -> None:
         super().__init__(simulation)
-        self.inner, self.count_waiting = inner, inner.count_waiting
+        self.inner, self.count_waiting, self.without_path = inner, inner.count_waiting, inner.without_path
 
     def book(self, *what: object) -> int:
         """Reserve a link (`LinkByLink.book`)."""

@@ -226,6 +226,10 @@ class Network:
             message.graph.complete(message.node)
         message.arrive()
 
+    def without_path(self) -> list[tuple[int, int]]:
+        """Pairs of NPUs with a message that waits for a path."""
+        return []
+
     def count_waiting(self) -> None:
         """The run is cut short: count the messages that wait for links as these would serve them."""
 

@@ -10,6 +10,7 @@ from astrasim_py.core.choices import NETWORK_MODELS
 from astrasim_py.core.records import Outcome, Records
 from astrasim_py.engine.recorder import Recorder, used_links
 from astrasim_py.engine.simpy.fluid import Fluid
+from astrasim_py.engine.simpy.link_events import FluidWithEvents
 from astrasim_py.engine.simpy.network import Analytical, Communicator, CutThrough, Link, StoreAndForward
 from astrasim_py.engine.simpy.npu import Graph, Npu, ProgramLists, WorkloadGraph
 from astrasim_py.engine.stuck import Posted, explain_stuck, ranks_left
@@ -46,7 +47,8 @@ class Simulation:
         self.idle_events = 0
         self.links = {index: self.link_class(self, index) for index in used_links(plan).tolist()}
         network = plan.problem.network
-        self.network = (network.factory or self.models[network.model])(self)
+        made = FluidWithEvents if plan.states else network.factory or self.models[network.model]
+        self.network = made(self)
         self.open_calls: dict[int, OpenCall] = {}
         #: Remote memory → time (ps) at which it has served all that is issued.
         self.memory_free: dict[int, int] = {}
@@ -174,6 +176,7 @@ class Simulation:
         return {
             "posted": sorted(posted(r.graph, r.node, r.since) for box in boxes for r in box.get_queue),
             "unreceived": sorted(posted(m.graph, m.node, m.since) for box in boxes for m in box.items),
+            "without_path": self.network.without_path(),
         }
 
 

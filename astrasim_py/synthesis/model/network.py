@@ -66,6 +66,9 @@ class Network:
         occupied: Iterable[Occupied] = (),
     ) -> Network:
         """Arcs of a group on a topology, all NPUs that are alive by default. Raises TopologyError."""
+        if topology.events:
+            problem = "links that fail or change during a run (events): a schedule has one time for each transfer"
+            raise TopologyError(topology.name, problem, "synthesize for the topology without events")
         members = np.array(topology.alive if npus is None else npus, dtype=np.int64)
         source, target, ptr, path = _find_arcs(topology, members, relays)
         order = np.lexsort((source, target))

@@ -1,0 +1,58 @@
+"""What a topology with events is from one event to the next."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+
+import numpy as np
+
+from astrasim_py.topology.events import LinkEvent
+from astrasim_py.topology.model import Topology
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinkState:
+    """The network between two events. Links have the numbers of the topology; lost ones keep their columns."""
+
+    lost: tuple[int, ...]
+    latency_ps: np.ndarray  # int64[links]
+    rates: tuple[Fraction, ...]  # by link, bytes per second
+    left: Topology  # without the lost links
+    kept: np.ndarray  # int32: the links of `left`
+
+    def routes(self, src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Routes, as of `Topology.routes`; a pair without a path has no links."""
+        ptr, links = self.left.routes(src, dst, connected=False)
+        return ptr, self.kept[links]
+
+
+def link_states(topology: Topology) -> Iterator[tuple[int, LinkState]]:
+    """The states of a topology, and the times (ps) from which they are there: 0, and each event. Equal ones are one."""
+
+    @cache
+    def state(lost: tuple, changes: tuple) -> LinkState:
+        whole = topology.changed(links=changes)
+        rates = tuple(whole.bandwidths[i] for i in whole.bandwidth_class.tolist())
+        left = whole.changed(failed_links=lost, connected=False)
+        kept = np.setdiff1d(np.arange(topology.links, dtype=np.int32), np.array(lost, dtype=np.int32))
+        return LinkState(lost, whole.latency_ps, rates, left, kept)
+
+    events = topology.events
+    if not events or events[0].at_ps:
+        events = (LinkEvent(0), *events)
+    for event in events:
+        yield event.at_ps, state(event.lost, event.changes)
+
+
+def best_of_events(topology: Topology) -> Topology:
+    """The topology without events, whose links have the greatest bandwidth and the least latency of any time."""
+    if not topology.events:
+        return topology
+    states = list(dict.fromkeys(state for _, state in link_states(topology)))
+    latency = np.min([state.latency_ps for state in states], axis=0).tolist()
+    rates = map(max, zip(*(state.rates for state in states), strict=True))
+    kinds: dict[tuple[Fraction, int], list[int]] = {}
+    for link, kind in enumerate(zip(rates, latency, strict=True)):
+        kinds.setdefault(kind, []).append(link)
+    return topology.changed(links=((which, *kind) for kind, which in kinds.items()))
