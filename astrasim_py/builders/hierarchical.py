@@ -6,12 +6,14 @@ dimensions); Chan et al. 2007 (§ on multidimensional meshes); the two-phase all
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from math import lcm, prod
 
 import numpy as np
 
 from astrasim_py.builders.draft import NONE, Draft, Place, check_count, check_nodes, finish, finish_rotated
+from astrasim_py.builders.switch_trees import SwitchTree, switch_tree_of
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.collectives.collective import promise_of
@@ -31,6 +33,7 @@ def build(
     dims: Sequence[int] = (),
     algorithms: Sequence[str | Mapping] | None = None,
     chunks: int = 1,
+    switches: Mapping[int, Sequence[object]] | None = None,
 ) -> Algorithm:
     """Multi-dimensional algorithm.
 
@@ -43,7 +46,9 @@ def build(
     `build_phase`: ``build_phase(name, collective, ranks, **options)`` builds the algorithm of a phase. `dims`: size of
     each dimension, 0 (the fastest varying coordinate) first; their product is `ranks`. `algorithms`: for each dimension
     the name of a builder, or ``{"builder": name, option: value}``; ring by default. `chunks`: pieces of the buffer (of
-    every shard) that go through the phases as a pipeline, one piece per phase at a time.
+    every shard) that go through the phases as a pipeline, one piece per phase at a time. `switches`: by dimension whose
+    algorithm is one in the network, the tree of switches above each of its groups (see `switch_tree_of`), groups in the
+    order of their lowest ranks; by default one switch above each.
 
     Raises AlgorithmError: dimensions that do not make up the group, or an algorithm that does not know the collective
     of its phase.
@@ -75,14 +80,20 @@ def build(
         refuse(nested, problem, "write the name of a builder, e.g. ring")
         labels.append(f"{label}[{size}]")
         levels.append((partial(build_phase, label, **own), size))
+    trees = {d: [switch_tree_of(each, sizes[d], place) for each in listed] for d, listed in (switches or {}).items()}
     # A dimension of one rank has no phase.
-    levels = [level for level in levels if level[1] > 1] or levels[:1]
-    phases = _Phases(collective, levels, root, chunks, place)
+    kept = [d for d, size in enumerate(sizes) if size > 1] or [0][: len(sizes)]
+    levels, trees = [levels[d] for d in kept], {kept.index(d): trees[d] for d in kept if d in trees}
+    phases = _Phases(collective, levels, root, chunks, place, trees)
     name = f"hierarchical({', '.join(labels)})"
     if phases.rotation is not None:
         return finish_rotated(phases.draft, phases.rotation, name, collective)
-    draft = phases.draft(np.arange(ranks))
-    return finish(draft, name, collective, root=root, in_place=collective != "all_to_all")
+    draft, actors = phases.draft(np.arange(ranks)), phases.actors
+    vertices = () if -1 in actors.values() else tuple(actors.values())
+    return finish(
+        draft, name, collective, root=root, in_place=collective != "all_to_all", actors=tuple(actors),
+        vertices=vertices,
+    )  # fmt: skip
 
 
 class _Phase:
@@ -97,13 +108,20 @@ class _Phase:
         self.scratch = 0
         for side in ("src", "dst"):
             ends = program.column(f"{side}_off") + program.column("msg_chunk_cnt")
-            own = ends[program.column(f"{side}_buf") == Buffer.SCRATCH]
+            own = ends[(program.column(f"{side}_buf") == Buffer.SCRATCH) & (program.rank < algorithm.ranks)]
             self.scratch = max(self.scratch, int(own.max(initial=0)))
+        self.slots = [algorithm.slots_of(k) for k in range(len(algorithm.actors))]
 
 
 class _Phases:
     def __init__(
-        self, collective: str, levels: list[tuple[Builder, int]], root: int | None, pieces: int, place: str
+        self,
+        collective: str,
+        levels: list[tuple[Builder, int]],
+        root: int | None,
+        pieces: int,
+        place: str,
+        trees: Mapping[int, Sequence[SwitchTree]],
     ) -> None:
         self.collective, self.place = collective, place
         self.pieces = 1 if collective == "barrier" else pieces
@@ -121,7 +139,13 @@ class _Phases:
         self.phases = []
         for kind, d in order:
             make, size = levels[d]
-            self.phases.append(_Phase(make(kind, size, **({} if root is None else {"root": self.root[d]})), d))
+            options = {} if root is None else {"root": self.root[d]}
+            if d in trees:
+                options["switches"] = trees[d][0]
+            self.phases.append(_Phase(make(kind, size, **options), d))
+        #: Vertex of each switch by its name, -1 where it is to be found; and by dimension those of each group.
+        self.actors: dict[str, int] = {}
+        self.switches = {phase.dimension: self.trees_of(phase, trees) for phase in self.phases if phase.slots}
         #: True if a phase works on the part of the buffer that the phases below it leave to a rank.
         self.nested = collective in ("all_reduce", "reduce_scatter", "all_gather")
         sharded = promise_of(collective).sharded
@@ -132,6 +156,23 @@ class _Phases:
         if collective != "barrier":
             needs = [p.algorithm.chunks * (self.strides[p.dimension] if self.nested else 1) for p in self.phases]
             self.total = lcm(*needs, self.n if sharded else 1)
+
+    def trees_of(self, phase: _Phase, trees: Mapping[int, Sequence[SwitchTree]]) -> list[list[int]]:
+        """Numbers of the switches of each group of a phase."""
+        d, groups = phase.dimension, self.n // self.sizes[phase.dimension]
+        listed = trees.get(d)
+        if listed is None:
+            names = phase.algorithm.actors
+            one = switch_tree_of(names[0] if len(names) == 1 else None, self.sizes[d], self.place)
+            listed = [replace(one, names=(f"{one.names[0]}.{d}.{group}",)) for group in range(groups)]
+        if len(listed) != groups or any(tree.above != listed[0].above for tree in listed):
+            problem = f"dimension {d} has {groups} groups, and their switches are {len(listed)} trees or not all alike"
+            raise AlgorithmError(self.place, problem, "give one tree for each group, all of one form, or use ring")
+        found = []
+        for tree in listed:
+            self.actors |= zip(tree.names, tree.vertices or [-1] * len(tree.names), strict=True)
+            found.append([list(self.actors).index(name) for name in tree.names])
+        return found
 
     def coordinates(self, ranks) -> list:
         return [ranks // s % size for s, size in zip(self.strides, self.sizes, strict=True)]
@@ -167,10 +208,13 @@ class _Layout:
 
     def __init__(self, plan: _Phases, which: np.ndarray) -> None:
         self.plan, self.which = plan, which
-        self.draft = Draft(len(which), plan.total * plan.pieces)
+        self.draft = Draft(len(which) + len(plan.actors), plan.total * plan.pieces)
         self.coordinates = plan.coordinates(which)
         self.piece = self.tag = self.order = self.scratch = 0
-        self.nothing = np.full(len(which), NONE, dtype=np.int64)
+        self.nothing = np.full(self.draft.ranks, NONE, dtype=np.int64)
+        #: Cells of each switch that are given to phases, and those of a phase, its group and the switch's number in it.
+        self.taken = [0] * len(plan.actors)
+        self.given: dict[tuple[int, int, int], int] = {}
         #: The handle that completes this piece so far, by rank.
         self.done = self.nothing
         #: Such handles after every phase, of this piece and of the one before.
@@ -224,13 +268,33 @@ class _Layout:
         """Run a phase in all groups at once. `at` is the first chunk of the part of the piece that the group of each
         rank works on; `buffers` maps the algorithm's buffers to (buffer, offsets)."""
         plan, draft, number, d = self.plan, self.draft, len(self.ends), phase.dimension
-        positions, which = np.unique(self.coordinates[d][who], return_inverse=True)
-        program = phase.algorithm.program_of(positions).some(which)
-        given, owner, shift = program.column, program.rank, int(draft.next_handles(1)[0])
-        rank, origin = who[owner], (self.which - self.coordinates[d] * plan.strides[d])[who[owner]]
+        stride, size, more = plan.strides[d], plan.sizes[d], len(phase.slots)
         # A chunk of the algorithm is so many chunks of the buffer.
         width = plan.length(d) // phase.algorithm.chunks
+        position = self.coordinates[d][who]
+        origin, scratch = self.which[who] - position * stride, np.full(len(who), self.scratch)
+        lowest = np.unique(self.which - self.coordinates[d] * stride)
+        group = np.searchsorted(lowest, origin)
+        switches = np.array(plan.switches.get(d, [[]]), dtype=np.int64)
+        if more:
+            # Switches of the groups that take part come behind the ranks.
+            acting, member = np.unique(group, return_index=True)
+            cells = [self.cells(number, phase, int(g), k, width) for g in acting for k in range(more)]
+            who, scratch = np.append(who, switches[acting].ravel() + plan.n), np.append(scratch, cells)
+            position = np.append(position, np.tile(size + np.arange(more), len(acting)))
+            group, origin, at = (np.append(each, each[member].repeat(more)) for each in (group, origin, at))
+            buffers = {each: (new, np.append(begin, cells)) for each, (new, begin) in buffers.items()}
+        positions, which = np.unique(position, return_inverse=True)
+        program = phase.algorithm.program_of(positions).some(which)
+        given, owner, shift = program.column, program.rank, int(draft.next_handles(1)[0])
+        rank, origin, group = who[owner], origin[owner], group[owner] * bool(more)
         index = (self.piece * plan.total + at)[owner]
+
+        def peer(values: np.ndarray) -> np.ndarray:
+            if not more:
+                return origin + values * stride
+            switch = switches[group, np.clip(values - size, 0, more - 1)] + plan.n
+            return np.where(values < size, origin + values * stride, switch)
 
         def where(name: str, values: np.ndarray) -> np.ndarray:
             return np.where(given(name) == MISSING, MISSING, values)
@@ -240,13 +304,13 @@ class _Layout:
             "rank": rank,
             "order": self.order + program.place,
             "comp_op": given("comp_op"),
-            "comm_tag": where("comm_tag", given("comm_tag") + self.tag),
+            "comm_tag": where("comm_tag", given("comm_tag") + self.tag + group * phase.tags),
             "msg_chunk_cnt": where("msg_chunk_cnt", given("msg_chunk_cnt") * width),
             "msg_chunk_idx": where("msg_chunk_cnt", given("msg_chunk_idx") * width + index),
             "payload": np.where(program.payload < 0, NONE, program.payload + shift),
-            **{name: where(name, origin + given(name) * plan.strides[d]) for name in PEERS},
+            **{name: where(name, peer(given(name))) for name in PEERS},
         }
-        buffers = {**buffers, int(Buffer.SCRATCH): (int(Buffer.SCRATCH), np.full(len(who), self.scratch))}
+        buffers = {**buffers, int(Buffer.SCRATCH): (int(Buffer.SCRATCH), scratch)}
         for side in ("src", "dst"):
             old = given(f"{side}_buf")
             buffer, offset = np.full_like(old, MISSING), np.full_like(old, MISSING)
@@ -261,17 +325,32 @@ class _Layout:
         for handles in (self.done, *self.before[number : number + 1]):
             waits = handles[rank[first]]
             draft.depend(first[waits != NONE] + shift, waits[waits != NONE])
-        self.order, self.tag = self.order + phase.depth, self.tag + phase.tags
+        self.order, self.tag = self.order + phase.depth, self.tag + phase.tags * (len(lowest) if more else 1)
         self.scratch += phase.scratch * width
         # It is complete with the receives and local operations that nothing else waits for. Its sends need not be
         # delivered: what overwrites their chunks later is made of what they carry.
         local = program.type != NodeType.COMM_SEND
         local[program.parents[local[program.child]]] = False
+        if more:
+            # The cells of a switch are taken again when all that it sends is out.
+            inner = np.zeros(len(program), dtype=bool)
+            inner[program.parents] = True
+            local = np.where(rank < plan.n, local, ~inner)
         last = np.flatnonzero(local)
         ended = self.complete(rank[last], last + shift)
         # A rank that takes no part in this phase is where it was.
-        self.done = np.where(ended == NONE, self.done, ended)
-        self.ends.append(self.done)
+        ended = np.where(ended == NONE, self.done, ended)
+        self.ends.append(ended)
+        # What a switch does in other phases lies in cells of its own.
+        self.done = np.where(np.arange(draft.ranks) < plan.n, ended, NONE) if more else ended
+
+    def cells(self, number: int, phase: _Phase, group: int, switch: int, width: int) -> int:
+        """First cell of a switch of a group in a phase, which all pieces take in turn."""
+        key, actor = (number, group, switch), self.plan.switches[phase.dimension][group][switch]
+        if key not in self.given:
+            self.given[key] = self.taken[actor]
+            self.taken[actor] += phase.slots[switch] * width
+        return self.given[key]
 
     def lay_nested(self) -> None:
         """Phases that work on nested contiguous parts: dimension 0 cuts the buffer, dimension 1 each part, …"""
