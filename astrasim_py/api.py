@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from astrasim_py.builders.registry import build, default_algorithm
+from astrasim_py.builders.switch_trees import IN_NETWORK, switches_above
 from astrasim_py.chakra.et_io import write_prefix
 from astrasim_py.collectives.collective import collective_name, promise_of
 from astrasim_py.core.choices import LIBRARIES
@@ -172,5 +173,14 @@ def collective(
     workload = generate([Collective(type=kind, size=nbytes, root=root)], len(npus), name=kind)
     machine = Problem(topology=topology, jobs=(), network=NetworkModel(**network))
     fit = partial(by_library, simulate, machine) if algorithm in LIBRARIES else None
+    if algorithm in IN_NETWORK:
+
+        def fit(collective: str, npus: tuple[int, ...], size: int, root: int) -> Algorithm:
+            rooted = {"root": root} if promise_of(collective).rooted else {}
+            return build(
+                algorithm, collective, len(npus), **rooted,
+                **switches_above(topology, npus, algorithm, collective, {}),
+            )  # fmt: skip
+
     job = Job(workload=workload, placement=npus, algorithms=AlgorithmTable({kind: [Case(make=make, fit=fit)]}))
     return replace(machine, jobs=(job,))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.topology.model import Topology
 
+#: Names of builders of algorithms in which switches take part.
+IN_NETWORK = ("switch_tree", "nvls")
 #: Name of a switch that nobody named.
 _ONE = "s0"
 
@@ -87,9 +90,11 @@ def switch_tree_of(switches: object, ranks: int, place: str) -> SwitchTree:
     return SwitchTree(tuple(above[position] for position in range(ranks + len(names))), tuple(names))
 
 
-def capable_tree(topology: Topology, npus: Sequence[int]) -> SwitchTree | None:
+@lru_cache(maxsize=256)
+def capable_tree(topology: Topology, npus: tuple[int, ...], turn: int = 0) -> SwitchTree | None:
     """The tree of switches that can compute above some NPUs, breadth first from the switch that is nearest to the
-    farthest of them, of several the one of the lowest number. None where no such switches reach all."""
+    farthest of them. Of several the one of the lowest number, or with `turn` a later one, so that groups that work at
+    once do not all meet in one. None where no such switches reach all."""
     capable = () if topology.computing is None else topology.computing.vertices
     members = np.array(npus, dtype=np.int64)
     at = {int(npu): rank for rank, npu in enumerate(npus)}
@@ -116,8 +121,8 @@ def capable_tree(topology: Topology, npus: Sequence[int]) -> SwitchTree | None:
             return None
         before = reach
         reach = {v: bits | _union(reach[w] for w in beside[v]) for v, bits in reach.items()}
-    top = min(vertex for vertex, bits in reach.items() if bits == everyone)
-    return _breadth_first(topology, top, beside, own, len(at))
+    tops = sorted(vertex for vertex, bits in reach.items() if bits == everyone)
+    return _breadth_first(topology, tops[turn % len(tops)], beside, own, len(at))
 
 
 def _union(bits) -> int:
@@ -149,3 +154,70 @@ def _breadth_first(
     position = {vertex: ranks + i for i, vertex in enumerate(kept)} | {-1: -1}
     above = [position[hung[rank]] for rank in range(ranks)] + [position[parent[vertex]] for vertex in kept]
     return SwitchTree(tuple(above), tuple(map(topology.vertex_name, kept)), tuple(kept))
+
+
+def switches_above(
+    topology: Topology,
+    npus: Sequence[int],
+    builder: str,
+    collective: str,
+    options: Mapping[str, object],
+    turn: int = 0,
+) -> dict[str, object]:
+    """Options of a builder in the network that the topology decides: the switches above the NPUs of a call, and how
+    many cells they have. `builder`: ``switch_tree``, ``nvls``, or ``hierarchical`` with one of them in some dimension.
+    Raises AlgorithmError: no switches that compute reach all, or no single one as nvls needs."""
+    if builder == "hierarchical":
+        return _above_groups(topology, npus, collective, options)
+    remedy = "write switches: {capable: …} in the topology, or a case with when: {switches: true} before another"
+    tree = capable_tree(topology, tuple(npus), turn)
+    where = f"{builder} {collective} over {len(npus)} ranks"
+    if tree is None:
+        raise AlgorithmError(where, f"no switches of {topology.name} that compute reach all of its NPUs", remedy)
+    if builder == "nvls" and len(tree.names) > 1:
+        problem = f"no one switch of {topology.name} that computes is linked to all of its NPUs"
+        raise AlgorithmError(where, problem, "use switch_tree, or hierarchical with nvls in every node")
+    found: dict[str, object] = {"switches": tree}
+    slots, each = topology.computing.slots, len(npus) * (2 if collective == "all_reduce" else 1)
+    if slots is not None and builder == "switch_tree":
+        found["slots"] = slots
+    elif slots is not None:
+        found["window"] = min(max(slots // each, 1), 2)
+    return {key: value for key, value in found.items() if key not in options}
+
+
+def in_network(builder: str, options: Mapping[str, object]) -> bool:
+    """Whether a builder lets switches work, in some dimension at least."""
+    levels = options.get("algorithms") or () if builder == "hierarchical" else ()
+    names = [level.get("builder") if isinstance(level, Mapping) else level for level in levels]
+    return not {builder, *filter(lambda name: isinstance(name, str), names)}.isdisjoint(IN_NETWORK)
+
+
+def reached(topology: Topology, builder: str, options: Mapping[str, object], npus: tuple[int, ...]) -> bool:
+    """Whether switches that compute reach NPUs: as a builder needs them, else as a tree."""
+    if not in_network(builder, options):
+        return capable_tree(topology, npus) is not None
+    try:
+        switches_above(topology, npus, builder, "all_reduce", options)
+    except AlgorithmError:
+        return False
+    return True
+
+
+def _above_groups(
+    topology: Topology, npus: Sequence[int], collective: str, options: Mapping[str, object]
+) -> dict[str, object]:
+    dims, trees, stride = options.get("dims") or [len(npus)], {}, 1
+    members = np.array(npus)
+    for d, (size, said) in enumerate(zip(dims, options.get("algorithms") or (), strict=False)):
+        own = dict(said) if isinstance(said, Mapping) else {"builder": said}
+        builder = own.pop("builder", None)
+        if builder in IN_NETWORK and size > 1:
+            groups = members.reshape(-1, size, stride).transpose(0, 2, 1).reshape(-1, size)
+            found = [
+                switches_above(topology, group.tolist(), builder, collective, own, turn)
+                for turn, group in enumerate(groups)
+            ]
+            trees[d] = [each["switches"] for each in found]
+        stride *= size
+    return {"switches": trees} if trees and "switches" not in options else {}

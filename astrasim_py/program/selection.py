@@ -22,9 +22,13 @@ class When(StrictModel):
     node: whole(0, 2**63 - 1, "id of a node") | None = Field(
         default=None, description="id of the workload's node on the first rank of its group"
     )
+    switches: bool | None = Field(
+        default=None,
+        description="whether switches that compute reach all NPUs of the call, as the algorithm needs them",
+    )
 
     def holds(self, size: int, ranks: int, group: str, node: int = -1) -> bool:
-        """True if the call of a node, of `size` bytes on a group of `ranks`, satisfies it."""
+        """True if the call of a node, of `size` bytes on a group of `ranks`, satisfies all but `switches`."""
         return (
             hold(self.size, size)
             and hold(self.ranks, ranks)
@@ -36,11 +40,20 @@ class When(StrictModel):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """One algorithm and when it is used. `fit`: ``fit(collective, npus, size, root) -> Algorithm``, for an algorithm
-    that is made for the NPUs and the size of a call; then `make` is not used."""
+    that is made for the NPUs and the size of a call; then `make` is not used. `reached`: ``reached(npus) -> bool``:
+    whether switches that compute reach NPUs as it needs."""
 
     make: Callable[[str, int, int], Algorithm]  # ``make(collective, ranks, root) -> Algorithm``
     when: When = When()
     fit: Callable[[str, tuple[int, ...], int, int], Algorithm] | None = None
+    reached: Callable[[tuple[int, ...]], bool] | None = None
+
+    def holds(self, size: int, ranks: int, group: str, node: int, npus: tuple[int, ...]) -> bool:
+        """True if it is for the call of a node, on the `npus` of a group."""
+        if not self.when.holds(size, ranks, group, node):
+            return False
+        wanted = self.when.switches
+        return wanted is None or wanted == (self.reached is not None and self.reached(npus))
 
 
 class AlgorithmTable:
@@ -56,13 +69,15 @@ class AlgorithmTable:
         #: Ids of the workload's nodes that conditions name.
         self.nodes = {case.when.node for listed in self._cases.values() for case in listed} - {None}
 
-    def case(self, collective: str, size: int, ranks: int, group: str, node: int = -1) -> Case:
+    def case(
+        self, collective: str, size: int, ranks: int, group: str, node: int = -1, npus: tuple[int, ...] = ()
+    ) -> Case:
         """The case that applies to a call; parameters as for `select`."""
         listed = self._cases.get(collective)
         if listed is None:
             listed = () if self._default is None else (self._default,)
         for case in listed:
-            if case.when.holds(size, ranks, group, node):
+            if case.holds(size, ranks, group, node, npus):
                 return case
         raise AlgorithmError(
             f"algorithms.{collective}",
@@ -84,7 +99,7 @@ class AlgorithmTable:
         """The algorithm for a call: `size` bytes of the full buffer on a `group` of so many `ranks`, the `npus` in
         their order; `root` is a position in it, `node` the id of the workload's node on the first member, -1 where
         unknown. Raises AlgorithmError: no case holds, or the algorithm is not defined for such a group."""
-        case = self.case(collective, size, ranks, group, node)
+        case = self.case(collective, size, ranks, group, node, npus)
         key = (collective, case, ranks, root, *(() if case.fit is None else (size, npus)))
         if key not in self._made:
             fitted = case.fit is not None

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from typing import Any, NamedTuple
 
 from astrasim_py.builders.registry import BUILDERS, build, default_algorithm
+from astrasim_py.builders.switch_trees import IN_NETWORK, in_network, reached, switches_above
 from astrasim_py.collectives.collective import promise_of
 from astrasim_py.collectives.contract import read_contract
 from astrasim_py.core.cache import Memo, cache_file, cached
@@ -72,7 +73,8 @@ def algorithms_of(run: Preparation, job: Any, key: str, topology: Topology) -> t
             place = run.at(below, f"algorithms.{collective}{f'[{i}]' if len(listed) > 1 else ''}")
             _check_protocol(run, said, f"{place}.protocol")
             fit = _fit(run, said, topology, place)
-            case = Case(make=maker(run, said, place), when=said.when or When(), fit=fit)
+            reach = partial(reached, topology, getattr(said, "builder", ""), getattr(said, "options", {}))
+            case = Case(make=maker(run, said, place), when=said.when or When(), fit=fit, reached=reach)
             cases.setdefault(collective, []).append(case)
             choices.append(Choice(case, said, place))
     return AlgorithmTable(cases, default=_default), choices
@@ -129,11 +131,19 @@ def _fit(
             raise ScenarioError(f"{place}.channels", problem, "write a number, or network: {profile: NAME}")
         more["channels"] = lambda npus, size: profile.channels_for(size, len(npus))
 
+    networked = in_network(said.builder, said.options)
+
     def fit(collective: str, npus: tuple[int, ...], size: int, root: int) -> Algorithm:
         fitted = said.model_copy(update={key: of(npus, size) for key, of in more.items()})
+        if networked:
+            try:
+                own = switches_above(topology, npus, said.builder, collective, fitted.options)
+            except AlgorithmError as error:
+                raise _below(error, place) from None
+            fitted = fitted.model_copy(update=own)
         return maker(run, fitted, place)(collective, len(npus), root)
 
-    return fit if more else None
+    return fit if more or networked else None
 
 
 def group_dims(topology: Topology, npus: Sequence[int]) -> list[int]:
@@ -348,7 +358,9 @@ class PlannedByDimension:
         """Chunks of a call; None where it is carried out at once."""
         if call.type not in PLANNED or len(call.members) < 2:
             return None
-        case = self.table.case(call.type, call.full, len(call.members), call.group, call.node)
+        placement = self.default.placement
+        npus = tuple(call.members if placement is None else (placement[rank] for rank in call.members))
+        case = self.table.case(call.type, call.full, len(call.members), call.group, call.node, npus)
         planner = self.planners.get(case, self.default)
         chunks = None if planner is None else planner.plan(call)
         if planner is not None and chunks is None:
@@ -403,7 +415,7 @@ def plan_by_dimension(
                 problem = f"algorithms for {len(said.dims)} dimensions, and topology {topology.name} has {shown}"
                 raise ScenarioError(where, problem, "write one for each, the innermost first")
             planners[case] = planner(said.dims, where)
-        elif isinstance(said, Builder) and said.builder not in ("hierarchical", *LIBRARIES):
+        elif isinstance(said, Builder) and said.builder not in ("hierarchical", *LIBRARIES, *IN_NETWORK):
             planners[case] = planner((said,) * len(sizes), where)
     return PlannedByDimension(table, planners, planner((None,) * len(sizes), place), place, run.warnings)
 
@@ -413,6 +425,9 @@ def _algorithm(
 ) -> Algorithm:
     if builder is None:
         return _default(collective, ranks, 0)
+    if builder.builder in IN_NETWORK:
+        problem = f"{builder.builder} lets switches work, which go with whole collectives"
+        raise AlgorithmError(where, problem, "write {builder: hierarchical, algorithms: […]}")
     try:
         return maker(run, builder, where)(collective, ranks, 0)
     except AlgorithmError as error:

@@ -5,7 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import astrasim_py as ap
 from astrasim_py.builders.registry import build
+from astrasim_py.builders.switch_trees import capable_tree, reached
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.core.errors import AlgorithmError
@@ -184,3 +186,80 @@ def test_cells_beyond_the_slots_of_a_switch_make_it_ill_formed() -> None:
 def test_options_that_make_no_sense(name, options, fault) -> None:
     with pytest.raises(AlgorithmError, match=fault):
         build(name, "all_reduce", 3, **options)
+
+
+def test_the_tree_above_some_npus() -> None:
+    """From the switch nearest to the farthest NPU, of several the lowest; only of switches that compute."""
+    keys = {
+        "shape": "leaf_spine",
+        "leaves": 3,
+        "hosts_per_leaf": 2,
+        "spines": 2,
+        "bandwidth": "50 GB/s",
+        "latency": "0 ns",
+    }
+    network = ap.build_topology(**keys, switches={"capable": "all"})
+    tree = capable_tree(network, tuple(range(6)))
+    assert tree.names == ("spine0", "leaf0", "leaf1", "leaf2")
+    assert [tree.names[tree.above[rank] - 6] for rank in range(6)] == ["leaf0"] * 2 + ["leaf1"] * 2 + ["leaf2"] * 2
+    assert capable_tree(network, tuple(range(6)), 1).names[0] == "spine1"
+    assert capable_tree(network, (3, 2)).names == ("leaf1",)
+    leaves = ap.build_topology(**keys, switches={"capable": ["leaf0", "leaf1", "leaf2"]})
+    assert capable_tree(leaves, tuple(range(6))) is None
+    assert capable_tree(leaves, (4, 5)).names == ("leaf2",)
+    assert capable_tree(ap.build_topology(**keys), (4, 5)) is None
+    failed = ap.build_topology(**keys, switches={"capable": "all"}, failed={"links": [["leaf0", "spine0"]]})
+    assert capable_tree(failed, tuple(range(6))).names[0] == "spine1"
+
+
+def test_the_tree_of_a_fat_tree() -> None:
+    network = ap.build_topology(shape="fat_tree", k=4, bandwidth="50 GB/s", latency="0 ns", switches={"capable": "all"})
+    npus = tuple(range(network.npus))
+    tree = capable_tree(network, npus)
+    assert tree.levels == 3
+    made = build("switch_tree", "all_reduce", len(npus), switches=tree, chunks=2)
+    assert verify(made).passes
+    assert made.vertices == tree.vertices
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+@pytest.mark.parametrize("between", ["ring", "switch_tree", "nvls"])
+@pytest.mark.parametrize("collective", ["all_reduce", "reduce_scatter", "all_gather"])
+def test_nvls_in_nodes_and_something_between_them(collective, between, pieces) -> None:
+    if between == "switch_tree" and collective != "all_reduce":
+        between = "direct"
+    made = build("hierarchical", collective, 12, dims=[4, 3], algorithms=["nvls", between], chunks=pieces)
+    assert verify(made).passes
+    assert len(made.actors) == 3 + (0 if between in ("ring", "direct") else 4)
+
+
+@pytest.mark.parametrize("collective", ["broadcast", "reduce", "barrier"])
+def test_trees_in_trees(collective) -> None:
+    """Trees of the rails may share switches."""
+    for root in (None,) if collective == "barrier" else (0, 6):
+        for shared in ({}, {"switches": {1: [{"top": [{"a": [0], "b": [1, 2]}]}] * 3}}):
+            pieces = {} if collective == "barrier" else {"chunks": 2}
+            options = {"dims": [3, 3], "algorithms": ["switch_tree"] * 2, **shared, **pieces}
+            made = build("hierarchical", collective, 9, root=root, **options)
+            assert verify(made).passes
+            assert len(made.actors) == 6
+
+
+@pytest.mark.parametrize(("npus", "single", "tree"), [((0, 1), True, True), ((0, 2), False, True)])
+def test_which_cases_hold(npus, single, tree) -> None:
+    keys = {
+        "shape": "leaf_spine",
+        "leaves": 2,
+        "hosts_per_leaf": 2,
+        "spines": 1,
+        "bandwidth": "1 GB/s",
+        "latency": "0 ns",
+    }
+    network = ap.build_topology(**keys, switches={"capable": "all"})
+    assert reached(network, "nvls", {}, npus) is single
+    for builder in ("switch_tree", "ring", ""):
+        assert reached(network, builder, {}, npus) is tree
+        assert not reached(ap.build_topology(**keys), builder, {}, npus)
+    nodes = {"dims": [2, 2], "algorithms": ["nvls", "ring"]}
+    assert reached(network, "hierarchical", nodes, (0, 1, 2, 3))
+    assert not reached(network, "hierarchical", nodes, (0, 2, 1, 3))

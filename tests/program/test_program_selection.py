@@ -78,7 +78,7 @@ def test_a_call_without_a_case_is_said():
 @pytest.mark.parametrize(
     ("when", "problem"),
     [
-        ({"bytes": "<= 1"}, "bytes: is not a key here; write one of size, ranks, group, node"),
+        ({"bytes": "<= 1"}, "bytes: is not a key here; write one of size, ranks, group, node, switches"),
         ({"size": "256 KiB"}, 'size "256 KiB" is not a comparison; write e.g. "<= 256 KiB"'),
         ({"size": "<= 256"}, "it has no unit"),
         ({"ranks": ">= many"}, 'ranks "many" is not a whole number'),
