@@ -92,7 +92,7 @@ class _Tree:
         draft, above, cells = self.draft, self.tree.above[position], self.cells(position)
         below = self.below[position]
         givers, takers = ([each for each in below if each in some] for some in (self.up, self.down))
-        first = done = None
+        first, done, reductions = None, None, []
         for i, giver in enumerate(givers):
             alone = first is None or not self.data
             after = () if done is None else (done,)
@@ -103,7 +103,11 @@ class _Tree:
             else:
                 fields = self.fields(position, 2 * i + 1)
                 done = draft.reduce(payload=received, src=cells, dst=cells, after=after, **fields)
+                reductions.append(done)
             first = done if first is None else first
+        if self.data and len(givers) > 1:
+            # The unit that reduces serves piece after piece.
+            draft.depend(reductions[0][1:], done[:-1])
         turn, sends = 2 * len(givers), []
         if position in self.up:
             sends.append(draft.send(src=cells, after=(done,), **self.message(position, turn, above, False)))

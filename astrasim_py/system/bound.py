@@ -10,7 +10,7 @@ from astrasim_py.collectives.collective import promise_of
 from astrasim_py.core.units import PS_PER_S
 from astrasim_py.system.library_costs import at_best
 from astrasim_py.system.plan import COLLECTIVE, COMPUTE_SLOT, CPU_SLOT, RECV, SEND, Instance, Plan, RankProgram
-from astrasim_py.verification.bounds import Capacities, demand, member_times
+from astrasim_py.verification.bounds import Capacities, demand, may_reduce, member_times
 
 #: Nodes of a longest path that is walked: some seconds.
 MAX_PATH_NODES = 2**20
@@ -53,9 +53,10 @@ def _links(plan: Plan, capacities: Capacities) -> int:
     npu_of = np.asarray(plan.npu_of, dtype=np.int64)
     # Python integers: sums over a workload may exceed 64 bits.
     into, out = (np.zeros(plan.problem.topology.npus, dtype=object) for _ in range(2))
-    total = 0
+    total, switches = 0, may_reduce(plan.problem.topology)
     for instance, number in zip(plan.instances.values, np.bincount(plan.instances.which).tolist(), strict=True):
-        need = demand(instance.type, instance.size, len(instance.members))
+        reduced = switches or any(algorithm.actors for algorithm in instance.algorithms)
+        need = demand(instance.type, instance.size, len(instance.members), reduced)
         total += number * need.total
         at = npu_of[np.asarray(instance.members, dtype=np.int64)]
         for array, (of_root, of_others) in ((into, need.ingress), (out, need.egress)):

@@ -31,7 +31,7 @@ from astrasim_py.system.rank_programs import RankPrograms
 from astrasim_py.system.repeated import BoundProgram, Instances, Repeated, WorkloadPrograms
 from astrasim_py.system.routes import Traffic
 from astrasim_py.topology.model import Topology
-from astrasim_py.verification.bounds import lower_bound_ps
+from astrasim_py.verification.bounds import lower_bound_ps, may_reduce
 
 
 def make_plan(problem: Problem, *, folded: bool = False, choose: Chooser | None = None) -> Plan:
@@ -302,10 +302,11 @@ class _Lowering:
         # gives them for this one.
         if any(not (a.scales or planned) or a.verdict is not True or a.contract is not None for a in algorithms):
             return -1
-        return self.lower_bound(request.type, request.full, request.root, npus)
+        switches = may_reduce(self.problem.topology) or any(a.actors for a in algorithms)
+        return self.lower_bound(request.type, request.full, request.root, npus, switches)
 
-    def lower_bound(self, kind: str, size: int, root: int, npus: tuple[int, ...]) -> int:
-        return lower_bound_ps(kind, size, self.best, npus, root)
+    def lower_bound(self, kind: str, size: int, root: int, npus: tuple[int, ...], switches: bool) -> int:
+        return lower_bound_ps(kind, size, self.best, npus, root, switches=switches)
 
     @cached_property
     def best(self) -> Topology:

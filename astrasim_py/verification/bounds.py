@@ -139,11 +139,11 @@ class Demand:
 _REVERSED = {"reduce_scatter": "all_gather", "reduce": "broadcast", "gather": "scatter"}
 
 
-def demand(collective: str, size: int, ranks: int) -> Demand:
+def demand(collective: str, size: int, ranks: int, switches: bool = False) -> Demand:
     """The bytes that a collective of `size` bytes (full buffer) on `ranks` members must move.
 
-    Counted per byte of the buffer; a relay by an NPU of the group or another one only adds to these counts, and no
-    network device reduces.
+    Counted per byte of the buffer; a relay by an NPU of the group or another one only adds to these counts. No network
+    device reduces unless `switches`.
 
     * all_gather, broadcast, gather, scatter: a byte must leave its origin and enter every member that needs it.
     * reduce_scatter, reduce: a member's contribution to a byte must leave it, unless the sum is formed there, and
@@ -152,6 +152,8 @@ def demand(collective: str, size: int, ranks: int) -> Demand:
       at every other member its contribution leaves and the sum enters. So every byte costs every member one
       reception and one sending at least. All together it is a complete gossip, which takes 2(n-1) one-way messages
       (Harary & Schwenk, J. Franklin Inst. 1974; Patarasuk & Yuan 2009).
+    * where switches reduce, a byte takes one message to each member that needs its sum; what leaves and enters a member
+      is as before.
     * all_to_all: a block for each of the other members must leave, and one from each must enter.
 
     Shards that do not divide are rounded to the side that keeps the bound true for any rounding of messages.
@@ -162,9 +164,10 @@ def demand(collective: str, size: int, ranks: int) -> Demand:
         return Demand((0, 0), (0, 0), 0)
     if collective in _REVERSED:
         forward = demand(_REVERSED[collective], size, ranks)
-        return Demand(forward.egress, forward.ingress, forward.total)
+        total = {"reduce_scatter": n * low, "reduce": s}.get(collective) if switches else None
+        return Demand(forward.egress, forward.ingress, forward.total if total is None else total)
     known = {
-        "all_reduce": Demand((s, s), (s, s), 2 * (n - 1) * s),
+        "all_reduce": Demand((s, s), (s, s), n * s if switches else 2 * (n - 1) * s),
         "all_to_all": Demand(((n - 1) * low,) * 2, ((n - 1) * low,) * 2, n * (n - 1) * low),
         "all_gather": Demand((s - high, s - high), (low, low), (n - 1) * s),
         "broadcast": Demand((0, s), (s, 0), (n - 1) * s),
@@ -309,6 +312,12 @@ def _ps(nbytes: int, rate: Fraction) -> int:
     return nbytes * PS_PER_S * rate.denominator // rate.numerator if rate else 0
 
 
+def may_reduce(topology: Topology) -> bool:
+    """Whether bounds of any algorithm must count with switches that reduce: where the user says that some do. Presets
+    of machines name them, too, for algorithms that let them work."""
+    return topology.computing is not None and not topology.computing.of_machine
+
+
 def member_times(
     collective: str, size: int, capacities: Capacities, npus: Sequence[int], root: int = 0
 ) -> tuple[list[int], list[int]]:
@@ -339,6 +348,7 @@ def lower_bound_ps(
     root: int = 0,
     *,
     capacities: Capacities | None = None,
+    switches: bool | None = None,
 ) -> int:
     """A time that no algorithm can beat, in models with contention, from the first send to the last delivery.
 
@@ -348,7 +358,8 @@ def lower_bound_ps(
     members that must hear from each other.
 
     `size`: full buffer, bytes. `npus`: the members' NPUs, in the order of the group. `root`: position in the group.
-    `capacities`: of this topology, when already made. Returns ps, rounded down.
+    `capacities`: of this topology, when already made. `switches`: whether switches may reduce; by default where the
+    topology says so. Returns ps, rounded down.
     """
     n = len(npus)
     if n < 2:
@@ -356,7 +367,7 @@ def lower_bound_ps(
     capacities = capacities or Capacities(topology)
     into, out = member_times(collective, size, capacities, npus, root)
     best = max(max(into), max(out))
-    need = demand(collective, size, n)
+    need = demand(collective, size, n, may_reduce(topology) if switches is None else switches)
     members = np.asarray(npus, dtype=np.int64)
     if need.total:
         nearest = min(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import astrasim_py as ap
 from astrasim_py.builders.registry import ALGORITHMS, build
 from astrasim_py.collectives.collective import COLLECTIVES, promise_of
 from astrasim_py.engine.simulation import simulate
@@ -181,3 +183,24 @@ def test_shared_capacities_change_nothing():
         assert lower_bound_ps(collective, 12345, topology, range(8), capacities=shared) == lower_bound_ps(
             collective, 12345, topology, range(8)
         )
+
+
+def test_where_switches_reduce_only_the_total_is_less():
+    n, size = 6, 1000
+    for collective in ("all_reduce", "reduce_scatter", "reduce", "all_gather", "broadcast", "all_to_all", "scatter"):
+        plain, reduced = demand(collective, size, n), demand(collective, size, n, switches=True)
+        assert (plain.ingress, plain.egress) == (reduced.ingress, reduced.egress)
+        total = {"all_reduce": n * size, "reduce_scatter": n * (size // n), "reduce": size}
+        assert reduced.total == total.get(collective, plain.total)
+
+
+def test_switches_of_the_user_count_in_bounds_and_those_of_presets_do_not():
+    keys = {"shape": "switch", "npus": 8, "bandwidth": "50 GB/s", "latency": "500 ns"}
+    plain, computing = ap.build_topology(**keys), ap.build_topology(**keys, switches={"capable": "all"})
+    size, npus = 8 * 10**6, range(8)
+    # 7/4 S/B over every link, or S/B; both from beyond the switch.
+    assert lower_bound_ps("all_reduce", size, plain, npus) == 281_000_000
+    assert lower_bound_ps("all_reduce", size, plain, npus, switches=True) == 161_000_000
+    assert lower_bound_ps("all_reduce", size, computing, npus) == 161_000_000
+    machine = replace(computing, computing=replace(computing.computing, of_machine=True))
+    assert lower_bound_ps("all_reduce", size, machine, npus) == 281_000_000
