@@ -161,6 +161,25 @@ class Rank(Cells):
         return Scratch(self)
 
 
+class Switch(Rank):
+    """A switch that takes part: it has scratch only, which its chunks are."""
+
+    __slots__ = ()
+
+    def __init__(self, run: Run, position: int, name: str) -> None:
+        label = f'a.switch("{name}")'
+        Cells.__init__(self, run, position, *run.unnamed(), label)
+        self._scratch = {}
+
+    def _check(self) -> None:
+        Cells._check(self)
+
+    def _refused(self) -> Cells:
+        raise self._run.error(f"{self._label} has no input and no output", f"write {self._label}[i], which is scratch")
+
+    input = output = property(_refused)
+
+
 class Scratch:
     """Scratch buffers of one rank by name."""
 
@@ -219,6 +238,15 @@ class Machine:
 
     def __setitem__(self, rank: object, value: object) -> None:
         raise self._run.error(f"assigns to a[{rank}], a whole rank", f"write a[{rank}][i] = …")
+
+    def switch(self, name: str | int) -> Switch:
+        """A switch of the network by name; of a number s the name is ``s0``, ``s1``, … Its chunks are scratch, as large
+        as they are used, and what is written to it or added there is sent to it."""
+        run = self._run
+        if not run.open:
+            raise run.closed()
+        position, name = run.switch(name)
+        return Switch(run, position, name)
 
     def channel(self, number: int) -> Channel:
         """Send what is written below ``with a.channel(number):`` over that channel. It is a hint for programs of thread

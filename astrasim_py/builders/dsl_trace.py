@@ -22,6 +22,7 @@ from astrasim_py.program.algorithm import Algorithm
 
 #: Steps that a function may take at most, and chunks of one scratch buffer.
 MAX_STEPS = 2**22
+MAX_POSITIONS = 2**16
 MAX_SCRATCH = 2**20
 # of one buffer of a rank are numbered from a multiple of this: input, output, then scratch buffers.
 SPAN = 2**32
@@ -74,6 +75,7 @@ class Run:
         self.steps = self.nodes = 0
         # Cell -> [step that wrote it last, its node, chunk of the full buffer that it is, nodes that read it since].
         self.cells: list[dict[int, list[int]]] = [{} for _ in range(self.ranks)]
+        self.actors: dict[str, int] = {}  # position of each switch by its name
         self.rows, self.edges = array("q"), array("q")
 
     # -- errors
@@ -106,6 +108,20 @@ class Run:
     def _span(self, buffer: int, shards_before: int, size: int) -> tuple[int, int]:
         return (self.home * SPAN + shards_before * size if self.in_place else buffer * SPAN), size
 
+    def switch(self, name: object) -> tuple[int, str]:
+        """Position and name of a switch, which takes part from now on."""
+        name = f"s{name}" if type(name) is int and name >= 0 else name
+        if not isinstance(name, str) or not name:
+            raise self.error(
+                f"a.switch({shown(name)}) is no switch", 'write a name, e.g. a.switch("leaf0"), or a number'
+            )
+        if name not in self.actors:
+            if len(self.cells) >= MAX_POSITIONS:
+                raise self.error(f"has more than {MAX_POSITIONS} ranks and switches", "use fewer")
+            self.actors[name] = len(self.cells)
+            self.cells.append({})
+        return self.actors[name], name
+
     def scratch_of(self, name: object, label: str) -> tuple[int, int]:
         if not isinstance(name, str):
             raise self.error(f"{label}[{shown(name)}]: scratch buffers have names", f'write {label}["name"]')
@@ -117,6 +133,10 @@ class Run:
                 )
             size = whole(self.declared[name])
         return (_SCRATCH + self.names.setdefault(name, len(self.names))) * SPAN, size
+
+    def unnamed(self) -> tuple[int, int]:
+        """First cell and size of the scratch of a switch, which needs no name."""
+        return (_SCRATCH + self.names.setdefault("", len(self.names))) * SPAN, MAX_SCRATCH
 
     def begin(self, rank: int, key: int) -> list[int] | None:
         """A cell that nobody has written: what the collective puts there, or None."""
@@ -228,7 +248,8 @@ class Run:
         # Received data is added to the cells of the target.
         added = local & remote[owner]
         read = tuple(np.where(added, t[owner], s[owner]) for s, t in zip(source, target, strict=True))
-        draft = Draft(self.ranks, self.chunks)
+        positions = len(self.cells)
+        draft = Draft(positions, self.chunks)
 
         def at(where: np.ndarray, values: np.ndarray) -> np.ndarray:
             return np.where(where, values, MISSING)
@@ -242,7 +263,7 @@ class Run:
                 "payload": np.where(added, np.arange(self.nodes) - 1, NONE),
                 "comm_dst": at(sends, to[owner]),
                 "comm_src": at(receives, of[owner]),
-                "comm_tag": at(~local, numbered(of * self.ranks + to)[owner]),
+                "comm_tag": at(~local, numbered(of * positions + to)[owner]),
                 "msg_chunk_idx": origin[owner],
                 "msg_chunk_cnt": count[owner],
                 "comp_op": at(local, np.where(reduces[owner], CompOp.REDUCE, CompOp.COPY)),
@@ -258,14 +279,14 @@ class Run:
         draft.depend(edges[:, 0], edges[:, 1])
         draft.depend(handles[added], handles[added] - 1)
         stated = {"root": self.root, "in_place": self.in_place, "contract": self.contract, "protocol": protocol}
-        return finish(draft, name, self.collective, source=self.file, **stated)
+        return finish(draft, name, self.collective, source=self.file, actors=tuple(self.actors), **stated)
 
     def _placed(self, of, start, to, into, count) -> list[tuple[np.ndarray, np.ndarray]]:
         """Buffers and offsets of the cells that steps read (`start` of rank `of`) and write (`into` of rank `to`). A
         rank's scratch buffers lie one after the other, in the order in which they were named first, each as long as it
         was used."""
         sides = [(rank, *np.divmod(key, SPAN)) for rank, key in ((of, start), (to, into))]
-        sizes = np.zeros((self.ranks, len(self.names) + 1), dtype=np.int64)
+        sizes = np.zeros((len(self.cells), len(self.names) + 1), dtype=np.int64)
         for rank, which, offset in sides:
             scratch = which >= _SCRATCH
             np.maximum.at(sizes, (rank[scratch], which[scratch] - _SCRATCH), (offset + count)[scratch])

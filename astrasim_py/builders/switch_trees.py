@@ -35,11 +35,17 @@ class SwitchTree:
         return self.above.index(-1)
 
     def rooted(self, top: int) -> SwitchTree:
-        """The same tree hung up on another switch."""
-        above, child, parent = list(self.above), -1, top
+        """The tree hung up on another switch, without those that then have no rank below."""
+        above, child, parent, n = list(self.above), -1, top, self.ranks
         while parent != -1:
             above[parent], child, parent = child, parent, above[parent]
-        return replace(self, above=tuple(above))
+        hung = replace(self, above=tuple(above))
+        used = {switch for rank in range(n) for switch in hung.path(rank)}
+        kept = [switch for switch in range(n, len(above)) if switch in used]
+        position = {switch: n + i for i, switch in enumerate(kept)} | {-1: -1}
+        names = tuple(self.names[switch - n] for switch in kept)
+        vertices = tuple(self.vertices[switch - n] for switch in kept if self.vertices)
+        return SwitchTree(tuple(position[above[each]] for each in (*range(n), *kept)), names, vertices)
 
     @property
     def levels(self) -> int:
@@ -71,6 +77,8 @@ def switch_tree_of(switches: object, ranks: int, place: str) -> SwitchTree:
         here = ranks + len(names)
         names.append(name)
         above[here] = parent
+        if not isinstance(below, int | Mapping) and not below:
+            raise AlgorithmError(place, f"nothing is below switch {name}", remedy)
         for each in below if isinstance(below, list | tuple) else (below,):
             if isinstance(each, Mapping) and each:
                 for inner, rest in each.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -866,3 +867,51 @@ def test_what_a_chunk_holds_is_no_condition(slip):
 def test_a_root_is_for_rooted_collectives():
     with pytest.raises(AlgorithmError, match="all_reduce takes no root"):
         algorithm("all_reduce", ranks=2, chunks=2, root=1)(lambda a: None)()
+
+
+@pytest.mark.parametrize("slots", [1, 2, 4])
+def test_switches_take_part(slots):
+    @algorithm("all_reduce", chunks=4)
+    def star(a):
+        leaf = a.switch("leaf0")
+        for j in range(a.chunks):
+            leaf[j % slots] = a[0][j]
+            for rank in range(1, a.n):
+                leaf[j % slots] += a[rank][j]
+            for rank in range(a.n):
+                a[rank][j] = leaf[j % slots]
+
+    made = star(3)
+    assert (made.ranks, made.actors, made.slots_of(0)) == (3, ("leaf0",), slots)
+    assert verify(made).passes
+    assert made.messages == 2 * 3 * 4
+
+
+def test_a_tree_of_switches_named_by_numbers():
+    @algorithm("all_reduce", chunks=1)
+    def tree(a):
+        top = a.switch("top")
+        for k in range(2):
+            a.switch(k)[0] = a[2 * k][0] + a[2 * k + 1][0]
+        top[0] = a.switch(0)[0] + a.switch(1)[0]
+        for rank in range(a.n):
+            if rank % 2 == 0:
+                a.switch(rank // 2)[0] = top[0]
+            a[rank][0] = a.switch(rank // 2)[0]
+
+    made = tree(4)
+    assert made.actors == ("top", "s0", "s1")
+    assert verify(made).passes
+
+
+@pytest.mark.parametrize(
+    ("write", "fault"),
+    [
+        (lambda a: a.switch("x")[0:1].__iadd__(a[0][0]), 'a.switch("x")[0] holds nothing yet'),
+        (lambda a: a.switch(""), "a.switch('') is no switch; write e.g. a.switch"),
+        (lambda a: a.switch("x").input[0], 'a.switch("x") has no input and no output; write a.switch("x")[i]'),
+    ],
+)
+def test_mistakes_with_switches(write, fault):
+    with pytest.raises(AlgorithmError, match=re.escape(fault)):
+        algorithm("all_reduce", chunks=1)(lambda a: write(a) and None)(2)

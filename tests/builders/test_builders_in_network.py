@@ -177,6 +177,7 @@ def test_cells_beyond_the_slots_of_a_switch_make_it_ill_formed() -> None:
         ("switch_tree", {"switches": {"a": [0, 1, 2, 2]}}, "neither one of 3 ranks that is left"),
         ("switch_tree", {"switches": {"a": [0, {"a": [1, 2]}]}}, "name 'a', which is no name, or twice there"),
         ("switch_tree", {"switches": [0, 1, 2]}, "not one switch with what is below it"),
+        ("switch_tree", {"switches": {"a": [0, 1, 2, {"b": []}]}}, "nothing is below switch b"),
         ("switch_tree", {"slots": 0}, "slots is 0, not a whole number from 1"),
         ("switch_tree", {"channels": 2}, "in part run by switches, so it cannot be split"),
         ("nvls", {"switches": {"a": [{"b": [0, 1]}, 2]}}, "2 switches are above these ranks"),
@@ -263,3 +264,11 @@ def test_which_cases_hold(npus, single, tree) -> None:
     nodes = {"dims": [2, 2], "algorithms": ["nvls", "ring"]}
     assert reached(network, "hierarchical", nodes, (0, 1, 2, 3))
     assert not reached(network, "hierarchical", nodes, (0, 2, 1, 3))
+
+
+def test_a_switch_that_a_root_leaves_without_ranks_takes_no_part() -> None:
+    for collective in ("broadcast", "reduce", "all_reduce"):
+        root = None if collective == "all_reduce" else 1
+        made = build("switch_tree", collective, 3, root=root, switches={"spine0": [{"leaf0": [0, 1, 2]}]})
+        assert made.actors == (("leaf0",) if root else ("spine0", "leaf0"))
+        assert verify(made).passes
