@@ -56,7 +56,7 @@ def fold(symmetry: Symmetry) -> Plan:
         workload=(workload,),
         p2p=(_own_matching(symmetry, 0, workload, workload.peer.astype(np.int64)),),
         calls=tuple(calls),
-        route_pairs=home * plan.problem.topology.npus + np.asarray(plan.npu_of, dtype=np.int64)[symmetry.deltas],
+        route_pairs=home * plan.problem.topology.vertices + np.asarray(plan.npu_of, dtype=np.int64)[symmetry.deltas],
         route_ptr=symmetry.route_ptr,
         route_links=symmetry.links.first[symmetry.route_class],
     )

@@ -186,9 +186,9 @@ class Prices:
         pairs, ptr, links = traffic.routes()
         if links is None:
             raise refuse(f"the routes of {family.name or 'the world'} are too many for a table")
-        place = np.zeros(topology.npus, dtype=np.int64)
+        place = np.zeros(topology.vertices, dtype=np.int64)
         place[npus[family.members]] = np.arange(len(family.members))
-        local = place[pairs // topology.npus] * len(family.members) + place[pairs % topology.npus]
+        local = place[pairs // topology.vertices] * len(family.members) + place[pairs % topology.vertices]
         table = route_table(topology, local, ptr, links)
         groups = tuple(
             (value.type, value.size, value.root, _plan_of(value, family.members))

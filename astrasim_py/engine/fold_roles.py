@@ -80,6 +80,7 @@ def _check_rules(plan: Plan) -> None:
     network, semantics = problem.network, problem.semantics
     memory = problem.memory.kind
     for bad, what in (
+        (plan.npu_ranks < plan.ranks, f"{plan.rank_name(plan.ranks - 1)} takes part in collectives"),
         (len(problem.jobs) != 1, f"there are {len(problem.jobs)} jobs, and only the ranks of one can be alike"),
         (network.factory is not None, f"network model {network.model} is not ours, nothing is known of its symmetry"),
         (network.model == FLUID, "network.model fluid shares links by the rates of all messages at once"),

@@ -53,6 +53,8 @@ class Recorder:
         """Record that a node of a workload begins."""
         kind, times, instance = graph.program.kind[node], self._times[graph.npu.rank], graph.program.instance[node]
         times.change(kind, 1, now)
+        if graph.npu.is_switch:
+            return
         if kind == COLLECTIVE and self._spans[instance, 0] < 0:
             self._spans[instance, 0] = now
         if kind == COMPUTE and graph.program.slot[node] == COMPUTE_SLOT:
@@ -63,7 +65,7 @@ class Recorder:
         kind, times, instance = graph.program.kind[node], self._times[graph.npu.rank], graph.program.instance[node]
         times.change(kind, -1, now)
         times.finish = now
-        if kind == COLLECTIVE:
+        if kind == COLLECTIVE and not graph.npu.is_switch:
             self.members_left[instance] -= 1
             if not self.members_left[instance]:
                 self._spans[instance, 1] = now
@@ -224,7 +226,8 @@ def make_records(
     `finish`, `compute`, `exposed`: by rank, ps. `spans`: int64[instances, 2]: begin and end of each, ps; -1: it did not
     begin or end. `known`: other fields of `Records`. Raises OverflowError: a time beyond 2^63 - 1 ps.
     """
-    by_rank = [np.array(values, dtype=np.int64) for values in (finish, compute, exposed)]
+    # A switch is no rank of anyone: it ends when the ranks do.
+    by_rank = [np.array(values[: plan.npu_ranks], dtype=np.int64) for values in (finish, compute, exposed)]
     for array in by_rank:
         array.setflags(write=False)
     return Records(

@@ -29,7 +29,7 @@ def problem_bound(plan: Plan) -> int | None:
     if not problem.bounds_hold or any(i.bound < 0 for i in plan.instances.values):
         return None
     capacities = Capacities(at_best(problem))
-    walked = 1 if _symmetric(plan, capacities) else plan.ranks
+    walked = 1 if _symmetric(plan, capacities) else plan.npu_ranks
     single = max((i.bound for i in plan.instances.values), default=0)
     known = max(_links(plan, capacities), _compute(plan), single)
     if sum(map(len, plan.workload.shared[:walked])) > MAX_PATH_NODES:
@@ -50,7 +50,7 @@ def _compute(plan: Plan) -> int:
 
 def _links(plan: Plan, capacities: Capacities) -> int:
     """Time bound of the links: bytes that must cross each NPU's links, and all links, over their rates."""
-    npu_of = np.asarray(plan.npu_of, dtype=np.int64)
+    npu_of = np.asarray(plan.npu_of[: plan.npu_ranks], dtype=np.int64)
     # Python integers: sums over a workload may exceed 64 bits.
     into, out = (np.zeros(plan.problem.topology.npus, dtype=object) for _ in range(2))
     total, switches = 0, may_reduce(plan.problem.topology)
@@ -67,7 +67,7 @@ def _links(plan: Plan, capacities: Capacities) -> int:
         kind = program.structure.kind
         sent[program] = sum(program.nbytes[kind == SEND].tolist()), sum(program.nbytes[kind == RECV].tolist())
     if any(map(any, sent.values())):
-        for npu, program in zip(plan.npu_of, plan.workload.shared, strict=True):
+        for npu, program in zip(plan.npu_of, plan.workload.shared[: plan.npu_ranks], strict=False):
             out[npu] += sent[program][0]
             total += sent[program][0]
             into[npu] += sent[program][1]
@@ -94,7 +94,7 @@ class _LongestPath:
         self.capacities = capacities
         self.delivery = plan.problem.network.send_completes == "delivery"
         #: All ranks behave alike: only rank 0 is walked.
-        self.symmetric = len(workload) < plan.ranks
+        self.symmetric = len(workload) < plan.npu_ranks
         self.starts = [np.array([plan.start_delay[r]] * len(p), dtype=object) for r, p in enumerate(workload)]
         self.need = [p.structure.need.copy() for p in workload]
         self.match_key = cache(lambda job, position: plan.p2p[job][position])
@@ -150,7 +150,7 @@ class _LongestPath:
 
     def message_ps(self, src: int, dst: int, nbytes: int) -> int:
         plan, best = self.plan, self.capacities.topology
-        pair = plan.npu_of[src] * best.npus + plan.npu_of[dst]
+        pair = plan.npu_of[src] * best.vertices + plan.npu_of[dst]
         tables = [state.routes for _, state in plan.states] or [plan.routes]
         routes = [table[pair] for table in tables if table[pair]]
         rate = max((min(map(best.bandwidth, route)) for route in routes), default=1)

@@ -30,6 +30,7 @@ from astrasim_py.system.problem import CollectiveRequest, PlannedChunk, PlannedP
 from astrasim_py.system.rank_programs import RankPrograms
 from astrasim_py.system.repeated import BoundProgram, Instances, Repeated, WorkloadPrograms
 from astrasim_py.system.routes import Traffic
+from astrasim_py.system.switches import SwitchRanks
 from astrasim_py.topology.model import Topology
 from astrasim_py.verification.bounds import lower_bound_ps, may_reduce
 
@@ -70,7 +71,7 @@ def make_plan(problem: Problem, *, folded: bool = False, choose: Chooser | None 
     instances, calls = Instances(work.values, np.concatenate(work.which)), Repeated.of(work.calls)
     work.matchings.number()
     npu_of = tuple(chain.from_iterable(job.placement for job in problem.jobs))
-    traffic = Traffic(npu_of, problem.topology, problem.semantics.rendezvous_bytes)
+    traffic = Traffic((*npu_of, *work.switches.rank_of), problem.topology, problem.semantics.rendezvous_bytes)
     for programs, members in zip(programs_of, ranks, strict=True):
         traffic.add(programs, members)
     traffic.add_calls(calls.values)
@@ -78,8 +79,9 @@ def make_plan(problem: Problem, *, folded: bool = False, choose: Chooser | None 
     sizes = traffic.sizes()
     if not folded:
         check_fluid(problem, sizes, links)
-    return Plan(
+    plan = Plan(
         problem=problem,
+        npu_ranks=len(npu_of),
         npu_of=npu_of,
         job_of=tuple(np.repeat(np.arange(len(ranks)), [len(each) for each in ranks]).tolist()),
         first_rank=work.first_rank,
@@ -95,6 +97,7 @@ def make_plan(problem: Problem, *, folded: bool = False, choose: Chooser | None 
         sizes=sizes,
         folded=folded,
     )
+    return work.switches.extend(plan, work.programs)
 
 
 class _Lowering:
@@ -106,7 +109,7 @@ class _Lowering:
         self.library = None if problem.network.profile is None else LibraryCosts(problem)
         ranks = [job.ranks for job in problem.jobs]
         self.first_rank = tuple(sum(ranks[:number]) for number in range(len(ranks)))
-        self.programs = RankPrograms(problem)
+        self.programs, self.switches = RankPrograms(problem), SwitchRanks(problem, sum(ranks))
         self.matchings = Matchings()
         self.by_bytes = problem.semantics.message_match == "bytes"
         #: int64[ranks]: number of a rank's communicators that match by bytes; None: not known.
@@ -185,7 +188,7 @@ class _Lowering:
         if algorithm.root not in (None, request.root):
             wrong = f"has root {algorithm.root}, and {place} calls with root {request.root}"
             raise AlgorithmError(source, wrong, "inject one with that root")
-        if self.library is not None:
+        if self.library is not None and not algorithm.actors:
             return self.library_call(number, algorithm, request, npus)
         return self.call(number, algorithm, request.members, request.full, False)
 
@@ -263,7 +266,9 @@ class _Lowering:
     ) -> CollectiveCall:
         """Make a call: one algorithm for `size` bytes among ranks of a job (`local`: numbers in the job)."""
         msccl, speeds = self.problem.network.msccl, self.speeds(number, local)
+        placement = self.problem.jobs[number].placement
         members = _in_all_jobs(local, self.first_rank[number])
+        members += self.switches.of_call(algorithm, [placement[rank] for rank in local], planned=planned)
         by_bytes = self.by_bytes and not planned
         rotated = msccl is None and (not by_bytes or self.alone(members))
         programs = self.programs.of_algorithm(algorithm, size, speeds, planned, rotated=rotated)

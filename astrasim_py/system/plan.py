@@ -356,7 +356,8 @@ class Plan:
     """The input of an engine. Ranks are numbered consecutively over all jobs."""
 
     problem: Problem
-    npu_of: tuple[int, ...]  # rank → NPU
+    npu_ranks: int  # ranks of jobs; behind them are those of switches
+    npu_of: tuple[int, ...]  # rank → NPU, or switch
     job_of: tuple[int, ...]
     first_rank: tuple[int, ...]  # of each job
     workload: Sequence[RankProgram]  # `WorkloadPrograms`, by rank
@@ -366,7 +367,7 @@ class Plan:
         CollectiveCall
     ]  # `Repeated`, by index: ascending (instance, chunk, phase, call), the order of dispatch
     start_delay: tuple[int, ...]  # ps, by rank
-    route_pairs: np.ndarray  # int64[k], ascending: src NPU × NPUs + dst NPU
+    route_pairs: np.ndarray  # int64[k], ascending: src × vertices + dst, NPUs or switches
     route_ptr: np.ndarray  # int64[k+1]
     route_links: np.ndarray | None  # int32; None where a table would be too large: then there are no pairs either
     sizes: tuple[int, ...]  # every message size, and perhaps some that no message has; ascending
@@ -384,10 +385,15 @@ class Plan:
 
     @cached_property
     def routes(self) -> Mapping[int, tuple[int, ...]]:
-        """src NPU × NPUs + dst NPU → links, for every pair that a message can use."""
+        """src × vertices + dst → links, for every pair that a message can use."""
         if self.route_links is None:
             return _Computed(self.problem.topology)
         return by_pair(self.route_pairs, self.route_ptr, self.route_links)
+
+    def rank_name(self, rank: int) -> str:
+        """``rank 3``, or ``switch leaf0``."""
+        is_switch = rank >= self.npu_ranks
+        return f"switch {self.problem.topology.vertex_name(self.npu_of[rank])}" if is_switch else f"rank {rank}"
 
     @cached_property
     def instance_of(self) -> np.ndarray:
@@ -497,5 +503,5 @@ class _Computed(dict):
         self.topology = topology
 
     def __missing__(self, pair: int) -> tuple[int, ...]:
-        route = self[pair] = self.topology.route(*divmod(pair, self.topology.npus))
+        route = self[pair] = self.topology.route(*divmod(pair, self.topology.vertices))
         return route

@@ -147,9 +147,9 @@ class RankPrograms:
             duration[rows] += added
         duration += durations.memory_ps(table, self.problem.memory, self.semantics)
         nbytes, peer, tag = _workload_messages(table, rank, job.ranks, job.workload.shifts[rank])
-        return self._programs(table, nbytes, duration, peer, tag, slots_of(table), instance)[0]
+        return self.bound(table, nbytes, duration, peer, tag, slots_of(table), instance)[0]
 
-    def _programs(self, table: Program, *bound: np.ndarray) -> tuple[RankProgram, ...]:
+    def bound(self, table: Program, *bound: np.ndarray) -> tuple[RankProgram, ...]:
         """Programs of the ranks of a table; `bound`: bytes, durations, peers, tags, slots and instances of its rows."""
         return tuple(
             RankProgram(rows - low, table.node_id[rows], structure, *(column[rows] for column in bound), counters)
@@ -189,12 +189,15 @@ class RankPrograms:
         self, algorithm: Algorithm, table: Program, size: int, speeds: tuple[Fraction, ...], planned: bool
     ) -> tuple[RankProgram, ...]:
         """Programs of the ranks of a table, which are the first ones of the algorithm."""
-        refuse = _refusal(AlgorithmError, table, lambda rank: f"{algorithm.name} rank {rank}")
+        refuse = _refusal(AlgorithmError, table, lambda rank: f"{algorithm.name} {algorithm.position_name(rank)}")
         verbatim = self._verbatim(table, planned)
         nbytes, peer, tag = self._messages(algorithm, table, size, verbatim, refuse)
-        duration = self._algorithm_durations(table, nbytes, speeds, refuse)
+        speeds = (*speeds, *(Fraction(1) for _ in algorithm.actors if speeds))
+        duration = self._algorithm_durations(algorithm, table, nbytes, speeds, refuse)
+        if algorithm.actors:
+            nbytes = self._on_the_wire(algorithm, table, nbytes, peer)
         slot, instance = np.full(len(table), NO_SLOT, dtype=np.int8), np.full(len(table), -1, dtype=np.int32)
-        made = self._programs(table, nbytes, duration, peer, tag, slot, instance)
+        made = self.bound(table, nbytes, duration, peer, tag, slot, instance)
         msccl = self.problem.network.msccl
         if msccl is None or verbatim:
             return made
@@ -230,17 +233,36 @@ class RankPrograms:
         return nbytes, peer, np.where(tag == MISSING, 0, tag)
 
     def _algorithm_durations(
-        self, table: Program, nbytes: np.ndarray, speeds: tuple[Fraction, ...], refuse: Callable[..., None]
+        self,
+        algorithm: Algorithm,
+        table: Program,
+        nbytes: np.ndarray,
+        speeds: tuple[Fraction, ...],
+        refuse: Callable[..., None],
     ) -> np.ndarray:
         is_compute = table.type == NodeType.COMP
         duration = np.where(is_compute, durations.recorded_ps(table, self.semantics), 0)
-        reducing = is_compute & (table.column("comp_op") == CompOp.REDUCE)
+        reducing, on_switch = is_compute & (table.column("comp_op") == CompOp.REDUCE), table.rank >= algorithm.ranks
         # In a profile, reductions hide behind the links.
-        if self.semantics.gamma and reducing.any() and self.problem.network.profile is None:
-            duration[reducing] += durations.reduction_ps(nbytes[reducing], self.semantics.gamma)
+        costs = [(~on_switch, self.semantics.gamma if self.problem.network.profile is None else 0)]
+        if algorithm.actors:
+            rate = self.problem.topology.computing.reduce_bandwidth
+            costs.append((on_switch, 1 / rate if rate else 0))
+        for where, cost in costs:
+            rows = reducing & where
+            if not cost or not rows.any():
+                continue
+            duration[rows] += durations.reduction_ps(nbytes[rows], cost)
             what = "its recorded duration and its reduction take longer than 2^63 - 1 ps (106 days)"
             refuse(np.arange(len(table)), duration < 0, what, "check the unit of its duration")
         return durations.scale_by_speed(duration, speeds, table)
+
+    def _on_the_wire(self, algorithm: Algorithm, table: Program, nbytes: np.ndarray, peer: np.ndarray) -> np.ndarray:
+        """int64[rows]: bytes, of which messages from and to switches have their overhead."""
+        overhead = self.problem.topology.computing.overhead
+        sizes, which = np.unique(nbytes, return_inverse=True)
+        more = np.array([-(-size * overhead.numerator // overhead.denominator) for size in sizes.tolist()], np.int64)
+        return np.where((peer >= 0) & (np.maximum(peer, table.rank) >= algorithm.ranks), more[which], nbytes)
 
 
 def slots_of(table: Program) -> np.ndarray:
@@ -266,8 +288,8 @@ def _algorithm_peers(algorithm: Algorithm, table: Program, refuse: Callable[...,
         peer[rows] = partner = table.column(name)[rows]
         refuse(rows, partner == MISSING, f"lacks {name}")
         refuse(rows, partner == table.rank[rows], f"{name} {{}} is its own rank", values=partner)
-        outside = f"{name} {{}} is not a rank of the algorithm (0..{algorithm.ranks - 1})"
-        refuse(rows, (partner < 0) | (partner >= algorithm.ranks), outside, values=partner)
+        outside = f"{name} {{}} is not a rank of the algorithm (0..{algorithm.positions - 1})"
+        refuse(rows, (partner < 0) | (partner >= algorithm.positions), outside, values=partner)
     return peer
 
 

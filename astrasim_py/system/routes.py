@@ -19,14 +19,14 @@ _PAIRS_AT_ONCE = 2**20
 
 
 class Traffic:
-    """Pairs of NPUs that exchange messages, and the message sizes.
+    """Pairs of NPUs and switches that exchange messages, and the message sizes.
 
-    `npu_of`: rank → NPU. `rendezvous_bytes`: size of a receiver's request; 0: no requests.
+    `npu_of`: rank → NPU, or switch. `rendezvous_bytes`: size of a receiver's request; 0: no requests.
     """
 
     def __init__(self, npu_of: Sequence[int], topology: Topology, rendezvous_bytes: int) -> None:
         self.npu_of = np.array(npu_of, dtype=np.int64)
-        self.topology, self.npus = topology, topology.npus
+        self.topology, self.vertices = topology, topology.vertices
         self.rendezvous = rendezvous_bytes
         self._pairs: list[np.ndarray] = []
         #: NPUs of the members, the rotation, and the distances of their sends.
@@ -48,7 +48,7 @@ class Traffic:
         for program, positions, shifts in shared_programs(programs):
             peers, sizes = self._of_program(program)
             if len(peers):
-                self._pairs.append((where[positions][:, None] * self.npus + where[peers + shifts[:, None]]).ravel())
+                self._pairs.append((where[positions][:, None] * self.vertices + where[peers + shifts[:, None]]).ravel())
                 self._sizes.append(sizes)
 
     def add_calls(self, calls: Sequence[CollectiveCall]) -> None:
@@ -64,23 +64,23 @@ class Traffic:
         self._sizes += [programs.sizes() for programs in rotated]
 
     def _all_pairs(self) -> Iterator[np.ndarray]:
-        """src × NPUs + dst, some of them several times."""
+        """src × vertices + dst, some of them several times."""
         yield from self._pairs
         for where, rotation, deltas in self._rotated:
             position = np.arange(len(where))
             step = max(_PAIRS_AT_ONCE // max(len(where), 1), 1)
             for start in range(0, len(deltas), step):
                 peer = rotation.shift(position[:, None], deltas[None, start : start + step])
-                yield (where[:, None] * self.npus + where[peer]).ravel()
+                yield (where[:, None] * self.vertices + where[peer]).ravel()
 
     def _too_many(self) -> bool:
         """Whether a table of routes would be too large and routes can be computed instead."""
         most = sum(map(len, self._pairs)) + sum(len(where) * len(deltas) for where, _, deltas in self._rotated)
-        if most * max(self.npus, 1) <= MAX_ROUTE_LINKS:  # no route visits an NPU twice
+        if most * max(self.vertices, 1) <= MAX_ROUTE_LINKS:  # no route visits an NPU twice
             return False
         total = 0
         for pairs in self._all_pairs():
-            lengths = self.topology.route_lengths(pairs // self.npus, pairs % self.npus)
+            lengths = self.topology.route_lengths(pairs // self.vertices, pairs % self.vertices)
             if lengths is None:
                 return False
             total += int(lengths.sum())
@@ -93,7 +93,7 @@ class Traffic:
         if self._too_many():
             return np.zeros(0, np.int64), np.zeros(1, np.int64), None
         pairs = _distinct(np.concatenate([np.zeros(0, np.int64), *self._all_pairs()]))
-        return pairs, *self.topology.routes(pairs // self.npus, pairs % self.npus)
+        return pairs, *self.topology.routes(pairs // self.vertices, pairs % self.vertices)
 
     def states(self, pairs: np.ndarray) -> tuple[tuple[int, RoutedState], ...]:
         """Times (ps) and routes of pairs from time 0 and from each event of the topology on; none without events.
@@ -104,7 +104,7 @@ class Traffic:
         found = list(link_states(self.topology)) if self.topology.events else []
         for _, state in found:
             if state not in routed:
-                routed[state] = RoutedState(state, pairs, *state.routes(pairs // self.npus, pairs % self.npus))
+                routed[state] = RoutedState(state, pairs, *state.routes(pairs // self.vertices, pairs % self.vertices))
             if sum(len(each.path) for each in routed.values()) > MAX_ROUTE_LINKS:
                 problem = f"the routes of {len(pairs)} pairs of NPUs do not fit for all events of {self.topology.name}"
                 raise ScenarioError("events", problem, "write fewer events that differ")

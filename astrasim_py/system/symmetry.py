@@ -82,6 +82,8 @@ def _check_rules(plan: Plan) -> None:
     """Refuse rules that can break the symmetry of any plan."""
     problem = plan.problem
     network, semantics, topology = problem.network, problem.semantics, problem.topology
+    if plan.npu_ranks < plan.ranks:
+        raise refuse(f"{plan.rank_name(plan.npu_ranks)} takes part in collectives")
     if len(problem.jobs) != 1:
         raise refuse(f"there are {len(problem.jobs)} jobs, and only the ranks of one can be alike")
     delays = problem.jobs[0].start_delay_ps

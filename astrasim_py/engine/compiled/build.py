@@ -146,7 +146,7 @@ class _Building:
             "longs": self.longs.array(),
             "small": np.concatenate([self.states.array(), self.longer.array()]),
             "path": np.zeros(1, np.int32) if plan.route_links is None else np.append(plan.route_links, np.int32(0)),
-            "route_targets": np.append(plan.route_pairs % problem.topology.npus, 0).astype(np.int32),
+            "route_targets": np.append(plan.route_pairs % problem.topology.vertices, 0).astype(np.int32),
         }
         # Extra bytes follow the states of the nodes.
         longer = tables["calls"]["extra_bytes"]
@@ -454,7 +454,7 @@ class _Building:
         plan, topology, constants = self.plan, self.problem.topology, self.constants
         npus = np.arange(topology.npus, dtype=np.int64)
         if plan.route_links is not None:
-            first = np.searchsorted(plan.route_pairs, np.arange(topology.npus + 1) * topology.npus)
+            first = np.searchsorted(plan.route_pairs, np.arange(topology.vertices + 1) * topology.vertices)
             constants |= {"route_first": self.longs.add(first), "route_ptr": self.longs.add(plan.route_ptr)}
             return
         dims = topology.dims

@@ -75,12 +75,18 @@ class Times:
                 table[c, v, :, 0] = self.times(rate, *each)
         return number, table
 
+    def first_hops(self, plan: Plan) -> np.ndarray:
+        """int64[routes], ps: what messages of a route take longer on its first hop, as those of a switch do."""
+        computing = self.topology.computing
+        from_switch = plan.route_pairs >= self.topology.npus * self.topology.vertices
+        return from_switch * np.int64(computing.latency_ps if computing else 0)
+
     def lowest_classes(self, plan: Plan) -> tuple[np.ndarray, list[tuple[int, int, Fraction]]]:
         """Class of each route; by class the hops, latency and rate of the lowest dimension."""
         known: dict[tuple[int, int, Fraction], int] = {}
         number = np.zeros(len(plan.route_pairs), dtype=np.int64)
         for i, pair in enumerate(plan.route_pairs.tolist()):
-            hops, rate, latency = lowest_dimension(self.topology, *divmod(pair, self.topology.npus))
+            hops, rate, latency = lowest_dimension(self.topology, *divmod(pair, self.topology.vertices))
             number[i] = known.setdefault((hops, hops * latency, rate), len(known))
         return number, list(known)
 
@@ -90,6 +96,7 @@ class Times:
         if len(ptr) < 2:
             return np.zeros(0, dtype=np.int64), []
         total = np.add.reduceat(np.asarray(self.topology.latency_ps, dtype=np.int64)[path], ptr[:-1])
+        total += self.first_hops(plan)
         order = sorted(range(len(self.rates)), key=self.rates.__getitem__)
         slowest = np.minimum.reduceat(np.argsort(order)[np.asarray(self.topology.bandwidth_class)[path]], ptr[:-1])
         classes, number = np.unique(np.stack([np.diff(ptr), total, slowest]), axis=1, return_inverse=True)

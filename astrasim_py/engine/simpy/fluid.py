@@ -81,7 +81,7 @@ class Flow:
 
     def latency(self, message: Message) -> int:
         """Time (ps) that the last byte of a message is under way."""
-        return sum(each.link.latency + message.extra_latency for each in self.links)
+        return sum(each.link.latency + message.hop_latency for each in self.links) + message.first_latency
 
     def wants_change(self) -> bool:
         """Whether it shares its links otherwise than when rates were set last."""
@@ -111,7 +111,7 @@ class Fluid(Network):
         self.awaited: tuple[int, int] | None = None
 
     def send(self, message):
-        pair = message.src * self.simulation.plan.problem.topology.npus + message.dst
+        pair = message.src * self.simulation.plan.problem.topology.vertices + message.dst
         if pair not in self.flows:
             self.flows[pair] = self.flow_class([self.shared(link) for link in message.route])
         flow = self.flows[pair]

@@ -83,7 +83,7 @@ class FluidWithEvents(Fluid):
         return [self.links[index] for index in self.state.routes[pair]]
 
     def send(self, message):
-        pair = message.src * self.simulation.plan.problem.topology.npus + message.dst
+        pair = message.src * self.simulation.plan.problem.topology.vertices + message.dst
         if pair not in self.flows:
             self.flows[pair] = self.flow_class(self.route(pair))
         super().send(message)
@@ -170,4 +170,4 @@ class FluidWithEvents(Fluid):
         self.unawaited = False
 
     def without_path(self):
-        return [divmod(pair, self.simulation.plan.problem.topology.npus) for pair in sorted(self.cut)]
+        return [divmod(pair, self.simulation.plan.problem.topology.vertices) for pair in sorted(self.cut)]

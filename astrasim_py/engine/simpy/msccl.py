@@ -151,7 +151,7 @@ class PacedNetwork(Network):
         graph, wait = message.graph, 0
         if isinstance(graph, PacedGraph) and not message.send_done:
             message.connections = connections = graph.connections
-            message.extra_latency = connections.latency_ps
+            message.hop_latency = connections.latency_ps
             if connections.pace is not None:
                 now, entered, connection = self.env.now, graph.entered, graph.connection[message.node]
                 enters, link = max(entered.get(connection, 0), now), message.route[0]
@@ -178,7 +178,7 @@ class LibraryCutThrough(CutThrough):
         if message.connections is None:
             return super().times(message, link, start)
         costs = message.connections.links
-        message.extra_latency = int(costs.latency_ps[link.index]) - link.latency
+        message.hop_latency = int(costs.latency_ps[link.index]) - link.latency
         served = start + message_ps(message.bytes, costs.rates[costs.rate_class[link.index]], link.rounding)
         end = max(served, message.tail, message.paced)
         return served if message.connections.interleaved else end, end + link.latency + message.extra_latency

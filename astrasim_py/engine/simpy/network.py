@@ -151,12 +151,12 @@ class Message:
     """A message from NPU `src` to NPU `dst`: `bytes` over the links of a `route`, into the mailbox of its receive.
 
     `graph` and `node` are its send, issued at `since` (ps); `number` is its place in the order of issue. `row` is its
-    row in the message table. `extra_latency` (ps) prolongs every hop; `connections` are those of its call, if any, on
-    which its pace ends at `paced` (ps). `at` and `tail` belong to the model: the link of the route that it is at, and
-    the time (ps) at which its last byte is there.
+    row in the message table. `hop_latency` (ps) prolongs every hop, `first_latency` the first; `connections` are those
+    of its call, if any, on which its pace ends at `paced` (ps). `at` and `tail` belong to the model: the link of the
+    route that it is at, and the time (ps) at which its last byte is there.
     """
 
-    at = tail = extra_latency = paced = 0
+    at = tail = hop_latency = paced = 0
     connections = None
     #: Whether its send is done, or will be by the event of number `send_event`.
     send_done, send_event = False, 0
@@ -166,8 +166,19 @@ class Message:
         self.graph, self.node, self.bytes, self.mailbox, self.since = graph, node, nbytes, mailbox, since
         self.src, self.dst = graph.npu.vertex, simulation.plan.npu_of[receiver]
         self.route = simulation.route(self.src, receiver)
+        self.first_latency = simulation.switch_latency if graph.npu.is_switch else 0
         self.number = simulation.number()
         self.row = simulation.recorder.message(self, receiver, simulation.env.now)
+
+    @property
+    def extra_latency(self) -> int:
+        """Time (ps) that it takes longer on the link that it is at."""
+        return self.hop_latency if self.at else self.hop_latency + self.first_latency
+
+    @property
+    def latency(self) -> int:
+        """Time (ps) that its head is under way where no link holds it up."""
+        return sum(link.latency + self.hop_latency for link in self.route) + self.first_latency
 
     def hops(self) -> Iterator[Link]:
         """The links of its route, one after the other."""
@@ -325,8 +336,7 @@ class Analytical(Network):
 
     def path(self, message: Message) -> tuple[Fraction, int, int]:
         """Bandwidth of a route, its latency (ps), and how many times the latency counts."""
-        latency = sum(link.latency + message.extra_latency for link in message.route)
-        return min(link.bandwidth for link in message.route), latency, 1
+        return min(link.bandwidth for link in message.route), message.latency, 1
 
     def carry(self, message):
         now = self.env.now

@@ -134,12 +134,13 @@ class Npu:
     """One rank on its NPU: `ready` nodes as (order, node, graph), and the `graphs` that it walks, by call.
 
     `vertex` is the NPU's number in the topology, `dispatch_number` the number of its dispatches among the events of one
-    time.
+    time. A switch that takes part in collectives is one, too: its reductions are served one after the other.
     """
 
     def __init__(self, simulation, rank: int) -> None:
         self.simulation, self.env, self.rank = simulation, simulation.env, rank
         self.vertex, self.dispatch_number = simulation.plan.npu_of[rank], DISPATCH + rank
+        self.is_switch = rank >= simulation.plan.npu_ranks
         semantics = simulation.plan.problem.semantics
         slots = {CPU_SLOT: semantics.cpu_slots, COMPUTE_SLOT: semantics.compute_slots, COMM_SLOT: semantics.comm_slots}
         self.slots = {kind: Slots(number) for kind, number in slots.items() if number is not None}
@@ -179,7 +180,10 @@ class Npu:
 
     def compute(self, graph: Graph, node: int) -> None:
         """A compute node takes its duration; metadata takes none."""
-        self.complete_after(graph.program.duration[node], graph, node)
+        duration = graph.program.duration[node]
+        if self.is_switch and duration:
+            duration = self.simulation.reduction_time(self.vertex, duration)
+        self.complete_after(duration, graph, node)
 
     def access_memory(self, graph: Graph, node: int) -> None:
         """A memory node is served once all that were issued before it are; then it takes its duration."""

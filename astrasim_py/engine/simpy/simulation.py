@@ -52,6 +52,10 @@ class Simulation:
         self.open_calls: dict[int, OpenCall] = {}
         #: Remote memory → time (ps) at which it has served all that is issued.
         self.memory_free: dict[int, int] = {}
+        #: Switch → time (ps) at which it has reduced all that is issued; and what its messages take longer.
+        self.reduced: dict[int, int] = {}
+        computing = plan.problem.topology.computing
+        self.switch_latency = 0 if computing is None else computing.latency_ps
         self.program, self.route = cache(ProgramLists), cache(self.route)
         #: Under ``message_match: bytes`` collectives share mailboxes with the workload.
         self.shared = Communicator(self.env) if plan.problem.semantics.message_match == "bytes" else None
@@ -87,18 +91,20 @@ class Simulation:
         return self.issued + 1
 
     def route(self, src: int, rank: int) -> list[Link]:
-        """Links from an NPU to a rank."""
+        """Links from an NPU, or a switch, to a rank."""
         plan = self.plan
-        return [self.links[i] for i in plan.routes[src * plan.problem.topology.npus + plan.npu_of[rank]]]
+        return [self.links[i] for i in plan.routes[src * plan.problem.topology.vertices + plan.npu_of[rank]]]
 
     def memory_time(self, npu: int, duration: int) -> int:
         """Time (ps) that an access of an NPU to remote memory takes; shared memory serves one after the other."""
         memory, now = self.plan.problem.memory, self.env.now
         if memory.kind == "per_npu":
             return duration
-        server = npu // memory.npus_per_node if memory.kind == "per_node" else 0
-        self.memory_free[server] = max(self.memory_free.get(server, 0), now) + duration
-        return self.memory_free[server] - now
+        return served(self.memory_free, npu // memory.npus_per_node if memory.kind == "per_node" else 0, now, duration)
+
+    def reduction_time(self, switch: int, duration: int) -> int:
+        """Time (ps) that a reduction takes on a switch, which does one after the other."""
+        return served(self.reduced, switch, self.env.now, duration)
 
     def open_call(self, index: int) -> OpenCall:
         """A call, opened by the first rank that reaches it."""
@@ -178,6 +184,12 @@ class Simulation:
             "unreceived": sorted(posted(m.graph, m.node, m.since) for box in boxes for m in box.items),
             "without_path": self.network.without_path(),
         }
+
+
+def served(free: dict[int, int], server: int, now: int, duration: int) -> int:
+    """Time (ps) until a server that serves one after the other has served one more; `free`: when each is free."""
+    free[server] = max(free.get(server, 0), now) + duration
+    return free[server] - now
 
 
 def posted(graph: Graph, node: int, since: int) -> Posted:

@@ -1,0 +1,181 @@
+"""Switches that take part in collectives: which switch an actor of an algorithm is, and its part in a plan.
+
+In a plan a switch is a rank behind those of all jobs: the one rank of its vertex, whose workload is a collective node
+per call, without dependencies and without slots.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from astrasim_py.chakra.schema import NodeType
+from astrasim_py.chakra.storage import Csr
+from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.chakra.workload import Workload
+from astrasim_py.core.errors import AlgorithmError, ScenarioError
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.selection import AlgorithmTable
+from astrasim_py.program.table import Program
+from astrasim_py.system.plan import NO_SLOT, CollectiveCall, Plan
+from astrasim_py.system.problem import Job, Problem
+from astrasim_py.system.rank_programs import RankPrograms
+from astrasim_py.system.repeated import BoundProgram, WorkloadPrograms
+from astrasim_py.topology.model import Topology
+
+#: Rules of semantics that switches know.
+_KNOWN = ("dependencies", "decimal_bandwidth", "zero_duration_ps", "gamma", "cpu_slots", "compute_slots", "comm_slots")
+_KNOWN_MODELS = ("model", "send_completes", "factory")
+
+
+def bind(algorithm: Algorithm, npus: Sequence[int], topology: Topology) -> tuple[int, ...]:
+    """The switch that each actor of an algorithm among some NPUs is.
+
+    Its own `vertices`; for others, one after the other, the lowest capable switch that is linked to all its peers, and
+    that no other actor is. Actors without peers among the ranks come last. Raises AlgorithmError: there is none, or one
+    for two actors.
+    """
+    computing, found = topology.computing, dict(enumerate(algorithm.vertices or (-1,) * len(algorithm.actors)))
+    source = algorithm.source or algorithm.name
+    if computing is None:
+        problem = f"switch {algorithm.actors[0]} takes part, and no switch of {topology.name} is said to compute"
+        raise AlgorithmError(source, problem, "write switches: {capable: all} in the topology")
+    for actor, vertex in found.items():
+        if vertex >= 0:
+            _check(algorithm, actor, vertex, found, topology)
+    peers = [_peers(algorithm, algorithm.ranks + actor) for actor in range(len(algorithm.actors))]
+    unbound = [actor for actor, vertex in found.items() if vertex < 0]
+    for actor in sorted(unbound, key=lambda actor: (not any(p < algorithm.ranks for p in peers[actor]), actor)):
+        ends = [npus[p] if p < algorithm.ranks else found[p - algorithm.ranks] for p in peers[actor]]
+        ends = [end for end in ends if end >= 0]
+        free = (v for v in computing.vertices if v not in found.values() and _adjacent(topology, v, ends))
+        found[actor] = next(free, -1)
+        if found[actor] < 0:
+            name = algorithm.actors[actor]
+            problem = f"no capable switch of {topology.name} that is free is linked to all that switch {name} talks to"
+            raise AlgorithmError(source, problem, f"name one: {{file: …, actors: {{{name}: NAME}}}}")
+    return tuple(found.values())
+
+
+def _check(algorithm: Algorithm, actor: int, vertex: int, found: dict[int, int], topology: Topology) -> None:
+    source, name, where = algorithm.source or algorithm.name, algorithm.actors[actor], topology.vertex_name(vertex)
+    if vertex not in topology.computing.vertices:
+        capable = ", ".join(topology.vertex_name(v) for v in topology.computing.vertices[:8])
+        raise AlgorithmError(source, f"switch {name} is {where}, which does not compute", f"take one of {capable}")
+    others = [other for other, taken in found.items() if taken == vertex and other != actor]
+    if others:
+        problem = f"switches {name} and {algorithm.actors[others[0]]} are both {where}"
+        raise AlgorithmError(source, problem, "give each a switch of its own")
+
+
+def _peers(algorithm: Algorithm, position: int) -> list[int]:
+    trace = algorithm.traces[position]
+    ends = [trace.column(name) for name in ("comm_dst", "comm_src")]
+    return sorted({int(p) for column in ends for p in column.tolist() if p >= 0})
+
+
+def _adjacent(topology: Topology, vertex: int, ends: Sequence[int]) -> bool:
+    """Whether links lead from a vertex to all others, and back."""
+    _, keys = topology.by_ends
+    others = np.asarray(ends, dtype=np.int64)
+    wanted = np.concatenate([vertex * topology.vertices + others, others * topology.vertices + vertex])
+    place = np.searchsorted(keys, wanted)
+    return bool((keys[np.minimum(place, len(keys) - 1)] == wanted).all())
+
+
+class SwitchRanks:
+    """The ranks of switches of one problem, by vertex; `first`: the first of them."""
+
+    def __init__(self, problem: Problem, first: int) -> None:
+        self.problem, self.first = problem, first
+        self.rank_of: dict[int, int] = {}
+
+    def of_call(self, algorithm: Algorithm, npus: Sequence[int], *, planned: bool) -> tuple[int, ...]:
+        """Ranks of the actors of a call. Raises ScenarioError, AlgorithmError: rules that are not made for them, or an
+        actor that is no switch of the topology, or needs more slots than it has."""
+        if not algorithm.actors:
+            return ()
+        refuse_rules(self.problem, algorithm, planned=planned)
+        topology, found = self.problem.topology, bind(algorithm, npus, self.problem.topology)
+        slots = topology.computing.slots
+        for actor, vertex in enumerate(found):
+            if slots is not None and algorithm.slots_of(actor) > slots:
+                problem = f"switch {algorithm.actors[actor]} holds {algorithm.slots_of(actor)} chunks at once"
+                problem += f", and {topology.vertex_name(vertex)} has {slots} slots"
+                remedy = f"take a builder with slots: {slots}, or fewer chunks"
+                raise AlgorithmError(algorithm.source or algorithm.name, problem, remedy)
+        return tuple(self.rank_of.setdefault(vertex, self.first + len(self.rank_of)) for vertex in found)
+
+    def extend(self, plan: Plan, programs: RankPrograms) -> Plan:
+        """The plan with the workloads of the switches."""
+        if not self.rank_of:
+            return plan
+        calls: dict[int, list[int]] = defaultdict(list)
+        instance_of = plan.instance_of
+        for index, call in enumerate(plan.calls):
+            for rank in call.members[len(call.members) - actor_count(call) :]:
+                calls[rank].append(index)
+        traces, bound = [], []
+        for rank in self.rank_of.values():
+            own = [plan.instances[instance_of[index]] for index in calls[rank]]
+            traces.append(_trace([instance.type for instance in own]))
+            bound.append(_bound(traces[-1], [instance.index for instance in own], programs))
+        name = ", ".join(map(self.problem.topology.vertex_name, self.rank_of))
+        job = Job(
+            name=f"switches {name}",
+            workload=Workload(traces=tuple(traces)),
+            placement=tuple(self.rank_of),
+            algorithms=AlgorithmTable({}),
+            background=self.problem.background,
+        )
+        return replace(
+            plan,
+            problem=replace(self.problem, jobs=(*self.problem.jobs, job)),
+            npu_of=(*plan.npu_of, *self.rank_of),
+            job_of=(*plan.job_of, *[len(self.problem.jobs)] * len(self.rank_of)),
+            first_rank=(*plan.first_rank, self.first),
+            workload=WorkloadPrograms.of([*map(plan.workload.values.__getitem__, plan.workload.which), *bound]),
+            p2p=(*plan.p2p, None),
+            start_delay=(*plan.start_delay, *[0] * len(self.rank_of)),
+        )
+
+
+def actor_count(call: CollectiveCall) -> int:
+    """Members of a call that are switches."""
+    return 0 if call.algorithm is None else len(call.algorithm.actors)
+
+
+def refuse_rules(problem: Problem, algorithm: Algorithm, *, planned: bool) -> None:
+    """Raise ScenarioError: rules that algorithms with switches are not made for."""
+    network, semantics = problem.network, problem.semantics
+    models, rules = network.differs(*_KNOWN_MODELS), semantics.differs("name", *_KNOWN)
+    what = f"{algorithm.name} has switches that take part"
+    if planned:
+        raise ScenarioError("collectives", f"are cut by dimension, and {what}", "drop one of them")
+    if models:
+        raise ScenarioError(f"network.{models[0]}", f"is not made for switches that compute, and {what}", "drop it")
+    if semantics.name != "native" or rules:
+        place = f"semantics.{rules[0]}" if rules else "semantics"
+        raise ScenarioError(place, f"is not made for switches that compute, and {what}", "write semantics: native")
+
+
+def _trace(types: Sequence[str]) -> ExecutionTrace:
+    """A trace of collectives that do not depend on each other."""
+    n = len(types)
+    none = Csr(np.zeros(n + 1, dtype=np.int64), np.zeros(0, dtype=np.uint64))
+    return ExecutionTrace.from_columns(
+        node_id=np.arange(n, dtype=np.uint64),
+        type=np.full(n, NodeType.COMM_COLL, dtype=np.int64),
+        names=tuple(types),
+        data_deps=none,
+        ctrl_deps=none,
+    )
+
+
+def _bound(trace: ExecutionTrace, instances: Sequence[int], programs: RankPrograms) -> BoundProgram:
+    n, nothing = len(trace), np.zeros(len(trace), dtype=np.int64)
+    table = Program.of_traces([trace])
+    peer, slot = np.full(n, -1, dtype=np.int32), np.full(n, NO_SLOT, dtype=np.int8)
+    made = programs.bound(table, nothing, nothing, peer, nothing, slot, np.arange(n, dtype=np.int32))[0]
+    return BoundProgram(made, 0, np.array(instances, dtype=np.int32))
