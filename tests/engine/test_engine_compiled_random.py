@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from worlds.problems import over_time, world
+from worlds.switches import in_network
 
 from astrasim_py.core.choices import LEVELS
 from astrasim_py.core.errors import AstraError
@@ -50,6 +51,15 @@ def assert_same(plan: Plan, level: str = "messages") -> Records | str:
 @given(st.integers(0, 2**32 - 1), st.integers(2, 9), st.sampled_from((*LEVELS, "messages", "messages")))
 def test_any_problem_leaves_the_same_records(seed, size, level):
     assert_same(plan_for(over_time(world(seed, size), seed)), level)
+
+
+@pytest.mark.slow
+@settings(max_examples=EXAMPLES // 4, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.integers(0, 2**32 - 1), st.integers(2, 9), st.sampled_from((*LEVELS, "messages", "messages")))
+def test_any_problem_with_switches_that_compute_leaves_the_same_records(seed, size, level):
+    problem = in_network(world(seed, size), seed)
+    if problem.topology.computing is not None:
+        assert_same(plan_for(over_time(problem, seed)), level)
 
 
 def kinds(plan: Plan, records: Records | str) -> set[str]:

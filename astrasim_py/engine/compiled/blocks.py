@@ -99,25 +99,30 @@ def release_block(state, block):
 
 
 @lean
-def open_call(state, number):
-    """Open a call, when its first member arrives."""
+def open_call(state, number, rank):
+    """Open a call, when its first member arrives; it begins with the first that is no switch."""
     call, now_at = table.calls(state, number), table.progress(state, number)
-    if now_at.start >= 0:
+    if now_at.start < 0 and rank < state.npu_ranks:
+        now_at.start = state.now
+    if now_at.left > 0:
         return
-    now_at.start = state.now
     now_at.left = call.members
+    now_at.ranks = call.members - call.switches
     now_at.place = queue.take_zeros(state, call.words)
     if call.flags & records.JOINT:
         fill_states(state, call.templates, now_at.place + call.states, call.members)
 
 
 @lean
-def leave_call(state, number):
-    """Record that a member has finished a call."""
+def leave_call(state, number, rank):
+    """Record that a member has finished a call; it ends with the last that is no switch."""
     now_at = table.progress(state, number)
     now_at.left -= 1
+    if rank < state.npu_ranks:
+        now_at.ranks -= 1
+        if now_at.ranks == 0:
+            now_at.end = state.now
     if now_at.left == 0:
-        now_at.end = state.now
         queue.give(state, now_at.place, table.calls(state, number).words)
 
 
@@ -167,7 +172,7 @@ def splice(state, call, position, rank, node, run, cause):
 
     `run`: run of the chunk (0: none). `cause`: row of the node that released it.
     """
-    open_call(state, call)
+    open_call(state, call, rank)
     if table.calls(state, call).flags & records.EMPTY:
         return queue.NONE
     template = table.templates(state, template_of(state, call, position))

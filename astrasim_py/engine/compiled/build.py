@@ -32,6 +32,7 @@ from astrasim_py.system.plan import (
     RankProgram,
 )
 from astrasim_py.system.problem import Problem
+from astrasim_py.system.switches import actor_count
 
 _MODELS = {
     "cut_through": records.CUT_THROUGH,
@@ -44,8 +45,8 @@ _MODELS = {
 class KernelInput(NamedTuple):
     """The kernel's input, read-only: constants and tables by name (`records`).
 
-    `tables`: ``links`` and ``ranks`` are the initial rows of tables that the kernel writes. `tags`: by node of a
-    template; the kernel does not use them.
+    `tables`: ``links``, ``flows`` and ``ranks`` are the initial rows of tables that the kernel writes. `tags`: by node
+    of a template; the kernel does not use them.
     """
 
     constants: dict[str, int]
@@ -81,7 +82,6 @@ def _constants(problem: Problem) -> dict[str, int]:
         "injected": injected,
         "counts_references": injected,
         "scheduled": semantics.event_order == "scheduled",
-        "has_servers": problem.memory.kind in ("per_node", "pool"),
         "max_events": min(limits.max_events, INT64_MAX),
         "background": problem.background,
         "max_time": -1 if max_time is None else min(max_time, INT64_MAX),
@@ -107,7 +107,7 @@ class _Building:
         self.durations = Times(self.problem, plan.sizes)
         self.links = self.durations.links(self.longs)
         self.most_queues = self.most_running = self.channels = 0
-        self.connected = cache(self.connected)
+        self.connected, self.of_switch = cache(self.connected), cache(self.costs_of_switch)
 
     def input(self) -> KernelInput:
         """Build the complete input."""
@@ -124,7 +124,12 @@ class _Building:
         found = [self.instance(instance) for instance in plan.instances.values]
         instances = repeated(found, plan.instances.which, records.INSTANCE)
         instances["first"][: len(plan.instances)] = plan.instances.first
-        constants |= {"rank_count": plan.ranks, "call_count": len(plan.calls), "shared_channels": self.channels}
+        constants |= {
+            "rank_count": plan.ranks,
+            "npu_ranks": plan.npu_ranks,
+            "call_count": len(plan.calls),
+            "shared_channels": self.channels,
+        }
         self.routes()
         self.times()
         nodes = self.sized_nodes()
@@ -141,6 +146,7 @@ class _Building:
             "ranks": ranks,
             "links": self.links,
             "shared": self.durations.shared(),
+            "flows": self.durations.flows(plan),
             "capacity": np.array([-1 if c is None else min(c, 2**31) for c in slots], dtype=np.int64),
             "ints": self.ints.array(),
             "longs": self.longs.array(),
@@ -164,12 +170,13 @@ class _Building:
         nbytes: np.ndarray | None = None,
         connections: Connections | None = None,
         position: int = 0,
+        rank: int = -1,
     ) -> int:
         """Add a program from which blocks are made; returns its number.
 
         `partner`: int[m]: of its sends and receives, the node of the matching receive or send in the peer's program;
         ``~channel`` if several messages can match. `workload`: its nodes take slots. `nbytes`: replaces the program's.
-        `position`: in `connections`.
+        `position`: in `connections`. `rank`: that runs it, if that matters.
         """
         structure, kind, n = program.structure, program.structure.kind, len(program)
         many = np.flatnonzero(structure.need >= records.MOST_NEEDS)
@@ -205,6 +212,9 @@ class _Building:
             flags |= records.PACED | records.INTERLEAVED * connections.interleaved
             if columns[:2].max(initial=-1) >= 0:
                 flags |= records.CONNECTED | records.ADMITTED
+        if rank >= self.plan.npu_ranks and self.problem.topology.computing.latency_ps:
+            flags |= records.PACED
+            row |= self.rates(None, self.of_switch(rank))
         if program.blocks is not None:
             flags |= records.STEPS | records.ADMITTED
             row |= self.steps(program.blocks)
@@ -230,6 +240,12 @@ class _Building:
             hold = self.durations.holds(self.longs, links.rates)[links.rate_class]
             made["costs"] = self.longs.once((links, "costs"), lambda: np.stack([links.latency_ps, hold], axis=1))
         return made
+
+    def costs_of_switch(self, rank: int) -> LinkCosts:
+        """What links are to the messages of a switch, which take longer on the first."""
+        topology = self.problem.topology
+        latency = topology.latency_ps + (topology.src == self.plan.npu_of[rank]) * topology.computing.latency_ps
+        return LinkCosts(latency, topology.bandwidth_class, topology.bandwidths)
 
     def columns_of(self, connections: Connections, n: int, position: int) -> np.ndarray:
         """int64[3, n]: by node of a member, the slots needed and freed, and the connection."""
@@ -295,7 +311,10 @@ class _Building:
         called = np.array([self.ints.add(value.instances) for value in plan.workload.values], dtype=np.int64)
         ranks = np.zeros(plan.ranks, dtype=records.RANK)
         ranks["npu"], ranks["delay"] = plan.npu_of, plan.start_delay
-        ranks["server"] = ranks["npu"] // memory.npus_per_node if memory.kind == "per_node" else 0
+        ranks["server"] = {"per_node": ranks["npu"] // memory.npus_per_node, "pool": 0}.get(memory.kind, -1)
+        own, switches = np.split(ranks["server"], [plan.npu_ranks])
+        switches[:] = own.max(initial=-1) + 1 + np.arange(len(switches))
+        self.constants["has_servers"] = bool((ranks["server"] >= 0).any())
         ranks["row"] = plan.first_rows(-1) if self.rows else -1
         ranks["instances"] = called[plan.workload.which]
         for number, (first, job) in enumerate(zip(plan.first_rank, self.problem.jobs, strict=True)):
@@ -325,10 +344,11 @@ class _Building:
     # -- collectives ----------------------------------------------------------------------------------------------
 
     def instance(self, instance: Instance) -> dict[str, int]:
-        """Fields of an instance."""
-        members = np.array(instance.members, dtype=np.int64)
+        """Fields of an instance; switches of its call count as members."""
+        every = instance.members if instance.only_call is None else tuple(instance.only_call.members)
+        members = np.array(every, dtype=np.int64)
         order = np.argsort(members, kind="stable")
-        sorted_at = self.ints.once((instance.members, "sorted"), lambda: [members[order], order])
+        sorted_at = self.ints.once((every, "sorted"), lambda: [members[order], order])
         row = {"members": len(members), "sorted": sorted_at}
         if instance.only_call is not None:
             return row
@@ -361,6 +381,7 @@ class _Building:
         row = {
             "flags": records.EMPTY,
             "members": len(call.members),
+            "switches": actor_count(call),
             "ranks": self.ints.once(tuple(call.members), lambda: call.members),
             "extra_bytes": -1,
         }
@@ -379,16 +400,18 @@ class _Building:
 
     def plain(self, call: CollectiveCall, *, shared: bool) -> dict[str, int]:
         """Fields of a call of a program per member; `shared`: its messages match in the shared communicator."""
-        connections = call.connections
-        key = call.programs, call.matching, connections
+        connections, switches = call.connections, tuple(call.members[len(call.members) - actor_count(call) :])
+        key = call.programs, call.matching, connections, switches
         if key not in self.template_of:
             if call.matching is None:
                 partners, channels = [0] * len(call.programs), 0
             else:
                 partners, channels = self.partners(call.programs, call.matching)
             numbers = [
-                self.template(program, partner, connections=connections, position=position)
-                for position, (program, partner) in enumerate(zip(call.programs, partners, strict=True))
+                self.template(program, partner, connections=connections, position=position, rank=rank)
+                for position, (program, partner, rank) in enumerate(
+                    zip(call.programs, partners, call.members, strict=True)
+                )
             ]
             self.template_of[key] = self.ints.add(numbers), channels
         templates, channels = self.template_of[key]

@@ -237,5 +237,5 @@ def start_runs(state, rank):
         place = phase.members + 2 * blocks.position_in(state, share.instance, rank)
         call, position = phase.call + table.ints(state)[place], np.int64(table.ints(state)[place + 1])
         if blocks.splice(state, call, position, rank, share.node, run, cause) < 0:
-            blocks.leave_call(state, call)
+            blocks.leave_call(state, call, rank)
             end_phase(state, rank, run, cause)

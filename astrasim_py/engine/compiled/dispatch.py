@@ -262,10 +262,11 @@ def receive_partner(state, block, node):
 def issue_timed(state, rank, block, node, kind):
     duration = table.longs(state)[state.duration + table.nodes(state, table.blocks(state, block).first + node).size]
     end = state.now + duration
-    if kind == MEMORY and state.has_servers:
+    if state.has_servers and (kind == MEMORY or (rank >= state.npu_ranks and duration)):
         server = table.ranks(state, rank).server
-        end = max(table.servers(state)[server], state.now) + duration
-        table.servers(state)[server] = end
+        if server >= 0:
+            end = max(table.servers(state)[server], state.now) + duration
+            table.servers(state)[server] = end
     if end < state.now:
         events.fail(state, records.OVERFLOW)
     elif end == state.now:
@@ -291,7 +292,7 @@ def issue_collective(state, rank, block, node):
         return
     position = blocks.position_in(state, number, rank)
     if blocks.splice(state, instance.first, position, rank, node, np.int64(0), row.row + node) < 0:
-        blocks.leave_call(state, instance.first)
+        blocks.leave_call(state, instance.first, rank)
         events.complete_next(state, block, node, queue.NONE)
 
 
@@ -389,7 +390,7 @@ def end_block(state, block, cause):
         table.ranks(state, rank).finish = state.now
         state.foreground -= 1 - table.ranks(state, rank).background
         return
-    blocks.leave_call(state, call)
+    blocks.leave_call(state, call, rank)
     if row.references == 0:
         blocks.free_block(state, block)
     if run:

@@ -59,6 +59,14 @@ class Times:
         rows["capacity"][: len(self.topology.latency_ps)] = capacity[np.asarray(self.topology.bandwidth_class)]
         return rows
 
+    def flows(self, plan: Plan) -> np.ndarray:
+        """FLOW[routes + 1]: their latency, but for that of their links; one row but under the model ``fluid``."""
+        if self.problem.network.model != FLUID:
+            return np.zeros(1, dtype=records.FLOW)
+        rows = np.zeros(len(plan.route_pairs) + 1, dtype=records.FLOW)
+        rows["latency"][:-1] = self.first_hops(plan)
+        return rows
+
     def of_routes(self, plan: Plan, variants: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """Analytical model: class of each route, and int64[classes, variants, sizes, 2] of delivery and injection.
 

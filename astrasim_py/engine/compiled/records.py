@@ -58,12 +58,12 @@ COUNTING = _record("counts waits_for target starters starter_count")
 # word: of a block, where the heap of waiting nodes begins; first: in `longs`, those that wait from the start.
 WAITING = _record("word room first count")
 
-# One algorithm among some ranks. ranks: in `ints`, members by position; templates: in `ints` by position, of a
-# rotated call the template itself; dims: in `ints`, number of dimensions, these, digits of each position; extra_bytes:
-# in `small`, by position and node, added to its size; rows: in `longs`, first row of the node table; words, slots,
-# states: of the arena, see PROGRESS.
+# One algorithm among some ranks. switches: so many of its last members; ranks: in `ints`, members by position;
+# templates: in `ints` by position, of a rotated call the template itself; dims: in `ints`, number of dimensions, these,
+# digits of each position; extra_bytes: in `small`, by position and node, added to its size; rows: in `longs`, first row
+# of the node table; words, slots, states: of the arena, see PROGRESS.
 CALL = _record(
-    "instance members ranks templates flags channels dims extra_bytes messages rows words slots states steps"
+    "instance members switches ranks templates flags channels dims extra_bytes messages rows words slots states steps"
 )
 # JOINT: the states of its blocks, then the counts, are interleaved node by node: members run in step, so that states
 # used together share a cache line.
@@ -104,8 +104,9 @@ ROTATED_BLOCK, UNEVEN_BLOCK, JOINT_BLOCK, SPLICED = map(np.int64, (1 << 8, 1 << 
 # entry: the first ready node; others: place of the others, with `room`; timers: the first of those that are the first
 # of their time, + 1; finish … compute_sum: ps and counts of what is reported; queue: place of `queues` QUEUEs; first:
 # what is added to peers; capacities: in `longs`, chunks that each queue runs at once; row: first of the node table;
-# instances: in `ints`, of its collectives; background: whether the run does not wait for it. The size
-# is no power of two: the first lines of all rows would share a few places of the cache.
+# instances: in `ints`, of its collectives; server: of its memory, or of what a switch reduces, -1 for none; background:
+# whether the run does not wait for it. The size is no power of two: the first lines of all rows would share a few
+# places of the cache.
 RANK = _record(
     "entry ready others room awake next_awake npu timers finish computing communicating accounted compute exposed"
     " compute_sum server channels queues queue arrivals template first delay capacities row instances background"
@@ -133,9 +134,10 @@ FLOW = _record(
 SHARED_LINK = _record("capacity demand first count rest growing share dirty seen held")
 USE = _record("next behind flow")
 
-# Progress of a call or an instance. start: -1 before the first member; place: of a call: by position its block + 1,
+# Progress of a call or an instance. start: -1 before the first rank; left: members that are not done, of which `ranks`
+# are no switches; place: of a call: by position its block + 1,
 # then CHANNELs, from `slots` on a MESSAGE_SLOT per message and a word per connection, from `states` on joint states.
-PROGRESS = _record("start left end place")
+PROGRESS = _record("start left ranks end place")
 CHANNEL = _record("first last")  # matches + 1 that are incomplete
 #: A slot of a connection. state: TAKEN, FREE, or the entry of the waiting send + WAITED; since: start of its wait.
 MESSAGE_SLOT = _record("state since")
@@ -183,7 +185,7 @@ RUNNING, FINISHED, TOO_MANY_EVENTS, TOO_LATE, UNEQUAL_BYTES, OVERFLOW, UNBORN = 
 CONSTANTS = _words(
     "model hold_latency injected scheduled counts_references has_servers max_events max_time request duration nbytes "
     "sizes route_ptr delays route_class variants rank_count call_count computed route_first shape dims steps "
-    "wraps arena_step block_step shared_channels step_rows background"
+    "wraps arena_step block_step shared_channels step_rows background npu_ranks"
 )
 #: Tables of the input and of the state, by address.
 ADDRESSES = _words(

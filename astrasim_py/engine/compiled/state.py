@@ -44,7 +44,7 @@ class State:
         events, rows = _power(2 * n + 1024), 2**12 if messages else 1
         fluid = s["model"] == records.FLUID
         flows = len(given.tables["route_targets"]) if fluid else 1
-        kinds = {"flows": records.FLOW, "ends": records.ENTRY, "taken": records.ENTRY}
+        kinds = {"ends": records.ENTRY, "taken": records.ENTRY}
         pools = np.zeros(len(_POOLS), dtype=records.POOL)
         pools["free"] = -1
         self.tables = {
@@ -71,6 +71,7 @@ class State:
             "message_rows": np.empty(rows, dtype=records.MESSAGE_ROW),
             "hop_rows": np.empty(rows, dtype=records.HOP_ROW),
             "shared": _copy(given.tables["shared"]),
+            "flows": _copy(given.tables["flows"]),
             "crossed": np.zeros(len(given.tables["shared"]), dtype=np.int64),
             "uses": _lines(len(given.tables["path"]) if fluid else 1, records.USE, 0),
             **{name: _lines(flows, kind, 0) for name, kind in kinds.items()},

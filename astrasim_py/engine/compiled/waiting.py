@@ -83,7 +83,7 @@ class Waiting:
     def of_calls(self, count: str, dtype: np.dtype):
         """Calls under way and their messages, of which a field of the call says how many."""
         progress = self.tables["progress"][: len(self.plan.calls)]
-        for index in np.flatnonzero((progress["left"] > 0) & (progress["start"] >= 0)).tolist():
+        for index in np.flatnonzero(progress["left"] > 0).tolist():
             call = self.tables["calls"][index]
             begin = int(progress["place"][index]) + int(call["slots"])
             yield index, self.tables["arena"][begin : begin + dtype.itemsize // 8 * int(call[count])].view(dtype)
