@@ -291,6 +291,11 @@ class AlgorithmFile(AlgorithmBase):
     file: FileName = example("algorithms/ring_all_reduce_64")
     made_for: Size | None = Field(default=None, description="size for which its absolute sizes were computed")
     root: Rank | None = None
+    actors: dict[Text, Text] | None = Field(
+        default=None,
+        description="the switch of the topology that each of its switches is; by default one next to its peers",
+        examples=["{s0: leaf0}"],
+    )
     contract: FileName | None = Field(
         default=None, description="YAML: what it promises, for custom collectives; see docs/verify.md"
     )

@@ -19,7 +19,7 @@ from astrasim_py.core.cache import Memo, cache_file, cached
 from astrasim_py.core.choices import LIBRARIES, QUEUEING_MODELS
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TopologyError
-from astrasim_py.core.fields import did_you_mean
+from astrasim_py.core.fields import did_you_mean, shown
 from astrasim_py.core.registry import made_by, provided
 from astrasim_py.core.units import PS_PER_S
 from astrasim_py.engine.choose import by_library
@@ -109,6 +109,11 @@ def _fit(
     """The function that makes an algorithm for the NPUs of a call; None where their number is enough."""
     if isinstance(said, AlgorithmSynthesis):
         return _synthesizer(run, said, topology, place)
+    if isinstance(said, AlgorithmFile) and said.actors:
+        make = maker(run, said, place)
+        return lambda collective, npus, size, root: _named(
+            make(collective, len(npus), root), said.actors, topology, f"{place}.actors"
+        )
     if not isinstance(said, Builder):
         return None
     if said.builder in LIBRARIES:
@@ -144,6 +149,19 @@ def _fit(
         return maker(run, fitted, place)(collective, len(npus), root)
 
     return fit if more or networked else None
+
+
+def _named(algorithm: Algorithm, actors: Mapping[str, str], topology: Topology, place: str) -> Algorithm:
+    """The algorithm with some of its switches being those of the topology that `actors` names."""
+    vertices = {name: topology.npus + i for i, name in enumerate(topology.switch_names)}
+    for actor, switch in actors.items():
+        if actor not in algorithm.actors:
+            problem = f"{algorithm.name} has no switch {shown(actor)}"
+            raise ScenarioError(f"{place}.{actor}", problem, did_you_mean(actor, algorithm.actors))
+        if switch not in vertices:
+            problem = f"{topology.name} has no switch {shown(switch)}"
+            raise ScenarioError(f"{place}.{actor}", problem, did_you_mean(switch, vertices))
+    return replace(algorithm, vertices=tuple(vertices[actors[a]] if a in actors else -1 for a in algorithm.actors))
 
 
 def group_dims(topology: Topology, npus: Sequence[int]) -> list[int]:
