@@ -14,6 +14,7 @@ from astrasim_py.core.jit import kernel, lean
 from astrasim_py.engine.compiled import blocks, events, fluid, queue, records, table
 from astrasim_py.engine.compiled.dispatch import complete, issue
 from astrasim_py.engine.compiled.links import carry
+from astrasim_py.engine.compiled.rates import settle
 from astrasim_py.engine.compiled.thread_blocks import head_arrives
 
 
@@ -86,7 +87,7 @@ def take_next(state):
         if state.rank >= 0:
             return True
     if state.touched:
-        fluid.settle(state)
+        settle(state)
         return True
     time = fluid.next_time(state) if state.end_count else queue.next_time(state)
     if time < 0 or (state.background and state.foreground == 0):

@@ -127,11 +127,12 @@ WAIT = _record("start next")
 # limit: at the last setting of rates, wanted: at this one; left_high, left_low: work left at `since`; message, line:
 # events; place: in the heap of ends; next: of those touched.
 FLOW = _record(
-    "cap latency limit wanted rate next_rate left_high left_low since begun message line line_last place next touched"
-    " changed taken"
+    "rate taken next_rate limit message next touched wanted cap latency left_high left_low since begun line line_last"
+    " place"
 )
-# demand: of its flows, bytes/s; first: of its USEs, which are by place of `path`; rest, growing, share: while it fills.
-SHARED_LINK = _record("capacity demand first count rest growing share dirty seen held")
+# demand: of its flows, bytes/s; used: sum of their rates; first: of its USEs, which are by place of `path`; rest,
+# growing (flows), stale (share in the heap of links): while it fills.
+SHARED_LINK = _record("capacity demand used first count rest growing stale seen held")
 USE = _record("next behind flow")
 
 # Progress of a call or an instance. start: -1 before the first rank; left: members that are not done, of which `ranks`
@@ -191,7 +192,7 @@ CONSTANTS = _words(
 ADDRESSES = _words(
     "nodes ints longs small path route_targets templates calls instances capacity events matches blocks ranks slots "
     "servers links waits arena buckets times hash pools dirty wave progress due free_words node_rows "
-    "message_rows hop_rows flows shared uses ends taken crossed"
+    "message_rows hop_rows flows shared uses ends taken filling crossed"
 )
 #: Variables. issued: timed actions; sent, hops: messages and their hops; current: the first event left of the current
 #: time; first_dirty: no word of `dirty` before it has a bit; rank: the dispatching rank; due_count: completions that

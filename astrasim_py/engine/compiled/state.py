@@ -73,6 +73,7 @@ class State:
             "shared": _copy(given.tables["shared"]),
             "flows": _copy(given.tables["flows"]),
             "crossed": np.zeros(len(given.tables["shared"]), dtype=np.int64),
+            "filling": np.empty(len(given.tables["shared"]) + 1, dtype=records.ENTRY),
             "uses": _lines(len(given.tables["path"]) if fluid else 1, records.USE, 0),
             **{name: _lines(flows, kind, 0) for name, kind in kinds.items()},
         }
