@@ -21,6 +21,7 @@ CATEGORIES = {
     "serialization": "putting bytes on links",
     "latency": "latency of links",
     "queueing": "waiting for links that other messages hold",
+    "sharing": "sending more slowly, on links shared with other messages",
     "transfer": "messages of a model that does not tell latency from serialization",
     "memory": "remote memory",
     "waiting": "start delays, and time after the last completed node",
@@ -68,7 +69,7 @@ class CriticalPath:
         order = np.argsort(hop["message"], kind="stable")
         self.hops = [_plain(hop[name][order]) for name in ("link", "requested", "start", "end")]
         numbers = np.arange(message.height + 1)
-        self.delivered = _plain(message["delivered"])
+        self.delivered, self.queued = _plain(message["delivered"]), _plain(message["queued"])
         self.first_hop = _plain(np.searchsorted(hop["message"][order], numbers))
         self.segments: list[Segment] = []
 
@@ -86,6 +87,16 @@ class CriticalPath:
         first, last = self.first_hop[message], self.first_hop[message + 1]
         if first == last:
             self.add(posted, arrived, "transfer", send, message)
+            return
+        begin, left = start[first], end[first]
+        at_once = all(start[i] == begin and end[i] == left for i in range(first + 1, last))
+        shared = self.queued[message] - (begin - requested[first])
+        if at_once and arrived >= left and (shared > 0 or last - first > 1):  # network model ``fluid``
+            self.add(left, arrived, "latency", send, message, links[last - 1])
+            self.add(begin + shared, left, "serialization", send, message, links[first])
+            self.add(begin, begin + shared, "sharing", send, message, links[first])
+            self.add(requested[first], begin, "queueing", send, message, links[first])
+            self.add(posted, requested[first], "serialization", send, message)
             return
         if arrived < self.delivered[message]:  # a send that completes once injected: only its first link counts
             self.add(start[first], arrived, "serialization", send, message, links[first])

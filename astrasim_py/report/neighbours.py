@@ -62,7 +62,7 @@ def job_paths(
         on_link: dict[int, list[tuple[int, int]]] = {}
         for piece in path:
             totals[piece.category] = totals.get(piece.category, 0) + piece.end - piece.start
-            if piece.category in ("queueing", "serialization"):
+            if piece.category in ("queueing", "serialization", "sharing"):
                 route = hop["link"][by_message[first_hop[piece.message] : first_hop[piece.message + 1]]]
                 for link in route.tolist():
                     on_link.setdefault(link, []).append((piece.start, piece.end))

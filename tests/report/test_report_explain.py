@@ -115,6 +115,18 @@ def test_what_a_broken_off_collective_has_done_is_beyond_the_makespan():
     assert contiguous(explanation) and explanation.totals["compute"] == US
 
 
+@pytest.mark.parametrize("latency", [0, 500])
+def test_shared_bandwidth_is_neither_serialization_nor_latency(latency):
+    """Of two messages on one link, each at half its bandwidth; both links of a route are used at once."""
+    topology = shapes.Switch(npus=3, bandwidth=RATE, latency=latency).build()
+    items = [Send(source=0, to=2, size=1000, name="a"), Send(source=1, to=2, size=1000, name="b", after=())]
+    records = run(topology, items, network=NetworkModel(model="fluid"))
+    explanation = explain(records, edge_table(topology, records.link["link"]))
+    assert contiguous(explanation)
+    spent = {category: ps for category, ps in explanation.totals.items() if ps}
+    assert spent == {"sharing": 10**6, "serialization": 10**6} | ({"latency": 2 * latency} if latency else {})
+
+
 def test_waiting_for_a_link_is_charged_to_that_link():
     topology = shapes.Switch(npus=3, bandwidth=RATE, latency=0).build()
     items = [
