@@ -26,6 +26,7 @@ VERBS = {
     "trace": ("trace", "lint, summarise, show, compare, shrink or share Chakra traces"),
     "explain": ("explain", "say where the time of a finished point went"),
     "plot": ("plot", "draw the figures of a finished scenario again"),
+    "view": ("view", "write a page that plays a finished point"),
     "new": ("new", "copy a packaged lesson to start from"),
     "lesson": ("lesson", "exercises for a class: questions, and a check of your answers"),
     "schema": ("schema", "print the JSON Schema of scenarios"),

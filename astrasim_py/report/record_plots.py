@@ -57,7 +57,7 @@ def draw_links(panels: Sequence[Panel], heading: str):
         set_title(axes, panel.title)
         axes.set_aspect("equal")
         axes.axis("off")
-        x, y, switch = _places(panel.tables["vertex"], panel.tables["edge"])
+        x, y, switch = places(panel.tables["vertex"], panel.tables["edge"])
         edge, link = panel.tables["edge"], panel.tables["link"]
         use = np.full(edge.height, -1.0)
         where = {number: row for row, number in enumerate(edge["link"].tolist())}
@@ -109,7 +109,7 @@ def draw_links(panels: Sequence[Panel], heading: str):
     return figure
 
 
-def _places(vertex: Table, edge: Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def places(vertex: Table, edge: Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Positions of vertices; an irregular topology in tiers by distance from the NPUs."""
     switch = vertex["kind"] == "switch"
     x, y = (np.asarray(vertex[name], dtype=float).copy() for name in ("x", "y"))

@@ -238,10 +238,10 @@ def at_level(stored: StoredPoint, level: str, notes: list[str]) -> StoredPoint:
     return found
 
 
-def _run_again(stored: StoredPoint, options: RunOptions) -> StoredPoint | None:
-    """Run a point of a scenario again; None where what it was computed from has changed since."""
+def point_of(stored: StoredPoint) -> Point:
+    """The point of a scenario that was stored."""
     manifest = stored.manifest
-    point = Point(
+    return Point(
         scenario=manifest["scenario"],
         index=0,
         name=manifest["point"],
@@ -251,8 +251,13 @@ def _run_again(stored: StoredPoint, options: RunOptions) -> StoredPoint | None:
         allow_outside=bool(stored.volatile.get("allow_outside")),
         allow_code=bool(stored.volatile.get("allow_code")),
     )
+
+
+def _run_again(stored: StoredPoint, options: RunOptions) -> StoredPoint | None:
+    """Run a point of a scenario again; None where what it was computed from has changed since."""
+    point = point_of(stored)
     task = make_task(point, stored.folder.parent, options)
-    if task.identity != manifest["digest"]:
+    if task.identity != stored.manifest["digest"]:
         return None
     result = run_task(task)
     again = stored_points.read_point(task.folder)

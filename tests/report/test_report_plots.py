@@ -291,7 +291,7 @@ def test_vertices_without_a_place_get_one():
         }
     )
     edge = Table({"src": np.array([0, 1, 2, 2, 2, 3]), "dst": np.array([2, 2, 0, 1, 3, 2])})
-    x, y, switch = record_plots._places(vertex, edge)
+    x, y, switch = record_plots.places(vertex, edge)
     assert not np.isnan(x).any() and y.tolist()[0] == y.tolist()[1] < y[2] < y[3]
     assert switch.tolist() == [False, False, True, True]
 

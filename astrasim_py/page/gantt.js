@@ -1,0 +1,98 @@
+// The Gantt chart: a row for each rank, the critical path over it, and the time cursor.
+
+import { timeText } from "./data.js";
+import { KIND_COLOURS, colours, prepared } from "./view.js";
+
+const LEFT = 52;
+const TOP = 18;
+const MOST_HEIGHT = 420;
+
+function axis(run, width, span) {
+  return { x: (time) => LEFT + ((width - LEFT - 8) * time) / Math.max(span, 1) };
+}
+
+/** Height of a row, and the ranks that have one: many ranks share the height. */
+function rowsOf(run) {
+  const ranks = run.npu_of.length;
+  return { ranks, height: Math.max(2, Math.min(16, (MOST_HEIGHT - TOP - 8) / ranks)) };
+}
+
+/** The chart without the cursor is drawn once and kept, for it holds up to 60,000 bars. */
+function background(run, width, height, span, row) {
+  const key = [width, height, span, colours().back].join();
+  if (run.gantt?.key === key) return run.gantt.canvas;
+  const canvas = document.createElement("canvas");
+  const ratio = window.devicePixelRatio || 1;
+  [canvas.width, canvas.height] = [Math.round(width * ratio), Math.round(height * ratio)];
+  const context = canvas.getContext("2d");
+  context.scale(ratio, ratio);
+  const { x } = axis(run, width, span);
+  const colour = colours();
+  context.font = "10px system-ui, sans-serif";
+  context.fillStyle = colour.soft;
+  context.textBaseline = "top";
+  context.textAlign = "center";
+  for (let tick = 0; tick <= 4; tick++) context.fillText(timeText((span * tick) / 4), Math.min(x((span * tick) / 4), width - 26), 3);
+  const { bars } = run;
+  // Computation covers the upper half of a row, so that communication beside it is seen.
+  const local = bars.kinds.map((kind) => kind === "compute" || kind === "memory");
+  const half = row >= 6 && bars.kind.some((kind) => local[kind]);
+  for (let i = 0; i < bars.rank.length; i++) {
+    const y = TOP + bars.rank[i] * row;
+    const begin = x(bars.start[i]);
+    const wide = Math.max(x(bars.end[i]) - begin, 0.5);
+    const kind = bars.kinds[bars.kind[i]];
+    context.fillStyle = KIND_COLOURS[kind] ?? KIND_COLOURS.metadata;
+    const below = half && !local[bars.kind[i]];
+    // A receive is posted long before its message comes.
+    context.globalAlpha = kind === "recv" ? 0.35 : 1;
+    context.fillRect(begin, y + (below ? row / 2 : 0), wide, (half ? row / 2 : row) - (row > 3 ? 0.8 : 0));
+    context.globalAlpha = 1;
+    const text = bars.names[bars.name[i]];
+    if (row >= 12 && text && wide > 7 * text.length) {
+      context.fillStyle = "#ffffff";
+      context.textAlign = "left";
+      context.fillText(text, begin + 3, y + (below ? row / 2 : 0));
+    }
+  }
+  context.fillStyle = colour.soft;
+  context.textAlign = "right";
+  const every = Math.ceil(11 / row);
+  for (let rank = 0; rank < run.npu_of.length; rank += every) context.fillText(`rank ${rank}`, LEFT - 5, TOP + rank * row);
+  context.strokeStyle = colour.path;
+  context.lineWidth = 1.6;
+  context.beginPath();
+  let last = null;
+  for (const [start, end, , rank] of run.path) {
+    if (rank < 0) continue;
+    const y = TOP + (rank + 0.5) * row;
+    if (last !== null && last !== y) context.lineTo(x(start), last), context.lineTo(x(start), y);
+    else context.moveTo(x(start), y);
+    context.lineTo(x(end), y);
+    last = y;
+  }
+  context.stroke();
+  run.gantt = { key, canvas };
+  return canvas;
+}
+
+export function drawGantt(canvas, run, time, span) {
+  const { ranks, height: row } = rowsOf(run);
+  const { context, width, height } = prepared(canvas, TOP + Math.min(ranks * row, 4000) + 6);
+  context.drawImage(background(run, width, height, span, row), 0, 0, width, height);
+  const { x } = axis(run, width, span);
+  context.strokeStyle = "#d55e00";
+  context.lineWidth = 1.5;
+  context.beginPath();
+  context.moveTo(x(Math.min(time, span)), TOP - 4);
+  context.lineTo(x(Math.min(time, span)), height);
+  context.stroke();
+}
+
+/** The time and rank at a place of the chart. */
+export function ganttAt(canvas, run, span, px, py) {
+  const { height: row } = rowsOf(run);
+  const share = (px - LEFT) / ((canvas.clientWidth || 600) - LEFT - 8);
+  const rank = Math.floor((py - TOP) / row);
+  return { time: Math.min(Math.max(share, 0), 1) * span, rank: rank >= 0 && rank < run.npu_of.length ? rank : -1 };
+}

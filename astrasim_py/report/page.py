@@ -1,0 +1,179 @@
+"""One self-contained HTML page that plays runs: its data, and the page around it.
+
+The page's own files are in ``astrasim_py/page``. Here its modules become one script, and the data of each run one
+gzip'd JSON document in base64, so that the page needs nothing from outside and works from a folder.
+"""
+
+import base64
+import gzip
+import html
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from astrasim_py.core.records import Records, Table
+from astrasim_py.core.units import format_size
+from astrasim_py.report.critical_path import CriticalPath
+from astrasim_py.report.record_plots import places
+
+_PAGE = Path(__file__).resolve().parents[1] / "page"
+#: Modules in an order in which each uses earlier ones only.
+_MODULES = ("data", "view", "network", "gantt", "chunks", "details", "main")
+#: More hops than this are not drawn one by one: links show their use over time.
+MOST_HOPS = 400_000
+#: Cells of the table of use over time: links × bins.
+_CELLS = 1_000_000
+#: Nodes of the Gantt chart; of more only the longest are drawn.
+_MOST_BARS = 60_000
+_MESSAGE = ("instance", "src", "dst", "bytes", "posted", "delivered")
+
+
+def page_data(
+    title: str,
+    records: Records,
+    vertex: Table,
+    edge: Table,
+    npu_of: Sequence[int],
+    chunks: Mapping[str, list[int]] | None = None,
+    longer: Mapping[int, int] | None = None,
+) -> dict:
+    """What the page needs of one run, as plain values. Times are ps.
+
+    `records`: of level ``messages``. `vertex`, `edge`: tables of the topology. `npu_of`: rank → NPU. `chunks`:
+    ``first``, ``count`` and ``of`` (chunks of the algorithm) by message; -1 where unknown. `longer`: see
+    `CriticalPath`.
+    """
+    x, y, switch = places(vertex, edge)
+    hop, message = records.hop, records.message
+    order = np.argsort(hop["start"], kind="stable")
+    order = order[hop["end"][order] >= 0]
+    drawn = order if len(order) <= MOST_HOPS else order[:0]
+    sent = np.unique(hop["message"][drawn])
+    renumbered = np.zeros(message.height, dtype=np.int64)
+    renumbered[sent] = np.arange(len(sent))
+    latency = dict(zip(edge["link"].tolist(), edge["latency"].tolist(), strict=True))
+    path = CriticalPath(records, latency, longer or {}).walk()
+    number = {link: row for row, link in enumerate(edge["link"].tolist())}
+    row_of = np.array([number[link] for link in hop["link"].tolist()], dtype=np.int64)
+    return {
+        "title": title,
+        "makespan": records.makespan,
+        "engine": records.engine,
+        "status": records.outcome.status,
+        "cause": records.outcome.cause,
+        "npu_of": list(npu_of),
+        "vertices": {
+            "name": [str(name) for name in vertex["name"].tolist()],
+            "switch": switch.astype(int).tolist(),
+            "failed": (vertex["kind"] == "failed").astype(int).tolist(),
+            "x": np.round(x, 4).tolist(),
+            "y": np.round(y, 4).tolist(),
+        },
+        "links": {name: edge[name].tolist() for name in ("src", "dst", "bandwidth", "latency")}
+        | {"name": [str(name) for name in edge["name"].tolist()]},
+        "hops": {
+            "message": renumbered[hop["message"][drawn]].tolist(),
+            "link": row_of[drawn].tolist(),
+            **{name: hop[name][drawn].tolist() for name in ("requested", "start", "end")},
+        },
+        "aggregated": len(drawn) < len(order),
+        "messages": {name: message[name][sent].tolist() for name in _MESSAGE}
+        | {name: np.asarray(values)[sent].tolist() for name, values in (chunks or {}).items()},
+        "use": _use(hop, row_of, edge.height, records.makespan),
+        "bars": _bars(records),
+        "path": [
+            [s.start, s.end, s.category, s.rank, number.get(s.link, -1), s.message] for s in path if s.end > s.start
+        ],
+        "collectives": [
+            {
+                "name": f"{c['type']} {format_size(c['size'])}" + (f" ({c['algorithm']})" if c["algorithm"] else ""),
+                **{name: c[name] for name in ("instance", "start", "end", "ranks")},
+            }
+            for c in records.collective.rows()
+        ],
+    }  # fmt: skip
+
+
+def _use(hop: Table, row: np.ndarray, links: int, makespan: int) -> dict:
+    """Of every link and bin of time: the busy share in percent, and the most messages that waited."""
+    bins = int(np.clip(_CELLS // max(links, 1), 20, 400))
+    width = max(makespan, 1) / bins
+    busy, queue = np.zeros((links, bins)), np.zeros((links, bins), dtype=np.int64)
+
+    def spread(begin: np.ndarray, end: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Time that intervals cover in each bin, by a sum of differences of clipped ends."""
+        covered = np.zeros((links, bins + 1))
+        for sign, moment in ((1, begin), (-1, end)):
+            at = np.clip(moment / width, 0, bins)
+            whole = np.minimum(at.astype(np.int64), bins - 1)
+            share = at - whole
+            np.add.at(covered, (rows, whole), sign * (1 - share))
+            np.add.at(covered, (rows, whole + 1), sign * share)
+        return np.cumsum(covered, axis=1)[:, :bins]
+
+    done = hop["end"] >= 0
+    if done.any():
+        busy = np.minimum(spread(hop["start"][done], hop["end"][done], row[done]), 1)
+        waited = done & (hop["start"] > hop["requested"])
+        if waited.any():
+            queue = np.ceil(spread(hop["requested"][waited], hop["start"][waited], row[waited]) - 1e-9).astype(np.int64)
+    used = np.flatnonzero(busy.any(axis=1) | queue.any(axis=1))
+    return {
+        "bins": bins,
+        "link": used.tolist(),
+        "busy": np.round(100 * busy[used]).astype(np.int64).ravel().tolist(),
+        "queue": queue[used].ravel().tolist(),
+    }
+
+
+def _bars(records: Records) -> dict:
+    """Nodes of the workload, and computation in collectives, for the Gantt chart."""
+    node = records.node
+    codes, kinds = node.coded("kind")
+    names, texts = node.coded("name")
+    rows = np.flatnonzero((node["end"] >= 0) & (node["end"] > node["start"]) & (node["instance"] < 0))
+    if len(rows) > _MOST_BARS:
+        longest = np.argsort(node["start"][rows] - node["end"][rows], kind="stable")[:_MOST_BARS]
+        rows = np.sort(rows[longest])
+    return {
+        "kinds": [str(kind) for kind in kinds],
+        "names": [text.decode() if isinstance(text, bytes) else str(text) for text in texts],
+        "rank": node["rank"][rows].tolist(),
+        "kind": codes[rows].tolist(),
+        "name": names[rows].tolist(),
+        "start": node["start"][rows].tolist(),
+        "end": node["end"][rows].tolist(),
+    }
+
+
+def page_html(title: str, runs: Sequence[Mapping], *, server: str = "") -> bytes:
+    """The whole page. `runs`: one or two of `page_data`. `server`: token of the server behind it, if there is one."""
+    data = [packed(run) for run in runs]
+    parts = {
+        "TITLE": html.escape(title),
+        "STYLE": (_PAGE / "style.css").read_text("utf-8"),
+        "DATA": "\n".join(f'<script type="text/plain" class="run">{one}</script>' for one in data),
+        "SERVER": html.escape(server),
+        "SCRIPT": script(),
+    }
+    page = (_PAGE / "page.html").read_text("utf-8")
+    return re.sub(r"@([A-Z]+)@", lambda match: parts[match[1]], page).encode()
+
+
+def packed(run: Mapping) -> str:
+    """A run's data as base64 of gzip'd JSON; the same bytes for the same run."""
+    text = json.dumps(run, separators=(",", ":"), ensure_ascii=True)
+    return base64.b64encode(gzip.compress(text.encode(), 6, mtime=0)).decode()
+
+
+def script() -> str:
+    """The modules of the page as one script: a module's names are unique in all of them."""
+    parts = []
+    for name in _MODULES:
+        text = (_PAGE / f"{name}.js").read_text("utf-8")
+        text = re.sub(r"^import [^;]*;\n", "", text, flags=re.MULTILINE)
+        parts.append(re.sub(r"^export ", "", text, flags=re.MULTILINE))
+    return "\n".join(parts)

@@ -1,0 +1,93 @@
+"""The page that plays stored points."""
+
+import os
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from astrasim_py.core.errors import AstraError, UsageError
+from astrasim_py.core.records import Records
+from astrasim_py.engine.simulation import plan_for
+from astrasim_py.report.page import page_data, page_html
+from astrasim_py.study import astra_sim_point
+from astrasim_py.study.explain_and_plot import at_level, find, point_of, records_of
+from astrasim_py.study.prepare import prepare
+from astrasim_py.study.stored_points import StoredPoint
+from astrasim_py.system.plan import Plan
+
+#: Points that one page can show side by side.
+MOST_RUNS = 2
+
+
+def view_page(path: str | os.PathLike, wanted: Sequence[str], notes: list[str]) -> bytes:
+    """The page of one or two stored points. `path`: folder of a scenario's results or of a point. `wanted`: words of
+    the points' names, such as ``size=1 MiB``, comma-separated; one text for each point. `notes`: gets what a person
+    should know. Raises UsageError: there is no such point, or more than one.
+    """
+    _, points = find(path)
+    chosen = [_one_of(points, text, path) for text in wanted] or [_one_of(points, "", path)]
+    if len(chosen) > MOST_RUNS:
+        raise UsageError(str(path), f"{len(chosen)} points are asked for", f"name {MOST_RUNS} at most")
+    ready = [at_level(point, "messages", notes) for point in chosen]
+    title = ready[0].manifest["scenario"]
+    return page_html(title, [run_data(point) for point in ready])
+
+
+def _one_of(points: Sequence[StoredPoint], text: str, path: str | os.PathLike) -> StoredPoint:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    found = [p for p in points if all(word in p.manifest["point"].split(",") for word in words)]
+    if len(found) == 1:
+        return found[0]
+    names = "; ".join(point.manifest["point"] for point in (found or points)[:3])
+    problem = f"{len(found)} points are {text}" if found and text else f"holds {len(found or points)} points"
+    if not found:
+        problem = f"no point is {text}"
+    raise UsageError(str(path), problem, f"write --point with some of: {names} …")
+
+
+def run_data(stored: StoredPoint) -> dict:
+    """What the page needs of a stored point of level ``messages``."""
+    records = records_of(stored)
+    longer = {int(i): int(ps) for i, ps in (stored.summary.get("hop_latency_ps") or {}).items()}
+    return page_data(
+        stored.manifest["point"],
+        records,
+        stored.table("vertex"),
+        stored.table("edge"),
+        stored.summary["npu_of"],
+        _chunks(stored, records),
+        longer,
+    )
+
+
+def _chunks(stored: StoredPoint, records: Records) -> Mapping[str, list[int]] | None:
+    """The chunks of every message, from the algorithms of the point; None where they cannot be made again."""
+    if astra_sim_point.is_ours(stored.manifest):
+        return None
+    try:
+        return message_chunks(plan_for(prepare(point_of(stored))), records)
+    except AstraError:  # a file has gone: the page does without chunks
+        return None
+
+
+def message_chunks(plan: Plan, records: Records) -> dict[str, np.ndarray]:
+    """``first``, ``count`` and ``of``: the chunks that each message carries, of how many; -1 where unknown."""
+    message, node = records.message, records.node["node"]
+    result = {name: np.full(message.height, -1, dtype=np.int64) for name in ("first", "count", "of")}
+    for instance in plan.instances:
+        algorithm = instance.algorithm
+        if algorithm is None or not algorithm.chunks:
+            continue
+        mine = np.flatnonzero(message["instance"] == instance.index)
+        position = {rank: at for at, rank in enumerate(instance.members)}
+        for rank in np.unique(message["src"][mine]).tolist():
+            if rank not in position:
+                continue
+            trace = algorithm.traces[position[rank]]
+            rows = mine[message["src"][mine] == rank]
+            order = np.argsort(trace.node_id, kind="stable")
+            at = order[np.searchsorted(trace.node_id[order], node[message["send_node"][rows]].astype(np.uint64))]
+            result["first"][rows] = trace.column("msg_chunk_idx")[at]
+            result["count"][rows] = trace.column("msg_chunk_cnt")[at]
+            result["of"][rows] = algorithm.chunks
+    return result

@@ -1,0 +1,183 @@
+"""The page that plays a run: its data agrees with the records, and it works in a browser without any request."""
+
+import base64
+import gzip
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from astrasim_py.cli.main import main
+
+BROWSER = shutil.which("chromium")
+
+SCENARIO = """
+name: seen
+topologies:
+  torus: {shape: torus, dims: [4, 4], bandwidth: 50 GB/s, latency: 500 ns}
+  fabric: {shape: leaf_spine, leaves: 4, hosts_per_leaf: 4, spines: 2, bandwidth: 50 GB/s, latency: 500 ns}
+workload:
+  - compute: {time: 20 us, name: forward}
+  - all_reduce: {size: 1 MiB}
+algorithms: {all_reduce: ring}
+record: messages
+sweep: {topology: [torus, fabric]}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Results of two points, and pages of one and of both."""
+    folder = tmp_path_factory.mktemp("page")
+    (folder / "seen.yaml").write_text(SCENARIO, "utf-8")
+    results = folder / "results"
+    assert main(["run", str(folder / "seen.yaml"), "--out", str(results), "--quiet", "--jobs", "1"]) == 0
+    one = ["view", str(results / "seen"), "--point", "topology=torus"]
+    assert main([*one, "--out", str(folder / "one.html")]) == 0
+    assert main([*one, "--point", "topology=fabric", "--out", str(folder / "two.html")]) == 0
+    return folder
+
+
+def runs_of(page: str) -> list[dict]:
+    found = re.findall(r'<script type="text/plain" class="run">([^<]*)</script>', page)
+    return [json.loads(gzip.decompress(base64.b64decode(text))) for text in found]
+
+
+@pytest.fixture(scope="module")
+def run(folder):
+    (one,) = runs_of((folder / "one.html").read_text("utf-8"))
+    return one
+
+
+def test_the_page_needs_nothing_from_outside(folder):
+    text = (folder / "two.html").read_text("utf-8")
+    assert len(runs_of(text)) == 2
+    assert not re.search(r"https?://|<link|\bsrc=|url\(|@[A-Z]+@|^import |^export ", text, re.MULTILINE)
+    assert len(text) < 200_000
+
+
+def test_the_same_point_gives_the_same_bytes(folder):
+    again = folder / "again.html"
+    assert main(["view", str(folder / "results" / "seen"), "--point", "topology=torus", "--out", str(again)]) == 0
+    assert again.read_bytes() == (folder / "one.html").read_bytes()
+
+
+def test_use_over_time_adds_up_to_the_busy_time_of_links(run):
+    use, hops = run["use"], run["hops"]
+    bins = np.array(use["busy"]).reshape(len(use["link"]), use["bins"])
+    busy = np.zeros(len(run["links"]["name"]))
+    np.add.at(busy, hops["link"], np.array(hops["end"]) - np.array(hops["start"]))
+    # Each bin is rounded to a percent.
+    assert bins.mean(axis=1) / 100 * run["makespan"] == pytest.approx(busy[use["link"]], rel=0.01)
+
+
+def test_a_ring_all_reduce_brings_every_chunk_to_every_rank(run):
+    messages = run["messages"]
+    cells = {}
+    for rank, first, count in zip(messages["dst"], messages["first"], messages["count"], strict=True):
+        for chunk in range(first, first + count):
+            cells[rank, chunk] = cells.get((rank, chunk), 0) + 1
+    # Reduce-scatter and all-gather leave out one chunk of a rank each, another one.
+    assert len(cells) == 16 * 16 and sum(cells.values()) == 16 * 30
+
+
+def test_the_critical_path_covers_the_makespan(run):
+    assert sum(end - start for start, end, *_ in run["path"]) == run["makespan"]
+
+
+def test_a_point_must_be_named(folder, capsys):
+    results = str(folder / "results" / "seen")
+    out = ["--out", str(folder / "never.html")]
+    for point in ([], ["--point", "topology=ring"], ["--point", "topology=torus"] * 3):
+        assert main(["view", results, *point, *out]) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1 and "Traceback" not in error
+    assert not (folder / "never.html").exists()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api")
+    if BROWSER is None:
+        pytest.skip("no Chromium on this machine")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser):
+    """An empty page; at the end nothing may have gone wrong in it, and nothing been asked of anybody."""
+    page, wrong = browser.new_page(viewport={"width": 1200, "height": 900}), []
+    page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("request", lambda request: None if request.url.startswith("file:") else wrong.append(request.url))
+    yield page
+    page.close()
+    assert wrong == []
+
+
+def shown(page, path):
+    page.goto(path.as_uri())
+    page.wait_for_selector("body[data-ready]")
+
+
+@pytest.mark.slow
+def test_time_plays_and_is_scrubbed(page, folder):
+    shown(page, folder / "one.html")
+    page.select_option("#speed", "3")
+    page.click("#play")
+    while not page.evaluate("window.page.time > 0.2 * window.page.span && window.page.runs[0].drawn > 0"):
+        page.wait_for_timeout(20)
+    page.keyboard.press("t")
+    page.click("#play")
+    stopped = page.evaluate("window.page.time")
+    page.wait_for_timeout(100)
+    assert page.evaluate("window.page.time") == stopped
+    page.keyboard.press("End")
+    assert page.evaluate("window.page.time") == page.evaluate("window.page.span")
+    page.keyboard.press("ArrowLeft")
+    assert page.evaluate("window.page.time") < page.evaluate("window.page.span")
+    page.evaluate("e = document.getElementById('time'); e.value = 5000; e.dispatchEvent(new Event('input'))")
+    assert page.evaluate("window.page.time") == page.evaluate("window.page.span") / 2
+    page.wait_for_timeout(50)
+    assert "of" in page.inner_text("#now")
+
+
+@pytest.mark.slow
+def test_a_click_says_what_a_link_an_npu_and_a_message_do(page, folder):
+    shown(page, folder / "one.html")
+    page.evaluate("e = document.getElementById('time'); e.value = 5000; e.dispatchEvent(new Event('input'))")
+    page.wait_for_timeout(100)
+    box = page.locator("canvas.network").bounding_box()
+
+    def click(where):
+        x, y = page.evaluate(f"(() => {{ const l = window.page.runs[0].layout; return {where}; }})()")
+        page.mouse.click(box["x"] + x, box["y"] + y)
+        page.wait_for_timeout(100)
+        return page.inner_text("#details")
+
+    assert "NPU 5" in click("[l.px[5], l.py[5]]")
+    middle = "(c => [0, 1].map(i => (c[i] + 2 * c[i + 2] + c[i + 4]) / 4))"
+    text = click(f"{middle}(l.curves[window.page.runs[0].links.name.indexOf('1->0')])")
+    assert "Link 1->0" in text and "50 GB/s" in text and "on the critical path" in text
+    assert "Message rank" in click(
+        "(() => { const r = window.page.runs[0], t = window.page.time;"
+        " const i = [...r.bin.at(t)].find(i => r.hops.start[i] <= t && r.hops.arrive[i] >= t);"
+        " const s = (t - r.hops.start[i]) / (r.hops.arrive[i] - r.hops.start[i]), c = l.curves[r.hops.link[i]];"
+        " return [0, 1].map(k => (1-s)*(1-s)*c[k] + 2*s*(1-s)*c[k+2] + s*s*c[k+4]); })()"
+    )
+
+
+@pytest.mark.slow
+def test_two_points_share_one_clock(page, folder):
+    shown(page, folder / "two.html")
+    first, second = page.evaluate("window.page.runs.map(r => r.makespan)")
+    assert page.evaluate("window.page.span") == max(first, second)
+    page.keyboard.press("End")
+    page.wait_for_timeout(100)
+    assert page.locator("canvas.network").count() == 2
+    assert "topology=fabric" in page.inner_text("#runs")
