@@ -58,9 +58,13 @@ def _with_preset(value: Any, info: ValidationInfo) -> Shape:
         raise wrong(problem, did_you_mean(str(value["preset"]), known), ("preset",))
     keys, base = _preset(value["preset"])
     given = {key: item for key, item in value.items() if key != "preset"}
+    if "link_preset" in given:
+        keys = {key: item for key, item in keys.items() if key not in ("bandwidth", "latency")}
     made = type(base).model_validate({**keys, **given}, context=info.context)
     # The scenario, not the preset, decides how bandwidths are read (GB or GiB).
-    return made.model_copy(update={key: getattr(base, key) for key in keys if key not in given})
+    made = made.model_copy(update={key: getattr(base, key) for key in keys if key not in given})
+    made.__pydantic_fields_set__ = set(given)  # what a person wrote
+    return made
 
 
 class ForeignShape(Shape):

@@ -204,6 +204,11 @@ class LeafSpine(_OneLink):
     def npu_count(self) -> int:
         return self.leaves * self.hosts_per_leaf
 
+    def _complete(self) -> None:
+        super()._complete()
+        if None not in (self.oversubscription, self.uplink_bandwidth):
+            raise wrong("is written beside uplink_bandwidth", "keep one of them", ("oversubscription",))
+
     def make(self, place: str) -> Topology:
         rate, time = link_of(self)
         up = self.uplink_bandwidth or self.hosts_per_leaf * rate / ((self.oversubscription or 1) * self.spines)
@@ -278,6 +283,10 @@ class Dragonfly(_OneLink):
         return routed(f"dragonfly {fabric.npus}", "dragonfly", fabric, levels, dims, place)
 
 
+#: Keys of `Dgx` that a single node has no use for.
+_BETWEEN_NODES = ("nic_bandwidth", "nic_latency", "rails", "spines", "oversubscription", "cross_rail")
+
+
 class Dgx(Shape):
     """Nodes with an NVSwitch and one NIC per NPU, on rails."""
 
@@ -301,6 +310,16 @@ class Dgx(Shape):
     def make(self, place: str) -> Topology:
         nodes, npus, spines = self.nodes or 1, self.npus or 8, self.spines or 0
         rails = self.rails or npus
+        if "nodes" not in self.model_fields_set and nodes == 1:
+            alone = [key for key in _BETWEEN_NODES if key in self.model_fields_set]
+            if alone:
+                problem = "changes nothing where there is one node, and nodes is not written"
+                raise TopologyError(below(place, alone[0]), problem, "write e.g. nodes: 2, or drop it")
+        if self.oversubscription is not None and not spines:
+            problem = "is that of uplinks, and there are no spines"
+            raise TopologyError(below(place, "oversubscription"), problem, "write e.g. spines: 8, or drop it")
+        if self.cross_rail is not None and rails == 1:
+            raise TopologyError(below(place, "cross_rail"), "there is one rail", "drop it, or write more rails")
         for key, example in (("nic_bandwidth", "400 Gb/s"), ("nic_latency", "1 us")):
             if nodes > 1 and getattr(self, key) is None:
                 problem = f"missing, and there are {nodes} nodes"

@@ -24,7 +24,7 @@ from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics
-from astrasim_py.topology import SHAPES, Topology, build, placement
+from astrasim_py.topology import SHAPES, Topology, build, placement, preset, preset_names
 from astrasim_py.topology.shapes import Edge, ProductDim
 from astrasim_py.topology.spec import Event, Failed, Link, Override
 
@@ -72,7 +72,7 @@ KEYS = {
     "fat_tree": {
         "k": 2,
         "pods": 3,
-        "hosts_per_edge": 1,
+        "hosts_per_edge": 3,
         **OTHER,
         "fabric_bandwidth": "1 GB/s",
         "fabric_latency": "2 us",
@@ -140,6 +140,35 @@ def test_every_model_within_a_shape_is_walked():
     assert set(Event.model_fields) == {"at", "failed", "links"}
     assert set(ProductDim.model_fields) == {"kind", "size", "bandwidth", "latency", "link_preset", "bidirectional"}
     assert set(Edge.model_fields) == {"src", "dst", "bandwidth", "latency", "directions"}
+
+
+def outcome(keys: dict) -> str:
+    """The digest of the topology of some keys; empty where they are refused."""
+    try:
+        return build(keys).digest()
+    except TopologyError:
+        return ""
+
+
+def beside_each_other():
+    for shape, keys in KEYS.items():
+        values = {key: value[0] if isinstance(value, tuple) else value for key, value in keys.items()}
+        values = {key: value for key, value in values.items() if value is not None}
+        bases = [{"shape": shape, **SPECS[shape]}]
+        bases += [{"preset": name} for name in preset_names("topology") if preset(name).topology["shape"] == shape]
+        for base in bases:
+            yield from (pytest.param(base, key, values, id=f"{base.get('preset', shape)}.{key}") for key in values)
+
+
+@pytest.mark.parametrize(("base", "key", "values"), list(beside_each_other()))
+def test_no_key_is_ignored_beside_another(base, key, values):
+    """Alone, and beside each other key of the shape, a key changes the topology or is refused."""
+    # What an unwound network has of its switches is their bandwidth, in which some keys agree.
+    others = [{other: value} for other, value in values.items() if other not in (key, "unwind")]
+    tried = ("spine", "nvlink") if key == "cross_rail" else (values[key],)
+    for without in (base, *({**base, **other} for other in others)):
+        known = outcome(without)
+        assert not known or {known} != {outcome({**without, key: value}) for value in tried}, (without, key)
 
 
 #: Network model and order of events, under each of which other methods of the engines decide.

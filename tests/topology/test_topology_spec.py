@@ -19,6 +19,7 @@ RING = {"shape": "ring", "npus": 8, **L}
 TORUS = {"shape": "torus", "dims": [4, 4], **L}
 DGX = {
     "shape": "dgx",
+    "nodes": 1,
     "nvlink_bandwidth": "300 GB/s",
     "nvlink_latency": "300 ns",
     "nic_bandwidth": "200 Gb/s",
@@ -74,7 +75,7 @@ def test_every_shape_is_built_and_checked(shape):
 def test_required_keys_are_required_and_every_key_is_known(shape):
     model = SHAPES[shape]
     assert EXAMPLES[shape].keys() <= model.model_fields.keys()
-    for key in EXAMPLES[shape].keys() - {"shape", "nic_bandwidth", "nic_latency", "edges"}:
+    for key in EXAMPLES[shape].keys() - {"shape", "nodes", "nic_bandwidth", "nic_latency", "edges"}:
         less = {k: v for k, v in EXAMPLES[shape].items() if k != key}
         assert f'"{key}" is missing' in refusal(less)
 
@@ -231,6 +232,14 @@ def test_bad_latencies_are_refused_with_an_example(value):
         ({"shape": "dragonfly", "a": 2, "h": 1, "p": 1, "g": 4, **L}, "g: 4 groups are more than a h + 1 = 3"),
         ({"shape": "dragonfly", "a": 2**10, "h": 2**10, "p": 2**10, **L}, "NPUs are more than the cap"),
         ({**DGX, "rails": 3}, "rails: 3 rails do not divide 8"),
+        ({**DGX, "nodes": 2, "oversubscription": 4}, "oversubscription: is that of uplinks, and there are no spines"),
+        ({"preset": "dgx_h100", "nic_bandwidth": "1 GB/s"}, "nic_bandwidth: changes nothing where there is one node"),
+        ({**DGX, "nodes": 2, "rails": 1, "spines": 1, "cross_rail": "nvlink"}, "cross_rail: there is one rail"),
+        (
+            {**LEAF, "oversubscription": 4, "uplink_bandwidth": "50 GB/s"},
+            "is written beside uplink_bandwidth; keep one",
+        ),
+        ({**RING, "link_preset": "nvlink3"}, "link_preset: is written beside bandwidth and latency; drop it"),
         ({**DGX, "nodes": 2, "cross_rail": "spine"}, "cross_rail: spine, and there are no spines"),
         ({**DGX, "cross_rail": "spin"}, 'did you mean "spine"?'),
         ({k: v for k, v in DGX.items() if k != "nic_latency"} | {"nodes": 2}, "nic_latency: missing, and there are 2"),
