@@ -5,11 +5,12 @@ A bad file raises nothing here: damage becomes a finding, and lint goes on with 
 
 import os
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import NamedTuple
 
 import numpy as np
 
+from astrasim_py.chakra import lint_rules as rules
 from astrasim_py.chakra.decode import IllTyped, damaged_nodes
 from astrasim_py.chakra.et_io import find_prefix, parse_trace, read_bytes, read_traces, set_files
 from astrasim_py.chakra.lint_rules import Finding, label_of, lint_trace, more_of
@@ -42,6 +43,15 @@ def lint(traces: Sequence[ExecutionTrace | None], groups: Mapping[str, Sequence[
         found.extend(check_messages(traces))
         found.extend(check_collectives(traces, groups))
     return found
+
+
+def doubts(traces: Sequence[ExecutionTrace]) -> list[Finding]:
+    """Warnings about what a simulation of traces takes as it is."""
+    ranks_of: dict[ExecutionTrace, list[int]] = {}
+    for rank, trace in enumerate(traces):
+        ranks_of.setdefault(trace, []).append(rank)
+    found = [rules.doubts(trace, ranks[0] if len(ranks) == 1 else None) for trace, ranks in ranks_of.items()]
+    return _merged([*chain.from_iterable(found)])
 
 
 def _merged(found: Sequence[Finding]) -> list[Finding]:

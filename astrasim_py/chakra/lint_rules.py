@@ -68,6 +68,23 @@ def lint_trace(trace: ExecutionTrace, rank: int | None = None) -> list[Finding]:
     return found
 
 
+#: Rules whose warnings are of no concern to a simulation here.
+_OF_OTHERS = ("cpu-comm", "elements-not-bytes")
+
+
+def doubts(trace: ExecutionTrace, rank: int | None = None) -> Iterator[Finding]:
+    """Warnings about what a simulation takes as it is, but for the unit of sizes."""
+    for severity, rule, row, message in (*_nodes(trace, rank), *_conventions(trace)):
+        if severity == "warning" and rule not in _OF_OTHERS:
+            place = label_of(trace, rank) + ("" if row is None else f": node {int(trace.node_id[row])}")
+            yield Finding(severity, rule, place, message)
+
+
+def counts_elements(trace: ExecutionTrace) -> bool:
+    """Whether its producer writes sizes as numbers of elements, and multiply-accumulates as operations."""
+    return trace.meta("schema") == "symbolic_tensor_network"
+
+
 def _edges(trace: ExecutionTrace) -> Iterator[_Problem]:
     edges = {}
     for name, csr, severity in (("data", trace.data_deps, "error"), ("ctrl", trace.ctrl_deps, "warning")):
@@ -158,7 +175,7 @@ def _node_rules(trace: ExecutionTrace) -> Iterator[_Rule]:
 
 
 def _conventions(trace: ExecutionTrace) -> Iterator[_Problem]:
-    if trace.meta("schema") == "symbolic_tensor_network":
+    if counts_elements(trace):
         text = (
             "its producer (symbolic tensor graph) writes comm_size and tensor_size as element counts and num_ops "
             "of matrix products as multiply-accumulates: give the unit of sizes and the bytes per element"

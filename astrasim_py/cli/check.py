@@ -6,12 +6,13 @@ Nothing is simulated. Every error is printed with its place.
 import argparse
 import json
 
-from astrasim_py.cli.options import each, format_option, scenario_options
-from astrasim_py.core.errors import AstraError, ErrorList, worst
+from astrasim_py.cli.options import each, format_option, scenario_options, strict_option
+from astrasim_py.core.errors import AstraError, CheckFailed, ErrorList, worst
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     scenario_options(parser)
+    strict_option(parser)
     format_option(parser)
 
 
@@ -55,6 +56,8 @@ def _check(path: str, args: argparse.Namespace) -> dict:
                 errors.setdefault(str(error), error)
                 messages[alike] = 0
         total += messages[alike]
+    if args.strict:
+        errors |= {text: CheckFailed("", text) for text in warnings}
     if errors:
         raise ErrorList(list(errors.values()))
     return {

@@ -38,6 +38,10 @@ def scenario_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--allow-code", action="store_true", help="the scenario may name Python files, which are run")
 
 
+def strict_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--strict", action="store_true", help="a warning about a point is an error")
+
+
 def record_options(parser: argparse.ArgumentParser, default: str | None = None) -> None:
     parser.add_argument("--out", default="results", metavar="FOLDER", help="folder of all results (results)")
     parser.add_argument("--record", choices=LEVELS, default=default, help="how much to record")

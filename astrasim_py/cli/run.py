@@ -17,6 +17,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=int, metavar="N", help="worker processes; one per core by default")
     parser.add_argument("--cluster", metavar="ADDRESS", help="workers of a Dask scheduler, e.g. tcp://host:8786")
     parser.add_argument("--points", metavar="I/N", help="only the I-th of N shares of the points")
+    options.strict_option(parser)
     parser.add_argument("--fresh", action="store_true", help="compute finished points again")
     parser.add_argument(
         "--fold", action="store_true", default=None, help="simulate one rank for all where all are alike"
@@ -25,6 +26,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     loud.add_argument("--quiet", action="store_true", help="no progress, no notes")
     loud.add_argument("-v", "--verbose", action="store_true", help="also every collective of every point")
     options.format_option(parser)
+
+
+_PASSED_ON = ("out", "jobs", "cluster", "fresh", "timeline", "engine", "fold", "strict")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -45,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
     share = None if args.points is None else parse_share(args.points)
     rows: list[dict] = []
-    same = {name: getattr(args, name) for name in ("out", "jobs", "cluster", "fresh", "timeline", "engine", "fold")}
+    same = {name: getattr(args, name) for name in _PASSED_ON}
 
     def run_one(scenario):
         progress = on_terminal(scenario.name, quiet=args.quiet)
@@ -54,7 +58,8 @@ def run(args: argparse.Namespace) -> int:
     for result in options.each(loaded, run_one, codes):
         print_failures(result)
         if not args.quiet:
-            options.complain(result.notes)
+            shown = result.warnings if args.format == "text" else ()
+            options.complain(note for note in result.notes if note not in shown)
         rows += result.rows
         if args.format == "text":
             _show(result, args)
@@ -101,6 +106,8 @@ def _show(result, args: argparse.Namespace) -> None:
             if summary and summary.get("collectives"):
                 print(f"\n{row['point']}")
                 print(collectives_text(summary["collectives"]))
+    for warning in () if args.quiet else result.warnings:
+        print(warning)
     print(f"\n{options.engines_text(row.get('engine') for row in result.rows)}", end="")
     print(options.fold_text(result.rows, result.summaries), end="")
     if result.folder.is_dir():

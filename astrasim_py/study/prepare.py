@@ -4,12 +4,14 @@ Everything is kept per process, so that the points of a sweep share what they ha
 the worker processes of a run, too.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from astrasim_py.chakra.lint import doubts
+from astrasim_py.chakra.lint_rules import counts_elements
 from astrasim_py.chakra.workload import Workload, read_workload
 from astrasim_py.core.cache import Memo
 from astrasim_py.core.digest import digest, file_digest
@@ -32,7 +34,8 @@ from astrasim_py.study.injected import algorithms_of, plan_by_dimension
 from astrasim_py.study.preparation import Preparation, recorded_files
 from astrasim_py.study.skeletons import skeleton_workload
 from astrasim_py.study.training import Machine, model_workload, trained
-from astrasim_py.system.machine_models import Limits, NetworkModel
+from astrasim_py.system.durations import node_place, unpriced
+from astrasim_py.system.machine_models import Limits, NetworkModel, NpuModel
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import DATA
 from astrasim_py.topology.hardware import profile
@@ -243,12 +246,34 @@ def _read(run: Preparation, job: Any, ranks: int | None, key: str) -> Workload:
         workload = read_workload(str(prefix), groups=groups, keep_raw=False, **options)
         return skeleton_workload(workload, place=run.at(key, "workload.skeleton"), **rules) if rules else workload
 
-    return run.read_once(
+    workload = run.read_once(
         _WORKLOADS,
         [*run.trace_files(prefix, ranks, place), *([groups] if groups else [])],
         ("workload", str(prefix), *options.values(), digest(rules)),
         read,
     )
+    run.warnings.extend(f"{run.point.name}: {text}" for text in _doubts(workload, spec, run.spec.compute))
+    return workload
+
+
+def _doubts(workload: Workload, spec: TraceWorkload, compute: NpuModel) -> Iterator[str]:
+    """What traces say that makes a simulation wrong without an error, with the remedy."""
+    distinct = list(dict.fromkeys(workload.traces))
+    counted = next(filter(counts_elements, distinct), None)
+    if counted is not None:
+        missing = ["size_unit: elements and dtype_bytes: 2"] if spec.size_unit == "bytes" else []
+        missing += ["macs: true"] if compute.roofline and not spec.macs else []
+        if missing:
+            what = "counts elements, not bytes, and multiply-accumulates, not operations"
+            yield f"{counted.place}: its producer {what}; write {', '.join(missing)} beside trace"
+    for trace in distinct:
+        rows = unpriced(trace, compute)
+        if len(rows):
+            nodes = "a node" if len(rows) == 1 else f"{len(rows)} nodes"
+            what = f"the compute of {nodes} takes no time: num_ops without a duration"
+            yield f"{node_place(trace, rows[0])}: {what}; write e.g. compute: {{preset: dgx_h100}}"
+            break
+    yield from (f"{found.place}: {found.message} (see trace lint)" for found in doubts(workload.traces))
 
 
 def _recorded(run: Preparation, spec: PytorchRecording, ranks: int | None, key: str) -> Workload:

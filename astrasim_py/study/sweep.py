@@ -34,6 +34,7 @@ from astrasim_py.study.stored_points import StoredPoint
 from astrasim_py.study.task import Result, Task, failed, make_task, row_of, run_task, stored_result
 from astrasim_py.system.machine_models import Limits
 
+_WARNING = "warning: "
 #: Status of points that were not reached.
 NOT_RUN = "not run"
 #: Tables are written again where points land meanwhile; somebody else writes them if that goes on.
@@ -67,6 +68,11 @@ class RunResult:
     interrupted: bool = False
     summaries: tuple[dict | None, ...] = field(default=(), repr=False)
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The notes that doubt results."""
+        return tuple(note for note in self.notes if note.startswith(_WARNING))
+
 
 def parse_share(text: str) -> tuple[int, int]:
     """Read ``--points i/n``: the i-th of n shares, 1 ≤ i ≤ n.
@@ -89,6 +95,7 @@ def run_scenario(
     points: tuple[int, int] | None = None,
     fresh: bool = False,
     figures: bool = True,
+    strict: bool = False,
     progress: Progress | None = None,
     **options: Any,
 ) -> RunResult:
@@ -100,10 +107,11 @@ def run_scenario(
     `out`: folder of all results. `jobs`: worker processes; 1 runs in this process, None means one per core. `cluster`:
     address of a Dask scheduler whose workers compute the points, instead of processes of this machine. `points`: ``(i,
     n)``: only the i-th of n shares of the points. `fresh`: compute finished points again. `figures`: draw the
-    scenario's figures. `progress`: silent by default. `options`: ``level``, ``engine``, ``fold``, ``max_events`` and
-    ``max_sim_time_ps``, where they differ from the scenario's, ``in_full`` and ``timeline`` (see `RunOptions`). Raises
-    UsageError: an unknown level or engine, fewer than one job, a name that is no name of a folder, or a cluster that
-    cannot be reached. Raises OutputError: the folder of results cannot be written at all.
+    scenario's figures. `strict`: a point with a warning has failed. `progress`: silent by default. `options`:
+    ``level``, ``engine``, ``fold``, ``max_events`` and ``max_sim_time_ps``, where they differ from the scenario's,
+    ``in_full`` and ``timeline`` (see `RunOptions`). Raises UsageError: an unknown level or engine, fewer than one job,
+    a name that is no name of a folder, or a cluster that cannot be reached. Raises OutputError: the folder of results
+    cannot be written at all.
     """
     asked = {"level": scenario.record, "engine": scenario.engine, "fold": scenario.fold}
     asked |= {key: value for key, value in options.items() if value is not None}
@@ -118,6 +126,7 @@ def run_scenario(
     run = _Run(scenario, Path(out), progress or Progress())
     with _terminable():
         try:
+            run.strict = strict
             run.plan(points, RunOptions(**asked), limits, fresh=fresh)
             run.compute(cores() if jobs is None else jobs, cluster)
         except KeyboardInterrupt:
@@ -165,6 +174,7 @@ class _Run:
         self.notes: list[str] = []
         self.failures: list[Failure] = []
         self.interrupted = False
+        self.strict = False
 
     def plan(self, share: tuple[int, int] | None, options: RunOptions, limits: Mapping, *, fresh: bool) -> None:
         """Find every point's place, and take the finished ones from the store."""
@@ -237,6 +247,11 @@ class _Run:
 
     def finish(self, *, draw: bool) -> RunResult:
         done = [self.results.get(n) or Result(row=row_of(self.points[n], NOT_RUN)) for n in self.chosen]
+        if self.strict:
+            done = [
+                failed(self.points[n], EXIT_CHECK_FAILED, *result.warnings) if result.warnings else result
+                for n, result in zip(self.chosen, done, strict=True)
+            ]
         warned: dict[str, list[str]] = {}
         for number, result in zip(self.chosen, done, strict=True):
             name = self.points[number].name
@@ -244,7 +259,7 @@ class _Run:
                 self._fail(name, result.exit_code, result.lines, result.detail)
             for warning in result.warnings:
                 warned.setdefault(warning.removeprefix(f"{name}: "), []).append(warning)
-        self.notes += [f"warning: {same[0]}{and_more(len(same))}" for same in warned.values()]
+        self.notes += [f"{_WARNING}{same[0]}{and_more(len(same))}" for same in warned.values()]
         if self.reused:
             what = f"{self.reused} of {len(self.chosen)} points were finished already"
             unfolded = f", {self.unfolded} of them in full, not folded" if self.unfolded else ""

@@ -88,6 +88,14 @@ def workload_ps(table: Program, compute: ComputeModel, semantics: Semantics, spe
     return scale_by_speed(duration, (speed,), table)
 
 
+def unpriced(table: Program, compute: ComputeModel) -> np.ndarray:
+    """Rows of compute nodes that say ``num_ops``, but take no time: there is no roofline, and no duration recorded."""
+    if compute.roofline:
+        return np.empty(0, dtype=np.int64)
+    untimed = (table.duration_micros == 0) & (table.column("duration_ps") == MISSING)
+    return np.flatnonzero((table.type == NodeType.COMP) & (table.column("num_ops") > 0) & untimed)
+
+
 def scale_by_speed(duration: np.ndarray, speeds: Sequence[Fraction], table: Program) -> np.ndarray:
     """Durations on NPUs that run at `speeds` times the nominal one, by rank (none: all at 1), rounded up."""
     if all(speed == 1 for speed in speeds):

@@ -1,0 +1,68 @@
+"""What traces leave open is said with every result, and is an error where that is asked for."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+import astrasim_py as ap
+from astrasim_py.chakra.et_io import write_prefix
+from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.cli.main import main
+from astrasim_py.core.errors import EXIT_CHECK_FAILED
+
+TEXT = """
+name: doubts
+topologies: {ring: {shape: ring, npus: 2, bandwidth: 1 GB/s, latency: 1 us}}
+workload: {trace: run}
+"""
+SIZES = "workload={trace: run, size_unit: elements, dtype_bytes: 2, macs: true}"
+PEAK = "compute={peak: 1 TFLOP/s}"
+ELEMENTS = "its producer counts elements, not bytes"
+UNPRICED = "run.0.et: node 3: the compute of 2 nodes takes no time: num_ops without a duration; write e.g. compute: {"
+
+
+def scenario(folder, **metadata):
+    """Two matrix products without durations, then an all_reduce, on two ranks."""
+    columns = {"node_id": [3, 4, 5], "type": [4, 4, 7], "num_ops": [1000, 500, -(2**63)]}
+    trace = ExecutionTrace.from_columns(
+        **columns, comm_type=[-(2**63), -(2**63), 0], comm_size=[-(2**63), -(2**63), 4000], metadata=metadata
+    )
+    write_prefix(folder / "run", [trace] * 2)
+    path = folder / "doubts.yaml"
+    path.write_text(TEXT)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("metadata", "overrides", "said"),
+    [
+        ({}, [PEAK], []),
+        ({}, [], [UNPRICED]),
+        ({"schema": "symbolic_tensor_network"}, [PEAK, SIZES], []),
+        ({"schema": "symbolic_tensor_network"}, [SIZES], [UNPRICED]),
+        ({"schema": "symbolic_tensor_network"}, [], [f"{ELEMENTS}.*write size_unit: elements", UNPRICED]),
+        ({"schema": "symbolic_tensor_network"}, [PEAK], [f"{ELEMENTS}.*write size_unit: .*, macs: true beside trace"]),
+    ],
+)
+def test_a_run_says_what_its_traces_leave_open(tmp_path, capsys, metadata, overrides, said):
+    path = scenario(tmp_path, **metadata)
+    result = ap.run(path, out=tmp_path / "out", overrides=overrides, jobs=1)
+    assert len(result.warnings) == len(result.summaries[0]["warnings"]) == len(said)
+    # A pattern, or the text itself where a brace ends it.
+    for text, warning in zip(said, result.warnings, strict=True):
+        assert re.search(text if ".*" in text else re.escape(text), warning)
+    # Under --strict each is an error, of a run and of a check; a point that is there already is none the better for it.
+    options = ["--jobs", "1", "--out", str(tmp_path / "out"), *(f"--set={text}" for text in overrides)]
+    assert main(["run", str(path), *options]) == 0
+    footer = capsys.readouterr().out.split("engine:")[0]
+    assert footer.count("warning: ") == len(said)
+    code = EXIT_CHECK_FAILED if said else 0
+    assert main(["run", str(path), "--strict", *options, "--format=json"]) == code
+    out, err = capsys.readouterr()
+    assert [row["status"] for row in json.loads(out)] == ["failed" if said else "done"]
+    assert main(["check", str(path), "--strict", *options[4:]]) == code
+    checked = capsys.readouterr().err
+    assert all(text.split(".*")[0] in printed for text in said for printed in (footer, err, checked))
