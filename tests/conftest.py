@@ -65,5 +65,13 @@ def golden() -> Path:
 
 @pytest.fixture(scope="session")
 def repo() -> Path:
-    """Root of the checkout."""
+    """Root of the checkout; the package may be installed elsewhere."""
     return Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def package() -> Path:
+    """Folder of the package that is tested."""
+    import astrasim_py
+
+    return Path(astrasim_py.__file__).parent

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import astrasim_py
+
 FLOORS = {
     "core": 0,
     "chakra": 1,
@@ -34,7 +36,7 @@ FLOORS = {
 }
 STRANGERS = {("chakra", "topology"), ("topology", "chakra"), ("scenario", "astra_sim"), ("astra_sim", "scenario")}
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGE = ROOT / "astrasim_py"
+PACKAGE = Path(astrasim_py.__file__).parent
 #: Slow to import: never at the top of a module, but of those that are themselves imported where used only.
 HEAVY = {"matplotlib", "networkx", "numba", "pandas", "scipy", "ortools", "distributed"}
 #: Ours that are as slow to import.

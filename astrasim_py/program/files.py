@@ -164,7 +164,7 @@ def write_npz(path: str | os.PathLike, algorithm: Algorithm) -> None:
         for key, value in arrays.items()
     }
     packed = io.BytesIO()
-    np.savez_compressed(packed, allow_pickle=False, **arrays)
+    np.savez_compressed(packed, **arrays)
     write_file(place, packed.getvalue())
 
 

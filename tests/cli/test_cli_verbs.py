@@ -172,10 +172,10 @@ def test_explain_and_plot_a_finished_point(scenario, capsys):
     assert code == 0 and all(Path(line).is_file() for line in out.splitlines()) and out
 
 
-def test_schema_prints_what_ships(capsys, repo):
+def test_schema_prints_what_ships(capsys, package):
     code, out, _ = run(capsys, "schema")
     assert code == 0
-    assert out == (repo / "astrasim_py/data/schema/scenario.schema.json").read_text("utf-8")
+    assert out == (package / "data/schema/scenario.schema.json").read_text("utf-8")
 
 
 @pytest.mark.slow

@@ -26,9 +26,9 @@ def blocks(repo):
     return BLOCK.findall((repo / "docs" / "engine_read_aloud.md").read_text("utf-8"))
 
 
-def test_blocks_are_the_source(blocks, repo):
+def test_blocks_are_the_source(blocks, package):
     for file, name, shown in blocks:
-        text = (repo / "astrasim_py" / file).read_text("utf-8")
+        text = (package / file).read_text("utf-8")
         assert shown.strip() == source_of(text, name).strip(), f"{file} {name}"
 
 

@@ -8,8 +8,8 @@ from astrasim_py.scenario.schema import Scenario, json_schema
 from astrasim_py.system.semantics import NAMED, Semantics
 
 
-def test_the_schema_that_ships_is_up_to_date(repo):
-    shipped = json.loads((repo / "astrasim_py/data/schema/scenario.schema.json").read_text("utf-8"))
+def test_the_schema_that_ships_is_up_to_date(package):
+    shipped = json.loads((package / "data/schema/scenario.schema.json").read_text("utf-8"))
     assert shipped == json.loads(json.dumps(json_schema())), (
         "write it anew: python -m astrasim_py schema > astrasim_py/data/schema/scenario.schema.json"
     )
