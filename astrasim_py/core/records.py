@@ -197,6 +197,7 @@ class Outcome:
     cycle: tuple[int, ...] = ()  # ranks that wait for each other in a ring; empty if there is no cycle
     unfinished: int = 0  # nodes that never completed
     unfinished_ranks: tuple[int, ...] = ()  # ranks that have such nodes
+    switches: Mapping[int, str] = field(default_factory=dict)  # names of those that wait or are waited for, by rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

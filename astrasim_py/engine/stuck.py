@@ -76,32 +76,37 @@ def explain_stuck(
         waits_for.setdefault(entry.rank, set()).add(entry.peer)
     waiting = []
     for receive in posted:
-        why = _turn(plan, receive, turns) or _no_message(receive, progress, unreceived)
+        why = _turn(plan, receive, turns) or _no_message(plan, receive, progress, unreceived)
         pair = plan.npu_of[receive.peer], plan.npu_of[receive.rank]
         if pair in without_path:
-            why = f"no path is left from NPU {pair[0]} to NPU {pair[1]}"
+            why = f"no path is left from {' to '.join(_vertex(plan, end) for end in pair)}"
         waiting.append(_waiting(plan, receive, why))
     waiting += [_waiting_for_slot(plan, send) for send in held]
     for send in unasked:
-        why = _turn(plan, send, turns) or f"rank {send.peer} has not posted its receive"
+        why = _turn(plan, send, turns) or f"{plan.rank_name(send.peer)} has not posted its receive"
         waiting.append(_waiting(plan, send, why, asks=True))
     waiting += [_waiting_for_count(plan, *entry) for entry in uncounted]
     of_rank: dict[int, list[WaitingNode]] = {}
     for entry in waiting:
         of_rank.setdefault(entry.rank, []).append(entry)
     few = [entry for listed in of_rank.values() for entry in listed[:_PER_RANK]]
-    few += [_waiting(plan, m, f"was delivered to rank {m.peer}, which never receives it") for m in unreceived]
+    few += [
+        _waiting(plan, m, f"was delivered to {plan.rank_name(m.peer)}, which never receives it") for m in unreceived
+    ]
     cycle = _cycle(waits_for)
-    stuck_ranks = sum(map(bool, progress))
+    stuck_ranks, n = sum(map(bool, progress[: plan.npu_ranks])), plan.npu_ranks
+    switches = dict(enumerate(plan.switches, n))
     if without_path:
         cause, cycle = f"stuck: {_cut_off(plan, without_path)}", ()
     elif cycle:
-        cause = f"deadlock: ranks wait for each other in a ring, {'→'.join(str(r) for r in (*cycle, cycle[0]))}"
+        ring = "→".join(switches.get(rank, str(rank)) for rank in (*cycle, cycle[0]))
+        cause = f"deadlock: ranks wait for each other in a ring, {ring}"
         if held:
             cause += f"; {len(held)} send{'s wait' if len(held) > 1 else ' waits'} for a free slot"
-    elif stuck_ranks:
+    elif any(progress):
         lacking = "messages that nobody sends" if waits_for or not uncounted else "completions that never come"
-        cause = f"stuck: {stuck_ranks} of {len(progress)} ranks wait for {lacking}"
+        who = f"{stuck_ranks} of {n} ranks wait" if stuck_ranks else "no rank waits, but switches do,"
+        cause = f"stuck: {who} for {lacking}"
     else:
         cause = f"stuck: {len(unreceived)} message{'s' if len(unreceived) > 1 else ''} sent and never received"
     jobs = list(dict.fromkeys(entry.job for entry in sorted(few, key=lambda entry: entry.rank) if entry.job))
@@ -114,6 +119,7 @@ def explain_stuck(
         cycle=cycle,
         unfinished=sum(progress),
         unfinished_ranks=ranks_left(progress),
+        switches=switches,
     )
 
 
@@ -123,7 +129,13 @@ def _cut_off(plan: Plan, pairs: Sequence[tuple[int, int]]) -> str:
     for at, state in plan.states:
         failed = {link: failed.get(link, at) for link in state.links.lost}
     named = _some([f"{topology.link_name(link)} at {format_time(at)}" for link, at in failed.items()])
-    return f"no path is left between NPUs ({_some([f'{a} to {b}' for a, b in pairs])}); failed for good: {named}"
+    ends = [f"{topology.vertex_name(a)} to {topology.vertex_name(b)}" for a, b in pairs]
+    return f"no path is left between NPUs ({_some(ends)}); failed for good: {named}"
+
+
+def _vertex(plan: Plan, vertex: int) -> str:
+    topology = plan.problem.topology
+    return f"{'NPU' if vertex < topology.npus else 'switch'} {topology.vertex_name(vertex)}"
 
 
 def _some(names: Sequence[str]) -> str:
@@ -146,17 +158,17 @@ def _turn(plan: Plan, entry: Posted, turns: Mapping[tuple[int, int], tuple[int, 
     return f"on rank {entry.peer} it waits for its turn in queue {queue} behind {ahead}"
 
 
-def _no_message(receive: Posted, progress: Sequence[int], unreceived: Sequence[Posted]) -> str:
+def _no_message(plan: Plan, receive: Posted, progress: Sequence[int], unreceived: Sequence[Posted]) -> str:
     for message in unreceived:
         same = message.rank == receive.peer and message.peer == receive.rank and message.call == receive.call
         if same and (message.tag != receive.tag or message.bytes != receive.bytes):
             return (
-                f"rank {message.rank} sent it tag {message.tag}, {message.bytes} B instead "
+                f"{plan.rank_name(message.rank)} sent it tag {message.tag}, {message.bytes} B instead "
                 f"(node {message.node}): the tags or sizes differ"
             )
     if not progress[receive.peer]:
-        return f"rank {receive.peer} has finished and sends no such message"
-    return f"rank {receive.peer} has not sent it"
+        return f"{plan.rank_name(receive.peer)} has finished and sends no such message"
+    return f"{plan.rank_name(receive.peer)} has not sent it"
 
 
 def _waiting(plan: Plan, entry: Posted, reason: str, **more: int) -> WaitingNode:
@@ -174,7 +186,7 @@ def _waiting(plan: Plan, entry: Posted, reason: str, **more: int) -> WaitingNode
         name=name,
         kind=KIND_NAMES[entry.kind],
         instance=plan.instance_at(entry.call),
-        job=plan.problem.jobs[plan.job_of[entry.rank]].name if len(plan.problem.jobs) > 1 else "",
+        job=plan.job_name(entry.rank),
         src=entry.peer if receives else entry.rank,
         dst=entry.rank if receives else entry.peer,
         tag=entry.tag,
@@ -218,30 +230,34 @@ def explanation(outcome: Outcome) -> list[str]:
     """An outcome as lines of text: the cause, then a table of the waiting nodes."""
     if outcome.status == "done":
         return []
-    lines = [outcome.cause]
+    lines, switches = [outcome.cause], outcome.switches
+
+    def who(rank: int) -> str:
+        return f"switch {switches[rank]}" if rank in switches else f"rank {rank}"
+
     jobs = {entry.job for entry in outcome.waiting}
     wide = max(map(len, jobs | {"job"})) if any(jobs) else 0
     if outcome.waiting:
         lines.append(f"  {'job':<{wide}}  rank  node  waits for" if wide else "  rank  node  waits for")
     for entry in outcome.waiting:
-        where = f"{entry.rank:>6}  {entry.node:>4}"
+        where = f"{switches.get(entry.rank, entry.rank):>6}  {entry.node:>4}"
         if wide:
             where = f"  {entry.job:<{wide}}{where}"
         inside = f" in collective {entry.instance}" if entry.instance >= 0 else ""
         name = f' "{entry.name}"' if entry.name else ""
         begun = "since"
         if entry.kind == "recv" and entry.counter < 0:
-            what = f"a message from rank {entry.src}, tag {entry.tag}, {entry.bytes} B"
+            what = f"a message from {who(entry.src)}, tag {entry.tag}, {entry.bytes} B"
         elif entry.counter >= 0:
             what = "a count"
         elif entry.asks:
-            what = f"rank {entry.dst} to receive its message, tag {entry.tag}, {entry.bytes} B"
+            what = f"{who(entry.dst)} to receive its message, tag {entry.tag}, {entry.bytes} B"
         elif entry.slots:
             on = f"channel {entry.channel}" if entry.channel >= 0 else f"tag {entry.tag}"
-            what = f"a free slot to send {entry.bytes} B to rank {entry.dst} on {on}"
+            what = f"a free slot to send {entry.bytes} B to {who(entry.dst)} on {on}"
         else:
             begun = "sent at"
-            what = f"its message to rank {entry.dst}, tag {entry.tag}, {entry.bytes} B"
+            what = f"its message to {who(entry.dst)}, tag {entry.tag}, {entry.bytes} B"
         since = f", {begun} {format_time(entry.since)}" if entry.since >= 0 else ""
         lines.append(f"{where}  {what}{inside}{name}{since}: {entry.reason}")
     if outcome.unfinished:

@@ -50,9 +50,12 @@ def _plain(column: np.ndarray) -> Sequence[int]:
 class CriticalPath:
     """A walk along the critical path. `records`: of level ``messages``. `latency`: link → its latency, ps, where known.
     `longer`: collective instance → ps that each hop of its messages takes beyond the latency of the link.
+    `switch_latency`: ps that the first hop of what switches send does.
     """
 
-    def __init__(self, records: Records, latency: Mapping[int, int], longer: Mapping[int, int]) -> None:
+    def __init__(
+        self, records: Records, latency: Mapping[int, int], longer: Mapping[int, int], switch_latency: int = 0
+    ) -> None:
         node, message, hop = records.node, records.message, records.hop
         self.makespan = records.makespan
         self.kinds, self.labels = node.coded("kind")
@@ -60,7 +63,7 @@ class CriticalPath:
             _plain(node[name]) for name in ("rank", "instance", "start", "end", "released_by", "ended_by")
         )
         self.latency = latency
-        self.longer = longer
+        self.longer, self.switch_latency, self.ranks = longer, switch_latency, len(records.finish)
         message_of = np.full(node.height, -1, dtype=np.int64)
         sent = np.flatnonzero(message["send_node"] >= 0)
         message_of[message["send_node"][sent]] = sent
@@ -108,7 +111,8 @@ class CriticalPath:
         for i in range(last - 1, first - 1, -1):
             link = links[i]
             if link in self.latency:
-                wire = min(self.latency[link] + longer, until - start[i])
+                more = self.switch_latency if i == first and self.rank[send] >= self.ranks else 0
+                wire = min(self.latency[link] + longer + more, until - start[i])
             elif end[i] <= until:
                 wire = until - end[i]
             else:

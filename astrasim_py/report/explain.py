@@ -1,7 +1,7 @@
 """Explanation of a run's time: critical path across ranks, exposed communication, busiest links."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -47,8 +47,9 @@ def exposures_of(records: Records, path: Sequence[Segment], by_job: bool = False
     own = own[np.argsort(rank[own], kind="stable")]
     compute = own[codes[own] == known.get("compute", -1)]
     p2p = own[(codes[own] == known.get("send", -1)) | (codes[own] == known.get("recv", -1))]
+    own = own[rank[own] < len(records.finish)]  # a switch waits for its calls from the start
     called = called_instances(node)
-    caller = np.flatnonzero((called >= 0) & (end >= 0))
+    caller = np.flatnonzero((called >= 0) & (end >= 0) & (rank < len(records.finish)))
     caller = caller[np.argsort(rank[caller], kind="stable")]
     of_instance = called[caller]
     longest: dict[int, tuple[int, int]] = {}
@@ -103,6 +104,19 @@ class Explanation:
     messages: Mapping[int, tuple[int, int, int]]
     link_names: Mapping[int, str]  # of links on the path
     jobs: tuple[JobPath, ...] = ()  # the path of each of several jobs
+    switches: Mapping[int, str] = field(default_factory=dict)  # names of switches, by rank
+
+    def at_switches(self) -> dict[str, dict[str, int]]:
+        """What the critical path spent in switches and on what they sent, ps: by switch and category."""
+        spent: dict[str, dict[str, int]] = {}
+        for piece in self.path:
+            if piece.rank in self.switches:
+                own = spent.setdefault(self.switches[piece.rank], {})
+                own[piece.category] = own.get(piece.category, 0) + piece.end - piece.start
+        return spent
+
+    def rank_name(self, rank: int) -> str:
+        return f"switch {self.switches[rank]}" if rank in self.switches else f"rank {rank}"
 
     def waits(self) -> list[tuple[str, int]]:
         """Links for which the critical path waited, with the time, the longest first."""
@@ -128,11 +142,14 @@ def explain(
     edges: Table | None = None,
     longer: Mapping[int, int] | None = None,
     jobs: Sequence[Part] = (),
+    switches: Sequence[str] = (),
+    switch_latency: int = 0,
 ) -> Explanation:
     """Walk the critical path and attribute the time. `records`: of level ``messages``. `edges`: ``link``, ``name`` and
     ``latency`` (ps) of the links: their names, and the exact split of latency and serialization. `longer`: collective
-    instance → extra ps per hop of its messages. `jobs`: with several, also the path of each. Raises UsageError: records
-    of a lower level.
+    instance → extra ps per hop of its messages. `jobs`: with several, also the path of each. `switches`: names of those
+    that took part, whose ranks follow the others; `switch_latency`: ps that what they send takes longer. Raises
+    UsageError: records of a lower level.
     """
     if records.level != "messages":
         raise UsageError("records", f'level "{records.level}" does not hold messages', 'record at level "messages"')
@@ -140,7 +157,7 @@ def explain(
     names, latency = (
         dict(zip(edges["link"].tolist(), edges[name].tolist(), strict=True)) for name in ("name", "latency")
     )
-    walker = CriticalPath(records, latency, longer or {})
+    walker = CriticalPath(records, latency, longer or {}, switch_latency)
     path = walker.walk()
     totals = dict.fromkeys(CATEGORIES, 0)
     for piece in path:
@@ -162,6 +179,7 @@ def explain(
         messages={m: tuple(int(message[c][m]) for c in ("src", "dst", "bytes")) for m in sent},
         link_names={i: names.get(i, f"link {i}") for i in sorted({piece.link for piece in path}) if i >= 0},
         jobs=tuple(job_paths(walker, records, jobs, names)) if several else (),
+        switches=dict(enumerate(switches, len(records.finish))),
     )
 
 
@@ -192,6 +210,10 @@ def explanation_text(e: Explanation, lines: int = _LINES) -> str:
     if waits:
         longest = ", ".join(f"{name} {format_time(ps)}" for name, ps in waits[:5])
         blocks[-1] += f"\nit waited for {longest}" + (f", and {len(waits) - 5} more links" if waits[5:] else "")
+    for name, parts in sorted(e.at_switches().items(), key=lambda item: -sum(item[1].values())):
+        said = ", ".join(f"{what} {format_time(ps)}" for what, ps in sorted(parts.items(), key=lambda item: -item[1]))
+        share = _share(sum(parts.values()), e.makespan)
+        blocks[-1] += f"\nswitch {name} and what it sent took {share} of it: {said}"
     if e.jobs:
         blocks.append(job_paths_text(e.jobs))
     if e.exposures:
@@ -275,7 +297,8 @@ def _said(step: dict, e: Explanation, names: Mapping[int, str], whole_collective
         return f"collective {piece.instance} {names.get(piece.instance, '')}: {messages} ({spent})"
     if piece.message >= 0:
         src, dst, nbytes = e.messages[piece.message]
-        return f"rank {src} → {dst}: {e.labels[piece.row]}, {format_size(nbytes)} ({spent})"
+        to = e.rank_name(dst).removeprefix("rank ")
+        return f"{e.rank_name(src)} → {to}: {e.labels[piece.row]}, {format_size(nbytes)} ({spent})"
     if piece.row >= 0:
-        return f"rank {piece.rank}: {e.labels[piece.row]} ({piece.category})"
+        return f"{e.rank_name(piece.rank)}: {e.labels[piece.row]} ({piece.category})"
     return "after the last completed node" if piece.start else "nothing completed"

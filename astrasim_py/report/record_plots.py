@@ -28,13 +28,15 @@ _MOST_JOBS = 8
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
     """The input of a figure of records (links, gantt) for one point. `tables`: ``link`` and ``vertex``, ``edge``
-    (links), ``node`` (gantt). `jobs`: NPU → its job, of several jobs.
+    (links), ``node`` (gantt). `jobs`: NPU → its job, of several jobs. `switches`: rank → name, of switches that took
+    part.
     """
 
     title: str
     makespan: int  # ps
     tables: Mapping[str, Table] = field(default_factory=dict)
     jobs: Mapping[int, str] = field(default_factory=dict)
+    switches: Mapping[int, str] = field(default_factory=dict)
 
 
 def draw_links(panels: Sequence[Panel], heading: str):
@@ -181,6 +183,8 @@ def draw_gantt(panels: Sequence[Panel], heading: str):
     for panel, axes in zip(panels, every, strict=True):
         node = panel.tables["node"]
         done = (node["start"] >= 0) & (node["end"] > node["start"]) & (node["rank"] < _MAX_LANES)
+        # A switch waits for its calls from the start: what it does for them is drawn.
+        done &= ~(np.isin(node["rank"], list(panel.switches)) & (node["instance"] < 0))
         rank, start, end = (node[name][done] for name in ("rank", "start", "end"))
         kind, instance = node["kind"][done], node["instance"][done]
         first_of = called_instances(node)[done]
@@ -203,6 +207,8 @@ def draw_gantt(panels: Sequence[Panel], heading: str):
         axes.set_xlim(0, max(panel.makespan, 1))
         time_ticks(axes.xaxis, 7)
         axes.yaxis.set_major_locator(MaxNLocator(min(shown, 16), integer=True))
+        if panel.switches:
+            axes.yaxis.set_major_formatter(lambda y, _, names=panel.switches: names.get(round(y), f"{y:.0f}"))
         axes.grid(False, axis="y")
         axes.set_ylabel("rank")
         more = f" (first {shown} of {count} ranks)" if count > shown else ""

@@ -50,20 +50,24 @@ def lanes(group: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
 
 
 def timeline(
-    records: Records, edges: Table | None = None, npus: Sequence[int] = (), jobs: Sequence[str] = ()
+    records: Records,
+    edges: Table | None = None,
+    npus: Sequence[int] = (),
+    jobs: Sequence[str] = (),
+    switches: Sequence[str] = (),
 ) -> Iterator[bytes]:
     """The timeline of a run, a piece at a time; together one JSON document. `records`: of level ``messages``; of level
     ``nodes`` there are no links and no arrows. `edges`: ``link`` and ``name``: names of links. `npus`: rank → NPU, for
-    the names of lanes. `jobs`: rank → name of its job, of several jobs.
+    the names of lanes. `jobs`: rank → name of its job, of several jobs. `switches`: names of the ranks that follow.
     """
     ranks = len(records.finish)
-    collectives, links = ranks, ranks + 1
+    collectives, links = ranks + len(switches), ranks + len(switches) + 1
     lane_of = np.full(records.node.height, -1, dtype=np.int64)
     events = chain(
-        _processes(ranks, npus, jobs),
+        _processes(ranks, npus, jobs, switches),
         _collectives(records.collective, collectives, jobs),
-        _nodes(records, lane_of),
-        _hops(records, edges, links, jobs) if records.message.height else (),
+        _nodes(records, lane_of, collectives),
+        _hops(records, edges, links, jobs, switches) if records.message.height else (),
         _arrows(records, lane_of) if records.message.height else (),
     )
     return _document(events, f',"otherData":{json.dumps({"engine": records.engine})}')
@@ -135,13 +139,13 @@ def _span(name: str, category: str, pid: int, tid: int, start: int, end: int, ar
     )
 
 
-def _processes(ranks: int, npus: Sequence[int], jobs: Sequence[str]) -> Iterator[str]:
+def _processes(ranks: int, npus: Sequence[int], jobs: Sequence[str], switches: Sequence[str]) -> Iterator[str]:
     titles = []
     for rank in range(ranks):
         job = f"{jobs[rank]}: " if jobs else ""
         npu = f" (NPU {npus[rank]})" if rank < len(npus) and npus[rank] != rank else ""
         titles.append(f"{job}rank {rank}{npu}")
-    for pid, title in enumerate([*titles, "collectives", "links"]):
+    for pid, title in enumerate([*titles, *(f"switch {name}" for name in switches), "collectives", "links"]):
         yield _meta("process_name", pid, title)
         yield _meta("process_sort_index", pid, pid)
 
@@ -193,8 +197,11 @@ _LANES = (
 )
 
 
-def _nodes(records: Records, lane_of: np.ndarray) -> Iterator[str]:
-    """Nodes in lanes of their kind; fills in `lane_of`, the lane of every node that is drawn."""
+def _nodes(records: Records, lane_of: np.ndarray, ranks: int) -> Iterator[str]:
+    """Nodes in lanes of their kind; fills in `lane_of`, the lane of every node that is drawn.
+
+    `ranks`: with those of switches, of which only what they do for collectives is drawn.
+    """
     node = records.node
     if not node.height:
         return
@@ -203,7 +210,8 @@ def _nodes(records: Records, lane_of: np.ndarray) -> Iterator[str]:
     group = {(kind, inner): number for number, (_, inner, kind) in enumerate(_LANES)}
     numbers = np.array([[group.get((str(kind), inner), -1) for inner in (False, True)] for kind in kinds])
     number = numbers[codes, (instance >= 0).astype(np.int64)]
-    rows = np.flatnonzero((number >= 0) & (start >= 0) & (end >= 0))
+    drawn = (instance >= 0) | (rank < len(records.finish))
+    rows = np.flatnonzero(drawn & (number >= 0) & (start >= 0) & (end >= 0))
     # By rank, then kind, and as in the table.
     belongs = rank[rows].astype(np.int64) * len(_LANES) + number[rows]
     order = np.argsort(belongs, kind="stable")
@@ -211,7 +219,7 @@ def _nodes(records: Records, lane_of: np.ndarray) -> Iterator[str]:
     where = lanes(belongs, start[rows], end[rows])
     used, first = np.unique(belongs, return_index=True)
     most = np.maximum.reduceat(where, first) + 1 if len(rows) else where
-    low, below, before = np.zeros(len(records.finish) * len(_LANES), dtype=np.int64), 0, -1
+    low, below, before = np.zeros(ranks * len(_LANES), dtype=np.int64), 0, -1
     for key, count in zip(used.tolist(), most.tolist(), strict=True):
         pid, kind = divmod(key, len(_LANES))
         below = below if pid == before else 0
@@ -231,7 +239,9 @@ def _nodes(records: Records, lane_of: np.ndarray) -> Iterator[str]:
         yield _span(name or f'"{kind} {ident}"', kind, pid, lane, begin, stop, f'"node":{ident}{inside}')
 
 
-def _hops(records: Records, edges: Table | None, pid: int, jobs: Sequence[str]) -> Iterator[str]:
+def _hops(
+    records: Records, edges: Table | None, pid: int, jobs: Sequence[str], switches: Sequence[str]
+) -> Iterator[str]:
     hop, message = records.hop, records.message
     names = {} if edges is None else dict(zip(edges["link"].tolist(), edges["name"].tolist(), strict=True))
     rows = np.argsort(hop["link"], kind="stable")
@@ -245,12 +255,16 @@ def _hops(records: Records, edges: Table | None, pid: int, jobs: Sequence[str]) 
     tid = (low[of.reshape(-1)] + where).tolist()
     ends = _rows_of(message, hop["message"][rows], "src", "dst", "bytes")
     moments = _rows_of(hop, rows, "requested", "start", "end")
-    arrow = json.dumps(" → ").strip('"')
+    arrow, n = json.dumps(" → ").strip('"'), len(records.finish)
+
+    def named(rank: int) -> str:
+        return str(rank) if rank < n else switches[rank - n]
+
     for lane, (src, dst, size), (requested, begin, stop) in zip(tid, ends, moments, strict=True):
         args = f'"bytes":{size},"waited_ns":{_us((begin - requested) * 1000)}'
         if jobs:
-            args += f',"job":{json.dumps(jobs[src])}'
-        yield _span(f'"{src}{arrow}{dst}"', "link", pid, lane, begin, stop, args)
+            args += f',"job":{json.dumps(jobs[src] or jobs[dst])}'
+        yield _span(f'"{named(src)}{arrow}{named(dst)}"', "link", pid, lane, begin, stop, args)
 
 
 def _arrows(records: Records, lane_of: np.ndarray) -> Iterator[str]:

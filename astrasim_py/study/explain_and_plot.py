@@ -52,6 +52,7 @@ def panel(point: StoredPoint, kind: str) -> Panel:
         title=title,
         makespan=int(point.summary["makespan_ps"]),
         tables={name: point.table(name) for name in names},
+        switches=dict(enumerate(point.summary.get("switches", ()), len(npus))),
         jobs={npus[rank]: part.job for part in parts for rank in part.ranks} if len(parts) > 1 else {},
     )
 
@@ -151,7 +152,8 @@ def explain_folder(path: str | os.PathLike) -> Explained:
     notes: list[str] = []
     point = at_level(points[0], "messages", notes)
     longer = {int(i): int(ps) for i, ps in (point.summary.get("hop_latency_ps") or {}).items()}
-    explanation = explain(records_of(point), point.table("edge"), longer, _parts(point))
+    switches = point.summary.get("switches", ()), int(point.summary.get("switch_latency_ps", 0))
+    explanation = explain(records_of(point), point.table("edge"), longer, _parts(point), *switches)
     if point.manifest["status"] != "done":
         notes.append(f"this point is {point.manifest['status']}: {point.summary.get('cause', '')}")
     return Explained(point=point, explanation=explanation, notes=tuple(dict.fromkeys(notes)))

@@ -136,6 +136,7 @@ def summary_of(plan: Plan, records: Records, row: Mapping, warnings: Iterable[st
             | {"since_ns": tables.ns_number(w.since) if w.since >= 0 else None, "reason": w.reason}
             | ({"channel": w.channel, "slots": w.slots} if w.slots else {})
             | ({"job": w.job} if w.job else {})
+            | ({"switch": switch} if (switch := records.outcome.switches.get(w.rank)) else {})
             for w in records.outcome.waiting
         ],
         "cycle": list(records.outcome.cycle),
@@ -147,8 +148,16 @@ def summary_of(plan: Plan, records: Records, row: Mapping, warnings: Iterable[st
             | {key: value for key in ("protocol", "slots") if (value := getattr(i.costs, key, None))}
             for i in algorithms.values()
         ],
-        "npu_of": list(plan.npu_of),
-    } | ({"hop_latency_ps": longer} if longer else {})
+        "npu_of": list(plan.npu_of[: plan.npu_ranks]),
+        **({"hop_latency_ps": longer} if longer else {}),
+        **_switches(plan),
+    }
+
+
+def _switches(plan: Plan) -> dict:
+    """Names of switches that took part, in the order of their ranks, and what their messages take longer."""
+    computing = plan.problem.topology.computing
+    return {"switches": plan.switches, "switch_latency_ps": computing.latency_ps} if plan.switches else {}
 
 
 def breakdown(records: Records) -> dict:
@@ -177,8 +186,9 @@ def files_of(
     files["edge.csv"] = csv_chunks(edge_table(topology, records.link["link"], plain=True))
     if with_timeline:
         edges = edge_table(topology, records.link["link"])
-        jobs = [plan.problem.jobs[job].name for job in plan.job_of] if len(plan.problem.jobs) > 1 else ()
-        files["timeline.json"] = timeline(records, edges, plan.npu_of, jobs)
+        jobs = [*map(plan.job_name, range(plan.ranks))]
+        npus = plan.npu_of[: plan.npu_ranks]
+        files["timeline.json"] = timeline(records, edges, npus, jobs if any(jobs) else (), plan.switches)
     return files
 
 

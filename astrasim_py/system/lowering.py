@@ -282,7 +282,7 @@ class _Lowering:
             matching = self.matchings.by_bytes(programs, members)
         else:
             place = algorithm.source or algorithm.name
-            matching = self.matchings.of_communicator((algorithm, most), programs, place)
+            matching = self.matchings.of_communicator((algorithm, most), programs, place, algorithm.position_name)
         connections = None
         if msccl is not None:
             if (algorithm, most) not in self._connections:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -20,15 +20,18 @@ class Matchings:
         #: Match keys to be numbered, and the source, destination, tag and bytes of their messages.
         self._unnumbered: list[tuple[np.ndarray, np.ndarray]] = []
 
-    def of_communicator(self, key: object, programs: Sequence[RankProgram], what: str) -> Matching | RotatedMatching:
-        """Match keys of the sends and receives of `programs` (by position); `key` names the communicator.
+    def of_communicator(
+        self, key: object, programs: Sequence[RankProgram], what: str, name: Callable[[int], str] = "rank {}".format
+    ) -> Matching | RotatedMatching:
+        """Match keys of the sends and receives of `programs` (by position); `key` names the communicator, `name` a
+        position.
 
         Raises AlgorithmError: a send without receive, or the reverse, in the algorithm `what` (empty: a workload).
         """
         rotated = isinstance(programs, RotatedPrograms)
         if (key, rotated) not in self._made:
             make = _rotated_matching if rotated else _matching
-            self._made[key, rotated] = make(programs, what)
+            self._made[key, rotated] = make(programs, what, name)
         return self._made[key, rotated]
 
     def by_bytes(self, programs: Sequence[RankProgram], members: Sequence[int]) -> Matching:
@@ -49,7 +52,7 @@ class Matchings:
             self._unnumbered = []
 
 
-def _matching(programs: Sequence[RankProgram], what: str) -> Matching:
+def _matching(programs: Sequence[RankProgram], what: str, name: Callable[[int], str]) -> Matching:
     matching, keys, columns = _messages(programs, np.arange(len(programs)))
     if not len(keys):
         return matching
@@ -60,7 +63,7 @@ def _matching(programs: Sequence[RankProgram], what: str) -> Matching:
     odd = np.flatnonzero(received != sent)
     if what and len(odd):
         src, dst, tag, *_ = columns[:, np.argmax(channel == odd[0])].tolist()
-        raise _unmatched(what, src, dst, int(sent[odd[0]]), int(received[odd[0]]), tag)
+        raise _unmatched(what, name(src), name(dst), int(sent[odd[0]]), int(received[odd[0]]), tag)
     return matching
 
 
@@ -101,10 +104,8 @@ def _numbers(columns: np.ndarray) -> np.ndarray:
     return number
 
 
-def _unmatched(what: str, src: int, dst: int, sent: int, received: int, tag: int) -> AlgorithmError:
-    problem = (
-        f"rank {src} sends {sent} messages to rank {dst} with tag {tag}, and rank {dst} receives {received} of them"
-    )
+def _unmatched(what: str, src: str, dst: str, sent: int, received: int, tag: int) -> AlgorithmError:
+    problem = f"{src} sends {sent} messages to {dst} with tag {tag}, and {dst} receives {received} of them"
     return AlgorithmError(what, problem, "give every send its receive")
 
 
@@ -147,14 +148,14 @@ class _Channels:
         self.sent, self.received = (np.bincount(of, minlength=count) for of in (self.of_send, self.of_receive))
 
 
-def _rotated_matching(programs: RotatedPrograms, what: str) -> RotatedMatching:
+def _rotated_matching(programs: RotatedPrograms, what: str, name: Callable[[int], str]) -> RotatedMatching:
     rotation, base = programs.rotation, programs.base
     channels = _Channels(rotation, base)
     sent, received = channels.sent, channels.received
     odd = np.flatnonzero(sent != received)
     if len(odd):
         delta, tag = divmod(int(channels.known[odd[0]]), len(channels.tags))
-        raise _unmatched(what, 0, delta, int(sent[odd[0]]), int(received[odd[0]]), int(channels.tags[tag]))
+        raise _unmatched(what, name(0), name(delta), int(sent[odd[0]]), int(received[odd[0]]), int(channels.tags[tag]))
     several = sent > 1
     number = np.cumsum(several) - 1
     partner = np.zeros(len(base), dtype=np.int32)

@@ -395,6 +395,16 @@ class Plan:
         is_switch = rank >= self.npu_ranks
         return f"switch {self.problem.topology.vertex_name(self.npu_of[rank])}" if is_switch else f"rank {rank}"
 
+    def job_name(self, rank: int) -> str:
+        """The job of a rank, of several jobs; empty where there is one, and of switches."""
+        several = len(self.problem.jobs) - (self.npu_ranks < self.ranks) > 1
+        return self.problem.jobs[self.job_of[rank]].name if several and rank < self.npu_ranks else ""
+
+    @property
+    def switches(self) -> list[str]:
+        """Names of the switches that take part, whose ranks follow those of jobs."""
+        return [self.problem.topology.vertex_name(vertex) for vertex in self.npu_of[self.npu_ranks :]]
+
     @cached_property
     def instance_of(self) -> np.ndarray:
         """int64: instance of each call."""
