@@ -8,7 +8,7 @@ import numpy as np
 
 from astrasim_py.core import heap, wide
 from astrasim_py.core.jit import inlined, lean, optional
-from astrasim_py.engine.compiled import ends, records, table
+from astrasim_py.engine.compiled import ends, events, records, table
 
 MOST = np.int64(2**63 - 1)
 
@@ -150,6 +150,8 @@ def change_links(state, changed):
         for place in range(begin_place, end_place):
             link = table.shared(state, link_at(state, place))
             link.demand += whole(flow.wanted) - whole(flow.limit)
+            if link.demand < 0:
+                events.fail(state, records.OVERFLOW)
             if flow.limit == 0:
                 enter(state, link, place, number)
             elif flow.wanted == 0:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from astrasim_py.core.units import PS_PER_S
+from astrasim_py.core.units import INT64_MAX, PS_PER_S
 from astrasim_py.engine.simpy.network import At, Link, Message, Network, Signal
 from astrasim_py.system.durations import rate_units
 
@@ -44,6 +44,8 @@ class SharedLink:
     def change(self, pair: int, flow: Flow, cap: int) -> None:
         """A flow has another cap from now on; 0: it sends nothing."""
         self.demand += whole(cap) - whole(flow.cap)
+        if self.demand > INT64_MAX:
+            raise OverflowError
         if cap:
             self.flows[pair] = flow
         else:
