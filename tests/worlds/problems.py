@@ -215,7 +215,9 @@ def random_profile(rng: random.Random) -> LibraryProfile:
         peer=time(),
         link=rate(),
         switch={"launch": time(), "rate": rate(), "ranks": 2} if rng.random() < 0.5 else None,
-        network={"launch": time(), "steps": {"LL": time()}, "efficiency": 0.9} if rng.random() < 0.4 else None,
+        network={"launch": time(), "steps": dict.fromkeys(protocols, time()), "efficiency": 0.9}
+        if rng.random() < 0.4
+        else None,
     )
 
 
