@@ -1,6 +1,7 @@
 """The choice that a library makes for each call: each way is simulated alone once, and the fastest is kept."""
 
 from collections.abc import Callable, Sequence
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -17,8 +18,10 @@ from astrasim_py.topology.model import Topology
 from astrasim_py.workload.items import Collective
 from astrasim_py.workload.microbenchmarks import generate
 
-#: Ways that were chosen, by machine, call and shape of the group.
-_CHOSEN: Memo[Way] = Memo(2**12)
+#: By algorithm, while it is in use: numbers of the ways that were chosen, by machine, ways, size and shape of group.
+_CHOSEN: WeakKeyDictionary[Algorithm, dict[tuple, int]] = WeakKeyDictionary()
+#: Algorithms that a library takes, by machine, call and shape of the group.
+_TAKEN: Memo[Algorithm] = Memo(64)
 #: Largest group whose routes tell its shape; a larger one has its NPUs for a shape.
 _SMALL = 64
 
@@ -28,11 +31,14 @@ Simulate = Callable[..., Records]
 def fastest(simulate: Simulate, problem: Problem, ways: Sequence[Way], size: int, npus: tuple[int, ...]) -> Way:
     """The way that takes the least time alone on these NPUs; the first of several.
 
-    `size`: full buffer, bytes. `npus`: of the members, in their order. The choice is kept for (ways, size, shape of the
-    group): groups that cross like links by like routes have one shape.
+    `ways`: by one algorithm, or by the switch. `size`: full buffer, bytes. `npus`: of the members, in their order. The
+    choice is kept for (ways, size, shape of the group): groups that cross like links by like routes have one shape.
     """
-    key = (*_machine(problem, npus), tuple(ways), size)
-    return _CHOSEN.get(key, lambda: _fastest(simulate, problem, ways, size, npus))
+    chosen = _CHOSEN.setdefault(ways[0].algorithm, {})
+    key = (*_machine(problem, npus), tuple(way.protocol for way in ways), size)
+    if key not in chosen:
+        chosen[key] = ways.index(_fastest(simulate, problem, ways, size, npus))
+    return ways[chosen[key]]
 
 
 def by_library(
@@ -43,10 +49,10 @@ def by_library(
     `problem`: the machine, without jobs; other parameters as for `fastest`.
     """
 
-    def choose() -> Way:
-        return _fastest(simulate, problem, ways_of_nccl(problem, collective, npus, size, root), size, npus)
+    def choose() -> Algorithm:
+        return _fastest(simulate, problem, ways_of_nccl(problem, collective, npus, size, root), size, npus).algorithm
 
-    return _CHOSEN.get((*_machine(problem, npus), collective, size, root), choose).algorithm
+    return _TAKEN.get((*_machine(problem, npus), collective, size, root), choose)
 
 
 def _machine(problem: Problem, npus: tuple[int, ...]) -> tuple:

@@ -59,10 +59,12 @@ Chooser = Callable[[Problem, Sequence[Way], int, tuple[int, ...]], Way]
 
 @dataclass(frozen=True, slots=True)
 class CallCosts:
-    """Costs of a call: ps before its first messages, by member, and after its last; what its messages cost."""
+    """Costs of a call: ps before its first messages, by member, after its last, and between messages of a rank; what
+    its messages cost."""
 
     launch: tuple[int, ...]
     copy: int
+    post: int
     pace: Fraction | None
     links: LinkCosts
     protocol: str
@@ -231,7 +233,7 @@ class LibraryCosts:
         network, of_pairs = profile.network, algorithm.collective in _OF_PAIRS
         more = network.launch if network is not None and not one_node else 0
         if protocol == SWITCH:
-            return CallCosts((profile.switch.launch + more,), 0, None, self.links(protocol), protocol)
+            return CallCosts((profile.switch.launch + more,), 0, 0, None, self.links(protocol), protocol)
         costs, pace, copies = profile.protocols[protocol], None, profile.copy_rate is not None
         different = (programs.base,) if isinstance(programs, RotatedPrograms) else programs
         if costs.channel_rate is not None:
@@ -242,8 +244,13 @@ class LibraryCosts:
             pace = costs.channel_rate * channels
             copies &= not of_pairs
         launch = costs.launch + more
+        # Where all messages between pairs are posted at the begin, the launch is as long as that takes.
+        at_once = of_pairs and not any((p.structure.need[p.structure.kind == SEND] > 0).any() for p in different)
+        peers = [_peers(program) if at_once else min(_peers(program), 1) for program in different]
         return CallCosts(
-            launch=tuple(launch + profile.peer * _peers(program) * of_pairs for program in different),
+            launch=tuple(launch + profile.peer * count * of_pairs for count in peers),
+            # A message's latency has the time that posting it takes.
+            post=0 if at_once else min(profile.peer, costs.step),
             copy=transfer_ps(size, profile.copy_rate * n) if copies else 0,
             pace=pace,
             links=self.links(protocol),
@@ -318,22 +325,28 @@ def _without(counters: Counters) -> Counters:
 
 
 def connections_of(algorithm: Algorithm, programs: Sequence[RankProgram], costs: CallCosts) -> Connections:
-    """What the messages of a call go over: a connection for each pair of ranks, or each of their channels."""
+    """What the messages of a call go over: a connection for each pair of ranks, or each of their channels.
+
+    The messages of a rank on one channel are posted one after the other.
+    """
     rotated = isinstance(programs, RotatedPrograms)
     listed, table = ([programs.base], algorithm.first) if rotated else (programs, algorithm.program)
     numbers, count = [], 0
     for program, low in zip(listed, table.bounds.tolist(), strict=False):
-        number = np.full(len(program), -1, dtype=np.int64)
         at = np.flatnonzero(program.structure.kind == SEND)
-        ends = program.peer[at], table.column("channel")[program.rows[at] + low]
-        number[at] = count + np.unique(np.stack(ends), axis=1, return_inverse=True)[1].ravel()
-        count = int(number.max(initial=count - 1)) + 1
-        numbers.append(number)
+        channel = table.column("channel")[program.rows[at] + low]
+        made = np.full((2, len(program)), -1, dtype=np.int64)
+        for number, ends in zip(made, ((program.peer[at], channel), (channel,)), strict=True):
+            number[at] = count + np.unique(np.stack(ends), axis=1, return_inverse=True)[1].ravel()
+            count = int(number.max(initial=count - 1)) + 1
+        numbers.append(made)
     return Connections(
         protocol=costs.protocol,
         pace=costs.pace,
         links=costs.links,
-        connection=tuple(numbers),
+        connection=tuple(number for number, _ in numbers),
+        post_ps=costs.post,
+        posts=tuple(posts for _, posts in numbers) if costs.post else (),
         of_member=count if rotated else 0,
     )
 

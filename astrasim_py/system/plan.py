@@ -205,6 +205,8 @@ class Connections:
     connection: tuple[np.ndarray, ...]  # int64[n] per member; of a rotated call only its first one's …
     of_member: int = 0  # … with so many connections, else 0
     links: LinkCosts | None = None  # of a profile's protocol
+    post_ps: int = 0  # what a rank posts on a channel enters so long after each other …
+    posts: tuple[np.ndarray, ...] = ()  # … as `connection`: what posts each send, numbered after the connections
     latency_ps: int = 0  # every hop takes longer by it
     slots: int = 0
     messages: int = 0
@@ -214,6 +216,10 @@ class Connections:
     def of_sends(self, position: int) -> np.ndarray:
         """int64[n]: `connection` of a member."""
         return self.connection[0 if self.of_member else position]
+
+    def posts_of(self, position: int) -> np.ndarray:
+        """int64[n]: `posts` of a member; without any, its connections."""
+        return self.posts[0 if self.of_member else position] if self.posts else self.of_sends(position)
 
     @property
     def interleaved(self) -> bool:

@@ -88,11 +88,12 @@ def _check_rules(plan: Plan) -> None:
         raise refuse(f"there are {len(problem.jobs)} jobs, and only the ranks of one can be alike")
     delays = problem.jobs[0].start_delay_ps
     late = [rank for rank in range(plan.ranks) if delays.get(rank, 0) != delays.get(0, 0)] if delays else []
-    unknown = network.differs("model", "link_busy", "send_completes", "factory", "msccl")
+    unknown = network.differs("model", "link_busy", "send_completes", "factory", "msccl", "profile", "protocol")
     for bad, what in (
         (network.factory is not None, f"network model {network.model} is not ours, nothing is known of its symmetry"),
         (network.model == FLUID, "network.model fluid shares links by the rates of all messages at once"),
         (problem.noise is not None, "ranks compute under different noise"),
+        (network.profile is not None, "under a profile (network.profile) the order of a rank's own messages matters"),
         (network.msccl is not None, "with slots of connections (network.msccl) the order of ranks matters"),
         (
             semantics.message_match == "bytes",

@@ -122,6 +122,7 @@ def test_peers_at_once_share_the_channels_of_a_rank(measured):
     size, u = 2**26, Fraction(2**23)
     found = simulate(ap.collective("all_reduce", size, box(), algorithm="direct", profile=measured, protocol="LL"))
     each = 616_000 + ps(u, 24 // 7 * measured.protocols["LL"].channel_rate)
+    each += 6 * measured.peer  # posted one after the other
     assert found.makespan == 5_100_000 + 2 * each + ps(u, measured.copy_rate)
 
 
@@ -209,3 +210,26 @@ def test_a_wrong_file_is_one_line(tmp_path, change, said):
     with pytest.raises(ScenarioError) as error:
         NetworkModel(profile=str(path))
     assert said in str(error.value) and str(path) in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("n", [3, 4, 8])
+def test_a_rank_posts_its_messages_one_after_the_other(measured, n):
+    size, costs = 1024 * n, measured.protocols["LL"]
+    phase = (n - 2) * measured.peer + costs.step + ps(Fraction(size, n), costs.channel_rate)
+    problem = ap.collective("all_reduce", size, box(n), algorithm="direct", profile=measured, protocol="LL")
+    expected = costs.launch + 2 * phase + ps(Fraction(size, n), measured.copy_rate)
+    assert simulate(problem, engine="both").makespan == expected
+
+
+def test_posting_takes_no_longer_than_a_message_and_every_channel_posts_for_itself(measured):
+    slow = measured.model_copy(update={"peer": 10**9})
+
+    def time(algorithm, machine) -> int:
+        problem = ap.collective("all_reduce", 8192, box(), algorithm=algorithm, profile=machine, protocol="LL")
+        return simulate(problem, engine="both").makespan
+
+    assert time("ring", slow) == formula(measured, "all_reduce", 8, 8192, "LL")
+    step = measured.protocols["LL"].step
+    assert time("direct", slow) - time("direct", measured) == 2 * 6 * (step - measured.peer)
+    split = build("ring", "all_reduce", 8).split(2)
+    assert time(split, slow) == time(split, measured)

@@ -248,18 +248,19 @@ class _Building:
         return LinkCosts(latency, topology.bandwidth_class, topology.bandwidths)
 
     def columns_of(self, connections: Connections, n: int, position: int) -> np.ndarray:
-        """int64[3, n]: by node of a member, the slots needed and freed, and the connection."""
+        """int64[4, n]: by node of a member, the slots needed and freed, the connection, and what posts it."""
         if connections.slots:
             slots = connections.needs[position], connections.frees[position]
         else:
             slots = (np.full(n, -1, dtype=np.int64),) * 2
-        return np.stack([*slots, connections.of_sends(position)])
+        return np.stack([*slots, connections.of_sends(position), connections.posts_of(position)])
 
     def connected(self, connections: Connections) -> dict[str, int]:
         """Fields of the templates of some connections."""
         own = {
             "of_member": connections.of_member,
             "longer": connections.latency_ps,
+            "post": connections.post_ps,
             "variant": self.variants.setdefault(connections.latency_ps, len(self.variants)),
         }
         return own | self.rates(connections.pace, connections.links)
@@ -428,7 +429,7 @@ class _Building:
         connections = call.connections
         if connections is None:
             return {}
-        count = max(int(c.max(initial=-1)) for c in connections.connection) + 1
+        count = max(int(c.max(initial=-1)) for c in (*connections.connection, *connections.posts)) + 1
         count = connections.of_member * len(call.members) or count
         return {"messages": connections.messages, "connections": count}
 

@@ -147,25 +147,46 @@ def send(state):
     )
     state.carried = e
     row = table.blocks(state, block)
-    if row.flags & records.PACED and table.templates(state, row.template).pace >= 0:
-        enter_connection(state, e)
+    if row.flags & records.PACED:
+        template = table.templates(state, row.template)
+        if template.pace >= 0 or template.post:
+            enter_connection(state, e)
 
 
 @lean
 def enter_connection(state, e):
-    """Delay a message until its connection's earlier messages have entered the network."""
+    """Delay a message until the earlier ones of its rank are posted, and those of its connection in the network."""
     event = table.events(state, e)
     row = table.blocks(state, event.block)
     template, call = table.templates(state, row.template), table.calls(state, row.call)
-    connection = table.ints(state)[template.connections + 2 * template.nodes + event.node]
-    connection += row.position * template.of_member
-    place = table.progress(state, row.call).place + call.slots + 2 * call.messages + connection
+    column = template.connections + 2 * template.nodes + event.node
+    first = table.progress(state, row.call).place + call.slots + 2 * call.messages
+    first += row.position * template.of_member
+    posted = state.now
+    if template.post:
+        place = first + table.ints(state)[column + template.nodes]
+        posted = max(table.arena(state)[place], posted)
+        table.arena(state)[place] = posted + template.post
+        if posted + template.post < 0:
+            fail(state, records.OVERFLOW)
+    asks = posted
+    if template.pace >= 0:
+        asks = pace_connection(state, event, row, template, first + table.ints(state)[column], posted)
+    if asks > state.now:
+        event.kind = records.ENTER
+        queue.push(state, asks, e)
+        state.carried = -1
+
+
+@lean
+def pace_connection(state, event, row, template, place, posted):
+    """Pace a message by its connection, whose word is at `place`; returns when it asks for its first link."""
     pace = table.longs(state)[template.pace + event.size]
     hold = np.int64(0)
     if state.model != records.FLUID:
         link, _ = first_hop(state, event.route)
         hold = table.longs(state)[table.links(state, link).hold + event.size]
-    enters = max(table.arena(state)[place], state.now)
+    enters = max(table.arena(state)[place], posted)
     if pace < 0 or hold < 0 or enters + pace < 0:
         fail(state, records.OVERFLOW)
     table.arena(state)[place] = enters + pace
@@ -174,10 +195,7 @@ def enter_connection(state, e):
         event.tail = enters + pace
     elif state.model != records.FLUID:
         asks += max(pace - hold, np.int64(0))
-    if asks > state.now:
-        event.kind = records.ENTER
-        queue.push(state, asks, e)
-        state.carried = -1
+    return asks
 
 
 # -- arriving -----------------------------------------------------------------------------------------------------

@@ -40,14 +40,15 @@ MOST_NEEDS = np.int64(63)
 
 # first: its first node; roots: in `ints`; counts: in `ints`, dependencies of nodes with many; counting: in `longs`,
 # COUNTING of each node; waiting: in `longs`, WAITING of each counter; connections: in `ints`, the slots that the
-# nodes need, those that they free, and their connections, of which a rotated member has `of_member`; longer: extra ps
-# per hop; variant: number of that value; pace: in `longs`, ps by size, -1 none; costs: in `longs`, by link its latency
-# and the place of its ps by size, -1 for its own; steps: in `ints`, the messages that steps of thread blocks receive,
-# send, and need the slots of; step_ps: before a step; half: whether the head of its message waits for half of it;
-# words: of the arena for one block; counter_word: the first of its counters.
+# nodes need, those that they free, their connections, and what posts them; of the last two a rotated member has
+# `of_member`; longer: extra ps per hop; variant: number of that value; pace: in `longs`, ps by size, -1 none; post: ps
+# between messages; costs: in `longs`, by link its latency and the place of its ps by size, -1 for its own; steps: in
+# `ints`, the messages that steps of thread blocks receive, send, and need the slots of; step_ps: before a step; half:
+# whether the head of its message waits for half of it; words: of the arena for one block; counter_word: the first of
+# its counters.
 TEMPLATE = _record(
     "first nodes roots root_count flags counts count_count counters counting waiting connections of_member longer"
-    " variant pace pace_units costs words steps step_ps half counter_word"
+    " variant pace pace_units post costs words steps step_ps half counter_word"
 )
 # PACED: its messages go over connections; INTERLEAVED: they use links a little at a time.
 COUNTS, ADMITTED, CONNECTED, PACED, WORKLOAD, INTERLEAVED, STEPS = map(np.int64, (1, 2, 4, 8, 16, 32, 64))

@@ -6,7 +6,7 @@ A send that finds its slot taken is refused, and released by the node that frees
 
 from heapq import heappop, heappush
 
-from astrasim_py.engine.simpy.network import CutThrough, Network
+from astrasim_py.engine.simpy.network import CutThrough, Message, Network
 from astrasim_py.engine.simpy.npu import Graph
 from astrasim_py.engine.simpy.simulation import posted
 from astrasim_py.system.durations import message_ps
@@ -91,7 +91,16 @@ class PacedGraph(Graph):
         super().__init__(npu, program, index, call, done)
         self.connections, position = call.planned.connections, npu.simulation.plan.position(npu.rank, index)
         self.connection = self.connections.of_sends(position).tolist()
+        self.posts = self.connections.posts_of(position).tolist()
         self.entered: dict[int, int] = {}
+
+    def post(self, message: Message, now: int) -> int:
+        """The time at which a message is posted: `post_ps` after the one before, at the earliest."""
+        if not self.connections.post_ps:
+            return now
+        by, post = self.posts[message.node], max(self.entered.get(self.posts[message.node], 0), now)
+        self.entered[by] = post + self.connections.post_ps
+        return post
 
 
 class ConnectedGraph(PacedGraph):
@@ -132,7 +141,8 @@ class ConnectedGraph(PacedGraph):
 class PacedNetwork(Network):
     """Messages of collectives enter the network one after the other on each connection; then `inner` carries them.
 
-    A message that is accepted at t enters at e = max(t, entered), where entered is the end of the connection's last
+    Under a profile, a rank posts the messages of a channel one after the other (`PacedGraph.post`).
+    A message that is posted at t enters at e = max(t, entered), where entered is the end of the connection's last
     message; then entered = e + bytes/R, and it asks for its first link (bandwidth B) at e + max(0, bytes/R - bytes/B):
     its last byte is in no sooner than bytes/R after e, yet it holds the link for bytes/B only: connections share it.
     An interleaved one asks at e, and its last byte is in no sooner than bytes/R after e either; so does one of a model
@@ -152,9 +162,11 @@ class PacedNetwork(Network):
         if isinstance(graph, PacedGraph) and not message.send_done:
             message.connections = connections = graph.connections
             message.hop_latency = connections.latency_ps
+            now, entered, connection = self.env.now, graph.entered, graph.connection[message.node]
+            posted = graph.post(message, now)
+            wait = posted - now
             if connections.pace is not None:
-                now, entered, connection = self.env.now, graph.entered, graph.connection[message.node]
-                enters, link = max(entered.get(connection, 0), now), message.route[0]
+                enters, link = max(entered.get(connection, 0), posted), message.route[0]
                 pace = message_ps(message.bytes, connections.pace, link.rounding)
                 entered[connection] = enters + pace
                 wait = enters - now
