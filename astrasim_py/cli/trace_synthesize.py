@@ -1,6 +1,7 @@
 """Actions of `trace` that make workloads of what is learned of others: learn, synthesize."""
 
 import argparse
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -44,7 +45,7 @@ def arguments(action: Callable[[str, str], argparse.ArgumentParser]) -> None:
 
 def _sets(name: str) -> list[str]:
     """Prefixes of the sets that a name stands for."""
-    if not Path(name).is_dir():
+    if not os.path.isdir(name):
         return [name]
     found = sorted({str(path).partition(".0.et")[0] for path in Path(name).rglob("*.0.et*")})
     if not found:

@@ -11,6 +11,7 @@ Nothing is imported before it is used.
 """
 
 import importlib.util
+import os
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -63,7 +64,7 @@ def own_code(path: Path, name: str, place: str) -> Callable:
     Raises ScenarioError: the file cannot be run, or has no such name.
     """
     try:
-        if not path.is_file():
+        if not os.path.isfile(path):
             raise ScenarioError(place, f"{path} is not a file", "check the name")
         module_name = f"{_OWN}{sha256(path.read_bytes()).hexdigest()[:16]}"
     except OSError as error:

@@ -1,9 +1,9 @@
 """Which document belongs to which rank: patterns with ``{rank}``, archives, and lists of files."""
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from glob import escape, glob
-from pathlib import Path
 
 from astrasim_py.core.errors import UsageError
 from astrasim_py.pytorch.recording import MAX_RANKS
@@ -30,7 +30,7 @@ def rank_files(names: Sequence[str], option: str) -> dict[int | None, str]:
         before = len(found)
         found += _documents(name)
         if len(found) == before:
-            if Path(name).exists():
+            if os.path.exists(name):
                 raise UsageError(
                     option, f"{name} holds no {' or '.join(_ENDINGS)}", "name its member, as in FILE!MEMBER"
                 )
@@ -49,9 +49,9 @@ def rank_files(names: Sequence[str], option: str) -> dict[int | None, str]:
 
 def _documents(name: str) -> Iterator[tuple[int | None, str]]:
     """Rank (None: not told) and source of each document of one name."""
-    path, _, member = (name, "", "") if Path(name).exists() else name.partition("!")
+    path, _, member = (name, "", "") if os.path.exists(name) else name.partition("!")
     paths = sorted(glob(escape(path).replace(RANK, "*").replace("[*]", "*")))
-    for file in [path] if Path(path).exists() else paths:
+    for file in [path] if os.path.exists(path) else paths:
         outer = [(None, file)] if file == path else _matching(path, [file], None)
         for rank, _ in outer:
             inside = [source.removeprefix(f"{file}!") for source in sources(file)]

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import os
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -110,7 +111,7 @@ def open_source(source: str) -> Iterator[Opened]:
 
     Raises TraceError: not readable, damaged, no such member, or several members and none named.
     """
-    path, _, member = (source, "", "") if Path(source).exists() else source.rpartition("!")
+    path, _, member = (source, "", "") if os.path.exists(source) else source.rpartition("!")
     with _opened(path or source, source) as (file, share):
         archive = _archive(file)
         if archive is not None:

@@ -59,7 +59,7 @@ def read_cases(path: str | os.PathLike, sets: Sequence[str] = ()) -> list[Case]:
 def _case(row: Mapping[str, str], here: str, folder: Path) -> Case:
     def existing(key: str, name: str) -> Path:
         path = folder / name
-        if not name or "\0" in name or not path.is_file():
+        if not name or not os.path.isfile(path):
             raise UsageError(f"{here}: {key}", f'there is no file "{name}"', f"name a file relative to {folder}")
         return path
 
@@ -99,17 +99,17 @@ def find_workload(folder: Path, name: str, npus: int, here: str) -> tuple[Path, 
     """Files of a workload, one per rank: its own folder, else the one that serves every rank. Raises UsageError: there
     is neither.
     """
-    if not name or "/" in name or "\\" in name or "\0" in name:
+    if not name or "/" in name or "\\" in name:
         raise UsageError(f"{here}: workload", f'"{name}" is no name of a workload', "write the name of its files")
     for stem in (f"wl_{name}", name):
         own = folder / "workloads" / f"{stem}_{npus}npus"
-        if own.is_dir():
+        if os.path.isdir(own):
             # A missing rank is for the reader to tell: ASTRA-sim ends with an error there, too.
             return tuple(own / f"{stem}.{rank}.et" for rank in range(npus))
     # Requests to remote memory share one file, whatever the row calls them.
     for stem in (f"wl_{name}", name, *(["wl_mem"] if name.split("_")[0] == "mem" else [])):
         same = folder / "workloads_same_on_every_rank" / f"{stem}.et"
-        if same.is_file():
+        if os.path.isfile(same):
             return (same,) * npus
     problem = f"there is neither workloads/wl_{name}_{npus}npus/ nor workloads_same_on_every_rank/{name}.et"
     raise UsageError(f"{here}: workload", problem, f"put it into {folder}")

@@ -1,6 +1,7 @@
 """Measured times of collectives against simulation under a profile."""
 
 import math
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -138,7 +139,7 @@ class Machine:
             return f"{self.name} has no costs of programs under {row.protocol or 'an unknown protocol'}"
         if self.programs is None:
             return "times of given programs; --programs FOLDER names that of their files"
-        if "/" in row.algorithm or not Path(self.programs, row.algorithm).is_file():
+        if "/" in row.algorithm or not os.path.isfile(Path(self.programs, row.algorithm)):
             return f'there is no file "{row.algorithm}" in {self.programs}'
         return ""
 

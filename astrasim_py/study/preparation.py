@@ -49,7 +49,7 @@ def map_shared(folder: Path | None, key: str, make: Callable[[], T]) -> T:
     try:
         with open(path.with_suffix(".lock"), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not path.exists():
+            if not os.path.exists(path):
                 _write(path, make())
             return _read(path)
     except OSError:
@@ -82,7 +82,7 @@ def recorded_files(name: str) -> list[Path]:
     """Files that a pattern with ``{rank}``, or the name of a file or an archive, stands for; raises as `rank_files`."""
     documents = rank_files([name], "workload.pytorch").values()
     return sorted(
-        {Path(document if Path(document).exists() else document.rpartition("!")[0]) for document in documents}
+        {Path(document if os.path.exists(document) else document.rpartition("!")[0]) for document in documents}
     )
 
 

@@ -207,11 +207,11 @@ def _move_in(temporary: Path, folder: Path, options: RunOptions, replace: bool) 
 
 
 def _renamed(path: Path, target: Path) -> bool:
-    """Rename a folder; False where another is there."""
+    """Rename a folder; False where something else is there."""
     try:
         os.rename(path, target)
     except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
             raise
         return False
     return True

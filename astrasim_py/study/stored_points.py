@@ -1,6 +1,6 @@
 """Points read back from the result store, and the tables over all of them.
 
-Only folders count whose manifest is there and true (see `astrasim_py.study.store`).
+Only folders of regular files count whose manifest is there and true (see `astrasim_py.study.store`).
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from astrasim_py.core.choices import LEVELS
 from astrasim_py.core.errors import OutputError
-from astrasim_py.core.files import write_file
+from astrasim_py.core.files import open_regular, write_file
 from astrasim_py.core.records import Table
 from astrasim_py.report.csv_io import csv_chunks, read_csv
 from astrasim_py.report.jobs import JOB_KEYS
@@ -33,8 +33,9 @@ REQUIRED = ("scenario", "point", "folder", "digest", "status", "level", "timelin
 def read_object(path: Path) -> dict:
     """The object in a JSON file of ours; empty where it is not there or damaged."""
     try:
-        found = parse_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        with open_regular(path, OutputError, what="a file of results") as stream:
+            found = parse_json(stream.read().decode())
+    except (OutputError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -48,19 +49,34 @@ def read_manifest(folder: Path, *, contents: bool = False) -> dict | None:
         manifest = read_object(folder / MANIFEST)
         if manifest["format"] != FORMAT:
             return None
+        for name in (VOLATILE, *manifest["files"]):
+            if os.path.lexists(folder / name) and not os.path.isfile(folder / name):
+                return None
         for name, entry in manifest["files"].items():
             if name != os.path.basename(name) or os.path.getsize(folder / name) != entry["bytes"]:
                 return None
             if (contents or name in _SMALL) and _sha256(folder / name) != entry["sha256"]:
                 return None
         known = all(isinstance(manifest[key], str) for key in REQUIRED[:5]) and manifest["level"] in LEVELS
-        return manifest if known and SUMMARY in manifest["files"] and manifest.keys() >= set(REQUIRED) else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        known = known and SUMMARY in manifest["files"] and manifest.keys() >= set(REQUIRED)
+        return manifest if known and _is_summary(read_object(folder / SUMMARY)) else None
+    except (OSError, OutputError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
+def _is_summary(summary: dict) -> bool:
+    """Whether the parts that tables over all points are made of have their types."""
+    row, jobs = summary.get("row"), summary.get("jobs", [])
+    return (
+        isinstance(row, dict)
+        and isinstance(row.get("sweep"), dict)
+        and isinstance(jobs, list)
+        and all(isinstance(job, dict) for job in jobs)
+    )
+
+
 def _sha256(path: Path) -> str:
-    with open(path, "rb") as stream:
+    with open_regular(path, OutputError, what="a file of results") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
@@ -88,7 +104,8 @@ class StoredPoint:
         if file not in self.manifest["files"]:
             raise KeyError(name)
         try:
-            data = (self.folder / file).read_bytes()
+            with open_regular(self.folder / file, OutputError, what="a file of results") as stream:
+                data = stream.read()
             if hashlib.sha256(data).hexdigest() != self.manifest["files"][file]["sha256"]:
                 raise ValueError("its content is not what the manifest says")
             return read_csv(data)
@@ -103,8 +120,6 @@ def read_point(folder: Path, *, contents: bool = False) -> StoredPoint | None:
     if manifest is None:
         return None
     summary = read_object(folder / SUMMARY)
-    if not isinstance(summary.get("row"), dict):
-        return None
     return StoredPoint(folder=folder, manifest=manifest, summary=summary, volatile=read_object(folder / VOLATILE))
 
 

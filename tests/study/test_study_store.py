@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import errno
+import hashlib
 import io
 import json
 import os
@@ -338,6 +339,22 @@ def test_a_point_moved_aside_by_a_dead_process_comes_back(tmp_path):
 # -- reading ----------------------------------------------------------------------------------------------------
 
 
+def as_fifo(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+def change_row(folder: Path, **values) -> None:
+    """Change the row of a summary, and its digest in the manifest."""
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["row"] |= values
+    data = json.dumps(summary).encode()
+    (folder / "summary.json").write_bytes(data)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"]["summary.json"] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -354,6 +371,11 @@ def test_a_point_moved_aside_by_a_dead_process_comes_back(tmp_path):
         lambda p: (p / "summary.json").write_bytes((p / "summary.json").read_bytes().replace(b"done", b"d0ne")),
         lambda p: (p / "collective.csv").write_bytes(b"short"),
         lambda p: (p / "link.csv").write_bytes(b"short"),
+        lambda p: as_fifo(p / "run.json"),
+        lambda p: as_fifo(p / "link.csv"),
+        lambda p: as_fifo(p / "manifest.json"),
+        lambda p: (shutil.rmtree(p), p.write_text("a file in its place")),
+        lambda p: change_row(p, sweep="1 KiB"),
     ],
 )
 def test_a_damaged_point_is_ignored(tmp_path, damage):
