@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from dataclasses import replace
 
 import pytest
 
 import astrasim_py as ap
+from astrasim_py.builders.registry import build
 from astrasim_py.collectives.collective import COLLECTIVES, promise_of
 from astrasim_py.core.errors import AstraError, ScenarioError
 from astrasim_py.core.units import transfer_ps
@@ -153,3 +156,13 @@ def test_a_table_cannot_choose_what_there_is_not():
     for row, said in (({"algorithm": "switch", "protocol": "LL"}, "no protocols"), ({"protocol": "LL128"}, "no LL128")):
         with pytest.raises(ScenarioError, match=said):
             LibraryProfile.model_validate(dict(profile("dgx_h100")) | {"choose": [row]})
+
+
+def test_a_choice_keeps_no_algorithm():
+    algorithm = build("ring", "all_reduce", 4)
+    topology = ap.build_topology(preset="dgx_h100")
+    ap.simulate(ap.collective("all_reduce", 4096, topology, algorithm=algorithm, npus=range(4), profile="dgx_h100"))
+    kept = weakref.ref(algorithm)
+    del algorithm
+    gc.collect()
+    assert kept() is None
