@@ -908,7 +908,7 @@ def test_a_tree_of_switches_named_by_numbers():
     ("write", "fault"),
     [
         (lambda a: a.switch("x")[0:1].__iadd__(a[0][0]), 'a.switch("x")[0] holds nothing yet'),
-        (lambda a: a.switch(""), "a.switch('') is no switch; write e.g. a.switch"),
+        (lambda a: a.switch(""), "a.switch('') is no switch; write a name"),
         (lambda a: a.switch("x").input[0], 'a.switch("x") has no input and no output; write a.switch("x")[i]'),
     ],
 )
