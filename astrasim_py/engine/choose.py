@@ -5,6 +5,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from astrasim_py.builders.candidates import candidates_in_network
 from astrasim_py.core.cache import Memo
 from astrasim_py.core.digest import digest
 from astrasim_py.core.records import Records
@@ -22,6 +23,8 @@ from astrasim_py.workload.microbenchmarks import generate
 _CHOSEN: WeakKeyDictionary[Algorithm, dict[tuple, int]] = WeakKeyDictionary()
 #: Algorithms that a library takes, by machine, call and shape of the group.
 _TAKEN: Memo[Algorithm] = Memo(64)
+#: Algorithms in the network that are taken, by machine, group, size and what they replace.
+_IN_NETWORK: Memo[tuple[Algorithm, int] | None] = Memo(64)
 #: Largest group whose routes tell its shape; a larger one has its NPUs for a shape.
 _SMALL = 64
 
@@ -39,6 +42,23 @@ def fastest(simulate: Simulate, problem: Problem, ways: Sequence[Way], size: int
     if key not in chosen:
         chosen[key] = ways.index(_fastest(simulate, problem, ways, size, npus))
     return ways[chosen[key]]
+
+
+def better_in_network(
+    simulate: Simulate, problem: Problem, algorithm: Algorithm, size: int, npus: tuple[int, ...]
+) -> tuple[Algorithm, int] | None:
+    """The fastest algorithm in the network for a call that takes another one otherwise, and its time alone, ps; None
+    where none is faster than that. `problem`: the machine, without jobs."""
+
+    def choose() -> tuple[Algorithm, int] | None:
+        listed = candidates_in_network(problem.topology, npus, algorithm.collective, algorithm.root)
+        ways = [Way(each, "") for each in (algorithm.with_verdict(True), *listed)]
+        best = _fastest(simulate, problem, ways, size, npus)
+        if best is ways[0]:
+            return None
+        return best.algorithm, simulate(_alone(problem, best, size, npus, None), level="summary").makespan
+
+    return _IN_NETWORK.get((*_machine(problem, npus), npus, algorithm.digest(), size), choose)
 
 
 def by_library(

@@ -22,7 +22,7 @@ from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, T
 from astrasim_py.core.fields import did_you_mean, shown
 from astrasim_py.core.registry import made_by, provided
 from astrasim_py.core.units import PS_PER_S
-from astrasim_py.engine.choose import by_library
+from astrasim_py.engine.choose import better_in_network, by_library
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.msccl.to_traces import read_algorithm
 from astrasim_py.program.algorithm import Algorithm
@@ -36,7 +36,7 @@ from astrasim_py.scenario.job_models import (
 )
 from astrasim_py.study.link_occupancy import read_occupancy
 from astrasim_py.study.preparation import Preparation
-from astrasim_py.study.synthesized import algorithm_of
+from astrasim_py.study.synthesized import algorithm_of, facts_in_network
 from astrasim_py.synthesis.model.timing import CostModel
 from astrasim_py.synthesis.request import Request
 from astrasim_py.system.dimension_planner import PLANNED, DimensionPlanner, grid
@@ -45,6 +45,7 @@ from astrasim_py.system.machine_models import Collectives
 from astrasim_py.system.problem import CollectiveRequest, PlannedChunk, Problem
 from astrasim_py.topology.model import Topology
 from astrasim_py.topology.routing import Dim
+from astrasim_py.verification.bounds import may_reduce
 from astrasim_py.verification.verifier import Verdict, verify
 
 _ALGORITHMS: Memo[Algorithm] = Memo(32)
@@ -267,15 +268,20 @@ def _synthesizer(
             made = algorithm_of(request, clock=clock, folder=run.kept)
         except (AlgorithmError, TopologyError) as error:
             raise _below(error, place) from None
-        _check_fit(made.algorithm, len(npus), request.root, place)
-        if made.facts not in run.synthesized:
-            run.synthesized.append(made.facts)
+        algorithm, facts = made.algorithm, made.facts
+        if may_reduce(topology) and not occupied and network.profile is None and network.msccl is None:
+            machine = Problem(topology=topology, jobs=(), network=network, semantics=run.spec.semantics)
+            better = better_in_network(simulate, machine, algorithm, size, npus)
+            algorithm, facts = algorithm if better is None else better[0], facts_in_network(facts, request, better)
+        _check_fit(algorithm, len(npus), request.root, place)
+        if facts not in run.synthesized:
+            run.synthesized.append(facts)
             if made.facts.get("cut"):
                 run.warnings.append(
                     f"{place}: the search for {collective} was cut by its budget: another machine may find "
                     "another schedule, and this one is kept with the results"
                 )
-        return _verified(run, _under(made.algorithm, said), place)
+        return _verified(run, _under(algorithm, said), place)
 
     return fit
 

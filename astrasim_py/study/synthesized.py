@@ -24,6 +24,7 @@ from astrasim_py.report.tables import json_text, ns_number, parse_json, rounded
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.schedule import Bound, Schedule, Search
 from astrasim_py.synthesis.request import Found, Request, solve
+from astrasim_py.verification.bounds import lower_bound_ps
 
 #: Largest file of a kept schedule, bytes.
 MAX_BYTES = 2**30
@@ -143,6 +144,31 @@ def facts_of(found: Found) -> dict:
         "rounds": search.rounds,
         "cut": search.cut,
     }
+
+
+def facts_in_network(facts: dict, request: Request, better: tuple[Algorithm, int] | None) -> dict:
+    """The facts of a synthesized algorithm where switches may reduce, or of an algorithm in the network with its time
+    that is taken in its place."""
+    root, size = request.root or 0, request.size
+    bound = lower_bound_ps(request.collective, size, request.topology, request.npus, root, switches=True)
+    time, taken = round(facts["time_ns"] * 1000), {}
+    if better is not None:
+        algorithm, time = better
+        taken = {"policy": f"in the network: {algorithm.name}", "chunks": algorithm.chunks}
+        taken["transfers"] = algorithm.messages
+    gap = Fraction(time - bound, bound) if bound else Fraction(0)
+    return (
+        facts
+        | taken
+        | {
+            "time_ns": ns_number(time),
+            "bound_ns": ns_number(bound),
+            "bound": "switches",
+            "efficiency": rounded(Fraction(bound, time) if time else Fraction(1), 6),
+            "gap": rounded(gap, 6),
+            "optimal": time == bound,
+        }
+    )
 
 
 def _read_algorithm(facts: bytes, path: Path, request: Request) -> Synthesized | None:

@@ -1,0 +1,63 @@
+"""Algorithms in the network that a topology allows for a group, for a choice of the fastest by simulation."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from astrasim_py.builders.registry import IN_NETWORK, build
+from astrasim_py.builders.switch_trees import SwitchTree, capable_tree, switches_above
+from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.topology.model import Topology
+
+#: Pieces that are tried, and nodes of an algorithm beyond which more of them are not.
+_PIECES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_MOST_NODES = 2**16
+
+
+def candidates_in_network(
+    topology: Topology, npus: tuple[int, ...], collective: str, root: int | None
+) -> Iterator[Algorithm]:
+    """Every builder in the network that has the collective, with numbers of pieces, alone and, where groups of
+    neighbouring ranks hang on switches of their own, in and between these."""
+    tree = capable_tree(topology, npus)
+    for builder, (collectives, _) in IN_NETWORK.items() if tree is not None and len(npus) > 1 else ():
+        if collective in collectives:
+            yield from _cut(topology, npus, collective, root, builder, {})
+    size = 0 if tree is None else _of_one_size(tree)
+    if not 1 < size < len(npus):
+        return
+    inner = "nvls" if collective in IN_NETWORK["nvls"][0] else "switch_tree"
+    for outer in ("ring", "nvls", "switch_tree"):
+        if outer != "ring" and collective not in IN_NETWORK[outer][0]:
+            continue
+        if collective in IN_NETWORK[inner][0]:
+            options = {"dims": [size, len(npus) // size], "algorithms": [inner, outer]}
+            yield from _cut(topology, npus, collective, root, "hierarchical", options)
+
+
+def _cut(
+    topology: Topology, npus: tuple[int, ...], collective: str, root: int | None, builder: str, options: dict
+) -> Iterator[Algorithm]:
+    nodes = 0
+    for chunks, more in pairwise((0, *_PIECES)):
+        pieces = {} if collective == "barrier" else {"chunks": more}
+        # An algorithm has about so many nodes for each piece.
+        if nodes * more > _MOST_NODES * max(chunks, 1) or (chunks and not pieces):
+            return
+        try:
+            own = switches_above(topology, npus, builder, collective, options)
+            made = build(builder, collective, len(npus), root=root, **options, **pieces, **own)
+        except AlgorithmError:
+            return
+        nodes = made.nodes
+        slots = topology.computing.slots
+        if slots is None or all(made.slots_of(k) <= slots for k in range(len(made.actors))):
+            yield made.with_verdict(True)
+
+
+def _of_one_size(tree: SwitchTree) -> int:
+    """How many neighbouring ranks hang on each switch that has any, where they are equally many; else 0."""
+    above = tree.above[: tree.ranks]
+    size = next((rank for rank in range(1, len(above)) if above[rank] != above[0]), len(above))
+    same = all(above[rank] == above[rank // size * size] for rank in range(len(above)))
+    return size if same and len(above) % size == 0 and len(set(above)) == len(above) // size else 0
