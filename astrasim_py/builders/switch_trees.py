@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import prod
 
 import numpy as np
 
@@ -215,12 +216,18 @@ def reached(topology: Topology, builder: str, options: Mapping[str, object], npu
 def _above_groups(
     topology: Topology, npus: Sequence[int], collective: str, options: Mapping[str, object]
 ) -> dict[str, object]:
-    dims, trees, stride = options.get("dims") or [len(npus)], {}, 1
+    dims, levels = options.get("dims"), options.get("algorithms")
+    trees, stride = {}, 1
+    if not isinstance(dims, list | tuple) or not all(type(size) is int and size > 0 for size in dims):
+        return {}
+    if "switches" in options or not isinstance(levels, list | tuple) or prod(dims) != len(npus):
+        # What is wrong with them the builder says.
+        return {}
     members = np.array(npus)
-    for d, (size, said) in enumerate(zip(dims, options.get("algorithms") or (), strict=False)):
+    for d, (size, said) in enumerate(zip(dims, levels, strict=False)):
         own = dict(said) if isinstance(said, Mapping) else {"builder": said}
         builder = own.pop("builder", None)
-        if builder in IN_NETWORK and size > 1:
+        if isinstance(builder, str) and builder in IN_NETWORK and size > 1 and "switches" not in own:
             groups = members.reshape(-1, size, stride).transpose(0, 2, 1).reshape(-1, size)
             found = [
                 switches_above(topology, group.tolist(), builder, collective, own, turn)
@@ -228,4 +235,4 @@ def _above_groups(
             ]
             trees[d] = [each["switches"] for each in found]
         stride *= size
-    return {"switches": trees} if trees and "switches" not in options else {}
+    return {"switches": trees} if trees else {}

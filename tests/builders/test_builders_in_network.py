@@ -7,7 +7,7 @@ import pytest
 
 import astrasim_py as ap
 from astrasim_py.builders.registry import build
-from astrasim_py.builders.switch_trees import capable_tree, reached
+from astrasim_py.builders.switch_trees import capable_tree, reached, switches_above
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.core.errors import AlgorithmError
@@ -264,6 +264,8 @@ def test_which_cases_hold(npus, single, tree) -> None:
     nodes = {"dims": [2, 2], "algorithms": ["nvls", "ring"]}
     assert reached(network, "hierarchical", nodes, (0, 1, 2, 3))
     assert not reached(network, "hierarchical", nodes, (0, 2, 1, 3))
+    # Dimensions of another number of ranks are for the builder to refuse.
+    assert switches_above(network, (0, 1), "hierarchical", "all_reduce", nodes) == {}
 
 
 def test_a_switch_that_a_root_leaves_without_ranks_takes_no_part() -> None:

@@ -62,8 +62,8 @@ def test_tree_behind_one_switch(n, nbytes, T, A) -> None:
 @pytest.mark.parametrize(
     ("shape", "keys", "levels"),
     [
-        ("leaf_spine", {"leaves": 4, "hosts_per_leaf": 4, "spines": 2}, 2),
-        ("leaf_spine", {"leaves": 2, "hosts_per_leaf": 32, "spines": 1}, 2),
+        ("leaf_spine", {"leaves": 4, "hosts_per_leaf": 4, "spines": 2, "oversubscription": 2}, 2),
+        ("leaf_spine", {"leaves": 2, "hosts_per_leaf": 32, "spines": 1, "oversubscription": 32}, 2),
         ("fat_tree", {"k": 4}, 3),
     ],
 )
@@ -123,7 +123,7 @@ def test_published_bus_bandwidths_of_nvls() -> None:
     shown = []
     for n in (4, 5, 6, 7, 8):
         topology = ap.build_topology(
-            shape="switch", npus=n, bandwidth="370 GB/s", latency="0 ns", switches={"capable": "all", "overhead": "1.2"}
+            shape="switch", npus=n, bandwidth="370 GB/s", latency="0 ns", switches={"capable": "all", "overhead": 1.2}
         )
         size, c = n * 512 * 50_000, 512
         records = ap.simulate(

@@ -298,3 +298,14 @@ def test_a_library_uses_all_nics_of_a_node_and_pays_for_its_calls(repo):
     # One NVLink of a GPU carries all eight rings.
     assert 315 < busbw("library", "nccl") < 339
     assert found["library", "1 KiB", "nccl"] < found["library", "1 KiB", "ring"] / 5
+
+
+def test_the_switch_wins_with_few_bytes_and_with_many_gpus(repo):
+    kept = "sweep.algorithm={ring: ring, tree: {builder: switch_tree, chunks: 64}, nvls: {builder: nvls, chunks: 64}}"
+    found = times(repo, "in_network", "sweep.size=[1 KiB, 1 GiB]", "sweep.n=[4, 8]", kept)
+    assert found["4", "1 KiB", "ring"] > 5.9 * found["4", "1 KiB", "tree"]
+    assert found["8", "1 KiB", "ring"] > 13.9 * found["8", "1 KiB", "tree"]
+    assert found["8", "1 KiB", "nvls"] > 2 * found["8", "1 KiB", "ring"]
+    for n, gain in (("4", 0.98), ("8", 1.27)):
+        assert found[n, "1 GiB", "ring"] / found[n, "1 GiB", "nvls"] == pytest.approx(gain, abs=0.005)
+        assert found[n, "1 GiB", "tree"] < found[n, "1 GiB", "nvls"]
