@@ -7,7 +7,8 @@ between all pairs. Source: NCCL, src/graph (rings.cc, trees.cc, tuning.cc), 2.27
 from collections.abc import Iterator
 from dataclasses import replace
 
-from astrasim_py.builders.registry import build, default_algorithm
+from astrasim_py.builders.registry import IN_NETWORK, build, default_algorithm
+from astrasim_py.builders.switch_trees import reached, switches_above
 from astrasim_py.collectives.collective import promise_of
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.program.algorithm import Algorithm
@@ -15,6 +16,7 @@ from astrasim_py.system.library_costs import FASTEST, SWITCH, Way, chosen_by_tab
 from astrasim_py.system.problem import Problem
 from astrasim_py.topology.model import Topology
 from astrasim_py.topology.profile import LibraryProfile
+from astrasim_py.verification.bounds import may_reduce
 
 #: Bytes of a piece of a pipeline, and most messages of one.
 _PIECE, _MESSAGES = 2**18, 2**18
@@ -66,10 +68,21 @@ def ways_of_nccl(problem: Problem, collective: str, npus: tuple[int, ...], size:
     able = able and table.protocol is None and table.algorithm in (None, SWITCH)
     if able and problem.topology.switch_of(npus) is not None:
         ways.append(Way(switch_load(collective, len(npus)), SWITCH))
+    if profile is None and may_reduce(problem.topology) and network.switch_reduction is not False:
+        ways += _in_switch(problem.topology, collective, npus, size)
     if not ways:
         wrong = f"its table chooses {table.algorithm} for {collective}, which nccl has not on these {len(npus)} ranks"
         raise ScenarioError("network.profile", wrong, "narrow that row, e.g. by ranks")
     return ways
+
+
+def _in_switch(topology: Topology, collective: str, npus: tuple[int, ...], size: int) -> Iterator[Way]:
+    """The reduction in the one switch of some NPUs, if it computes. The choice is kept for like groups, so that the
+    switch is found when the call is planned."""
+    if collective in IN_NETWORK["nvls"][0] and reached(topology, "nvls", {}, npus):
+        own = switches_above(topology, npus, "nvls", collective, {"switches": None})
+        chunks = _pieces(size // len(npus), 6 * len(npus) ** 2)
+        yield Way(build("nvls", collective, len(npus), chunks=chunks, **own).with_verdict(True), "")
 
 
 def _algorithms(

@@ -54,6 +54,16 @@ def test_without_switches_that_compute_nothing_is_better() -> None:
     assert better_in_network(simulate, machine, build("ring", "all_reduce", 4), SIZE, (0, 1, 2, 3)) is None
 
 
+def test_a_library_takes_the_switch_for_any_like_group_where_it_is_faster() -> None:
+    keys = {"leaves": 2, "hosts_per_leaf": 8, "spines": 1, "bandwidth": "50 GB/s", "latency": "500 ns"}
+    able = ap.build_topology(shape="leaf_spine", **keys, switches={"capable": "all"})
+    plain = ap.build_topology(shape="leaf_spine", **keys)
+    for npus in (range(8), range(8, 16)):
+        taken = simulate(ap.collective("all_reduce", 2**26, able, algorithm="nccl", npus=list(npus)))
+        ring = simulate(ap.collective("all_reduce", 2**26, plain, algorithm="nccl", npus=list(npus)))
+        assert taken.makespan < 0.8 * ring.makespan
+
+
 def test_a_scenario_takes_it_and_a_case_for_switches_holds(tmp_path) -> None:
     (tmp_path / "s.yaml").write_text(
         "name: s\n"
