@@ -193,7 +193,7 @@ def _simulate(args: argparse.Namespace, scenario) -> int:
         return result.exit_code
     point, row = expand(scenario)[0], result.rows[0]
     priced = isinstance(point.spec.workload, TrainingWorkload) and point.spec.workload.times == "model"
-    found = estimate(point) if priced and point.spec.noise is None else None
+    found = estimate(point) if priced and point.spec.noise is None and point.spec.nic is None else None
     if args.format == "json":
         print(json_text([{**row, "estimate": found}]))
     else:

@@ -32,6 +32,12 @@ class CompOp(IntEnum):
     COPY = 2
 
 
+def share(whole: np.ndarray, number: np.ndarray, parts: np.ndarray) -> np.ndarray:
+    """int64[k]: the `number`-th (from 0) of equal parts of each whole, ⌊(k + 1) b / q⌋ - ⌊k b / q⌋; they sum to it."""
+    each, rest = whole // parts, whole % parts
+    return each + (rest * (number + 1) // parts - rest * number // parts)
+
+
 def chunk_bytes(index: np.ndarray, count: np.ndarray, size: int, total: int) -> np.ndarray:
     """Bytes of chunks [index, index + count) of a buffer of `size` bytes that is cut into `total` chunks.
 

@@ -11,6 +11,8 @@ from functools import cached_property
 
 import numpy as np
 
+from astrasim_py.core.rows import numbered
+
 #: Version of the columns below; part of every point's hash.
 RECORD_SCHEMA = 1
 
@@ -158,6 +160,12 @@ class Table(Mapping[str, np.ndarray]):
 
     def __repr__(self) -> str:
         return f"Table({self.height} rows: {', '.join(self)})"
+
+
+def queue_pairs(message: Table, qps: int) -> np.ndarray:
+    """int64[m]: the queue pair of each message; those of two ranks take turns, in the order of the table."""
+    ends = message["src"].astype(np.int64) << 32 | message["dst"]
+    return numbered(ends) % qps
 
 
 def empty_table(columns: Sequence[str]) -> Table:

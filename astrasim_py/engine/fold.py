@@ -117,7 +117,8 @@ class FoldedSimulation(DialectSimulation):
         for program, peers in [(self.plan.workload[0], self.plan.workload[0].peer), *found]:
             at = program.structure.kind == SEND
             for rank, nbytes in set(zip(peers[at].tolist(), program.nbytes[at].tolist(), strict=True)):
-                if not any(link.crossing(nbytes) for link in self.route(self.plan.npu_of[0], rank)):
+                route = self.route(self.pair(self.plan.npu_of[0], self.plan.npu_of[rank]))
+                if not any(link.crossing(nbytes) for link in route):
                     raise refuse(f"a message of {nbytes} bytes takes no time, and the order of ranks matters")
 
     def open_call(self, index: int) -> OpenCall:

@@ -85,6 +85,7 @@ def _check_rules(plan: Plan) -> None:
         (network.factory is not None, f"network model {network.model} is not ours, nothing is known of its symmetry"),
         (network.model == FLUID, "network.model fluid shares links by the rates of all messages at once"),
         (problem.noise is not None, "ranks compute under different noise"),
+        (problem.nic is not None, "NICs handle messages one after the other (nic), and the order of ranks matters"),
         (network.msccl is not None, "with slots of connections (network.msccl) the order of ranks matters"),
         (
             semantics.message_match == "bytes",

@@ -67,6 +67,8 @@ def explain_stuck(
     `queued`: chunks that wait for their turn, as rank, call, queue, and the calls that run there. `without_path`: pairs
     of NPUs with a message that no path is left for.
     """
+    if plan.problem.network.split:
+        posted, unreceived = whole_messages(posted), whole_messages(unreceived)
     turns = {(rank, index): (queue, running) for rank, index, queue, running in queued}
     # Messages that hold a slot of a connection are explained by the sends that wait for a slot.
     explained = {send.call for send in held}
@@ -142,6 +144,16 @@ def _some(names: Sequence[str]) -> str:
     """The first of some names."""
     more = f" and {len(names) - _PER_RANK} more" if len(names) > _PER_RANK else ""
     return ", ".join(names[:_PER_RANK]) + more
+
+
+def whole_messages(parts: Sequence[Posted]) -> list[Posted]:
+    """Messages of which parts wait, with the bytes of these parts."""
+    found: dict[tuple[int, int, int], Posted] = {}
+    for part in parts:
+        key = part.rank, part.call, part.row
+        known = found.get(key, part._replace(bytes=0))
+        found[key] = known._replace(bytes=known.bytes + part.bytes)
+    return list(found.values())
 
 
 def ranks_left(progress: Sequence[int]) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from astrasim_py.core.errors import UsageError
-from astrasim_py.core.records import Records, Table, empty_table
+from astrasim_py.core.records import Records, Table, empty_table, queue_pairs
 from astrasim_py.core.units import format_size, format_time
 from astrasim_py.report.critical_path import CATEGORIES, CriticalPath, Segment
 from astrasim_py.report.intervals import covered, union
@@ -103,6 +103,7 @@ class Explanation:
     labels: Mapping[int, str]  # row of the node table → what it is, for rows on the path
     messages: Mapping[int, tuple[int, int, int]]
     link_names: Mapping[int, str]  # of links on the path
+    queue_pairs: Mapping[int, int]  # of `messages`, where there are several
     jobs: tuple[JobPath, ...] = ()  # the path of each of several jobs
     switches: Mapping[int, str] = field(default_factory=dict)  # names of switches, by rank
 
@@ -144,12 +145,13 @@ def explain(
     jobs: Sequence[Part] = (),
     switches: Sequence[str] = (),
     switch_latency: int = 0,
+    qps: int = 1,
 ) -> Explanation:
     """Walk the critical path and attribute the time. `records`: of level ``messages``. `edges`: ``link``, ``name`` and
     ``latency`` (ps) of the links: their names, and the exact split of latency and serialization. `longer`: collective
     instance → extra ps per hop of its messages. `jobs`: with several, also the path of each. `switches`: names of those
-    that took part, whose ranks follow the others; `switch_latency`: ps that what they send takes longer. Raises
-    UsageError: records of a lower level.
+    that took part, whose ranks follow the others; `switch_latency`: ps that what they send takes longer. `qps`: queue
+    pairs of two NPUs. Raises UsageError: records of a lower level.
     """
     if records.level != "messages":
         raise UsageError("records", f'level "{records.level}" does not hold messages', 'record at level "messages"')
@@ -169,6 +171,7 @@ def explain(
     several = len(jobs) > 1
     if several and records.hop.height:
         links = tuple(use | {"jobs": bytes_by_job(records, jobs, use["link"])} for use in links)
+    pairs = queue_pairs(message, qps)
     return Explanation(
         makespan=records.makespan,
         path=path,
@@ -177,6 +180,7 @@ def explain(
         links=links,
         labels={row: _label(node, row) for row in rows},
         messages={m: tuple(int(message[c][m]) for c in ("src", "dst", "bytes")) for m in sent},
+        queue_pairs={m: int(pairs[m]) for m in sent} if qps > 1 else {},
         link_names={i: names.get(i, f"link {i}") for i in sorted({piece.link for piece in path}) if i >= 0},
         jobs=tuple(job_paths(walker, records, jobs, names)) if several else (),
         switches=dict(enumerate(switches, len(records.finish))),
@@ -298,7 +302,8 @@ def _said(step: dict, e: Explanation, names: Mapping[int, str], whole_collective
     if piece.message >= 0:
         src, dst, nbytes = e.messages[piece.message]
         to = e.rank_name(dst).removeprefix("rank ")
-        return f"{e.rank_name(src)} → {to}: {e.labels[piece.row]}, {format_size(nbytes)} ({spent})"
+        pair = f" on queue pair {e.queue_pairs[piece.message]}" if e.queue_pairs else ""
+        return f"{e.rank_name(src)} → {to}{pair}: {e.labels[piece.row]}, {format_size(nbytes)} ({spent})"
     if piece.row >= 0:
         return f"{e.rank_name(piece.rank)}: {e.labels[piece.row]} ({piece.category})"
     return "after the last completed node" if piece.start else "nothing completed"

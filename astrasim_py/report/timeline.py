@@ -14,7 +14,7 @@ import numpy as np
 
 from astrasim_py.chakra.schema import COLLECTIVE_NAMES, MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
-from astrasim_py.core.records import Records, Table
+from astrasim_py.core.records import Records, Table, queue_pairs
 from astrasim_py.core.units import format_size
 
 _CALLS = (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV)
@@ -55,10 +55,12 @@ def timeline(
     npus: Sequence[int] = (),
     jobs: Sequence[str] = (),
     switches: Sequence[str] = (),
+    qps: int = 1,
 ) -> Iterator[bytes]:
     """The timeline of a run, a piece at a time; together one JSON document. `records`: of level ``messages``; of level
     ``nodes`` there are no links and no arrows. `edges`: ``link`` and ``name``: names of links. `npus`: rank → NPU, for
     the names of lanes. `jobs`: rank → name of its job, of several jobs. `switches`: names of the ranks that follow.
+    `qps`: queue pairs of two NPUs.
     """
     ranks = len(records.finish)
     collectives, links = ranks + len(switches), ranks + len(switches) + 1
@@ -67,7 +69,7 @@ def timeline(
         _processes(ranks, npus, jobs, switches),
         _collectives(records.collective, collectives, jobs),
         _nodes(records, lane_of, collectives),
-        _hops(records, edges, links, jobs, switches) if records.message.height else (),
+        _hops(records, edges, links, jobs, switches, qps) if records.message.height else (),
         _arrows(records, lane_of) if records.message.height else (),
     )
     return _document(events, f',"otherData":{json.dumps({"engine": records.engine})}')
@@ -240,9 +242,10 @@ def _nodes(records: Records, lane_of: np.ndarray, ranks: int) -> Iterator[str]:
 
 
 def _hops(
-    records: Records, edges: Table | None, pid: int, jobs: Sequence[str], switches: Sequence[str]
+    records: Records, edges: Table | None, pid: int, jobs: Sequence[str], switches: Sequence[str], qps: int
 ) -> Iterator[str]:
     hop, message = records.hop, records.message
+    pair_of = queue_pairs(message, qps)
     names = {} if edges is None else dict(zip(edges["link"].tolist(), edges["name"].tolist(), strict=True))
     rows = np.argsort(hop["link"], kind="stable")
     links, first, of = np.unique(hop["link"][rows], return_index=True, return_inverse=True)
@@ -254,16 +257,19 @@ def _hops(
             yield from _thread(pid, tid + i, names.get(one, f"link {one}"))
     tid = (low[of.reshape(-1)] + where).tolist()
     ends = _rows_of(message, hop["message"][rows], "src", "dst", "bytes")
+    pairs = pair_of[hop["message"][rows]].tolist()
     moments = _rows_of(hop, rows, "requested", "start", "end")
     arrow, n = json.dumps(" → ").strip('"'), len(records.finish)
 
     def named(rank: int) -> str:
         return str(rank) if rank < n else switches[rank - n]
 
-    for lane, (src, dst, size), (requested, begin, stop) in zip(tid, ends, moments, strict=True):
+    for lane, (src, dst, size), pair, (requested, begin, stop) in zip(tid, ends, pairs, moments, strict=True):
         args = f'"bytes":{size},"waited_ns":{_us((begin - requested) * 1000)}'
         if jobs:
             args += f',"job":{json.dumps(jobs[src] or jobs[dst])}'
+        if qps > 1:
+            args += f',"queue_pair":{pair}'
         yield _span(f'"{named(src)}{arrow}{named(dst)}"', "link", pid, lane, begin, stop, args)
 
 

@@ -14,7 +14,15 @@ from astrasim_py.core.fields import Count, Name, NewFileName, Ranks, Scalar, Tex
 from astrasim_py.core.strict_model import StrictModel, example
 from astrasim_py.scenario.job_models import AlgorithmSpecs, GroupSpec, Stragglers, WorkloadSpec
 from astrasim_py.scenario.variables import STUDY_KEYS
-from astrasim_py.system.machine_models import NO_MEMORY, Collectives, Limits, MemoryModel, NetworkModel, NpuModel
+from astrasim_py.system.machine_models import (
+    NO_MEMORY,
+    Collectives,
+    Limits,
+    MemoryModel,
+    NetworkModel,
+    NicModel,
+    NpuModel,
+)
 from astrasim_py.system.noise import Noise
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology.from_keys import TopologySpec
@@ -134,6 +142,10 @@ class Sweep(StrictModel):
     zip: ZipGroups | None = None
 
 
+#: Most runs of a point with other seeds.
+MAX_REPEATS = 10_000
+
+
 class Scenario(StrictModel):
     """A scenario: what to simulate, over which values, and which figures to draw."""
 
@@ -168,11 +180,19 @@ class Scenario(StrictModel):
         description="random times that compute nodes take longer",
         examples=["{seed: 1, compute: {exponential: 10 us}}"],
     )
+    nic: NicModel | None = Field(
+        default=None,
+        description="what a message costs its sender and its receiver",
+        examples=["{overhead: 500 ns, gap: 50 ns}"],
+    )
     engine: Engine = "auto"
     fold: bool = Field(default=False, description="simulate one rank for all where all are alike")
     verify: choice(True, False, "strict") = Field(default=True, description="verification of injected algorithms")
     record: Level = "links"
     limits: Limits = Field(default_factory=Limits)
+    repeat: whole(1, MAX_REPEATS, example=20) = Field(
+        default=1, description="runs of every point that has something random, with other seeds"
+    )
     sweep: Sweep = Field(default_factory=Sweep)
     plots: tuple[PlotSpec, ...] = ()
 

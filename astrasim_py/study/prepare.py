@@ -98,6 +98,7 @@ def prepare(
         memory=spec.memory,
         limits=limits or spec.limits,
         noise=spec.noise,
+        nic=spec.nic,
     )
 
 
@@ -323,8 +324,9 @@ def _members(group: Any, ranks: int) -> tuple[tuple[int, ...], ...]:
 def estimate(point: Point) -> dict[str, Any]:
     """What the closed form says of a point that trains a model; see `astrasim_py.study.training.Trained.estimate`."""
     run = _alone(point)
-    if run.spec.noise is not None:
-        raise ScenarioError(run.at("noise"), "is not known to the closed form", "drop it")
+    for key in ("noise", "nic"):
+        if getattr(run.spec, key) is not None:
+            raise ScenarioError(run.at(key), "is not known to the closed form", "drop it")
     topology = _topology(run)
     ranks = run.spec.ranks or len(topology.alive)
     return trained(*_on_machine(run, run.spec.workload, topology, ranks, "")).estimate()

@@ -62,7 +62,11 @@ def closed_form(plan: Plan) -> Fraction | None:
     key = (instance.algorithm.name, instance.type)
     alike = len(topology.bandwidths) == 1 and len(np.unique(topology.latency_ps)) == 1
     network, semantics = plan.problem.network, plan.problem.semantics
-    if network.differs("model", "link_busy", "send_completes") or semantics.differs(*_RULES_OF_CLOSED_FORMS):
+    if (
+        plan.problem.nic is not None
+        or network.differs("model", "link_busy", "send_completes")
+        or semantics.differs(*_RULES_OF_CLOSED_FORMS)
+    ):
         return None
     if key not in CLOSED_FORMS or not alike or topology.renumbered is not None or topology.events:
         return None
@@ -150,6 +154,7 @@ def summary_of(plan: Plan, records: Records, row: Mapping, warnings: Iterable[st
         ],
         "npu_of": list(plan.npu_of[: plan.npu_ranks]),
         **({"hop_latency_ps": longer} if longer else {}),
+        **({"qps": problem.network.qps} if problem.network.qps > 1 else {}),
         **_switches(plan),
     }
 
@@ -188,7 +193,8 @@ def files_of(
         edges = edge_table(topology, records.link["link"])
         jobs = [*map(plan.job_name, range(plan.ranks))]
         npus = plan.npu_of[: plan.npu_ranks]
-        files["timeline.json"] = timeline(records, edges, npus, jobs if any(jobs) else (), plan.switches)
+        qps = plan.problem.network.qps
+        files["timeline.json"] = timeline(records, edges, npus, jobs if any(jobs) else (), plan.switches, qps)
     return files
 
 

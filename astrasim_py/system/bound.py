@@ -149,10 +149,10 @@ class _LongestPath:
             self.finish(*receiver, max(time, other[2]))
 
     def message_ps(self, src: int, dst: int, nbytes: int) -> int:
-        plan, best = self.plan, self.capacities.topology
-        pair = plan.npu_of[src] * best.vertices + plan.npu_of[dst]
+        plan, best, qps = self.plan, self.capacities.topology, self.plan.problem.network.qps
+        first = (plan.npu_of[src] * best.vertices + plan.npu_of[dst]) * qps
         tables = [state.routes for _, state in plan.states] or [plan.routes]
-        routes = [table[pair] for table in tables if table[pair]]
+        routes = [table[pair] for table in tables for pair in range(first, first + qps) if table[pair]]
         rate = max((min(map(best.bandwidth, route)) for route in routes), default=1)
         return min((int(best.latency_ps[[*route]].sum()) for route in routes), default=0) + int(
             nbytes * PS_PER_S / rate

@@ -16,6 +16,7 @@ from astrasim_py.system.library_costs import Chooser, LibraryCosts, at_best, cha
 from astrasim_py.system.library_costs import connections_of as connections_of_library
 from astrasim_py.system.matching import Matchings, sizes_are_told_by_tags
 from astrasim_py.system.msccl_connections import connections_of
+from astrasim_py.system.nic_rules import check_nic
 from astrasim_py.system.plan import (
     Chunk,
     CollectiveCall,
@@ -27,6 +28,7 @@ from astrasim_py.system.plan import (
     RotatedPrograms,
 )
 from astrasim_py.system.problem import CollectiveRequest, PlannedChunk, PlannedPhase, Problem
+from astrasim_py.system.queue_pairs import check_queue_pairs
 from astrasim_py.system.rank_programs import RankPrograms
 from astrasim_py.system.repeated import BoundProgram, Instances, Repeated, WorkloadPrograms
 from astrasim_py.system.routes import Traffic
@@ -47,6 +49,8 @@ def make_plan(problem: Problem, *, folded: bool = False, choose: Chooser | None 
     check_placement(problem)
     check_rules(problem)
     check_events(problem)
+    check_queue_pairs(problem)
+    check_nic(problem)
     work = _Lowering(problem, choose)
     bound: list[list[BoundProgram]] = []
     found: list[JobInstances] = []
@@ -71,7 +75,12 @@ def make_plan(problem: Problem, *, folded: bool = False, choose: Chooser | None 
     instances, calls = Instances(work.values, np.concatenate(work.which)), Repeated.of(work.calls)
     work.matchings.number()
     npu_of = tuple(chain.from_iterable(job.placement for job in problem.jobs))
-    traffic = Traffic((*npu_of, *work.switches.rank_of), problem.topology, problem.semantics.rendezvous_bytes)
+    traffic = Traffic(
+        (*npu_of, *work.switches.rank_of),
+        problem.topology,
+        problem.semantics.rendezvous_bytes,
+        problem.network.qps,
+    )
     for programs, members in zip(programs_of, ranks, strict=True):
         traffic.add(programs, members)
     traffic.add_calls(calls.values)

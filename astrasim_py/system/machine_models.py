@@ -50,6 +50,10 @@ MAX_EVENTS = 10**9
 _MOST_EVENTS = 2**62
 #: Most chunks of a collective, and most queues of a dimension.
 MAX_CHUNKS, MAX_QUEUES = 2**14, 1024
+#: Longest time that a message costs a rank, ps: a day.
+_LONGEST = 86_400 * 10**12
+#: Most queue pairs of two NPUs.
+MAX_QPS = 128
 
 
 class ProtocolLatency(StrictModel):
@@ -163,6 +167,12 @@ class NetworkModel(StrictModel):
         default=None,
         description="with a profile: whether an all_reduce may be reduced by a switch; by default if nccl chooses so",
     )
+    qps: whole(1, MAX_QPS, example=4) = Field(
+        default=1, description="queue pairs of two NPUs, each with a route of its own where the topology has ecmp"
+    )
+    split: bool = Field(
+        default=False, description="whether a message is split over all queue pairs; else they take turns"
+    )
     #: ``factory(engine) -> model`` of a network model of the user's own; it runs on the SimPy engine.
     factory: SkipJsonSchema[Callable | None] = None
 
@@ -178,12 +188,24 @@ class NetworkModel(StrictModel):
             raise wrong(f"{shown(self.model)} is not a network model", did_you_mean(self.model, known), ("model",))
         if self.model == FLUID and self.link_busy != "bytes":
             raise wrong("fluid is made for link_busy: bytes", "drop link_busy", ("link_busy",))
+        if self.split:
+            self._complete_split()
         if self.profile is not None:
             self._complete_profile()
             return
         for key in ("protocol", "switch_reduction"):
             if getattr(self, key) is not None:
                 raise wrong(f"{key} without a profile", "write profile: NAME, or drop it", (key,))
+
+    def _complete_split(self) -> None:
+        if self.qps == 1:
+            raise wrong("split without queue pairs", "write e.g. qps: 4, or drop it", ("split",))
+        if self.model == "analytical":
+            problem = "parts of a message would not even share the link of their sender under analytical"
+            raise wrong(problem, "write another model, or drop split", ("split",))
+        if self.msccl is not None:
+            problem = "split, and connections of msccl whose slots hold whole messages"
+            raise wrong(problem, "drop one of them", ("split",))
 
     def _complete_profile(self) -> None:
         """Check the rules that a profile is made for, and fill in what goes without saying."""
@@ -193,6 +215,8 @@ class NetworkModel(StrictModel):
             raise wrong("connections of msccl, and a profile that has its own", "drop one of them", ("msccl",))
         if self.link_busy != "bytes":
             raise wrong("a profile is made for link_busy: bytes", "drop link_busy", ("link_busy",))
+        if self.qps > 1:
+            raise wrong("a profile was measured with the queue pairs of its machine", "drop one of them", ("qps",))
         self.__dict__["protocol"] = self.protocol or "fastest"
         if isinstance(self.profile, FileText):
             return
@@ -214,6 +238,26 @@ class NetworkModel(StrictModel):
     def contention(self) -> bool:
         """Whether messages hold each other up on links."""
         return self.model in (*QUEUEING_MODELS, FLUID)
+
+
+class NicModel(StrictModel):
+    """What a message costs the ranks that send and receive it: LogGP's o and g."""
+
+    _place = "nic"
+
+    overhead: Time = Field(
+        default=0, description="of every message, of its sender and of its receiver", examples=["500 ns"]
+    )
+    gap: Time = Field(
+        default=0, description="least time between two messages that a rank sends, or receives", examples=["50 ns"]
+    )
+
+    def _complete(self) -> None:
+        if not self.model_fields_set:
+            raise wrong("says neither overhead nor gap", "write e.g. overhead: 500 ns")
+        for key in self.model_fields_set:
+            if getattr(self, key) > _LONGEST:
+                raise wrong("more than a day", "write less", (key,))
 
 
 class ComputeModel(StrictModel):

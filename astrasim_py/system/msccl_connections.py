@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from astrasim_py.chakra.schema import MISSING, NodeType
-from astrasim_py.collectives.chunks import chunk_bytes
+from astrasim_py.collectives.chunks import chunk_bytes, share
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.table import Program, Unusable, file_of
@@ -74,7 +74,7 @@ def cut_steps(
                 program,
                 structure=structure(program.structure.kind[origin], needs, child, parent),
                 nbytes=_bytes_of_pieces(table, rows[origin], program.nbytes[origin], size, most),
-                duration=_share(program.duration[origin], number, of),
+                duration=share(program.duration[origin], number, of),
                 **pieces,
             )
         )
@@ -117,19 +117,13 @@ def _bytes_of_pieces(table: Program, rows: np.ndarray, nbytes: np.ndarray, size:
     """int64[p]: bytes of the pieces of rows of `nbytes`; the pieces of a row sum to its bytes."""
     index, count, total = (table.column(c)[rows] for c in ("msg_chunk_idx", "msg_chunk_cnt", "total_chunk_cnt"))
     number, parts = _numbers(rows)
-    out = _share(nbytes, number, parts)
+    out = share(nbytes, number, parts)
     sized = (parts > 1) & (index >= 0) & (count > 0) & (total > 0)
     for each in np.unique(total[sized]).tolist():
         at = np.flatnonzero(sized & (total == each))
         begin, end = (np.minimum(count[at], (number[at] + k) * most) for k in (0, 1))
         out[at] = chunk_bytes(index[at], end, size, each) - chunk_bytes(index[at], begin, size, each)
     return out
-
-
-def _share(whole: np.ndarray, number: np.ndarray, parts: np.ndarray) -> np.ndarray:
-    """int64[p]: the `number`-th of equal parts of each whole; they sum to it."""
-    each, rest = whole // parts, whole % parts
-    return each + (rest * (number + 1) // parts - rest * number // parts)
 
 
 def _numbers(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Noise of compute: random times, the same on every machine."""
+"""Noise of compute: random times, the same on every machine, and interruptions at regular times."""
 
 from typing import Any
 
@@ -35,13 +35,50 @@ class ComputeNoise(StrictModel):
             raise wrong(problem, "write a shorter one first" if low > high else "write less")
 
 
+class Detours(StrictModel):
+    """Interruptions of compute by an operating system: `length` of every `period`."""
+
+    _place = "noise.detours"
+
+    period: Time = example("1 ms")
+    length: Time = example("10 us")
+
+    def _complete(self) -> None:
+        if not 0 < self.length < self.period:
+            raise wrong("a length that is not between 0 and the period", "write e.g. 10 us of 1 ms", ("length",))
+        if self.period > _LONGEST:
+            raise wrong("more than a day", "write less", ("period",))
+
+    def end(self, now: int, work: int, phase: int) -> int:
+        """When (ps) work of more than 0 ps that begins now is done, on a rank of a phase.
+
+        In each period the first `length` is lost, counted from `phase` on (LogGOPSim: Hoefler, Schneider, Lumsdaine,
+        HPDC 2010).
+        """
+        place, useful = (now - phase) % self.period, self.period - self.length
+        if place < self.length:
+            now, place = now + self.length - place, self.length
+        beyond = work - (self.period - place)
+        return now + work + (self.length * (1 + (beyond - 1) // useful) if beyond > 0 else 0)
+
+
 class Noise(StrictModel):
-    """Random times that compute nodes take longer."""
+    """What makes compute take longer: random times, and detours."""
 
     _place = "noise"
 
     seed: whole(0, 2**63 - 1) = 0
-    compute: ComputeNoise = example("{exponential: 10 us}")
+    compute: ComputeNoise | None = example("{exponential: 10 us}", default=None)
+    detours: Detours | None = example("{period: 1 ms, length: 10 us}", default=None)
+
+    def _complete(self) -> None:
+        if self.compute is None and self.detours is None:
+            raise wrong("says neither compute nor detours", "write e.g. compute: {exponential: 10 us}")
+
+    def phases(self, job: str, ranks: int) -> np.ndarray:
+        """int64[ranks], ps: where detours of the ranks of a job begin, in their period."""
+        words = mix(self.seed, _number(job), np.arange(ranks))
+        return (words % np.uint64(self.detours.period)).astype(np.int64)
 
     def times(self, job: str, rank: int, node_id: np.ndarray, iterations: int, last: int) -> np.ndarray:
         """int64[n], ps: how much longer some nodes of a rank take.
@@ -50,11 +87,16 @@ class Noise(StrictModel):
         which consists of so many `iterations`.
         """
         ids, size = node_id.astype(np.int64), (last + 1) // iterations
-        words = mix(self.seed, int(digest(job)[:16], 16), rank, ids % size, ids // size)
+        words = mix(self.seed, _number(job), rank, ids % size, ids // size)
         uniform = ((words >> np.uint64(11)) + np.uint64(1)).astype(np.float64) * 2.0**-53
         low, high = self.compute.uniform or (0, self.compute.exponential)
         drawn = uniform if self.compute.uniform else -logarithm(uniform)
         return low + (drawn * float(high - low)).astype(np.int64)
+
+
+def _number(job: str) -> int:
+    """A number for the name of a job."""
+    return int(digest(job)[:16], 16)
 
 
 def logarithm(values: Any) -> np.ndarray:

@@ -16,8 +16,11 @@ from functools import cached_property
 import numpy as np
 
 from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.collectives.chunks import share
+from astrasim_py.core.rows import numbered
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import Rotation
+from astrasim_py.system.noise import Detours
 from astrasim_py.system.problem import Problem
 from astrasim_py.topology.link_states import LinkState
 from astrasim_py.topology.model import Topology
@@ -123,12 +126,13 @@ class RotatedPrograms(Sequence[RankProgram]):
     """One program per member, made from the first one on demand, then cached.
 
     `algorithm`: a rotation-symmetric one. `base`: program of its rank 0. `size`: full buffer, bytes. `verbatim`: sizes
-    are used as written (`Algorithm.message_bytes`). `uniform_bytes`: whether all members send, receive and reduce the
-    first one's bytes, node by node.
+    are used as written (`Algorithm.message_bytes`). `parts`: of every message. `uniform_bytes`: whether all members
+    send, receive and reduce the first one's bytes, node by node.
     """
 
-    def __init__(self, algorithm: Algorithm, base: RankProgram, size: int, verbatim: bool) -> None:
+    def __init__(self, algorithm: Algorithm, base: RankProgram, size: int, verbatim: bool, parts: int = 1) -> None:
         self.algorithm, self.base, self.size, self.verbatim = algorithm, base, size, verbatim
+        self.parts = np.where(base.peer >= 0, parts, 1)
         self.uniform_bytes = verbatim or algorithm.same_bytes(size)
         self._made: dict[int, RankProgram] = {0: base}
 
@@ -156,7 +160,8 @@ class RotatedPrograms(Sequence[RankProgram]):
         if self.uniform_bytes:
             return np.broadcast_to(self.base.nbytes, (len(positions), len(self.base)))
         made = self.algorithm.bytes_of_ranks(positions, self.size, verbatim=self.verbatim)
-        return np.where(self.base.rows < 0, 0, made[:, np.maximum(self.base.rows, 0)])
+        whole = np.where(self.base.rows < 0, 0, made[:, np.maximum(self.base.rows, 0)])
+        return whole if self.parts.max(initial=1) == 1 else share(whole, numbered(self.base.rows), self.parts)
 
     def sizes(self) -> np.ndarray:
         """int64: a superset of the message sizes."""
@@ -166,7 +171,8 @@ class RotatedPrograms(Sequence[RankProgram]):
             return sizes
         # Chunks [i, i + c) of a buffer of S bytes in T chunks are ⌊cS/T⌋ bytes or one more, for any i.
         counts = np.unique(self.algorithm.first.column("msg_chunk_cnt")[self.base.rows[sends]])
-        least = [int(c) * self.size // self.algorithm.chunks for c in counts.tolist() if c >= 0]
+        pieces = self.algorithm.chunks * int(self.parts.max(initial=1))
+        least = [int(c) * self.size // pieces for c in counts.tolist() if c >= 0]
         return np.unique(np.concatenate([sizes, np.array([b + more for b in least for more in (0, 1)], np.int64)]))
 
 
@@ -373,7 +379,7 @@ class Plan:
         CollectiveCall
     ]  # `Repeated`, by index: ascending (instance, chunk, phase, call), the order of dispatch
     start_delay: tuple[int, ...]  # ps, by rank
-    route_pairs: np.ndarray  # int64[k], ascending: src × vertices + dst, NPUs or switches
+    route_pairs: np.ndarray  # int64[k], ascending: (src × vertices + dst) × qps + queue pair
     route_ptr: np.ndarray  # int64[k+1]
     route_links: np.ndarray | None  # int32; None where a table would be too large: then there are no pairs either
     sizes: tuple[int, ...]  # every message size, and perhaps some that no message has; ascending
@@ -385,13 +391,24 @@ class Plan:
         return len(self.workload)
 
     @property
+    def detours(self) -> Detours | None:
+        """What interrupts compute."""
+        return self.problem.noise and self.problem.noise.detours
+
+    @cached_property
+    def detour_phase(self) -> np.ndarray:
+        """int64[ranks], ps: phases of `detours`; switches have none."""
+        phases = [self.problem.noise.phases(job.name, job.ranks) for job in self.problem.jobs]
+        return np.concatenate([*phases, np.zeros(self.ranks - self.npu_ranks, dtype=np.int64)])
+
+    @property
     def computed_routes(self) -> bool:
         """Whether routes are computed on demand, without a table."""
         return self.route_links is None
 
     @cached_property
     def routes(self) -> Mapping[int, tuple[int, ...]]:
-        """src × vertices + dst → links, for every pair that a message can use."""
+        """(src × vertices + dst) × qps + queue pair → links, for every pair that a message can use."""
         if self.route_links is None:
             return _Computed(self.problem.topology)
         return by_pair(self.route_pairs, self.route_ptr, self.route_links)

@@ -12,11 +12,16 @@ from typing import Protocol
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.selection import AlgorithmTable
-from astrasim_py.system.machine_models import NO_MEMORY, ComputeModel, Limits, MemoryModel, NetworkModel
+from astrasim_py.system.machine_models import NO_MEMORY, ComputeModel, Limits, MemoryModel, NetworkModel, NicModel
 from astrasim_py.system.noise import Noise
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology.model import Topology
 
+#: Parameters of the network of which the same is true.
+_NETWORK_OF_BOUNDS = (
+    *("model", "link_busy", "send_completes", "msccl", "profile", "protocol", "switch_reduction"),
+    *("qps", "split"),
+)
 #: Rules that lower bounds account for, or that only make a run longer.
 _RULES_OF_BOUNDS = (
     "dependencies",
@@ -136,7 +141,9 @@ class Problem:
     limits : Limits
         Events and simulated time (ps) at which a run ends.
     noise : Noise or None
-        Random times by which compute nodes of workloads take longer.
+        Random times by which compute nodes of workloads take longer, and interruptions.
+    nic : NicModel or None
+        What a message costs the ranks that send and receive it.
     """
 
     topology: Topology
@@ -147,6 +154,7 @@ class Problem:
     memory: MemoryModel = NO_MEMORY
     limits: Limits = Limits()
     noise: Noise | None = None
+    nic: NicModel | None = None
 
     @property
     def background(self) -> bool:
@@ -156,7 +164,6 @@ class Problem:
     @property
     def bounds_hold(self) -> bool:
         """Whether lower bounds hold; a rule unknown here makes it False, so that no new rule is silently ignored."""
-        known = ("model", "link_busy", "send_completes", "msccl", "profile", "protocol", "switch_reduction")
-        if self.background or not self.network.contention or self.network.differs(*known):
+        if self.background or not self.network.contention or self.network.differs(*_NETWORK_OF_BOUNDS):
             return False
         return not self.semantics.differs(*_RULES_OF_BOUNDS)

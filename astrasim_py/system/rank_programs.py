@@ -38,6 +38,7 @@ from astrasim_py.system.plan import (
     Structure,
 )
 from astrasim_py.system.problem import Job, Problem
+from astrasim_py.system.queue_pairs import split_messages
 from astrasim_py.system.repeated import BoundProgram
 from astrasim_py.system.thread_blocks import by_thread_blocks
 
@@ -66,6 +67,8 @@ class RankPrograms:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.semantics = problem.semantics
+        #: Of every message.
+        self.parts = problem.network.qps if problem.network.split else 1
         self._structures: dict[bytes, Structure] = {}
         self.skeletons, self.of_algorithm = cache(self.skeletons), cache(self.of_algorithm)
         self._of_trace = cache(lambda trace, dependencies: Program.of_traces([trace], dependencies))
@@ -137,7 +140,7 @@ class RankPrograms:
         refuse(np.arange(len(table)), detached, what, "let nodes depend on it or not")
         speed = Fraction(job.compute_speed.get(rank, 1))
         duration = durations.workload_ps(table, self.problem.compute, self.semantics, speed)
-        if self.problem.noise is not None:
+        if self.problem.noise is not None and self.problem.noise.compute is not None:
             rows = np.flatnonzero(table.type == NodeType.COMP)
             own = job.workload.traces[rank].node_id
             last = int(own.max(initial=0))
@@ -147,14 +150,21 @@ class RankPrograms:
             duration[rows] += added
         duration += durations.memory_ps(table, self.problem.memory, self.semantics)
         nbytes, peer, tag = _workload_messages(table, rank, job.ranks, job.workload.shifts[rank])
-        return self.bound(table, nbytes, duration, peer, tag, slots_of(table), instance)[0]
+        columns = nbytes, duration, peer, tag, slots_of(table), instance
+        return self.bound(f"{job.name} rank {rank}", table, *columns)[0]
 
-    def bound(self, table: Program, *bound: np.ndarray) -> tuple[RankProgram, ...]:
-        """Programs of the ranks of a table; `bound`: bytes, durations, peers, tags, slots and instances of its rows."""
-        return tuple(
-            RankProgram(rows - low, table.node_id[rows], structure, *(column[rows] for column in bound), counters)
+    def bound(self, place: str, table: Program, *columns: np.ndarray) -> tuple[RankProgram, ...]:
+        """Programs of the ranks of a table; `columns`: bytes, durations, peers, tags, slots and instances of its rows.
+
+        `place`: names the table in errors.
+        """
+        made = tuple(
+            RankProgram(rows - low, table.node_id[rows], structure, *(column[rows] for column in columns), counters)
             for low, (rows, structure, counters) in zip(table.bounds.tolist(), self.skeletons(table), strict=False)
         )
+        if self.parts == 1:
+            return made
+        return tuple(split_messages(program, self.parts, self.structure, place) for program in made)
 
     def of_algorithm(
         self, algorithm: Algorithm, size: int, speeds: tuple[Fraction, ...], planned: bool, *, rotated: bool
@@ -177,7 +187,7 @@ class RankPrograms:
         (base,) = self._bound(algorithm, table, size, speeds[:1], planned)
         if len(set(speeds)) > 1 and base.duration.any():
             return None
-        made = RotatedPrograms(symmetric, base, size, self._verbatim(table, planned))
+        made = RotatedPrograms(symmetric, base, size, self._verbatim(table, planned), self.parts)
         # Without a stated chunk count, sizes in chunks are arbitrary.
         return made if symmetric.chunks or made.uniform_bytes else None
 
@@ -197,7 +207,8 @@ class RankPrograms:
         if algorithm.actors:
             nbytes = self._on_the_wire(algorithm, table, nbytes, peer)
         slot, instance = np.full(len(table), NO_SLOT, dtype=np.int8), np.full(len(table), -1, dtype=np.int32)
-        made = self.bound(table, nbytes, duration, peer, tag, slot, instance)
+        columns = nbytes, duration, peer, tag, slot, instance
+        made = self.bound(algorithm.source or algorithm.name, table, *columns)
         msccl = self.problem.network.msccl
         if msccl is None or verbatim:
             return made

@@ -21,10 +21,12 @@ _PAIRS_AT_ONCE = 2**20
 class Traffic:
     """Pairs of NPUs and switches that exchange messages, and the message sizes.
 
-    `npu_of`: rank → NPU, or switch. `rendezvous_bytes`: size of a receiver's request; 0: no requests.
+    `npu_of`: rank → NPU, or switch. `rendezvous_bytes`: size of a receiver's request; 0: no requests. `qps`: queue
+    pairs of two ends.
     """
 
-    def __init__(self, npu_of: Sequence[int], topology: Topology, rendezvous_bytes: int) -> None:
+    def __init__(self, npu_of: Sequence[int], topology: Topology, rendezvous_bytes: int, qps: int = 1) -> None:
+        self.qps = qps
         self.npu_of = np.array(npu_of, dtype=np.int64)
         self.topology, self.vertices = topology, topology.vertices
         self.rendezvous = rendezvous_bytes
@@ -89,11 +91,17 @@ class Traffic:
         return False
 
     def routes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """Pairs of NPUs, ascending, and their routes as CSR; empty if the table would be too large."""
+        """Queue pairs, ascending, and their routes as CSR; empty if the table would be too large."""
         if self._too_many():
             return np.zeros(0, np.int64), np.zeros(1, np.int64), None
         pairs = _distinct(np.concatenate([np.zeros(0, np.int64), *self._all_pairs()]))
-        return pairs, *self.topology.routes(pairs // self.vertices, pairs % self.vertices)
+        pairs = (pairs[:, None] * self.qps + np.arange(self.qps)).ravel()
+        return pairs, *self.topology.routes(*self.ends(pairs))
+
+    def ends(self, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Source, destination and number of queue pairs."""
+        ends = pairs // self.qps
+        return ends // self.vertices, ends % self.vertices, pairs % self.qps
 
     def states(self, pairs: np.ndarray) -> tuple[tuple[int, RoutedState], ...]:
         """Times (ps) and routes of pairs from time 0 and from each event of the topology on; none without events.
@@ -104,7 +112,7 @@ class Traffic:
         found = list(link_states(self.topology)) if self.topology.events else []
         for _, state in found:
             if state not in routed:
-                routed[state] = RoutedState(state, pairs, *state.routes(pairs // self.vertices, pairs % self.vertices))
+                routed[state] = RoutedState(state, pairs, *state.routes(*self.ends(pairs)))
             if sum(len(each.path) for each in routed.values()) > MAX_ROUTE_LINKS:
                 problem = f"the routes of {len(pairs)} pairs of NPUs do not fit for all events of {self.topology.name}"
                 raise ScenarioError("events", problem, "write fewer events that differ")

@@ -177,5 +177,5 @@ def _bound(trace: ExecutionTrace, instances: Sequence[int], programs: RankProgra
     n, nothing = len(trace), np.zeros(len(trace), dtype=np.int64)
     table = Program.of_traces([trace])
     peer, slot = np.full(n, -1, dtype=np.int32), np.full(n, NO_SLOT, dtype=np.int8)
-    made = programs.bound(table, nothing, nothing, peer, nothing, slot, np.arange(n, dtype=np.int32))[0]
+    made = programs.bound("", table, nothing, nothing, peer, nothing, slot, np.arange(n, dtype=np.int32))[0]
     return BoundProgram(made, 0, np.array(instances, dtype=np.int32))

@@ -237,13 +237,19 @@ class Topology:
                 raise TopologyError(self.name, f"NPU {int(dead[0])} has failed", "place no rank on it")
 
     def routes(
-        self, src: Sequence[int] | np.ndarray, dst: Sequence[int] | np.ndarray, *, connected: bool = True
+        self,
+        src: Sequence[int] | np.ndarray,
+        dst: Sequence[int] | np.ndarray,
+        queue_pair: np.ndarray | None = None,
+        *,
+        connected: bool = True,
     ) -> Routes:
         """Routes of k pairs of NPUs or switches: ptr int64[k + 1] and links int32[m].
 
         Pair i crosses ``links[ptr[i]:ptr[i + 1]]``, in that order; nothing if src[i] == dst[i], or, unless
-        `connected`, if there is no path. From and to switches they are shortest paths. Raises TopologyError: an NPU
-        that does not exist or has failed, a switch without links; a pair without a path.
+        `connected`, if there is no path. From and to switches they are shortest paths. `queue_pair`: int64[k], with
+        ECMP, which of those between two ends; by default 0. Raises TopologyError: an NPU that does not exist or has
+        failed, a switch without links; a pair without a path.
         """
         src = np.asarray(src, dtype=np.int64).reshape(-1)
         dst = np.asarray(dst, dtype=np.int64).reshape(-1)
@@ -251,7 +257,7 @@ class Topology:
             raise ValueError(f"{len(src)} sources but {len(dst)} destinations")
         self._check_pairs(src, dst)
         if self.router is None or self.routing.ecmp:
-            return self._search.routes(src, dst, connected=connected)
+            return self._search.routes(src, dst, queue_pair, connected=connected)
         cut = (src >= self.npus) | (dst >= self.npus)
         if self.renumbered is None and not cut.any():
             return self.router.routes(src, dst)

@@ -209,7 +209,7 @@ class ShortestPaths:
     another NPU, and in a graph without switches the rule is simply fewest hops. Among paths of equal cost the
     one is taken whose last link has the lowest id, then whose last but one has, and so on; or, with a `seed`,
     at each vertex on the way back from the destination, the (hash mod count)-th of the equal links, the hash
-    being that of (seed, source, destination, vertex).
+    being that of (seed, source, destination, vertex), and of the queue pair if that is not 0.
 
     `vertices`, `npus`: NPUs are vertices 0..npus-1. `src`, `dst`: int32[L], ends of the links. `latency_ps`: int64[L];
     the sum over any simple path must fit 63 bits. `seed`: spread equal paths by hash (ECMP).
@@ -302,7 +302,7 @@ class ShortestPaths:
         level[unsettled] = -1
         return level.reshape(shape), latency.reshape(shape)
 
-    def _previous(self, tables: tuple[np.ndarray, ...], row, source, target, vertex) -> np.ndarray:
+    def _previous(self, tables: tuple[np.ndarray, ...], row, source, target, queue_pair, vertex) -> np.ndarray:
         """The last link of the route to `vertex`, per pair."""
         if self._seed is None:
             return tables[0][row, vertex]
@@ -314,16 +314,23 @@ class ShortestPaths:
         fits = (level[r, tail] >= 0) & (level[r, tail] + cost == level[r, vertex[pair]])
         fits[fits] = latency[r, tail][fits] + self._latency[links][fits] == latency[r, vertex[pair]][fits]
         count = np.bincount(pair[fits], minlength=len(vertex))
-        pick = mix(self._seed, source, target, vertex) % count.astype(np.uint64)
+        word = mix(self._seed, source, target, vertex)
+        if queue_pair.any():
+            word = np.where(queue_pair, mix(self._seed, source, target, vertex, queue_pair), word)
+        pick = word % count.astype(np.uint64)
         first = np.cumsum(count) - count
         return links[fits][first + pick.astype(np.int64)]
 
-    def routes(self, src: np.ndarray, dst: np.ndarray, *, connected: bool = True) -> Routes:
+    def routes(
+        self, src: np.ndarray, dst: np.ndarray, queue_pair: np.ndarray | None = None, *, connected: bool = True
+    ) -> Routes:
         """Routes of many pairs; of one without a path no links, unless all are to be `connected`.
 
-        Raises TopologyError: they are to be, and a pair is not.
+        `queue_pair`: int64[k], which of those between two NPUs; by default 0. Raises TopologyError: they are to be
+        connected, and a pair is not.
         """
         src, dst = np.asarray(src, dtype=np.int64), np.asarray(dst, dtype=np.int64)
+        which = np.zeros(len(src), dtype=np.int64) if queue_pair is None else np.asarray(queue_pair, dtype=np.int64)
         order = np.argsort(src, kind="stable")
         sources, first = np.unique(src[order], return_index=True)
         last = np.append(first[1:], len(order))
@@ -338,7 +345,7 @@ class ShortestPaths:
             tables = self._search(batch, row, dst[pairs])
             if connected:
                 _check_met(tables[0][row, dst[pairs]], src[pairs], dst[pairs])
-            pieces.append((pairs, self._walk(tables, row, src[pairs], dst[pairs], lengths, pairs)))
+            pieces.append((pairs, self._walk(tables, row, src[pairs], dst[pairs], which[pairs], lengths, pairs)))
         ptr = pointers(lengths)
         links = np.empty(ptr[-1], dtype=np.int32)
         for _, steps in pieces:
@@ -346,13 +353,13 @@ class ShortestPaths:
                 links[ptr[pairs + 1] - back] = taken
         return ptr, links
 
-    def _walk(self, tables, row, source, target, lengths, pairs) -> list[tuple[np.ndarray, np.ndarray]]:
+    def _walk(self, tables, row, source, target, which, lengths, pairs) -> list[tuple[np.ndarray, np.ndarray]]:
         """Walk back from all targets at once; returns (pairs, link) per step and counts `lengths`."""
         steps = []
         moving = np.flatnonzero((source != target) & (tables[0][row, target] >= 0))
         at = target[moving]
         while len(moving):
-            taken = self._previous(tables, row[moving], source[moving], target[moving], at)
+            taken = self._previous(tables, row[moving], source[moving], target[moving], which[moving], at)
             steps.append((pairs[moving], taken))
             lengths[pairs[moving]] += 1
             at = self._src[taken].astype(np.int64)

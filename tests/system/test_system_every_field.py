@@ -41,12 +41,14 @@ from astrasim_py.system.machine_models import (
     MemoryModel,
     MscclModel,
     NetworkModel,
+    NicModel,
     ProtocolLatency,
 )
-from astrasim_py.system.noise import ComputeNoise, Noise
+from astrasim_py.system.noise import ComputeNoise, Detours, Noise
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology import build
+from astrasim_py.topology.model import Routing
 from astrasim_py.topology.profile import LibraryProfile
 
 GB = Fraction(10**9)
@@ -89,8 +91,13 @@ PLACES: dict[type, tuple[str, ...]] = {
     MemoryModel: ("memory",),
     Limits: ("limits",),
     Noise: ("noise",),
+    NicModel: ("nic",),
     ComputeNoise: ("noise", "compute"),
+    Detours: ("noise", "detours"),
 }
+#: Of the topology: several routes between two NPUs.
+ECMP = {"ecmp": True}
+DETOURS = {"noise": {"detours": {"period": 1_000_000, "length": 300_000}}}
 PROFILED = {"network": {"profile": PROFILE}}
 INJECTED = {"network": {"send_completes": "injected"}}
 PRESET, PEAK = {"compute": {"preset": "dgx_a100"}}, {"compute": {"peak": Fraction(10**12)}}
@@ -104,6 +111,8 @@ FIELDS: dict[type, dict[str, list[tuple]]] = {
         "profile": [(PROFILE,)],
         "protocol": [("LL", PROFILED), ("Simple", PROFILED)],
         "switch_reduction": [(True, PROFILED)],
+        "qps": [(3, ECMP)],
+        "split": [(True, {"network": {"qps": 3}} | ECMP)],
         "factory": [(Slow,)],
     },
     MscclModel: {
@@ -147,7 +156,13 @@ FIELDS: dict[type, dict[str, list[tuple]]] = {
         "bandwidth": [(GB / 3,)],
         "npus_per_node": [(2, {"memory": {"kind": "per_node"}})],
     },
-    Noise: {"seed": [(7, {"noise": {"compute": {"exponential": 900_000}}})], "compute": [({"exponential": 777_000},)]},
+    Noise: {
+        "seed": [(7, {"noise": {"compute": {"exponential": 900_000}}}), (7, DETOURS)],
+        "compute": [({"exponential": 777_000},)],
+        "detours": [({"period": 1_000_000, "length": 300_000},)],
+    },
+    NicModel: {"overhead": [(700_000,)], "gap": [(2_000_000,)]},
+    Detours: {"period": [(2_000_000, DETOURS)], "length": [(400_000, DETOURS)]},
     ComputeNoise: {"exponential": [(777_000,)], "uniform": [((5, 777_000),)]},
     Limits: {"max_events": [(7,)], "max_sim_time_ps": [(1000,)]},
 }
@@ -158,6 +173,7 @@ SILENT = {(Semantics, "message_match"), (Semantics, "event_order")}
 #: Rules under which a field has no meaning, and must not change anything.
 MEANINGLESS = {
     (NetworkModel, "link_busy"): {"model": {"analytical"}},
+    (NetworkModel, "qps"): {"model": {"analytical"}},  # where routes of one pair are equally fast
     (Semantics, "analytical_route"): {"model": {"cut_through", "store_and_forward", FLUID}},
 }
 
@@ -287,17 +303,28 @@ def message(**rules) -> Problem:
 
 WORLDS = (ring, switched, busy, channel, message)
 PARTS = {"network": NetworkModel, "semantics": Semantics, "compute": ComputeModel, "memory": MemoryModel}
-PARTS |= {"limits": Limits, "noise": Noise}
+PARTS |= {"limits": Limits, "noise": Noise, "nic": NicModel}
 
 
 def problem_of(world, arguments: dict) -> Problem:
     """A world under rules."""
-    return world(**{key: PARTS[key](**given) for key, given in merged({"memory": MEMORY}, arguments).items()})
+    given = merged({"memory": MEMORY}, arguments)
+    ecmp = given.pop("ecmp", False)
+    problem = world(**{key: PARTS[key](**value) for key, value in given.items()})
+    return replace(problem, topology=problem.topology.changed(routing=Routing(ecmp=ecmp)))
 
 
 def refused(arguments: dict) -> bool:
-    """Whether there is a profile, or shared bandwidth, under rules that it is not made for."""
+    """Whether there is a profile, shared bandwidth, or queue pairs, under rules that they are not made for."""
     network, rules = arguments.get("network", {}), arguments.get("semantics", {})
+    if "nic" in arguments and rules.get("event_order") == "scheduled":
+        return True
+    if "qps" in network:
+        others = "rendezvous_bytes" in rules or "lowest_dim" in rules.values()
+        if others or rules.get("event_order") == "scheduled":
+            return True
+        if network.get("split") and ("msccl" in network or network["model"] == "analytical"):
+            return True
     if network.get("model") == FLUID and "factory" not in network:
         astra_sim = rules.get("name") == "astra_sim" or rules.get("rounding") == "floor_ns"
         if astra_sim or rules.get("event_order") == "scheduled" or network.get("link_busy") == "latency+bytes":
@@ -331,7 +358,7 @@ def rules_of(model: type) -> dict[str, dict]:
     if model is NetworkModel:
         ways = itertools.product(RULES.items(), WAYS.items())
         return RULES | {f"{rule}-{way}": merged(given, more) for (rule, given), (way, more) in ways}
-    if PLACES[model][0] in ("network", "semantics"):
+    if PLACES[model][0] in ("network", "semantics", "nic"):
         return RULES
     return {rule: given for rule, given in RULES.items() if rule.startswith("cut_through")}
 
@@ -366,7 +393,7 @@ def test_both_engines_use_a_field_under_any_rule(model, field, value, beside):
     """Rules replace methods of the engines, which must then use the field, too."""
     given = with_field(model, field, value, beside)
     if refused(given):
-        with pytest.raises(ScenarioError, match=r"profile|fluid"):
+        with pytest.raises(ScenarioError, match=r"profile|fluid|qps|split|nic"):
             seen(ring, given)
     if refused(given) or refused(beside):
         return
@@ -422,6 +449,7 @@ def test_synthesis_takes_a_stand_on_every_field_of_the_network():
     costed = {field.name for field in fields(CostModel)}
     # Schedules are planned without these; what they cost shows when the algorithm is simulated.
     planned_without = {"send_completes", "msccl", "factory", "profile", "protocol", "switch_reduction"}
+    planned_without |= {"qps", "split"}
     assert costed | planned_without == set(NetworkModel.model_fields)
 
 

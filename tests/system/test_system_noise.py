@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from astrasim_py.engine.simulation import simulate
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
 from astrasim_py.study.prepare import estimate, prepare
-from astrasim_py.system.noise import Noise, logarithm
+from astrasim_py.system.noise import Detours, Noise, logarithm
 
 US = 10**6
 
@@ -99,7 +100,7 @@ def test_the_closed_form_of_a_step_refuses_noise(tmp_path):
 @pytest.mark.parametrize(
     ("noise", "said"),
     [
-        ("{seed: 1}", "noise.*compute"),
+        ("{seed: 1}", "noise: says neither compute nor detours"),
         ("{compute: {}}", "noise.compute: .*write exponential: 10 us, or uniform"),
         ("{compute: {exponential: 1 us, uniform: [0 us, 1 us]}}", "noise.compute: says both distributions"),
         ("{compute: {normal: 1 us}}", "noise.compute.normal"),
@@ -107,10 +108,55 @@ def test_the_closed_form_of_a_step_refuses_noise(tmp_path):
         ("{compute: {exponential: 2000 h}}", "noise.compute"),
         ("{compute: {exponential: 90000 s}}", "noise.compute: more than a day; write less"),
         ("{seed: -1, compute: {exponential: 1 us}}", "noise.seed: -1 is less than 0"),
-        ("{compute: {exponential: 1 us}, detours: {period: 1 ms}}", "noise.detours"),
+        ("{compute: {exponential: 1 us}, detours: {period: 1 ms}}", 'noise.detours: "length" is missing'),
+        ("{detours: {period: 1 ms, length: 1 ms}}", "noise.detours.length: .*not between 0 and the period"),
+        ("{detours: {period: 1 ms, length: 0 ms}}", "noise.detours.length: .*not between 0 and the period"),
+        ("{detours: {period: 90000 s, length: 1 ms}}", "noise.detours.period: more than a day; write less"),
     ],
 )
 def test_wrong_noise_is_refused_in_a_line(tmp_path, noise, said):
     with pytest.raises(AstraError, match=said) as raised:
         problem_of(tmp_path, 2, noise)
     assert len(raised.value.lines()) == 1
+
+
+def by_force(now: int, work: int, phase: int, period: int, length: int) -> int:
+    """The end of work, one ps after the other."""
+    while work:
+        work -= (now - phase) % period >= length
+        now += 1
+    return now
+
+
+def test_the_end_of_interrupted_work_is_that_of_counting_every_ps():
+    rng = random.Random(1)
+    for _ in range(4000):
+        period = rng.randint(2, 12)
+        length, phase = rng.randint(1, period - 1), rng.randrange(period)
+        now, work = rng.randint(0, 40), rng.randint(1, 60)
+        assert Detours(period=period, length=length).end(now, work, phase) == by_force(now, work, phase, period, length)
+
+
+def test_detours_take_their_share_of_compute_and_differ_by_rank(tmp_path):
+    noise = "{seed: 3, detours: {period: 1 ms, length: 10 us}}"
+    problem = problem_of(tmp_path, 8, noise, iterations=1, compute="990 ms")
+    phases = problem.noise.phases("a", 8)
+    assert len(set(phases.tolist())) == 8 and (phases >= 0).all() and (phases < 10**9).all()
+    records = simulate(problem, engine="both", level="nodes")
+    ends = [problem.noise.detours.end(0, 990 * 10**9, int(phase)) for phase in phases]
+    assert records.makespan == max(ends)
+    assert all(abs(end - 10**12) <= 10 * US for end in ends)  # 990 of every 1000 us compute
+
+
+def test_both_engines_interrupt_alike_and_after_random_times(tmp_path):
+    noise = "{seed: 5, compute: {exponential: 3 us}, detours: {period: 7 us, length: 2 us}}"
+    records = simulate(problem_of(tmp_path, 8, noise, iterations=40, compute="1 us"), engine="both", level="messages")
+    plain = simulate(problem_of(tmp_path, 8, "{seed: 5, compute: {exponential: 3 us}}", iterations=40, compute="1 us"))
+    assert records.makespan > plain.makespan
+
+
+def test_a_time_beyond_63_bits_is_an_error_in_both_engines(tmp_path):
+    problem = problem_of(tmp_path, 2, "{detours: {period: 1 s, length: 999999999999 ps}}", iterations=1, compute="1 s")
+    for engine in ("simpy", "compiled"):
+        with pytest.raises(AstraError, match="63"):
+            simulate(problem, engine=engine)

@@ -18,10 +18,19 @@ from astrasim_py.core.choices import FLUID
 from astrasim_py.core.errors import AstraError
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.system.dimension_planner import BASELINE, FIXED, LOCAL_FIRST, THEMIS, DimensionPlanner
-from astrasim_py.system.machine_models import NO_MEMORY, Collectives, ComputeModel, Limits, MemoryModel, NetworkModel
+from astrasim_py.system.machine_models import (
+    NO_MEMORY,
+    Collectives,
+    ComputeModel,
+    Limits,
+    MemoryModel,
+    NetworkModel,
+    NicModel,
+)
 from astrasim_py.system.noise import Noise
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics
+from astrasim_py.topology.model import Routing
 from astrasim_py.topology.profile import LibraryProfile
 from astrasim_py.workload.iterations import iterate
 
@@ -31,6 +40,13 @@ COLLECTIVES = (
 )
 #: The only ones that `FLUID` is made for.
 FLUID_RULES = {"rounding": "up_ps", "event_order": "issued"}
+#: The only ones that queue pairs are made for.
+QUEUE_PAIR_RULES = {
+    "event_order": "issued",
+    "message_match": "instance",
+    "rendezvous_bytes": 0,
+    "analytical_route": "all_hops",
+}
 SIZES = (0, 1, 7, 12, 1000, 6000, 6001, 48_000)
 
 
@@ -106,6 +122,10 @@ def world(seed: int, size: int = 8) -> Problem:
     network = _network(rng)
     if network.model == FLUID:
         semantics = Semantics(**{key: getattr(semantics, key) for key in Semantics.model_fields} | FLUID_RULES)
+    if network.qps > 1:
+        net = net.changed(routing=Routing(ecmp=True, seed=rng.randint(0, 9)))
+        rules = QUEUE_PAIR_RULES | ({"comm_slots": None} if network.split else {})
+        semantics = Semantics(**{key: getattr(semantics, key) for key in Semantics.model_fields} | rules)
     if network.profile is not None:
         known = ("gamma", "comm_slots", "compute_slots", "cpu_slots", "zero_duration_ps", "dependencies", "exposed")
         semantics = Semantics.native(**{key: getattr(semantics, key) for key in known})
@@ -135,12 +155,21 @@ def world(seed: int, size: int = 8) -> Problem:
 
 
 def over_time(problem: Problem, seed: int) -> Problem:
-    """The problem with noise, jobs that repeat what they do and, of several, some in the background; or as it is."""
+    """The problem with noise, NICs, jobs that repeat what they do and run in the background; or as it is."""
     rng = random.Random(~seed)
     jobs = list(problem.jobs)
     if rng.random() < 0.15:
-        noise = Noise(seed=seed, compute={"exponential": rng.randint(0, 2_000_000)})
-        problem = replace(problem, noise=noise)
+        period = rng.randint(2, 3_000_000)
+        kinds = {
+            "compute": {"exponential": rng.randint(0, 2_000_000)},
+            "detours": {"period": period, "length": rng.randint(1, period - 1)},
+        }
+        drawn = rng.choice((("compute",), ("detours",), ("compute", "detours")))
+        problem = replace(problem, noise=Noise(seed=seed, **{kind: kinds[kind] for kind in drawn}))
+    issued = problem.semantics.event_order == "issued" and not problem.semantics.rendezvous_bytes
+    if issued and problem.network.profile is None and rng.random() < 0.2:
+        nic = NicModel(overhead=rng.choice((0, 1, 700_001)), gap=rng.choice((0, 1, 50_000, 2_000_000)))
+        problem = replace(problem, nic=nic)
     if len(jobs) == 1 and rng.random() < 0.7:
         return problem
     for at, job in enumerate(jobs):
@@ -187,12 +216,16 @@ def _network(rng: random.Random) -> NetworkModel:
         )
     models = ("cut_through", "cut_through", "store_and_forward", "store_and_forward", "analytical", FLUID)
     model = rng.choice(models)
-    return NetworkModel(
+    made = NetworkModel(
         model=model,
         link_busy="bytes" if model == FLUID else rng.choice(("bytes", "bytes", "latency+bytes")),
         send_completes=rng.choice(("delivery", "delivery", "injected")),
         msccl=slots_model(rng) if rng.random() < 0.15 else None,
     )
+    if rng.random() >= 0.15:
+        return made
+    splits = made.msccl is None and model != "analytical" and rng.random() < 0.6
+    return made.model_copy(update={"qps": rng.randint(2, 5), "split": splits})
 
 
 def random_profile(rng: random.Random) -> LibraryProfile:
@@ -240,12 +273,13 @@ def _job(
     memory: bool,
 ) -> Job:
     work = _Work(rng, ranks, memory)
+    work.counts &= not network.split  # what counts is not split
     work.fill(rng.randint(1, size + 2))
-    odd = 0.15 if network.msccl is None else 0.0
+    odd = 0.15 if network.msccl is None and not network.split else 0.0
     planner = None
     if network.profile is not None:
         pass  # collectives are not cut into chunks
-    elif rng.random() < 0.15 and network.msccl is None:
+    elif rng.random() < 0.15 and network.msccl is None and not network.split:
         planner = random_planner(rng)
     elif rng.random() < 0.2:
         planner = _dimensions(rng, ranks)
@@ -306,7 +340,7 @@ class _Work:
         self.names: list[list[str]] = [[] for _ in range(ranks)]
         #: Of messages of equal source, destination and tag: their bytes, so that the k-th fits the k-th.
         self.bytes: dict[tuple, int] = {}
-        self.loose = rng.random() < 0.06  # messages without a partner, of unequal bytes
+        self.loose = rng.random() < 0.08  # messages without a partner, of unequal bytes
         self.counts = rng.random() < 0.15
 
     def add(self, rank: int, group: str = "", **node) -> dict:

@@ -55,9 +55,13 @@ class KernelInput(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """Whether the run needs the optional parts of the kernel: those of ``fluid`` and of thread blocks."""
-        steps = self.tables["templates"]["flags"] & records.STEPS
-        return self.constants["model"] == records.FLUID or bool(steps.any())
+        """Whether the run needs the optional parts of the kernel.
+
+        These are of ``fluid``, thread blocks, queue pairs, detours, and NICs.
+        """
+        steps, known = self.tables["templates"]["flags"] & records.STEPS, self.constants
+        optional = (known["model"] == records.FLUID, known["qps"] > 1, known["period"] > 0, known["nic"])
+        return any(optional) or bool(steps.any())
 
 
 def kernel_input(plan: Plan, *, rows: bool = False) -> KernelInput:
@@ -73,7 +77,7 @@ def kernel_input(plan: Plan, *, rows: bool = False) -> KernelInput:
 
 def _constants(problem: Problem) -> dict[str, int]:
     """Constants of a run that depend on the problem only."""
-    network, semantics, limits = problem.network, problem.semantics, problem.limits
+    network, semantics, limits, noise = problem.network, problem.semantics, problem.limits, problem.noise
     injected = network.send_completes == "injected"
     max_time = limits.max_sim_time_ps
     return {
@@ -84,6 +88,12 @@ def _constants(problem: Problem) -> dict[str, int]:
         "scheduled": semantics.event_order == "scheduled",
         "max_events": min(limits.max_events, INT64_MAX),
         "background": problem.background,
+        "qps": network.qps,
+        "nic": problem.nic is not None,
+        "overhead": problem.nic.overhead if problem.nic else 0,
+        "gap": problem.nic.gap if problem.nic else 0,
+        "period": noise.detours.period if noise and noise.detours else 0,
+        "detour": noise.detours.length if noise and noise.detours else 0,
         "max_time": -1 if max_time is None else min(max_time, INT64_MAX),
     }
 
@@ -152,7 +162,9 @@ class _Building:
             "longs": self.longs.array(),
             "small": np.concatenate([self.states.array(), self.longer.array()]),
             "path": np.zeros(1, np.int32) if plan.route_links is None else np.append(plan.route_links, np.int32(0)),
-            "route_targets": np.append(plan.route_pairs % problem.topology.vertices, 0).astype(np.int32),
+            "route_targets": np.append(plan.route_pairs // constants["qps"] % problem.topology.vertices, 0).astype(
+                np.int32
+            ),
         }
         # Extra bytes follow the states of the nodes.
         longer = tables["calls"]["extra_bytes"]
@@ -316,6 +328,7 @@ class _Building:
         own, switches = np.split(ranks["server"], [plan.npu_ranks])
         switches[:] = own.max(initial=-1) + 1 + np.arange(len(switches))
         self.constants["has_servers"] = bool((ranks["server"] >= 0).any())
+        ranks["phase"] = plan.detour_phase if plan.detours else 0
         ranks["row"] = plan.first_rows(-1) if self.rows else -1
         ranks["instances"] = called[plan.workload.which]
         for number, (first, job) in enumerate(zip(plan.first_rank, self.problem.jobs, strict=True)):
@@ -478,7 +491,8 @@ class _Building:
         plan, topology, constants = self.plan, self.problem.topology, self.constants
         npus = np.arange(topology.npus, dtype=np.int64)
         if plan.route_links is not None:
-            first = np.searchsorted(plan.route_pairs, np.arange(topology.vertices + 1) * topology.vertices)
+            per_vertex = topology.vertices * constants["qps"]
+            first = np.searchsorted(plan.route_pairs, np.arange(topology.vertices + 1) * per_vertex)
             constants |= {"route_first": self.longs.add(first), "route_ptr": self.longs.add(plan.route_ptr)}
             return
         dims = topology.dims

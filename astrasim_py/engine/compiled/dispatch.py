@@ -5,13 +5,14 @@
 import numpy as np
 
 from astrasim_py.core import heap
-from astrasim_py.core.jit import inlined, lean
+from astrasim_py.core.jit import inlined, lean, optional
 from astrasim_py.engine.compiled import blocks, events, queue, records, table
 from astrasim_py.engine.compiled.chunks import begin_chunks, end_phase, start_runs
 from astrasim_py.engine.compiled.thread_blocks import begin_step, end_step, may_begin
 from astrasim_py.system.plan import COLLECTIVE, COMPUTE, MEMORY, RECV, SEND
 
 COMPUTE_SLOT = np.int64(2)
+MOST = np.int64(2**63 - 1)
 
 
 @inlined
@@ -223,6 +224,8 @@ def issue_receive(state, block, node):
     if arrived:
         if state.scheduled:
             events.end_later(state, block, node, state.now)
+        elif state.nic:
+            events.receive(state, block, node, queue.NONE)
         else:
             events.complete_next(state, block, node, queue.NONE)
     elif state.request >= 0:
@@ -258,10 +261,26 @@ def receive_partner(state, block, node):
     return True
 
 
+@optional
+def interrupted(state, work, phase):
+    """When work that begins now is done, with detours (`Detours.end`)."""
+    place, begin = (state.now - phase) % state.period, state.now
+    if place < state.detour:
+        begin, place = begin + state.detour - place, state.detour
+    beyond, later = work - (state.period - place), np.int64(0)
+    if beyond > 0:
+        later = 1 + (beyond - 1) // (state.period - state.detour)
+    if later > (MOST - begin - work) // state.detour:
+        return queue.NONE
+    return begin + work + later * state.detour
+
+
 @lean
 def issue_timed(state, rank, block, node, kind):
     duration = table.longs(state)[state.duration + table.nodes(state, table.blocks(state, block).first + node).size]
     end = state.now + duration
+    if state.period and kind == COMPUTE and duration and rank < state.npu_ranks:
+        end = interrupted(state, duration, table.ranks(state, rank).phase)
     if state.has_servers and (kind == MEMORY or (rank >= state.npu_ranks and duration)):
         server = table.ranks(state, rank).server
         if server >= 0:

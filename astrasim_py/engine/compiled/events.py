@@ -2,10 +2,12 @@
 
 import numpy as np
 
-from astrasim_py.core.jit import inlined, lean
+from astrasim_py.core.jit import inlined, lean, optional
 from astrasim_py.engine.compiled import blocks, queue, records, table
 from astrasim_py.engine.compiled.routes import first_hop, set_out
 from astrasim_py.system.plan import COLLECTIVE, COMPUTE, RECV, SEND
+
+MOST = np.int64(2**63 - 1)
 
 # -- common -----------------------------------------------------------------------------------------------
 
@@ -198,6 +200,75 @@ def pace_connection(state, event, row, template, place, posted):
     return asks
 
 
+# -- NICs ---------------------------------------------------------------------------------------------------------
+
+
+@lean
+def handle(state, number):
+    """Spend the overhead of a message on a rank; returns when that is over. Switches spend nothing."""
+    if number >= state.npu_ranks:
+        return state.now
+    rank = table.ranks(state, number)
+    rank.free = max(rank.free, state.now) + state.overhead
+    if rank.free < 0:
+        fail(state, records.OVERFLOW)
+    return rank.free
+
+
+@lean
+def after_gap(state, time):
+    """Return the time of a gap later."""
+    return time + state.gap if time <= MOST - state.gap else MOST
+
+
+@optional
+def post(state, e):
+    """A message is posted; returns whether it enters the network now."""
+    number = np.int64(table.blocks(state, table.events(state, e).block).rank)
+    rank = table.ranks(state, number)
+    enters = max(handle(state, number), rank.sends)
+    if number < state.npu_ranks:
+        rank.sends = after_gap(state, enters)
+    if enters > state.now:
+        table.events(state, e).kind = records.POST
+        queue.push(state, enters, e)
+        return False
+    return True
+
+
+@optional
+def take(state, e):
+    """A message arrives; returns whether it is delivered now."""
+    event = table.events(state, e)
+    block, node = np.int64(event.block), np.int64(event.node)
+    number = np.int64(blocks.rank_at(state, block, blocks.peer_of(state, block, node)))
+    rank = table.ranks(state, number)
+    taken = max(state.now, rank.takes)
+    if number < state.npu_ranks:
+        rank.takes = after_gap(state, taken)
+    if taken > state.now:
+        event.kind = records.TAKE
+        queue.push(state, taken, e)
+        return False
+    return True
+
+
+@optional
+def receive(state, block, node, cause):
+    """A receive that has its message is done once the overhead is spent; `cause`: row of the node that ends it."""
+    done = handle(state, np.int64(table.blocks(state, block).rank))
+    if done == state.now:
+        complete_next(state, block, node, cause)
+        return True
+    ended = new_event(state, records.END, block, node)
+    table.events(state, ended).row = cause
+    number_event(state, ended)
+    if state.counts_references:
+        table.blocks(state, block).references += 1
+    push_checked(state, done, ended)
+    return False
+
+
 # -- arriving -----------------------------------------------------------------------------------------------------
 
 
@@ -228,7 +299,10 @@ def message_arrives(state, e):
     if posted:
         if state.record_messages:
             table.message_rows(state, event.row).receiver = table.blocks(state, other).row + partner
-        complete_next(state, other, partner, row.row + node)
+        if state.nic:
+            receive(state, other, partner, np.int64(row.row + node))
+        else:
+            complete_next(state, other, partner, row.row + node)
     if not state.injected:
         complete_next(state, block, node, queue.NONE)
     if state.counts_references:
@@ -359,7 +433,12 @@ def apply(state, e):
     if kind == records.HOP or kind == records.ENTER:
         state.carried = e
         return
-    if kind == records.DELIVER:
+    if kind == records.POST:
+        state.carried = e
+        return
+    if kind == records.DELIVER and state.gap and not take(state, e):
+        return
+    if kind == records.DELIVER or kind == records.TAKE:
         if state.record_messages:
             table.message_rows(state, event.row).delivered = state.now
         if event.asks:
@@ -377,7 +456,7 @@ def apply(state, e):
     else:
         if kind == records.TIMER:
             forget_timer(state, e)
-        complete_next(state, block, node, queue.NONE)
+        complete_next(state, block, node, np.int64(event.row))
         if state.counts_references:
             blocks.release_block(state, block)
     queue.give_row(state, table.events, records.EVENTS, e)

@@ -12,11 +12,13 @@ def carry(state):
     """Move a message: to its destination under the analytical model, else over its next link."""
     e = state.carried
     state.carried = -1
+    event = table.events(state, e)
+    if state.nic and not event.moved and event.kind != records.POST and not events.post(state, e):
+        return
     if state.model == records.FLUID:
         fluid.join(state, e)
         return
     injection = deliver_later(state, e) if state.model == records.ANALYTICAL else take_link(state, e)
-    event = table.events(state, e)
     if state.injected and injection >= 0 and not event.asks:
         events.end_later(state, np.int64(event.block), np.int64(event.node), injection)
 

@@ -86,7 +86,7 @@ PHASE = _record("queue priority call turn members")
 # message table; size: index of its bytes; match: -1 if no other message can match its receive; asks: a rendezvous
 # request.
 EVENT = _record("scheduled number tail route row", i4="next block node match size", i1="kind moved asks")
-HOP, DELIVER, ENTER, END, TIMER, BEGIN, FREED, GO, HEAD, LEAVE = map(np.int64, range(10))
+HOP, DELIVER, ENTER, END, TIMER, BEGIN, FREED, GO, HEAD, LEAVE, POST, TAKE = map(np.int64, range(12))
 
 # flags: -1 if it is free; receive, send: entries; rank, call: of the sender.
 MATCH = _record("flags receive send row sender_row", i4="next size rank call")
@@ -106,11 +106,13 @@ ROTATED_BLOCK, UNEVEN_BLOCK, JOINT_BLOCK, SPLICED = map(np.int64, (1 << 8, 1 << 
 # of their time, + 1; finish … compute_sum: ps and counts of what is reported; queue: place of `queues` QUEUEs; first:
 # what is added to peers; capacities: in `longs`, chunks that each queue runs at once; row: first of the node table;
 # instances: in `ints`, of its collectives; server: of its memory, or of what a switch reduces, -1 for none; background:
-# whether the run does not wait for it. The size is no power of two: the first lines of all rows would share a few
-# places of the cache.
+# whether the run does not wait for it; phase: ps, of its detours; free, sends, takes: ps at which its NIC is free,
+# sends and takes the next message. The size is no power of two: the first lines of all rows would share a few places
+# of the cache.
 RANK = _record(
     "entry ready others room awake next_awake npu timers finish computing communicating accounted compute exposed"
     " compute_sum server channels queues queue arrivals template first delay capacities row instances background"
+    " phase free sends takes"
 )
 #: The slots of one kind of a rank, which has SLOT_KINDS, the first unused. refused: place of a heap of waiting nodes.
 SLOT = _record("used refused refused_count")
@@ -183,17 +185,19 @@ RUNNING, FINISHED, TOO_MANY_EVENTS, TOO_LATE, UNEQUAL_BYTES, OVERFLOW, UNBORN = 
 #: (analytical: delivery and injection by class of route, variant and size): in `longs`; route_class
 #: (analytical, of each route), shape, steps (link from each NPU in each dimension, up and down), wraps (whether each
 #: dimension is a ring): in `ints`; computed: whether routes are computed; arena_step, block_step: words and blocks that
-#: one step can take at most; background: whether the run may end before all ranks do.
+#: one step can take at most; background: whether the run may end before all ranks do; qps: queue pairs of two NPUs;
+#: period, detour: ps, of the detours of compute, 0: none; nic: whether messages cost overhead and gap, ps.
 CONSTANTS = _words(
     "model hold_latency injected scheduled counts_references has_servers max_events max_time request duration nbytes "
     "sizes route_ptr delays route_class variants rank_count call_count computed route_first shape dims steps "
-    "wraps arena_step block_step shared_channels step_rows background npu_ranks"
+    "wraps arena_step block_step shared_channels step_rows background npu_ranks qps period detour "
+    "nic overhead gap"
 )
 #: Tables of the input and of the state, by address.
 ADDRESSES = _words(
     "nodes ints longs small path route_targets templates calls instances capacity events matches blocks ranks slots "
     "servers links waits arena buckets times hash pools dirty wave progress due free_words node_rows "
-    "message_rows hop_rows flows shared uses ends taken filling crossed"
+    "message_rows hop_rows flows shared uses ends taken filling crossed pairs_sent"
 )
 #: Variables. issued: timed actions; sent, hops: messages and their hops; current: the first event left of the current
 #: time; first_dirty: no word of `dirty` before it has a bit; rank: the dispatching rank; due_count: completions that

@@ -6,7 +6,7 @@ current NPU << 32 | the destination.
 
 import numpy as np
 
-from astrasim_py.core.jit import inlined, lean
+from astrasim_py.core.jit import inlined, lean, optional
 from astrasim_py.engine.compiled import blocks, records, table
 
 _LOW = np.int64(0xFFFFFFFF)
@@ -24,6 +24,14 @@ def route_number(state, source, target):
     return low
 
 
+@optional
+def next_queue_pair(state, first):
+    """Return the number of the route of the next message of two NPUs, whose queue pairs take turns from the first."""
+    sent = table.pairs_sent(state)[first]
+    table.pairs_sent(state)[first] = sent + 1
+    return first + sent % state.qps
+
+
 @lean
 def set_out(state, e, block, node):
     """Set the route of a node's message; returns its number of links."""
@@ -37,6 +45,8 @@ def set_out(state, e, block, node):
         event.route = (source << 32) | target
         return computed_hops(state, event.route)
     number = route_number(state, source, target)
+    if state.qps > 1:
+        number = next_queue_pair(state, number)
     place = state.route_ptr + number
     event.route = (table.longs(state)[place] << 32) | table.longs(state)[place + 1]
     if state.model == records.ANALYTICAL:

@@ -43,7 +43,8 @@ class State:
         arena[: 8 + channels] = 0
         events, rows = _power(2 * n + 1024), 2**12 if messages else 1
         fluid = s["model"] == records.FLUID
-        flows = len(given.tables["route_targets"]) if fluid else 1
+        routes = len(given.tables["route_targets"])
+        flows = routes if fluid else 1
         kinds = {"ends": records.ENTRY, "taken": records.ENTRY}
         pools = np.zeros(len(_POOLS), dtype=records.POOL)
         pools["free"] = -1
@@ -72,6 +73,7 @@ class State:
             "hop_rows": np.empty(rows, dtype=records.HOP_ROW),
             "shared": _copy(given.tables["shared"]),
             "flows": _copy(given.tables["flows"]),
+            "pairs_sent": np.zeros(routes if s["qps"] > 1 else 1, dtype=np.int64),
             "crossed": np.zeros(len(given.tables["shared"]), dtype=np.int64),
             "filling": np.empty(len(given.tables["shared"]) + 1, dtype=records.ENTRY),
             "uses": _lines(len(given.tables["path"]) if fluid else 1, records.USE, 0),

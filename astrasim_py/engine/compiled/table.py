@@ -144,6 +144,7 @@ arena = numbers("arena", "int64")
 states = numbers("arena", "uint8")
 hashed = numbers("hash", "int32")
 dirty = numbers("dirty", "int64")
+pairs_sent = numbers("pairs_sent", "int64")
 crossed = numbers("crossed", "int64")
 free_words = numbers("free_words", "int64")
 

@@ -8,8 +8,10 @@ import simpy
 
 from astrasim_py.engine.simpy import astra_sim
 from astrasim_py.engine.simpy.chunks import ChunkingNpu
+from astrasim_py.engine.simpy.interrupted import InterruptedNpu
 from astrasim_py.engine.simpy.msccl import ConnectedGraph, CountingGraph, LibraryCutThrough, PacedGraph, PacedNetwork
 from astrasim_py.engine.simpy.network import Mailbox
+from astrasim_py.engine.simpy.nic import Nic, NicNetwork, NicNpu, NoNic
 from astrasim_py.engine.simpy.simulation import Simulation, posted
 from astrasim_py.engine.simpy.thread_blocks import BlockGraph, BlockMessages, awaiting
 from astrasim_py.system.plan import Plan
@@ -36,12 +38,23 @@ class DialectSimulation(Simulation):
             self.models = self.models | {"analytical": astra_sim.LowestDimension}
         if plan.problem.network.profile is not None:
             self.models = self.models | {"cut_through": LibraryCutThrough}
+        if plan.detours is not None:
+            rules = [InterruptedNpu, *rules]
+        if plan.problem.nic is not None:
+            rules = [NicNpu, *rules]
+            #: By NPU, or switch.
+            self.nics = {
+                v: (Nic if rank < plan.npu_ranks else NoNic)(plan.problem.nic) for rank, v in enumerate(plan.npu_of)
+            }
         self.npu_class = following(*rules)
         super().__init__(plan, level)
         #: Under the rendezvous, by mailbox: where a send waits for the message that asks for it.
         self.asks: dict[Mailbox, simpy.Store] = defaultdict(lambda: simpy.Store(self.env))
         if plan.problem.network.msccl is not None or plan.problem.network.profile is not None:
             self.network = PacedNetwork(self, self.network)
+
+    def network_class(self, model):
+        return model if self.plan.problem.nic is None else following(NicNetwork, model)
 
     def number_of_event(self) -> int:
         """Number of an event that is scheduled now, after those that are scheduled before it."""

@@ -1,8 +1,8 @@
 """Links are shared: a message moves over all links of its route at once, at a rate that it shares with others.
 
-The messages from one NPU to another leave one after the other: such a pair is a flow. Once per instant, when nothing
-else is left to do at it, rates are set anew, max-min fair: they all grow together, and a flow stops to grow when one
-of its links is full.
+The messages of a queue pair from one NPU to another leave one after the other: they are a flow. Once per instant, when
+nothing else is left to do at it, rates are set anew, max-min fair: they all grow together, and a flow stops to grow
+when one of its links is full.
 
 All is counted in integers: rates in units of 2^-16 bytes per second, work in such units times picoseconds.
 """
@@ -113,7 +113,7 @@ class Fluid(Network):
         self.awaited: tuple[int, int] | None = None
 
     def send(self, message):
-        pair = message.src * self.simulation.plan.problem.topology.vertices + message.dst
+        pair = message.pair
         if pair not in self.flows:
             self.flows[pair] = self.flow_class([self.shared(link) for link in message.route])
         flow = self.flows[pair]

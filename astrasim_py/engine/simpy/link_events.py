@@ -83,9 +83,8 @@ class FluidWithEvents(Fluid):
         return [self.links[index] for index in self.state.routes[pair]]
 
     def send(self, message):
-        pair = message.src * self.simulation.plan.problem.topology.vertices + message.dst
-        if pair not in self.flows:
-            self.flows[pair] = self.flow_class(self.route(pair))
+        if message.pair not in self.flows:
+            self.flows[message.pair] = self.flow_class(self.route(message.pair))
         super().send(message)
 
     def begin(self, pair, flow):
@@ -170,4 +169,5 @@ class FluidWithEvents(Fluid):
         self.unawaited = False
 
     def without_path(self):
-        return [divmod(pair, self.simulation.plan.problem.topology.vertices) for pair in sorted(self.cut)]
+        vertices, qps = self.simulation.plan.problem.topology.vertices, self.simulation.qps
+        return list(dict.fromkeys(divmod(pair // qps, vertices) for pair in sorted(self.cut)))

@@ -150,10 +150,10 @@ class Communicator:
 class Message:
     """A message from NPU `src` to NPU `dst`: `bytes` over the links of a `route`, into the mailbox of its receive.
 
-    `graph` and `node` are its send, issued at `since` (ps); `number` is its place in the order of issue. `row` is its
-    row in the message table. `hop_latency` (ps) prolongs every hop, `first_latency` the first; `connections` are those
-    of its call, if any, on which its pace ends at `paced` (ps). `at` and `tail` belong to the model: the link of the
-    route that it is at, and the time (ps) at which its last byte is there.
+    `pair` is its queue pair. `graph` and `node` are its send, issued at `since` (ps); `number` is its place in the
+    order of issue. `row` is its row in the message table. `hop_latency` (ps) prolongs every hop, `first_latency` the
+    first; `connections` are those of its call, if any, on which its pace ends at `paced` (ps). `at` and `tail` belong
+    to the model: the link of the route that it is at, and the time (ps) at which its last byte is there.
     """
 
     at = tail = hop_latency = paced = 0
@@ -165,7 +165,8 @@ class Message:
         simulation, receiver = graph.npu.simulation, graph.call.members[graph.program.peer[node]]
         self.graph, self.node, self.bytes, self.mailbox, self.since = graph, node, nbytes, mailbox, since
         self.src, self.dst = graph.npu.vertex, simulation.plan.npu_of[receiver]
-        self.route = simulation.route(self.src, receiver)
+        self.pair = simulation.pair(self.src, self.dst)
+        self.route = simulation.route(self.pair)
         self.first_latency = simulation.switch_latency if graph.npu.is_switch else 0
         self.number = simulation.number()
         self.row = simulation.recorder.message(self, receiver, simulation.env.now)

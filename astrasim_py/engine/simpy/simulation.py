@@ -1,6 +1,7 @@
 """A run of the SimPy engine: all NPUs, the network between them, and the records that they leave behind."""
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
 
@@ -48,7 +49,7 @@ class Simulation:
         self.links = {index: self.link_class(self, index) for index in used_links(plan).tolist()}
         network = plan.problem.network
         made = FluidWithEvents if plan.states else network.factory or self.models[network.model]
-        self.network = made(self)
+        self.network = self.network_class(made)(self)
         self.open_calls: dict[int, OpenCall] = {}
         #: Remote memory → time (ps) at which it has served all that is issued.
         self.memory_free: dict[int, int] = {}
@@ -57,12 +58,18 @@ class Simulation:
         computing = plan.problem.topology.computing
         self.switch_latency = 0 if computing is None else computing.latency_ps
         self.program, self.route = cache(ProgramLists), cache(self.route)
+        #: Messages so far between two NPUs, whose queue pairs take turns.
+        self.qps, self.sent = network.qps, Counter()
         #: Under ``message_match: bytes`` collectives share mailboxes with the workload.
         self.shared = Communicator(self.env) if plan.problem.semantics.message_match == "bytes" else None
         self.npus = [self.npu_class(self, rank) for rank in range(plan.ranks)]
         #: Ranks that are not done, but for jobs in the background; None without such jobs.
         self.foreground = 0 if plan.problem.background else None
         self.workloads = [self.open_workload(job) for job in range(len(plan.problem.jobs))]
+
+    def network_class(self, model: Callable) -> Callable:
+        """What makes the network of a model."""
+        return model
 
     def open_workload(self, job: int) -> OpenCall:
         """The workload of a job, which its ranks begin to walk."""
@@ -90,10 +97,17 @@ class Simulation:
         self.issued += 1
         return self.issued + 1
 
-    def route(self, src: int, rank: int) -> list[Link]:
-        """Links from an NPU, or a switch, to a rank."""
-        plan = self.plan
-        return [self.links[i] for i in plan.routes[src * plan.problem.topology.vertices + plan.npu_of[rank]]]
+    def pair(self, src: int, dst: int) -> int:
+        """Number of the queue pair that the next message from one end to another takes."""
+        ends = src * self.plan.problem.topology.vertices + dst
+        if self.qps == 1:
+            return ends
+        self.sent[ends] += 1
+        return ends * self.qps + (self.sent[ends] - 1) % self.qps
+
+    def route(self, pair: int) -> list[Link]:
+        """Links of a queue pair."""
+        return [self.links[i] for i in self.plan.routes[pair]]
 
     def memory_time(self, npu: int, duration: int) -> int:
         """Time (ps) that an access of an NPU to remote memory takes; shared memory serves one after the other."""

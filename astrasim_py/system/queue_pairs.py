@@ -1,0 +1,70 @@
+"""Queue pairs: several routes between two NPUs, and messages that are split over them."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from astrasim_py.collectives.chunks import share
+from astrasim_py.core.errors import AlgorithmError, ScenarioError
+from astrasim_py.system.msccl_connections import MAX_PIECES
+from astrasim_py.system.plan import RECV, SEND, RankProgram, Structure
+from astrasim_py.system.problem import Problem
+
+#: Rules of semantics under which messages have queue pairs.
+_RULES = {"event_order": "issued", "message_match": "instance", "rendezvous_bytes": 0, "analytical_route": "all_hops"}
+
+
+def check_queue_pairs(problem: Problem) -> None:
+    """Raise ScenarioError: queue pairs with rules that they are not made for, or where they change nothing."""
+    network, topology, semantics = problem.network, problem.topology, problem.semantics
+    if network.qps == 1:
+        return
+    if not topology.routing.ecmp:
+        said = f"changes nothing: {topology.name} has one route from an NPU to another"
+        raise ScenarioError("network.qps", said, "write routing: {ecmp: true} for the topology, or drop it")
+    for key, rule in _RULES.items():
+        if getattr(semantics, key) != rule:
+            said = f"is not made for semantics.{key}: {getattr(semantics, key)}"
+            raise ScenarioError("network.qps", said, f"write {key}: {rule}, or drop one of them")
+    if network.split and semantics.comm_slots is not None:
+        said = f"is not made for semantics.comm_slots: {semantics.comm_slots}: parts of a message would take slots"
+        raise ScenarioError("network.split", said, "drop one of them")
+
+
+def split_messages(program: RankProgram, parts: int, structure: Callable[..., Structure], place: str) -> RankProgram:
+    """The program with every message split.
+
+    A part is a send, or a receive, that waits for all that the message waited for; what waited for the message waits
+    for all its parts. `structure`: ``structure(kind, need, child, parent)`` makes the structure of the parts. Raises
+    AlgorithmError: counters or detached sends, or too many parts; `place` names the program.
+    """
+    kind = program.structure.kind
+    own = np.where((kind == SEND) | (kind == RECV), parts, 1).astype(np.int64)
+    if int(own.sum()) == len(own):
+        return program
+    if program.counters is not None:
+        problem = "has counters or detached sends, and messages that network.split splits"
+        raise AlgorithmError(place, problem, "leave split out of the network")
+    if int(own.sum()) > MAX_PIECES:
+        problem = f"makes {int(own.sum()):,} parts of messages and operations of one rank, more than {MAX_PIECES:,}"
+        raise AlgorithmError(place, problem, "write fewer qps, or leave split out of the network")
+    first, origin = np.cumsum(own) - own, np.repeat(np.arange(len(own)), own)
+    number = np.arange(len(origin)) - first[origin]
+    parent = np.repeat(np.arange(len(own)), np.diff(program.structure.succ_ptr))
+    child = program.structure.succ.astype(np.int64)
+    edges = own[parent] * own[child]
+    if int(edges.sum()) > 16 * MAX_PIECES:
+        problem = f"makes {int(edges.sum()):,} dependencies between parts of messages of one rank"
+        raise AlgorithmError(place, problem, "write fewer qps, or leave split out of the network")
+    edge = np.repeat(np.arange(len(edges)), edges)
+    of_parent, of_child = np.divmod(np.arange(len(edge)) - (np.cumsum(edges) - edges)[edge], own[child][edge])
+    parent, child = first[parent][edge] + of_parent, first[child][edge] + of_child
+    order = np.lexsort((parent, child))
+    names = ("rows", "node_id", "peer", "tag", "slot", "instance", "duration")
+    return replace(
+        program,
+        structure=structure(kind[origin], np.bincount(child, minlength=len(origin)), child[order], parent[order]),
+        nbytes=share(program.nbytes[origin], number, own[origin]),
+        **{name: getattr(program, name)[origin] for name in names},
+    )
