@@ -22,6 +22,8 @@ def run(args: argparse.Namespace) -> int:
     complain(explained.notes)
     more = {} if args.lines is None else {"lines": args.lines}
     print(f"{explained.point.manifest['scenario']}: {explained.point.manifest['point']}")
+    if "repeat" in explained.point.manifest:
+        print("seeds: " + ", ".join(f"{key} {seed}" for key, seed in explained.point.manifest["seeds"].items()))
     print(engines_text([explained.point.manifest.get("engine") or None]), end="")
     if explained.point.summary.get("jobs"):
         print(f"\n{jobs_text(explained.point.summary['jobs'])}\n")

@@ -44,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
     twice = sorted(name for name in dict.fromkeys(names) if names.count(name) > 1)
     if twice:
         raise UsageError("run", f'two scenarios are called "{twice[0]}"', "give each a name of its own")
+    from astrasim_py.report.repeats import medians
     from astrasim_py.study.progress import on_terminal
     from astrasim_py.study.sweep import parse_share, run_scenario
 
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         if not args.quiet:
             shown = result.warnings if args.format == "text" else ()
             options.complain(note for note in result.notes if note not in shown)
-        rows += result.rows
+        rows += [{key: row[key] for key in row if key not in ("runs", "interval")} for row in medians(result.rows)]
         if args.format == "text":
             _show(result, args)
         codes.append(result.exit_code)
@@ -93,12 +94,14 @@ _MOST_JOBS = 40
 
 def _show(result, args: argparse.Namespace) -> None:
     from astrasim_py.report.jobs import jobs_text
+    from astrasim_py.report.repeats import medians
     from astrasim_py.report.tables import collectives_text, summary_text
 
     if result.title:
         print(result.title)
-    print(summary_text(result.rows))
-    jobs = [row for summary in result.summaries if summary for row in summary.get("jobs", ())]
+    print(summary_text(medians(result.rows)))
+    pairs = zip(result.rows, result.summaries, strict=True)
+    jobs = medians([{**row, **job} for row, summary in pairs if summary for job in summary.get("jobs", ())])
     if jobs and (args.verbose or len(jobs) <= _MOST_JOBS):
         print(f"\n{jobs_text(jobs)}")
     if args.verbose:

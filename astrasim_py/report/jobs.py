@@ -96,10 +96,15 @@ def _rate(value) -> str:
     return "" if value is None else f"{value:.4g}"
 
 
+def _text(value) -> str:
+    return "" if value is None else str(value)
+
+
 #: Heading, key of the row, and format; a column without any value is left out.
 _SHOWN = (
     ("job", "job", str), ("ranks", "ranks", str), ("arrival", "arrival_ns", _time), ("finish", "finish_ns", _time),
-    ("time", "time_ns", _time), ("alone", "alone_ns", _time), ("slowdown", "slowdown", _rate),
+    ("time", "time_ns", _time), ("10 to 90 %", "interval", _text), ("seeds", "seeds", _text),
+    ("alone", "alone_ns", _time), ("slowdown", "slowdown", _rate),
     ("iterations", "iterations", str), ("mean", "iteration_mean_ns", _time), ("p50", "iteration_p50_ns", _time),
     ("p99", "iteration_p99_ns", _time), ("iterations/s", "iterations_per_s", _rate),
 )  # fmt: skip
@@ -108,7 +113,7 @@ _SHOWN = (
 def jobs_text(rows: Sequence[Mapping]) -> str:
     """Rows of jobs as plain text."""
     several = len({row["point"] for row in rows}) > 1
-    columns = [(heading, [show(row[key]) for row in rows]) for heading, key, show in _SHOWN]
+    columns = [(heading, [show(row.get(key)) for row in rows]) for heading, key, show in _SHOWN]
     columns = [column for column in columns if any(column[1])]
     if several:
         columns.insert(0, ("point", [str(row["point"]) for row in rows]))

@@ -12,6 +12,7 @@ from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.units import format_size, format_time
 from astrasim_py.report import figure_style as style
 from astrasim_py.report.record_plots import Panel, draw_gantt, draw_links
+from astrasim_py.report.repeats import HIGH, LOW, medians, nearest_rank
 from astrasim_py.report.tables import SIZES, TEXTS, ps_of, value_order
 
 _MAX_FACETS = 16
@@ -101,10 +102,22 @@ class Grid:
     def name(self, series: tuple[str, ...]) -> str:
         return style.clean(", ".join(series))
 
-    def curve(self, facet: str, series: tuple[str, ...], value: Callable[[Mapping], float | None]) -> dict[str, float]:
-        """x → value, for rows that have one."""
+    def values(
+        self, facet: str, series: tuple[str, ...], value: Callable[[Mapping], float | None]
+    ) -> dict[str, list[float]]:
+        """x → values of all runs of a point, ascending, for rows that have one."""
         rows = {x: self.points[facet, series, x] for x in self.axis.texts if (facet, series, x) in self.points}
-        return {x: y for x, row in rows.items() if (y := value(row)) is not None}
+        found = {x: [value(run) for run in row.get("runs", (row,))] for x, row in rows.items()}
+        return {x: sorted(known) for x, every in found.items() if (known := [y for y in every if y is not None])}
+
+    def curve(self, facet: str, series: tuple[str, ...], value: Callable[[Mapping], float | None]) -> dict[str, float]:
+        """x → value, of several runs the median."""
+        return {x: nearest_rank(every, 50) for x, every in self.values(facet, series, value).items()}
+
+    def band(self, facet: str, series: tuple[str, ...], value: Callable[[Mapping], float | None]) -> list[tuple]:
+        """Of each point with several runs its position, and the ends of the interval of their values."""
+        every = self.values(facet, series, value).items()
+        return [(self.axis.value[x], nearest_rank(v, LOW), nearest_rank(v, HIGH)) for x, v in every if len(v) > 1]
 
 
 def _places(rows: Sequence[Mapping], keys: Sequence[str]) -> int:
@@ -137,6 +150,7 @@ def _curves(grid: Grid, heading: str, value, ylabel: str, *, bound=None, bound_n
             look = style.pen(index, len(grid.series))
             (line,) = axes.plot([grid.axis.value[x] for x in curve], list(curve.values()), **look)
             handles.setdefault(series, line)
+            _draw_band(axes, grid.band(facet, series, value), line.get_color(), grid.axis.kind == TEXTS)
         if bound is not None:
             for label, curve in _bounds(grid, facet, bound).items():
                 colour = style.GREY if label is None else style.PALETTE[grid.series.index(label) % len(style.PALETTE)]
@@ -159,6 +173,18 @@ def _curves(grid: Grid, heading: str, value, ylabel: str, *, bound=None, bound_n
     if len(entries) > 1 or bounds:
         style.legend_below(figure, entries)
     return figure
+
+
+def _draw_band(axes, band: Sequence[tuple], colour: str, single: bool) -> None:
+    """The intervals of points with several runs: as bars if asked or if there is only one, else as a band."""
+    if not band:
+        return
+    x, low, high = zip(*band, strict=True)
+    if single or len(band) == 1:
+        axes.vlines(x, low, high, color=colour, linewidth=1.4, zorder=2.2)
+        axes.plot(x * 2, low + high, linestyle="", marker="_", color=colour, zorder=2.2)
+    else:
+        axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0, zorder=1.8)
 
 
 def _coinciding(grid: Grid, curves: Mapping) -> dict:
@@ -248,7 +274,9 @@ def _draw_slowdown(grid: Grid, heading: str):
         raise ScenarioError(f"{grid.place}.baseline", what, remedy)
     for (facet, series, x), row in list(grid.points.items()):
         base = grid.points.get((facet, (str(baseline), *series[1:]), x))
-        grid.points[facet, series, x] = {**row, "base_ns": base["time_ns"] if base else None}
+        own = {"base_ns": base["time_ns"] if base else None}
+        runs = {"runs": [{**run, **own} for run in row["runs"]]} if "runs" in row else {}
+        grid.points[facet, series, x] = {**row, **own, **runs}
 
     def value(row: Mapping) -> float | None:
         base, time = row["base_ns"], row["time_ns"]
@@ -361,7 +389,7 @@ def draw(
         if kind in _OF_RECORDS:
             figure = _OF_RECORDS[kind](panels, heading)
         else:
-            figure = _OF_ROWS[kind](Grid(spec, rows, place), heading)
+            figure = _OF_ROWS[kind](Grid(spec, medians(rows), place), heading)
         ran = sorted({str(row["engine"]) for row in rows if row.get("engine")})
         about = {"Description": f"engine: {', '.join(ran)}"} if ran else {}
         return {form: style.render(figure, form, about) for form in style.FORMATS}

@@ -151,6 +151,8 @@ def _rate(value: object) -> str:
 _SHOWN = (
     ("chosen", "algorithm", lambda v: v or ""),
     ("time", "time_ns", _time),
+    ("10 to 90 %", "interval", lambda v: v or ""),
+    ("seeds", "seeds", lambda v: "" if v is None else str(v)),
     ("bound", "bound_ns", _time),
     ("bound/time", "efficiency", _percent),
     ("exposed comm", "exposed_comm_ns", _time),
@@ -183,7 +185,10 @@ def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]], numeric: 
 
 
 def summary_text(rows: Sequence[Mapping]) -> str:
-    """The rows of a run as plain text; the same characters wherever it is printed."""
+    """The rows of a run as plain text; the same characters wherever it is printed.
+
+    Rows of points that were repeated with other seeds are those of `astrasim_py.report.repeats.medians`.
+    """
     if not rows:
         return "no points"
     keys = list(dict.fromkeys(key for row in rows for key in row["sweep"]))
@@ -193,6 +198,7 @@ def summary_text(rows: Sequence[Mapping]) -> str:
         cells = [show(row.get(key)) for row in rows]
         if key == "algorithm" and not _tells_a_choice(cells, [c for k, c, _ in columns if k != "topology"]):
             continue
+        heading = "median time" if key == "time_ns" and any(row.get("interval") for row in rows) else heading
         if any(cells) and not (key == "status" and set(cells) == {"done"}):
             columns.append((heading, cells, key not in ("algorithm", "busiest_link", "status")))
     headings, cells, numeric = zip(*columns, strict=True)

@@ -1,6 +1,7 @@
 """Checks of a scenario as a whole: its keys, its sweep, its figures."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from astrasim_py.core.document import Value
 from astrasim_py.core.errors import ScenarioError
@@ -8,6 +9,7 @@ from astrasim_py.core.fields import did_you_mean
 from astrasim_py.core.strict_model import Mistake
 from astrasim_py.scenario import variables
 from astrasim_py.scenario.schema import PlotSpec, Scenario
+from astrasim_py.topology.spec import RandomPlacement
 
 #: Columns that a figure may use beside swept keys.
 _COLUMNS = ("topology", "algorithm", "size", "npus", "model", "engine")
@@ -78,6 +80,33 @@ def _unknown_topology(value: Value, names: Sequence[str]) -> Iterator[ScenarioEr
     name = variables.label_of(value)
     if name not in names and not variables.variables_in(str(value.data)):
         yield ScenarioError(value.place, f'no topology is called "{name}"', did_you_mean(name, names))
+
+
+def has_seeds(typed: Mapping[str, Any], topology: Any) -> bool:
+    """Whether something of a point is random; `typed`: the values of its keys."""
+    routing = topology and topology.routing
+    placed = (typed["placement"], topology and topology.placement)
+    return (
+        typed["noise"] is not None
+        or bool(routing and routing.ecmp)
+        or any(isinstance(kind, RandomPlacement) for kind in placed)
+    )
+
+
+def repeat_mistakes(repeat: int, points: int, random: bool, axes: Sequence[variables.Axis]) -> Iterator[Mistake]:
+    """Repetitions of what is not random, too many of them, and a swept key of their name."""
+    if not random:
+        problem, remedy = (
+            "nothing here is random",
+            "write noise, routing: {ecmp: true} or a random placement, or drop it",
+        )
+        yield Mistake(("repeat",), False, problem, remedy)
+    if points * repeat > variables.MAX_POINTS:
+        problem = f"{points * repeat:,} runs are more than the cap of {variables.MAX_POINTS:,}"
+        yield Mistake(("repeat",), False, problem, "repeat or sweep less")
+    if any("seed" in axis.keys for axis in axes):
+        problem = '"seed" is swept, and the name of what repeat varies'
+        yield Mistake(("repeat",), False, problem, "call the swept key otherwise")
 
 
 def plot_mistakes(document: Value, plots: Sequence[PlotSpec], axes: Sequence[variables.Axis]) -> Iterator[Mistake]:

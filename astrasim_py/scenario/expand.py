@@ -30,6 +30,7 @@ class Point:
     folder: str  # where files are looked up
     allow_outside: bool = False
     allow_code: bool = False
+    repeat: int = 1  # so many points differ from this one in their seeds alone, itself included
     places: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def place(self, path: str) -> str:
@@ -75,21 +76,39 @@ def expand(scenario: LoadedScenario) -> tuple[Point, ...]:
         topologies, chosen = values.pop("topologies"), values.pop("topology", None)
         name = next(iter(topologies.data)) if chosen is None else variables.label_of(chosen)
         sections = {key: section(key, value) for key, value in (*values.items(), ("topology", topologies.data[name]))}
-        shown = ",".join(f"{key}={label}" for key, label in labels.items())
-        points.append(
-            Point(
-                scenario=scenario.name,
-                index=index,
-                name=shown or scenario.name,
-                values=labels,
-                config={key: plain for key, (plain, _) in sections.items()} | {"topology_name": name},
-                folder=str(scenario.folder),
-                allow_outside=scenario.allow_outside,
-                allow_code=scenario.allow_code,
-                places={path: place for _, places in sections.values() for path, place in places.items()},
+        config = {key: plain for key, (plain, _) in sections.items()} | {"topology_name": name}
+        repeat = scenario.repeat if with_seeds(config, 1) != config else 1
+        for number in range(repeat):
+            values = labels | ({"seed": str(number)} if repeat > 1 else {})
+            points.append(
+                Point(
+                    scenario=scenario.name,
+                    index=index * scenario.repeat + number,
+                    name=",".join(f"{key}={label}" for key, label in values.items()) or scenario.name,
+                    values=values,
+                    config=with_seeds(config, number) if number else config,
+                    folder=str(scenario.folder),
+                    allow_outside=scenario.allow_outside,
+                    allow_code=scenario.allow_code,
+                    repeat=repeat,
+                    places={path: place for _, places in sections.values() for path, place in places.items()},
+                )
             )
-        )
     return tuple(points)
+
+
+def with_seeds(config: Mapping[str, Any], more: int) -> dict[str, Any]:
+    """The configuration of a point with `more` added to its seeds: of noise, ECMP and random placements."""
+    made = {**config, "topology": dict(config["topology"])}
+    for holder, key, condition in ((made, "noise", True), (made["topology"], "routing", "ecmp")):
+        said = holder.get(key)
+        if said and (condition is True or said.get(condition)):
+            holder[key] = {**said, "seed": (said.get("seed", 0) + more) % 2**63}
+    for holder in (made, made["topology"]):
+        said = holder.get("placement")
+        if isinstance(said, Mapping):
+            holder["placement"] = {"random": (said["random"] + more) % 2**31}
+    return made
 
 
 def _places(value: Value, path: str, depth: int, out: dict[str, str]) -> None:

@@ -15,7 +15,13 @@ from astrasim_py.core.fields import did_you_mean
 from astrasim_py.core.strict_model import Mistake, mistakes, tuples
 from astrasim_py.scenario import variables
 from astrasim_py.scenario.check import file_mistakes, job_mistakes, network_mistakes
-from astrasim_py.scenario.check_study import plot_mistakes, sweep_mistakes, top_level_mistakes
+from astrasim_py.scenario.check_study import (
+    has_seeds,
+    plot_mistakes,
+    repeat_mistakes,
+    sweep_mistakes,
+    top_level_mistakes,
+)
 from astrasim_py.scenario.schema import PlotSpec, Scenario
 
 #: Most errors that are told at once.
@@ -64,6 +70,7 @@ class LoadedScenario:
     engine: str
     fold: bool
     record: str
+    repeat: int
     plots: tuple[PlotSpec, ...]
     axes: tuple[variables.Axis, ...]
     resolver: variables.Resolver = field(repr=False)
@@ -105,6 +112,7 @@ class _Loading:
     allow_code: bool
     told: dict[str, AstraError] = field(default_factory=dict)
     memo: dict = field(default_factory=dict)
+    random: bool = False  # whether a point has something random
 
     def run(self) -> LoadedScenario:
         self._tell(top_level_mistakes(self.document))
@@ -129,6 +137,8 @@ class _Loading:
                     break
         else:
             self._constant_sections()
+        if swept and (study["repeat"] or 1) > 1:
+            self._tell(repeat_mistakes(study["repeat"], count, self.random, axes))
         self._tell(plot_mistakes(self.document, study["plots"] or (), axes))
         if self.told or resolver is None:
             listed = [*self.told.values()][:MAX_ERRORS]
@@ -138,7 +148,7 @@ class _Loading:
         return LoadedScenario(
             path=self.path,
             folder=self.path.parent,
-            **{key: study[key] for key in ("name", "engine", "fold", "record", "plots")},
+            **{key: study[key] for key in ("name", "engine", "fold", "record", "repeat", "plots")},
             title=study["title"] or "",
             description=study["description"] or "",
             axes=axes,
@@ -209,6 +219,7 @@ class _Loading:
         topologies = typed["topologies"]
         chosen = typed["topology"] or (next(iter(topologies)) if len(topologies) == 1 else None)
         topology = topologies.get(chosen) if chosen is not None else None
+        self.random |= has_seeds(typed, topology)
         root = Value(values, self.document.mark)
         if chosen is not None and topology is None:
             at = ("topology" if "topology" in values else "topologies",)

@@ -18,7 +18,7 @@ from astrasim_py.core.fields import did_you_mean
 MAX_POINTS = 10_000
 
 #: Top-level keys that describe the study, not a point: no variables there.
-STUDY_KEYS = ("name", "title", "description", "engine", "fold", "record", "sweep", "plots")
+STUDY_KEYS = ("name", "title", "description", "engine", "fold", "record", "repeat", "sweep", "plots")
 #: Top-level keys that a sweep may vary by their own name.
 SETTINGS = ("topology", "placement", "ranks", "semantics", "verify")
 #: Mappings whose keys the user chooses.

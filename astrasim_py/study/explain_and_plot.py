@@ -16,6 +16,7 @@ from astrasim_py.report.jobs import JOB_KEYS
 from astrasim_py.report.neighbours import Part
 from astrasim_py.report.plots import select
 from astrasim_py.report.record_plots import PANELS, Panel
+from astrasim_py.report.repeats import first_seed
 from astrasim_py.report.tables import json_bytes, json_text, ps_of
 from astrasim_py.scenario.expand import Point
 from astrasim_py.study import astra_sim_point, stored_points
@@ -38,7 +39,7 @@ def write_study(
 
 def panel_points(spec: Mapping, points: Sequence[StoredPoint]) -> list[StoredPoint]:
     where = spec.get("where") or {}
-    shown = [p for p in points if p.manifest["status"] == "done" and select([p.row], where)]
+    shown = [p for p in points if p.manifest["status"] == "done" and select([p.row], where) and first_seed(p.row)]
     return shown[:PANELS]
 
 
@@ -153,7 +154,8 @@ def explain_folder(path: str | os.PathLike) -> Explained:
     point = at_level(points[0], "messages", notes)
     longer = {int(i): int(ps) for i, ps in (point.summary.get("hop_latency_ps") or {}).items()}
     switches = point.summary.get("switches", ()), int(point.summary.get("switch_latency_ps", 0))
-    explanation = explain(records_of(point), point.table("edge"), longer, _parts(point), *switches)
+    qps = int(point.summary.get("qps", 1))
+    explanation = explain(records_of(point), point.table("edge"), longer, _parts(point), *switches, qps)
     if point.manifest["status"] != "done":
         notes.append(f"this point is {point.manifest['status']}: {point.summary.get('cause', '')}")
     return Explained(point=point, explanation=explanation, notes=tuple(dict.fromkeys(notes)))
@@ -252,6 +254,7 @@ def point_of(stored: StoredPoint) -> Point:
         folder=str(stored.volatile.get("source", "")),
         allow_outside=bool(stored.volatile.get("allow_outside")),
         allow_code=bool(stored.volatile.get("allow_code")),
+        repeat=int(manifest.get("repeat", 1)),
     )
 
 

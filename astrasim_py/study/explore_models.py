@@ -35,7 +35,7 @@ from astrasim_py.training.system import MEASURED_LATENCY, System, system_of
 #: Keys of a scenario that may stand under ``explore`` instead.
 _SCENARIO_KEYS = ("topology", "compute", "network", "algorithms", "collectives", "semantics")
 #: Keys of a scenario that an exploration writes itself.
-_OWN_KEYS = ("workload", "jobs", "compare", "noise", "sweep", "plots", "groups", "ranks", "stragglers")
+_OWN_KEYS = ("workload", "jobs", "compare", "noise", "nic", "repeat", "sweep", "plots", "groups", "ranks", "stragglers")
 OBJECTIVES = ("time", "tokens", "memory")
 _RATES = ("nominal", "measured")
 

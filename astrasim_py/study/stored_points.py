@@ -18,6 +18,7 @@ from astrasim_py.core.files import open_regular, write_file
 from astrasim_py.core.records import Table
 from astrasim_py.report.csv_io import csv_chunks, read_csv
 from astrasim_py.report.jobs import JOB_KEYS
+from astrasim_py.report.repeats import REPEAT_KEYS, SEED, medians
 from astrasim_py.report.tables import COLLECTIVE_KEYS, ROW_KEYS, collective_table, csv_rows, parse_json, value_order
 
 #: Version of the folder's layout.
@@ -94,6 +95,8 @@ class StoredPoint:
         """The row of the point, with the CPU time of the run that made it."""
         row = {key: self.summary["row"].get(key) for key in ROW_KEYS}
         row["cpu_s"] = self.volatile.get("cpu_s")
+        if "repeat" in self.manifest:
+            row["seeds"] = self.manifest["repeat"]
         return row
 
     def table(self, name: str) -> Table:
@@ -161,9 +164,11 @@ def _order(point: StoredPoint) -> tuple:
 
 
 def write_tables(folder: Path, points: Sequence[StoredPoint] | None = None) -> tuple[Path, ...]:
-    """Make ``summary.csv``, ``collectives.csv`` and, of several jobs, ``jobs.csv`` again from the point folders. There
-    is no index that two runs could spoil for each other: the files follow from the folders alone. ``superseded`` says
-    yes for a point of whose name a newer one exists (the scenario was changed meanwhile). Raises OutputError.
+    """Make ``summary.csv``, ``collectives.csv`` and, of several jobs, ``jobs.csv`` again from the point folders. Of
+    points that are repeated with other seeds these have the medians, and ``seeds.csv`` and ``jobs_by_seed.csv`` all
+    runs. There is no index that two runs could spoil for each other: the files follow from the folders alone.
+    ``superseded`` says yes for a point of whose name a newer one exists (the scenario was changed meanwhile). Raises
+    OutputError.
     """
     points = read_points(folder) if points is None else points
     current = {point.folder.name for point in newest(points)}
@@ -177,12 +182,30 @@ def write_tables(folder: Path, points: Sequence[StoredPoint] | None = None) -> t
         row = point.row
         row |= {names[key]: value for key, value in row["sweep"].items()} | {"folder": point.folder.name}
         rows.append(row | {"superseded": "no" if point.folder.name in current else "yes"})
-    jobs = [row | {"folder": point.folder.name} for point in points for row in point.summary.get("jobs", ())]
+    jobs = [
+        {**row, **job, "point": row["point"]} for row, point in zip(rows, points, strict=True) for job in jobs_of(point)
+    ]
+    files = {"summary.csv": (header, rows), "jobs.csv": ([*JOB_KEYS, "folder"], jobs)}
+    if any("seeds" in row for row in rows):
+        files |= {"seeds.csv": files["summary.csv"], "jobs_by_seed.csv": files["jobs.csv"]}
+        for name in ("summary.csv", "jobs.csv"):
+            keys, every = files[name]
+            place = keys.index("time_ns") + 1
+            seed = [] if SEED in keys else [SEED]
+            files[name] = [*keys[:place], *REPEAT_KEYS, *seed, *keys[place:]], medians(every)
     return (
-        write_file(folder / "summary.csv", csv_rows(header, rows), make_folder=True),
+        *(
+            write_file(folder / name, csv_rows(*made), make_folder=True)
+            for name, made in files.items()
+            if made[1] or name == "summary.csv"
+        ),
         write_file(folder / "collectives.csv", _collectives(points), make_folder=True),
-        *([write_file(folder / "jobs.csv", csv_rows([*JOB_KEYS, "folder"], jobs))] if jobs else []),
     )
+
+
+def jobs_of(point: StoredPoint) -> Sequence[dict]:
+    """Rows of the table of jobs of a point."""
+    return point.summary.get("jobs", ())
 
 
 def _collectives(points: Sequence[StoredPoint]) -> Iterator[bytes]:

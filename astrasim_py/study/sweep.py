@@ -23,6 +23,7 @@ from astrasim_py.core.errors import (
 from astrasim_py.engine.simulation import ENGINES
 from astrasim_py.report.plots import NEEDS, text_of
 from astrasim_py.report.record_plots import PANELS
+from astrasim_py.report.repeats import first_seed
 from astrasim_py.scenario.expand import Point, expand
 from astrasim_py.scenario.load import LoadedScenario
 from astrasim_py.study import store, stored_points
@@ -213,6 +214,7 @@ class _Run:
                 continue
             wanted = [(key, (None, str(value))) for key, value in spec.where.items()]
             shown = [n for n, row in enumerate(rows) if all(text_of(row, key) in texts for key, texts in wanted)]
+            shown = [n for n in shown if first_seed(rows[n])]
             for number in shown[:PANELS]:
                 levels[number] = max(levels[number], need, key=LEVELS.index)
             if shown:

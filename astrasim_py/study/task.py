@@ -165,6 +165,8 @@ class Result:
 def row_of(point: Point, status: str) -> dict:
     row = empty_row(point.scenario, point.name, point.values, status)
     row["topology"] = point.config.get("topology_name")
+    if point.repeat > 1:
+        row["seeds"] = point.repeat
     return row
 
 
@@ -227,6 +229,7 @@ def _run(task: Task) -> Result:
         "digest": task.identity,
         "sweep": dict(point.values),
         "seeds": dict(_seeds(point.config, "")),
+        **({"repeat": point.repeat} if point.repeat > 1 else {}),
         "inputs": dict(task.inputs),
         "resolved": dict(point.config),
         **({"synthesized": synthesized} if synthesized else {}),
@@ -285,7 +288,7 @@ def _seeds(value: object, path: str):
     if isinstance(value, Mapping):
         for key, inner in value.items():
             below = f"{path}.{key}" if path else str(key)
-            if key == "seed":
+            if key in ("seed", "random") and not isinstance(inner, Mapping):
                 yield below, inner
             else:
                 yield from _seeds(inner, below)
