@@ -179,7 +179,7 @@ def collective(
             rooted = {"root": root} if promise_of(collective).rooted else {}
             return build(
                 algorithm, collective, len(npus), **rooted,
-                **switches_above(topology, npus, algorithm, collective, {}),
+                **switches_above(topology, npus, algorithm, collective, {}, size),
             )  # fmt: skip
 
     job = Job(workload=workload, placement=npus, algorithms=AlgorithmTable({kind: [Case(make=make, fit=fit)]}))

@@ -15,38 +15,45 @@ _MOST_NODES = 2**16
 
 
 def candidates_in_network(
-    topology: Topology, npus: tuple[int, ...], collective: str, root: int | None
+    topology: Topology, npus: tuple[int, ...], collective: str, root: int | None, size: int
 ) -> Iterator[Algorithm]:
     """Every builder in the network that has the collective, with numbers of pieces, alone and, where groups of
-    neighbouring ranks hang on switches of their own, in and between these."""
+    neighbouring ranks hang on switches of their own, in and between these. `size`: of the call."""
     tree = capable_tree(topology, npus)
     for builder, (collectives, _) in IN_NETWORK.items() if tree is not None and len(npus) > 1 else ():
         if collective in collectives:
             yield from _cut(topology, npus, collective, root, builder, {})
-    size = 0 if tree is None else _of_one_size(tree)
-    if not 1 < size < len(npus):
+    group = 0 if tree is None else _of_one_size(tree)
+    if not 1 < group < len(npus):
         return
     inner = "nvls" if collective in IN_NETWORK["nvls"][0] else "switch_tree"
     for outer in ("ring", "nvls", "switch_tree"):
         if outer != "ring" and collective not in IN_NETWORK[outer][0]:
             continue
         if collective in IN_NETWORK[inner][0]:
-            options = {"dims": [size, len(npus) // size], "algorithms": [inner, outer]}
-            yield from _cut(topology, npus, collective, root, "hierarchical", options)
+            options = {"dims": [group, len(npus) // group], "algorithms": [inner, outer]}
+            yield from _cut(topology, npus, collective, root, "hierarchical", options, size)
 
 
 def _cut(
-    topology: Topology, npus: tuple[int, ...], collective: str, root: int | None, builder: str, options: dict
+    topology: Topology,
+    npus: tuple[int, ...],
+    collective: str,
+    root: int | None,
+    builder: str,
+    options: dict,
+    size: int = 0,
 ) -> Iterator[Algorithm]:
     nodes = 0
-    for chunks, more in pairwise((0, *_PIECES)):
+    # Levels have pieces of their own.
+    for chunks, more in pairwise((0, *_PIECES[: 3 if builder == "hierarchical" else None])):
         pieces = {} if collective == "barrier" else {"chunks": more}
         # An algorithm has about so many nodes for each piece.
         if nodes * more > _MOST_NODES * max(chunks, 1) or (chunks and not pieces):
             return
         try:
-            own = switches_above(topology, npus, builder, collective, options)
-            made = build(builder, collective, len(npus), root=root, **options, **pieces, **own)
+            own = switches_above(topology, npus, builder, collective, options, size)
+            made = build(builder, collective, len(npus), root=root, **options | pieces | own)
         except AlgorithmError:
             return
         nodes = made.nodes

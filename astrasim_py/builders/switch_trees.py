@@ -14,6 +14,10 @@ from astrasim_py.topology.model import Topology
 
 #: Names of builders of algorithms in which switches take part.
 IN_NETWORK = ("switch_tree", "nvls")
+#: Bytes of a piece of a shard (of a tree: of the buffer) where nobody says how many there are, and most pieces.
+_PIECE, _MOST_PIECES = 2**16, 64
+#: Messages that a switch receives at most by that rule.
+_MESSAGES = 2**15
 #: Name of a switch that nobody named.
 _ONE = "s0"
 
@@ -171,13 +175,14 @@ def switches_above(
     builder: str,
     collective: str,
     options: Mapping[str, object],
+    size: int = 0,
     turn: int = 0,
 ) -> dict[str, object]:
-    """Options of a builder in the network that the topology decides: the switches above the NPUs of a call, and how
-    many cells they have. `builder`: ``switch_tree``, ``nvls``, or ``hierarchical`` with one of them in some dimension.
-    Raises AlgorithmError: no switches that compute reach all, or no single one as nvls needs."""
+    """Options of a builder in the network that the topology and the size of a call decide: the switches above its NPUs,
+    how many cells they have, and the pieces. `builder`: ``switch_tree``, ``nvls``, or ``hierarchical`` with one of them
+    in some dimension. Raises AlgorithmError: no switches that compute reach all, or no single one as nvls needs."""
     if builder == "hierarchical":
-        return _above_groups(topology, npus, collective, options)
+        return _above_groups(topology, npus, collective, options, size)
     remedy = "write switches: {capable: …} in the topology, or a case with when: {switches: true} before another"
     tree = capable_tree(topology, tuple(npus), turn)
     where = f"{builder} {collective} over {len(npus)} ranks"
@@ -192,6 +197,9 @@ def switches_above(
         found["slots"] = slots
     elif slots is not None:
         found["window"] = min(max(slots // each, 1), 2)
+    if size and collective != "barrier":
+        shards = len(npus) if builder == "nvls" else 1
+        found["chunks"] = max(min(size // (shards * _PIECE), _MOST_PIECES, _MESSAGES // (shards * len(npus))), 1)
     return {key: value for key, value in found.items() if key not in options}
 
 
@@ -214,7 +222,7 @@ def reached(topology: Topology, builder: str, options: Mapping[str, object], npu
 
 
 def _above_groups(
-    topology: Topology, npus: Sequence[int], collective: str, options: Mapping[str, object]
+    topology: Topology, npus: Sequence[int], collective: str, options: Mapping[str, object], size: int
 ) -> dict[str, object]:
     dims, levels = options.get("dims"), options.get("algorithms")
     trees, stride = {}, 1
@@ -223,16 +231,18 @@ def _above_groups(
     if "switches" in options or not isinstance(levels, list | tuple) or prod(dims) != len(npus):
         # What is wrong with them the builder says.
         return {}
-    members = np.array(npus)
-    for d, (size, said) in enumerate(zip(dims, levels, strict=False)):
+    members, levels = np.array(npus), list(levels)
+    for d, (width, said) in enumerate(zip(dims, levels, strict=False)):
         own = dict(said) if isinstance(said, Mapping) else {"builder": said}
         builder = own.pop("builder", None)
-        if isinstance(builder, str) and builder in IN_NETWORK and size > 1 and "switches" not in own:
-            groups = members.reshape(-1, size, stride).transpose(0, 2, 1).reshape(-1, size)
+        if isinstance(builder, str) and builder in IN_NETWORK and width > 1 and "switches" not in own:
+            groups = members.reshape(-1, width, stride).transpose(0, 2, 1).reshape(-1, width)
             found = [
-                switches_above(topology, group.tolist(), builder, collective, own, turn)
+                switches_above(topology, group.tolist(), builder, collective, own, size // stride, turn)
                 for turn, group in enumerate(groups)
             ]
             trees[d] = [each["switches"] for each in found]
-        stride *= size
-    return {"switches": trees} if trees else {}
+            levels[d] = {"builder": builder, **own, **found[0]}
+            del levels[d]["switches"]
+        stride *= width
+    return {"switches": trees, "algorithms": levels} if trees else {}

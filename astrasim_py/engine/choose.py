@@ -51,7 +51,7 @@ def better_in_network(
     where none is faster than that. `problem`: the machine, without jobs."""
 
     def choose() -> tuple[Algorithm, int] | None:
-        listed = candidates_in_network(problem.topology, npus, algorithm.collective, algorithm.root)
+        listed = candidates_in_network(problem.topology, npus, algorithm.collective, algorithm.root, size)
         ways = [Way(each, "") for each in (algorithm.with_verdict(True), *listed)]
         best = _fastest(simulate, problem, ways, size, npus)
         if best is ways[0]:

@@ -143,7 +143,7 @@ def _fit(
         fitted = said.model_copy(update={key: of(npus, size) for key, of in more.items()})
         if networked:
             try:
-                own = switches_above(topology, npus, said.builder, collective, fitted.options)
+                own = switches_above(topology, npus, said.builder, collective, fitted.options, size)
             except AlgorithmError as error:
                 raise _below(error, place) from None
             fitted = fitted.model_copy(update=own)
