@@ -93,7 +93,9 @@ class CriticalPath:
             return
         begin, left = start[first], end[first]
         at_once = all(start[i] == begin and end[i] == left for i in range(first + 1, last))
-        shared = self.queued[message] - (begin - requested[first])
+        # A thread block waits for all its links at once, and that is counted for each.
+        waits = [start[i] - requested[i] for i in range(first, last)]
+        shared = self.queued[message] - waits[0] if self.queued[message] != sum(waits) else 0
         if at_once and arrived >= left and (shared > 0 or last - first > 1):  # network model ``fluid``
             self.add(left, arrived, "latency", send, message, links[last - 1])
             self.add(begin + shared, left, "serialization", send, message, links[first])

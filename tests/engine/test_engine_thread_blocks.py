@@ -8,7 +8,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from oracle.step_times import Reckoning, Stuck
 from worlds import small_problems
@@ -232,6 +232,7 @@ def beside_messages(rng: random.Random, ranks: int, size: int) -> Workload:
 @pytest.mark.slow
 @settings(max_examples=300)
 @given(seed=st.integers(0, 2**32))
+@example(seed=1398)  # a message that waits for two links at once
 def test_both_engines_give_the_same_records(seed):
     rng = random.Random(seed)
     algorithm = thread_blocks(rng)
