@@ -399,7 +399,9 @@ class Plan:
     def detour_phase(self) -> np.ndarray:
         """int64[ranks], ps: phases of `detours`; switches have none."""
         phases = [self.problem.noise.phases(job.name, job.ranks) for job in self.problem.jobs]
-        return np.concatenate([*phases, np.zeros(self.ranks - self.npu_ranks, dtype=np.int64)])
+        phases = np.concatenate(phases)
+        phases[self.npu_ranks :] = 0
+        return phases
 
     @property
     def computed_routes(self) -> bool:

@@ -21,7 +21,9 @@ class LinkState:
     left: Topology  # without the lost links
     kept: np.ndarray  # int32: the links of `left`
 
-    def routes(self, src: np.ndarray, dst: np.ndarray, queue_pair: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def routes(
+        self, src: np.ndarray, dst: np.ndarray, queue_pair: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Routes, as of `Topology.routes`; a pair without a path has no links."""
         ptr, links = self.left.routes(src, dst, queue_pair, connected=False)
         return ptr, self.kept[links]
