@@ -24,6 +24,7 @@ VERBS = {
     "list": ("list", "list models, machines, algorithms"),
     "astra-sim": ("astra_sim", "run ASTRA-sim's own inputs: same flags, same numbers"),
     "trace": ("trace", "lint, summarise, show, compare, shrink or share Chakra traces"),
+    "runs": ("runs", "list stored points, also those of older versions of a scenario"),
     "explain": ("explain", "say where the time of a finished point went"),
     "plot": ("plot", "draw the figures of a finished scenario again"),
     "view": ("view", "write a page that plays a finished point"),

@@ -119,6 +119,15 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
+def remove_files(folder: Path, pattern: str) -> None:
+    """Remove files of a folder by pattern. Raises OutputError."""
+    try:
+        for path in sorted(folder.glob(pattern)):
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise output_error(folder, error, "name a folder that you may write") from error
+
+
 def write_file(
     path: str | os.PathLike, data: bytes | Iterable[bytes], *, make_folder: bool = False, sync: bool = True
 ) -> Path:

@@ -1,14 +1,16 @@
 """Look at stored results again: explain a point, draw figures. A point recorded too coarsely is run again."""
 
+import glob
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from astrasim_py.core.choices import AUTO, FOLDED, LEVELS
 from astrasim_py.core.errors import AstraError, UsageError
-from astrasim_py.core.files import write_file
+from astrasim_py.core.files import remove_files, write_file
 from astrasim_py.core.records import Outcome, Records
 from astrasim_py.report import plots
 from astrasim_py.report.explain import Explanation, explain
@@ -32,9 +34,23 @@ FIGURES = "figures"
 def write_study(
     folder: Path, scenario: str, title: str, specs: Sequence[Mapping], points: Sequence[str | None]
 ) -> Path:
-    """Note beside the points what the scenario draws of them, and in which order."""
+    """Note beside the points what the scenario draws of them, and in which order; figures of other points go."""
     study = {"scenario": scenario, "title": title, "plots": list(specs), "points": list(points)}
+    before = stored_points.read_object(folder / STUDY)
+    if before and before != json.loads(json_text(study)):
+        for name in figure_names(before.get("plots") or ()):
+            remove_files(folder / FIGURES, f"{glob.escape(name)}.*")
     return write_file(folder / STUDY, json_bytes(study), make_folder=True)
+
+
+def figure_names(specs: Iterable[Mapping]) -> list[str]:
+    """Names of figures, without endings: each its own, or its kind with a number from the second on."""
+    names, taken = [], Counter()
+    for spec in specs:
+        name = str(spec.get("name") or spec["kind"])
+        taken[name] += 1
+        names.append(f"{name}-{taken[name]}" if taken[name] > 1 else name)
+    return names
 
 
 def panel_points(spec: Mapping, points: Sequence[StoredPoint]) -> list[StoredPoint]:
@@ -69,18 +85,13 @@ def draw_figures(folder: Path, title: str, specs: Sequence[Mapping], points: Seq
         parts = point.summary.get("breakdown") or {}
         rows.append({**point.row, "compute_ns": parts.get("compute_ns"), "other_ns": parts.get("other_ns")})
     written: list[Path] = []
-    taken: dict[str, int] = {}
-    for number, spec in enumerate(specs):
+    for number, (name, spec) in enumerate(zip(figure_names(specs), specs, strict=True)):
         place = f"plots[{number}]"
         panels = []
         if spec["kind"] in plots.NEEDS:
             need = LEVELS.index(plots.NEEDS[spec["kind"]])
             shown = [p for p in panel_points(spec, points) if LEVELS.index(p.manifest["level"]) >= need]
             panels = [panel(point, spec["kind"]) for point in shown]
-        name = str(spec.get("name") or spec["kind"])
-        taken[name] = taken.get(name, 0) + 1
-        if taken[name] > 1:
-            name = f"{name}-{taken[name]}"
         images = plots.draw(spec, _rows_by_job(spec, rows, points), panels=panels, title=title, place=place)
         for form, data in images.items():
             written.append(write_file(folder / FIGURES / f"{name}.{form}", data, make_folder=True))
@@ -131,15 +142,37 @@ def find(path: str | os.PathLike) -> tuple[Path, tuple[StoredPoint, ...]]:
         return folder.parent, (one,)
     if (folder / stored_points.MANIFEST).exists():
         raise UsageError(str(path), "is damaged: its files are not what its manifest says", "run with --fresh")
-    points = stored_points.newest(stored_points.read_points(folder))
-    if not points:
+    every = stored_points.read_points(folder)
+    if not every:
         inside = [name for name in sorted(os.listdir(folder)) if (folder / name / STUDY).is_file()]
         hint = f"name one of {', '.join(inside[:5])} in it" if inside else "run a scenario first"
         raise UsageError(str(path), "holds no finished point", hint)
+    return folder, _current(folder, every)
+
+
+def _current(folder: Path, points: Sequence[StoredPoint]) -> tuple[StoredPoint, ...]:
+    """Points of a scenario as it ran last, in its order; where that is unknown, the newest of each name."""
     order = {name: i for i, name in enumerate(stored_points.read_object(folder / STUDY).get("points") or [])}
-    if any(point.folder.name in order for point in points):
-        points = tuple(point for point in points if point.folder.name in order)
-    return folder, tuple(sorted(points, key=lambda p: order.get(p.folder.name, 0)))
+    ours = [point for point in points if point.folder.name in order] or stored_points.newest(points)
+    return tuple(sorted(ours, key=lambda point: order.get(point.folder.name, 0)))
+
+
+def stored_runs(folder: Path) -> list[dict]:
+    """Every point in the folder of a scenario, the one computed last at the end. ``current``: it is one of the scenario
+    as it ran last.
+    """
+    points = sorted(stored_points.read_points(folder), key=stored_points.finished)
+    current = {point.folder.name for point in _current(folder, points)}
+    return [
+        {
+            **{key: point.row[key] for key in ("scenario", "point", "time_ns", "status", "engine")},
+            "level": point.manifest["level"],
+            "finished": stored_points.finished(point)[0],
+            "current": point.folder.name in current,
+            "folder": str(point.folder),
+        }
+        for point in points
+    ]
 
 
 def explain_folder(path: str | os.PathLike) -> Explained:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from astrasim_py.core.choices import LEVELS
 from astrasim_py.core.errors import OutputError
-from astrasim_py.core.files import open_regular, write_file
+from astrasim_py.core.files import open_regular, remove_files, write_file
 from astrasim_py.core.records import Table
 from astrasim_py.report.csv_io import csv_chunks, read_csv
 from astrasim_py.report.jobs import JOB_KEYS
@@ -145,11 +145,12 @@ def point_names(folder: Path) -> frozenset[str]:
 
 def newest(points: Sequence[StoredPoint]) -> tuple[StoredPoint, ...]:
     """The point computed last of each name; a changed scenario leaves several."""
-    best = {point.manifest["point"]: point for point in sorted(points, key=_finished)}
+    best = {point.manifest["point"]: point for point in sorted(points, key=finished)}
     return tuple(point for point in points if best[point.manifest["point"]] is point)
 
 
-def _finished(point: StoredPoint) -> tuple[Decimal, str]:
+def finished(point: StoredPoint) -> tuple[Decimal, str]:
+    """When a point was computed, in seconds since 1970, and its folder, for an order of all."""
     when = point.volatile.get("finished")
     return (Decimal(when) if isinstance(when, int | Decimal) else Decimal(0), point.folder.name)
 
@@ -167,21 +168,18 @@ def write_tables(folder: Path, points: Sequence[StoredPoint] | None = None) -> t
     """Make ``summary.csv``, ``collectives.csv`` and, of several jobs, ``jobs.csv`` again from the point folders. Of
     points that are repeated with other seeds these have the medians, and ``seeds.csv`` and ``jobs_by_seed.csv`` all
     runs. There is no index that two runs could spoil for each other: the files follow from the folders alone.
-    ``superseded`` says yes for a point of whose name a newer one exists (the scenario was changed meanwhile). Raises
-    OutputError.
+    `points`: by default the newest of each name. Raises OutputError.
     """
-    points = read_points(folder) if points is None else points
-    current = {point.folder.name for point in newest(points)}
+    points = newest(read_points(folder)) if points is None else points
     swept = list(dict.fromkeys(key for point in points for key in point.row["sweep"]))
     keys = [key for key in ROW_KEYS if key not in ("sweep", "cpu_s")]
     place = keys.index("point") + 1
     names = {key: key if key not in keys else f"sweep.{key}" for key in swept}
-    header = [*keys[:place], *names.values(), *keys[place:], "superseded", "folder"]
+    header = [*keys[:place], *names.values(), *keys[place:], "folder"]
     rows = []
     for point in points:
         row = point.row
-        row |= {names[key]: value for key, value in row["sweep"].items()} | {"folder": point.folder.name}
-        rows.append(row | {"superseded": "no" if point.folder.name in current else "yes"})
+        rows.append(row | {names[key]: value for key, value in row["sweep"].items()} | {"folder": point.folder.name})
     jobs = [
         {**row, **job, "point": row["point"]} for row, point in zip(rows, points, strict=True) for job in jobs_of(point)
     ]
@@ -193,6 +191,9 @@ def write_tables(folder: Path, points: Sequence[StoredPoint] | None = None) -> t
             place = keys.index("time_ns") + 1
             seed = [] if SEED in keys else [SEED]
             files[name] = [*keys[:place], *REPEAT_KEYS, *seed, *keys[place:]], medians(every)
+    for name in ("jobs.csv", "seeds.csv", "jobs_by_seed.csv"):
+        if not files.get(name, ((), ()))[1]:
+            remove_files(folder, name)
     return (
         *(
             write_file(folder / name, csv_rows(*made), make_folder=True)

@@ -20,10 +20,12 @@ from astrasim_py.core.errors import (
     UsageError,
     worst,
 )
+from astrasim_py.core.files import write_file
 from astrasim_py.engine.simulation import ENGINES
 from astrasim_py.report.plots import NEEDS, text_of
 from astrasim_py.report.record_plots import PANELS
 from astrasim_py.report.repeats import first_seed
+from astrasim_py.report.tables import json_bytes
 from astrasim_py.scenario.expand import Point, expand
 from astrasim_py.scenario.load import LoadedScenario
 from astrasim_py.study import store, stored_points
@@ -179,6 +181,7 @@ class _Run:
 
     def plan(self, share: tuple[int, int] | None, options: RunOptions, limits: Mapping, *, fresh: bool) -> None:
         """Find every point's place, and take the finished ones from the store."""
+        self._own()
         self.points = expand(self.scenario)
         first, step = (share[0] - 1, share[1]) if share else (0, 1)
         self.chosen = list(range(first, len(self.points), step))
@@ -199,6 +202,13 @@ class _Run:
                     self.results[number] = stored_result(stored)
                     self.reused += 1
                     self.unfolded += task.options.fold and not (stored.manifest.get("engine") or "").endswith(FOLDED)
+
+    def _own(self) -> None:
+        """Refuse a folder with the results of another file. Raises UsageError."""
+        owner = stored_points.read_object(self.folder / stored_points.VOLATILE).get("file")
+        if isinstance(owner, str) and owner != str(self.scenario.path.resolve()) and os.path.isfile(owner):
+            remedy = f"give this scenario another name than {self.scenario.name}, or name another folder with --out"
+            raise UsageError(str(self.folder), f"holds the results of {owner}", remedy)
 
     def _clean(self) -> None:
         store.clean(self.folder)
@@ -296,11 +306,15 @@ class _Run:
         )
 
     def _tables(self) -> dict[str, StoredPoint]:
-        """Write the tables and return the points in them: also those that others have finished meanwhile."""
+        """Write the tables and return the points in them: those of the scenario as it is now, also where others have
+        finished them meanwhile.
+        """
         stored: dict[str, StoredPoint] = {}
+        ours = {task.folder.name for task in self.tasks.values()}
         for _ in range(_TRIES):
             names = stored_points.point_names(self.folder)
-            stored = {point.folder.name: point for point in stored_points.read_points(self.folder)}
+            points = [point for point in stored_points.read_points(self.folder) if point.folder.name in ours]
+            stored = {point.folder.name: point for point in points}
             if stored:
                 stored_points.write_tables(self.folder, tuple(stored.values()))
             if stored_points.point_names(self.folder) == names:
@@ -312,6 +326,8 @@ class _Run:
             return []
         names = [self.tasks[n].folder.name if n in self.tasks else None for n in range(len(self.points))]
         plots = [spec.model_dump(exclude_none=True) for spec in self.scenario.plots]
+        owner = json_bytes({"file": str(self.scenario.path.resolve())})
+        write_file(self.folder / stored_points.VOLATILE, owner)
         write_study(self.folder, self.scenario.name, self.scenario.title, plots, names)
         if not draw or not plots:
             return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import signal
@@ -19,7 +20,7 @@ from astrasim_py.report.explain import explanation_text
 from astrasim_py.report.tables import ROW_KEYS, json_text, summary_text
 from astrasim_py.scenario.load import load_scenario
 from astrasim_py.study import store, stored_points
-from astrasim_py.study.explain_and_plot import explain_folder, find, plot_folder
+from astrasim_py.study.explain_and_plot import explain_folder, find, plot_folder, stored_runs
 from astrasim_py.study.progress import Progress, Terminal, on_terminal
 from astrasim_py.study.sweep import parse_share, run_scenario
 
@@ -130,9 +131,46 @@ def test_a_changed_scenario_is_computed_and_the_old_points_are_kept(tmp_path):
     )
     result = run_scenario(scenario(tmp_path, changed), out=tmp_path)
     assert (result.computed, result.reused) == (4, 4)
-    summary = (tmp_path / "small" / "summary.csv").read_text().splitlines()
-    assert len(summary) == 13 and sum(",yes," in line for line in summary) == 4
-    assert len(find(tmp_path / "small")[1]) == 8
+    with open(tmp_path / "small" / "summary.csv") as file:
+        summary = list(csv.DictReader(file))
+    now = {str(point.folder) for point in find(tmp_path / "small")[1]}
+    assert len(summary) == len(now) == 8 and "superseded" not in summary[0]
+    older = {str(p.row["time_ns"]) for p in stored_points.read_points(tmp_path / "small") if str(p.folder) not in now}
+    assert len(older) == 4 and older.isdisjoint(row["time_ns"] for row in summary)
+    runs = stored_runs(tmp_path / "small")
+    assert len(runs) == 12 and {run["folder"] for run in runs if run["current"]} == now
+
+
+def test_figures_and_tables_are_of_the_scenario_as_it_is_now(tmp_path):
+    plots = "plots: [{kind: time, x: size, name: old}, {kind: time, x: size}, {kind: time, x: model}]\n"
+    jobs = "jobs: {a: {ranks: 2, workload: [{all_reduce: {size: $size}}]}}"
+    first = SCENARIO.replace("workload:\n  - all_reduce: {size: $size}", jobs)
+    run_scenario(scenario(tmp_path, first + plots), out=tmp_path)
+    folder = tmp_path / "small"
+    assert {path.name for path in (folder / "figures").iterdir()} >= {"old.svg", "time.svg", "time-2.svg"}
+    assert (folder / "jobs.csv").exists()
+    # Fewer points, other figures: nothing of the former remains, also where the figures have to wait for other shares.
+    other = SCENARIO.replace("[64 KiB, 1 MiB]", "[1 MiB]") + "plots: [{kind: busbw, x: model}]\n"
+    run_scenario(scenario(tmp_path, other), out=tmp_path, points=(1, 2))
+    assert not list((folder / "figures").iterdir()) and not (folder / "jobs.csv").exists()
+    run_scenario(scenario(tmp_path, other), out=tmp_path)
+    assert {path.name for path in (folder / "figures").iterdir()} == {"busbw.svg", "busbw.png"}
+    with open(folder / "summary.csv") as file:
+        assert {row["size"] for row in csv.DictReader(file)} == {"1 MiB"}
+    assert len(stored_runs(folder)) == 12
+
+
+def test_a_folder_of_another_file_is_refused(tmp_path):
+    run_scenario(scenario(tmp_path), out=tmp_path)
+    before = contents(tmp_path / "small")
+    (tmp_path / "b").mkdir()
+    other = scenario(tmp_path / "b", SCENARIO.replace("64 KiB", "32 KiB"))
+    with pytest.raises(UsageError, match=r"holds the results of .*scenario.yaml; give this scenario another name"):
+        run_scenario(other, out=tmp_path)
+    assert contents(tmp_path / "small") == before
+    # A file that was moved takes its results along.
+    (tmp_path / "scenario.yaml").unlink()
+    assert run_scenario(other, out=tmp_path).reused == 4
 
 
 def test_a_changed_input_file_is_another_point(tmp_path):

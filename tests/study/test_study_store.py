@@ -487,17 +487,15 @@ def test_tables_follow_from_the_folders_alone(tmp_path):
     assert [p.read_bytes() for p in made[0]] == [p.read_bytes() for p in made[1]]
     summary = read(made[0][0])
     assert [r["size"] for r in summary] == ["64 KiB", "1 MiB", "2 GiB"]
-    assert [r["superseded"] for r in summary] == ["no"] * 3
     collectives = read(made[0][1])
     assert collectives[0]["algbw_GBps"] == "50" and collectives[0]["busbw_GBps"] == "75"
     assert collectives[0]["efficiency"] == "0.5"
 
 
-def test_an_older_result_of_the_same_point_is_marked(tmp_path):
+def test_an_older_result_of_the_same_point_is_in_no_table(tmp_path):
     save(tmp_path, "1 MiB", identity="a" * 64, finished=1)
     save(tmp_path, "1 MiB", identity="b" * 64, finished=2)
-    marks = {r["folder"]: r["superseded"] for r in read(stored_points.write_tables(tmp_path / "s")[0])}
-    assert marks == {"1_MiB-aaaaaaaaaaaa": "yes", "1_MiB-bbbbbbbbbbbb": "no"}
+    assert [r["folder"] for r in read(stored_points.write_tables(tmp_path / "s")[0])] == ["1_MiB-bbbbbbbbbbbb"]
     assert [p.manifest["digest"][0] for p in stored_points.newest(stored_points.read_points(tmp_path / "s"))] == ["b"]
 
 
