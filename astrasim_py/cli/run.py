@@ -5,6 +5,7 @@ OUT/<scenario>/.
 import argparse
 import os
 import sys
+from collections import Counter
 
 from astrasim_py.cli import options
 from astrasim_py.core.errors import UsageError, worst
@@ -92,10 +93,17 @@ def print_failures(result) -> None:
 _MOST_JOBS = 40
 
 
+def _distinct(hints: list[str]) -> list[tuple[str, int]]:
+    """The first of the hints that advise the same, with how many do."""
+    advice = [hint.rpartition("; write ")[2] for hint in hints]
+    return [(hints[advice.index(each)], count) for each, count in Counter(advice).items()]
+
+
 def _show(result, args: argparse.Namespace) -> None:
     from astrasim_py.report.jobs import jobs_text
     from astrasim_py.report.repeats import medians
     from astrasim_py.report.tables import collectives_text, summary_text
+    from astrasim_py.study.sweep import and_more
 
     if result.title:
         print(result.title)
@@ -109,8 +117,9 @@ def _show(result, args: argparse.Namespace) -> None:
             if summary and summary.get("collectives"):
                 print(f"\n{row['point']}")
                 print(collectives_text(summary["collectives"]))
-    for warning in () if args.quiet else result.warnings:
-        print(warning)
+    hints = [hint for summary in result.summaries if summary for hint in summary.get("hints", ())]
+    for line in () if args.quiet else (*result.warnings, *(f"hint: {h}{and_more(n)}" for h, n in _distinct(hints))):
+        print(line)
     print(f"\n{options.engines_text(row.get('engine') for row in result.rows)}", end="")
     print(options.fold_text(result.rows, result.summaries), end="")
     if result.folder.is_dir():

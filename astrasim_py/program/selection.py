@@ -69,6 +69,10 @@ class AlgorithmTable:
         #: Ids of the workload's nodes that conditions name.
         self.nodes = {case.when.node for listed in self._cases.values() for case in listed} - {None}
 
+    def is_default(self, collective: str) -> bool:
+        """True if no case says how to carry out a collective."""
+        return collective not in self._cases
+
     def case(
         self, collective: str, size: int, ranks: int, group: str, node: int = -1, npus: tuple[int, ...] = ()
     ) -> Case:

@@ -129,12 +129,19 @@ class Explanation:
         return [(self.link_names.get(link, f"link {link}"), ps) for link, ps in ordered]
 
 
-def busiest_links(link: Table, names: Mapping[int, str], count: int = 10) -> tuple[dict, ...]:
-    """Rows of the links that were busy longest (by bytes where busy times were not recorded), the busiest first."""
+def busiest_links(
+    link: Table, names: Mapping[int, str], rates: np.ndarray | None = None, count: int = 10
+) -> tuple[dict, ...]:
+    """Rows of the links that were busy longest, of several the slowest first; by bytes where busy times were not
+    recorded. `rates`: int64, bytes per second of each row; also in the result.
+    """
     if not link.height:
         return ()
-    order = np.lexsort((link["link"], -link["bytes"], -np.maximum(link["busy"], 0)))[:count]
-    first = Table({name: np.maximum(column[order], 0) for name, column in link.items()})
+    rates = np.zeros(link.height, dtype=np.int64) if rates is None else rates
+    busy = np.maximum(link["busy"], 0)
+    keys = (-link["bytes"], rates, -busy) if busy.any() else (rates, -link["bytes"])
+    order = np.lexsort((link["link"], *keys))[:count]
+    first = Table({name: np.maximum(column[order], 0) for name, column in ({**link} | {"rate": rates}).items()})
     return tuple(row | {"name": names.get(row["link"], f"{row['src']}->{row['dst']}")} for row in first.rows())
 
 
@@ -167,7 +174,11 @@ def explain(
     node, message = records.node, records.message
     rows = sorted({piece.row for piece in path if piece.row >= 0})
     sent = sorted({piece.message for piece in path if piece.message >= 0})
-    links = busiest_links(records.link, names)
+    rates = None
+    if "bandwidth" in edges:
+        rate = dict(zip(edges["link"].tolist(), edges["bandwidth"].tolist(), strict=True))
+        rates = np.array([rate.get(number, 0) for number in records.link["link"].tolist()], dtype=np.int64)
+    links = busiest_links(records.link, names, rates)
     several = len(jobs) > 1
     if several and records.hop.height:
         links = tuple(use | {"jobs": bytes_by_job(records, jobs, use["link"])} for use in links)
@@ -242,13 +253,14 @@ def explanation_text(e: Explanation, lines: int = _LINES) -> str:
                 format_size(use["bytes"]),
                 str(use["messages"]),
                 format_time(use["queued"]),
+                f"{use['rate'] / 10**9:.4g}" if use["rate"] else "",
                 _shares(use.get("jobs", {})),
             ]
             for use in e.links
         ]
-        headings = ["busiest links", "busy", "share", "bytes", "messages", "waited for", "of jobs"]
-        shown = 7 if e.jobs else 6
-        rights = [False, *[True] * 5, False][:shown]
+        headings = ["busiest links", "busy", "share", "bytes", "messages", "waited for", "GB/s", "of jobs"]
+        shown = 8 if e.jobs else 7
+        rights = [False, *[True] * 6, False][:shown]
         blocks.append(text_table(headings[:shown], [row[:shown] for row in cells], rights))
     steps = _steps(e)
     if steps:

@@ -32,7 +32,7 @@ def medians(rows: Sequence[Mapping]) -> list[dict]:
     groups: dict[object, list[Mapping]] = {}
     for number, row in enumerate(rows):
         sweep = tuple((key, value) for key, value in row["sweep"].items() if key != SEED)
-        key = (row["scenario"], sweep, row.get("job"), row.get("superseded")) if row.get("seeds") else number
+        key = (row["scenario"], sweep, row.get("job")) if row.get("seeds") else number
         groups.setdefault(key, []).append(row)
     return [_median(group) if group[0].get("seeds") else dict(group[0]) for group in groups.values()]
 

@@ -21,7 +21,7 @@ from astrasim_py.report.csv_io import csv_cell
 ROW_KEYS = (
     "scenario", "point", "sweep", "topology", "algorithm", "size_bytes", "npus", "engine", "network_model",
     "time_ns", "bound_ns", "efficiency", "algbw_GBps", "busbw_GBps", "exposed_comm_ns", "messages", "message_hops",
-    "busiest_link", "cpu_s", "status",
+    "busiest_link", "busiest_link_GBps", "cpu_s", "status",
 )  # fmt: skip
 
 
@@ -160,6 +160,7 @@ _SHOWN = (
     ("busbw GB/s", "busbw_GBps", _rate),
     ("messages", "messages", lambda v: "" if v is None else str(v)),
     ("busiest link", "busiest_link", lambda v: v or ""),
+    ("its GB/s", "busiest_link_GBps", _rate),
     ("status", "status", str),
 )
 

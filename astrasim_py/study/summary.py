@@ -94,9 +94,12 @@ def summary_of(plan: Plan, records: Records, row: Mapping, warnings: Iterable[st
         "message_hops": records.message_hops,
         "status": records.outcome.status,
     }
-    busiest = busiest_links(records.link, {}, 1)
+    rates = np.array([int(rate) for rate in topology.bandwidths], dtype=np.int64)
+    rates = rates[topology.bandwidth_class[records.link["link"]]] if records.link.height else None
+    busiest = busiest_links(records.link, {}, rates, 1)
     if busiest and (busiest[0]["busy"] or busiest[0]["bytes"]):
         row["busiest_link"] = topology.link_name(busiest[0]["link"])
+        row["busiest_link_GBps"] = tables.rounded(topology.bandwidth(busiest[0]["link"]) / 10**9)
     instance = only_collective(plan)
     if instance is not None:
         row |= {"algorithm": instance.algorithm_name or None, "size_bytes": instance.size}

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from astrasim_py.core import jit
+from astrasim_py.core.choices import FOLDED
 from astrasim_py.core.errors import (
     EXIT_CHECK_FAILED,
     EXIT_INTERNAL,
@@ -31,6 +32,7 @@ from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.report.jobs import Alone, iteration_ends, job_rows
 from astrasim_py.scenario.expand import Point
 from astrasim_py.study import store, stored_points
+from astrasim_py.study.hints import hints
 from astrasim_py.study.preparation import input_digests
 from astrasim_py.study.prepare import prepare
 from astrasim_py.study.store import RunOptions
@@ -235,11 +237,13 @@ def _run(task: Task) -> Result:
         **({"synthesized": synthesized} if synthesized else {}),
     }
     source = {"source": point.folder, "allow_outside": point.allow_outside, "allow_code": point.allow_code}
-    about = {"row": row_of(point, FAILED), "facts": facts, "source": source, "warnings": warnings}
+    about = {"row": row_of(point, FAILED), "facts": facts, "source": source, "warnings": warnings, "more": {}}
+    if not records.engine.endswith(FOLDED):
+        about["more"] |= {"hints": found} if (found := list(hints(plan, records))) else {}
     if point.spec.jobs:
         alone = {job.name: _alone(task, job, warnings) for job in problem.jobs} if point.spec.compare else {}
         alone = {name: found for name, found in alone.items() if found is not None}
-        about["more"] = {"jobs": job_rows(point.name, problem.jobs, records, alone)}
+        about["more"] |= {"jobs": job_rows(point.name, problem.jobs, records, alone)}
     return stored_result(store_run(task.folder, plan, records, options, usage, replace=task.replace, **about))
 
 

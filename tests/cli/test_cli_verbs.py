@@ -90,6 +90,7 @@ def test_rows_have_the_keys_that_were_promised(scenario, capsys):
         "messages",
         "message_hops",
         "busiest_link",
+        "busiest_link_GBps",
         "cpu_s",
         "status",
     ]

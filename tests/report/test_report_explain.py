@@ -235,9 +235,15 @@ def test_busiest_links_are_ordered_by_time_then_bytes_then_number():
             "queued": [-1] * 4,
         }
     )
-    uses = busiest_links(table, {2: "two"}, 3)
+    uses = busiest_links(table, {2: "two"}, count=3)
     assert [use["name"] for use in uses] == ["two", "1->2", "0->1"]
     assert uses[0]["queued"] == 0
+    # Of links that are busy equally long, the slowest; by bytes first where nobody looked how long.
+    rates = np.array([50, 100, 100, 25])
+    assert [use["link"] for use in busiest_links(table, {}, rates)] == [2, 3, 0, 1]
+    unknown = Table({**table, "busy": [-1] * 4})
+    assert [use["link"] for use in busiest_links(unknown, {}, rates)] == [1, 3, 0, 2]
+    assert busiest_links(table, {}, rates, 1)[0]["rate"] == 100
 
 
 def test_the_path_of_each_job_adds_up():
