@@ -28,15 +28,14 @@ _MOST_JOBS = 8
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
     """The input of a figure of records (links, gantt) for one point. `tables`: ``link`` and ``vertex``, ``edge``
-    (links), ``node`` (gantt). `jobs`: NPU → its job, of several jobs. `switches`: rank → name, of switches that took
-    part.
+    (links), ``node`` (gantt). `jobs`: NPU → its job, of several jobs. `switches`: so many of the last ranks are these.
     """
 
     title: str
     makespan: int  # ps
     tables: Mapping[str, Table] = field(default_factory=dict)
     jobs: Mapping[int, str] = field(default_factory=dict)
-    switches: Mapping[int, str] = field(default_factory=dict)
+    switches: int = 0
 
 
 def draw_links(panels: Sequence[Panel], heading: str):
@@ -173,7 +172,7 @@ def draw_gantt(panels: Sequence[Panel], heading: str):
     from matplotlib.ticker import MaxNLocator
 
     panels = list(panels)[:PANELS]
-    lanes = max((min(_ranks(p.tables["node"]), _MAX_LANES) for p in panels), default=1)
+    lanes = max((min(_ranks(p), _MAX_LANES) for p in panels), default=1)
     height = min(max(2.4, 0.22 * lanes + 1.2), 12.0)
     figure, every = canvas(len(panels), heading, width=7.0, height=height, columns=1 if len(panels) < 4 else 2)
     if not panels:
@@ -182,9 +181,9 @@ def draw_gantt(panels: Sequence[Panel], heading: str):
     legend: dict[str, object] = {}
     for panel, axes in zip(panels, every, strict=True):
         node = panel.tables["node"]
-        done = (node["start"] >= 0) & (node["end"] > node["start"]) & (node["rank"] < _MAX_LANES)
-        # A switch waits for its calls from the start: what it does for them is drawn.
-        done &= ~(np.isin(node["rank"], list(panel.switches)) & (node["instance"] < 0))
+        count = _ranks(panel)
+        shown = min(count, _MAX_LANES)
+        done = (node["start"] >= 0) & (node["end"] > node["start"]) & (node["rank"] < shown)
         rank, start, end = (node[name][done] for name in ("rank", "start", "end"))
         kind, instance = node["kind"][done], node["instance"][done]
         first_of = called_instances(node)[done]
@@ -201,14 +200,10 @@ def draw_gantt(panels: Sequence[Panel], heading: str):
                 PolyCollection(boxes, facecolors=colour, edgecolors="white", linewidths=thin, hatch=hatch)
             )
             legend.setdefault(label, Patch(facecolor=colour, hatch=hatch, edgecolor="white"))
-        count = _ranks(node)
-        shown = min(count, _MAX_LANES)
         axes.set_ylim(shown - 0.45, -0.55)
         axes.set_xlim(0, max(panel.makespan, 1))
         time_ticks(axes.xaxis, 7)
         axes.yaxis.set_major_locator(MaxNLocator(min(shown, 16), integer=True))
-        if panel.switches:
-            axes.yaxis.set_major_formatter(lambda y, _, names=panel.switches: names.get(round(y), f"{y:.0f}"))
         axes.grid(False, axis="y")
         axes.set_ylabel("rank")
         more = f" (first {shown} of {count} ranks)" if count > shown else ""
@@ -218,8 +213,10 @@ def draw_gantt(panels: Sequence[Panel], heading: str):
     return figure
 
 
-def _ranks(node: Table) -> int:
-    return int(node["rank"].max()) + 1 if node.height else 1
+def _ranks(panel: Panel) -> int:
+    """Ranks, without those of switches, which wait for their calls from the start."""
+    node = panel.tables["node"]
+    return int(node["rank"].max()) + 1 - panel.switches if node.height else 1
 
 
 _COLLECTIVE_COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#CC79A7", "#D55E00", "#F0E442")

@@ -69,7 +69,7 @@ def panel(point: StoredPoint, kind: str) -> Panel:
         title=title,
         makespan=int(point.summary["makespan_ps"]),
         tables={name: point.table(name) for name in names},
-        switches=dict(enumerate(point.summary.get("switches", ()), len(npus))),
+        switches=len(point.summary.get("switches", ())),
         jobs={npus[rank]: part.job for part in parts for rank in part.ranks} if len(parts) > 1 else {},
     )
 
