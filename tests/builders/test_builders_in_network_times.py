@@ -5,11 +5,16 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
+from worlds.problems import world
+from worlds.switches import in_network
 
 import astrasim_py as ap
 from astrasim_py.builders.registry import build
 from astrasim_py.builders.switch_trees import capable_tree
+from astrasim_py.core.errors import AstraError
 from astrasim_py.core.units import PS_PER_S
+from astrasim_py.engine.simulation import plan_for
+from astrasim_py.system.bound import problem_bound
 from astrasim_py.verification.bounds import lower_bound_ps
 
 RATE, ALPHA = 50 * 10**9, 500_000
@@ -49,7 +54,7 @@ def tree_ps(levels: int, T: int, A: int, nbytes: int, more: int = 0) -> int:
     return (T - 1) // A * trip + (T - 1) % A * x + trip
 
 
-@pytest.mark.parametrize(("T", "A"), [(1, 1), (6, 6), (5, 2), (7, 3), (9, 4)])
+@pytest.mark.parametrize(("T", "A"), [(1, 1), (5, 5), (7, 3), (9, 4)])
 @pytest.mark.parametrize("nbytes", [100_000, 10_000_000])
 @pytest.mark.parametrize("n", [2, 8, 64])
 def test_tree_behind_one_switch(n, nbytes, T, A) -> None:
@@ -63,7 +68,7 @@ def test_tree_behind_one_switch(n, nbytes, T, A) -> None:
     ("shape", "keys", "levels"),
     [
         ("leaf_spine", {"leaves": 4, "hosts_per_leaf": 4, "spines": 2, "oversubscription": 2}, 2),
-        ("leaf_spine", {"leaves": 2, "hosts_per_leaf": 32, "spines": 1, "oversubscription": 32}, 2),
+        ("leaf_spine", {"leaves": 2, "hosts_per_leaf": 16, "spines": 1, "oversubscription": 16}, 2),
         ("fat_tree", {"k": 4}, 3),
     ],
 )
@@ -146,6 +151,19 @@ def test_no_time_is_below_the_bound() -> None:
             if builder == "nvls" and topology.npus > 6:
                 continue
             for collective in collectives:
-                made, size = on(topology, builder, collective, chunks=32), 3 * 2**20
+                made, size = on(topology, builder, collective, chunks=8), 3 * 2**20
                 bound = lower_bound_ps(collective, size, topology, npus)
-                assert 0.5 * took(made, size, topology) < bound <= took(made, size, topology)
+                assert 0.5 * (time := took(made, size, topology)) < bound <= time
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(24))
+def test_no_random_problem_is_faster_than_its_bound(seed) -> None:
+    problem = in_network(world(seed, 6), seed)
+    try:
+        plan = plan_for(problem)
+        took = ap.simulate(problem, level="summary", engine="simpy")
+    except AstraError:  # it contradicts itself
+        return
+    bound = problem_bound(plan)
+    assert bound is None or took.outcome.status != "done" or bound <= took.makespan
