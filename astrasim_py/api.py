@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -34,32 +34,40 @@ if TYPE_CHECKING:
     from astrasim_py.study.sweep import RunResult
 
 
-def run(scenario: str | os.PathLike | LoadedScenario, *, overrides: Sequence[str] = (), **options: Any) -> RunResult:
+def run(
+    scenario: str | os.PathLike | Mapping | LoadedScenario,
+    *,
+    overrides: Sequence[str] | Mapping[str, Any] = (),
+    **options: Any,
+) -> RunResult:
     """Run a scenario: every point is simulated, or reused if its result is there; tables and figures are written.
 
     Parameters
     ----------
-    scenario : path or LoadedScenario
-    overrides : sequence of str
-        ``KEY=VALUE``, as with ``--set``; for a path only.
+    scenario : path, mapping or LoadedScenario
+        A YAML file, or the same keys and values as a dict; files that a dict names are looked up in the current folder.
+    overrides : mapping, or sequence of str
+        Key → value, ``{"topologies.ring.npus": 16}``; or ``"KEY=VALUE"``, as with ``--set``.
     **options
         Of `astrasim_py.study.sweep.run_scenario`: ``out``, ``jobs``, ``fresh``, ``level``, ``engine`` …
 
     Returns
     -------
     RunResult
-        With ``rows``, one dict per point.
+        With ``rows``, one dict per point; ``to_dataframe()`` makes a pandas DataFrame of them.
 
     Raises
     ------
     AstraError
         The scenario is wrong, or the output cannot be written.
     """
-    from astrasim_py.scenario.load import load_scenario
+    from astrasim_py.scenario.load import LoadedScenario, load_scenario, with_overrides
+    from astrasim_py.study.progress import on_terminal
     from astrasim_py.study.sweep import run_scenario
 
-    if isinstance(scenario, str | os.PathLike):
-        scenario = load_scenario(scenario, overrides)
+    loaded = isinstance(scenario, LoadedScenario)
+    scenario = with_overrides(scenario, overrides) if loaded else load_scenario(scenario, overrides)
+    options.setdefault("progress", on_terminal(scenario.name))
     return run_scenario(scenario, **options)
 
 

@@ -14,10 +14,11 @@ from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import TraceError
 from astrasim_py.core.files import read_regular
+from astrasim_py.core.shown import Shown
 
 
-@dataclass(frozen=True)
-class Workload:
+@dataclass(frozen=True, repr=False)
+class Workload(Shown):
     """The traces of all ranks and their communicator groups.
 
     Attributes
@@ -77,6 +78,13 @@ class Workload:
                     raise TraceError(
                         f"role {name}", f'gives rank {rank} the group "{group}", and {wrong}', "write its own group"
                     )
+
+    def _facts(self) -> tuple[str, dict[str, str | int]]:
+        return self.name or "unnamed", {
+            "ranks": self.ranks,
+            "nodes": sum(map(len, self.traces)),
+            "groups": len(self.groups),
+        }
 
     @property
     def ranks(self) -> int:

@@ -12,6 +12,8 @@ from functools import cached_property
 import numpy as np
 
 from astrasim_py.core.rows import numbered
+from astrasim_py.core.shown import Shown
+from astrasim_py.core.units import format_time
 
 #: Version of the columns below; part of every point's hash.
 RECORD_SCHEMA = 1
@@ -58,6 +60,14 @@ MESSAGE_COLUMNS = (
     "recv_node",  # row in the node table, -1 if never received
 )
 HOP_COLUMNS = ("message", "link", "requested", "start", "end")
+#: Columns of these tables that are times, ps.
+_PICOSECONDS = ("start", "end", "bound", "busy", "queued", "posted", "delivered", "requested", "latency")
+#: (begin, end, bytes, their rate) of what has one.
+_RATES = (("start", "end", "size", "algbw_GBps"), ("posted", "delivered", "bytes", "GBps"))
+
+
+def _nanoseconds(ps: np.ndarray) -> np.ndarray:
+    return np.where(ps >= 0, ps / 1000, np.nan)
 
 
 class Categorical:
@@ -153,10 +163,28 @@ class Table(Mapping[str, np.ndarray]):
             yield dict(zip(self, values, strict=True))
 
     def to_dataframe(self):
-        """The table as a pandas DataFrame (needs pandas)."""
+        """The table as a pandas DataFrame, with floats to compute with beside the exact integers.
+
+        Behind each column of picoseconds stands the same in ns (``start``, ``start_ns``; NaN for -1, not known). A
+        table of collectives or messages also has ``time_ns``, from start or posting to the end, and ``algbw_GBps`` or
+        ``GBps``, its bytes over this time (10**9 bytes per second).
+        """
         import pandas
 
-        return pandas.DataFrame(dict(self))
+        columns: dict[str, np.ndarray] = {}
+        for name in self:
+            columns[name] = self[name]
+            if name in _PICOSECONDS:
+                columns[f"{name}_ns"] = _nanoseconds(self[name])
+        for first, last, size, rate in _RATES:
+            if {first, last, size} <= columns.keys():
+                known = (self[first] >= 0) & (self[last] >= 0)
+                columns["time_ns"] = time = _nanoseconds(np.where(known, self[last] - self[first], -1))
+                columns[rate] = np.divide(self[size], time, out=np.full(len(time), np.nan), where=time > 0)
+        return pandas.DataFrame(columns)
+
+    def _repr_html_(self) -> str:
+        return self.to_dataframe()._repr_html_()
 
     def __repr__(self) -> str:
         return f"Table({self.height} rows: {', '.join(self)})"
@@ -219,8 +247,8 @@ class Fold:
     text: str  # all of this, for people
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Records:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Records(Shown):
     """The results of one run.
 
     Attributes
@@ -266,3 +294,15 @@ class Records:
     def tables(self) -> dict[str, Table]:
         """The tables by name."""
         return {name: getattr(self, name) for name in ("collective", "link", "node", "message", "hop")}
+
+    def _facts(self) -> tuple[str, dict[str, str | int]]:
+        return self.outcome.status, {
+            "makespan": format_time(self.makespan),
+            "ranks": len(self.finish),
+            "collectives": self.collective.height,
+            "messages": self.messages,
+            "events": self.events,
+            "level": f"level {self.level}",
+            "engine": self.engine,
+            "cause": self.outcome.cause,
+        }

@@ -25,6 +25,7 @@ from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM, promise_of
 from astrasim_py.collectives.contract import Contract
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.core.shown import Shown
 from astrasim_py.program.rotation import GivenTraces, RotatedTraces, Rotation
 from astrasim_py.program.table import Program, ProgramTraces, counted, file_of, named
 
@@ -32,8 +33,8 @@ from astrasim_py.program.table import Program, ProgramTraces, counted, file_of, 
 _DIGESTED_NODES = 2**20
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Algorithm:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Algorithm(Shown):
     """A collective algorithm of a group: one trace per rank and actor, and what it promises.
 
     Attributes
@@ -321,8 +322,13 @@ class Algorithm:
             return NotImplemented
         return astrasim_py.compose(self, other)
 
-    def __repr__(self) -> str:
-        return f"Algorithm({self.name}: {self.collective}, {counted(self.ranks, self.actors)}, {self.chunks} chunks)"
+    def _facts(self) -> tuple[str, dict[str, str | int]]:
+        return self.name, {
+            "collective": self.collective,
+            "ranks": self.ranks,
+            "switches": len(self.actors),
+            "chunks": self.chunks,
+        }
 
 
 def _in_chunks(trace: ExecutionTrace | Program) -> np.ndarray:

@@ -1,5 +1,6 @@
 """Load a scenario: read, override, resolve and check it, and say everything that is wrong at once."""
 
+import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,8 +10,8 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from astrasim_py.core.document import Value, join, read_document
-from astrasim_py.core.errors import AstraError, ErrorList, ScenarioError
+from astrasim_py.core.document import Mark, Value, join, parse_document, read_document
+from astrasim_py.core.errors import AstraError, ErrorList, ScenarioError, UsageError
 from astrasim_py.core.fields import did_you_mean
 from astrasim_py.core.strict_model import Mistake, mistakes, tuples
 from astrasim_py.scenario import variables
@@ -82,19 +83,93 @@ class LoadedScenario:
         return variables.count_points(self.axes)
 
 
+#: The place of a scenario that is a mapping of Python's; files that it names are looked up in the current folder.
+_MAPPING = "scenario"
+
+
 def load_scenario(
-    path: str | os.PathLike, overrides: Sequence[str] = (), *, allow_outside: bool = False, allow_code: bool = False
+    scenario: str | os.PathLike | Mapping,
+    overrides: Sequence[str] | Mapping[str, Any] = (),
+    *,
+    allow_outside: bool = False,
+    allow_code: bool = False,
 ) -> LoadedScenario:
-    """Load a scenario file. `overrides`: ``KEY=VALUE`` as with ``--set``. `allow_outside`: files that it names may lie
-    anywhere. `allow_code`: it may name Python files, which are run. Raises ErrorList: all that is wrong, each with
-    ``file:line:column: path``.
+    """Load a scenario.
+
+    Parameters
+    ----------
+    scenario : path or mapping
+        A YAML file, or the same keys and values as a dict; files that a dict names are looked up in the current folder.
+    overrides : sequence of str, or mapping
+        ``"KEY=VALUE"`` as with ``--set``, or key → value: ``{"topologies.ring.npus": 16}``.
+    allow_outside : bool
+        Files that it names may lie anywhere.
+    allow_code : bool
+        It may name Python files, which are run.
+
+    Returns
+    -------
+    LoadedScenario
+
+    Raises
+    ------
+    ErrorList
+        All that is wrong, each with ``file:line:column: path``.
+    UsageError
+        An override of a key that is not there.
     """
-    document = read_document(path)
+    if isinstance(scenario, Mapping):
+        path = Path(_MAPPING)
+        document = variables.at_once(parse_document(_yaml_text(scenario, _MAPPING), _MAPPING), Mark(_MAPPING))
+    else:
+        path, document = Path(scenario), read_document(scenario)
     if not isinstance(document.data, dict):
         raise ScenarioError(document.place, "the document is not a mapping", "begin with e.g. name: my_scenario")
+    document = _overridden(document, overrides)
+    return check_document(document, path, allow_outside=allow_outside, allow_code=allow_code)
+
+
+def with_overrides(scenario: LoadedScenario, overrides: Sequence[str] | Mapping[str, Any]) -> LoadedScenario:
+    """A loaded scenario with other values; see `load_scenario`."""
+    if not overrides:
+        return scenario
+    document = _overridden(scenario.resolver.document, overrides)
+    return check_document(document, scenario.path, allow_outside=scenario.allow_outside, allow_code=scenario.allow_code)
+
+
+def _overridden(document: Value, overrides: Sequence[str] | Mapping[str, Any]) -> Value:
+    known = tuple(Scenario.model_fields)
+    if isinstance(overrides, Mapping):
+        for key, value in overrides.items():
+            text = _yaml_text(value, f"overrides {key}")
+            document = variables.replace_value(document, str(key), text, known, "overrides")
+        return document
+    if isinstance(overrides, str):
+        raise UsageError("overrides", "is one text", 'write a list ["KEY=VALUE"] or a mapping {"KEY": value}')
     for text in overrides:
-        document = variables.apply_override(document, text, tuple(Scenario.model_fields))
-    return check_document(document, Path(path), allow_outside=allow_outside, allow_code=allow_code)
+        document = variables.apply_override(document, text, known)
+    return document
+
+
+def _yaml_text(value: object, place: str) -> str:
+    """Plain Python values as JSON, which YAML contains: all text is quoted, and stays text."""
+    try:
+        return json.dumps(value, default=_plain, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ScenarioError(
+            place, f"cannot be read as a scenario: {error}", "write text, numbers, lists and dicts"
+        ) from None
+
+
+def _plain(value: object) -> object:
+    """Arrays and numbers of NumPy, and paths, as plain values."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    raise TypeError(f"{type(value).__name__} is not a plain value")
 
 
 def check_document(

@@ -35,26 +35,34 @@ def apply_override(document: Value, text: str, known: Sequence[str]) -> Value:
     that leads nowhere.
     """
     path, equals, written = text.partition("=")
-    path = path.strip()
-    place = f"--set {path}"
-    steps = split_path(path, document)
-    if not equals or not steps:
+    if not equals or not path.strip():
         raise UsageError(f"--set {text}"[:200], "is not KEY=VALUE", "write e.g. --set topologies.ring.npus=16")
+    return replace_value(document, path.strip(), written, known, "--set")
+
+
+def replace_value(document: Value, path: str, written: str, known: Sequence[str], source: str) -> Value:
+    """The document with the value at a path replaced by YAML text. `source`: where it was said, for places. Raises
+    UsageError: a path that leads nowhere.
+    """
+    place = f"{source} {path}"
+    steps = split_path(path, document)
+    if not steps:
+        raise UsageError(source, "a key is empty", "write e.g. topologies.ring.npus")
     if isinstance(document.data, dict) and steps[0] not in (*document.data, *known):
         raise UsageError(place, f'"{steps[0]}" is not a key here', did_you_mean(str(steps[0]), known))
     canonical = reduce(join, steps, "")
     value = parse_document(written, place, canonical) if written.strip() else Value(None, Mark(place), canonical)
-    return _put(document, steps, _at_once(value, Mark("--set")), place)
+    return _put(document, steps, at_once(value, Mark(source)), place)
 
 
-def _at_once(value: Value, mark: Mark) -> Value:
-    """The same with one place for everything: the command line has no lines."""
+def at_once(value: Value, mark: Mark) -> Value:
+    """The same with one place for everything: the command line and Python values have no lines."""
     data = value.data
     if isinstance(data, dict):
-        data = {key: _at_once(inner, mark) for key, inner in data.items()}
+        data = {key: at_once(inner, mark) for key, inner in data.items()}
         return replace(value, data=data, mark=mark, key_marks=dict.fromkeys(data, mark))
     if isinstance(data, list):
-        data = [_at_once(inner, mark) for inner in data]
+        data = [at_once(inner, mark) for inner in data]
     return replace(value, data=data, mark=mark)
 
 

@@ -21,7 +21,9 @@ from astrasim_py.core.errors import (
     worst,
 )
 from astrasim_py.core.files import write_file
+from astrasim_py.core.shown import Shown
 from astrasim_py.engine.simulation import ENGINES
+from astrasim_py.report.dataframe import rows_dataframe
 from astrasim_py.report.plots import NEEDS, text_of
 from astrasim_py.report.record_plots import PANELS
 from astrasim_py.report.repeats import first_seed
@@ -54,8 +56,8 @@ class Failure:
     detail: str = ""  # traceback of a defect, of ours or of the user's own code
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunResult:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class RunResult(Shown):
     """The result of running a scenario. `summaries`: ``summary.json`` of each row's point, None where it has none."""
 
     scenario: str
@@ -75,6 +77,26 @@ class RunResult:
     def warnings(self) -> tuple[str, ...]:
         """The notes that doubt results."""
         return tuple(note for note in self.notes if note.startswith(_WARNING))
+
+    def to_dataframe(self):
+        """The rows as a pandas DataFrame; see `astrasim_py.report.dataframe.rows_dataframe`."""
+        return rows_dataframe(self.rows)
+
+    def _facts(self) -> tuple[str, dict[str, str | int]]:
+        return self.scenario, {
+            "points": len(self.rows),
+            "computed": self.computed,
+            "reused": self.reused,
+            "failures": len(self.failures),
+            "warnings": len(self.warnings),
+            "interrupted": "interrupted" if self.interrupted else "",
+            "folder": str(self.folder),
+        }
+
+    def _repr_html_(self) -> str:
+        table = self.to_dataframe().dropna(axis="columns", how="all")
+        table = table.drop(columns=[name for name in table if name.endswith("_ps") or name == "scenario"])
+        return Shown._repr_html_(self) + table.to_html(max_rows=30, float_format="{:.6g}".format, index=False)
 
 
 def parse_share(text: str) -> tuple[int, int]:

@@ -16,8 +16,9 @@ from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import TopologyError
 from astrasim_py.core.fields import NPU_CAP, whole
 from astrasim_py.core.rows import numbered, pointers
+from astrasim_py.core.shown import Shown
 from astrasim_py.core.strict_model import StrictModel
-from astrasim_py.core.units import INT64_MAX
+from astrasim_py.core.units import INT64_MAX, format_time
 from astrasim_py.topology.events import LinkEvent
 from astrasim_py.topology.routing import Dim, DimensionOrder, Routes, ShortestPaths, reachable
 
@@ -52,8 +53,13 @@ class Computing:
     of_machine: bool = False
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Topology:
+def _range(texts: Sequence[str]) -> str:
+    """The first and the last of some texts in ascending order."""
+    return " to ".join(dict.fromkeys([*texts[:1], *texts[-1:]]))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Topology(Shown):
     """A network of NPUs and switches. Make one with `build`, a function of `shapes`, or `Topology.create`.
 
     NPUs are the vertices 0..npus-1, switches follow. Every link is directed, with its own bandwidth and latency;
@@ -134,6 +140,19 @@ class Topology:
     def without_events(self) -> Topology:
         """The topology as it is without what happens to its links during a run."""
         return replace(self, events=(), reroute_ps=0) if self.events else self
+
+    def _facts(self) -> tuple[str, dict[str, str | int]]:
+        rates = [f"{float(rate) / 1e9:g} GB/s" for rate in self.bandwidths]
+        latencies = [format_time(ps) for ps in np.unique(self.latency_ps).tolist()]
+        return self.name, {
+            "NPUs": self.npus,
+            "switches": self.vertices - self.npus,
+            "links": self.links,
+            "bandwidth": _range(rates),
+            "latency": _range(latencies),
+            "failed NPUs": len(self.failed),
+            "events": len(self.events),
+        }
 
     @property
     def links(self) -> int:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 import astrasim_py as ap
@@ -28,6 +32,81 @@ def test_a_scenario_runs_from_python(tmp_path):
     assert result.exit_code == 0
     assert result.rows[0]["npus"] == 8
     assert (tmp_path / "out" / "demo" / "summary.csv").is_file()
+
+
+SCENARIO = {
+    "name": "demo",
+    "topologies": {"r": {"shape": "ring", "npus": 4, "bandwidth": "50 GB/s", "latency": "500 ns"}},
+    "workload": [{"all_reduce": {"size": "$size"}}],
+    "sweep": {"size": ("64 KiB", "1 MiB"), "topologies.r.npus": np.array([4, 8])},
+}
+
+
+def test_a_dict_and_a_loaded_scenario_run_as_a_file_does(tmp_path):
+    path = tmp_path / "s.yaml"
+    path.write_text(json.dumps({**SCENARIO, "sweep": {"size": ["64 KiB", "1 MiB"], "topologies.r.npus": [4, 8]}}))
+    runs = [ap.run(form, out=tmp_path / str(i)) for i, form in enumerate((path, SCENARIO, ap.load_scenario(path)))]
+    rows = [[{**row, "cpu_s": None} for row in run.rows] for run in runs]
+    assert rows[0] == rows[1] == rows[2]
+    assert len(rows[0]) == 4
+
+
+@pytest.mark.parametrize("overrides", [["sweep.size=2 MiB"], {"sweep.size": "2 MiB"}, {"sweep": {"size": ["2 MiB"]}}])
+def test_overrides_are_a_list_or_a_mapping_and_hold_for_every_form_of_a_scenario(tmp_path, overrides):
+    for number, form in enumerate((SCENARIO, ap.load_scenario(SCENARIO))):
+        result = ap.run(form, overrides=overrides, out=tmp_path / str(number))
+        assert {row["size_bytes"] for row in result.rows} == {2 * 2**20}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ({"topologies.x.npus": 8}, '"x" is not in topologies'),
+        ({"topologies.r.npus": "x"}, "overrides: topologies.r.npus"),
+        ({"sweep": {1, 2}}, "set is not a plain value"),
+        ({"": 1}, "a key is empty"),
+        ("topologies.r.npus=8", "is one text"),
+    ],
+)
+def test_wrong_overrides_are_told_with_their_key(overrides, said):
+    with pytest.raises(ap.AstraError, match=said):
+        ap.load_scenario({**SCENARIO, "sweep": {"size": ["1 MiB"]}}, overrides)
+
+
+def test_rows_as_a_dataframe_have_floats_and_exact_integers(tmp_path):
+    result = ap.run(SCENARIO, out=tmp_path)
+    frame = result.to_dataframe()
+    assert frame["topologies.r.npus"].tolist() == [4, 8, 4, 8] == frame["npus"].tolist()
+    assert frame["time_ns"].dtype == "float64"
+    assert frame["time_ps"].tolist() == [int(row["time_ns"] * 1000) for row in result.rows]
+    assert frame.groupby("size")["busbw_GBps"].max()["1 MiB"] == float(result.rows[2]["busbw_GBps"])
+
+
+def test_tables_of_records_as_dataframes_have_ns_and_rates_beside_picoseconds():
+    topology = ap.build_topology(shape="ring", npus=4, bandwidth="50 GB/s", latency="500 ns")
+    records = ap.simulate(ap.collective("all_gather", "1 MiB", topology), level="messages")
+    collective = records.collective.to_dataframe()
+    assert collective["end"].tolist() == [17228640] and collective["time_ns"].tolist() == [17228.64]
+    assert collective["algbw_GBps"].tolist() == [2**20 / 17228.64]
+    message = records.message.to_dataframe()
+    assert (message["time_ns"] == 500 + 2**18 / 50).all() and (message["GBps"] == 2**18 / message["time_ns"]).all()
+    assert records.collective.to_dataframe()["bound_ns"].isna().all()  # -1: none applies
+
+
+def test_objects_show_themselves_in_a_line_and_as_html(tmp_path):
+    keys = {"nvlink_bandwidth": "50 GB/s", "nvlink_latency": "1 us", "nic_bandwidth": "25 GB/s", "nic_latency": "2 us"}
+    topology = ap.build_topology(shape="dgx", nodes=2, npus=4, **keys)
+    problem = ap.collective("all_reduce", "1 MiB", topology)
+    made = ap.build_algorithm("ring", "all_gather", 8)
+    workload = replace(problem.jobs[0].workload, name="a<b")
+    shown = [topology, workload, made, ap.simulate(problem), ap.run(SCENARIO, out=tmp_path)]
+    for value in shown:
+        name = type(value).__name__
+        assert repr(value).startswith(f"{name}(") and len(repr(value)) < 200 and "\n" not in repr(value)
+        assert f"<caption>{name} <b>" in value._repr_html_()
+    assert repr(made) == "Algorithm(ring: all_gather, 8 ranks, 8 chunks)"
+    assert "8 NPUs" in repr(topology) and "25 GB/s to 50 GB/s" in repr(topology)
+    assert "<b>a&lt;b</b>" in workload._repr_html_()
 
 
 @pytest.mark.parametrize("algorithm", [None, "direct", "built"])

@@ -1,0 +1,35 @@
+"""How objects show themselves: one line in a console, a small table in a notebook."""
+
+from collections.abc import Mapping
+from html import escape
+
+
+class Shown:
+    """Base of classes with a short text and an HTML table, both made of `_facts`."""
+
+    __slots__ = ()
+
+    def _facts(self) -> tuple[str, Mapping[str, str | int]]:
+        """A name, and label → fact: a count, or text that needs no label."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        name, facts = self._facts()
+        told = [_counted(fact, label) if isinstance(fact, int) else fact for label, fact in facts.items()]
+        return f"{type(self).__name__}({name}: {', '.join(filter(None, told))})"
+
+    def _repr_html_(self) -> str:
+        name, facts = self._facts()
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{escape(label)}</th><td style='text-align:left'>{escape(text)}</td></tr>"
+            for label, fact in facts.items()
+            if fact and (text := f"{fact:,}" if isinstance(fact, int) else fact)
+        )
+        return f"<table><caption>{type(self).__name__} <b>{escape(name)}</b></caption>{rows}</table>"
+
+
+def _counted(count: int, what: str) -> str:
+    """``3 ranks``, ``1 switch``; nothing for none of it."""
+    if count == 1:
+        what = what[:-2] if what.endswith("hes") else what.removesuffix("s")
+    return f"{count:,} {what}" if count else ""
