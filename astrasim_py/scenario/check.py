@@ -11,6 +11,7 @@ from astrasim_py.core.errors import InternalError, ScenarioError
 from astrasim_py.core.fields import CodeText, FileText, did_you_mean, named_files
 from astrasim_py.core.strict_model import Mistake
 from astrasim_py.scenario import job_models
+from astrasim_py.system import nic_rules, queue_pairs
 from astrasim_py.system.fluid_rules import NO_EVENTS
 from astrasim_py.workload.items import Collective, Compute, Memory, Send
 
@@ -69,8 +70,14 @@ def file_mistakes(typed: Typed, folder: Path, allow_outside: bool, allow_code: b
 
 
 def network_mistakes(typed: Typed, name: str | None, topology: Any) -> Iterator[Mistake]:
-    """The network model against the topology (None: unknown) of a name."""
-    network = typed["network"]
+    """The network model and NICs against the topology (None: unknown) of a name, and against other rules."""
+    network, semantics = typed["network"], typed["semantics"]
+    if network is not None and semantics is not None:
+        if topology is not None:
+            for key, problem, remedy in queue_pairs.objections(network, semantics, topology.routing, str(name)):
+                yield Mistake(("network", key), False, problem, remedy)
+        for problem, remedy in nic_rules.objections(network, semantics) if typed["nic"] is not None else ():
+            yield Mistake(("nic",), False, problem, remedy)
     if topology is not None and topology.events and network is not None and network.model != FLUID:
         problem, remedy = NO_EVENTS
         yield Mistake(("topologies", name, "events"), True, f"network.model: {network.model} {problem}", remedy)

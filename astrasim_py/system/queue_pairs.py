@@ -1,35 +1,49 @@
 """Queue pairs: several routes between two NPUs, and messages that are split over them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from astrasim_py.collectives.chunks import share
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
+from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.system.msccl_connections import MAX_PIECES
 from astrasim_py.system.plan import RECV, SEND, RankProgram, Structure
 from astrasim_py.system.problem import Problem
+from astrasim_py.system.semantics import Semantics
+from astrasim_py.topology.model import Routing
 
 #: Rules of semantics under which messages have queue pairs.
 _RULES = {"event_order": "issued", "message_match": "instance", "rendezvous_bytes": 0, "analytical_route": "all_hops"}
 
 
-def check_queue_pairs(problem: Problem) -> None:
-    """Raise ScenarioError: queue pairs with rules that they are not made for, or where they change nothing."""
-    network, topology, semantics = problem.network, problem.topology, problem.semantics
+def objections(
+    network: NetworkModel, semantics: Semantics, routing: Routing | None, topology: str
+) -> Iterator[tuple[str, str, str]]:
+    """What queue pairs are not made for, and where they change nothing: key of the network, problem, remedy.
+
+    `routing`: of the topology of that name.
+    """
     if network.qps == 1:
         return
-    if not topology.routing.ecmp:
-        said = f"changes nothing: {topology.name} has one route from an NPU to another"
-        raise ScenarioError("network.qps", said, "write routing: {ecmp: true} for the topology, or drop it")
+    if routing is None or not routing.ecmp:
+        said = f"queue pairs change nothing: {topology} has one route from an NPU to another"
+        yield "qps", said, "write routing: {ecmp: true} for the topology, or drop it"
     for key, rule in _RULES.items():
         if getattr(semantics, key) != rule:
-            said = f"is not made for semantics.{key}: {getattr(semantics, key)}"
-            raise ScenarioError("network.qps", said, f"write {key}: {rule}, or drop one of them")
+            said = f"queue pairs are not made for semantics.{key}: {getattr(semantics, key)}"
+            yield "qps", said, f"write {key}: {rule}, or drop one of them"
     if network.split and semantics.comm_slots is not None:
-        said = f"is not made for semantics.comm_slots: {semantics.comm_slots}: parts of a message would take slots"
-        raise ScenarioError("network.split", said, "drop one of them")
+        said = f"not made for semantics.comm_slots: {semantics.comm_slots}: parts of a message would take slots"
+        yield "split", said, "drop one of them"
+
+
+def check_queue_pairs(problem: Problem) -> None:
+    """Raise ScenarioError: queue pairs with rules that they are not made for, or where they change nothing."""
+    topology = problem.topology
+    for key, said, remedy in objections(problem.network, problem.semantics, topology.routing, topology.name):
+        raise ScenarioError(f"network.{key}", said, remedy)
 
 
 def split_messages(program: RankProgram, parts: int, structure: Callable[..., Structure], place: str) -> RankProgram:

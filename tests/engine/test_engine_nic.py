@@ -228,6 +228,11 @@ topologies: {net: {shape: ring, npus: 2, bandwidth: 50 GB/s, latency: 1 us}}
         ("{gap: -1 ns}", "nic.gap"),
         ("{gap: 90000 s}", "nic.gap: more than a day; write less"),
         ("{o: 1 us}", "nic.o: is not a key here"),
+        ("{gap: 1 us}\nnetwork: {qps: 2}", "s.yaml:6:16: network.qps: queue pairs change nothing: net has one route"),
+        (
+            "{gap: 1 us}\nsemantics: {rendezvous_bytes: 1 B}",
+            "s.yaml:5:6: nic: overhead and gap are not made for semantics.rendezvous",
+        ),
     ],
 )
 def test_wrong_keys_are_refused_in_a_line(tmp_path, nic, said):

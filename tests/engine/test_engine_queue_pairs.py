@@ -205,7 +205,7 @@ def test_wrong_networks_are_refused(keys, said):
         ({"semantics": Semantics(message_match="bytes")}, "message_match: bytes"),
         ({"semantics": Semantics(rendezvous_bytes=1)}, "rendezvous_bytes: 1"),
         ({"semantics": Semantics(comm_slots=2)}, "comm_slots: 2"),
-        ({"topology": spines().changed(routing=Routing())}, "changes nothing"),
+        ({"topology": spines().changed(routing=Routing())}, "change nothing"),
     ],
 )
 def test_rules_that_queue_pairs_are_not_made_for_are_refused(changes, said):
