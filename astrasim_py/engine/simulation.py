@@ -108,8 +108,6 @@ def engine_for(plan: Plan, engine: str = AUTO) -> str:
         beyond = f"the network model {network.model}, which is written in Python"
     elif network.model == "analytical" and plan.computed_routes:
         beyond = f"the analytical model with so many routes among {plan.problem.topology.npus} NPUs"
-    elif plan.states:
-        beyond = "links that fail or change during a run"
     if beyond:
         if engine in (COMPILED, BOTH):
             raise UsageError("engine", f'"{engine}" cannot run {beyond}', "write auto or simpy")

@@ -18,7 +18,7 @@ from astrasim_py.topology.link_states import link_states
 FREE = Semantics.native(cpu_slots=None, compute_slots=None)
 
 
-def flows(topology, messages, *, engine: str = "auto", level: str = "messages", **rules):
+def flows(topology, messages, *, engine: str = "both", level: str = "messages", **rules):
     """Records of messages (source, destination, bytes, start in ps) that wait for nothing else."""
     nodes: list[list[dict]] = [[] for _ in range(topology.npus)]
     for tag, (src, dst, nbytes, start) in enumerate(messages):

@@ -30,7 +30,8 @@ from astrasim_py.system.machine_models import (
 from astrasim_py.system.noise import Noise
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics
-from astrasim_py.topology.model import Routing
+from astrasim_py.topology.events import LinkEvent
+from astrasim_py.topology.model import Routing, Topology
 from astrasim_py.topology.profile import LibraryProfile
 from astrasim_py.workload.iterations import iterate
 
@@ -155,9 +156,11 @@ def world(seed: int, size: int = 8) -> Problem:
 
 
 def over_time(problem: Problem, seed: int) -> Problem:
-    """The problem with noise, NICs, jobs that repeat what they do and run in the background; or as it is."""
+    """The problem with noise, NICs, events of links, jobs that repeat what they do or run in the background; or not."""
     rng = random.Random(~seed)
     jobs = list(problem.jobs)
+    if problem.network.model == FLUID and problem.topology.links and seed % 2:
+        problem = replace(problem, topology=with_events(random.Random(seed), problem.topology))
     if rng.random() < 0.15:
         period = rng.randint(2, 3_000_000)
         kinds = {
@@ -179,6 +182,22 @@ def over_time(problem: Problem, seed: int) -> Problem:
     if all(job.background for job in jobs):
         jobs[0] = replace(jobs[0], background=False)
     return replace(problem, jobs=tuple(jobs))
+
+
+def with_events(rng: random.Random, net: Topology) -> Topology:
+    """The topology with links that fail, change and return, on the grid of times of other things."""
+
+    def links(most: int) -> tuple[int, ...]:
+        return tuple(sorted(rng.sample(range(net.links), min(rng.randint(0, most), net.links))))
+
+    events = []
+    for at in sorted(rng.sample(range(60), rng.randint(1, 6))):
+        event = LinkEvent(at * rng.choice((10**6, 500_000)) if not events else events[-1].at_ps + at * 10**5 + 1)
+        if rng.random() < 0.8:
+            rate, latency = (rng.choice((None, v)) for v in (small_problems.GB / rng.choice((1, 3)), 2_000_000))
+            event = replace(event, lost=links(2), changes=((links(2), rate, latency),))
+        events.append(event)
+    return replace(net, events=tuple(events), reroute_ps=rng.choice((0, 1_000_000, 1_300_000)))
 
 
 def _semantics(rng: random.Random) -> Semantics:

@@ -11,7 +11,7 @@ from astrasim_py.core.choices import FLUID
 from astrasim_py.core.errors import SimulationError, UsageError
 from astrasim_py.core.units import INT64_MAX
 from astrasim_py.engine.compiled import records
-from astrasim_py.engine.compiled.durations import Times
+from astrasim_py.engine.compiled.durations import Times, link_changes
 from astrasim_py.engine.compiled.flat import Numbers, repeated, table_of
 from astrasim_py.system.durations import rate_units
 from astrasim_py.system.plan import (
@@ -144,7 +144,7 @@ class _Building:
         self.times()
         nodes = self.sized_nodes()
         self.room(fields, found)
-        if max(len(nodes), self.ints.size, len(plan.route_links if plan.route_links is not None else ())) >= 2**31 - 1:
+        if max(len(nodes), self.ints.size, sum(map(len, self.paths))) >= 2**31 - 1:
             raise SimulationError(problem.topology.name, "has more than 2^31 - 1 nodes or links of routes")
         semantics = problem.semantics
         slots = (None, semantics.cpu_slots, semantics.compute_slots, semantics.comm_slots)
@@ -161,7 +161,7 @@ class _Building:
             "ints": self.ints.array(),
             "longs": self.longs.array(),
             "small": np.concatenate([self.states.array(), self.longer.array()]),
-            "path": np.zeros(1, np.int32) if plan.route_links is None else np.append(plan.route_links, np.int32(0)),
+            "path": np.concatenate([*self.paths, np.zeros(1, np.int32)]),
             "route_targets": np.append(plan.route_pairs // constants["qps"] % problem.topology.vertices, 0).astype(
                 np.int32
             ),
@@ -494,6 +494,10 @@ class _Building:
             per_vertex = topology.vertices * constants["qps"]
             first = np.searchsorted(plan.route_pairs, np.arange(topology.vertices + 1) * per_vertex)
             constants |= {"route_first": self.longs.add(first), "route_ptr": self.longs.add(plan.route_ptr)}
+            constants |= {"link_count": topology.links, "flow_count": len(plan.route_pairs)}
+            self.paths, found = link_changes(plan, self.longs)
+            constants |= {"changes": self.longs.add(found), "change_count": len(found)}
+            constants["reroute_ps"] = topology.reroute_ps
             return
         dims = topology.dims
         steps = np.full((topology.npus, len(dims), 2), -1, dtype=np.int64)
@@ -509,6 +513,7 @@ class _Building:
                 ptr, links = topology.routes(npus[near], other[near])
                 steps[near, d, way] = links[ptr[:-1]]
             weight *= dim.size
+        self.paths = []
         constants |= {"computed": 1, "dims": len(dims), "steps": self.ints.add(steps)}
         constants["shape"] = self.ints.add([dim.size for dim in dims])
         constants["wraps"] = self.ints.add([dim.kind == "ring" for dim in dims])
@@ -524,7 +529,8 @@ class _Building:
             constants |= {"route_class": self.ints.add(classes), "delays": self.longs.add(delays)}
             constants["variants"] = len(self.variants)
         hops, fluid = sum(dim.size for dim in problem.topology.dims), problem.network.model == FLUID
-        hops = max(np.diff(plan.route_ptr), default=0) if plan.route_links is not None else hops
+        ptrs = [plan.route_ptr, *(state.ptr for _, state in plan.states)]
+        hops = max(max(np.diff(ptr), default=0) for ptr in ptrs) if plan.route_links is not None else hops
         constants["step_rows"] = max(
             records.ROWS, int(hops) + 4 if fluid or any(row.get("steps") for row in self.templates) else 0
         )

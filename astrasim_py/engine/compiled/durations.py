@@ -8,6 +8,7 @@ import numpy as np
 from astrasim_py.core.choices import FLUID
 from astrasim_py.core.units import INT64_MAX
 from astrasim_py.engine.compiled import records
+from astrasim_py.engine.compiled.flat import Numbers
 from astrasim_py.system.durations import message_ps, rate_units
 from astrasim_py.system.plan import Plan
 from astrasim_py.system.problem import Problem
@@ -64,7 +65,7 @@ class Times:
         if self.problem.network.model != FLUID:
             return np.zeros(1, dtype=records.FLOW)
         rows = np.zeros(len(plan.route_pairs) + 1, dtype=records.FLOW)
-        rows["latency"][:-1] = self.first_hops(plan)
+        rows["extra"][:-1] = self.first_hops(plan)
         return rows
 
     def of_routes(self, plan: Plan, variants: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -109,3 +110,17 @@ class Times:
         slowest = np.minimum.reduceat(np.argsort(order)[np.asarray(self.topology.bandwidth_class)[path]], ptr[:-1])
         classes, number = np.unique(np.stack([np.diff(ptr), total, slowest]), axis=1, return_inverse=True)
         return number.ravel(), [(hops, ps, self.rates[order[r]]) for hops, ps, r in classes.T.tolist()]
+
+
+def link_changes(plan: Plan, longs: Numbers) -> tuple[list[np.ndarray], np.ndarray]:
+    """Paths of all routes, and int64[n, 4]: CHANGE of each event of the topology, before them that of time 0."""
+    paths, places = [plan.route_links], {}
+    for _, state in plan.states:
+        if state not in places:
+            capacity = np.array([rate_units(rate) for rate in state.links.rates], dtype=np.int64)
+            capacity[list(state.links.lost)] = 0
+            columns = state.ptr + sum(map(len, paths)), capacity, state.links.latency_ps
+            places[state] = [longs.add(column) for column in columns]
+            paths.append(state.path)
+    changes = [[at, *places[state]] for at, state in plan.states]
+    return paths, np.array(changes, dtype=np.int64).reshape(-1, len(records.CHANGE.names))

@@ -58,3 +58,15 @@ def take_first(state):
     if state.end_count:
         sink(state, np.int64(0), np.int64(last.key), np.int64(last.tie), np.int64(last.item))
     return number
+
+
+@lean
+def remove(state, number):
+    """Remove a flow from the heap."""
+    at = table.flows(state, number).place - 1
+    table.flows(state, number).place = 0
+    state.end_count -= 1
+    last = table.ends(state, 0)[state.end_count]
+    if last.item != number:
+        table.flows(state, last.item).place = at + 1
+        schedule(state, np.int64(last.item), np.int64(last.key), np.int64(last.tie))

@@ -88,6 +88,7 @@ def _outcome(plan: Plan, state: State, level: str) -> Outcome:
         unasked=found.unasked(),
         uncounted=found.uncounted(),
         queued=found.queued(),
+        without_path=found.without_path(),
     )
 
 

@@ -7,12 +7,9 @@ import numpy as np
 
 from astrasim_py.core import wide
 from astrasim_py.core.jit import lean, optional
-from astrasim_py.core.units import PS_PER_S
-from astrasim_py.engine.compiled import ends, events, queue, records, table
+from astrasim_py.engine.compiled import ends, events, paths, queue, records, table
+from astrasim_py.engine.compiled.paths import BYTE
 from astrasim_py.engine.compiled.rates import MOST, cap_of, link_at, route_of, touch
-
-#: Work of one byte: rates are in units of 2^-16 bytes per second.
-BYTE = np.int64(PS_PER_S << 16)
 
 
 @optional
@@ -22,13 +19,9 @@ def join(state, e):
     number = np.int64(event.route)
     flow = table.flows(state, number)
     event.tail = state.now
-    if flow.cap == 0:
-        flow.cap = MOST
-        first, last = route_of(state, number)
-        for place in range(first, last):
-            flow.cap = min(flow.cap, table.shared(state, link_at(state, place)).capacity)
-            flow.latency += table.links(state, link_at(state, place)).latency
-    if flow.message == 0:
+    if flow.cap == 0 and flow.message == 0:
+        paths.take_route(state, number)
+    if flow.message == 0 and not (state.change_count and table.reroutes(state, number).cut):
         begin(state, number, e)
         return
     event.next = -1
@@ -54,27 +47,40 @@ def join(state, e):
 @lean
 def begin(state, number, e):
     """It is the turn of a message."""
-    event, flow, now = table.events(state, e), table.flows(state, number), state.now
+    if state.change_count and not paths.may_begin(state, number, e):
+        return
+    event, flow = table.events(state, e), table.flows(state, number)
     nbytes = table.longs(state)[state.nbytes + event.size]
     high, low = wide.product(nbytes, BYTE)
     flow.message = e + 1
     flow.left_high, flow.left_low = np.int64(high), np.int64(low)
+    if state.record_messages:
+        table.message_rows(state, event.row).start = state.now
+    enter(state, number, e, nbytes)
+
+
+@lean
+def enter(state, number, e, nbytes):
+    """A message begins to move so many bytes over its links."""
+    event, flow, now = table.events(state, e), table.flows(state, number), state.now
     flow.since = now
     flow.begun = now
     first, last = route_of(state, number)
     for place in range(first, last):
-        link = table.links(state, link_at(state, place))
+        at = link_at(state, place)
+        link = table.links(state, at)
         link.bytes += nbytes
         if state.record_links:
-            hold = table.longs(state)[link.hold + event.size]
+            if state.change_count:
+                hold = paths.hold(state, at, nbytes)
+            else:
+                hold = table.longs(state)[link.hold + event.size]
             link.messages += 1
             link.busy += hold
             if hold < 0 or link.busy < 0:
                 events.fail(state, records.OVERFLOW)
         if link.bytes < 0:
             events.fail(state, records.OVERFLOW)
-    if state.record_messages:
-        table.message_rows(state, event.row).start = now
     event.kind = records.LEAVE
     if nbytes:
         touch(state, number)
@@ -90,17 +96,14 @@ def leave(state, e):
     flow, row = table.flows(state, number), table.blocks(state, event.block)
     first, last = route_of(state, number)
     if state.record_messages:
-        message = table.message_rows(state, event.row)
+        record_hops(state, number, e)
         high, low = wide.product(table.longs(state)[state.nbytes + event.size], BYTE)
-        message.queued = now - event.tail - wide.divided_up(high, low, cap_of(state, number))
-        for place in range(first, last):
-            hop = table.hop_rows(state, state.hop_row_count)
-            state.hop_row_count += 1
-            hop.message = event.row
-            hop.link = link_at(state, place)
-            hop.requested = event.tail
-            hop.start = flow.begun
-            hop.end = now
+        earlier = np.int64(0)
+        if state.change_count:
+            other = table.reroutes(state, number)
+            high, low, earlier = np.uint64(other.whole_high), np.uint64(other.whole_low), np.int64(other.queued)
+        alone = wide.divided_up(high, low, cap_of(state, number))
+        table.message_rows(state, event.row).queued = now - event.tail - alone + earlier
     latency = np.int64(flow.latency)
     if row.flags & records.PACED and not event.asks:
         latency += (last - first) * table.templates(state, row.template).longer
@@ -117,6 +120,20 @@ def leave(state, e):
         touch(state, number)
 
 
+@lean
+def record_hops(state, number, e):
+    """Record the hops of a message that leaves its links."""
+    event, flow = table.events(state, e), table.flows(state, number)
+    for place in range(flow.first, flow.last):
+        hop = table.hop_rows(state, state.hop_row_count)
+        state.hop_row_count += 1
+        hop.message = event.row
+        hop.link = link_at(state, place)
+        hop.requested = event.tail
+        hop.start = flow.begun
+        hop.end = state.now
+
+
 @optional
 def next_time(state):
     """The next time (ps) at which an event happens or a message ends; there is one that ends."""
@@ -127,6 +144,13 @@ def next_time(state):
 @optional
 def advance_time(state, time):
     """Advance to a time; the messages that end at it join its events."""
+    advance_queue(state, time)
+    join_ends(state, time)
+
+
+@lean
+def advance_queue(state, time):
+    """Advance to a time and the events of the queue at it."""
     if state.time_count and table.times(state, 0)[0].key == time:
         queue.advance_time(state)
     else:
@@ -134,6 +158,11 @@ def advance_time(state, time):
         state.current = -1
     if time == MOST:
         events.fail(state, records.OVERFLOW)
+
+
+@lean
+def join_ends(state, time):
+    """The messages that end at this time join its events."""
     first, last = queue.NONE, queue.NONE
     while state.end_count and table.ends(state, 0)[0].key == time:
         e = table.flows(state, ends.take_first(state)).message - 1

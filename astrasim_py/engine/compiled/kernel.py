@@ -11,10 +11,10 @@ the pool and calls it again.
 import numpy as np
 
 from astrasim_py.core.jit import kernel, lean
-from astrasim_py.engine.compiled import blocks, events, fluid, queue, records, table
+from astrasim_py.engine.compiled import blocks, events, fluid, link_events, queue, records, table
 from astrasim_py.engine.compiled.dispatch import complete, issue
 from astrasim_py.engine.compiled.links import carry
-from astrasim_py.engine.compiled.rates import settle
+from astrasim_py.engine.compiled.rates import links_changed, settle
 from astrasim_py.engine.compiled.thread_blocks import head_arrives
 
 
@@ -72,6 +72,8 @@ def take_next(state):
         state.rank = queue.next_awake(state)
         if state.rank >= 0:
             return True
+    if link_events.change(state):
+        return True
     e = np.int64(queue.next_event(state))
     if e >= 0:
         kind = table.events(state, e).kind
@@ -79,6 +81,8 @@ def take_next(state):
             head_arrives(state, e)
         elif kind == records.LEAVE:
             fluid.leave(state, e)
+        elif link_events.resume(state, e):
+            pass
         else:
             events.apply(state, e)
         return True
@@ -86,10 +90,12 @@ def take_next(state):
         state.rank = queue.next_awake(state)
         if state.rank >= 0:
             return True
-    if state.touched:
+    if state.touched or links_changed(state):
         settle(state)
         return True
     time = fluid.next_time(state) if state.end_count else queue.next_time(state)
+    if link_events.begin_change(state, time):
+        return True
     if time < 0 or (state.background and state.foreground == 0):
         state.status = records.FINISHED
         return False

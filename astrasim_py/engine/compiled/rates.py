@@ -15,9 +15,9 @@ MOST = np.int64(2**63 - 1)
 
 @inlined
 def route_of(state, number):
-    """The first place of a route, and the one after its last."""
-    at = state.route_ptr + number
-    return table.longs(state)[at], table.longs(state)[at + 1]
+    """The first place of the route of a flow, and the one after its last."""
+    flow = table.flows(state, number)
+    return np.int64(flow.first), np.int64(flow.last)
 
 
 @inlined
@@ -76,8 +76,12 @@ def settle(state):
     state.touched = 0
     state.crossed_count = 0
     state.taken_count = 0
+    if state.altered:
+        see_all(state)
     changed, held = note_changes(state, first)
     least = min(held, change_links(state, changed))
+    if state.altered:
+        state.altered, least = 0, np.int64(0)
     collect(state, least - (least >> 20))
     fill(state)
     for i in range(state.taken_count):
@@ -113,6 +117,19 @@ def note_changes(state, first):
             if link.held and flow.rate:
                 least = min(least, flow.rate)
     return changed, least
+
+
+@optional
+def links_changed(state):
+    """Whether an event of the topology has changed links since rates were set."""
+    return state.altered
+
+
+@lean
+def see_all(state):
+    """List all links, which an event of the topology may have changed."""
+    for at in range(state.link_count):
+        see(state, np.int64(at)).held = 1
 
 
 @inlined

@@ -86,7 +86,7 @@ PHASE = _record("queue priority call turn members")
 # message table; size: index of its bytes; match: -1 if no other message can match its receive; asks: a rendezvous
 # request.
 EVENT = _record("scheduled number tail route row", i4="next block node match size", i1="kind moved asks")
-HOP, DELIVER, ENTER, END, TIMER, BEGIN, FREED, GO, HEAD, LEAVE, POST, TAKE = map(np.int64, range(12))
+HOP, DELIVER, ENTER, END, TIMER, BEGIN, FREED, GO, HEAD, LEAVE, POST, TAKE, RESUME = map(np.int64, range(13))
 
 # flags: -1 if it is free; receive, send: entries; rank, call: of the sender.
 MATCH = _record("flags receive send row sender_row", i4="next size rank call")
@@ -128,15 +128,24 @@ WAIT = _record("start next")
 
 # Under ``fluid``, where 0 means none, and rows and places are counted from 1. A flow, by route. cap: of its route;
 # limit: at the last setting of rates, wanted: at this one; left_high, left_low: work left at `since`; message, line:
-# events; place: in the heap of ends; next: of those touched.
+# events; place: in the heap of ends; next: of those touched; first, last: places of its route in
+# `path`; extra: latency beside that of its links.
 FLOW = _record(
-    "rate taken next_rate limit message next touched wanted cap latency left_high left_low since begun line line_last"
-    " place"
+    "rate taken next_rate limit first last message next touched wanted cap latency extra left_high left_low since begun"
+    " line line_last place"
 )
 # demand: of its flows, bytes/s; used: sum of their rates; first: of its USEs, which are by place of `path`; rest,
 # growing (flows), stale (share in the heap of links): while it fills.
 SHARED_LINK = _record("capacity demand used first count rest growing stale seen held")
 USE = _record("next behind flow")
+
+# On a topology with events. An event: its time (ps); in `longs`, by route the first place in `path` from then on, and
+# by link the capacity, 0 of a lost one, and the latency.
+CHANGE = _record("time routes capacity latency")
+CHANGE_WORDS = np.int64(CHANGE.itemsize // 8)
+# What more is known of a flow. whole_high, whole_low: work left when its cap changed last; queued: ps that its message
+# had waited by then; stale: an event found it idle; cut: it has no path.
+REROUTE = _record("whole_high whole_low queued stale cut")
 
 # Progress of a call or an instance. start: -1 before the first rank; left: members that are not done, of which `ranks`
 # are no switches; place: of a call: by position its block + 1,
@@ -186,18 +195,19 @@ RUNNING, FINISHED, TOO_MANY_EVENTS, TOO_LATE, UNEQUAL_BYTES, OVERFLOW, UNBORN = 
 #: (analytical, of each route), shape, steps (link from each NPU in each dimension, up and down), wraps (whether each
 #: dimension is a ring): in `ints`; computed: whether routes are computed; arena_step, block_step: words and blocks that
 #: one step can take at most; background: whether the run may end before all ranks do; qps: queue pairs of two NPUs;
-#: period, detour: ps, of the detours of compute, 0: none; nic: whether messages cost overhead and gap, ps.
+#: period, detour: ps, of the detours of compute, 0: none; nic: whether messages cost overhead and gap, ps;
+#: changes: in `longs`, CHANGEs.
 CONSTANTS = _words(
     "model hold_latency injected scheduled counts_references has_servers max_events max_time request duration nbytes "
     "sizes route_ptr delays route_class variants rank_count call_count computed route_first shape dims steps "
     "wraps arena_step block_step shared_channels step_rows background npu_ranks qps period detour "
-    "nic overhead gap"
+    "nic overhead gap link_count flow_count changes change_count reroute_ps"
 )
 #: Tables of the input and of the state, by address.
 ADDRESSES = _words(
     "nodes ints longs small path route_targets templates calls instances capacity events matches blocks ranks slots "
     "servers links waits arena buckets times hash pools dirty wave progress due free_words node_rows "
-    "message_rows hop_rows flows shared uses ends taken filling crossed pairs_sent"
+    "message_rows hop_rows flows shared uses ends taken filling crossed pairs_sent reroutes"
 )
 #: Variables. issued: timed actions; sent, hops: messages and their hops; current: the first event left of the current
 #: time; first_dirty: no word of `dirty` before it has a bit; rank: the dispatching rank; due_count: completions that
@@ -205,14 +215,17 @@ ADDRESSES = _words(
 #: moved; taken_…: order of the last event; most_ready: maximum ready nodes of one rank so far; wrong_…: a receive and
 #: its send of unequal bytes; begin: first run that begins now; channels: place of the workloads' channels; steps_left:
 #: before the kernel returns; budget: steps before it checks its pools; …_room: rows or words; foreground: ranks that
-#: are not done, but for jobs in the background.
+#: are not done, but for jobs in the background; routes_now: in `longs`, by flow the first place of its route;
+#: change_next: the next CHANGE; changing: the next flow that it is applied to, + 1; cut_count: flows without a path;
+#: altered: whether an event has changed links since rates were set.
 VARIABLES = _words(
     "now issued schedulings sent hops status record_links record_nodes record_messages arena_top time_count hash_mask "
     "last_time last_bucket current current_last awake awake_last awake_count first_dirty rank wave_next wave_size "
     "wave_room due_count done done_last sender send_node send_match carried taken_scheduled taken_number "
     "end_count touched taken_count crossed_count "
     "message_row_count hop_row_count most_ready wrong_receive wrong_sender wrong_call wrong_node wrong_size begin "
-    "begin_last channels steps_left budget arena_limit arena_room row_room foreground"
+    "begin_last channels steps_left budget arena_limit arena_room row_room foreground "
+    "routes_now change_next changing cut_count altered"
 )
 #: The state, and that of a run that needs the optional parts of the kernel (`jit.optional`): only their types differ.
 #: Neither has all fields of the other, or numba would take it for that.

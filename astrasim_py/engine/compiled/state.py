@@ -45,6 +45,7 @@ class State:
         fluid = s["model"] == records.FLUID
         routes = len(given.tables["route_targets"])
         flows = routes if fluid else 1
+        s["routes_now"] = s["route_ptr"]
         kinds = {"ends": records.ENTRY, "taken": records.ENTRY}
         pools = np.zeros(len(_POOLS), dtype=records.POOL)
         pools["free"] = -1
@@ -77,8 +78,15 @@ class State:
             "crossed": np.zeros(len(given.tables["shared"]), dtype=np.int64),
             "filling": np.empty(len(given.tables["shared"]) + 1, dtype=records.ENTRY),
             "uses": _lines(len(given.tables["path"]) if fluid else 1, records.USE, 0),
+            "reroutes": _lines(flows if s["change_count"] else 1, records.REROUTE, 0),
             **{name: _lines(flows, kind, 0) for name, kind in kinds.items()},
         }
+        if s["change_count"]:
+            longs, links = given.tables["longs"], int(s["link_count"])
+            _, s["routes_now"], capacity, latency = longs[s["changes"] :][: records.CHANGE_WORDS]
+            self.tables["shared"]["capacity"][:links] = longs[capacity:][:links]
+            self.tables["links"]["latency"][:links] = longs[latency:][:links]
+            s["change_next"] = 1
         self.tables["progress"]["start"] = self.tables["progress"]["end"] = -1
         self.tables["node_rows"].view(np.int64)[:] = -1
 

@@ -119,6 +119,7 @@ hop_rows = rows("hop_rows", records.HOP_ROW)
 flows = rows("flows", records.FLOW)
 shared = rows("shared", records.SHARED_LINK)
 uses = rows("uses", records.USE)
+reroutes = rows("reroutes", records.REROUTE)
 # Arena, by place.
 channels = rows("arena", records.CHANNEL, WORD)
 message_slots = rows("arena", records.MESSAGE_SLOT, WORD)
@@ -130,6 +131,7 @@ queues = rows("arena", records.QUEUE, WORD)
 # `longs`, by place.
 counting = rows("longs", records.COUNTING, WORD)
 waiting = rows("longs", records.WAITING, WORD)
+changes = rows("longs", records.CHANGE, WORD)
 chunks = rows("longs", records.CHUNK, WORD)
 phases = rows("longs", records.PHASE, WORD)
 

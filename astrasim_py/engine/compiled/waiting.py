@@ -31,6 +31,11 @@ class Waiting:
         self.begun = self.kept & (self.blocks["left"] > 0) & (self.blocks["flags"] & records.SPLICED > 0)
         self.matches = [match for match in state.used("matches") if match["flags"] >= 0]
 
+    def without_path(self) -> list[tuple[int, int]]:
+        """Pairs of NPUs with a message that no path is left for."""
+        pairs = self.plan.route_pairs[np.flatnonzero(self.tables["reroutes"]["cut"])] // self.plan.problem.network.qps
+        return [divmod(pair, self.plan.problem.topology.vertices) for pair in np.unique(pairs).tolist()]
+
     def progress(self) -> list[int]:
         """Unfinished nodes by rank."""
         begun = self.blocks[self.begun]
