@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from astrasim_py.builders.ordered import place_of
 from astrasim_py.chakra.schema import NodeType
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
@@ -37,7 +38,7 @@ def bind(algorithm: Algorithm, npus: Sequence[int], topology: Topology) -> tuple
     for two actors.
     """
     computing, found = topology.computing, dict(enumerate(algorithm.vertices or (-1,) * len(algorithm.actors)))
-    source = algorithm.source or algorithm.name
+    source = place_of(algorithm)
     if computing is None:
         problem = f"switch {algorithm.actors[0]} takes part, and no switch of {topology.name} is said to compute"
         raise AlgorithmError(source, problem, "write switches: {capable: all} in the topology")
@@ -59,7 +60,7 @@ def bind(algorithm: Algorithm, npus: Sequence[int], topology: Topology) -> tuple
 
 
 def _check(algorithm: Algorithm, actor: int, vertex: int, found: dict[int, int], topology: Topology) -> None:
-    source, name, where = algorithm.source or algorithm.name, algorithm.actors[actor], topology.vertex_name(vertex)
+    source, name, where = place_of(algorithm), algorithm.actors[actor], topology.vertex_name(vertex)
     if vertex not in topology.computing.vertices:
         capable = ", ".join(topology.vertex_name(v) for v in topology.computing.vertices[:8])
         raise AlgorithmError(source, f"switch {name} is {where}, which does not compute", f"take one of {capable}")
@@ -104,7 +105,7 @@ class SwitchRanks:
                 problem = f"switch {algorithm.actors[actor]} holds {algorithm.slots_of(actor)} chunks at once"
                 problem += f", and {topology.vertex_name(vertex)} has {slots} slots"
                 remedy = f"take a builder with slots: {slots}, or fewer chunks"
-                raise AlgorithmError(algorithm.source or algorithm.name, problem, remedy)
+                raise AlgorithmError(place_of(algorithm), problem, remedy)
         return tuple(self.rank_of.setdefault(vertex, self.first + len(self.rank_of)) for vertex in found)
 
     def extend(self, plan: Plan, programs: RankPrograms) -> Plan:
