@@ -41,6 +41,7 @@ _HOME = {
     "expand": "astrasim_py.scenario.expand",
     "load_scenario": "astrasim_py.scenario.load",
     "prepare": "astrasim_py.study.prepare",
+    "problem": "astrasim_py.api",
     "read_algorithm": "astrasim_py.msccl.to_traces",
     "read_contract": "astrasim_py.collectives.contract",
     "read_workload": "astrasim_py.chakra.workload",
@@ -48,6 +49,7 @@ _HOME = {
     "simulate": "astrasim_py.engine.simulation",
     "split": "astrasim_py.builders.split",
     "verify": "astrasim_py.verification.verifier",
+    "workload": "astrasim_py",  # the package, which is a function, too
     "write_algorithm": "astrasim_py.api",
 }
 

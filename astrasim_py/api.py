@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from astrasim_py.builders.registry import build, default_algorithm
 from astrasim_py.builders.switch_trees import IN_NETWORK, switches_above
 from astrasim_py.chakra.et_io import write_prefix
-from astrasim_py.collectives.collective import collective_name, promise_of
+from astrasim_py.chakra.schema import COLLECTIVE_NAMES, NodeType
+from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.chakra.workload import Workload
+from astrasim_py.collectives.collective import CUSTOM, collective_name, promise_of
 from astrasim_py.core.choices import LIBRARIES
+from astrasim_py.core.errors import UsageError
 from astrasim_py.core.units import parse_size
 from astrasim_py.engine.choose import by_library
 from astrasim_py.engine.simulation import simulate
@@ -21,11 +27,13 @@ from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.files import write_npz
 from astrasim_py.program.interchange import algorithm_traces
 from astrasim_py.program.selection import AlgorithmTable, Case
-from astrasim_py.system.machine_models import NetworkModel
+from astrasim_py.system.durations import unpriced
+from astrasim_py.system.machine_models import ComputeModel, NetworkModel
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import from_keys
 from astrasim_py.topology.model import Topology
 from astrasim_py.topology.placement import placement
+from astrasim_py.workload.build import WorkloadBuilder
 from astrasim_py.workload.items import Collective
 from astrasim_py.workload.microbenchmarks import generate
 
@@ -170,6 +178,89 @@ def collective(
 
     kind = collective_name(kind, "collective")
     nbytes = parse_size(size, "collective") if isinstance(size, str) else int(size)
+    npus = placement(topology, "linear" if npus is None else list(npus))
+    workload = generate([Collective(type=kind, size=nbytes, root=root)], len(npus), name=kind)
+    return problem(workload, topology, algorithm={kind: algorithm}, npus=npus, **network)
+
+
+def problem(
+    workload: Workload | WorkloadBuilder,
+    topology: Topology,
+    *,
+    algorithm: Algorithm | str | Mapping[str, Algorithm | str | None] | None = None,
+    npus: Sequence[int] | None = None,
+    compute: ComputeModel | Mapping[str, Any] | None = None,
+    **network: Any,
+) -> Problem:
+    """A workload on a topology, as a problem for `simulate`.
+
+    Parameters
+    ----------
+    workload : Workload or WorkloadBuilder
+    topology : Topology
+    algorithm : Algorithm, str or mapping, optional
+        An injected algorithm for its collective, the name of a builder or a library (``nccl``) for all collectives, or
+        one of these by collective; the builders' defaults otherwise.
+    npus : sequence of int, optional
+        The NPU of each rank; NPUs 0, 1, … by default.
+    compute : ComputeModel or mapping, optional
+        What operations cost, ``{"peak": "312 TFLOP/s"}``; needed for compute that is counted in operations.
+    **network
+        Fields of `astrasim_py.system.machine_models.NetworkModel`.
+
+    Returns
+    -------
+    Problem
+
+    Raises
+    ------
+    AstraError
+        More ranks than NPUs, an algorithm for a collective that the workload does not call, operations without a price.
+
+    Examples
+    --------
+    >>> from astrasim_py import simulate
+    >>> ring = build_topology(shape="ring", npus=4, bandwidth="50 GB/s", latency="500 ns")
+    >>> step = WorkloadBuilder(4).compute("100 us").all_gather("1 MiB")
+    >>> simulate(problem(step, ring)).makespan
+    117228640
+    """
+    workload = workload.build() if isinstance(workload, WorkloadBuilder) else workload
+    costs = compute if isinstance(compute, ComputeModel) else ComputeModel(**(compute or {}))
+    distinct = tuple(dict.fromkeys(workload.traces))
+    if any(len(unpriced(trace, costs)) for trace in distinct):
+        remedy = 'write compute={"peak": "312 TFLOP/s"}'
+        raise UsageError("compute", "the workload counts operations, and nothing says what they cost", remedy)
+    called = {COLLECTIVE_NAMES[code] for trace in distinct for code in np.unique(_called(trace)).tolist()}
+    chosen = _by_collective(algorithm, called)
+    npus = placement(topology, "linear" if npus is None else list(npus), workload.ranks)
+    machine = Problem(topology=topology, jobs=(), network=NetworkModel(**network), compute=costs)
+    table = AlgorithmTable({kind: [_case(chosen.get(kind), machine)] for kind in sorted(called | chosen.keys())})
+    return replace(machine, jobs=(Job(workload=workload, placement=npus, algorithms=table),))
+
+
+def _called(trace: ExecutionTrace) -> np.ndarray:
+    return trace.column("comm_type")[trace.type == NodeType.COMM_COLL]
+
+
+def _by_collective(algorithm: object, called: Set[str]) -> dict[str, Algorithm | str | None]:
+    """The algorithm of each collective that is given one."""
+    if isinstance(algorithm, Algorithm):
+        algorithm = {algorithm.collective: algorithm}
+    if not isinstance(algorithm, Mapping):
+        return dict.fromkeys(called, algorithm)
+    chosen = {collective_name(kind, "algorithm"): how for kind, how in algorithm.items()}
+    for kind, how in chosen.items():
+        if isinstance(how, Algorithm) and how.collective not in (kind, CUSTOM):
+            raise UsageError("algorithm", f"{how.name} is an {how.collective}, not an {kind}", f"give an {kind}")
+        if kind not in called:
+            remedy = f"it calls {', '.join(sorted(called)) or 'no collective'}"
+            raise UsageError("algorithm", f'the workload calls no "{kind}"', remedy)
+    return chosen
+
+
+def _case(algorithm: Algorithm | str | None, machine: Problem) -> Case:
+    """The case of an algorithm, for calls of any size on any group."""
 
     def make(collective: str, ranks: int, root: int) -> Algorithm:
         if isinstance(algorithm, Algorithm):
@@ -177,9 +268,6 @@ def collective(
         rooted = {"root": root} if promise_of(collective).rooted else {}
         return build(algorithm or default_algorithm(collective), collective, ranks, **rooted)
 
-    npus = placement(topology, "linear" if npus is None else list(npus))
-    workload = generate([Collective(type=kind, size=nbytes, root=root)], len(npus), name=kind)
-    machine = Problem(topology=topology, jobs=(), network=NetworkModel(**network))
     fit = partial(by_library, simulate, machine) if algorithm in LIBRARIES else None
     if algorithm in IN_NETWORK:
 
@@ -187,8 +275,7 @@ def collective(
             rooted = {"root": root} if promise_of(collective).rooted else {}
             return build(
                 algorithm, collective, len(npus), **rooted,
-                **switches_above(topology, npus, algorithm, collective, {}, size),
+                **switches_above(machine.topology, npus, algorithm, collective, {}, size),
             )  # fmt: skip
 
-    job = Job(workload=workload, placement=npus, algorithms=AlgorithmTable({kind: [Case(make=make, fit=fit)]}))
-    return replace(machine, jobs=(job,))
+    return Case(make=make, fit=fit)

@@ -109,6 +109,90 @@ def test_objects_show_themselves_in_a_line_and_as_html(tmp_path):
     assert "<b>a&lt;b</b>" in workload._repr_html_()
 
 
+RING = {"shape": "ring", "npus": 4, "bandwidth": "50 GB/s", "latency": "500 ns"}
+
+
+def test_a_workload_built_in_python_is_the_one_of_a_scenario(tmp_path):
+    groups = {"pair": [[0, 1], [2, 3]]}
+    built = ap.workload(4, groups=groups)
+    for layer in range(2):
+        built.compute("10 us", name=f"layer{layer}").all_gather("1 MiB", group="pair")
+    built.all_reduce("4 MiB", after="layer1").barrier().broadcast("64 KiB", root=2).send(0, 3, 4096)
+    written = {
+        "name": "same",
+        "topologies": {"r": RING},
+        "groups": groups,
+        "workload": [
+            {"compute": {"time": "10 us", "name": "layer0"}},
+            {"all_gather": {"size": "1 MiB", "group": "pair"}},
+            {"compute": {"time": "10 us", "name": "layer1"}},
+            {"all_gather": {"size": "1 MiB", "group": "pair"}},
+            {"all_reduce": {"size": "4 MiB", "after": "layer1"}},
+            {"barrier": {}},
+            {"broadcast": {"size": "64 KiB", "root": 2}},
+            {"send": {"from": 0, "to": 3, "size": "4 KiB"}},
+        ],
+    }
+    (point,) = ap.expand(ap.load_scenario(written))
+    records = [
+        ap.simulate(p, level="messages") for p in (ap.problem(built, ap.build_topology(**RING)), ap.prepare(point))
+    ]
+    assert records[0].makespan == records[1].makespan
+    for one, other in zip(*(r.tables().values() for r in records), strict=True):
+        for column in one:
+            if column not in ("job", "bound"):
+                assert np.array_equal(one[column], other[column]), column
+
+
+def test_operations_need_a_price_and_take_it():
+    topology = ap.build_topology(**RING)
+    built = ap.workload(4).compute(operations="312 GFLOP")
+    with pytest.raises(ap.AstraError, match="what they cost"):
+        ap.problem(built, topology)
+    assert ap.simulate(ap.problem(built, topology, compute={"peak": "312 TFLOP/s"})).makespan == 10**9
+
+
+def test_a_problem_takes_an_algorithm_for_each_collective():
+    topology = ap.build_topology(**RING)
+    built = ap.workload(4).all_reduce("1 MiB").all_gather("1 MiB")
+    for chosen, names in (
+        ({"all_reduce": "direct"}, ["direct", "ring"]),
+        (ap.build_algorithm("direct", "all_gather", 4), ["ring", "direct"]),
+        ("direct", ["direct", "direct"]),
+    ):
+        records = ap.simulate(ap.problem(built, topology, algorithm=chosen))
+        assert records.collective["algorithm"].tolist() == names
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda: ap.workload(0), "0 is not a number of ranks"),
+        (lambda: ap.workload(4).build(), "has no items"),
+        (lambda: ap.workload(4).barrier().all_reduce("1 MXB"), r"workload\[1\].size"),
+        (lambda: ap.workload(4).all_reduce("1 MiB", repaet=2), "repaet"),
+        (lambda: ap.workload(4).all_reduce("1 MiB", root=1), "takes no root"),
+        (lambda: ap.workload(4).collective("al_reduce", 1), "is not a collective"),
+        (lambda: ap.workload(4).all_reduce("1 MiB", group="x").build(), 'group "x"'),
+        (lambda: ap.workload(4, groups={"a": [0, 1]}), "list of lists"),
+        (
+            lambda: ap.collective(
+                "all_reduce", 1, ap.build_topology(**RING), algorithm=ap.build_algorithm("ring", "all_gather", 4)
+            ),
+            "is an all_gather, not an all_reduce",
+        ),
+        (lambda: ap.problem(ap.workload(5).barrier(), ap.build_topology(**RING)), "5 ranks are more"),
+        (
+            lambda: ap.problem(ap.workload(4).barrier(), ap.build_topology(**RING), algorithm={"all_reduce": "ring"}),
+            'calls no "all_reduce"',
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_workload_is_told(wrong, said):
+    with pytest.raises(ap.AstraError, match=said):
+        wrong()
+
+
 @pytest.mark.parametrize("algorithm", [None, "direct", "built"])
 def test_a_collective_of_one_s_own(algorithm):
     topology = ap.build_topology(shape="fully_connected", npus=4, bandwidth="50 GB/s", latency="500 ns")
@@ -134,7 +218,7 @@ def test_an_algorithm_is_verified_from_python():
     assert ap.verify(ap.build_algorithm("ring", "all_gather", 5)).correct is True
 
 
-@pytest.mark.parametrize("module", ["astrasim_py", "astrasim_py.api"])
+@pytest.mark.parametrize("module", ["astrasim_py", "astrasim_py.api", "astrasim_py.workload.build"])
 def test_examples_in_docstrings_hold(module):
     import doctest
     import importlib
