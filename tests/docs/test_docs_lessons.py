@@ -193,6 +193,18 @@ def test_shared_bandwidth_does_not_ask_how_messages_are_cut(repo):
     assert [round(found["cut_through", chunks], 1) for chunks in ("1", "16", "100")] == [130, 170.6, 178.5]
 
 
+def test_a_repair_helps_before_the_reroute_or_between_messages(repo):
+    found = {key: round(time / 10**9, 1) for key, time in times(repo, "link_flap").items()}
+    delays = ("10 us", "1 ms", "10 ms")
+    assert {repair: [found[repair, delay] for delay in delays] for repair, _ in found} == {
+        "no flap": [67.5] * 3,
+        "1 ms": [115, 68.5, 77.5],
+        "5 ms": [115, 114.9, 77.5],
+        "27 ms": [80, 80.1, 122.2],
+        "never": [115, 114.9, 122.2],
+    }
+
+
 def test_themis_gains_on_equal_dimensions_only(repo):
     found = times(repo, "themis", "sweep.size=256 MiB", "sweep.chunks=[1, 16]")
     even, tapered = ({key[2:]: time for key, time in found.items() if key[0] == name} for name in ("even", "tapered"))
