@@ -74,6 +74,9 @@ class CriticalPath:
         numbers = np.arange(message.height + 1)
         self.delivered, self.queued = _plain(message["delivered"]), _plain(message["queued"])
         self.first_hop = _plain(np.searchsorted(hop["message"][order], numbers))
+        self.bytes, self.link = message["bytes"], records.link
+        by_link = np.argsort(hop["link"], kind="stable")
+        self.of_link = [hop[name][by_link] for name in ("link", "message", "start", "end")]
         self.segments: list[Segment] = []
 
     def add(self, start: int, end: int, category: str, row: int, message: int = -1, link: int = -1) -> None:
@@ -99,7 +102,8 @@ class CriticalPath:
         if at_once and arrived >= left and (shared > 0 or last - first > 1):  # network model ``fluid``
             self.add(left, arrived, "latency", send, message, links[last - 1])
             self.add(begin + shared, left, "serialization", send, message, links[first])
-            self.add(begin, begin + shared, "sharing", send, message, links[first])
+            if shared > 0:
+                self.add(begin, begin + shared, "sharing", send, message, self.busiest(links[first:last], begin, left))
             self.add(requested[first], begin, "queueing", send, message, links[first])
             self.add(posted, requested[first], "serialization", send, message)
             return
@@ -126,6 +130,21 @@ class CriticalPath:
             until = requested[i]
         # A message waits for the pace of its connection before it requests its first link.
         self.add(posted, until, "serialization", send, message)
+
+    def busiest(self, route: Sequence[int], begin: int, left: int) -> int:
+        """The link of a route that had most to send for its bandwidth in an interval (ps), the first one among equals.
+
+        A message under ``fluid`` counts as if its rate had been constant.
+        """
+        link, message, start, end = self.of_link
+        loads = []
+        for number in route:
+            rows = slice(*np.searchsorted(link, (number, number + 1)))
+            within = np.minimum(end[rows], left) - np.maximum(start[rows], begin)
+            part = np.maximum(within, 0) / np.maximum(end[rows] - start[rows], 1)
+            at = np.flatnonzero(self.link["link"] == number)[0]
+            loads.append((part * self.bytes[message[rows]]).sum() * self.link["busy"][at] / self.link["bytes"][at])
+        return route[int(np.argmax(loads))]
 
     def walk(self, ranks: range | None = None) -> tuple[Segment, ...]:
         """The pieces of the path from 0 to the makespan, found from the end of the run back; with `ranks`, of the path

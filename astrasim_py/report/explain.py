@@ -119,11 +119,11 @@ class Explanation:
     def rank_name(self, rank: int) -> str:
         return f"switch {self.switches[rank]}" if rank in self.switches else f"rank {rank}"
 
-    def waits(self) -> list[tuple[str, int]]:
-        """Links for which the critical path waited, with the time, the longest first."""
+    def waits(self, category: str = "queueing") -> list[tuple[str, int]]:
+        """Links for which the critical path waited, or that it shared, with the time, the longest first."""
         spent: dict[int, int] = {}
         for piece in self.path:
-            if piece.category == "queueing":
+            if piece.category == category:
                 spent[piece.link] = spent.get(piece.link, 0) + piece.end - piece.start
         ordered = sorted(spent.items(), key=lambda item: (-item[1], item[0]))
         return [(self.link_names.get(link, f"link {link}"), ps) for link, ps in ordered]
@@ -218,13 +218,13 @@ def explanation_text(e: Explanation, lines: int = _LINES) -> str:
         for category, ps in sorted(e.totals.items(), key=lambda item: -item[1])
         if ps
     ]
-    waits = e.waits()
     if spent:
         headings = ["on the critical path", "time", "share", "what it is"]
         blocks.append(text_table(headings, spent, [False, True, True, False]))
-    if waits:
-        longest = ", ".join(f"{name} {format_time(ps)}" for name, ps in waits[:5])
-        blocks[-1] += f"\nit waited for {longest}" + (f", and {len(waits) - 5} more links" if waits[5:] else "")
+    for said, waits in (("waited for", e.waits()), ("was slowed down on", e.waits("sharing"))):
+        if waits:
+            longest = ", ".join(f"{name} {format_time(ps)}" for name, ps in waits[:5])
+            blocks[-1] += f"\nit {said} {longest}" + (f", and {len(waits) - 5} more links" if waits[5:] else "")
     for name, parts in sorted(e.at_switches().items(), key=lambda item: -sum(item[1].values())):
         said = ", ".join(f"{what} {format_time(ps)}" for what, ps in sorted(parts.items(), key=lambda item: -item[1]))
         share = _share(sum(parts.values()), e.makespan)

@@ -125,6 +125,8 @@ def test_shared_bandwidth_is_neither_serialization_nor_latency(latency):
     assert contiguous(explanation)
     spent = {category: ps for category, ps in explanation.totals.items() if ps}
     assert spent == {"sharing": 10**6, "serialization": 10**6} | ({"latency": 2 * latency} if latency else {})
+    assert explanation.waits("sharing") == [("switch0->2", 10**6)]
+    assert "slowed down on switch0->2 1 us" in explanation_text(explanation)
 
 
 def test_waiting_for_a_link_is_charged_to_that_link():
