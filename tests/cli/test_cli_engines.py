@@ -83,7 +83,7 @@ def test_what_several_points_have_in_common_is_told_once(tmp_path, monkeypatch, 
     lines = {"a": failed, "b": failed, "c": ("alone",), "d": failed}
 
     def results(*_, **__):
-        row = {"engine": None}
+        row = {"scenario": "s", "sweep": {}, "engine": None}
         failures = [Failure(point=name, exit_code=4, lines=given) for name, given in lines.items()]
         return RunResult(
             scenario="s", title="", folder=tmp_path / "none", rows=(row,), exit_code=4, failures=tuple(failures)
