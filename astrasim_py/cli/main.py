@@ -4,6 +4,7 @@ import argparse
 import errno
 import importlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 
@@ -71,6 +72,10 @@ def parse(argv: Sequence[str], prog: str = "astrasim-py") -> tuple[object, argpa
 
         print(version("astrasim-py"))
         return None
+    if re.fullmatch(r"[a-z-]+", argv[0]) and argv[0] not in VERBS and not os.path.exists(argv[0]):
+        from astrasim_py.core.fields import did_you_mean
+
+        raise errors.UsageError(argv[0], "is no verb, and no file of that name is here", did_you_mean(argv[0], VERBS))
     verb = argv.pop(0) if argv[0] in VERBS else "run"
     module = importlib.import_module(f"astrasim_py.cli.{VERBS[verb][0]}")
     parser = Parser(

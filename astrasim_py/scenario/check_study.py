@@ -22,10 +22,11 @@ def top_level_mistakes(document: Value) -> Iterator[Mistake]:
         if key not in known:
             remedy = "run the verb explore on this file" if key == "explore" else did_you_mean(key, known)
             yield Mistake((key,), True, "is not a key here", remedy)
-    for key in ("name", "topologies"):
-        if key not in document.data:
-            example = Scenario.model_fields[key].examples[0]
-            yield Mistake((), False, f'"{key}" is missing', f"write e.g. {key}: {example}")
+    if document.data["name"].data is None:
+        yield Mistake(("name",), False, "is empty", "write e.g. name: ring_vs_torus, or drop it")
+    if "topologies" not in document.data:
+        example = Scenario.model_fields["topologies"].examples[0]
+        yield Mistake((), False, '"topologies" is missing', f"write e.g. topologies: {example}")
     workload = document.data.get("workload")
     if (workload is None or workload.data is None) and "jobs" not in document.data:
         yield Mistake((), False, '"workload" is missing', "write e.g. workload: [{all_reduce: {size: 64 MiB}}]")

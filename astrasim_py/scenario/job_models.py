@@ -69,6 +69,14 @@ class Item(StrictModel):
         if isinstance(value, str) and value == "barrier":
             return {"barrier": {}}
         if isinstance(value, Mapping):
+            # As files of CI systems have it: beside the item what else is said of it.
+            beside = {key: value[key] for key in ("name", "after") if key in value}
+            own = [key for key in value if key not in beside]
+            if beside and len(own) == 1 and isinstance(value[own[0]] or {}, Mapping):
+                body = value[own[0]] or {}
+                if both := sorted(beside.keys() & body.keys()):
+                    raise wrong(f"{both[0]} is written beside {own[0]} and in it", "keep one of them")
+                value = {own[0]: {**body, **beside}}
             if len(value) != 1:
                 what = "an item that says nothing" if not value else f"one item says {' and '.join(map(str, value))}"
                 raise wrong(what, "begin a line of its own with - for each")

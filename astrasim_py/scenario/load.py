@@ -1,7 +1,9 @@
 """Load a scenario: read, override, resolve and check it, and say everything that is wrong at once."""
 
+import dataclasses
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -176,7 +178,17 @@ def check_document(
     document: Value, path: Path, *, allow_outside: bool = False, allow_code: bool = False
 ) -> LoadedScenario:
     """The scenario of a document, a mapping; `path`: beside which its files are looked up. Raises ErrorList."""
-    return _Loading(document, path, allow_outside, allow_code).run()
+    return _Loading(_completed(document, path), path, allow_outside, allow_code).run()
+
+
+def _completed(document: Value, path: Path) -> Value:
+    """The document with a name, by default the file's, and with the one topology that is written in place."""
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", path.stem).lstrip(".")[:64] or "scenario"
+    data = {"name": Value(name, document.mark, "name", raw=name), **document.data}
+    inline = data.get("topology")
+    if "topologies" not in data and inline is not None and isinstance(inline.data, dict):
+        data["topologies"] = Value({"topology": data.pop("topology")}, inline.mark, "topologies")
+    return dataclasses.replace(document, data=data)
 
 
 @dataclass(eq=False)

@@ -151,7 +151,9 @@ class Scenario(StrictModel):
 
     model_config = ConfigDict(title="astrasim_py scenario")
 
-    name: NewFileName = example("ring_vs_torus")
+    name: NewFileName | None = Field(
+        default=None, description="of the folder of results; that of the file by default", examples=["ring_vs_torus"]
+    )
     title: Text | None = None
     description: Text | None = None
     topologies: dict[Name, TopologySpec] = Field(
@@ -214,6 +216,9 @@ def json_schema() -> dict[str, Any]:
     definitions["Semantics"] = {"anyOf": [{"enum": ["native", "astra_sim"]}, definitions["Semantics"]]}
     definitions["MscclModel"] = {"anyOf": [{"type": "boolean"}, definitions["MscclModel"]]}
     definitions["ProtocolLatency"] = {"anyOf": [{"type": "string"}, definitions["ProtocolLatency"]]}
+    of_an_item = definitions["Compute"]["properties"]
+    definitions["Item"]["properties"] |= {key: of_an_item[key] for key in ("name", "after")}
+    definitions["Item"]["maxProperties"] = 3
     definitions["Item"] = {"anyOf": [{"const": "barrier"}, definitions["Item"]]}
     schema["anyOf"] = [{"required": ["workload"]}, {"required": ["jobs"]}]
     _tidy(schema)

@@ -11,7 +11,7 @@ import astrasim_py as ap
 from astrasim_py.chakra.et_io import write_prefix
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.cli.main import main
-from astrasim_py.core.errors import EXIT_CHECK_FAILED
+from astrasim_py.core.errors import EXIT_CHECK_FAILED, AstraError
 
 TEXT = """
 name: doubts
@@ -99,3 +99,52 @@ def test_a_default_far_from_its_bound_is_told_with_a_builder_that_is_faster(tmp_
         rows = {row["point"]: row for row in chosen.rows}
         assert rows[point]["time_ns"] < default[point]["time_ns"]
         assert not any("hints" in summary for summary in chosen.summaries)
+
+
+SHORT = """
+topology: {shape: ring, npus: 4, bandwidth: 50 GB/s, latency: 500 ns}
+workload:
+  - compute: {time: 1 us}
+    name: warm_up
+  - all_reduce: {size: 1 MiB}
+    after: [warm_up]
+"""
+LONG = """
+name: short
+topologies: {topology: {shape: ring, npus: 4, bandwidth: 50 GB/s, latency: 500 ns}}
+topology: topology
+workload:
+  - compute: {time: 1 us, name: warm_up}
+  - all_reduce: {size: 1 MiB, after: [warm_up]}
+"""
+
+
+def test_what_stands_beside_an_item_is_of_it_and_a_file_names_its_scenario(tmp_path):
+    rows = []
+    for folder, text in (("a", SHORT), ("b", LONG)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "short.yaml").write_text(text)
+        result = ap.run(tmp_path / folder / "short.yaml", out=tmp_path / folder, jobs=1)
+        rows.append({key: value for key, value in result.rows[0].items() if key != "cpu_s"})
+    assert rows[0] == rows[1] and rows[0]["scenario"] == "short"
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "said"),
+    [
+        ("{time: 1 us}", "{time: 1 us, name: b}", "workload.0.: name is written beside compute and in it; keep one"),
+        ("after: [warm_up]", "after: [warmup]", 'workload.1..*no item is called "warmup"; did you mean "warm_up"'),
+        ("name: warm_up", "send: {from: 0, to: 1, size: 1 B}", "one item says compute and send"),
+        ("npus: 4", "npus: four", 'topology.npus: "four" is not a whole number'),
+    ],
+)
+def test_wrong_keys_beside_items_are_refused_in_a_line(tmp_path, was, now, said):
+    path = tmp_path / "short.yaml"
+    path.write_text(SHORT.replace(was, now).replace("[warm_up]" if was == "name: warm_up" else "", ""))
+    with pytest.raises(AstraError, match=said):
+        ap.run(path, out=tmp_path)
+
+
+def test_a_verb_with_a_typing_error_is_told(capsys):
+    assert main(["runn", "x.yaml"]) == 2
+    assert 'runn: is no verb, and no file of that name is here; did you mean "run"?' in capsys.readouterr().err
