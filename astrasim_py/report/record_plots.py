@@ -17,6 +17,7 @@ from astrasim_py.report.figure_style import (
     set_title,
     time_ticks,
 )
+from astrasim_py.topology.drawing import draw_network, spread
 
 #: Maximum points in a figure of links or a Gantt chart.
 PANELS = 9
@@ -40,7 +41,6 @@ class Panel:
 
 def draw_links(panels: Sequence[Panel], heading: str):
     from matplotlib.cm import ScalarMappable
-    from matplotlib.collections import LineCollection, PolyCollection
     from matplotlib.colors import Normalize, to_rgba
     from matplotlib.patches import Patch
 
@@ -56,8 +56,6 @@ def draw_links(panels: Sequence[Panel], heading: str):
     of_job = {name: to_rgba(PALETTE[1 + i % (len(PALETTE) - 1)], 0.55) for i, name in enumerate(jobs)}
     for panel, axes in zip(panels, every, strict=True):
         set_title(axes, panel.title)
-        axes.set_aspect("equal")
-        axes.axis("off")
         x, y, switch = places(panel.tables["vertex"], panel.tables["edge"])
         edge, link = panel.tables["edge"], panel.tables["link"]
         use = np.full(edge.height, -1.0)
@@ -65,35 +63,9 @@ def draw_links(panels: Sequence[Panel], heading: str):
         for number, busy in zip(link["link"].tolist(), link["busy"].tolist(), strict=True):
             if number in where and panel.makespan:
                 use[where[number]] = busy / panel.makespan
-        paths = _paths(x, y, edge["src"], edge["dst"])
-        span = max(np.ptp(x), np.ptp(y), 1.0)
-        thick = float(np.clip(60.0 / math.sqrt(max(edge.height, 1)), 0.7, 2.6))
-        idle = use < 0
-        axes.add_collection(LineCollection(paths[idle], colors="#e0e0e0", linewidths=0.6, zorder=1))
-        order = np.flatnonzero(~idle)[np.argsort(use[~idle], kind="stable")]
-        lines = LineCollection(
-            paths[order], cmap="cividis_r", norm=colours, linewidths=thick * (0.5 + 0.8 * use[order]), zorder=2
-        )
-        lines.set_array(use[order])
-        axes.add_collection(lines)
-        if len(order) <= 800:
-            heads = PolyCollection(_heads(paths[order], span), cmap="cividis_r", norm=colours, linewidths=0, zorder=3)
-            heads.set_array(use[order])
-            axes.add_collection(heads)
-        size = float(np.clip(4600 / max(len(x), 1), 6, 190))
-        npus = [of_job.get(panel.jobs.get(v), "white") for v in np.flatnonzero(~switch).tolist()]
-        axes.scatter(x[~switch], y[~switch], s=size, c="white", linewidths=0, zorder=4)
-        axes.scatter(x[~switch], y[~switch], s=size, c=npus, edgecolors="#333333", linewidths=0.8, zorder=4)
-        axes.scatter(x[switch], y[switch], s=size, c="#dddddd", marker="s", edgecolors="#333333", lw=0.8, zorder=4)
-        if len(x) <= 72:
-            names = panel.tables["vertex"]["name"].tolist()
-            for name, a, b, is_switch in zip(names, x.tolist(), y.tolist(), switch.tolist(), strict=True):
-                if not is_switch:
-                    font = 7.5 if len(x) <= 36 else 5.5
-                    axes.text(a, b, clean(name), ha="center", va="center", fontsize=font, zorder=5)
-        margin = 0.07 * span + 0.25
-        axes.set_xlim(paths[..., 0].min() - margin, paths[..., 0].max() + margin)
-        axes.set_ylim(paths[..., 1].min() - margin, paths[..., 1].max() + margin)
+        npus = {npu: of_job[job] for npu, job in panel.jobs.items()}
+        names = panel.tables["vertex"]["name"].tolist()
+        draw_network(axes, x, y, switch, [clean(name) for name in names], edge["src"], edge["dst"], use, colours, npus)
     figure.colorbar(
         ScalarMappable(norm=colours, cmap="cividis_r"),
         ax=every,
@@ -114,56 +86,7 @@ def places(vertex: Table, edge: Table) -> tuple[np.ndarray, np.ndarray, np.ndarr
     """Positions of vertices; an irregular topology in tiers by distance from the NPUs."""
     switch = vertex["kind"] == "switch"
     x, y = (np.asarray(vertex[name], dtype=float).copy() for name in ("x", "y"))
-    if not np.isnan(x).any():
-        return x, y, switch
-    tier = np.where(switch, -1, 0)
-    for level in range(1, len(tier)):
-        below = tier == level - 1
-        reached = np.unique(edge["dst"][below[edge["src"]]])
-        reached = reached[tier[reached] < 0]
-        if not len(reached):
-            break
-        tier[reached] = level
-    tier[tier < 0] = tier.max() + 1
-    widest = int(np.bincount(tier).max())
-    if tier.max() == 0:  # NPUs only: a circle
-        angle = np.pi / 2 - 2 * np.pi * np.arange(len(tier)) / len(tier)
-        return np.cos(angle) * len(tier) / 6, np.sin(angle) * len(tier) / 6, switch
-    for level in np.unique(tier):
-        mine = np.flatnonzero(tier == level)
-        x[mine] = (np.arange(len(mine)) + 0.5) * widest / len(mine)
-        y[mine] = level * max(widest / 3, 1.0)
-    return x, y, switch
-
-
-def _paths(x: np.ndarray, y: np.ndarray, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
-    """Curves float[links, 25, 2]: bent to the right, more so where they would run over other vertices."""
-    ax, ay, bx, by = x[src], y[src], x[dst], y[dst]
-    dx, dy = bx - ax, by - ay
-    length = np.hypot(dx, dy)
-    near = np.partition(length[length > 0], 0)[0] if (length > 0).any() else 1.0
-    # Wraparound links of a grid span many vertices: a wider arc keeps them off the row that they cross.
-    bend = np.where(length > 1.6 * near, 0.16 * length + 0.12 * near, 0.11 * length)
-    scale = np.divide(bend, length, out=np.zeros_like(length), where=length > 0)
-    cx, cy = (ax + bx) / 2 + dy * scale, (ay + by) / 2 - dx * scale
-    t = np.linspace(0.0, 1.0, 25)[None, :]
-    curve = [
-        (1 - t) ** 2 * p[:, None] + 2 * t * (1 - t) * q[:, None] + t**2 * r[:, None]
-        for p, q, r in ((ax, cx, bx), (ay, cy, by))
-    ]
-    return np.stack(curve, axis=-1)
-
-
-def _heads(paths: np.ndarray, span: float) -> np.ndarray:
-    """Arrow heads a little past the middle of each curve."""
-    tip, back = paths[:, 15], paths[:, 14]
-    direction = tip - back
-    norm = np.maximum(np.hypot(direction[:, 0], direction[:, 1]), 1e-12)[:, None]
-    direction = direction / norm
-    side = np.stack([-direction[:, 1], direction[:, 0]], axis=-1)
-    reach = np.hypot(*(paths[:, -1] - paths[:, 0]).T)[:, None]
-    size = np.minimum(0.022 * span + 0.03, 0.28 * reach)
-    return np.stack([tip + direction * size, tip - side * size * 0.55, tip + side * size * 0.55], axis=1)
+    return *spread(x, y, switch, edge["src"], edge["dst"]), switch
 
 
 def draw_gantt(panels: Sequence[Panel], heading: str):

@@ -6,7 +6,6 @@ from fractions import Fraction
 from typing import Any
 
 from astrasim_py.core.errors import TopologyError
-from astrasim_py.topology.model import Topology
 
 
 def _exact(value: Fraction) -> str | None:
@@ -18,7 +17,7 @@ def _exact(value: Fraction) -> str | None:
     return format(number, "f")
 
 
-def _attributes(topology: Topology) -> list[dict[str, Any]]:
+def _attributes(topology) -> list[dict[str, Any]]:
     """Attributes of every link; bandwidths are text with unit, or an exact ratio where no decimal is exact."""
     rates = []
     for value in topology.bandwidths:
@@ -30,7 +29,7 @@ def _attributes(topology: Topology) -> list[dict[str, Any]]:
     ]
 
 
-def _switches(topology: Topology) -> dict[str, Any]:
+def _switches(topology) -> dict[str, Any]:
     """What its switches compute, as the key ``switches`` of a scenario says it; nothing where they do not."""
     computing = topology.computing
     if computing is None:
@@ -47,7 +46,7 @@ def _switches(topology: Topology) -> dict[str, Any]:
     return {"switches": said}
 
 
-def to_networkx(topology: Topology):
+def to_networkx(topology):
     """The topology as a `networkx.MultiDiGraph`.
 
     Nodes are vertex numbers with attributes ``kind`` ("npu" or "switch") and ``name``; edges have the link id
@@ -66,7 +65,7 @@ def to_networkx(topology: Topology):
     return graph
 
 
-def node_link_json(topology: Topology) -> str:
+def node_link_json(topology) -> str:
     """The topology as ``networkx.node_link_data`` gives it.
 
     Links, bandwidths, latencies and what switches compute survive a round trip through `edge_list.read_json` exactly;

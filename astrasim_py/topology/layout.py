@@ -3,11 +3,10 @@
 import numpy as np
 
 from astrasim_py.topology.fabrics import Rails, Tree
-from astrasim_py.topology.model import Topology
 from astrasim_py.topology.routing import DimensionOrder
 
 
-def positions(topology: Topology) -> tuple[np.ndarray, np.ndarray] | None:
+def positions(topology) -> tuple[np.ndarray, np.ndarray] | None:
     """Coordinates (x, y), float64[vertices] each, or None if the topology has no natural drawing.
 
     One dimension: a circle (a mesh: a line). Two: a grid, dim 0 to the right and dim 1 up. More: dims 2, 4, …
@@ -21,7 +20,7 @@ def positions(topology: Topology) -> tuple[np.ndarray, np.ndarray] | None:
     return None
 
 
-def _grid(topology: Topology) -> tuple[np.ndarray, np.ndarray]:
+def _grid(topology) -> tuple[np.ndarray, np.ndarray]:
     ids = np.arange(topology.npus)
     wide = [d for d in topology.dims if d.size > 1]
     x, y = np.zeros(topology.npus), np.zeros(topology.npus)

@@ -19,7 +19,10 @@ from astrasim_py.core.rows import numbered, pointers
 from astrasim_py.core.shown import Shown
 from astrasim_py.core.strict_model import StrictModel
 from astrasim_py.core.units import INT64_MAX, format_time
+from astrasim_py.topology import export
+from astrasim_py.topology.drawing import draw_network, spread
 from astrasim_py.topology.events import LinkEvent
+from astrasim_py.topology.layout import positions
 from astrasim_py.topology.routing import Dim, DimensionOrder, Routes, ShortestPaths, reachable
 
 LINK_CAP = 2**24
@@ -319,6 +322,27 @@ class Topology(Shown):
     def route(self, src: int, dst: int) -> tuple[int, ...]:
         """Links from one NPU to another, in order; empty if they are the same. Raises as `routes` does."""
         return tuple(self.routes([src], [dst])[1].tolist())
+
+    def to_networkx(self):
+        """The topology as a `networkx.MultiDiGraph`; see `astrasim_py.topology.export.to_networkx`."""
+        return export.to_networkx(self)
+
+    def draw(self, ax=None):
+        """Draw NPUs (circles), switches (squares) and links, and return the matplotlib Axes.
+
+        `ax`: Axes to draw into; a new figure by default.
+        """
+        if ax is None:
+            from matplotlib import pyplot
+
+            ax = pyplot.figure(layout="constrained").add_subplot()
+        switch = np.arange(self.vertices) >= self.npus
+        x, y = positions(self) or (np.full(self.vertices, np.nan),) * 2
+        x, y = spread(x, y, switch, self.src, self.dst)
+        names = [self.vertex_name(vertex) for vertex in range(self.vertices)]
+        draw_network(ax, x, y, switch, names, self.src, self.dst)
+        ax.set_title(self.name, parse_math=False)
+        return ax
 
     def digest(self) -> str:
         """A stable hash of everything that can influence a simulation (not of names)."""

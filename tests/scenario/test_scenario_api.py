@@ -193,6 +193,21 @@ def test_what_is_wrong_with_a_workload_is_told(wrong, said):
         wrong()
 
 
+def test_a_topology_is_drawn_into_given_axes_and_is_a_graph_of_networkx():
+    from matplotlib.figure import Figure
+
+    fabric = {"bandwidth": "50 GB/s", "latency": "500 ns"}
+    for keys in ({"shape": "torus", "dims": [3, 4]}, {"shape": "fat_tree", "k": 4}, {"shape": "ring", "npus": 1}):
+        topology = ap.build_topology(**keys, **fabric)
+        axes = Figure().subplots()
+        assert topology.draw(ax=axes) is axes
+        lines = [one for one in axes.collections if type(one).__name__ == "LineCollection"]
+        assert sum(len(one.get_segments()) for one in lines) == topology.links
+        assert [text.get_text() for text in axes.texts] == [str(npu) for npu in range(topology.npus)]
+        graph = topology.to_networkx()
+        assert (len(graph), graph.number_of_edges()) == (topology.vertices, topology.links)
+
+
 @pytest.mark.parametrize("algorithm", [None, "direct", "built"])
 def test_a_collective_of_one_s_own(algorithm):
     topology = ap.build_topology(shape="fully_connected", npus=4, bandwidth="50 GB/s", latency="500 ns")
