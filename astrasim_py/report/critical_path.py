@@ -100,11 +100,14 @@ class CriticalPath:
         waits = [start[i] - requested[i] for i in range(first, last)]
         shared = self.queued[message] - waits[0] if self.queued[message] != sum(waits) else 0
         if at_once and arrived >= left and (shared > 0 or last - first > 1):  # network model ``fluid``
-            self.add(left, arrived, "latency", send, message, links[last - 1])
-            self.add(begin + shared, left, "serialization", send, message, links[first])
+            route = links[first:last]
+            self.add(left, arrived, "latency", send, message, route[-1])
+            self.add(begin + shared, left, "serialization", send, message, route[0])
             if shared > 0:
-                self.add(begin, begin + shared, "sharing", send, message, self.busiest(links[first:last], begin, left))
-            self.add(requested[first], begin, "queueing", send, message, links[first])
+                self.add(begin, begin + shared, "sharing", send, message, self.busiest(route, begin, left))
+            if begin > requested[first]:  # those of its pair leave first
+                held_up = self.busiest(route, requested[first], begin)
+                self.add(requested[first], begin, "queueing", send, message, held_up)
             self.add(posted, requested[first], "serialization", send, message)
             return
         if arrived < self.delivered[message]:  # a send that completes once injected: only its first link counts

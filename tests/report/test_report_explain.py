@@ -129,6 +129,16 @@ def test_shared_bandwidth_is_neither_serialization_nor_latency(latency):
     assert "slowed down on switch0->2 1 us" in explanation_text(explanation)
 
 
+def test_waiting_for_messages_of_a_pair_is_charged_to_the_link_that_they_share():
+    topology = shapes.Switch(npus=3, bandwidth=RATE, latency=0).build()
+    items = [Send(source=s, to=2, size=1000, name=f"{s}{i}", after=()) for s in (0, 1) for i in (0, 1)]
+    records = run(topology, items, network=NetworkModel(model="fluid"))
+    explanation = explain(records, edge_table(topology, records.link["link"]))
+    assert contiguous(explanation)
+    assert explanation.waits() == [("switch0->2", 2 * 10**6)]
+    assert explanation.waits("sharing") == [("switch0->2", 10**6)]
+
+
 def test_waiting_for_a_link_is_charged_to_that_link():
     topology = shapes.Switch(npus=3, bandwidth=RATE, latency=0).build()
     items = [
