@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 
 import numpy as np
 
@@ -106,6 +107,12 @@ class Explanation:
     queue_pairs: Mapping[int, int]  # of `messages`, where there are several
     jobs: tuple[JobPath, ...] = ()  # the path of each of several jobs
     switches: Mapping[int, str] = field(default_factory=dict)  # names of switches, by rank
+
+    def __str__(self) -> str:
+        return explanation_text(self)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(explanation_text(self))}</pre>"
 
     def at_switches(self) -> dict[str, dict[str, int]]:
         """What the critical path spent in switches and on what they sent, ps: by switch and category."""

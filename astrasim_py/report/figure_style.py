@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Mapping
 from contextlib import contextmanager
 
+from astrasim_py.core.errors import UsageError
 from astrasim_py.core.units import format_time
 
 FORMATS = ("svg", "png")
@@ -74,7 +75,8 @@ def set_heading(figure, text: object) -> None:
 
 def set_title(axes, text: object) -> None:
     """Write a title over a panel, in as many lines as it takes."""
-    columns = axes.get_subplotspec().get_gridspec().ncols
+    place = axes.get_subplotspec()
+    columns = place.get_gridspec().ncols if place else 1
     axes.set_title(_wrapped(text, axes.figure.get_figwidth() / columns, 10.5))
 
 
@@ -88,13 +90,25 @@ def render(figure, form: str, about: Mapping[str, str]) -> bytes:
     return stream.getvalue()
 
 
-def canvas(panels: int, heading: str, *, width: float = 3.9, height: float = 3.8, columns: int = 4, **share):
+def canvas(panels: int, heading: str, *, width: float = 3.9, height: float = 3.8, columns: int = 4, on=None, **share):
+    """A figure and its panels. `on`: Axes of the user's to take as the only panel, or what makes a figure. Raises
+    UsageError: several panels for one Axes.
+    """
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     panels = max(panels, 1)
+    if isinstance(on, Axes):
+        if panels > 1:
+            raise UsageError("ax", f"{panels} panels do not fit into one Axes", "leave ax out, or choose with where")
+        if heading:
+            on.set_title(clean(heading, _MAX_TITLE))
+        return on.figure, [on]
     columns = min(columns, panels)
     lines = math.ceil(panels / columns)
-    figure = Figure(figsize=(width * columns + (1.6 if columns == 1 else 0.6), height * lines), layout="constrained")
+    figure = (on or Figure)(
+        figsize=(width * columns + (1.6 if columns == 1 else 0.6), height * lines), layout="constrained"
+    )
     set_heading(figure, heading)
     axes = figure.subplots(lines, columns, squeeze=False, **share).ravel().tolist()
     for unused in axes[panels:]:
@@ -132,7 +146,13 @@ def pen(index: int, count: int) -> dict:
     }
 
 
-def legend_below(figure, entries) -> None:
+def legend_below(figure, entries, on=None) -> None:
+    """A legend below the figure, or inside Axes of the user's (see `canvas`)."""
+    from matplotlib.axes import Axes
+
+    if isinstance(on, Axes):
+        on.legend([line for line, _ in entries], [label for _, label in entries], fontsize="small")
+        return
     longest = max(len(label) for _, label in entries)
     columns = max(1, min(len(entries), int(figure.get_figwidth() * 11 / (longest + 6))))
     figure.legend(

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 
+import numpy as np
+
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.units import format_size, format_time
 from astrasim_py.report import figure_style as style
@@ -71,8 +73,8 @@ class Axis:
 class Grid:
     """Rows arranged as facet → series → x."""
 
-    def __init__(self, spec: Mapping, rows: Sequence[Mapping], place: str) -> None:
-        self.spec, self.place = spec, place
+    def __init__(self, spec: Mapping, rows: Sequence[Mapping], place: str, on=None) -> None:
+        self.spec, self.place, self.on = spec, place, on
         swept = list(dict.fromkeys(key for row in rows for key in row["sweep"]))
         where = spec.get("where") or {}
         varying = [key for key in swept if key not in where and len({text_of(row, key) for row in rows}) > 1]
@@ -130,7 +132,7 @@ _MAX_BARS = 60
 
 def _curves(grid: Grid, heading: str, value, ylabel: str, *, bound=None, bound_name: str = "lower bound", ticks=None):
     """A line per series in a panel per facet; `bound`, if given, dashed."""
-    figure, panels = style.canvas(len(grid.facets), heading, sharey=True)
+    figure, panels = style.canvas(len(grid.facets), heading, on=grid.on, sharey=True)
     if not grid.points:
         style.say_nothing_finished(panels[0])
         return figure
@@ -165,13 +167,13 @@ def _curves(grid: Grid, heading: str, value, ylabel: str, *, bound=None, bound_n
     if ticks:  # once every panel has its curves: they share the axis
         ticks(panels, log)
     for axes in panels:
-        if axes.get_subplotspec().is_first_col():
+        if len(panels) == 1 or axes.get_subplotspec().is_first_col():
             axes.set_ylabel(ylabel)
     entries = [(line, named[series]) for series, line in handles.items() if named[series]]
     if bounds:
         entries.append((bounds["bound"], bound_name))
     if len(entries) > 1 or bounds:
-        style.legend_below(figure, entries)
+        style.legend_below(figure, entries, grid.on)
     return figure
 
 
@@ -310,7 +312,9 @@ def _draw_breakdown(grid: Grid, heading: str):
     bars = [(x, series) for x in grid.axis.texts for series in grid.series][:_MAX_BARS]
     bars = [b for b in bars if any((f, b[1], b[0]) in grid.points for f in grid.facets)]
     height = max(2.6, 0.27 * len(bars) + 1.5)
-    figure, panels = style.canvas(len(grid.facets), heading, width=4.6, height=height, columns=3, sharey=True)
+    figure, panels = style.canvas(
+        len(grid.facets), heading, width=4.6, height=height, columns=3, on=grid.on, sharey=True
+    )
     if not bars:
         style.say_nothing_finished(panels[0])
         return figure
@@ -360,7 +364,7 @@ def _draw_breakdown(grid: Grid, heading: str):
         if label in shown
     ]
     if patches:
-        style.legend_below(figure, patches)
+        style.legend_below(figure, patches, grid.on)
     return figure
 
 
@@ -380,16 +384,39 @@ def draw(
     metadata name the engine. Raises ScenarioError: a key that no row has, or a baseline that is not a value of the
     series.
     """
-    kind = spec["kind"]
-    if kind not in KINDS:
-        raise ScenarioError(f"{place}.kind", f'"{kind}" is unknown', f"write one of {', '.join(KINDS)}")
-    rows = [row for row in select(rows, spec.get("where") or {}) if row["status"] == "done"]
-    heading = spec.get("title") or title
+    rows = _finished(spec, rows)
     with style.our_style():
-        if kind in _OF_RECORDS:
-            figure = _OF_RECORDS[kind](panels, heading)
-        else:
-            figure = _OF_ROWS[kind](Grid(spec, medians(rows), place), heading)
+        figure = figure_of(spec, rows, panels=panels, title=title, place=place)
         ran = sorted({str(row["engine"]) for row in rows if row.get("engine")})
         about = {"Description": f"engine: {', '.join(ran)}"} if ran else {}
         return {form: style.render(figure, form, about) for form in style.FORMATS}
+
+
+def _finished(spec: Mapping, rows: Sequence[Mapping]) -> list[Mapping]:
+    return [row for row in select(rows, spec.get("where") or {}) if row["status"] == "done"]
+
+
+def figure_of(
+    spec: Mapping, rows: Sequence[Mapping], *, panels: Sequence[Panel] = (), title: str = "", place: str, on=None
+):
+    """One figure of finished rows, as `draw` makes it; `on`: see `figure_style.canvas`."""
+    kind = spec["kind"]
+    if kind not in KINDS:
+        raise ScenarioError(f"{place}.kind", f'"{kind}" is unknown', f"write one of {', '.join(KINDS)}")
+    heading = spec.get("title") or title
+    if kind in _OF_RECORDS:
+        return _OF_RECORDS[kind](panels, heading, on)
+    return _OF_ROWS[kind](Grid(spec, medians(rows), place, on), heading)
+
+
+def axes_of(spec: Mapping, rows: Sequence[Mapping] = (), panels: Sequence[Panel] = (), ax=None):
+    """One figure with pyplot, or in `ax`; returns its Axes, or an array of them where it has several panels."""
+    from matplotlib import pyplot, rc_context
+
+    with rc_context({"text.parse_math": False}) if ax is not None else style.our_style():
+        figure = figure_of(spec, _finished(spec, rows), panels=panels, place="plot", on=ax or pyplot.figure)
+        if ax is not None:
+            return ax
+        figure.draw_without_rendering()  # ticks are made in this style
+    shown = [axes for axes in figure.axes if axes.get_visible() and axes.get_label() != "<colorbar>"]
+    return shown[0] if len(shown) == 1 else np.array(shown)

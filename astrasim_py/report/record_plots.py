@@ -39,13 +39,13 @@ class Panel:
     switches: int = 0
 
 
-def draw_links(panels: Sequence[Panel], heading: str):
+def draw_links(panels: Sequence[Panel], heading: str, on=None):
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize, to_rgba
     from matplotlib.patches import Patch
 
     panels = list(panels)[:PANELS]
-    figure, every = canvas(len(panels), heading, width=4.4, height=4.3, columns=3)
+    figure, every = canvas(len(panels), heading, width=4.4, height=4.3, columns=3, on=on)
     if not panels:
         say_nothing_finished(every[0])
         return figure
@@ -78,7 +78,7 @@ def draw_links(panels: Sequence[Panel], heading: str):
     if len(patches) > _MOST_JOBS:
         patches[_MOST_JOBS - 1 :] = [(Patch(alpha=0), f"and {len(patches) - _MOST_JOBS + 1} more jobs")]
     if patches:
-        legend_below(figure, patches)
+        legend_below(figure, patches, on)
     return figure
 
 
@@ -89,7 +89,7 @@ def places(vertex: Table, edge: Table) -> tuple[np.ndarray, np.ndarray, np.ndarr
     return *spread(x, y, switch, edge["src"], edge["dst"]), switch
 
 
-def draw_gantt(panels: Sequence[Panel], heading: str):
+def draw_gantt(panels: Sequence[Panel], heading: str, on=None):
     from matplotlib.collections import PolyCollection
     from matplotlib.patches import Patch
     from matplotlib.ticker import MaxNLocator
@@ -97,7 +97,8 @@ def draw_gantt(panels: Sequence[Panel], heading: str):
     panels = list(panels)[:PANELS]
     lanes = max((min(_ranks(p), _MAX_LANES) for p in panels), default=1)
     height = min(max(2.4, 0.22 * lanes + 1.2), 12.0)
-    figure, every = canvas(len(panels), heading, width=7.0, height=height, columns=1 if len(panels) < 4 else 2)
+    columns = 1 if len(panels) < 4 else 2
+    figure, every = canvas(len(panels), heading, width=7.0, height=height, columns=columns, on=on)
     if not panels:
         say_nothing_finished(every[0])
         return figure
@@ -132,7 +133,7 @@ def draw_gantt(panels: Sequence[Panel], heading: str):
         more = f" (first {shown} of {count} ranks)" if count > shown else ""
         set_title(axes, panel.title + more)
     every[-1].set_xlabel("time")
-    legend_below(figure, [(patch, label) for label, patch in legend.items()])
+    legend_below(figure, [(patch, label) for label, patch in legend.items()], on)
     return figure
 
 

@@ -80,22 +80,37 @@ def draw_figures(folder: Path, title: str, specs: Sequence[Mapping], points: Seq
     Raises OutputError: a figure cannot be written. Raises ScenarioError: a figure asks for something that the points do
     not have.
     """
+    written: list[Path] = []
+    for number, (name, spec) in enumerate(zip(figure_names(specs), specs, strict=True)):
+        place = f"plots[{number}]"
+        rows, panels = _drawn_of(spec, points)
+        images = plots.draw(spec, rows, panels=panels, title=title, place=place)
+        for form, data in images.items():
+            written.append(write_file(folder / FIGURES / f"{name}.{form}", data, make_folder=True))
+    return written
+
+
+def _drawn_of(spec: Mapping, points: Sequence[StoredPoint]) -> tuple[list[Mapping], list[Panel]]:
+    """The rows and panels that a figure shows."""
     rows = []
     for point in points:
         parts = point.summary.get("breakdown") or {}
         rows.append({**point.row, "compute_ns": parts.get("compute_ns"), "other_ns": parts.get("other_ns")})
-    written: list[Path] = []
-    for number, (name, spec) in enumerate(zip(figure_names(specs), specs, strict=True)):
-        place = f"plots[{number}]"
-        panels = []
-        if spec["kind"] in plots.NEEDS:
-            need = LEVELS.index(plots.NEEDS[spec["kind"]])
-            shown = [p for p in panel_points(spec, points) if LEVELS.index(p.manifest["level"]) >= need]
-            panels = [panel(point, spec["kind"]) for point in shown]
-        images = plots.draw(spec, _rows_by_job(spec, rows, points), panels=panels, title=title, place=place)
-        for form, data in images.items():
-            written.append(write_file(folder / FIGURES / f"{name}.{form}", data, make_folder=True))
-    return written
+    panels = []
+    if spec["kind"] in plots.NEEDS:
+        need = LEVELS.index(plots.NEEDS[spec["kind"]])
+        shown = [p for p in panel_points(spec, points) if LEVELS.index(p.manifest["level"]) >= need]
+        panels = [panel(point, spec["kind"]) for point in shown]
+    return _rows_by_job(spec, rows, points), panels
+
+
+def plot_axes(path: str | os.PathLike, spec: Mapping, ax=None):
+    """Draw a figure of stored points with matplotlib and return its Axes; see `plots.axes_of`."""
+    _, points = find(path)
+    if spec["kind"] in plots.NEEDS:
+        shown = {point.folder: at_level(point, plots.NEEDS[spec["kind"]], []) for point in panel_points(spec, points)}
+        points = tuple(shown.get(point.folder, point) for point in points)
+    return plots.axes_of(spec, *_drawn_of(spec, points), ax)
 
 
 def _rows_by_job(spec: Mapping, rows: Sequence[Mapping], points: Sequence[StoredPoint]) -> list[Mapping]:
@@ -175,11 +190,17 @@ def stored_runs(folder: Path) -> list[dict]:
     ]
 
 
-def explain_folder(path: str | os.PathLike) -> Explained:
-    """Explain the point in a folder; one recorded below level ``messages`` is run again, and the notes say so. Raises
-    UsageError: there is no point, or more than one.
+def explain_folder(path: str | os.PathLike, name: str = "") -> Explained:
+    """Explain the point in a folder; one recorded below level ``messages`` is run again, and the notes say so. `name`:
+    of one of its points. Raises UsageError: there is no such point, or more than one.
     """
     _, points = find(path)
+    if name:
+        named = tuple(point for point in points if point.manifest["point"] == name)
+        if not named:
+            names = "; ".join(point.manifest["point"] for point in points[:3])
+            raise UsageError(str(path), f'no point is called "{name}"', f"name one of: {names} …")
+        points = named
     if len(points) > 1:
         names = ", ".join(point.folder.name for point in points[:3])
         raise UsageError(str(path), f"holds {len(points)} points", f"name one of its folders: {names} …")

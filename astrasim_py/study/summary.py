@@ -125,8 +125,7 @@ def summary_of(plan: Plan, records: Records, row: Mapping, warnings: Iterable[st
     factors = {call: factor for call, factor in calls.items() if factor is not None}
     first = Table({name: column[:_FEW] for name, column in records.collective.items()})
     algorithms = {(i.algorithm, i.algorithm_name): i for i in plan.instances.values if i.algorithm is not None}
-    latency = plan.instances.column(lambda i: i.connections.latency_ps if i.connections else 0)
-    longer = {str(index): int(latency[index]) for index in np.flatnonzero(latency).tolist()}
+    longer = {str(index): latency for index, latency in hop_latency(plan).items()}
     return {
         "row": row,
         "breakdown": breakdown(records) if done and timed else None,
@@ -160,6 +159,12 @@ def summary_of(plan: Plan, records: Records, row: Mapping, warnings: Iterable[st
         **({"qps": problem.network.qps} if problem.network.qps > 1 else {}),
         **_switches(plan),
     }
+
+
+def hop_latency(plan: Plan) -> dict[int, int]:
+    """Collective instance → extra ps per hop of its messages, where there is any."""
+    latency = plan.instances.column(lambda i: i.connections.latency_ps if i.connections else 0)
+    return {index: int(latency[index]) for index in np.flatnonzero(latency).tolist()}
 
 
 def _switches(plan: Plan) -> dict:

@@ -208,6 +208,73 @@ def test_a_topology_is_drawn_into_given_axes_and_is_a_graph_of_networkx():
         assert (len(graph), graph.number_of_edges()) == (topology.vertices, topology.links)
 
 
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    torus = {"shape": "torus", "dims": [2, 2], "bandwidth": "50 GB/s", "latency": "500 ns"}
+    sweep = {"topology": ["r", "t"], "size": ["64 KiB", "1 MiB"]}
+    scenario = {**SCENARIO, "topologies": {"r": RING, "t": torus}, "sweep": sweep}
+    return ap.run(scenario, out=tmp_path_factory.mktemp("results"))
+
+
+def test_results_are_plotted_into_given_axes(result):
+    from matplotlib.figure import Figure
+
+    axes = Figure().subplots()
+    assert ap.plot(result, "time", series="topology", where={"topology": "r"}, ax=axes) is axes
+    assert axes.lines[0].get_ydata().tolist() == [float(row["time_ns"]) * 1000 for row in result.rows[:2]]
+    for kind in ("busbw", "slowdown", "breakdown"):
+        axes = Figure().subplots()
+        assert ap.plot(result, kind, series="topology", ax=axes) is axes
+        assert axes.lines or axes.patches
+    one = {"topology": "r", "size": "1 MiB"}
+    for kind in ("links", "gantt"):  # recorded too coarsely: run again
+        axes = Figure().subplots()
+        assert ap.plot(result.folder, kind, where=one, ax=axes) is axes and axes.collections
+
+
+def test_a_new_figure_has_an_axes_for_each_panel(result, monkeypatch):
+    from matplotlib import pyplot
+    from matplotlib.figure import Figure
+
+    monkeypatch.setattr(pyplot, "figure", Figure)
+    assert ap.plot(result, series="topology").get_ylabel() == "time"
+    assert len(ap.plot(result, facet="topology")) == 2
+    problem = ap.problem(ap.workload(4).compute("1 us").all_reduce("1 MiB"), ap.build_topology(**RING))
+    assert ap.plot(problem).get_xlim()[1] == ap.simulate(problem).makespan
+    links = ap.plot(problem, "links")
+    assert links.collections and [text.get_text() for text in links.texts] == ["0", "1", "2", "3"]
+
+
+def test_results_problems_and_records_are_explained_alike(result):
+    problem = ap.collective("all_reduce", "1 MiB", ap.build_topology(**RING))
+    of_result = ap.explain(result, "topology=r,size=1 MiB")
+    assert str(ap.explain(problem)) == str(of_result)
+    assert ap.explain(ap.simulate(problem, level="messages")).makespan == of_result.makespan
+    assert of_result._repr_html_().startswith("<pre>makespan 34.46 us")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda result, problem, ax: ap.explain(result), "holds 4 points"),
+        (lambda result, problem, ax: ap.explain(result, "size=1"), "no point is called"),
+        (lambda result, problem, ax: ap.explain(problem, "size=1"), "has no points"),
+        (lambda result, problem, ax: ap.explain(ap.simulate(problem)), "does not hold messages"),
+        (lambda result, problem, ax: ap.plot(result, "tiem"), '"tiem"'),
+        (lambda result, problem, ax: ap.plot(result, seris="topology"), "seris"),
+        (lambda result, problem, ax: ap.plot(result, facet="topology", ax=ax), "2 panels do not fit"),
+        (lambda result, problem, ax: ap.plot(problem, "time"), "compares points of a result"),
+        (lambda result, problem, ax: ap.plot(ap.simulate(problem)), "holds no nodes"),
+        (lambda result, problem, ax: ap.plot(ap.simulate(problem), "links"), "how links run"),
+    ],
+)
+def test_what_cannot_be_explained_or_plotted_is_told(result, wrong, said):
+    from matplotlib.figure import Figure
+
+    with pytest.raises(ap.AstraError, match=said):
+        wrong(result, ap.collective("all_reduce", "1 MiB", ap.build_topology(**RING)), Figure().subplots())
+
+
 @pytest.mark.parametrize("algorithm", [None, "direct", "built"])
 def test_a_collective_of_one_s_own(algorithm):
     topology = ap.build_topology(shape="fully_connected", npus=4, bandwidth="50 GB/s", latency="500 ns")

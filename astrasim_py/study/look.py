@@ -1,0 +1,110 @@
+"""Explain and draw results and problems from Python."""
+
+import os
+from typing import Any
+
+from astrasim_py.core.errors import UsageError
+from astrasim_py.core.records import Records, Table
+from astrasim_py.engine.simulation import plan_for, simulate
+from astrasim_py.report import plots
+from astrasim_py.report.explain import Explanation
+from astrasim_py.report.explain import explain as explain_records
+from astrasim_py.report.record_plots import Panel
+from astrasim_py.scenario.schema import PlotSpec
+from astrasim_py.study.explain_and_plot import explain_folder, plot_axes
+from astrasim_py.study.summary import edge_table, hop_latency, vertex_table
+from astrasim_py.study.sweep import RunResult
+from astrasim_py.system.plan import Plan
+from astrasim_py.system.problem import Problem
+
+
+def explain(what: RunResult | Problem | Records | str | os.PathLike, point: str = "") -> Explanation:
+    """Say where the time went: the critical path, exposed communication, the busiest links.
+
+    Parameters
+    ----------
+    what : RunResult, path, Problem or Records
+        A result or a folder of results; a problem, which is simulated; or records of level ``messages``, of which links
+        have no names.
+    point : str
+        Name of a point, as in the column ``point``; needed for a result of several.
+
+    Returns
+    -------
+    Explanation
+        Its text is what the command ``explain`` prints.
+
+    Raises
+    ------
+    UsageError
+        No such point, or several; records of a lower level.
+    """
+    if isinstance(what, Problem | Records) and point:
+        raise UsageError("point", f"a {type(what).__name__} has no points", "leave point out")
+    if isinstance(what, Records):
+        return explain_records(what)
+    if not isinstance(what, Problem):
+        return explain_folder(what.folder if isinstance(what, RunResult) else what, point).explanation
+    plan, records = _simulated(what, "messages")
+    computing = plan.problem.topology.computing
+    return explain_records(
+        records,
+        edge_table(what.topology, records.link["link"]),
+        hop_latency(plan),
+        (),
+        plan.switches,
+        computing.latency_ps if computing else 0,
+        what.network.qps,
+    )
+
+
+def plot(what: RunResult | Problem | Records | str | os.PathLike, kind: str | None = None, *, ax=None, **keys: Any):
+    """Draw a figure with matplotlib.
+
+    Parameters
+    ----------
+    what : RunResult, path, Problem or Records
+        A result or a folder of results; a problem, which is simulated; or records, for ``gantt``.
+    kind : str, optional
+        ``time`` (of results by default), ``busbw``, ``slowdown``, ``breakdown``, ``links`` or ``gantt`` (of problems
+        and records by default).
+    ax : matplotlib Axes, optional
+        To draw into; a new figure by default.
+    **keys
+        Of an entry of a scenario's ``plots``: ``x``, ``series``, ``facet``, ``where``, ``baseline``, ``title`` …
+
+    Returns
+    -------
+    Axes or numpy.ndarray of Axes
+        An array where the figure has several panels.
+
+    Raises
+    ------
+    AstraError
+        An unknown kind or key, several panels for one Axes, or records that are not detailed enough.
+    """
+    of_results = not isinstance(what, Problem | Records)
+    kind = kind or ("time" if of_results else "gantt")
+    spec = PlotSpec(kind=kind, **keys).model_dump(exclude_none=True)
+    if of_results:
+        return plot_axes(what.folder if isinstance(what, RunResult) else what, spec, ax)
+    if kind not in plots.NEEDS:
+        raise UsageError("kind", f"{kind} compares points of a result", f"write {' or '.join(plots.NEEDS)}")
+    if isinstance(what, Problem):
+        records = _simulated(what, plots.NEEDS[kind])[1]
+        names = [what.topology.vertex_name(vertex) for vertex in range(what.topology.vertices)]
+        vertex = Table({**vertex_table(what.topology), "name": names})
+        tables = {"vertex": vertex, "edge": edge_table(what.topology, records.link["link"])}
+    else:
+        records, tables = what, {}
+    if kind == "links" and not tables:
+        raise UsageError("kind", "records do not say how links run", "give the problem, or write gantt")
+    if kind == "gantt" and not records.node.height:
+        raise UsageError("records", f'level "{records.level}" holds no nodes', 'record at level "nodes"')
+    panel = Panel(title="", makespan=records.makespan, tables={**tables, **records.tables()})
+    return plots.axes_of(spec, panels=[panel], ax=ax)
+
+
+def _simulated(problem: Problem, level: str) -> tuple[Plan, Records]:
+    plan = plan_for(problem)
+    return plan, simulate(plan, level=level)
