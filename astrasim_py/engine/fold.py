@@ -17,7 +17,8 @@ from astrasim_py.engine.recorder import LINK_TOTALS, make_records
 from astrasim_py.engine.simpy.dialects import DialectSimulation
 from astrasim_py.engine.simpy.network import Link, LinkRequest, Message
 from astrasim_py.engine.simpy.simulation import LimitReached, OpenCall
-from astrasim_py.system.plan import RECV, SEND, CollectiveCall, Matching, Plan, RankProgram
+from astrasim_py.system.plan import CollectiveCall, Plan
+from astrasim_py.system.programs import RECV, SEND, Matching, RankProgram
 from astrasim_py.system.symmetry import Symmetry, calls_of, peers_in, refuse, symmetry_of
 
 _LEVELS = ("summary", "links")

@@ -12,8 +12,9 @@ from astrasim_py.core.errors import FoldError
 from astrasim_py.core.records import Records
 from astrasim_py.engine.fold_traffic import route_table
 from astrasim_py.engine.recorder import LINK_TOTALS
-from astrasim_py.system.plan import COLLECTIVE, Instance, Plan
+from astrasim_py.system.plan import Instance, Plan
 from astrasim_py.system.problem import Job, Problem
+from astrasim_py.system.programs import COLLECTIVE
 from astrasim_py.system.routes import Traffic
 from astrasim_py.system.symmetry import refuse
 

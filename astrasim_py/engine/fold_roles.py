@@ -23,8 +23,9 @@ from astrasim_py.engine.fold_prices import CALL_COLUMNS, Classes, Prices, Run, c
 from astrasim_py.engine.fold_times import rank_times, ties
 from astrasim_py.engine.fold_traffic import BOUND, Flow, Meeting, meetings, route_table
 from astrasim_py.engine.recorder import LINK_TOTALS, make_records
-from astrasim_py.system.plan import COLLECTIVE, Plan
+from astrasim_py.system.plan import Plan
 from astrasim_py.system.problem import Problem
+from astrasim_py.system.programs import COLLECTIVE
 from astrasim_py.system.symmetry import refuse
 
 #: Most nodes of a copy in which roles that share links are simulated after all.

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from astrasim_py.core.records import Records
-from astrasim_py.system.plan import COMPUTE, COMPUTE_SLOT, INSTANT, MEMORY, RankProgram, Structure
+from astrasim_py.system.programs import COMPUTE, COMPUTE_SLOT, INSTANT, MEMORY, RankProgram, Structure
 
 
 class Tie(NamedTuple):

@@ -19,7 +19,8 @@ from astrasim_py.core.records import (
     Table,
     empty_table,
 )
-from astrasim_py.system.plan import (
+from astrasim_py.system.plan import CollectiveCall, Plan
+from astrasim_py.system.programs import (
     ADDED,
     COLLECTIVE,
     COMPUTE,
@@ -27,8 +28,6 @@ from astrasim_py.system.plan import (
     INSTANT,
     KIND_NAMES,
     MEMORY,
-    CollectiveCall,
-    Plan,
     RankProgram,
 )
 

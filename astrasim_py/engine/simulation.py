@@ -15,8 +15,9 @@ from astrasim_py.engine.fold import check_level, run_folded
 from astrasim_py.engine.fold_roles import run_folded_roles
 from astrasim_py.engine.simpy.dialects import DialectSimulation
 from astrasim_py.system.lowering import make_plan
-from astrasim_py.system.plan import SEND, Plan, RankProgram
+from astrasim_py.system.plan import Plan
 from astrasim_py.system.problem import Problem
+from astrasim_py.system.programs import SEND, RankProgram
 
 __all__ = ["AUTO_MESSAGE_HOPS", "ENGINES", "engine_for", "plan_for", "simulate"]
 

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from astrasim_py.chakra.schema import MISSING
 from astrasim_py.core.records import Outcome, WaitingNode
 from astrasim_py.core.units import format_time
-from astrasim_py.system.plan import KIND_NAMES, RECV, Plan
+from astrasim_py.system.plan import Plan
+from astrasim_py.system.programs import KIND_NAMES, RECV
 
 #: Maximum waiting nodes reported per rank.
 _PER_RANK = 4

@@ -25,8 +25,8 @@ from astrasim_py.sharing.secrets import Scales
 from astrasim_py.sharing.skeleton import check_chain, is_call
 from astrasim_py.system.durations import workload_ps
 from astrasim_py.system.machine_models import ComputeModel, MemoryModel
-from astrasim_py.system.plan import COMPUTE_SLOT, CPU_SLOT
 from astrasim_py.system.problem import Job, Problem
+from astrasim_py.system.programs import COMPUTE_SLOT, CPU_SLOT
 from astrasim_py.system.rank_programs import slots_of
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology.model import Topology

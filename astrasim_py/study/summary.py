@@ -17,7 +17,8 @@ from astrasim_py.report.csv_io import csv_chunks
 from astrasim_py.report.explain import busiest_links
 from astrasim_py.report.timeline import timeline
 from astrasim_py.system.bound import problem_bound
-from astrasim_py.system.plan import COLLECTIVE, INSTANT, Instance, Plan
+from astrasim_py.system.plan import Instance, Plan
+from astrasim_py.system.programs import COLLECTIVE, INSTANT
 from astrasim_py.topology.layout import positions
 from astrasim_py.topology.model import Topology
 from astrasim_py.verification.bounds import CLOSED_FORMS, busbw_factor, closed_form_ps

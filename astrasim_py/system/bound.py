@@ -9,7 +9,8 @@ import numpy as np
 from astrasim_py.collectives.collective import promise_of
 from astrasim_py.core.units import PS_PER_S
 from astrasim_py.system.library_costs import at_best
-from astrasim_py.system.plan import COLLECTIVE, COMPUTE_SLOT, CPU_SLOT, RECV, SEND, Instance, Plan, RankProgram
+from astrasim_py.system.plan import Instance, Plan
+from astrasim_py.system.programs import COLLECTIVE, COMPUTE_SLOT, CPU_SLOT, RECV, SEND, RankProgram
 from astrasim_py.verification.bounds import Capacities, demand, may_reduce, member_times
 
 #: Nodes of a longest path that is walked: some seconds.

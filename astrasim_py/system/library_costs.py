@@ -15,7 +15,9 @@ from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.units import format_size, transfer_ps
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import Rotation
-from astrasim_py.system.plan import (
+from astrasim_py.system.plan import Plan
+from astrasim_py.system.problem import Problem
+from astrasim_py.system.programs import (
     COMPUTE,
     COPY_ROW,
     LAUNCH_ROW,
@@ -26,12 +28,10 @@ from astrasim_py.system.plan import (
     Connections,
     Counters,
     LinkCosts,
-    Plan,
     RankProgram,
     RotatedPrograms,
     Structure,
 )
-from astrasim_py.system.problem import Problem
 from astrasim_py.system.thread_blocks import has_thread_blocks
 from astrasim_py.topology.link_states import best_of_events
 from astrasim_py.topology.model import Topology

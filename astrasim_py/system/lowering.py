@@ -17,17 +17,9 @@ from astrasim_py.system.library_costs import connections_of as connections_of_li
 from astrasim_py.system.matching import Matchings, sizes_are_told_by_tags
 from astrasim_py.system.msccl_connections import connections_of
 from astrasim_py.system.nic_rules import check_nic
-from astrasim_py.system.plan import (
-    Chunk,
-    CollectiveCall,
-    Connections,
-    Instance,
-    Phase,
-    Plan,
-    RankProgram,
-    RotatedPrograms,
-)
+from astrasim_py.system.plan import Chunk, CollectiveCall, Instance, Phase, Plan
 from astrasim_py.system.problem import CollectiveRequest, PlannedChunk, PlannedPhase, Problem
+from astrasim_py.system.programs import Connections, RankProgram, RotatedPrograms
 from astrasim_py.system.queue_pairs import check_queue_pairs
 from astrasim_py.system.rank_programs import RankPrograms
 from astrasim_py.system.repeated import BoundProgram, Instances, Repeated, WorkloadPrograms

@@ -8,7 +8,7 @@ import numpy as np
 
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.rotation import Rotation
-from astrasim_py.system.plan import RECV, SEND, Matching, RankProgram, RotatedPrograms
+from astrasim_py.system.programs import RECV, SEND, Matching, RankProgram, RotatedPrograms
 from astrasim_py.system.repeated import shared_programs
 
 

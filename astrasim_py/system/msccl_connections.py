@@ -15,7 +15,7 @@ from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.table import Program, Unusable, file_of
 from astrasim_py.system.machine_models import MscclModel
-from astrasim_py.system.plan import RECV, SEND, Connections, RankProgram, Structure
+from astrasim_py.system.programs import RECV, SEND, Connections, RankProgram, Structure
 
 #: Maximum nodes of one rank after its steps are cut into messages.
 MAX_PIECES = 2**22

@@ -19,7 +19,8 @@ from astrasim_py.system import durations
 from astrasim_py.system.durations import node_place
 from astrasim_py.system.instances import JobInstances
 from astrasim_py.system.msccl_connections import cut_steps
-from astrasim_py.system.plan import (
+from astrasim_py.system.problem import Job, Problem
+from astrasim_py.system.programs import (
     COLLECTIVE,
     COMM_SLOT,
     COMPUTE,
@@ -37,7 +38,6 @@ from astrasim_py.system.plan import (
     RotatedPrograms,
     Structure,
 )
-from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.queue_pairs import split_messages
 from astrasim_py.system.repeated import BoundProgram
 from astrasim_py.system.thread_blocks import by_thread_blocks

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from astrasim_py.system.plan import COLLECTIVE, Instance, RankProgram
+from astrasim_py.system.plan import Instance
+from astrasim_py.system.programs import COLLECTIVE, RankProgram
 
 
 class Repeated(Sequence):

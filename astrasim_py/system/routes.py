@@ -7,7 +7,8 @@ import numpy as np
 
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.program.rotation import Rotation
-from astrasim_py.system.plan import RECV, SEND, CollectiveCall, RankProgram, RotatedPrograms, RoutedState
+from astrasim_py.system.plan import CollectiveCall, RoutedState
+from astrasim_py.system.programs import RECV, SEND, RankProgram, RotatedPrograms
 from astrasim_py.system.repeated import shared_programs
 from astrasim_py.topology.link_states import LinkState, link_states
 from astrasim_py.topology.model import Topology

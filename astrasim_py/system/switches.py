@@ -19,8 +19,9 @@ from astrasim_py.core.errors import AlgorithmError, ScenarioError
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.selection import AlgorithmTable
 from astrasim_py.program.table import Program
-from astrasim_py.system.plan import NO_SLOT, CollectiveCall, Plan
+from astrasim_py.system.plan import CollectiveCall, Plan
 from astrasim_py.system.problem import Job, Problem
+from astrasim_py.system.programs import NO_SLOT
 from astrasim_py.system.rank_programs import RankPrograms
 from astrasim_py.system.repeated import BoundProgram, WorkloadPrograms
 from astrasim_py.topology.model import Topology

@@ -14,7 +14,8 @@ import numpy as np
 from astrasim_py.core.choices import FLUID
 from astrasim_py.core.errors import FoldError
 from astrasim_py.program.rotation import Rotation
-from astrasim_py.system.plan import KIND_NAMES, MEMORY, SEND, CollectiveCall, Instance, Phase, Plan, RankProgram, rotate
+from astrasim_py.system.plan import CollectiveCall, Instance, Phase, Plan
+from astrasim_py.system.programs import KIND_NAMES, MEMORY, SEND, RankProgram, rotate
 from astrasim_py.system.routes import MAX_ROUTE_LINKS
 from astrasim_py.topology.model import Topology
 from astrasim_py.topology.routing import DimensionOrder

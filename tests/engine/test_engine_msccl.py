@@ -26,8 +26,8 @@ from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.machine_models import MscclModel, NetworkModel
 from astrasim_py.system.msccl_connections import messages_of_steps
-from astrasim_py.system.plan import SEND
 from astrasim_py.system.problem import Job, Problem
+from astrasim_py.system.programs import SEND
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology import shapes
 from astrasim_py.verification.termination import Flow

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 
 from astrasim_py.core.units import transfer_ps
-from astrasim_py.system.plan import COLLECTIVE, COMPUTE, MEMORY, RECV, SEND
+from astrasim_py.system.programs import COLLECTIVE, COMPUTE, MEMORY, RECV, SEND
 
 
 class Replay:

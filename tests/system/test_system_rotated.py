@@ -10,8 +10,8 @@ from astrasim_py.builders.registry import build
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.system import routes
 from astrasim_py.system.lowering import make_plan
-from astrasim_py.system.plan import RECV, SEND
 from astrasim_py.system.problem import Job, Problem
+from astrasim_py.system.programs import RECV, SEND
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology import shapes
 from astrasim_py.workload.items import Collective

@@ -12,12 +12,7 @@ from astrasim_py.engine.compiled import records
 from astrasim_py.engine.compiled.durations import link_changes
 from astrasim_py.engine.compiled.flat import repeated, table_of
 from astrasim_py.engine.compiled.templates import Templates
-from astrasim_py.system.plan import (
-    CollectiveCall,
-    Instance,
-    Phase,
-    Plan,
-)
+from astrasim_py.system.plan import CollectiveCall, Instance, Phase, Plan
 from astrasim_py.system.problem import Problem
 from astrasim_py.system.switches import actor_count
 

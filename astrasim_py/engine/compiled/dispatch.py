@@ -9,7 +9,7 @@ from astrasim_py.core.jit import inlined, lean, optional
 from astrasim_py.engine.compiled import blocks, events, queue, records, table
 from astrasim_py.engine.compiled.chunks import begin_chunks, end_phase, start_runs
 from astrasim_py.engine.compiled.thread_blocks import begin_step, end_step, may_begin
-from astrasim_py.system.plan import COLLECTIVE, COMPUTE, MEMORY, RECV, SEND
+from astrasim_py.system.programs import COLLECTIVE, COMPUTE, MEMORY, RECV, SEND
 
 COMPUTE_SLOT = np.int64(2)
 MOST = np.int64(2**63 - 1)

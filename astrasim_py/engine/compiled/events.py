@@ -5,7 +5,7 @@ import numpy as np
 from astrasim_py.core.jit import inlined, lean, optional
 from astrasim_py.engine.compiled import blocks, queue, records, table
 from astrasim_py.engine.compiled.routes import first_hop, set_out
-from astrasim_py.system.plan import COLLECTIVE, COMPUTE, RECV, SEND
+from astrasim_py.system.programs import COLLECTIVE, COMPUTE, RECV, SEND
 
 MOST = np.int64(2**63 - 1)
 

@@ -10,7 +10,8 @@ from astrasim_py.engine.compiled import records
 from astrasim_py.engine.compiled.durations import Times
 from astrasim_py.engine.compiled.flat import Numbers
 from astrasim_py.system.durations import rate_units
-from astrasim_py.system.plan import (
+from astrasim_py.system.plan import Plan
+from astrasim_py.system.programs import (
     COLLECTIVE,
     COMPUTE,
     MEMORY,
@@ -21,7 +22,6 @@ from astrasim_py.system.plan import (
     Counters,
     LinkCosts,
     Matching,
-    Plan,
     RankProgram,
 )
 

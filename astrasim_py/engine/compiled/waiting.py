@@ -5,7 +5,8 @@ import numpy as np
 from astrasim_py.engine.compiled import records
 from astrasim_py.engine.compiled.state import State
 from astrasim_py.engine.stuck import Posted
-from astrasim_py.system.plan import RECV, SEND, Plan
+from astrasim_py.system.plan import Plan
+from astrasim_py.system.programs import RECV, SEND
 
 
 def _split(entry: int) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from astrasim_py.engine.simpy.network import CutThrough, Message, Network
 from astrasim_py.engine.simpy.npu import Graph
 from astrasim_py.engine.simpy.simulation import posted
 from astrasim_py.system.durations import message_ps
-from astrasim_py.system.plan import SEND
+from astrasim_py.system.programs import SEND
 
 
 class CountingGraph(Graph):

@@ -12,7 +12,7 @@ import simpy
 
 from astrasim_py.engine.recorder import unequal_bytes
 from astrasim_py.engine.simpy.network import At, Message, Receive, Signal
-from astrasim_py.system.plan import COMM_SLOT, COMPUTE, COMPUTE_SLOT, CPU_SLOT, SEND
+from astrasim_py.system.programs import COMM_SLOT, COMPUTE, COMPUTE_SLOT, CPU_SLOT, SEND
 
 #: Ranks dispatch after every timed action of the same time, lowest first.
 DISPATCH = 1 << 60

@@ -12,7 +12,7 @@ from astrasim_py.engine.simpy.msccl import ConnectedGraph, Slots
 from astrasim_py.engine.simpy.network import At, Message
 from astrasim_py.engine.simpy.npu import Graph
 from astrasim_py.engine.stuck import Posted
-from astrasim_py.system.plan import COMPUTE
+from astrasim_py.system.programs import COMPUTE
 
 
 class BlockMessages(Slots):
