@@ -22,6 +22,7 @@ CATEGORIES = {
     "latency": "latency of links",
     "queueing": "waiting for links that other messages hold",
     "sharing": "sending more slowly, on links shared with other messages",
+    "rerouting": "waiting for a new route, after a link failed",
     "transfer": "messages of a model that does not tell latency from serialization",
     "memory": "remote memory",
     "waiting": "start delays, and time after the last completed node",
@@ -50,11 +51,17 @@ def _plain(column: np.ndarray) -> Sequence[int]:
 class CriticalPath:
     """A walk along the critical path. `records`: of level ``messages``. `latency`: link → its latency, ps, where known.
     `longer`: collective instance → ps that each hop of its messages takes beyond the latency of the link.
-    `switch_latency`: ps that the first hop of what switches send does.
+    `switch_latency`: ps that the first hop of what switches send does. `changes`: when (ps) links fail, change and
+    return, under the network model ``fluid``.
     """
 
     def __init__(
-        self, records: Records, latency: Mapping[int, int], longer: Mapping[int, int], switch_latency: int = 0
+        self,
+        records: Records,
+        latency: Mapping[int, int],
+        longer: Mapping[int, int],
+        switch_latency: int = 0,
+        changes: Sequence[int] = (),
     ) -> None:
         node, message, hop = records.node, records.message, records.hop
         self.makespan = records.makespan
@@ -62,7 +69,7 @@ class CriticalPath:
         self.rank, self.instance, self.start, self.end, self.released, self.ended = (
             _plain(node[name]) for name in ("rank", "instance", "start", "end", "released_by", "ended_by")
         )
-        self.latency = latency
+        self.latency, self.changes = latency, changes
         self.longer, self.switch_latency, self.ranks = longer, switch_latency, len(records.finish)
         message_of = np.full(node.height, -1, dtype=np.int64)
         sent = np.flatnonzero(message["send_node"] >= 0)
@@ -93,6 +100,9 @@ class CriticalPath:
         first, last = self.first_hop[message], self.first_hop[message + 1]
         if first == last:
             self.add(posted, arrived, "transfer", send, message)
+            return
+        if self.changes:
+            self.over_routes(send, arrived, range(first, last))
             return
         begin, left = start[first], end[first]
         at_once = all(start[i] == begin and end[i] == left for i in range(first + 1, last))
@@ -146,8 +156,38 @@ class CriticalPath:
             within = np.minimum(end[rows], left) - np.maximum(start[rows], begin)
             part = np.maximum(within, 0) / np.maximum(end[rows] - start[rows], 1)
             at = np.flatnonzero(self.link["link"] == number)[0]
-            loads.append((part * self.bytes[message[rows]]).sum() * self.link["busy"][at] / self.link["bytes"][at])
+            loads.append(
+                (part * self.bytes[message[rows]]).sum() * self.link["busy"][at] / max(self.link["bytes"][at], 1)
+            )
         return route[int(np.argmax(loads))]
+
+    def over_routes(self, send: int, arrived: int, hops: range) -> None:
+        """The pieces of a message whose route may have changed: it has left all links of a route at once."""
+        links, requested, start, end = self.hops
+        message = self.message_of[send]
+        routes: dict[tuple[int, int, int], list[int]] = {}
+        for i in hops:
+            routes.setdefault((requested[i], start[i], end[i]), []).append(links[i])
+        moved, asked = sorted(routes, reverse=True), min(requested[i] for i in hops)
+        shared = self.queued[message] - sum(begin - since for since, begin, _ in moved)
+        self.add(moved[0][2], arrived, "latency", send, message, links[hops[-1]])
+        for route in moved:
+            since, begin, left = route
+            path = routes[route]
+            more_slowly = max(min(shared, left - begin), 0)  # on which of its routes is not recorded
+            shared -= more_slowly
+            self.add(begin + more_slowly, left, "serialization", send, message, path[0])
+            if more_slowly:
+                self.add(begin, begin + more_slowly, "sharing", send, message, self.busiest(path, begin, left))
+            if since > asked:
+                self.add(since, begin, "rerouting", send, message)
+                continue
+            # A message begins with an event only if that gave it a path.
+            cut = max(since, self.changes[0]) if begin in self.changes else begin
+            self.add(cut, begin, "rerouting", send, message)
+            if cut > since:
+                self.add(since, cut, "queueing", send, message, self.busiest(path, since, cut))
+        self.add(self.start[send], asked, "serialization", send, message)
 
     def walk(self, ranks: range | None = None) -> tuple[Segment, ...]:
         """The pieces of the path from 0 to the makespan, found from the end of the run back; with `ranks`, of the path

@@ -160,12 +160,13 @@ def explain(
     switches: Sequence[str] = (),
     switch_latency: int = 0,
     qps: int = 1,
+    changes: Sequence[int] = (),
 ) -> Explanation:
     """Walk the critical path and attribute the time. `records`: of level ``messages``. `edges`: ``link``, ``name`` and
     ``latency`` (ps) of the links: their names, and the exact split of latency and serialization. `longer`: collective
     instance → extra ps per hop of its messages. `jobs`: with several, also the path of each. `switches`: names of those
     that took part, whose ranks follow the others; `switch_latency`: ps that what they send takes longer. `qps`: queue
-    pairs of two NPUs. Raises UsageError: records of a lower level.
+    pairs of two NPUs. `changes`: when (ps) links fail, change and return. Raises UsageError: records of a lower level.
     """
     if records.level != "messages":
         raise UsageError("records", f'level "{records.level}" does not hold messages', 'record at level "messages"')
@@ -173,7 +174,7 @@ def explain(
     names, latency = (
         dict(zip(edges["link"].tolist(), edges[name].tolist(), strict=True)) for name in ("name", "latency")
     )
-    walker = CriticalPath(records, latency, longer or {}, switch_latency)
+    walker = CriticalPath(records, latency, longer or {}, switch_latency, changes)
     path = walker.walk()
     totals = dict.fromkeys(CATEGORIES, 0)
     for piece in path:

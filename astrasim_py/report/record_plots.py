@@ -17,7 +17,7 @@ from astrasim_py.report.figure_style import (
     set_title,
     time_ticks,
 )
-from astrasim_py.topology.drawing import draw_network, spread
+from astrasim_py.topology.drawing import FAILED, draw_network, spread
 
 #: Maximum points in a figure of links or a Gantt chart.
 PANELS = 9
@@ -30,6 +30,7 @@ _MOST_JOBS = 8
 class Panel:
     """The input of a figure of records (links, gantt) for one point. `tables`: ``link`` and ``vertex``, ``edge``
     (links), ``node`` (gantt). `jobs`: NPU → its job, of several jobs. `switches`: so many of the last ranks are these.
+    `failed`: links that failed at some time.
     """
 
     title: str
@@ -37,11 +38,13 @@ class Panel:
     tables: Mapping[str, Table] = field(default_factory=dict)
     jobs: Mapping[int, str] = field(default_factory=dict)
     switches: int = 0
+    failed: Sequence[int] = ()
 
 
 def draw_links(panels: Sequence[Panel], heading: str, on=None):
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize, to_rgba
+    from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     panels = list(panels)[:PANELS]
@@ -65,7 +68,8 @@ def draw_links(panels: Sequence[Panel], heading: str, on=None):
                 use[where[number]] = busy / panel.makespan
         npus = {npu: of_job[job] for npu, job in panel.jobs.items()}
         names = panel.tables["vertex"]["name"].tolist()
-        draw_network(axes, x, y, switch, [clean(name) for name in names], edge["src"], edge["dst"], use, colours, npus)
+        names, lost = [clean(name) for name in names], np.isin(edge["link"], panel.failed)
+        draw_network(axes, x, y, switch, names, edge["src"], edge["dst"], use, colours, npus, lost)
     figure.colorbar(
         ScalarMappable(norm=colours, cmap="cividis_r"),
         ax=every,
@@ -77,6 +81,8 @@ def draw_links(panels: Sequence[Panel], heading: str, on=None):
     patches = [(Patch(facecolor=of_job[name], edgecolor="#333333"), f"job {clean(name)}") for name in jobs]
     if len(patches) > _MOST_JOBS:
         patches[_MOST_JOBS - 1 :] = [(Patch(alpha=0), f"and {len(patches) - _MOST_JOBS + 1} more jobs")]
+    if any(panel.failed for panel in panels):
+        patches.append((Line2D([], [], **FAILED), "links that failed at some time"))
     if patches:
         legend_below(figure, patches, on)
     return figure

@@ -1,8 +1,8 @@
 """Timeline of a run as Chrome Trace Event JSON, for Perfetto, chrome://tracing and vizviewer.
 
-Format: "Trace Event Format" (Google, 2016): complete events ``X``, metadata ``M``, flows ``s`` and ``f``. Times are
-microseconds; ours are exact decimals of whole picoseconds. One process per NPU (compute, communication), one for
-the collectives, one for the links.
+Format: "Trace Event Format" (Google, 2016): complete events ``X``, instants ``i``, metadata ``M``, flows ``s`` and
+``f``. Times are microseconds; ours are exact decimals of whole picoseconds. One process per NPU (compute,
+communication), one for the collectives, one for the links.
 """
 
 import heapq
@@ -56,11 +56,12 @@ def timeline(
     jobs: Sequence[str] = (),
     switches: Sequence[str] = (),
     qps: int = 1,
+    marks: Sequence[tuple[int, str]] = (),
 ) -> Iterator[bytes]:
     """The timeline of a run, a piece at a time; together one JSON document. `records`: of level ``messages``; of level
     ``nodes`` there are no links and no arrows. `edges`: ``link`` and ``name``: names of links. `npus`: rank → NPU, for
     the names of lanes. `jobs`: rank → name of its job, of several jobs. `switches`: names of the ranks that follow.
-    `qps`: queue pairs of two NPUs.
+    `qps`: queue pairs of two NPUs. `marks`: what happened to links, and when (ps).
     """
     ranks = len(records.finish)
     collectives, links = ranks + len(switches), ranks + len(switches) + 1
@@ -69,6 +70,10 @@ def timeline(
         _processes(ranks, npus, jobs, switches),
         _collectives(records.collective, collectives, jobs),
         _nodes(records, lane_of, collectives),
+        (
+            f'{{"ph":"i","name":{json.dumps(text)},"cat":"link event","pid":{links},"tid":0,"ts":{_us(at)},"s":"g"}}'
+            for at, text in marks
+        ),
         _hops(records, edges, links, jobs, switches, qps) if records.message.height else (),
         _arrows(records, lane_of) if records.message.height else (),
     )

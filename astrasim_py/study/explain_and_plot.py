@@ -70,6 +70,7 @@ def panel(point: StoredPoint, kind: str) -> Panel:
         makespan=int(point.summary["makespan_ps"]),
         tables={name: point.table(name) for name in names},
         switches=len(point.summary.get("switches", ())),
+        failed=sorted({link for event in point.summary.get("link_events", ()) for link in event["failed"]}),
         jobs={npus[rank]: part.job for part in parts for rank in part.ranks} if len(parts) > 1 else {},
     )
 
@@ -209,7 +210,8 @@ def explain_folder(path: str | os.PathLike, name: str = "") -> Explained:
     longer = {int(i): int(ps) for i, ps in (point.summary.get("hop_latency_ps") or {}).items()}
     switches = point.summary.get("switches", ()), int(point.summary.get("switch_latency_ps", 0))
     qps = int(point.summary.get("qps", 1))
-    explanation = explain(records_of(point), point.table("edge"), longer, _parts(point), *switches, qps)
+    changes = [event["at_ps"] for event in point.summary.get("link_events", ())]
+    explanation = explain(records_of(point), point.table("edge"), longer, _parts(point), *switches, qps, changes)
     if point.manifest["status"] != "done":
         notes.append(f"this point is {point.manifest['status']}: {point.summary.get('cause', '')}")
     return Explained(point=point, explanation=explanation, notes=tuple(dict.fromkeys(notes)))

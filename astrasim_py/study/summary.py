@@ -20,6 +20,7 @@ from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.plan import Instance, Plan
 from astrasim_py.system.programs import COLLECTIVE, INSTANT
 from astrasim_py.topology.layout import positions
+from astrasim_py.topology.link_states import event_texts
 from astrasim_py.topology.model import Topology
 from astrasim_py.verification.bounds import CLOSED_FORMS, busbw_factor, closed_form_ps
 
@@ -159,6 +160,7 @@ def summary_of(plan: Plan, records: Records, row: Mapping, warnings: Iterable[st
         **({"hop_latency_ps": longer} if longer else {}),
         **({"qps": problem.network.qps} if problem.network.qps > 1 else {}),
         **_switches(plan),
+        **_link_events(plan, records),
     }
 
 
@@ -172,6 +174,17 @@ def _switches(plan: Plan) -> dict:
     """Names of switches that took part, in the order of their ranks, and what their messages take longer."""
     computing = plan.problem.topology.computing
     return {"switches": plan.switches, "switch_latency_ps": computing.latency_ps} if plan.switches else {}
+
+
+def _link_events(plan: Plan, records: Records) -> dict:
+    """What happened to links until the end of the run."""
+    topology = plan.problem.topology
+    happened = [
+        {"at_ps": event.at_ps, "text": text, "failed": list(event.lost)}
+        for event, text in zip(topology.events, event_texts(topology), strict=True)
+        if event.at_ps <= records.makespan or records.outcome.status != "done"
+    ]
+    return {"link_events": happened} if happened else {}
 
 
 def breakdown(records: Records) -> dict:
@@ -203,7 +216,8 @@ def files_of(
         jobs = [*map(plan.job_name, range(plan.ranks))]
         npus = plan.npu_of[: plan.npu_ranks]
         qps = plan.problem.network.qps
-        files["timeline.json"] = timeline(records, edges, npus, jobs if any(jobs) else (), plan.switches, qps)
+        marks = [(event["at_ps"], event["text"]) for event in summary.get("link_events", ())]
+        files["timeline.json"] = timeline(records, edges, npus, jobs if any(jobs) else (), plan.switches, qps, marks)
     return files
 
 

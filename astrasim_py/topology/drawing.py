@@ -5,6 +5,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+#: How links that failed are drawn.
+FAILED = {"color": "#D55E00", "linestyle": (0, (2, 2)), "linewidth": 1.4}
+
 
 def draw_network(
     axes,
@@ -17,12 +20,14 @@ def draw_network(
     use: np.ndarray | None = None,
     colours=None,
     npus: Mapping[int, object] | None = None,
+    failed: np.ndarray | None = None,
 ) -> None:
     """Draw vertices and links into axes.
 
     `x`, `y`, `switch`, `names`: by vertex: place, whether it is a switch, name. `src`, `dst`: by link. `use`: share of
     the time that each link was busy, -1 where it carried nothing; `colours`: the scale for it, a matplotlib Normalize;
-    without `use` all links look the same. `npus`: NPU → its colour.
+    without `use` all links look the same. `npus`: NPU → its colour. `failed`: whether each link failed at
+    some time.
     """
     from matplotlib.collections import LineCollection, PolyCollection
 
@@ -46,6 +51,8 @@ def draw_network(
         if use is not None:
             part.set_array(use[drawn])
         axes.add_collection(part)
+    if failed is not None:
+        axes.add_collection(LineCollection(paths[failed], zorder=3, **FAILED))
     size = float(np.clip(4600 / max(len(x), 1), 6, 190))
     inside = [(npus or {}).get(v, "white") for v in np.flatnonzero(~switch).tolist()]
     axes.scatter(x[~switch], y[~switch], s=size, c="white", linewidths=0, zorder=4)

@@ -7,6 +7,7 @@ from functools import cache
 
 import numpy as np
 
+from astrasim_py.core.units import format_time
 from astrasim_py.topology.events import LinkEvent
 from astrasim_py.topology.model import Topology
 
@@ -45,6 +46,33 @@ def link_states(topology: Topology) -> Iterator[tuple[int, LinkState]]:
         events = (LinkEvent(0), *events)
     for event in events:
         yield event.at_ps, state(event.lost, event.changes)
+
+
+#: Links that the text of an event names.
+_NAMED = 6
+
+
+def event_texts(topology: Topology) -> list[str]:
+    """What each event of a topology does to its links, in a line."""
+
+    def named(links) -> str:
+        names = [topology.link_name(link) for link in sorted(links)]
+        return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if names[_NAMED:] else "")
+
+    texts, lost, changed = [], set(), {}
+    for event in topology.events:
+        now_lost = set(event.lost)
+        now_changed = {link: change for links, *change in event.changes for link in links}
+        said = {"fail": now_lost - lost, "return": lost - now_lost}
+        for link, (rate, latency) in now_changed.items():
+            if changed.get(link) != [rate, latency] and link not in now_lost:
+                to = [f"{float(rate) / 10**9:.4g} GB/s"] if rate is not None else []
+                to += [format_time(latency)] if latency is not None else []
+                said.setdefault(f"change to {', '.join(to)}", set()).add(link)
+        said["change back"] = changed.keys() - now_changed.keys() - now_lost - said["return"]
+        texts.append("; ".join(f"{named(links)} {what}" for what, links in said.items() if links) or "no change")
+        lost, changed = now_lost, now_changed
+    return texts
 
 
 def best_of_events(topology: Topology) -> Topology:

@@ -14,10 +14,13 @@ from astrasim_py.chakra.schema import NodeType
 from astrasim_py.core.errors import FoldError, ScenarioError
 from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.engine.stuck import explanation
+from astrasim_py.report.explain import explain
+from astrasim_py.study.summary import edge_table
 from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.machine_models import Limits, NetworkModel
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import build
+from astrasim_py.topology.link_states import event_texts
 
 RATE = 50 * 10**9
 GB, MS, US = 10**9, 10**9, 10**6
@@ -288,3 +291,56 @@ def test_a_fold_and_other_network_models_are_refused():
 def test_bandwidths_that_its_integers_do_not_hold_are_refused():
     with pytest.raises(ScenarioError, match="fluid is made for links of 1 B/s to 140 TB/s"):
         flows(pair(changed(MS, 0, 1, bandwidth=Fraction(1, 2))), [(0, 1, 1, 0)])
+
+
+# -- what a run says of it ----------------------------------------------------------------------------------------
+
+
+def explained(topology, messages):
+    records = flows(topology, messages)
+    changes = [event.at_ps for event in topology.events]
+    found = explain(records, edge_table(topology, records.link["link"]), changes=changes)
+    assert [piece.start for piece in found.path] == [0, *(piece.end for piece in found.path[:-1])]
+    assert sum(found.totals.values()) == found.makespan == records.makespan
+    return {category: ps for category, ps in found.totals.items() if ps}
+
+
+def test_the_delay_is_explained_as_rerouting():
+    spent = explained(two_spines(failed(5 * MS, UPLINK), delay=3 * MS), TWO[:1])
+    assert spent == {"serialization": 20 * MS, "rerouting": 3 * MS, "latency": 4 * US}
+    topology = pair(failed(5 * MS, [0, 1]), {"at": 9 * MS, "links": [{"from": 0, "to": 1, "latency": 7 * US}]})
+    spent = explained(topology, [(0, 1, GB, 0)])
+    assert spent == {"serialization": 20 * MS, "rerouting": 4 * MS, "latency": 7 * US}
+
+
+def test_sharing_after_a_detour_is_explained_as_such():
+    """The rerouted message waits 1 ms and has half of the uplink until the other one is done, 28 ms later."""
+    spent = explained(two_spines(failed(5 * MS, UPLINK)), TWO)
+    assert spent == {"serialization": 20 * MS, "sharing": 14 * MS, "rerouting": MS, "latency": 4 * US}
+
+
+def test_a_message_without_a_path_is_explained_as_rerouting():
+    spent = explained(pair(failed(0, [0, 1]), {"at": 7 * MS}), [(0, 1, GB, 0)])
+    assert spent == {"serialization": 20 * MS, "rerouting": 7 * MS, "latency": US}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_pieces_of_a_path_across_events_add_up(seed):
+    topology, rng = random_network(seed, latency=700)
+    if flows(topology, messages := random_messages(rng, topology.npus, 12)).outcome.status == "done":
+        explained(topology, messages)
+
+
+def test_events_are_put_in_words():
+    events = [
+        failed(MS, UPLINK) | changed(MS, 0, "leaf0", bandwidth=Fraction(RATE, 5), latency=7 * US),
+        failed(2 * MS, UPLINK, ["leaf1", "spine1"]),
+        {"at": 3 * MS},
+        {"at": 4 * MS},
+    ]
+    assert event_texts(two_spines(*events)) == [
+        "leaf0->spine0, spine0->leaf0 fail; 0->leaf0, leaf0->0 change to 10 GB/s, 7 us",
+        "leaf1->spine1, spine1->leaf1 fail; 0->leaf0, leaf0->0 change back",
+        "leaf0->spine0, leaf1->spine1, spine0->leaf0, spine1->leaf1 return",
+        "no change",
+    ]

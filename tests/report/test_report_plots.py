@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -278,6 +279,14 @@ def test_links_are_drawn_on_any_topology(topology):
     fig = figure({"kind": "links"}, [], panels=[link_panel(topology)])
     drawn = sum(len(c.get_paths()) for c in fig.axes[0].collections if type(c).__name__ == "LineCollection")
     assert drawn == topology.links
+
+
+def test_links_that_failed_are_drawn_dashed():
+    topology = shapes.Ring(npus=5, bandwidth=RATE, latency=1).build()
+    fig = figure({"kind": "links"}, [], panels=[replace(link_panel(topology), failed=[0, 3])])
+    lines = [c for c in fig.axes[0].collections if type(c).__name__ == "LineCollection"]
+    assert [len(c.get_paths()) for c in lines if c.get_linestyle()[0][1]] == [2]
+    assert [text.get_text() for text in fig.legends[0].get_texts()] == ["links that failed at some time"]
 
 
 def test_vertices_without_a_place_get_one():
