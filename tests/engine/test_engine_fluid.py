@@ -13,7 +13,7 @@ from worlds.flows import delivered, flows, oracle, random_messages
 
 from astrasim_py.chakra.schema import NodeType
 from astrasim_py.core.errors import FoldError, ScenarioError
-from astrasim_py.engine.simpy.fluid import Fluid
+from astrasim_py.engine.simpy.fluid import Fluid, fill
 from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.machine_models import Limits, NetworkModel
@@ -120,6 +120,8 @@ def test_rates_are_max_min_fair_and_links_are_not_overbooked(seed, monkeypatch):
     def checked(model):
         settle(model)
         busy = {pair: flow for pair, flow in model.flows.items() if flow.rate}
+        tight_links = {number: link for number, link in model.links.items() if link.tight}
+        assert fill(busy, tight_links) == {pair: flow.rate for pair, flow in busy.items()}  # from scratch
         capacity = {number: link.capacity for number, link in model.links.items()}
         of_link = {
             number: [f.rate for f in busy.values() for x in f.links if x.link.index == number] for number in capacity
