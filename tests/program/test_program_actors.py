@@ -33,7 +33,7 @@ def star(n: int = 4):
 def test_actors_have_traces_behind_the_ranks() -> None:
     made = star()
     assert (made.ranks, made.positions, len(made.traces)) == (4, 5, 5)
-    assert repr(made) == "Algorithm(star: all_reduce, 4 ranks and 1 switch, 1 chunks)"
+    assert repr(made) == "Algorithm(star: all_reduce, 4 ranks, 1 switch, 1 chunk)"
     assert made.slots_of(0) == 1
     assert made.messages == 8
     assert made.rotated is None
