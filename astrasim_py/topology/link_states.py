@@ -70,7 +70,11 @@ def event_texts(topology: Topology) -> list[str]:
                 to += [format_time(latency)] if latency is not None else []
                 said.setdefault(f"change to {', '.join(to)}", set()).add(link)
         said["change back"] = changed.keys() - now_changed.keys() - now_lost - said["return"]
-        texts.append("; ".join(f"{named(links)} {what}" for what, links in said.items() if links) or "no change")
+        parts = []
+        for what, links in said.items():
+            verb, *more = what.split(" ", 1)
+            parts += [" ".join([named(links), verb + "s" * (len(links) == 1), *more])] if links else []
+        texts.append("; ".join(parts) or "no change")
         lost, changed = now_lost, now_changed
     return texts
 

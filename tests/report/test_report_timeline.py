@@ -164,6 +164,6 @@ def test_events_of_links_are_marks():
     job = Job(workload=generate([Compute(time=5)], 2), placement=(0, 1), algorithms=small_problems.Table("ring"))
     topology = shapes.Ring(npus=2, bandwidth=small_problems.GB, latency=10).build()
     run = simulate(Problem(topology=topology, jobs=(job,)), level="nodes")
-    data = json.loads(b"".join(timeline(run, marks=[(1_500_000, "0->1 fail")])), parse_float=Decimal)
+    data = json.loads(b"".join(timeline(run, marks=[(1_500_000, "0->1 fails")])), parse_float=Decimal)
     (mark,) = (event for event in data["traceEvents"] if event["ph"] == "i")
-    assert (mark["name"], mark["ts"], mark["s"]) == ("0->1 fail", Decimal("1.5"), "g")
+    assert (mark["name"], mark["ts"], mark["s"]) == ("0->1 fails", Decimal("1.5"), "g")
