@@ -11,6 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
+from astrasim_py.core.extras import optional_module
 from astrasim_py.core.rows import numbered
 from astrasim_py.core.shown import Shown
 from astrasim_py.core.units import format_time
@@ -169,7 +170,7 @@ class Table(Mapping[str, np.ndarray]):
         table of collectives or messages also has ``time_ns``, from start or posting to the end, and ``algbw_GBps`` or
         ``GBps``, its bytes over this time (10**9 bytes per second).
         """
-        import pandas
+        pandas = optional_module("pandas", "notebook", "to_dataframe")
 
         columns: dict[str, np.ndarray] = {}
         for name in self:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 
+from astrasim_py.core.extras import optional_module
 from astrasim_py.report.tables import ROW_KEYS, ps_of
 
 _COUNTS = ("size_bytes", "npus", "messages", "message_hops")
@@ -16,7 +17,7 @@ def rows_dataframe(rows: Sequence[Mapping]):
     ``sweep.KEY``, and left out where both are equal. Times are float ns (``time_ns``), with the exact picoseconds as
     integers beside them (``time_ps``). What a point does not have is missing (NaN, ``pandas.NA``).
     """
-    import pandas
+    pandas = optional_module("pandas", "notebook", "to_dataframe")
 
     columns: dict[str, object] = {}
     swept = list(dict.fromkeys(key for row in rows for key in row["sweep"]))

@@ -10,6 +10,7 @@ from fractions import Fraction
 import numpy as np
 
 from astrasim_py.core.errors import UsageError
+from astrasim_py.core.extras import optional_module
 from astrasim_py.core.units import PS_PER_S
 from astrasim_py.measured.calibration import Calibration, number_text, split
 from astrasim_py.measured.fit import SCALE, Fit
@@ -62,7 +63,7 @@ def program_texts(found: Fit) -> dict[str, dict[str, str]]:
 
 
 def _fit(rows: Sequence[Row], machine: Machine, protocol: str) -> tuple[dict[str, float], dict[str, float], float]:
-    from scipy.optimize import least_squares
+    least_squares = optional_module("scipy.optimize", "calibrate", "a fit").least_squares
 
     costs = machine.profile.programs[protocol]
     names = [name for name in (*_TIMES, "rate", "link") if getattr(costs, name) is not None]

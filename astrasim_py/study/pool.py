@@ -28,6 +28,7 @@ from typing import Any
 
 from astrasim_py.core import jit
 from astrasim_py.core.errors import EXIT_OUTPUT, EXIT_TRACE, EXIT_USAGE, CheckFailed, OutputError, UsageError
+from astrasim_py.core.extras import optional_module
 from astrasim_py.study import store
 from astrasim_py.study.preparation import input_digests
 from astrasim_py.study.task import Result, Task, failed, package_version, run_task
@@ -166,11 +167,7 @@ def check_address(address: str) -> None:
     match = _ADDRESS.fullmatch(address)
     if match is None or int(match[3] or 0) >= 2**16:
         raise UsageError("--cluster", f'"{address}" is no address of a scheduler', "write e.g. tcp://localhost:8786")
-    try:
-        import distributed  # noqa: F401
-    except ImportError:
-        problem = "needs Dask distributed, which is not installed"
-        raise UsageError("--cluster", problem, "pip install 'astrasim-py[cluster]'") from None
+    optional_module("distributed", "cluster", "--cluster")
 
 
 def run_on_cluster(tasks: Sequence[Task], address: str, folder: Path) -> Iterator[tuple[int, Result | Killed]]:

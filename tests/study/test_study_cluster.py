@@ -190,7 +190,7 @@ def test_a_missing_dask_is_told_in_a_line(scenario, tmp_path, monkeypatch, capsy
 
     monkeypatch.setattr(builtins, "__import__", without)
     assert main(["run", str(tmp_path / "farm.yaml"), "--cluster", "tcp://localhost:8786"]) == 2
-    line = "--cluster: needs Dask distributed, which is not installed; pip install 'astrasim-py[cluster]'\n"
+    line = "--cluster: needs distributed, which is not installed; pip install 'astrasim-py[cluster]'\n"
     assert capsys.readouterr().err == f"astrasim-py: {line}"
 
 
