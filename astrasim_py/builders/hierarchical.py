@@ -80,7 +80,13 @@ def build(
         refuse(nested, problem, "write the name of a builder, e.g. ring")
         labels.append(f"{label}[{size}]")
         levels.append((partial(build_phase, label, **own), size))
-    trees = {d: [switch_tree_of(each, sizes[d], place) for each in listed] for d, listed in (switches or {}).items()}
+    given = {} if switches is None else switches
+    if isinstance(given, Mapping):  # keys of YAML are text
+        given = {int(d) if str(d).isdecimal() else d: trees for d, trees in given.items()}
+    listed = isinstance(given, Mapping) and all(isinstance(trees, list | tuple) for trees in given.values())
+    problem = f"switches {switches!r} are not a list of trees for some of the dimensions 0 to {len(sizes) - 1}"
+    refuse(not listed or not set(given) <= set(range(len(sizes))), problem, "write e.g. {0: [nvswitch0, nvswitch1]}")
+    trees = {d: [switch_tree_of(each, sizes[d], place) for each in given[d]] for d in given}
     # A dimension of one rank has no phase.
     kept = [d for d, size in enumerate(sizes) if size > 1] or [0][: len(sizes)]
     levels, trees = [levels[d] for d in kept], {kept.index(d): trees[d] for d in kept if d in trees}

@@ -274,3 +274,15 @@ def test_a_switch_that_a_root_leaves_without_ranks_takes_no_part() -> None:
         made = build("switch_tree", collective, 3, root=root, switches={"spine0": [{"leaf0": [0, 1, 2]}]})
         assert made.actors == (("leaf0",) if root else ("spine0", "leaf0"))
         assert verify(made).passes
+
+
+@pytest.mark.parametrize("switches", [3, [1], {"a": ["s"]}, {"7": ["s"]}, {"0": "s"}, {"0": [1, 2]}])
+def test_wrong_trees_of_a_hierarchy_are_told(switches):
+    with pytest.raises(AlgorithmError) as told:
+        build("hierarchical", "all_reduce", 16, dims=[8, 2], algorithms=["nvls", "ring"], switches=switches)
+    assert "switches" in str(told.value) and "write e.g." in str(told.value)
+
+
+def test_trees_of_a_hierarchy_are_named_by_dimension():
+    made = build("hierarchical", "all_reduce", 4, dims=[2, 2], algorithms=["nvls", "ring"], switches={"0": ["a", "b"]})
+    assert made.actors == ("a", "b")

@@ -349,7 +349,7 @@ def test_every_collective_has_a_default_that_serves_any_group(collective):
 
 def test_options_are_listed():
     assert options_of("ring") == ("root", "bidirectional", "chunks", "overlap", "nodes", "channels")
-    assert options_of("hierarchical") == ("root", "dims", "algorithms", "chunks", "channels")
+    assert options_of("hierarchical") == ("root", "dims", "algorithms", "chunks", "switches", "channels")
 
 
 def test_ranks_share_the_structure_of_a_uniform_program():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 import os
 import signal
@@ -181,14 +180,7 @@ def test_what_is_no_address_is_refused(scenario, tmp_path, address):
 
 
 def test_a_missing_dask_is_told_in_a_line(scenario, tmp_path, monkeypatch, capsys):
-    real = builtins.__import__
-
-    def without(name, *more):
-        if name == "distributed":
-            raise ImportError(name)
-        return real(name, *more)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "distributed", None)
     assert main(["run", str(tmp_path / "farm.yaml"), "--cluster", "tcp://localhost:8786"]) == 2
     line = "--cluster: needs distributed, which is not installed; pip install 'astrasim-py[cluster]'\n"
     assert capsys.readouterr().err == f"astrasim-py: {line}"
