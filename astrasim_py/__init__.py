@@ -23,7 +23,7 @@ imported when they are used: ``import astrasim_py`` costs nothing.
 import importlib
 from typing import Any
 
-#: Public name → module, or module:name where it is another there.
+#: Public name → module; module:name where it is another there; "module:" for the module itself.
 _HOME = {
     "Algorithm": "astrasim_py.program.algorithm",
     "AstraError": "astrasim_py.core.errors",
@@ -51,7 +51,7 @@ _HOME = {
     "simulate": "astrasim_py.engine.simulation",
     "split": "astrasim_py.builders.split",
     "verify": "astrasim_py.verification.verifier",
-    "workload": "astrasim_py",  # the package, which is a function, too
+    "workload": "astrasim_py.workload:",  # the package, which is a function, too
     "write_algorithm": "astrasim_py.api",
 }
 
@@ -65,8 +65,9 @@ def __getattr__(name: str) -> Any:
         return version("astrasim-py")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, _, there = _HOME[name].partition(":")
-    return getattr(importlib.import_module(module), there or name)
+    module, colon, there = _HOME[name].partition(":")
+    home = importlib.import_module(module)
+    return home if colon and not there else getattr(home, there or name)
 
 
 def __dir__() -> list[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +22,12 @@ def test_every_public_name_is_there_and_documented():
     assert set(ap.__all__) <= set(dir(ap))
     with pytest.raises(AttributeError):
         _ = ap.nothing
+
+
+def test_a_workload_may_be_the_first_name_that_is_used():
+    program = "import astrasim_py as ap; print(ap.workload(2))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.startswith("WorkloadBuilder"), done.stderr[-200:]
 
 
 def test_a_scenario_runs_from_python(tmp_path):
