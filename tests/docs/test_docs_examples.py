@@ -3,11 +3,11 @@
 In a page, blocks are executed in order in a folder of the page's own, which has a copy of ``scenarios/``:
 
 * ``sh``: its lines are run; ``exit=N`` beside it is the exit code that is expected.
-* ``python`` and ``yaml`` whose first line is a comment with a file's name are written to that file; other
-  ``python`` blocks are executed.
+* a block whose first line is a comment with a file's name, or ``json`` with a name beside it, is written to that file;
+  other ``python`` blocks are executed.
 * ``text``: each of its lines must be in the output of the block before.
 
-Other blocks, such as ``console``, are only shown.
+Other blocks, such as ``console``, are only shown. Each section of the recipes is a page of its own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ from astrasim_py.cli.main import main
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 BLOCK = re.compile(r"^```(\w+)[ ]?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-FILE = re.compile(r"#\s+([\w./-]+\.(?:py|yaml|csv|json))\s*\n")
+FILE = re.compile(r"#\s+([\w./-]+\.(?:py|ya?ml|csv))\s*\n")
+RECIPES = (DOCS / "recipes.md").read_text("utf-8").split("\n## ")[1:]
+TEXTS = {page.relative_to(DOCS).as_posix(): page for page in PAGES if page.stem != "recipes"} | {
+    f"recipes.md, {section.splitlines()[0]}": section for section in RECIPES
+}
 
 
 def squeezed(text: str) -> str:
@@ -51,23 +55,25 @@ def run_line(line: str) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(DOCS).as_posix())
-def test_examples_run_and_print_what_the_page_says(page, tmp_path, monkeypatch):
+@pytest.mark.parametrize("page", TEXTS)
+def test_examples_run_and_print_what_the_page_says(page, tmp_path, monkeypatch, package):
+    text = TEXTS[page] if isinstance(TEXTS[page], str) else TEXTS[page].read_text("utf-8")
     shutil.copytree(DOCS.parent / "scenarios", tmp_path / "scenarios")
+    (tmp_path / "astrasim_py").symlink_to(package)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     sys.path_importer_cache.pop("my", None)  # of the page before, in its folder
     output, namespace = "", {"__name__": "__main__"}
-    for kind, options, body in BLOCK.findall(page.read_text("utf-8")):
-        named = FILE.match(body)
+    for kind, options, body in BLOCK.findall(text):
+        named = re.match(r"(\S+)", options) if kind == "json" else FILE.match(body)
         stream = io.StringIO()
-        if kind in ("python", "yaml") and named:
+        if named:
             path = tmp_path / named[1]
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(body, "utf-8")
         elif kind == "python":
             with contextlib.redirect_stdout(stream):
-                exec(compile(body, f"{page.name}: python block", "exec"), namespace)
+                exec(compile(body, f"{page}: python block", "exec"), namespace)
             output = stream.getvalue()
         elif kind == "sh":
             expected = int(options.removeprefix("exit=") or 0)
