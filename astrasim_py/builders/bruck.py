@@ -27,7 +27,7 @@ def build(collective: str, ranks: int) -> Algorithm:
     place = f"bruck {collective} over {n} ranks"
     nodes = 4 * n.bit_length()
     if collective == "all_gather":
-        # Which ranges wrap around, and are two messages, differs from rank to rank.
+        # Ranges that wrap around are two messages; which ones wrap differs from rank to rank.
         check_nodes(place, n * nodes)
         return finish(_all_gather(n), "bruck", collective)
     check_nodes(place, nodes + 2 * n, of_rank=True)
@@ -69,8 +69,8 @@ def _all_to_all(n: int, which: np.ndarray) -> Draft:
 
     A block that has distance j to go from its origin is forwarded in the steps of j's set bits, from the lowest. Write
     j = h + low with low < 2**k, k the lowest set bit of h: before step k all blocks of such a "run" h are at one
-    rank and go the same way. Every run has a place of its own in scratch, the runs of a step side by side, so that
-    the message of a step is one range; what arrives is copied to where its next step (or the output) wants it.
+    rank and go the same way. Every run has its own place in scratch, the runs of a step side by side, so that the
+    message of a step is one range. Arrived data is copied to the place of its next step (or to the output).
     Within a run blocks lie by descending low, that is by ascending origin.
     """
     draft = Draft(len(which), n)
@@ -133,13 +133,13 @@ def _all_to_all(n: int, which: np.ndarray) -> Draft:
 
 
 def dissemination(collective: str, ranks: int) -> Algorithm:
-    """Barrier in ⌈log2 n⌉ steps of empty messages for any n: in step k rank r tells r + 2**k what it knows."""
+    """Barrier in ⌈log2 n⌉ steps of empty messages for any n: in step k rank r sends to r + 2**k."""
     distances = 1 << np.arange((ranks - 1).bit_length())
     return finish_rotated(partial(rounds, ranks, distances), Rotation((ranks,)), "dissemination", collective)
 
 
 def rounds(ranks: int, distances: np.ndarray, which: np.ndarray) -> Draft:
-    """Empty messages: in round k to the rank so far ahead, when that of the round before has come."""
+    """Empty messages: in round k to the rank ``distances[k]`` ahead, after that of the round before has arrived."""
     draft, m = Draft(len(which), 1), len(distances)
     if m:
         rank, k = which[:, None], np.arange(m)

@@ -9,7 +9,7 @@ from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.topology.model import Topology
 
-#: Pieces that are tried, and nodes of an algorithm beyond which more of them are not.
+#: Numbers of pieces that are tried, and nodes of an algorithm beyond which no larger number is.
 _PIECES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _MOST_NODES = 2**16
 
@@ -63,7 +63,7 @@ def _cut(
 
 
 def _of_one_size(tree: SwitchTree) -> int:
-    """How many neighbouring ranks hang on each switch that has any, where they are equally many; else 0."""
+    """Number of neighbouring ranks on each switch that has any, if it is the same for all; else 0."""
     above = tree.above[: tree.ranks]
     size = next((rank for rank in range(1, len(above)) if above[rank] != above[0]), len(above))
     same = all(above[rank] == above[rank // size * size] for rank in range(len(above)))

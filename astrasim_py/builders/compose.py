@@ -16,7 +16,7 @@ from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.core.rows import numbered
 from astrasim_py.program.algorithm import Algorithm
 
-#: Terms of a contract that is worked out, at most.
+#: Most terms of a computed contract.
 MAX_TERMS = 2**24
 
 
@@ -51,7 +51,7 @@ def compose(
     collective, root, contract = _composed(place, one, two)
     in_place = first.in_place
     draft = Draft(n, total)
-    # Scratch: of an algorithm that is not in place, what is handed over; then that of the first, of the second.
+    # Scratch: the data handed over, if not in place; then that of the first, then of the second.
     below = np.full(n, 0 if in_place else total)
     buffers = [Buffer.INPUT, Buffer.SCRATCH, Buffer.OUTPUT]
     if in_place:
@@ -119,7 +119,7 @@ class _Half(OrderedProgram):
         return _in_cells(algorithm.collective, algorithm.ranks, self.total, algorithm.root, algorithm.in_place)
 
     def written_at(self, cells: np.ndarray, rank: int, cell: int, last: bool) -> str:
-        """The place of the first node that reads a cell, or of the last that writes it; empty if none does."""
+        """Origin of the first node that reads a cell, or of the last that writes it; empty if there is none."""
         own = cell // self.factor
         rows = np.flatnonzero((self.rank == rank) & (cells >= 0) & (cells <= own) & (own < cells + self.count))
         rows = rows[np.argsort(self.at[rows])]

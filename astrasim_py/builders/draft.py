@@ -79,7 +79,7 @@ class Draft:
         return self._add(NodeType.COMM_SEND, idx, cnt, fields, **more)
 
     def recv(self, *, peer, tag, idx=MISSING, cnt=1, dst: Place | None = None, **more) -> np.ndarray:
-        """Receives from `peer` into `dst`, or for whoever names them as payload."""
+        """Receives from `peer` into `dst`, or for the nodes that name them as payload."""
         fields = {"comm_src": peer, "comm_tag": tag, **_cells("dst", dst)}
         return self._add(NodeType.COMM_RECV, idx, cnt, fields, **more)
 
@@ -93,7 +93,7 @@ class Draft:
         return self._add(NodeType.COMP, idx, cnt, fields, **more)
 
     def join(self, rank: np.ndarray | None = None, **more) -> np.ndarray:
-        """Nodes that only wait, or take `duration_ps`: one dependency set in place of many (edges by `depend`)."""
+        """Nodes that only wait, or take `duration_ps`: one set of dependencies in place of many (edges by `depend`)."""
         return self._add(NodeType.COMP, MISSING, MISSING, {}, rank=rank, **more)
 
     def depend(self, child: np.ndarray, parent: np.ndarray) -> None:
@@ -151,7 +151,7 @@ class Draft:
         return column
 
     def varying(self, names: Sequence[str]) -> dict[str, np.ndarray]:
-        """Those of some columns in which ranks may differ, int64[ranks, n], of ranks that all have n nodes."""
+        """The columns in which ranks may differ, int64[ranks, n], of ranks that all have n nodes."""
         if self._same_on_all():
             by_order = np.argsort(self._column("order"), kind="stable")
             columns = {name: self._column(name) for name in names}
@@ -190,7 +190,7 @@ class Draft:
 
 
 def previous(handles: np.ndarray, first: int = NONE) -> np.ndarray:
-    """For every one of some handles the one before it; `first` for the first."""
+    """The handle before each handle; `first` for the first."""
     return np.append(first, handles[:-1])
 
 
@@ -203,7 +203,7 @@ def _cells(side: str, place: Place | None) -> dict[str, object]:
 def finish(
     draft: Draft, name: str, collective: str, *, source: str = "builder", actors: tuple[str, ...] = (), **stated
 ) -> Algorithm:
-    """The `Algorithm` of a draft of all ranks, of which the last are `actors`; `stated` are further fields of it."""
+    """The `Algorithm` of a draft of all ranks, of which the last are `actors`; `stated`: more of its fields."""
     traces, ranks, chunks = ProgramTraces(draft.program(actors)), draft.ranks - len(actors), draft.chunks
     return Algorithm(
         name=name, collective=collective, ranks=ranks, traces=traces, chunks=chunks, source=source, actors=actors,
@@ -213,8 +213,7 @@ def finish(
 
 def finish_rotated(lay: Callable[[np.ndarray], Draft], rotation: Rotation, name: str, collective: str) -> Algorithm:
     """The `Algorithm` of a rotation, for which each rank's program is rank 0's with all peers shifted. `lay`:
-    ``lay(which)`` drafts the ranks int64[k]. It must be of a kind that `pickle` takes: algorithms are sent to other
-    processes."""
+    ``lay(which)`` drafts the ranks int64[k]. It must be picklable: algorithms are sent to other processes."""
     first = lay(np.zeros(1, dtype=np.int64))
     traces = RotatedTraces(rotation, first.program().traces()[0], partial(_varying, lay))
     return Algorithm(

@@ -59,12 +59,13 @@ def algorithm(
     (or a function of ranks), unless they are given when the algorithm is made; T is by default that of the contract,
     else one per rank. `root`: of a rooted collective. `in_place`: true if input and output are one buffer, as by
     default, except for all_to_all and custom collectives. `contract`: what a custom collective promises (or a function
-    of ranks and chunks); without it nothing can be said of its result. `scratch`: names of scratch buffers and their
-    chunks; left out, any name may be used and grows as it is. `protocol`: ``Simple``, ``LL`` or ``LL128``, where it is
+    of ranks and chunks); without it the result cannot be verified. `scratch`: names of scratch buffers and their
+    chunks; by default any name may be used, and its buffer grows with use. `protocol`: ``Simple``, ``LL`` or ``LL128``,
+    where it is
     made for one. `name`: by default the function's. `verify`: true if what it makes is verified.
 
     Returns a callable that turns ``f(a, **parameters)``, with `a` a `Machine`, into a `Definition`. Raises
-    AlgorithmError, as what the definition makes does, at ``file:line`` of the user's function.
+    AlgorithmError, as the definition does, at ``file:line`` of the user's function.
 
     >>> @algorithm("broadcast", chunks=1)
     ... def star(a):
@@ -113,7 +114,7 @@ class Definition:
         return f"Definition({self.__name__}: {self.collective}, {self.place})"
 
     def __call__(self, *given: object, **parameters: object) -> Algorithm:
-        """Run the function, lay out what it did as one trace per rank, and verify that."""
+        """Run the function, make one trace per rank of its steps, and verify them."""
         own = self._options["ranks"], self._options["chunks"]
         fixed = "chunks" not in parameters and None not in own and not callable(own[1])
         options = {key: parameters.pop(key, self._options[key]) for key in _RESERVED}

@@ -109,7 +109,7 @@ class Cells:
         if same is None:
             run.step(target, terms[0], False, sys._getframe(1))
         else:
-            # `a[r][i] += x` ends with this assignment, and so does a copy onto itself: nothing is left to do.
+            # `a[r][i] += x` and a copy onto itself end with this assignment: nothing is left to do.
             run.fresh(terms[same])
         # Only one of them is done: a reference may be named twice.
         for term in terms[: same or 0] + terms[(same or 0) + 1 :]:
@@ -162,7 +162,7 @@ class Rank(Cells):
 
 
 class Switch(Rank):
-    """A switch that takes part: it has scratch only, which its chunks are."""
+    """A switch that takes part; its chunks are its scratch, its only buffer."""
 
     __slots__ = ()
 

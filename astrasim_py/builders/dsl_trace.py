@@ -24,7 +24,7 @@ from astrasim_py.program.algorithm import Algorithm
 MAX_STEPS = 2**22
 MAX_POSITIONS = 2**16
 MAX_SCRATCH = 2**20
-# of one buffer of a rank are numbered from a multiple of this: input, output, then scratch buffers.
+# cells of each buffer of a rank are numbered from a multiple of this: input, output, then scratch buffers
 SPAN = 2**32
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -81,7 +81,7 @@ class Run:
     # -- errors
 
     def error(self, problem: str, remedy: str) -> AlgorithmError:
-        """An error at the user's line; the first one stands, whatever the function makes of it."""
+        """An error at the user's line; the first one stands even if the function catches it."""
         found = AlgorithmError(place_of(sys._getframe(1)), problem, remedy)
         self.failed = self.failed or found
         return found
@@ -139,7 +139,7 @@ class Run:
         return (_SCRATCH + self.names.setdefault("", len(self.names))) * SPAN, MAX_SCRATCH
 
     def begin(self, rank: int, key: int) -> list[int] | None:
-        """A cell that nobody has written: what the collective puts there, or None."""
+        """A cell that no step has written: its input by the collective, or None."""
         first, size = self.input_of(rank)
         chunk, inputs = key - first, self.contract and self.contract.inputs
         undefined = self.promise.from_root and rank != self.root
@@ -151,7 +151,7 @@ class Run:
     # -- steps
 
     def current(self, chunks, rank: int, key: int) -> list[int]:
-        """A cell that a reference names; refused if nothing is in it, or if it was overwritten since."""
+        """The cell of a reference; refused if it is empty, or was overwritten after the reference was made."""
         cell = self.cells[rank].get(key) or self.begin(rank, key)
         if cell is not None and cell[0] <= chunks._made:
             return cell
@@ -222,7 +222,7 @@ class Run:
             elif cell[1] >= 0:
                 edges.extend((writer, cell[1]))
             cell[:] = (serial, writer, origin)
-        # Bytes go by the place of the data in the full buffer, as long as it is one place.
+        # Bytes follow the place of the data in the full buffer, as long as it has one place.
         origin = origins[0]
         if count > 1 and origins != list(range(origin, origin + count)):
             origin = 0

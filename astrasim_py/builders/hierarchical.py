@@ -149,13 +149,13 @@ class _Phases:
             if d in trees:
                 options["switches"] = trees[d][0]
             self.phases.append(_Phase(make(kind, size, **options), d))
-        #: Vertex of each switch by its name, -1 where it is to be found; and by dimension those of each group.
+        #: Vertex of each switch by its name (-1: found later); and by dimension the vertices of each group.
         self.actors: dict[str, int] = {}
         self.switches = {phase.dimension: self.trees_of(phase, trees) for phase in self.phases if phase.slots}
         #: True if a phase works on the part of the buffer that the phases below it leave to a rank.
         self.nested = collective in ("all_reduce", "reduce_scatter", "all_gather")
         sharded = promise_of(collective).sharded
-        # Pieces of shards do not lie side by side, nor do shards of one coordinate: both take copies.
+        # Neither pieces of shards nor shards of one coordinate are contiguous: both need copies.
         self.permuted = sharded and (len(levels) > 1 or self.pieces > 1)
         #: Chunks of one piece: the least number that every phase can cut as it needs.
         self.total = 1
@@ -185,7 +185,7 @@ class _Phases:
 
     @cached_property
     def rotation(self) -> Rotation | None:
-        """That of the whole, where the phases of every dimension have one in common."""
+        """That of the whole, where all phases of all dimensions have it in common."""
         dims: list[int] = []
         for d in range(len(self.sizes)):
             found = {phase.algorithm.rotation for phase in self.phases if phase.dimension == d}
@@ -210,7 +210,9 @@ class _Phases:
 
 
 class _Layout:
-    """The draft for some ranks, and how far it is laid. Ranks are meant by their places among those ranks."""
+    """The draft for some ranks, and the progress of laying it out. Ranks are meant by their places among those
+    ranks.
+    """
 
     def __init__(self, plan: _Phases, which: np.ndarray) -> None:
         self.plan, self.which = plan, which
@@ -223,7 +225,7 @@ class _Layout:
         self.given: dict[tuple[int, int, int], int] = {}
         #: The handle that completes this piece so far, by rank.
         self.done = self.nothing
-        #: Such handles after every phase, of this piece and of the one before.
+        #: The same after every phase, of this piece and of the piece before.
         self.ends: list[np.ndarray] = []
         self.before: list[np.ndarray] = []
 
@@ -333,8 +335,8 @@ class _Layout:
             draft.depend(first[waits != NONE] + shift, waits[waits != NONE])
         self.order, self.tag = self.order + phase.depth, self.tag + phase.tags * (len(lowest) if more else 1)
         self.scratch += phase.scratch * width
-        # It is complete with the receives and local operations that nothing else waits for. Its sends need not be
-        # delivered: what overwrites their chunks later is made of what they carry.
+        # It is complete when the receives and local operations without children are. Its sends need not be delivered:
+        # data that overwrites their chunks later depends on what they carry.
         local = program.type != NodeType.COMM_SEND
         local[program.parents[local[program.child]]] = False
         if more:
@@ -344,10 +346,10 @@ class _Layout:
             local = np.where(rank < plan.n, local, ~inner)
         last = np.flatnonzero(local)
         ended = self.complete(rank[last], last + shift)
-        # A rank that takes no part in this phase is where it was.
+        # A rank that takes no part in this phase keeps its handle.
         ended = np.where(ended == NONE, self.done, ended)
         self.ends.append(ended)
-        # What a switch does in other phases lies in cells of its own.
+        # Each phase has its own cells on a switch.
         self.done = np.where(np.arange(draft.ranks) < plan.n, ended, NONE) if more else ended
 
     def cells(self, number: int, phase: _Phase, group: int, switch: int, width: int) -> int:
@@ -400,7 +402,7 @@ class _Layout:
         for phase in plan.phases:
             d = phase.dimension
             stride, size = plan.strides[d], plan.sizes[d]
-            # The coordinate of the phase outermost: what goes to one member is one range.
+            # The coordinate of the phase is outermost, so the data for one member is one range.
             layout = coordinates[d] * (n // size) + every % stride + every // (stride * size) * stride
             if not (buffer == Buffer.INPUT and plan.pieces == 1 and np.array_equal(layout, every)):
                 source, area = (buffer, where), self.area()

@@ -48,7 +48,9 @@ def switch_tree(
 
 
 class _Tree:
-    """Draws an aggregation tree. Positions of `up` send to the switch above them, those of `down` receive from it."""
+    """Draws an aggregation tree. Positions in `up` send to the switch above them, positions in `down` receive from
+    it.
+    """
 
     def __init__(self, draft: Draft, tree: SwitchTree, up: set[int], down: set[int], pieces: int, slots: int) -> None:
         self.draft, self.tree, self.up, self.down, self.slots = draft, tree, up, down, slots
@@ -160,7 +162,7 @@ class _Rounds:
         return np.flatnonzero(self.shard == rank)
 
     def copied(self, rank: int) -> np.ndarray:
-        """Pieces that a rank gets at the end: after a reduction its own, too."""
+        """Pieces that a rank gets at the end, its own included after a reduction."""
         return self.every if self.reduces else np.flatnonzero(self.shard != rank)
 
     def block(self, position: int, pieces: np.ndarray, phase: int, turn: int) -> dict[str, object]:
@@ -174,7 +176,7 @@ class _Rounds:
         return self.block(position, pieces, phase, turn) | tag
 
     def cells(self, position: int, pieces: np.ndarray, copies: bool = False) -> tuple[int, np.ndarray]:
-        """Where pieces lie: on the switch sums, and apart from them what is handed to all."""
+        """Cells of pieces: on the switch the sums, and apart from them the copies for all ranks."""
         if position < self.n:
             return self.buffer, self.chunk[pieces]
         shard = self.shard + (self.n if copies and self.reduces else 0)

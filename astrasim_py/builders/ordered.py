@@ -1,4 +1,4 @@
-"""Programs that are checked and in order, for making other algorithms of them."""
+"""Checked programs in execution order, from which other algorithms are made."""
 
 from dataclasses import replace
 
@@ -35,7 +35,7 @@ def place_of(algorithm: Algorithm) -> str:
 
 
 class OrderedProgram:
-    """The program of an algorithm that ends, in an order in which it can run; for making others of it. It has no thread
+    """The program of an algorithm that terminates, in an order in which it can run. It has no thread
     blocks and no fused steps, as these are of the file that the algorithm was read from."""
 
     def __init__(self, algorithm: Algorithm, doing: str) -> None:

@@ -1,7 +1,7 @@
 """Paths of rings and trees through nodes of several ranks: channel k enters and leaves every node by rank k of it.
 
 Where each rank of a node has a NIC of its own, as in DGX-like nodes, so all NICs are used. NCCL lays its channels in
-this way. A rank that leaves a node by the NIC of another one hands its messages over by NVLink (PXN; NVIDIA technical
+this way. A message that leaves a node by the NIC of another rank goes to that rank by NVLink (PXN; NVIDIA technical
 blog: Doubling all2all performance with NCCL 2.12, 2022): the topology's routes do so.
 """
 
@@ -21,7 +21,7 @@ Around = Callable[[np.ndarray, object, object], np.ndarray]
 
 @dataclass(frozen=True)
 class Paths:
-    """Ways around all ranks, one for each lane: a piece of each shard that travels by itself.
+    """Paths around all ranks, one for each lane: a piece of each shard that travels by itself.
 
     `lane_at`: number of a rank's lane among the pieces of a shard. `lane_behind`: what the lane is for the rank behind,
     which sends on it. `channels`: whether lanes are channels of their own.
@@ -67,12 +67,12 @@ def from_rail(node: Sequence[int], k: int) -> list[int]:
 
 
 def nodes_as_given(nodes: Sequence[Sequence[int]]) -> bool:
-    """Whether nodes have equally many ranks, which are numbered through."""
+    """Whether nodes have equally many ranks with consecutive numbers."""
     return len(set(map(len, nodes))) == 1 and list(chain(*nodes)) == list(range(sum(map(len, nodes))))
 
 
 def check_nodes_of(nodes: object, ranks: int, place: str) -> list[list[int]]:
-    """The ranks of each node, where `nodes` is how many a node has, or lists them. Raises AlgorithmError."""
+    """The ranks of each node; `nodes` is their number per node, or lists them. Raises AlgorithmError."""
     if type(nodes) is int and nodes >= 1:
         if ranks % nodes:
             raise AlgorithmError(place, f"nodes of {nodes} do not divide {ranks} ranks", "list the ranks of each node")
@@ -87,7 +87,7 @@ def check_nodes_of(nodes: object, ranks: int, place: str) -> list[list[int]]:
     return [list(node) for node in listed]
 
 
-# -- how paths go on; functions of the module, for algorithms are sent to other processes
+# -- how paths continue; functions of the module, because algorithms are sent to other processes
 
 
 def _turn(ranks: int, directions: np.ndarray, rank, lane, steps):

@@ -1,8 +1,8 @@
 """Recursive doubling and halving: in every step a rank exchanges with the rank whose number differs in one bit.
 
 Sources: Thakur, Rabenseifner & Gropp 2005 (§3.1, §4); Rabenseifner 2004 (halving, then doubling). Groups that are not a
-power of two are folded as there: of the first 2·rem ranks the even ones hand their part to the odd neighbour before and
-get the result after.
+power of two are folded as there: of the first 2·rem ranks the even ones send their part to the odd neighbour at first
+and get the result at the end.
 """
 
 from functools import partial
@@ -46,7 +46,7 @@ def _lay(collective: str, n: int, which: np.ndarray | None = None) -> Draft:
     folded, keeper = np.arange(0, 2 * rem, 2), np.arange(1, 2 * rem, 2)
 
     def moved(first, number) -> tuple[dict, Place | None]:
-        """What a message moves, and where it lies: some shards, or the whole buffer."""
+        """The chunks that a message moves, and their place: some shards, or the whole buffer."""
         if gathers:
             return {"idx": first, "cnt": number}, (Buffer.OUTPUT, first)
         return {"idx": 0, "cnt": count}, (Buffer.INPUT, 0) if count else None
@@ -71,7 +71,7 @@ def _lay(collective: str, n: int, which: np.ndarray | None = None) -> Draft:
             done = draft.reduce(payload=before, idx=0, src=source, dst=source, after=(sent,), **who)
     if not rem:
         return draft
-    # Folded ranks get the result: of shards those before and after the one that they have themselves.
+    # Folded ranks get the result; of shards, those before and after their own.
     parts = [(0 * folded, folded), (keeper, 0 * keeper + n)] if gathers else [(folded, keeper)]
     for part, (low, high) in enumerate(parts):
         some = np.flatnonzero(high > low)

@@ -49,8 +49,8 @@ def build(algorithm: str, collective: str, ranks: int, **options) -> Algorithm:
     ``root``, ``chunks``, ``bidirectional``, ``window``; and of every builder ``channels``: so many instances side by
     side, on channels of their own (see `split`). Rooted collectives have root 0 unless told otherwise.
 
-    Raises AlgorithmError: unknown algorithm or option, a collective that it is not defined for, or a group that it
-    cannot serve.
+    Raises AlgorithmError: unknown algorithm or option, a collective for which it is not defined, or a group of a wrong
+    size.
 
     >>> build("ring", "all_reduce", 4).messages
     24

@@ -36,10 +36,10 @@ def build(
     all_reduce takes 2(n-1) steps, all_gather and reduce_scatter n-1. In step s a rank sends to its successor,
     receives from its predecessor, and reduces where the collective does; in step s+1 it sends what it got.
 
-    As on a GPU, where one thread block carries these steps out one after the other, a receive waits for the send
-    of its step, and a send is done when it is delivered. Where all steps take equally long that costs nothing;
-    where one neighbour is several hops away, everybody is paced by it. With `overlap` a receive waits for the
-    receive before it only, and a slow step delays just the chunk that takes it.
+    As on a GPU, where one thread block runs these steps one after the other, a receive waits for the send of its step,
+    and a send is done when it is delivered. This costs nothing where all steps take equally long; a neighbour several
+    hops away slows down all ranks. With `overlap` a receive waits only for the receive before it, and a slow step
+    delays only its chunk.
 
     `root`: of a rooted collective. `bidirectional`: half of every shard travels clockwise, half anticlockwise.
     `chunks`: pieces into which each shard (broadcast, reduce: the buffer; with `bidirectional`: each half) is cut; they
@@ -221,7 +221,7 @@ def _relay_all(n: int, directions: np.ndarray, which: np.ndarray) -> Draft:
             peer=(r - d) % n,
             tag=tag,
             idx=arrives * lanes + lane,
-            # Only a block that is home is written; the others go on as they come.
+            # Only a block that is home is written; the others are forwarded as they arrive.
             dst=(np.where(final, int(Buffer.OUTPUT), MISSING), np.where(final, from_origin * lanes + lane, MISSING)),
             order=order + lanes,
         )

@@ -121,7 +121,7 @@ def _segments(whole: OrderedProgram, block: int) -> tuple[np.ndarray, np.ndarray
 
 
 def _handed_on(whole: OrderedProgram) -> list[int]:
-    """Group of each node: those that data passes through without lying in a cell between have to be cut alike."""
+    """Group of each node: nodes between which data passes without a cell must be cut alike."""
     group = list(range(whole.size))
     # In the order of execution, data comes from nodes whose group is known.
     payload, sender = whole.payload.tolist(), whole.sender.tolist()

@@ -14,17 +14,17 @@ from astrasim_py.topology.model import Topology
 
 #: Names of builders of algorithms in which switches take part.
 IN_NETWORK = ("switch_tree", "nvls")
-#: Bytes of a piece of a shard (of a tree: of the buffer) where nobody says how many there are, and most pieces.
+#: Bytes of a piece of a shard (of a tree: of the buffer) where `chunks` is not given, and most pieces.
 _PIECE, _MOST_PIECES = 2**16, 64
 #: Messages that a switch receives at most by that rule.
 _MESSAGES = 2**15
-#: Name of a switch that nobody named.
+#: Name of a switch without a given name.
 _ONE = "s0"
 
 
 @dataclass(frozen=True)
 class SwitchTree:
-    """Switches above n ranks. `above`: what each of the positions 0..n+m-1 hangs on, a switch; -1 for the top. `names`,
+    """Switches above n ranks. `above`: the switch above each of the positions 0..n+m-1; -1 for the top. `names`,
     `vertices`: of the switches; without vertices they are found when the algorithm is bound to a topology."""
 
     above: tuple[int, ...]
@@ -40,7 +40,7 @@ class SwitchTree:
         return self.above.index(-1)
 
     def rooted(self, top: int) -> SwitchTree:
-        """The tree hung up on another switch, without those that then have no rank below."""
+        """The tree with another switch as its top, without switches that then have no rank below."""
         above, child, parent, n = list(self.above), -1, top, self.ranks
         while parent != -1:
             above[parent], child, parent = child, parent, above[parent]
@@ -106,8 +106,8 @@ def switch_tree_of(switches: object, ranks: int, place: str) -> SwitchTree:
 @lru_cache(maxsize=256)
 def capable_tree(topology: Topology, npus: tuple[int, ...], turn: int = 0) -> SwitchTree | None:
     """The tree of switches that can compute above some NPUs, breadth first from the switch that is nearest to the
-    farthest of them. Of several the one of the lowest number, or with `turn` a later one, so that groups that work at
-    once do not all meet in one. None where no such switches reach all."""
+    farthest of them. Of several the one of the lowest number, or with `turn` a later one, so that concurrent groups do
+    not all share one. None where no such switches reach all."""
     capable = () if topology.computing is None else topology.computing.vertices
     members = np.array(npus, dtype=np.int64)
     at = {int(npu): rank for rank, npu in enumerate(npus)}
@@ -211,7 +211,7 @@ def in_network(builder: str, options: Mapping[str, object]) -> bool:
 
 
 def reached(topology: Topology, builder: str, options: Mapping[str, object], npus: tuple[int, ...]) -> bool:
-    """Whether switches that compute reach NPUs: as a builder needs them, else as a tree."""
+    """Whether switches that compute reach all NPUs, as a builder needs them or as a tree."""
     if not in_network(builder, options):
         return capable_tree(topology, npus) is not None
     try:

@@ -194,7 +194,7 @@ def binomial_tree(n: int, root: int) -> tuple[Tree, tuple[np.ndarray, np.ndarray
         low = np.concatenate((low[~wide], head, middle))
         high = np.concatenate((high[~wide], middle, end))
     parent, child, last, depth = np.concatenate(edges, axis=1)
-    # The earlier an edge is split off, the larger its subtree and the sooner it is served.
+    # An edge that is split off earlier has a larger subtree and is served sooner.
     tree = Tree((root + child) % n, (root + parent) % n, numbered(parent, depth), root)
     return tree, (child, last)
 
@@ -288,7 +288,7 @@ def double_binary(
 
 
 def _with_chains(nodes: list[list[int]], tree: Tree) -> Tree:
-    """A tree over nodes as one over their ranks, of which the others form a chain below the first of each."""
+    """A tree over nodes as one over their ranks: the other ranks of a node form a chain below its first."""
     first = np.array([node[0] for node in nodes])
     chains = [np.array([node[1:], node[:-1]], dtype=np.int64) for node in nodes]
     child, parent = np.concatenate(chains, axis=1)

@@ -1,8 +1,8 @@
 """From traces back to the MSCCL program, operation for operation.
 
-Edges decide, not numbers: the chain of `tb_prev` gives the order of a thread block, so nodes may have new numbers or
+Edges count, not numbers: the chain of `tb_prev` gives the order of a thread block, so nodes may have new numbers or
 another order. All but the last dependency of a step become nops; the metadata (`msccl_nops`) describe nops of another
-shape, as long as the edges agree. What is found counts only if it gives the same traces again.
+shape, as long as the edges agree. The program is accepted only if it gives the same traces again.
 """
 
 from __future__ import annotations
@@ -260,7 +260,7 @@ class _RecordedRank:
         return tuple(out)
 
     def check_same(self, made: ExecutionTrace) -> None:
-        """The trace of the program must say of every node what this one says."""
+        """Every node of the program's trace must equal that of this trace."""
         order = np.array(self.order, dtype=np.int64)
         if not len(order) == len(self.ids) == len(made) or (self.trace.type[order] != made.type).any():
             raise _Unrecorded
@@ -300,7 +300,7 @@ _ODD = TypeAdapter(list[tuple[int, int, list[tuple[str, int, str, int, int, int,
 
 
 def _odd_nops(trace: ExecutionTrace) -> dict[tuple[int, int], list[tuple]]:
-    """Nops that edges do not tell, by thread block and the step they precede (-1: the end)."""
+    """Nops that edges do not show, by thread block and the step they precede (-1: the end)."""
     try:
         rows = _ODD.validate_json(trace.meta("msccl_nops") or "[]", strict=True)
     except ValidationError:

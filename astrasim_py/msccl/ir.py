@@ -1,4 +1,4 @@
-"""A program in MSCCL-IR, as its XML has it: values and line numbers; what it promises, and the table of its steps."""
+"""A program in MSCCL-IR as in its XML: values and line numbers; its contract, and the table of its steps."""
 
 import re
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from astrasim_py.collectives.contract import Contract
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.steps import NEVER, Connection, Steps
 
-#: Buffers as columns number them, by their letters in XML; and the reverse.
+#: Numbers of buffers in columns, by their letters in XML; and the reverse.
 BUFFERS = {"i": int(Buffer.INPUT), "o": int(Buffer.OUTPUT), "s": int(Buffer.SCRATCH)}
 LETTERS = {number: letter for letter, number in BUFFERS.items()}
 
@@ -171,7 +171,7 @@ def walk(program: MscclProgram) -> Iterator[tuple[Gpu, ThreadBlock, MscclStep | 
 def steps_from(program: MscclProgram) -> Steps:
     """The table of all steps of a program, fused or not, in the order of `walk`.
 
-    What a nop waits for is waited for by the next step of its thread block, before its own dependency. `program`:
+    The next step of a thread block also waits for what a nop waits for, before its own dependency. `program`:
     well-formed or not: a peer that is none of the ranks is no connection, a dependency on what is never published is
     the parent `NEVER`.
     """

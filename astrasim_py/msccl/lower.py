@@ -45,8 +45,8 @@ _ATTEMPTS = 8
 def lower(algorithm: Algorithm, *, protocol: str | None = None, dialect: str = "classic") -> MscclProgram:
     """Make a program of an algorithm that states its cells, with thread blocks and channels of our own.
 
-    What the traces let wait, waits in the program too, and nothing else does as long as the runtime has channels
-    enough; so it takes as long as the algorithm where messages of one round take equally long. Messages for which the
+    The program has the waits of the traces, and no others as long as the runtime has enough channels. So it takes as
+    long as the algorithm where messages of one round take equally long. Messages for which the
     traces name a channel keep it, and wait for one another there.
 
     `protocol`: ``Simple``, ``LL`` or ``LL128``; that of the algorithm by default, or Simple. `dialect`: whose limits
@@ -87,8 +87,8 @@ def _out_of_place(steps: Steps) -> None:
     """Give gather and scatter an input and an output of their own, unless they overwrite a rank's own shard.
 
     In place runtimes take them for custom collectives, whose output chunk k is input chunk k; here input k of rank r is
-    output r·per + k (gather), or the other way round (scatter). Only the root has the whole buffer: what others pass on
-    lies in scratch.
+    output r·per + k (gather), or the other way round (scatter). Only the root has the whole buffer: other ranks keep
+    forwarded data in scratch.
     """
     per = steps.chunks // steps.ranks
     gathers = steps.collective == "gather"
@@ -138,7 +138,7 @@ def _out_of_place(steps: Steps) -> None:
 
 
 def _check(algorithm: Algorithm, limits: Runtime, place: str) -> None:
-    """Refuse, before any work, what MSCCL-IR cannot express, and what is beyond the limits whatever is assigned."""
+    """Refuse, before any work, what MSCCL-IR cannot express, and what exceeds the limits under every assignment."""
     collective, chunks, ranks = algorithm.collective, algorithm.chunks, algorithm.ranks
     if collective not in COLL_NAMES:
         others = ", ".join(name for name in COLL_NAMES if name != "custom")
@@ -262,7 +262,7 @@ class _Writer:
     def _work(self, op: Operation, spare: list[Cells]) -> list[tuple[str, Cells, Cells]]:
         """Types, sources and destinations of the steps that an operation becomes.
 
-        `spare` holds one place of the thread block for what is received only to be sent on.
+        `spare`: a place of the thread block for data that is received only to be forwarded.
         """
         if op.kind == SEND:
             if op.number in self.fed:
@@ -286,7 +286,7 @@ class _Writer:
         """A receive and a send as one step."""
         others = any(reader is not send for reader in got.readers)
         if got.kind == RECEIVE_REDUCE:
-            # Nobody sees the sum in memory: it is only sent.
+            # The sum is only sent, never read from memory.
             if not others and (got.target is None or got.overwritten):
                 return ("rrs", got.source, got.source)
             return ("rrcs", got.source, self._cells(got))
@@ -352,8 +352,8 @@ class _Writer:
     def _waits(self, rank: int, blocks: list[OrderedBlock]) -> list[list[list[tuple[int, int]]]]:
         """Dependencies of the operations of each thread block on others, as (thread block, position in it).
 
-        Of every thread block only the last is named, and none that is implied: by what the own thread block waited
-        for before, or by what another awaited operation waited for.
+        Only the last of every thread block is named, and none that is implied by an earlier wait of the own thread
+        block or by a wait of another awaited operation.
         """
         where: dict[int, tuple[int, int]] = {}
         for b, block in enumerate(blocks):
@@ -384,7 +384,7 @@ class _Writer:
             if op.number in self.fed:
                 needs(self.fed[op.number], wanted)
             wanted.pop(b, None)
-            # The latest first: it implies what it waited for itself.
+            # The latest first: it implies all that it waited for.
             for other, last in sorted(wanted.items(), key=lambda it: -blocks[it[0]].operations[it[1]].place):
                 if mine[other] < last:
                     out[b][at].append((other, last))

@@ -1,8 +1,8 @@
 """The operations of an algorithm, in an order in which they may be executed, with everything that each must wait for.
 
 First half of lowering: steps of traces become sends, receives, receives that reduce, and local work; all of it between
-cells of memory, in ranges that one step of MSCCL-IR can move. What they wait for is what the traces say, and what
-their cells demand (read after write, write after read, write after write).
+cells of memory, in ranges that one step of MSCCL-IR can move. They wait for what the traces name, and for what their
+cells require (read after write, write after read, write after write).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class OperationGraph:
     def __init__(self, steps: Steps, place: str) -> None:
         self.steps, self.place = steps, place
         self.ops: list[Operation] = []
-        #: Numbers of reductions that must not be one with the receive before.
+        #: Numbers of reductions that must not be merged with their receive.
         self.apart: set[int] = set()
         where = Layout(steps)
         #: First cell beyond all buffers.
@@ -140,7 +140,7 @@ class OperationGraph:
             self._keep(lost)
 
     def receive_aside(self, receives: Iterable[Operation]) -> None:
-        """Let receives, in what `operations` returned last, put their data in scratch at once, and use it later."""
+        """Let receives of the last result of `operations` put their data in scratch at once, and use it later."""
         receives = list(receives)
         self.apart.update(op.origin.number for op in receives if op.kind == RECEIVE_REDUCE)
         self._keep(op for op in receives if op.kind == RECEIVE and op.target is not None)
@@ -163,7 +163,9 @@ class OperationGraph:
 
 
 def _merged(ops: list[Operation], apart: set[int]) -> list[int]:
-    """For each operation the one that it is part of: a reduction is part of the receive whose data only it takes."""
+    """For each operation the one that it is part of: a reduction is part of a receive if only it takes the received
+    data.
+    """
     takers = Counter(op.payload.number for op in ops if op.payload)
     unit = list(range(len(ops)))
     for op in ops:

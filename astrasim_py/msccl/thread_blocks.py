@@ -1,8 +1,9 @@
 """Thread blocks and channels of operations, such that no program can deadlock with two slots.
 
 Second half of lowering. `schedule` executes the operations in rounds: sends begin a round, receives and local work end
-it, and a connection (source, destination, channel) carries one message at a time: a message that finds all channels to
-its destination taken opens another one. Thread blocks list their operations in the order of that execution, so program
+it, and a connection (source, destination, channel) carries one message at a time: a message opens another channel if
+all channels to its destination are taken. Thread blocks list their operations in the order of that execution, so
+program
 order, dependencies, matches and the back edges of one slot all agree with it, whichever sides of connections share a
 thread block. Fusing a receive with a later send moves it to the place of the send, which takes a second slot.
 
@@ -46,13 +47,13 @@ class OrderedBlock:
 
 
 class _Channels:
-    """The channels from one rank to another, and the messages that want one."""
+    """The channels from one rank to another, and the messages that wait for one."""
 
     def __init__(self, channels: int, cap: int) -> None:
         self.channels, self.cap = channels, cap
         self.carried: list[int] = []
         self.idle: set[int] = set()
-        #: (step, number) of those that take any channel, of those that would rather have one, or must have it.
+        #: (step, number) of messages that take any channel, of those that prefer one, and of those that must have one.
         self.queue: list[tuple[int, int]] = []
         self.wishes: dict[int, list[tuple[int, int]]] = {}
         self.waiting: dict[int, Operation] = {}

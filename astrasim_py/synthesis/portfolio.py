@@ -47,7 +47,7 @@ def find_schedule(network: Network, demand: Demand, effort: Effort, *, record: b
         schedule = _Portfolio(network, demand, effort, watch, record).schedule()
         end = int(network.occupied_end.max(initial=0))
         if end and record and schedule.time > end + lower_bounds(network.alone, demand, cuts=False)[0].time:
-            # To wait for the end of the others may be faster than to share links with them.
+            # Waiting for the end of the other tenants may be faster than sharing links with them.
             alone = _Portfolio(network.alone, demand, effort, watch, record).schedule()
             late = replace(alone.search, policy=f"put off: {alone.search.policy}").after(schedule.search)
             columns = alone.arc, alone.chunk, alone.start, alone.reduces
@@ -75,7 +75,7 @@ class _Limits:
     """Bounds of a problem."""
 
     bound: Bound
-    enough: int  # ps that searches can reach at best: they treat chunks alike, which may differ by a byte
+    enough: int  # ps that searches can reach at best: they treat chunks as equal that may differ by a byte
     halves: list[int]  # the same of the halves of an all_reduce: with sums, with copies
     short: bool = False  # whether time cut the bounds
 
@@ -126,7 +126,8 @@ class _Portfolio:
         if straight is not None:
             straight = replace(straight, bound=limits.bound.time, bound_kind=limits.bound.kind)
             known = straight if known is None or straight.time < known.time else known
-            # Behind switches that is hard to beat; where all links are direct one run is made, however long it takes.
+            # Behind switches this is hard to beat. Where all links are direct, one greedy run is made, however long it
+            # takes.
             rounds = min(rounds, max(EFFORT // self.candidates, int(self.patterns is None)))
             left = self.watch.left()
             late = left is not None and self.candidates > SPEED * left
@@ -143,7 +144,7 @@ class _Portfolio:
         return self._refined(as_schedule(network, demand, found.columns, found.search, limits.bound), limits, known)
 
     def _first_run(self) -> tuple[_Limits | None, Found | None]:
-        """The first run, and the bounds that need no flows, which take longer than a run, if it meets them."""
+        """The first run, with only the bounds that need no flows (which take longer than a run) if it meets them."""
         network, demand = self.network, self.demand
         alike = demand.receivers is None and demand.sizes[0] == demand.sizes[-1] and not len(network.occupied_start)
         if self.both or not alike or (network.ranks - 1) * demand.count > LARGE:
@@ -192,7 +193,8 @@ class _Portfolio:
         def greedy(net: Network, half: int) -> Found:
             if not self.both:
                 return search(net, demand, limits.enough, self._left(), record=self.record)
-            # Half of the time is for the schedule without a barrier, which needs the transfers of the one with it.
+            # Half of the time is for the schedule without a barrier, which starts from the transfers of the one with a
+            # barrier.
             share, name = ((0.25, "half with sums"), (1 / 3, "half with copies"))[half]
             return search(net, demand, limits.halves[half], self._left(share).told_as(name))
 
@@ -205,7 +207,7 @@ class _Portfolio:
     def _refined(self, schedule: Schedule, limits: _Limits, known: Schedule | None) -> Schedule:
         """The best of a schedule, trees packed instead, either in the order of queues, and a known one."""
         beside = self.demand.reduces and len(self.network.occupied_start)
-        # Packing trees takes longest of all where known ones are no worse.
+        # Tree packing takes longest where known patterns are as good.
         if (self.both or beside) and not (self.quick and self.patterns is not None):
             least = min(schedule.time, known.time) if known else schedule.time
             schedule = improved(schedule, limits.enough, self._left().told_as("trees", least))
@@ -218,7 +220,7 @@ class _Portfolio:
         return replace(best, search=replace(schedule.search, seconds=seconds, policy=best.search.policy))
 
     def _straight(self) -> Schedule:
-        """Everything straight from where it is to where it is needed, by turns: found without a search."""
+        """Every chunk straight from its origin to each receiver, by turns: needs no search."""
         network, demand = self.network, self.demand
         how = Search(seed=self.effort.seed, policy="direct, by turns", rounds=1)
         found = self._composed(lambda net, half: _direct(net, demand, how))
@@ -226,7 +228,7 @@ class _Portfolio:
 
 
 def _direct(network: Network, demand: Demand, how: Search) -> Found:
-    """Everything straight from its origin, each rank to the one after it first: where all ranks have arcs to all."""
+    """Every chunk straight from its origin, each rank sending to its successor first; needs arcs between all ranks."""
     n = network.ranks
     shift, chunk = np.divmod(np.arange((n - 1) * demand.count), demand.count)
     source = demand.origin[chunk].astype(np.int64)
@@ -242,7 +244,7 @@ def _direct(network: Network, demand: Demand, how: Search) -> Found:
 TRIED = (1, 2, 4, 8, 16, 32, 64)
 #: Transfers beyond which no larger number is tried.
 MAX_TRANSFERS = 2**21
-#: Numbers that may come out no better, one after the other, before the search ends.
+#: Successive numbers of chunks without improvement after which the search ends.
 _PATIENCE = 2
 #: Parts of the rounds, and of the time, that one number gets.
 _SHARE = 10
@@ -252,7 +254,7 @@ def best_chunks(
     run: Callable[[int, int, float | None], Schedule], rounds: int, budget: float | None
 ) -> tuple[Schedule, int]:
     """The fastest schedule over numbers of chunks, and that number, by ``run(chunks, rounds, budget)``."""
-    # More chunks fill the pipes better and pay the latency more often, so times fall and then rise again.
+    # More chunks fill links better but pay the latency more often, so times fall and then rise again.
     made: list[tuple[Schedule, int]] = []
 
     def seconds() -> float:

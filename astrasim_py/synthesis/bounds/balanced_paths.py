@@ -14,7 +14,7 @@ from astrasim_py.synthesis.model.random_numbers import shuffle
 #: Bits that costs may have.
 _COST_BITS = 34
 
-#: Paths of messages: int32[messages, stride] arcs, int32[messages] lengths, int64[resources] ps that they hold links.
+#: Paths of messages: int32[messages, stride] arcs, int32[messages] lengths, int64[resources] ps of load per link.
 Paths = namedtuple("Paths", "arc length load")
 
 
@@ -52,7 +52,7 @@ class Messages:
         self.receiver = np.ascontiguousarray(demand.receivers[self.chunk], dtype=np.int32)
         self.kind = np.ascontiguousarray(demand.size_class[self.chunk], dtype=np.int32)
         self.timing = timing = network.timing(demand.sizes)
-        # A chunk of the smallest class is the fastest: no path is shorter than its.
+        # A chunk of the smallest class is the fastest: no path takes less time than its path.
         self.ahead = distances_to(timing, timing.delay[-1])
         #: Most arcs of a shortest path.
         self.hops = max(int(distances_to(timing, np.ones(network.arcs, dtype=np.int64)).max()), 1)
@@ -65,7 +65,7 @@ class Messages:
         cheap = timing._replace(
             offset=np.zeros_like(timing.offset), hold=timing.hold >> shift, delay=timing.delay >> shift
         )
-        # Mean load of a link if every message took the path of the least holds.
+        # Mean load of a link if every message took the path with the least total hold.
         weight = np.zeros(network.arcs, dtype=np.int64)
         np.add.at(weight, np.repeat(np.arange(network.arcs), np.diff(network.hop_ptr)), cheap.hold[0])
         whole = float(distances_to(timing, weight)[self.receiver, self.origin].astype(np.float64).sum())

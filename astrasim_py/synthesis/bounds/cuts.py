@@ -1,4 +1,4 @@
-"""Lower bounds by cuts: the time in which the links between two parts of a network carry what must cross.
+"""Lower bounds by cuts: the time in which the links between two parts of a network carry all data that must cross.
 
 For chunks that go to everybody this is the cut bound of Edmonds' branchings, as ForestColl (Zhao et al., arXiv
 2402.06787) uses it: in time T links have room for so many whole chunks, and a maximum flow says whether all chunks can
@@ -49,7 +49,7 @@ class _Rooms:
 
 
 def _flow_time(rooms: _Rooms, supply: np.ndarray, need: np.ndarray, floor: int, stop: np.ndarray) -> int:
-    """The least time in which all that ranks supply can flow to where it is needed, if that is more than `floor`."""
+    """The least time in which all supplies of ranks can flow to their demands, if that is more than `floor`."""
     import networkx as nx
 
     total = int(need.sum())
@@ -157,7 +157,8 @@ def routing_cut(network: Network, timing: Timing, demand: Demand, floor: int, st
     for inside in _cuts(network, timing, rooms, between, stop):
         chunks = int(between[np.ix_(inside, ~inside)].sum())
         crossing = inside[network.src] & ~inside[network.dst]
-        # A resource takes a chunk across if any arc that crosses uses it; of each arc the most constrained would do.
+        # A resource takes a chunk across if any crossing arc uses it; the most constrained resource of each arc
+        # suffices.
         used = np.unique(network.hop[network.hop_ptr[:-1][crossing]])
         best = max(best, _crossing(rooms, used, chunks, best))
         used = np.unique(network.hop[network.hop_ptr[1:][crossing] - 1])
@@ -172,7 +173,7 @@ def _crossing(rooms: _Rooms, used: np.ndarray, chunks: int, floor: int) -> int:
 
 
 def _cuts(network: Network, timing: Timing, rooms: _Rooms, between: np.ndarray, stop: np.ndarray):
-    """Parts (bool[n]) from which much must leave over little, the worst first."""
+    """Parts (bool[n]) with much outgoing demand and little outgoing bandwidth, the worst first."""
     n = network.ranks
     first = network.hop[network.hop_ptr[:-1]]
     rate = np.zeros((n, n))
@@ -258,6 +259,6 @@ def _filled(used: int, weight: np.ndarray, idle: np.ndarray) -> int:
     order = np.flatnonzero(weight)
     order = order[np.argsort(idle[order], kind="stable")]
     weights = weight[order].astype(object)
-    # With the links of the shortest ways alone it takes as long as with all of them, or longer.
+    # Using only the links of shortest paths takes at least as long as using all of them.
     together, late = np.cumsum(weights), np.cumsum(weights * idle[order])
     return min(-(-(used + behind) // rate) for rate, behind in zip(together, late, strict=True))

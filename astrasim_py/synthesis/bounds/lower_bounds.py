@@ -42,7 +42,7 @@ def lower_bounds(
     * *work*: all ports together carry all chunks; an all_reduce needs 2 (n - 1) transfers per chunk (complete gossip:
       Harary & Schwenk, J. Franklin Inst. 1974);
     * *cut*: the links between two parts of the ranks carry what must cross (see `cuts`);
-    * *path*: the longest of the shortest paths between ranks that must hear from each other.
+    * *path*: the longest of the shortest paths between an origin and a rank that needs its chunk.
     """
     if demand.ranks < 2:
         return [Bound(0, "none")]
@@ -124,7 +124,7 @@ def _ports(network: Network, timing: Timing, need: np.ndarray, *, inward: bool) 
 def _ends(network: Network, timing: Timing, *, inward: bool) -> tuple[np.ndarray, ...]:
     """(rank, ps that one chunk holds it, ps of the rest of the route, resource) of the ports of all ranks, by rank."""
     end = network.dst if inward else network.src
-    # A port is the last (first) link of an arc, of a reversed network the other one.
+    # A port is the last (first) link of an arc; in a reversed network, the first (last).
     last = inward == (network.base is None)
     at = network.hop_ptr[1:] - 1 if last else network.hop_ptr[:-1]
     hold, rest = timing.hold[0, at], timing.delay[0] - timing.hold[0, at]
@@ -208,7 +208,7 @@ def _paths(network: Network, timing: Timing, demand: Demand) -> int:
         wanted = reach if demand.receivers is None else reach[demand.receivers[demand.origin == source]]
         best = max(best, int(wanted.max(initial=0)) + lag[source])
         if len(sources) > most:
-            # Ranks far from each other are the ones that count: go on from the farthest.
+            # Only ranks far from each other matter: continue from the farthest.
             order = np.argsort(-reach, kind="stable").tolist()
     return best
 
@@ -226,7 +226,7 @@ def _lags(network: Network, timing: Timing, demand: Demand) -> list[int]:
         rates = hold[bounds[v] : bounds[v + 1]]
         key = chunks, rates.tobytes()
         if key not in known:
-            # With p ports p chunks leave at once; the others begin when whole holds have gone by.
+            # With p ports p chunks leave at once; each further group begins one hold later.
             known[key] = _carry(max(chunks - len(rates), 0), rates.tolist(), [0] * len(rates)) if len(rates) else 0
         lags.append(known[key])
     return lags

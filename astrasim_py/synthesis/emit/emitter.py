@@ -38,7 +38,7 @@ _RECV, _REDUCE, _JOIN, _SEND, _KINDS = 0, 1, 2, 3, 4
 
 
 def clock_needed(network: Network) -> bool:
-    """Whether the order of transfers on first links does not settle all times: ports are shared, or links taken."""
+    """Whether the order of transfers on first links leaves times open: ports are shared, or others hold links."""
     return not network.direct or len(network.occupied_start) > 0
 
 

@@ -181,7 +181,7 @@ class Model:
         return literal
 
     def _copy(self, chunk: int) -> None:
-        """The chunk goes from its origin to all who need it, each of whom gets it over one arc."""
+        """The chunk goes from its origin to every rank that needs it, to each over one arc."""
         problem, model, unit = self.problem, self.model, self.problem.unit
         origin, z = int(problem.origin[chunk]), int(problem.size_class[chunk])
         only = None if problem.receivers is None else int(problem.receivers[chunk])
@@ -279,7 +279,7 @@ class Model:
         parameters.max_time_in_seconds = seconds
         if work is not None:
             parameters.max_deterministic_time = work
-        # Shifting lists of times through one another takes it longer than all the rest.
+        # Propagating lists of times through each other takes the solver longer than all the rest.
         parameters.cp_model_presolve = self.starts is None
         begin = time.monotonic()
         status = engine.solve(self.model)
@@ -323,7 +323,8 @@ def prove(schedule: Schedule, *, seed: int = 1, limit: float = LIMIT) -> Schedul
     """The fastest schedule of a demand, or the best one found and a bound on the fastest.
 
     Begins at a recorded schedule and searches for `limit` wall-clock seconds; ``search.cut``: they ended the search.
-    The model does not know an all_reduce that sums chunks elsewhere than at their homes: it is returned as it is.
+    The model cannot express an all_reduce that sums chunks elsewhere than at their homes; such a schedule is returned
+    unchanged.
     Raises AlgorithmError: too many ranks, a model that is too large, transfers that take no time, or no solver.
     """
     network, demand = schedule.network, schedule.demand

@@ -21,7 +21,7 @@ def check(schedule: Schedule) -> list[str]:
 
     Every transfer crosses the route of its ends. No two hold a link at once; without other tenants they may wait in
     switches in the order of requests. A rank sends what it has, and its partial sum once, when it is complete. In the
-    end everybody has what the collective promises, with every contribution once, at the claimed time.
+    end every rank has what the collective promises, with every contribution once, at the claimed time.
     """
     if not schedule.recorded:
         return ["its transfers were counted, not recorded: nothing can be checked"]
@@ -187,7 +187,7 @@ def _check_data(schedule: Schedule, source, target, arrival, found: list[str]) -
 def _check_sums(schedule, source, target, arrival, chunk, start, reduces, found: list[str]):
     """(cell of rank and chunk, time) at which each sum is whole; every rank must contribute exactly once.
 
-    In an all_reduce everybody has the sum in the end, so the home may be any rank: one that sends no part of it.
+    In an all_reduce every rank has the sum in the end, so any rank that sends no part of it may be the home.
     """
     demand = schedule.demand
     n, count = demand.ranks, len(demand.origin)

@@ -31,7 +31,8 @@ Calendars = namedtuple("Calendars", "points filled load")
 
 #: The preferences, the memory and the result of `grow`. `ahead`: int64[goals, n], the least time from a rank to the
 #: goal, one row of zeros for trees. `weight`: how much the load of a link, in units of `grain` ps, counts among equals.
-#: `mean`: ps on a link if all had the same; links that carry more are avoided (0: only time counts). `arcs`, `starts`:
+#: `mean`: ps on a link if all carried the same; links that carry more are avoided (0: only time counts). `arcs`,
+#: `starts`:
 #: the tree or path of the last call.
 Growth = namedtuple("Growth", "ahead weight mean grain random stamp note heap begins arcs starts")
 
@@ -102,7 +103,7 @@ def hold(net, calendar, a, t, z, sign):
 
 @lean
 def _free(calendar, r, t, length, forward):
-    """The moment nearest to t, from there on or up to there, from which on link r is free for so long."""
+    """The start nearest to t, not before it (or not after it), of a long enough idle interval of link r."""
     points, filled, low = calendar.points, calendar.filled, _place(calendar, r, t + 1 if forward else t + length)
     if forward:
         if low & 1:
@@ -136,7 +137,7 @@ def nearest(net, calendar, a, z, t, forward):
 
 @inlined
 def ordered(net, calendar, a, z, t, free):
-    """When a transfer over arc a begins at the earliest, after all that its links carried (`free`: until when)."""
+    """Earliest start of a transfer over arc a after all transfers that its links carried (`free`: their ends)."""
     while True:
         asked = t
         for h in range(net.hop_ptr[a], net.hop_ptr[a + 1]):

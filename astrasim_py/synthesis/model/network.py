@@ -23,7 +23,7 @@ from astrasim_py.topology.routing import reachable
 
 @dataclass(frozen=True, slots=True)
 class Occupied:
-    """Intervals ``[start, end)`` (int64[k], ps) in which somebody else holds links of the topology."""
+    """Intervals ``[start, end)`` (int64[k], ps) in which another tenant holds links of the topology."""
 
     link: np.ndarray  # int32[k], links of the topology
     start: np.ndarray

@@ -1,8 +1,8 @@
 """Transfers in the order of queues: links serve in the order of requests, and messages wait in switches for ports.
 
-A schedule says when each transfer is posted. Hop after hop it asks for the next link when its head (of
-``store_and_forward``: its tail) is there, and gets it after all that asked before; of those that ask at the same moment
-the one that was posted first. No two are posted at the same moment: one of them is posted a picosecond later.
+A schedule says when each transfer is posted. It asks for each next link when its head (of ``store_and_forward``: its
+tail) arrives, and gets it after all earlier requests. Of requests at the same moment the transfer that was posted first
+goes first. No two are posted at the same moment: one of them is posted a picosecond later.
 """
 
 from collections import namedtuple
@@ -23,14 +23,14 @@ _ARRIVES, _READY, _ASKS, _POSTS = range(4)
 #: Arcs, and how links serve: what compiled code needs of a network.
 _Ports = namedtuple("_Ports", "src dst hop_ptr hop alone latency cut_through keeps_latency")
 
-#: Transfers to be executed, the most urgent first, and which of them a rank makes of a chunk.
+#: Transfers to be executed, the most urgent first, and those that each rank sends of each chunk.
 _Posts = namedtuple("_Posts", "arc chunk reduces release size_class cell_ptr waiting lacking")
 
 #: Memory by transfer (hops behind it, tail at the next, posted before it, the heap of its link) and by link.
 _State = namedtuple("_State", "heap rank at tail number left right top looks booked free asked")
 
 #: The course of posted transfers: start and arrival (int64[transfers]), and holds of their hops, in ps. `open_order`:
-#: two transfers ask for a link at the same moment that were posted at the same moment, too.
+#: two transfers posted at the same moment ask for a link at the same moment.
 Course = namedtuple("Course", "start arrival ptr begin end open_order", defaults=(False,))
 
 

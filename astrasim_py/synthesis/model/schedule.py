@@ -147,7 +147,7 @@ class Found:
 
 
 def mirrored(network: Network, demand: Demand, columns: Columns) -> Transfers:
-    """A schedule that copies on the reversed network, as one that reduces on `network`: what ended last begins."""
+    """A copying schedule on the reversed network as a reducing one on `network`: the last becomes the first."""
     back = network.reversed
     arc, chunk, start = columns
     arrival = start + back.timing(demand.sizes).delay[demand.size_class[chunk], arc]

@@ -5,11 +5,11 @@ that the rank neither holds nor expects. Both are bitsets over chunks, so the ca
 ``has[source] & ~expected[target]``; only ranks at which something changed are looked at again.
 
 * Augmenting: an arc without candidates takes the chunk of an arc matched just now if that one has another.
-* Rarest first: of a few random candidates the one is taken that fewest ranks hold or expect.
+* Rarest first: of a few random candidates, take the one that the fewest ranks hold or expect.
 * Hierarchy: a slow arc prefers chunks that nobody holds or expects among the ranks that its target reaches, both ways,
   over faster arcs.
 * Laziness: at random a slow arc waits.
-* Overtaking: an arc without candidates may bring a chunk that is on its way already, if it brings it earlier. The
+* Overtaking: an arc without candidates may bring a chunk that is already on its way, if it arrives earlier so. The
   slower transfer is undone: its arc carries another chunk from the same moment on, or nothing.
 
 Times are ps; a transfer never begins before its source holds the chunk.
@@ -133,11 +133,11 @@ def _begin_run(p, options, h, g, s):
 
 @inlined
 def _order_ranks(p, g, s, random):
-    """Bring the ranks to look at into the order in which that is done."""
+    """Sort the ranks to look at."""
     if p.shared:
         shuffle(g.dirty, np.int64(0), s.dirties, random)
     elif s.dirties > 64 and s.dirties * 8 > len(g.marked):
-        # In the order of their numbers neighbours come close to each other, while their bits are in the cache.
+        # In ascending order neighbours are close to each other, while their bits are in the cache.
         s.dirties = 0
         for v in range(len(g.marked)):
             if g.marked[v]:
@@ -178,7 +178,7 @@ def _choose(p, options, h, g, s, v, a, taken, random):
         if holds(h.has, u, other):
             c = pick(h, np.int64(p.net.src[g.taken_arc[j]]), v, none, s.first, options.samples, random)
             if c >= 0:
-                # That arc takes the chunk found, and this arc takes the chunk of that one.
+                # The other arc takes the chunk found; this arc takes the other arc's chunk.
                 g.taken_chunk[j] = c
                 return c, other
     return none, none
@@ -356,7 +356,7 @@ def _send(p, options, h, g, s, record, v, t, taken, again):
 
 @inlined
 def _arrive(p, options, h, g, s, t, entry):
-    """Let happen what happens at a moment: chunks arrive, and ranks are looked at."""
+    """Process one moment: chunks arrive, and changed ranks are matched again."""
     net = p.net
     item = g.heads[entry]
     while item >= 0:
@@ -386,7 +386,8 @@ def _arrive(p, options, h, g, s, t, entry):
 def greedy(p, options, h, g, record, state, random, stop):
     """One greedy run: (time in ps, status).
 
-    `stop` is not 0: give up. Where it has room, the run writes up to when all is decided, and its transfers so far.
+    `stop` is not 0: give up. Where `stop` has room, the run writes the time up to which all is decided, and its
+    transfers so far.
     """
     s, t, lines = state[0], np.int64(0), len(h.has)
     _begin_run(p, options, h, g, s)
@@ -432,7 +433,7 @@ class Policy:
     hierarchy: bool = False
     overtake: bool = False
     lazy: int = 0  # in 64ths: how often a slow arc waits for the next moment
-    spread: int = 0  # of symmetric runs: how much it counts to how many ranks a target can pass the chunk on
+    spread: int = 0  # of symmetric runs: weight of the number of ranks to which a target can pass the chunk on
     symmetric: bool = False  # decides for the chunks of one rank (see `symmetric`)
 
     def __str__(self) -> str:

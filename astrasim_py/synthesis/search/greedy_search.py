@@ -1,7 +1,7 @@
 """Multi-start of the greedy searches over policies and seeds, until the bound is met.
 
-In the first generation every policy is tried, later ones favour policies that did well, and some of their runs polish
-the best schedule of the generations before (see `polish`).
+The first generation tries every policy. Later ones favour policies that did well, and some of their runs polish the
+best schedule so far (see `polish`).
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ from astrasim_py.synthesis.search.symmetric import symmetric_network
 
 #: Most levels of speed of slow arcs.
 MAX_LEVELS = 6
-#: Ranks × chunks beyond which no run overtakes, for it keeps the time of every arrival.
+#: Ranks × chunks beyond which no run overtakes, because overtaking stores the time of every arrival.
 MAX_OVERTAKING = 2**24
 #: Ranks × chunks up to which the first run overtakes; beyond, that takes half as long again.
 OVERTAKING_FIRST = 2**18
@@ -59,7 +59,7 @@ class GreedyRuns:
 
     @cached_property
     def _slow(self) -> bool:
-        """Whether every transfer takes time: what takes none cannot be put before others afterwards."""
+        """Whether every transfer takes time: one that takes none cannot be put before others afterwards."""
         return bool(self.timing.delay.min(initial=1) > 0)
 
     @property
@@ -147,11 +147,11 @@ class GreedyRuns:
         )  # fmt: skip
 
 
-#: Transfers of one run beyond which runs are made one at a time, each on what the last one taught.
+#: Transfers of one run beyond which runs are made one at a time, each using the result of the last.
 LARGE = 2**22
 #: Runs of a generation; of all but the first two one polishes, where that is possible.
 _GENERATION = 16
-#: Runs up to rotations that are made as one, for they are short.
+#: Seeds that one symmetric run tries, because each attempt is short.
 _ATTEMPTS = 4
 
 
@@ -179,7 +179,8 @@ def search(network: Network, demand: Demand, bound: int, effort: Effort, *, reco
     total = (network.ranks - 1) * demand.count
     large = total > LARGE
     polishable = not large and runs.polishable
-    # Nothing stops a run before there is a schedule. A run says up to when all is decided, and by how many transfers.
+    # Nothing stops a run before there is a schedule. A run reports the time up to which all is decided, and its number
+    # of transfers.
     first, later = np.zeros(3, dtype=np.int64), np.zeros(3, dtype=np.int64)
 
     def run(policy, seed: int, limit: int, stop: np.ndarray, start: Outcome | None):
@@ -203,7 +204,7 @@ def search(network: Network, demand: Demand, bound: int, effort: Effort, *, reco
         generation=1 if large else _GENERATION, part=(lambda: max(first[2], later[2]) / total) if large else None,
     )  # fmt: skip
     if found is None:
-        # Symmetric runs may all get stuck, where rotated transfers block each other; the others never do.
+        # All symmetric runs may get stuck, where rotated transfers block each other; other runs never do.
         took, transfers, columns = runs.run(Policy(), seed_of(effort.seed, effort.rounds), record=record)
         found = Outcome(took, Policy(), (columns, transfers), rounds=effort.rounds + 1)
     how = search_of(found, effort, str(found.policy))

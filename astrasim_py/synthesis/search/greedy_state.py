@@ -19,7 +19,7 @@ _TOP = np.uint64(58)
 _26, _32BITS, _23 = np.uint64(26), np.uint64(2**32 - 1), np.uint64(23)
 #: Hash chains of moments.
 _CHAINS = 4096
-#: Words of a row after which no more candidates are looked for: where they are so few, a choice gains little.
+#: Words of a row after which the search for candidates ends: a choice among so few gains little.
 _LOOKS = 32
 #: Lines of a row beyond which one with candidates is enough to look at.
 _FEW = 4

@@ -1,7 +1,7 @@
 """Multi-start: many runs compete and the best one is repaired, until the bound is met or runs or time are used up.
 
-Run i is one policy with one seed, whatever the machine. What a generation does is settled before it begins, so the
-number of threads decides nothing: the result is the fastest run, of equals the first. Only a limit of wall-clock time
+Run i is one policy with one seed, whatever the machine. A generation is fixed before it begins, so the result does not
+depend on the number of threads: it is the fastest run, the first of equal ones. Only a limit of wall-clock time
 can make two machines differ; the outcome then says `cut`.
 """
 
@@ -22,7 +22,7 @@ from astrasim_py.synthesis.model.schedule import Search
 
 #: Seconds between two looks at the clock, and between two lines about a run that takes long.
 _BEAT, _TOLD = 0.02, 2.0
-#: Generations without a better schedule after which some runs begin anew again.
+#: Generations without a better schedule after which some runs restart from nothing.
 _PATIENCE = 3
 
 
@@ -41,7 +41,7 @@ class Progress:
     @property
     def gap(self) -> float:
         """How far the best is above the bound, as a fraction of the bound."""
-        # Chunks that differ by a byte are searched for as alike, and may be done before the bound of such.
+        # Searches treat chunks that differ by a byte as equal, so a run may end before the bound of equal chunks.
         return max(self.best / self.bound - 1, 0.0) if self.best and self.bound else 0.0
 
 
@@ -56,7 +56,7 @@ class Effort:
     progress: Callable[[Progress], None] | None = None  # called with a `Progress` after every run, and during long ones
 
     def told_as(self, search: str, best: int = 0) -> Effort:
-        """The same effort; progress says which search it is of, and knows the best time found before it."""
+        """The same effort, whose progress names the search and includes the best time found before."""
         report = self.progress
         if report is None:
             return self

@@ -28,7 +28,7 @@ _MAX_LEVELS = 3
 #: Orders of posts.
 NEAR, FAR, TURNS = range(3)
 
-#: ``shape(i) -> j``: after whom the i-th of a row gets a chunk, i > 0.
+#: ``shape(i) -> j``: the i-th rank of a row gets a chunk from the j-th, i > 0.
 SHAPES: dict[str, Callable[[int], int]] = {
     "star": lambda i: 0,
     "chain": lambda i: i - 1,
@@ -86,7 +86,7 @@ def groupings(network: Network, sizes: Sequence[int]) -> list[list[np.ndarray]]:
 
 
 def _trees(roots: np.ndarray, pattern: Pattern, levels: list[np.ndarray], back: bool) -> np.ndarray:
-    """From whom each rank gets what begins at a root: int64[roots, n]; a root from itself."""
+    """The rank from which each rank gets the chunks of a root: int64[roots, n]; of a root, itself."""
     n, tree = len(levels[0]), np.arange(len(roots))
     parent = np.repeat(roots[:, None], n, axis=1)
 
@@ -204,7 +204,7 @@ def _measures(parent: np.ndarray, itself: np.ndarray) -> tuple[np.ndarray, np.nd
     """(depth, height) of every rank in every tree: int64[ways, roots, n]."""
     n = parent.shape[-1]
     above = (np.arange(parent[..., 0].size).repeat(n).reshape(parent.shape) * n + parent).reshape(-1)
-    # How far up it is to where this leads: twice as far every time, until that is the root.
+    # Pointer jumping: the distance to the ancestor doubles every time, until the ancestor is the root.
     depth, ahead = (~itself).astype(np.int64).reshape(-1), above
     while depth[ahead].any():
         depth, ahead = depth + depth[ahead], ahead[ahead]
@@ -227,7 +227,7 @@ def applies(network: Network, demand: Demand) -> bool:
 
 
 def best_pattern(made: Patterns, bound: Bound, enough: int, effort: Effort) -> Schedule | None:
-    """The schedule of the fastest pattern; one that meets `enough` is the last one tried."""
+    """The schedule of the fastest pattern; the search ends at one that meets `enough`."""
     offered = made.offered()
     hops = made.demand.count * int(np.diff(made.network.hop_ptr).max(initial=1))
     hops *= 1 if made.demand.receivers is not None else made.network.ranks

@@ -1,8 +1,8 @@
 """Local search on a schedule: take subtrees of transfers out and insert them anew.
 
 A schedule in which every rank gets every chunk once is a tree per chunk. A move takes subtrees of a few chunks out, one
-of them with a late arrival, and grows each chunk back, every rank being reached as early as links allow (see
-`insertion`); some moves leave arcs out at random. The cost of a schedule is the lateness of its arrivals against the
+of them with a late arrival. It grows each chunk back and reaches every rank as early as links allow (see `insertion`).
+Some moves leave out random arcs. The cost of a schedule is the lateness of its arrivals against the
 best known time, summed: 0 is a faster schedule. A worse one is accepted if it is better than the one some moves ago
 (late acceptance: Burke & Bykov, Eur. J. Oper. Res. 2017).
 """
@@ -21,12 +21,12 @@ from astrasim_py.synthesis.model.timing import Timing
 
 #: Sentinels in the arc column: not delivered, origin.
 LACKING, ORIGIN = -2, -1
-#: Moves after which an earlier schedule is compared with, and most subtrees taken out at once.
+#: Number of moves to the earlier schedule of the comparison, and most subtrees taken out at once.
 _MEMORY, _MOST = 50, 6
 #: Arcs out of 64 that every other move leaves out.
 _LEFT_OUT = 4
 _TIES = 64
-#: Draws for a chunk that a rank gets, and most steps from a late arrival to another subtree that is taken out.
+#: Draws for a chunk of a rank, and most steps from a late arrival to another subtree that is taken out.
 _DRAWS, _AROUND = 8, 3
 
 #: A schedule: int64[chunks, n] of the arc over which a rank gets a chunk, and when it is there; and its chunks.

@@ -1,7 +1,7 @@
 """Chunks that one rank each needs: scatter, gather, all_to_all, all_to_all(v).
 
-*Lists* choose paths that balance the load of links, then every free link takes the most urgent message that waits for
-it; a message waits at ranks, whole, as long as need be. *Insertions* route the messages one after the other by the
+*Lists* choose paths that balance the load of links; then every free link takes its most urgent waiting message.
+Messages wait, whole, at ranks. *Insertions* route the messages one after the other by the
 earliest arrival that idle intervals allow. *Repairs* take a message that arrives last out of the best schedule, with
 some in its way, and route them anew. Each runs forward and, time reversed, from the receivers to the origins.
 """
@@ -152,7 +152,7 @@ class RoutePolicy:
     way: str = "list"  # ``list`` or ``insert``
     rule: int = 0
     passes: int = 3  # of a list: how often every message chooses its path
-    noise: int = 0  # of 64ths of the longest way, added to priorities at random
+    noise: int = 0  # random noise on priorities, in 64ths of the longest path
     backward: bool = False
 
     def __str__(self) -> str:
@@ -224,7 +224,7 @@ def policies(network: Network, demand: Demand) -> list[RoutePolicy]:
     lists += [RoutePolicy(rule=rule, passes=3, noise=noise) for noise in (4, 16) for rule in (0, 1, 3)]
     inserts = [RoutePolicy("insert", rule, 0, noise) for noise in (0, 4, 16) for rule in (0, 1, 2)]
     found = [p for pair in zip(lists, inserts, strict=False) for p in pair] + lists[len(inserts) :]
-    # Against the time of others nothing is reversed, for its end is not known before.
+    # Nothing is reversed beside other tenants, because the end of the schedule is not known before.
     sides = (False,) if len(network.occupied_start) else (False, True)
     if demand.collective == "gather":
         sides = sides[::-1]
@@ -241,7 +241,7 @@ def route(network: Network, demand: Demand, bound: int, effort: Effort) -> Found
         return Found(0, NOTHING, 0, Search(seed=effort.seed, policy="", rounds=0))
     offered = policies(network, demand)
     if effort.budget is not None:
-        # The fastest way to a schedule comes first, for nothing stops it.
+        # The quickest run comes first, because no limit stops the first run.
         offered.insert(0, replace(offered[0], passes=1))
     if any(p.backward for p in offered):
         sides[True] = Side(network.reversed, replace(demand, origin=demand.receivers, receivers=demand.origin))

@@ -1,9 +1,9 @@
 """The greedy search on a network up to its rotations: the chunks of one rank, and one resource per class of links.
 
-A decision for a chunk and an arc holds, rotated, for all others at the same moment (see `topology.symmetry`). Digits in
-which the network is not symmetric leave several ranks to decide for. The candidates of a class of arcs are pairs
-(chunk, arc) whose source has the chunk and whose target neither has nor expects it, in one list per class. Preferences
-are those of `greedy`.
+A decision for a chunk and an arc holds, rotated, for all others at the same moment (see `topology.symmetry`). The
+search decides for several ranks if the network is not symmetric in some digits. Each class of arcs has one list of
+candidates: pairs (chunk, arc) whose source has the chunk and whose target neither has nor expects it. Preferences are
+those of `greedy`.
 """
 
 from collections import namedtuple
@@ -68,7 +68,7 @@ def arc_labels(network: Network, timing: Timing) -> np.ndarray:
 
 
 def symmetric_network(network: Network, demand: Demand) -> SymmetricNetwork | None:
-    """The network up to its largest group of rotations that is of use, if the demand is as symmetric."""
+    """The network up to its largest useful group of rotations, if the demand has that symmetry."""
     if demand.root is not None or demand.receivers is not None or len(network.occupied_start) or network.ranks < 3:
         return None
     timing = network.timing(demand.sizes)
@@ -187,7 +187,7 @@ def _ready(p, h, o, t):
 
 @inlined
 def _score(p, options, h, o, q, v):
-    """How little it helps to send chunk q to rank v over class o."""
+    """Penalty of sending chunk q to rank v over class o: the higher, the less it helps."""
     net, score = p.net, h.reached[q]
     if options.hierarchy and p.level[o] >= 0 and h.present[p.part[p.level[o], v], q]:
         score += _HEAVY
@@ -371,7 +371,7 @@ def run(
     """One run: (time in ps, status, record, its rows). `level`, `part`: as in `greedy_state.Problem`."""
     net, origin = each.timing, each.origin
     n, arcs, chunks, classes = len(net.in_ptr) - 1, len(net.src), len(origin), len(each.first)
-    # Transfers that were overtaken take room until they would have arrived.
+    # Overtaken transfers keep their rows until the time at which they would have arrived.
     rows = n * chunks * (4 if options.overtake else 1) + 1
     record = Record(*np.empty((2, rows), np.int32), np.empty(rows, np.int64), np.empty(0, np.int64))
     entry_ptr = pointers(np.bincount(each.class_of) * chunks)

@@ -1,13 +1,13 @@
-"""Tree packing: insert the chunks one after the other into the intervals that links are idle.
+"""Tree packing: insert the chunks one after the other into idle intervals of links.
 
 * A chunk for one rank takes the path of earliest arrival.
 * A chunk that is reduced follows a tree found from its home, backward in time.
 * A chunk of an all_reduce has any rank as its root and a moment at which its sum is complete there. From the root its
-  copies spread forward in time and its partial sums are followed backward. Of a few random roots the one whose last
-  copy arrives first is taken; the moment is the earliest for which no partial sum begins before time 0.
+  copies are followed forward in time and its partial sums backward. Of a few random roots, take the one whose last copy
+  arrives first. The moment is the earliest for which no partial sum begins before time 0.
 
-Then some chunks are taken out, one that finishes last and those in its way, and inserted anew; a worse result is
-undone. No chunk of an all_reduce waits for the sum of another one, so links carry sums and copies at once. That beats
+Repairs then take out a chunk that finishes last and some in its way, and insert them again; a worse result is undone.
+No chunk of an all_reduce waits for the sum of another one, so links carry sums and copies at once. That beats
 the barrier construction where the ports of ranks differ.
 """
 
@@ -38,7 +38,7 @@ LARGEST = 2**25
 WORK = 2**22
 #: Most bits of a delay in ps for which prices of links are sums of 63 bits.
 _PRICED_BITS = 40
-#: Repairs of the best run, which do as much work as all runs that begin anew, and how many of them begin at once.
+#: Repairs of the best run (as much work as all runs that start from nothing), and how many of them run at once.
 _REPAIRS, _GENERATION = 12, 4
 
 #: Chunks to be inserted: origin, goal (-1: everyone), class of size; the least times to goals (see `Growth`); whether
@@ -182,7 +182,7 @@ def _insert(net, calendar, tree, chunks, options, rows, memory, waiting, anew, w
 
 @lean
 def _take_out(net, calendar, tree, chunks, rows, memory, time):
-    """Take out a chunk that finishes last, and some that have a link of its; how many, or negative: no room."""
+    """Take out a chunk that finishes last, and some that share a link with it; how many, or negative: no room."""
     random, count, most = tree.random, len(chunks.origin), len(memory.removed)
     critical = random_below(random, count)
     while memory.finish[critical] < time:
@@ -311,7 +311,7 @@ class TreePolicy:
     """Preferences of a run; a sum takes the best of some random `roots` (0: the rank that owns it)."""
 
     roots: int = 0
-    weight: int = 0  # how much the load of a link counts among arcs that are as early, against chance
+    weight: int = 0  # weight of the load of a link, against chance, among arcs that are equally early
     priced: bool = False  # whether arcs of loaded links are avoided even if they are early
 
     def __str__(self) -> str:
