@@ -1,48 +1,164 @@
 """The look of figures: the same bytes on every run, whatever the user's matplotlibrc says.
 
-Colours are those of Okabe and Ito (2008), told apart by colour-blind readers; markers and dashes differ as well,
-and series that coincide are drawn inside each other, so that each is seen.
+Colours are those of Okabe and Ito (2008), told apart by colour-blind readers; markers and dashes differ as well.
 """
 
 import io
 import math
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from astrasim_py.core.errors import UsageError
 from astrasim_py.core.units import format_time
+from astrasim_py.scenario.plot_spec import WIDTHS
 
 FORMATS = ("svg", "png")
 #: Okabe & Ito, "Color Universal Design" (2008); yellow last, for it is faint on white.
 PALETTE = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7", "#F0E442")
+#: The same for series, strong colours first.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8B6914")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 DASHES = ((0, ()), (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)), (0, (3, 1)), (0, (8, 3)))
 GREY = "#666666"
+#: Most entries of a legend; more series are named at their curves.
+MOST_ENTRIES = 8
+#: Size of text, points.
+SMALL = 7.0
 _STYLE = {
     "font.family": ["DejaVu Sans"],
-    "font.size": 10.0,
-    "axes.titlesize": 10.5,
-    "axes.labelsize": 10.0,
+    "font.size": 8.0,
+    "figure.titlesize": 9.0,
+    "axes.titlesize": 8.0,
+    "axes.labelsize": 8.0,
+    "axes.linewidth": 0.6,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.axisbelow": True,
     "grid.color": "#e3e3e3",
-    "grid.linewidth": 0.7,
+    "grid.linewidth": 0.5,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 4.0,
+    "patch.linewidth": 0.5,
     "legend.frameon": False,
-    "legend.fontsize": 9.5,
-    "xtick.labelsize": 9.0,
-    "ytick.labelsize": 9.0,
-    "hatch.linewidth": 0.6,
-    "savefig.dpi": 160.0,
+    "legend.fontsize": SMALL,
+    "legend.title_fontsize": SMALL,
+    "xtick.labelsize": SMALL,
+    "ytick.labelsize": SMALL,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "hatch.linewidth": 0.5,
+    "savefig.dpi": 300.0,
     "svg.hashsalt": "astrasim_py",
-    "svg.fonttype": "path",
+    "svg.fonttype": "none",
+    "pdf.fonttype": 42,
     "text.parse_math": False,
 }
-_METADATA = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
+_METADATA = {
+    "svg": {"Date": None, "Creator": None},
+    "png": {"Software": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
 _MAX_TEXT = 60
 _MAX_TITLE = 200
+_INCH = 2.54  # cm
+
+
+class Drawn(NamedTuple):
+    """A figure: its panels, and the data they show, which are written as CSV. `notes`: what is missing, and why."""
+
+    axes: Sequence[Any]
+    table: Sequence[Mapping[str, object]] | Mapping
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sheet:
+    """What a figure is drawn on. `on`: Axes of the user's to take as the only panel, or what makes a figure."""
+
+    heading: str = ""
+    width: str | float | None = None  # cm
+    legend: str | None = None
+    on: Any = None
+
+    def panels(self, count: int, *, height: float = 2.1, columns: int | None = None, wide: bool = False, **share):
+        """A figure and its panels: two in a row in the width of a column, else three, or four of many.
+
+        `height`: of a panel, inches. `wide`: one panel takes the width of the text by default. Raises UsageError:
+        several panels for one Axes.
+        """
+        from matplotlib.axes import Axes
+        from matplotlib.figure import Figure
+
+        count = max(count, 1)
+        if isinstance(self.on, Axes):
+            if count > 1:
+                raise UsageError("ax", f"{count} panels do not fit into one Axes", "leave ax out, or choose with where")
+            if self.heading:
+                self.on.set_title(clean(self.heading, _MAX_TITLE))
+            return self.on.figure, [self.on]
+        width = self.inches(count, wide)
+        columns = min(columns or self.columns(count), count)
+        lines = math.ceil(count / columns)
+        figure = (self.on or Figure)(figsize=(width, height * lines), layout="constrained")
+        set_heading(figure, self.heading)
+        axes = figure.subplots(lines, columns, squeeze=False, **share)
+        for unused in axes.ravel()[count:]:
+            unused.set_visible(False)
+        for column in range(columns if lines > 1 and share.get("sharex") else 0):
+            # The lowest panel of each column has the labels, also above an unused place.
+            axes[(count - 1 - column) // columns, column].tick_params(axis="x", labelbottom=True)
+        return figure, axes.ravel()[:count].tolist()
+
+    def inches(self, count: int, wide: bool = False) -> float:
+        """Width of a figure of so many panels."""
+        width = self.width or ("column" if count == 1 and not wide else "text")
+        return WIDTHS.get(width, width) / _INCH
+
+    def columns(self, count: int, least: float = 1.6) -> int:
+        """How many of so many panels stand in a row; none is narrower than `least` inches."""
+        most = max(int(self.inches(count) / least), 1)
+        return min(most, 2 if count in (2, 4) else 3 if count <= 9 else 4)
+
+    def explain(self, axes: Sequence, entries: Sequence[tuple[Any, str]], title: str = "") -> None:
+        """A legend beside the panels, never over them. `entries`: handles and their labels."""
+        from matplotlib.axes import Axes
+
+        if not entries or self.legend == "none":
+            return
+        handles, labels = zip(*entries, strict=True)
+        look = {"title": title or None, "handlelength": 2.6, "alignment": "left"}
+        figure = axes[0].figure
+        if isinstance(self.on, Axes):
+            self.on.legend(handles, labels, loc="center left", bbox_to_anchor=(1.02, 0.5), fontsize="small", **look)
+            return
+        if self.legend == "right":
+            figure.legend(handles, labels, loc="outside right center", **look)
+            return
+        room = 72 * figure.get_figwidth() - 12
+        wide = [text_width(label) + (2.6 + 0.8 + 2.0) * SMALL for label in labels]
+        columns = next((n for n in range(len(wide), 1, -1) if sum(max(wide[i::n]) for i in range(n)) <= room), 1)
+        lines = math.ceil(len(entries) / columns) + bool(title)
+        figure.set_figheight(figure.get_figheight() + lines * 1.5 * SMALL / 72)
+        figure.legend(
+            _by_row(handles, columns), _by_row(labels, columns), loc="outside lower center", ncols=columns, **look
+        )
+
+
+def _by_row(entries: Sequence, columns: int) -> list:
+    """Entries in such an order that a legend, which fills columns first, shows them row by row."""
+    return [entry for column in range(columns) for entry in entries[column::columns]]
+
+
+def text_width(text: str, size: float = SMALL) -> float:
+    """Width of a text in our font, points."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
+    return text_to_path.get_text_width_height_descent(text, FontProperties(size=size), ismath=False)[0]
 
 
 @contextmanager
@@ -70,18 +186,20 @@ def clean(text: object, most: int = _MAX_TEXT) -> str:
 def set_heading(figure, text: object) -> None:
     """Write a heading over a figure, in as many lines as it takes."""
     if text:
-        figure.suptitle(_wrapped(text, figure.get_figwidth(), 12), fontsize=12)
+        lines = _wrapped(text, 72 * figure.get_figwidth(), 9.0)
+        figure.suptitle(lines, fontsize=9.0)
+        figure.set_figheight(figure.get_figheight() + 0.16 * (1 + lines.count("\n")))
 
 
 def set_title(axes, text: object) -> None:
     """Write a title over a panel, in as many lines as it takes."""
     place = axes.get_subplotspec()
     columns = place.get_gridspec().ncols if place else 1
-    axes.set_title(_wrapped(text, axes.figure.get_figwidth() / columns, 10.5))
+    axes.set_title(_wrapped(text, 72 * axes.figure.get_figwidth() / columns - 20, 8.0))
 
 
-def _wrapped(text: object, inches: float, points: float) -> str:
-    return textwrap.fill(clean(text, _MAX_TITLE), max(int(115 * inches / points), 16))
+def _wrapped(text: object, points: float, size: float) -> str:
+    return textwrap.fill(clean(text, _MAX_TITLE), max(int(points / (0.6 * size)), 16))
 
 
 def render(figure, form: str, about: Mapping[str, str]) -> bytes:
@@ -125,22 +243,69 @@ def time_ticks(axis, most: int | None = None) -> None:
         axis.set_major_locator(MaxNLocator(most))
 
 
-def say_nothing_finished(axes) -> None:
-    axes.text(0.5, 0.5, "no finished points", ha="center", va="center", transform=axes.transAxes, color=GREY)
-    axes.set_xticks([])
-    axes.set_yticks([])
+def say(axes, text: str, *, empty: bool = False) -> None:
+    """Write into a panel why it is empty. `empty`: it has no axes either."""
+    lines = textwrap.fill(text, 34)
+    axes.text(0.5, 0.5, lines, ha="center", va="center", transform=axes.transAxes, color=GREY, fontsize=SMALL)
+    if empty:
+        axes.set_xticks([])
+        axes.set_yticks([])
+
+
+def label(axes, x: str, y: str) -> None:
+    """Label the axes of a panel where the panels in a row or a column do not share them with it."""
+    axes.set_xlabel(x if axes.xaxis.get_tick_params().get("labelbottom", True) else "")
+    axes.set_ylabel(y if axes.yaxis.get_tick_params().get("labelleft", True) else "")
+
+
+def name_directly(axes, ends: Sequence[tuple[tuple[float, float], str, str]], log: bool, height: float) -> None:
+    """Write names right of a panel, each beside the end of its curve, or as near as the others let it.
+
+    `ends`: place, name and colour of each. `height`: of the panel, inches.
+    """
+    low, high = axes.get_ylim()
+    scaled = math.log if log else float
+    span = (scaled(high) - scaled(low)) or 1.0
+    ends = sorted(ends, key=lambda end: end[0][1])
+    apart = 1.25 * SMALL / (72 * max(height - 0.6, 0.5))
+    places = _spread([(scaled(y) - scaled(low)) / span for (_, y), _, _ in ends], apart)
+    for place, (end, name, colour) in zip(places, ends, strict=True):
+        look = {"arrowstyle": "-", "color": colour, "linewidth": 0.4, "shrinkA": 0, "shrinkB": 3, "relpos": (0, 0.5)}
+        axes.annotate(
+            clean(name, 32), end, (1.08, place), textcoords="axes fraction", annotation_clip=False, va="center",
+            ha="left", fontsize=SMALL, color=colour, arrowprops=look,
+        )  # fmt: skip
+
+
+def _spread(places: Sequence[float], apart: float) -> list[float]:
+    """Ascending places from 0 to 1, moved so far that neighbours are so far apart; clusters spread around their middle,
+    inside 0 to 1 as far as there is room.
+    """
+    groups: list[tuple[float, int]] = []  # middle, members
+    for place in places:
+        groups.append((_inside(place, 1, apart), 1))
+        while len(groups) > 1 and groups[-1][0] - groups[-2][0] < apart * (groups[-1][1] + groups[-2][1]) / 2:
+            (below, others), (middle, count) = groups[-2:]
+            both = others + count
+            groups[-2:] = [(_inside((middle * count + below * others) / both, both, apart), both)]
+    return [middle + apart * (i - (count - 1) / 2) for middle, count in groups for i in range(count)]
+
+
+def _inside(middle: float, count: int, apart: float) -> float:
+    half = min(apart * (count - 1) / 2, 0.5)
+    return min(max(middle, half), 1 - half)
 
 
 def pen(index: int, count: int) -> dict:
-    """Line style of a series: later lines are thinner and lie inside earlier ones, so equal curves stay visible."""
+    """Line style of a series: all lines are equally thick; later markers are smaller, so equal curves stay visible."""
     share = index / max(count - 1, 1)
+    colour = COLOURS[index % len(COLOURS)]
     return {
-        "color": PALETTE[index % len(PALETTE)],
+        "color": colour,
         "marker": MARKERS[index % len(MARKERS)],
-        "markersize": 10.0 - 5.5 * share if count > 1 else 6.0,
-        "markerfacecolor": "white" if index % 2 == 0 else PALETTE[index % len(PALETTE)],
-        "markeredgewidth": 1.3,
-        "linewidth": 3.2 - 1.8 * share if count > 1 else 1.8,
+        "markersize": 5.0 - 2.0 * share,
+        "markerfacecolor": "white" if index % 2 == 0 else colour,
+        "markeredgewidth": 0.9,
         "linestyle": DASHES[0] if index == 0 else DASHES[(index - 1) % (len(DASHES) - 1) + 1],
         "zorder": 3 + share,
     }

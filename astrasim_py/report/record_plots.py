@@ -8,15 +8,7 @@ import numpy as np
 
 from astrasim_py.core.records import Table, empty_table
 from astrasim_py.report.explain import called_instances
-from astrasim_py.report.figure_style import (
-    PALETTE,
-    canvas,
-    clean,
-    legend_below,
-    say_nothing_finished,
-    set_title,
-    time_ticks,
-)
+from astrasim_py.report.figure_style import PALETTE, Drawn, Sheet, clean, say, set_title, time_ticks
 from astrasim_py.topology.drawing import FAILED, draw_network, spread
 
 #: Maximum points in a figure of links or a Gantt chart.
@@ -41,17 +33,17 @@ class Panel:
     failed: Sequence[int] = ()
 
 
-def draw_links(panels: Sequence[Panel], heading: str, on=None):
+def draw_links(sheet: Sheet, spec: Mapping, panels: Sequence[Panel]) -> Drawn:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize, to_rgba
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     panels = list(panels)[:PANELS]
-    figure, every = canvas(len(panels), heading, width=4.4, height=4.3, columns=3, on=on)
+    figure, every = sheet.panels(len(panels), height=3.0)
     if not panels:
-        say_nothing_finished(every[0])
-        return figure
+        say(every[0], "no finished points", empty=True)
+        return Drawn(every, [], ["no finished points"])
     most = max((max(p.tables["link"]["busy"].tolist(), default=0) / max(p.makespan, 1) for p in panels), default=0)
     colours = Normalize(0.0, min(max(math.ceil(10 * most) / 10, 0.1), 1.0))
     # Without black: numbers are written on NPUs.
@@ -83,9 +75,8 @@ def draw_links(panels: Sequence[Panel], heading: str, on=None):
         patches[_MOST_JOBS - 1 :] = [(Patch(alpha=0), f"and {len(patches) - _MOST_JOBS + 1} more jobs")]
     if any(panel.failed for panel in panels):
         patches.append((Line2D([], [], **FAILED), "links that failed at some time"))
-    if patches:
-        legend_below(figure, patches, on)
-    return figure
+    sheet.explain(every, patches)
+    return Drawn(every, [])
 
 
 def places(vertex: Table, edge: Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -95,7 +86,7 @@ def places(vertex: Table, edge: Table) -> tuple[np.ndarray, np.ndarray, np.ndarr
     return *spread(x, y, switch, edge["src"], edge["dst"]), switch
 
 
-def draw_gantt(panels: Sequence[Panel], heading: str, on=None):
+def draw_gantt(sheet: Sheet, spec: Mapping, panels: Sequence[Panel]) -> Drawn:
     from matplotlib.collections import PolyCollection
     from matplotlib.patches import Patch
     from matplotlib.ticker import MaxNLocator
@@ -103,11 +94,10 @@ def draw_gantt(panels: Sequence[Panel], heading: str, on=None):
     panels = list(panels)[:PANELS]
     lanes = max((min(_ranks(p), _MAX_LANES) for p in panels), default=1)
     height = min(max(2.4, 0.22 * lanes + 1.2), 12.0)
-    columns = 1 if len(panels) < 4 else 2
-    figure, every = canvas(len(panels), heading, width=7.0, height=height, columns=columns, on=on)
+    _, every = sheet.panels(len(panels), height=height, columns=1 if len(panels) < 4 else 2, wide=True)
     if not panels:
-        say_nothing_finished(every[0])
-        return figure
+        say(every[0], "no finished points", empty=True)
+        return Drawn(every, [], ["no finished points"])
     legend: dict[str, object] = {}
     for panel, axes in zip(panels, every, strict=True):
         node = panel.tables["node"]
@@ -139,8 +129,8 @@ def draw_gantt(panels: Sequence[Panel], heading: str, on=None):
         more = f" (first {shown} of {count} ranks)" if count > shown else ""
         set_title(axes, panel.title + more)
     every[-1].set_xlabel("time")
-    legend_below(figure, [(patch, label) for label, patch in legend.items()], on)
-    return figure
+    sheet.explain(every, [(patch, label) for label, patch in legend.items()])
+    return Drawn(every, [])
 
 
 def _ranks(panel: Panel) -> int:

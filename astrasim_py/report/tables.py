@@ -132,6 +132,8 @@ def _value_cell(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, Decimal):
         return plain(value)
+    if isinstance(value, float):
+        return repr(value)
     return str(int(value)) if isinstance(value, Integral) else csv_cell(str(value))
 
 

@@ -8,7 +8,8 @@ from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.fields import did_you_mean
 from astrasim_py.core.strict_model import Mistake
 from astrasim_py.scenario import variables
-from astrasim_py.scenario.schema import PlotSpec, Scenario
+from astrasim_py.scenario.plot_spec import BY_JOB, COLUMNS, JOB_TIMES, PlotSpec
+from astrasim_py.scenario.schema import Scenario
 from astrasim_py.topology.spec import RandomPlacement
 
 #: Columns that a figure may use beside swept keys.
@@ -137,10 +138,12 @@ def plot_mistakes(document: Value, plots: Sequence[PlotSpec], axes: Sequence[var
             remedy = "write series: KEY and baseline: one of its values"
             remedy += "; or compare: alone, and series: job" if "jobs" in document.data else ""
             yield wrong("a slowdown needs a baseline", remedy)
-        if plot.kind not in ("time", "slowdown") and by_job:
-            yield wrong(f"{plot.kind} is not known by job", "write kind: time, or slowdown")
-        if plot.y != "completion" and not (plot.kind == "time" and by_job):
-            yield wrong("is known of jobs alone", "write kind: time, and series: job", "y")
+        if by_job and plot.kind not in BY_JOB:
+            yield wrong(f"{plot.kind} is not known by job", f"write one of the kinds {', '.join(BY_JOB)}")
+        if plot.y in JOB_TIMES and not by_job:
+            yield wrong("is known of jobs alone", "write series: job", "y")
+        if by_job and plot.y in COLUMNS and plot.y != "time_ns":
+            yield wrong(f"{plot.y} is not known by job", f"write one of time_ns, {', '.join(JOB_TIMES)}", "y")
         for key, value in plot.where.items():
             written = document.get("plots", number, "where", key)
             text = variables.label_of(written) if written is not None else str(value)

@@ -25,7 +25,8 @@ from astrasim_py.scenario.check_study import (
     sweep_mistakes,
     top_level_mistakes,
 )
-from astrasim_py.scenario.schema import PlotSpec, Scenario
+from astrasim_py.scenario.plot_spec import PlotSpec
+from astrasim_py.scenario.schema import Scenario
 
 #: Most errors that are told at once.
 MAX_ERRORS = 100

@@ -10,9 +10,10 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from astrasim_py.core.choices import ENGINES, LEVELS
-from astrasim_py.core.fields import Count, Name, NewFileName, Ranks, Scalar, Text, Time, choice, shown, whole, wrong
-from astrasim_py.core.strict_model import StrictModel, example
+from astrasim_py.core.fields import Count, Name, NewFileName, Ranks, Text, Time, choice, shown, whole, wrong
+from astrasim_py.core.strict_model import StrictModel
 from astrasim_py.scenario.job_models import AlgorithmSpecs, GroupSpec, Stragglers, WorkloadSpec
+from astrasim_py.scenario.plot_spec import PlotSpec
 from astrasim_py.scenario.variables import STUDY_KEYS
 from astrasim_py.system.machine_models import (
     NO_MEMORY,
@@ -52,25 +53,6 @@ class JobSpec(StrictModel):
 
 Engine = choice(*ENGINES)
 Level = choice(*LEVELS)
-#: Times that jobs have beside that of their completion.
-JOB_TIMES = ("iteration_mean", "iteration_p50", "iteration_p99")
-PLOT_KINDS = ("slowdown", "time", "busbw", "breakdown", "links", "gantt")
-
-
-class PlotSpec(StrictModel):
-    """A figure; `x`, `series` and `facet` name swept keys."""
-
-    kind: choice(*PLOT_KINDS) = example("slowdown")
-    x: Text | None = None
-    series: Text | None = None
-    facet: Text | None = None
-    y: choice("completion", *JOB_TIMES) = Field(
-        default="completion", description="which time; of jobs also of their iterations"
-    )
-    baseline: Text | None = Field(default=None, description="value of `series` that the others are divided by")
-    where: dict[Text, Scalar] = Field(default_factory=dict, description="only points with these values")
-    title: Text | None = None
-    name: NewFileName | None = Field(default=None, description="of the files; the kind by default")
 
 
 def _axis(value: object) -> object:

@@ -13,14 +13,15 @@ from astrasim_py.core.errors import AstraError, UsageError
 from astrasim_py.core.files import remove_files, write_file
 from astrasim_py.core.records import Outcome, Records
 from astrasim_py.report import plots
+from astrasim_py.report.arranged_rows import name_of, select
 from astrasim_py.report.explain import Explanation, explain
 from astrasim_py.report.jobs import JOB_KEYS
 from astrasim_py.report.neighbours import Part
-from astrasim_py.report.plots import select
 from astrasim_py.report.record_plots import PANELS, Panel
 from astrasim_py.report.repeats import first_seed
 from astrasim_py.report.tables import json_bytes, json_text, ps_of
 from astrasim_py.scenario.expand import Point
+from astrasim_py.scenario.plot_spec import level_of, of_records
 from astrasim_py.study import astra_sim_point, stored_points
 from astrasim_py.study.store import RunOptions
 from astrasim_py.study.stored_points import StoredPoint
@@ -53,16 +54,26 @@ def figure_names(specs: Iterable[Mapping]) -> list[str]:
     return names
 
 
-def panel_points(spec: Mapping, points: Sequence[StoredPoint]) -> list[StoredPoint]:
-    where = spec.get("where") or {}
-    shown = [p for p in points if p.manifest["status"] == "done" and select([p.row], where) and first_seed(p.row)]
-    return shown[:PANELS]
+def _recorded(spec: Mapping, points: Sequence[StoredPoint]) -> list[StoredPoint]:
+    """The points whose records a figure shows."""
+    if level_of(spec) == "summary":
+        return []
+    chosen = recorded(spec, [point.row if point.manifest["status"] == "done" else None for point in points])
+    return [points[number] for number in chosen]
+
+
+def recorded(spec: Mapping, rows: Sequence[Mapping | None]) -> list[int]:
+    """Numbers of the points whose records a figure shows: a panel each, of the first ones; or of all in one figure."""
+    shown = [number for number, row in enumerate(rows) if row and select([row], spec.get("where") or {})]
+    if of_records(spec):
+        shown = [number for number in shown if first_seed(rows[number])][:PANELS]
+    return shown
 
 
 def panel(point: StoredPoint, kind: str) -> Panel:
     names = ("link", "vertex", "edge") if kind == "links" else ("node", "collective")
     sweep = point.row["sweep"]
-    title = ", ".join(map(str, sweep.values())) or point.manifest["point"]
+    title = ", ".join(f"{name_of(key)} = {value}" for key, value in sweep.items()) or point.manifest["point"]
     parts = _parts(point)
     npus = point.summary.get("npu_of", ())
     return Panel(
@@ -75,32 +86,35 @@ def panel(point: StoredPoint, kind: str) -> Panel:
     )
 
 
-def draw_figures(folder: Path, title: str, specs: Sequence[Mapping], points: Sequence[StoredPoint]) -> list[Path]:
-    """Draw every figure of a scenario as SVG and PNG. `folder`: of the scenario; figures go to ``figures/`` in it.
-    `title`: for figures without one. `specs`: as in the scenario's ``plots``. `points`: in the order of the sweep.
+def draw_figures(
+    folder: Path, title: str, specs: Sequence[Mapping], points: Sequence[StoredPoint], notes: list[str]
+) -> list[Path]:
+    """Draw every figure of a scenario in the forms it asks for, and write the data of each beside it as CSV; returns
+    the pictures. `folder`: of the scenario; figures go to ``figures/`` in it. `title`: for figures without one.
+    `specs`: as in the scenario's ``plots``. `points`: in the order of the sweep. `notes`: gets what is missing in a
+    figure.
     Raises OutputError: a figure cannot be written. Raises ScenarioError: a figure asks for something that the points do
     not have.
     """
     written: list[Path] = []
     for number, (name, spec) in enumerate(zip(figure_names(specs), specs, strict=True)):
-        place = f"plots[{number}]"
-        rows, panels = _drawn_of(spec, points)
-        images = plots.draw(spec, rows, panels=panels, title=title, place=place)
-        for form, data in images.items():
-            written.append(write_file(folder / FIGURES / f"{name}.{form}", data, make_folder=True))
+        files = plots.draw(spec, *_drawn_of(spec, points), title=title, place=f"plots[{number}]")
+        notes += [f"figure {name}: {note}" for note in files.notes]
+        for form, data in files.data.items():
+            path = write_file(folder / FIGURES / f"{name}.{form}", data, make_folder=True)
+            written += [path] if form != "csv" else []
     return written
 
 
 def _drawn_of(spec: Mapping, points: Sequence[StoredPoint]) -> tuple[list[Mapping], list[Panel]]:
     """The rows and panels that a figure shows."""
-    rows = []
+    rows, panels = [], []
     for point in points:
         parts = point.summary.get("breakdown") or {}
         rows.append({**point.row, "compute_ns": parts.get("compute_ns"), "other_ns": parts.get("other_ns")})
-    panels = []
-    if spec["kind"] in plots.NEEDS:
-        need = LEVELS.index(plots.NEEDS[spec["kind"]])
-        shown = [p for p in panel_points(spec, points) if LEVELS.index(p.manifest["level"]) >= need]
+    if of_records(spec):
+        need = LEVELS.index(level_of(spec))
+        shown = [p for p in _recorded(spec, points) if LEVELS.index(p.manifest["level"]) >= need]
         panels = [panel(point, spec["kind"]) for point in shown]
     return _rows_by_job(spec, rows, points), panels
 
@@ -108,9 +122,8 @@ def _drawn_of(spec: Mapping, points: Sequence[StoredPoint]) -> tuple[list[Mappin
 def plot_axes(path: str | os.PathLike, spec: Mapping, ax=None):
     """Draw a figure of stored points with matplotlib and return its Axes; see `plots.axes_of`."""
     _, points = find(path)
-    if spec["kind"] in plots.NEEDS:
-        shown = {point.folder: at_level(point, plots.NEEDS[spec["kind"]], []) for point in panel_points(spec, points)}
-        points = tuple(shown.get(point.folder, point) for point in points)
+    shown = {point.folder: at_level(point, level_of(spec), []) for point in _recorded(spec, points)}
+    points = tuple(shown.get(point.folder, point) for point in points)
     return plots.axes_of(spec, *_drawn_of(spec, points), ax)
 
 
@@ -242,11 +255,12 @@ def plot_folder(path: str | os.PathLike) -> Drawn:
             raise UsageError(str(path), "its scenario asks for no figures", "add plots: to it, or name one point")
     levels = {point.folder.name: "summary" for point in points}
     for spec in specs:
-        for point in panel_points(spec, points) if spec.get("kind") in plots.NEEDS else ():
+        for point in _recorded(spec, points):
             known = levels[point.folder.name]
-            levels[point.folder.name] = max(known, plots.NEEDS[spec["kind"]], key=LEVELS.index)
+            levels[point.folder.name] = max(known, level_of(spec), key=LEVELS.index)
     ready = [at_level(point, levels[point.folder.name], notes) for point in points]
-    return Drawn(figures=tuple(draw_figures(folder, title, specs, ready)), notes=tuple(dict.fromkeys(notes)))
+    figures = draw_figures(folder, title, specs, ready, notes)
+    return Drawn(figures=tuple(figures), notes=tuple(dict.fromkeys(notes)))
 
 
 def records_of(stored: StoredPoint) -> Records:

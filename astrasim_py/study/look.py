@@ -10,7 +10,7 @@ from astrasim_py.report import plots
 from astrasim_py.report.explain import Explanation
 from astrasim_py.report.explain import explain as explain_records
 from astrasim_py.report.record_plots import Panel
-from astrasim_py.scenario.schema import PlotSpec
+from astrasim_py.scenario.plot_spec import PLOT_KINDS, PlotSpec, level_of
 from astrasim_py.study.explain_and_plot import explain_folder, plot_axes
 from astrasim_py.study.summary import edge_table, hop_latency, vertex_table
 from astrasim_py.study.sweep import RunResult
@@ -66,8 +66,7 @@ def plot(what: RunResult | Problem | Records | str | os.PathLike, kind: str | No
     what : RunResult, path, Problem or Records
         A result or a folder of results; a problem, which is simulated; or records, for ``gantt``.
     kind : str, optional
-        ``time`` (of results by default), ``busbw``, ``slowdown``, ``breakdown``, ``links`` or ``gantt`` (of problems
-        and records by default).
+        As in a scenario's ``plots``; ``time`` of results and ``gantt`` of problems and records by default.
     ax : matplotlib Axes, optional
         To draw into; a new figure by default.
     **keys
@@ -88,10 +87,11 @@ def plot(what: RunResult | Problem | Records | str | os.PathLike, kind: str | No
     spec = PlotSpec(kind=kind, **keys).model_dump(exclude_none=True)
     if of_results:
         return plot_axes(what.folder if isinstance(what, RunResult) else what, spec, ax)
-    if kind not in plots.NEEDS:
-        raise UsageError("kind", f"{kind} compares points of a result", f"write {' or '.join(plots.NEEDS)}")
+    if not PLOT_KINDS[kind].of_records:
+        ours = [name for name, of in PLOT_KINDS.items() if of.of_records]
+        raise UsageError("kind", f"{kind} compares points of a result", f"write {' or '.join(ours)}")
     if isinstance(what, Problem):
-        records = _simulated(what, plots.NEEDS[kind])[1]
+        records = _simulated(what, level_of(spec))[1]
         names = [what.topology.vertex_name(vertex) for vertex in range(what.topology.vertices)]
         vertex = Table({**vertex_table(what.topology), "name": names})
         tables = {"vertex": vertex, "edge": edge_table(what.topology, records.link["link"])}

@@ -23,15 +23,14 @@ from astrasim_py.core.errors import (
 from astrasim_py.core.files import write_file
 from astrasim_py.core.shown import Shown
 from astrasim_py.engine.simulation import ENGINES
+from astrasim_py.report.arranged_rows import text_of
 from astrasim_py.report.dataframe import rows_dataframe
-from astrasim_py.report.plots import NEEDS, text_of
-from astrasim_py.report.record_plots import PANELS
-from astrasim_py.report.repeats import first_seed
 from astrasim_py.report.tables import json_bytes
 from astrasim_py.scenario.expand import Point, expand
 from astrasim_py.scenario.load import LoadedScenario
+from astrasim_py.scenario.plot_spec import level_of
 from astrasim_py.study import store, stored_points
-from astrasim_py.study.explain_and_plot import FIGURES, draw_figures, write_study
+from astrasim_py.study.explain_and_plot import FIGURES, draw_figures, recorded, write_study
 from astrasim_py.study.pool import Killed, check_address, cores, run_on_cluster, run_tasks
 from astrasim_py.study.progress import Progress
 from astrasim_py.study.store import RunOptions
@@ -241,17 +240,18 @@ class _Run:
         levels = [level] * len(self.points)
         rows = [row_of(point, NOT_RUN) for point in self.points]
         for spec in self.scenario.plots:
-            need = NEEDS.get(spec.kind, "summary")
+            asked = spec.model_dump(exclude_none=True)
+            need = level_of(asked)
             if LEVELS.index(need) <= LEVELS.index(level):
                 continue
-            wanted = [(key, (None, str(value))) for key, value in spec.where.items()]
-            shown = [n for n, row in enumerate(rows) if all(text_of(row, key) in texts for key, texts in wanted)]
-            shown = [n for n in shown if first_seed(rows[n])]
-            for number in shown[:PANELS]:
+            # What is known of a point only when it has run does not choose among them now.
+            known = {k: v for k, v in spec.where.items() if any(text_of(row, k) is not None for row in rows)}
+            shown = recorded({**asked, "where": known}, rows)
+            for number in shown:
                 levels[number] = max(levels[number], need, key=LEVELS.index)
             if shown:
                 figure = f"the figure {spec.name or spec.kind}"
-                self.notes.append(f"{figure} needs level {need}: recorded for {len(shown[:PANELS])} points")
+                self.notes.append(f"{figure} needs level {need}: recorded for {len(shown)} points")
         return levels
 
     def compute(self, jobs: int, cluster: str | None) -> None:
@@ -357,7 +357,7 @@ class _Run:
         if len(self.chosen) < len(self.points) and len(ready) < len(self.points):
             self.notes.append(f"no figures yet: {len(ready)} of {len(self.points)} points are finished")
             return []
-        return draw_figures(self.folder, self.scenario.title or self.scenario.name, plots, ready)
+        return draw_figures(self.folder, self.scenario.title or self.scenario.name, plots, ready, self.notes)
 
 
 def _each(tasks: Sequence[Task], workers: int, cluster: str | None, folder: Path) -> Iterator[tuple[int, object]]:

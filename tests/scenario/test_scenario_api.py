@@ -229,7 +229,7 @@ def test_results_are_plotted_into_given_axes(result):
 
     axes = Figure().subplots()
     assert ap.plot(result, "time", series="topology", where={"topology": "r"}, ax=axes) is axes
-    assert axes.lines[0].get_ydata().tolist() == [float(row["time_ns"]) * 1000 for row in result.rows[:2]]
+    assert axes.lines[0].get_ydata().tolist() == [float(row["time_ns"]) / 1000 for row in result.rows[:2]]
     for kind in ("busbw", "slowdown", "breakdown"):
         axes = Figure().subplots()
         assert ap.plot(result, kind, series="topology", ax=axes) is axes
@@ -245,7 +245,7 @@ def test_a_new_figure_has_an_axes_for_each_panel(result, monkeypatch):
     from matplotlib.figure import Figure
 
     monkeypatch.setattr(pyplot, "figure", Figure)
-    assert ap.plot(result, series="topology").get_ylabel() == "time"
+    assert ap.plot(result, series="topology").get_ylabel() == "time (µs)"
     assert len(ap.plot(result, facet="topology")) == 2
     problem = ap.problem(ap.workload(4).compute("1 us").all_reduce("1 MiB"), ap.build_topology(**RING))
     assert ap.plot(problem).get_xlim()[1] == ap.simulate(problem).makespan

@@ -185,11 +185,11 @@ def test_a_run_of_jobs_in_the_background_alone_is_refused(tmp_path):
     [
         ("compare: both", "compare: .*alone"),
         ("plots: [{kind: slowdown, series: job}]", "a slowdown needs a baseline; .*compare: alone"),
-        ("plots: [{kind: time, y: iteration_mean}]", "y: is known of jobs alone; write kind: time, and series: job"),
+        ("plots: [{kind: time, y: iteration_mean}]", "y: is known of jobs alone; write series: job"),
         ("plots: [{kind: time, series: job, where: {job: c}}]", '"c" is not a value of job; write one of a, b'),
         ("plots: [{kind: slowdown, series: job, baseline: c}]", '"c" is not a value of job; write one of a, b'),
         ("plots: [{kind: time, x: jbo, series: job}]", '"jbo" is not swept'),
-        ("plots: [{kind: busbw, series: job}]", "busbw is not known by job; write kind: time, or slowdown"),
+        ("plots: [{kind: busbw, series: job}]", "busbw is not known by job; write one of the kinds time, slowdown"),
     ],
 )
 def test_wrong_comparisons_of_jobs_are_refused(tmp_path, top, said):

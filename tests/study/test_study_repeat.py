@@ -119,7 +119,7 @@ def test_a_figure_has_the_interval(repeated):
     rows = [row | {"sweep": {**row["sweep"], "x": "1"}} for row in repeated[1].rows]
     single = [row for row in rows if row["sweep"]["seed"] == "0"]
     spec = {"kind": "time", "x": "topology"}
-    drawn, plain = (draw(spec, some)["svg"] for some in (rows, [{**row, "seeds": None} for row in single]))
+    drawn, plain = (draw(spec, some).data["svg"][0] for some in (rows, [{**row, "seeds": None} for row in single]))
     assert len(drawn) > len(plain)
 
 

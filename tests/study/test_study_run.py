@@ -154,7 +154,7 @@ def test_figures_and_tables_are_of_the_scenario_as_it_is_now(tmp_path):
     run_scenario(scenario(tmp_path, other), out=tmp_path, points=(1, 2))
     assert not list((folder / "figures").iterdir()) and not (folder / "jobs.csv").exists()
     run_scenario(scenario(tmp_path, other), out=tmp_path)
-    assert {path.name for path in (folder / "figures").iterdir()} == {"busbw.svg", "busbw.png"}
+    assert {path.name for path in (folder / "figures").iterdir()} == {"busbw.svg", "busbw.png", "busbw.csv"}
     with open(folder / "summary.csv") as file:
         assert {row["size"] for row in csv.DictReader(file)} == {"1 MiB"}
     assert len(stored_runs(folder)) == 12

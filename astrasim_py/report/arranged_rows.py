@@ -1,0 +1,145 @@
+"""Rows of points arranged for a figure: panels by facet, series in them, values of x in these."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from astrasim_py.core.errors import ScenarioError
+from astrasim_py.core.units import format_size
+from astrasim_py.report import figure_style as style
+from astrasim_py.report import ticks
+from astrasim_py.report.repeats import HIGH, LOW, nearest_rank
+from astrasim_py.report.tables import SIZES, TEXTS, value_order
+
+#: Panels of a figure at most.
+MOST_PANELS = 16
+_COLUMN_OF = {"model": "network_model", "network.model": "network_model"}
+_NAMES = {"size": "message size", "size_bytes": "message size", "npus": "NPUs", "network.model": "network model"}
+
+
+def select(rows: Sequence[Mapping], where: Mapping) -> list[Mapping]:
+    return [row for row in rows if all(text_of(row, key) == str(value) for key, value in where.items())]
+
+
+def text_of(row: Mapping, key: str) -> str | None:
+    if key in row["sweep"]:
+        return str(row["sweep"][key])
+    if key == "size":
+        return None if row.get("size_bytes") is None else format_size(row["size_bytes"])
+    value = row.get(_COLUMN_OF.get(key, key))
+    return None if value is None or isinstance(value, Mapping) else str(value)
+
+
+def name_of(key: str) -> str:
+    """A swept key as the label of an axis."""
+    return style.clean(_NAMES.get(key, key.replace("_", " ")))
+
+
+def numbers_of(texts: Sequence[str]) -> dict[str, float] | None:
+    """What swept values of one kind are worth: numbers, bytes, ps, bytes per second; None for names."""
+    kinds, values, _ = zip(*map(value_order, texts), strict=True) if texts else ((TEXTS,), (), ())
+    alike = set(kinds) != {TEXTS} and len(set(kinds)) == 1 and len(set(values)) == len(values)
+    return dict(zip(texts, map(float, values), strict=True)) if alike else None
+
+
+class Value(NamedTuple):
+    """What a figure shows of a point: the median of its runs, and the ends of the interval of several."""
+
+    middle: float
+    low: float | None = None
+    high: float | None = None
+
+
+class XAxis:
+    """Positions and labels of the values of x: a logarithmic or linear scale for quantities, else categories."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self.texts = list(dict.fromkeys(texts))
+        values = numbers_of(self.texts)
+        self.categories = values is None
+        self.kind = TEXTS if values is None else value_order(self.texts[0])[0]
+        self.value = values or {text: float(place) for place, text in enumerate(self.texts)}
+        if not self.categories:
+            self.texts.sort(key=lambda text: self.value[text])
+        low, high = min(self.value.values(), default=0), max(self.value.values(), default=0)
+        self.log = not self.categories and low > 0 and high >= 8 * low
+
+    def label(self, text: str) -> str:
+        return format_size(int(self.value[text])) if self.kind == SIZES else style.clean(text)
+
+    def apply(self, axes) -> float:
+        """Set the scale and the ticks of a panel; returns the height, in inches, that its labels take in addition."""
+        labels = {self.value[text]: self.label(text) for text in self.texts}
+        if self.log:
+            axes.set_xscale("log", base=2)
+            if len(labels) < ticks.LEAST:
+                labels |= ticks.label_between(min(labels), max(labels), self.kind)
+        return ticks.label_values(axes, dict(sorted(labels.items())), self.log, self.categories)
+
+
+class Grid:
+    """Rows arranged as facet → series → x."""
+
+    def __init__(self, spec: Mapping, rows: Sequence[Mapping], place: str) -> None:
+        self.spec, self.place, self.notes = spec, place, []
+        swept = list(dict.fromkeys(key for row in rows for key in row["sweep"]))
+        where = spec.get("where") or {}
+        varying = [key for key in swept if key not in where and len({text_of(row, key) for row in rows}) > 1]
+        self.x = spec.get("x") or next((key for key in ("size", *varying, *swept) if key in swept), None)
+        self.series_key, self.facet_key = spec.get("series"), spec.get("facet")
+        for name, key in (("x", self.x), ("series", self.series_key), ("facet", self.facet_key)):
+            if key and rows and all(text_of(row, key) is None for row in rows):
+                keys = ", ".join(swept) or "none"
+                raise ScenarioError(f"{place}.{name}", f'"{key}" is not swept', f"write one of the swept keys: {keys}")
+        # Other varying keys go to the series' names where several points would coincide otherwise.
+        rest: list[str] = []
+        for key in varying:
+            shown = [one for one in (self.x, self.series_key, self.facet_key, *rest) if one]
+            if _places(rows, [*shown, key]) > _places(rows, shown):
+                rest.append(key)
+        self.series_keys = tuple(key for key in (self.series_key, *rest) if key)
+        self.points: dict[tuple[str, tuple[str, ...], str], Mapping] = {}
+        for row in rows:
+            x = text_of(row, self.x) if self.x else style.clean(row["point"])
+            if x is not None:
+                facet = str(text_of(row, self.facet_key)) if self.facet_key else ""
+                series = tuple(str(text_of(row, key)) for key in self.series_keys)
+                self.points[facet, series, x] = row
+        facets = list(dict.fromkeys(facet for facet, _, _ in self.points))
+        self.facets = facets[:MOST_PANELS]
+        if len(facets) > MOST_PANELS:
+            self.notes.append(f"{self.facet_key} takes {len(facets)} values: the first {MOST_PANELS} are drawn")
+        self.series = list(dict.fromkeys(series for _, series, _ in self.points))
+        self.axis = XAxis([x for _, _, x in self.points])
+
+    def name(self, series: tuple[str, ...]) -> str:
+        return style.clean(", ".join(series))
+
+    def legend_title(self) -> str:
+        return ", ".join(map(name_of, self.series_keys))
+
+    def title(self, axes, facet: str) -> None:
+        """Write the facet over its panel."""
+        if self.facet_key:
+            style.set_title(axes, f"{name_of(self.facet_key)} = {facet}")
+
+    def values(self, facet: str, series: tuple[str, ...], value: Callable[[Mapping], float | None]) -> dict[str, Value]:
+        """x → value, in the order of the axis, for points that have one."""
+        found = {}
+        for x in self.axis.texts:
+            row = self.points.get((facet, series, x))
+            runs = row.get("runs", (row,)) if row else ()
+            known = sorted(y for y in map(value, runs) if y is not None)
+            if known:
+                ends = (nearest_rank(known, LOW), nearest_rank(known, HIGH)) if len(known) > 1 else ()
+                found[x] = Value(nearest_rank(known, 50), *ends)
+        return found
+
+    def cells(self, facet: str, series: tuple[str, ...], x: str) -> dict[str, str]:
+        """What is swept, as cells of the table of a figure."""
+        cells = {self.facet_key: facet} if self.facet_key else {}
+        return {**cells, **dict(zip(self.series_keys, series, strict=True)), self.x or "point": x}
+
+
+def _places(rows: Sequence[Mapping], keys: Sequence[str]) -> int:
+    """How many different values the rows have in some keys."""
+    return len({tuple(text_of(row, key) for key in keys) for row in rows})

@@ -1,0 +1,71 @@
+"""What figures show of points: columns of numbers with their labels and units, and why one can be empty."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+
+from astrasim_py.report.tables import ps_of
+
+_LABELS = {
+    "time_ns": "time",
+    "bound_ns": "lower bound",
+    "exposed_comm_ns": "exposed communication",
+    "compute_ns": "compute",
+    "other_ns": "other waiting",
+    "iteration_mean_ns": "mean time of iterations",
+    "iteration_p50_ns": "median time of iterations",
+    "iteration_p99_ns": "99th percentile of iterations",
+    "efficiency": "lower bound / time",
+    "algbw_GBps": "algorithm bandwidth (GB/s)",
+    "busbw_GBps": "bus bandwidth (GB/s)",
+    "busiest_link_GBps": "bandwidth of the busiest link (GB/s)",
+    "size_bytes": "message size (B)",
+    "npus": "NPUs",
+    "messages": "messages",
+    "message_hops": "hops of messages",
+}
+_ONE = "only points of a single collective have it; collectives.csv has that of each call"
+_BOUND = "these points have no lower bound (see semantics.md)"
+_EMPTY = {
+    "size_bytes": _ONE,
+    "algbw_GBps": _ONE,
+    "busbw_GBps": _ONE,
+    "bound_ns": _BOUND,
+    "efficiency": _BOUND,
+    "iteration_mean_ns": "only jobs with collectives have iterations",
+    "iteration_p50_ns": "only jobs with collectives have iterations",
+    "iteration_p99_ns": "only jobs with collectives have iterations",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantity:
+    """A number of each point. `column`: its name in tables. `value`: of a row, times in ps; None where it has none."""
+
+    column: str
+    label: str
+    value: Callable[[Mapping], float | None]
+    time: bool = False
+    #: Whether more is better.
+    gain: bool = False
+    empty: str = ""
+
+    def cell(self, value: float | None) -> object:
+        """A value as a cell of a table."""
+        if value is None or not self.time:
+            return value
+        return Decimal(int(value)).scaleb(-3).normalize() if value == int(value) else value / 1000
+
+
+def quantity_of(y: str) -> Quantity:
+    """The quantity that a figure's key `y` names."""
+    column = {"completion": "time_ns"}.get(y, f"{y}_ns" if y.startswith("iteration_") else y)
+    time = column.endswith("_ns")
+
+    def value(row: Mapping) -> float | None:
+        known = row.get(column)
+        return None if known is None else float(ps_of(known) if time else known)
+
+    gain = column in ("efficiency", "algbw_GBps", "busbw_GBps")
+    empty = f"no {_LABELS[column].partition(' (')[0]}: " + _EMPTY.get(column, "these points have none")
+    return Quantity(column=column, label=_LABELS[column], value=value, time=time, gain=gain, empty=empty)

@@ -1,0 +1,130 @@
+"""The entries of a scenario's ``plots``: which keys each kind of figure takes, and what it needs of the points."""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BeforeValidator, PlainValidator, WithJsonSchema
+
+from astrasim_py.core.fields import NewFileName, Scalar, Text, choice, did_you_mean, shown, wrong
+from astrasim_py.core.strict_model import StrictModel, example
+
+#: Times that jobs have beside that of their completion.
+JOB_TIMES = ("iteration_mean", "iteration_p50", "iteration_p99")
+#: Columns of numbers of ``summary.csv``, and the parts of the time.
+COLUMNS = (
+    "time_ns", "bound_ns", "exposed_comm_ns", "compute_ns", "other_ns", "efficiency", "algbw_GBps", "busbw_GBps",
+    "busiest_link_GBps", "size_bytes", "npus", "messages", "message_hops",
+)  # fmt: skip
+FORMATS = ("png", "svg", "pdf")
+#: Widths of figures in print, cm.
+WIDTHS = {"column": 8.5, "text": 17.5}
+
+
+class PlotKind(NamedTuple):
+    """A kind of figure. `keys`: those that have an effect, beside the ones of every figure. `of_records`: it shows the
+    records of some points, a panel each, which must be of `level`.
+    """
+
+    about: str
+    keys: frozenset[str]
+    level: str = "summary"
+    of_records: bool = False
+
+
+def _kind(about: str, keys: str, **more: Any) -> PlotKind:
+    return PlotKind(about, frozenset(keys.split()), **more)
+
+
+_SWEPT = "x series facet legend xlabel ylabel"
+#: Keys of every figure.
+EVERY = frozenset({"kind", "title", "name", "where", "width", "format"})
+PLOT_KINDS: dict[str, PlotKind] = {
+    "slowdown": _kind("time over that of a baseline", f"{_SWEPT} baseline scale bound"),
+    "time": _kind("time, or another column of numbers, over a swept key", f"{_SWEPT} y scale bound"),
+    "busbw": _kind("bus bandwidth as of nccl-tests, with its upper bound", f"{_SWEPT} scale bound"),
+    "efficiency": _kind("lower bound over time", f"{_SWEPT} scale"),
+    "speedup": _kind("time of a baseline, or of the smallest x, over time", f"{_SWEPT} baseline scale bound"),
+    "breakdown": _kind("parts of the time, a bar for each point", "x series facet legend"),
+    "links": _kind("the network, links coloured by use", "legend", level="links", of_records=True),
+    "gantt": _kind("what each rank does over time", "legend xlabel ylabel", level="nodes", of_records=True),
+}
+#: Kinds that can show jobs.
+BY_JOB = ("time", "slowdown", "speedup")
+
+
+def of_records(spec: Mapping) -> bool:
+    """Whether a figure shows records of points, a panel each."""
+    return spec.get("kind") in PLOT_KINDS and PLOT_KINDS[spec["kind"]].of_records
+
+
+def level_of(spec: Mapping) -> str:
+    """Record level that a figure needs of its points."""
+    known = PLOT_KINDS.get(spec.get("kind", ""))
+    return "messages" if spec.get("of") == "messages" else known.level if known else "summary"
+
+
+def _width(value: object) -> object:
+    if value in WIDTHS:
+        return value
+    text = re.fullmatch(r"(\d+(?:\.\d+)?) *(?:cm)?", str(value)) if not isinstance(value, bool) else None
+    if text is None or not 4 <= float(text[1]) <= 100:
+        raise wrong(f"{shown(value)} is no width of a figure", "write column, text, or e.g. 12 cm (4 to 100 cm)")
+    return float(text[1])
+
+
+def _formats(value: object) -> object:
+    value = value if isinstance(value, list | tuple) else (value,)
+    for i, form in enumerate(value):
+        if form not in FORMATS:
+            raise wrong(f"{shown(form)} is no form of figures", did_you_mean(str(form), FORMATS), (i,))
+    if not value:
+        raise wrong("no form of files", f"write one of {', '.join(FORMATS)}")
+    return tuple(dict.fromkeys(value))
+
+
+_Width = Annotated[
+    Any,
+    PlainValidator(_width),
+    WithJsonSchema({"anyOf": [{"enum": list(WIDTHS)}, {"type": ["string", "number"]}]}),
+]
+_Formats = Annotated[
+    Any,
+    PlainValidator(_formats),
+    WithJsonSchema({"anyOf": [{"enum": list(FORMATS)}, {"type": "array", "items": {"enum": list(FORMATS)}}]}),
+]
+
+
+class PlotSpec(StrictModel):
+    """A figure; `x`, `series` and `facet` name swept keys, `y` a column of numbers."""
+
+    kind: choice(*PLOT_KINDS) = example("slowdown")
+    x: Text | None = None
+    series: Text | None = None
+    facet: Text | None = None
+    y: choice("completion", *JOB_TIMES, *COLUMNS) | None = example(
+        "exposed_comm_ns", default=None, description="a column of summary.csv; of jobs also times of iterations"
+    )
+    baseline: Annotated[Text | None, BeforeValidator(lambda v: v if v is None else str(v))] = example(
+        "ring", default=None, description="value of `series` that the others are compared with"
+    )
+    scale: choice("linear", "log") | None = example("log", default=None, description="of the axis of `y`")
+    bound: bool | None = example("true", default=None, description="draw the lower bound of the time as well")
+    legend: choice("below", "right", "direct", "none") | None = example(
+        "direct", default=None, description="below the figure, right of it, or names at the curves"
+    )
+    xlabel: Text | None = None
+    ylabel: Text | None = None
+    where: dict[Text, Scalar] = example("{size: 1 MiB}", default={}, description="only points with these values")
+    title: Text | None = None
+    name: NewFileName | None = example("figure_3", default=None, description="of the files; the kind by default")
+    width: _Width | None = example("column", default=None, description="column (8.5 cm), text (17.5 cm), or in cm")
+    format: _Formats | None = example("[png, pdf]", default=None, description="files to write; png and svg by default")
+
+    def _complete(self) -> None:
+        own = PLOT_KINDS[self.kind].keys | EVERY
+        for key in type(self).model_fields:
+            if key in self.model_fields_set and getattr(self, key) is not None and key not in own:
+                others = [kind for kind, of in PLOT_KINDS.items() if key in of.keys]
+                remedy = f"drop it, or write one of the kinds {', '.join(others)}"
+                raise wrong(f"has no effect on kind {self.kind}", remedy, (key, "@key"))
