@@ -8,7 +8,7 @@ from astrasim_py.cli.options import check_positive, complain, engines_text
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="DIR", help="folder of a point: results/SCENARIO/POINT-HASH")
+    parser.add_argument("folder", metavar="DIR", help="folder of a point: results/SCENARIO/points/NUMBER-LABEL")
     parser.add_argument("--lines", type=int, default=None, metavar="N", help="rows of each table")
 
 

@@ -79,9 +79,11 @@ def run_request(
     }
     about = {"row": row, "facts": facts, "source": {"source": request.folder}, "warnings": result.warnings}
     more = {"finish_ns": list(result.finish_ns), "exposed_comm_ns": list(result.exposed_ns)}
-    folder = store.scenario_folder(out, SCENARIO) / store.folder_name(request.name, identity)
-    stored = store_run(folder, result.plan, result.records, options, usage, more=more, **about)
-    stored_points.write_tables(folder.parent)
+    folder = store.scenario_folder(out, SCENARIO)
+    folders = store.PointFolders(folder)
+    place = folders.of(len(folders.digests) + 1, store.point_label({}, request.name), identity)
+    stored = store_run(place, result.plan, result.records, options, usage, more=more, **about)
+    stored_points.write_tables(folder)
     return result, stored
 
 
@@ -96,5 +98,5 @@ def run_again(stored: StoredPoint, options: RunOptions) -> StoredPoint | None:
     inputs = request.inputs()
     if request.files(inputs) != manifest["inputs"] or manifest["version"] != package_version():
         return None
-    _, again = run_request(request, options, out=stored.folder.parent.parent, inputs=inputs)
+    _, again = run_request(request, options, out=stored.folder.parents[2], inputs=inputs)
     return stored_points.read_point(again.folder)

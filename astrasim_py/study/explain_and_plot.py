@@ -35,7 +35,9 @@ FIGURES = "figures"
 def write_study(
     folder: Path, scenario: str, title: str, specs: Sequence[Mapping], points: Sequence[str | None]
 ) -> Path:
-    """Note beside the points what the scenario draws of them, and in which order; figures of other points go."""
+    """Note beside the points what the scenario draws of them, and their digests in its order; figures of other points
+    go.
+    """
     study = {"scenario": scenario, "title": title, "plots": list(specs), "points": list(points)}
     before = stored_points.read_object(folder / STUDY)
     if before and before != json.loads(json_text(study)):
@@ -168,11 +170,17 @@ def find(path: str | os.PathLike) -> tuple[Path, tuple[StoredPoint, ...]]:
         raise UsageError(str(path), "is not a folder", "name a folder of results, e.g. results/ring_vs_torus")
     one = stored_points.read_point(folder, contents=True)
     if one is not None:
-        return folder.parent, (one,)
+        return Path(os.path.normpath(folder / ".." / "..")), (one,)
+    if folder.name == stored_points.POINTS and (folder.parent / STUDY).is_file():
+        folder = folder.parent
     if (folder / stored_points.MANIFEST).exists():
+        if stored_points.read_object(folder / stored_points.MANIFEST).get("format") != stored_points.FORMAT:
+            raise UsageError(str(path), "is of another version of astrasim_py", "run the scenario again")
         raise UsageError(str(path), "is damaged: its files are not what its manifest says", "run with --fresh")
     every = stored_points.read_points(folder)
     if not every:
+        if earlier := stored_points.earlier_layout(folder):
+            raise UsageError(str(path), f"holds {earlier}", "run the scenario again")
         inside = [name for name in sorted(os.listdir(folder)) if (folder / name / STUDY).is_file()]
         hint = f"name one of {', '.join(inside[:5])} in it" if inside else "run a scenario first"
         raise UsageError(str(path), "holds no finished point", hint)
@@ -181,9 +189,11 @@ def find(path: str | os.PathLike) -> tuple[Path, tuple[StoredPoint, ...]]:
 
 def _current(folder: Path, points: Sequence[StoredPoint]) -> tuple[StoredPoint, ...]:
     """Points of a scenario as it ran last, in its order; where that is unknown, the newest of each name."""
-    order = {name: i for i, name in enumerate(stored_points.read_object(folder / STUDY).get("points") or [])}
-    ours = [point for point in points if point.folder.name in order] or stored_points.newest(points)
-    return tuple(sorted(ours, key=lambda point: order.get(point.folder.name, 0)))
+    known = stored_points.by_digest(points)
+    ours = [
+        known[digest] for digest in stored_points.read_object(folder / STUDY).get("points") or [] if digest in known
+    ]
+    return tuple(ours or stored_points.newest(points))
 
 
 def stored_runs(folder: Path) -> list[dict]:
@@ -216,7 +226,7 @@ def explain_folder(path: str | os.PathLike, name: str = "") -> Explained:
             raise UsageError(str(path), f'no point is called "{name}"', f"name one of: {names} …")
         points = named
     if len(points) > 1:
-        names = ", ".join(point.folder.name for point in points[:3])
+        names = ", ".join(f"{stored_points.POINTS}/{point.folder.name}" for point in points[:3])
         raise UsageError(str(path), f"holds {len(points)} points", f"name one of its folders: {names} …")
     notes: list[str] = []
     point = at_level(points[0], "messages", notes)
@@ -246,7 +256,7 @@ def plot_folder(path: str | os.PathLike) -> Drawn:
     study = stored_points.read_object(folder / STUDY)
     notes: list[str] = []
     title = str(study.get("title") or study.get("scenario") or folder.name)
-    if points[0].folder == Path(path):
+    if (Path(path) / stored_points.MANIFEST).exists():
         title = f"{title}: {points[0].manifest['point']}"
         specs = [{**spec, "name": f"{points[0].folder.name}-{spec['kind']}"} for spec in _OF_A_POINT]
     else:
@@ -331,7 +341,7 @@ def point_of(stored: StoredPoint) -> Point:
 def _run_again(stored: StoredPoint, options: RunOptions) -> StoredPoint | None:
     """Run a point of a scenario again; None where what it was computed from has changed since."""
     point = point_of(stored)
-    task = make_task(point, stored.folder.parent, options)
+    task = make_task(point, stored.folder, options)
     if task.identity != stored.manifest["digest"]:
         return None
     result = run_task(task)

@@ -2,9 +2,12 @@
 
 Layout of ``results/<scenario>/``::
 
-    <readable point name>-<hash>/   manifest.json  summary.json  rank.csv  collective.csv  link.csv  …  run.json
-    summary.csv  collectives.csv    made again from the point folders
-    figures/
+    summary.csv  collectives.csv  figures/   made again from the points
+    study.json                               what the scenario is, and which points are of it as it ran last
+    points/<number>-<label>/                 manifest.json  summary.json  rank.csv  link.csv  …  run.json
+
+The identity of a point is the digest in its manifest, not the name of its folder: a point keeps the folder in which it
+was stored first, also where an edited scenario has it at another place.
 
 A folder is written under another name (``.tmp-<pid>-<random>``, on the same file system), every file flushed and
 synced, ``manifest.json`` last with the SHA-256 of each file; then it is renamed. Whatever happens in between
@@ -27,7 +30,8 @@ from astrasim_py.core.errors import UsageError
 from astrasim_py.core.files import host_mark, output_error, sync_folder, temporary_name, write_new
 from astrasim_py.core.records import RECORD_SCHEMA
 from astrasim_py.report.tables import json_bytes
-from astrasim_py.study.stored_points import FORMAT, MANIFEST, VOLATILE, read_manifest
+from astrasim_py.study import stored_points
+from astrasim_py.study.stored_points import FORMAT, MANIFEST, VOLATILE, read_manifest, read_object
 from astrasim_py.system.machine_models import Limits
 
 #: Raised whenever an engine gives other numbers for the same problem; part of every point's hash.
@@ -39,6 +43,8 @@ _TEMPORARY = re.compile(r"\.(tmp|old)-(\d+)-([0-9a-f]{8})[0-9a-f]{8}")
 #: Leftovers whose process cannot be looked up (another machine) are removed once they are this old.
 _STALE_SECONDS = 24 * 3600
 _READABLE = 72
+#: Most characters of a point's label, and of one value in it.
+_LABEL, _WORD = 48, 24
 _HASH = 12
 _TRIES = 8
 #: Remedy for results that cannot be written.
@@ -63,13 +69,58 @@ def point_digest(resolved: Mapping, inputs: Mapping[str, str], *, version: str) 
 
 
 def folder_name(point: str, identity: str) -> str:
-    """``<readable point name>-<hash>``; only letters, digits, ``. _ - = ,`` remain of the name.
+    """``<readable name>-<hash>``, for what points share; only letters, digits, ``. _ - = ,`` remain of the name.
 
     >>> folder_name("size=64 KiB,topology=ring", "0123456789abcdef")
     'size=64_KiB,topology=ring-0123456789ab'
     """
     readable = re.sub(r"[^A-Za-z0-9._=,-]", "_", point)[:_READABLE].lstrip(".") or "point"
     return f"{readable}-{identity[:_HASH]}"
+
+
+def point_label(values: Mapping[str, str], name: str) -> str:
+    """The swept values as part of a file name, or `name` where nothing is swept; numbers follow their key.
+
+    >>> point_label({"topology": "torus", "size": "1 MiB", "training.tp": "4"}, "")
+    'torus-1MiB-tp4'
+    """
+    words = [_word(text, _plain(key.rpartition(".")[2])) for key, text in values.items()]
+    words = words or [_word(part, "") for part in name.split(",")]
+    return "-".join(filter(None, words))[:_LABEL].rstrip("._-") or "point"
+
+
+def _word(text: str, key: str) -> str:
+    word = _plain(text)[:_WORD].strip("._-")
+    return f"{key}{word}" if re.fullmatch(r"[0-9.]*", word) else f"{key}_{word}" if word in ("true", "false") else word
+
+
+def _plain(text: str) -> str:
+    """Only letters, digits and ``. _ -``; without spaces."""
+    return re.sub(r"[^A-Za-z0-9.-]+", "_", text.replace(" ", "")).strip("._-")
+
+
+class PointFolders:
+    """The folders of a scenario's points. A stored point has its own; a new one gets ``<number>-<label>``, with a part
+    of its digest where another point has that folder. `points`: how many the scenario has.
+    """
+
+    def __init__(self, folder: Path, points: int = 0) -> None:
+        self.digits = max(3, len(str(points)))
+        self.folder = folder / stored_points.POINTS
+        names = stored_points.point_names(folder) if os.access(self.folder, os.R_OK | os.X_OK) else ()
+        self.digests = {name: read_object(self.folder / name / MANIFEST).get("digest") for name in names}
+        self.names = {digest: name for name, digest in reversed(self.digests.items())}
+
+    def of(self, number: int, label: str, identity: str) -> Path:
+        """The folder of a point. `number`: of the point in its scenario, from 1."""
+        if identity in self.names:
+            return self.folder / self.names[identity]
+        home = self.folder / f"{number:0{self.digits}d}-{label}"
+        return _apart(home, identity) if home.name in self.digests else home
+
+
+def _apart(folder: Path, identity: str) -> Path:
+    return folder.with_name(f"{folder.name}-{identity[:_HASH]}")
 
 
 def scenario_folder(out: str | os.PathLike, scenario: str) -> Path:
@@ -154,8 +205,9 @@ def write_point(
 ) -> Path:
     """Store a point: the whole folder appears, or nothing does. `files`: name → content. `manifest`: plain values;
     SHA-256 and length of each file are added. `volatile`: host, versions, times: outside every digest. A point that
-    meets `options`, stored by another process meanwhile, stays unless `replace`. Raises OutputError: disk full,
-    read-only, path too long …; everything else is untouched.
+    meets `options`, stored by another process meanwhile, stays unless `replace`; beside another point of that name it
+    gets a name of its own. Returns the folder. Raises OutputError: disk full, read-only, path too long …; everything
+    else is untouched.
     """
     parent = folder.parent
     temporary = parent / temporary_name("tmp")
@@ -170,7 +222,7 @@ def write_point(
         write_new(temporary / VOLATILE, (json_bytes(volatile),))
         write_new(temporary / MANIFEST, (json_bytes({"format": FORMAT, **manifest, "files": entries}),))
         sync_folder(temporary)
-        _move_in(temporary, folder, options, replace)
+        folder = _move_in(temporary, folder, manifest.get("digest", ""), options, replace)
         sync_folder(parent)
     except OSError as error:
         raise output_error(folder, error, _PLACE) from error
@@ -180,15 +232,17 @@ def write_point(
     return folder
 
 
-def _move_in(temporary: Path, folder: Path, options: RunOptions, replace: bool) -> None:
+def _move_in(temporary: Path, folder: Path, identity: str, options: RunOptions, replace: bool) -> Path:
     """Rename to the final name; the rename of a folder onto a folder that is not empty fails, and is the lock."""
     for _ in range(_TRIES):
         if _renamed(temporary, folder):
-            return
-        if not replace:
-            there = read_manifest(folder, contents=True)
-            if there is not None and options.met_by(there):
-                return
+            return folder
+        there = read_manifest(folder, contents=not replace)
+        if there is not None and there["digest"] != identity:
+            folder = _apart(folder, identity)
+            continue
+        if there is not None and not replace and options.met_by(there):
+            return folder
         aside = folder.parent / temporary_name("old")
         try:
             os.rename(folder, aside)
@@ -202,7 +256,7 @@ def _move_in(temporary: Path, folder: Path, options: RunOptions, replace: bool) 
             raise
         _remove(aside)
         if moved:
-            return
+            return folder
     raise OSError(errno.EBUSY, "other runs keep replacing this point")
 
 

@@ -6,7 +6,7 @@ Only folders of regular files count whose manifest is there and true (see `astra
 import hashlib
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -22,10 +22,12 @@ from astrasim_py.report.repeats import REPEAT_KEYS, SEED, medians
 from astrasim_py.report.tables import COLLECTIVE_KEYS, ROW_KEYS, collective_table, csv_rows, parse_json, value_order
 
 #: Version of the folder's layout.
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
 SUMMARY = "summary.json"
 VOLATILE = "run.json"
+#: Folder of the points in the folder of a scenario's results.
+POINTS = "points"
 _SMALL = (SUMMARY, "collective.csv")
 #: Keys that every manifest has.
 REQUIRED = ("scenario", "point", "folder", "digest", "status", "level", "timeline", "limits", "exit_code")
@@ -130,17 +132,42 @@ def read_points(folder: Path) -> tuple[StoredPoint, ...]:
     """Every whole point of a scenario's folder, in the order of its swept values; the rest is ignored. Raises
     OutputError: the folder cannot be read.
     """
-    try:
-        names = sorted(os.listdir(folder))
-    except OSError as error:
-        raise OutputError(str(folder), f"cannot be read: {error.strerror}", "name a folder of results") from None
-    found = [read_point(folder / name) for name in names if not name.startswith(".")]
+    found = [read_point(folder / POINTS / name) for name in point_names(folder)]
     return tuple(sorted((p for p in found if p is not None), key=_order))
 
 
-def point_names(folder: Path) -> frozenset[str]:
-    """Names of the folders that hold a manifest."""
-    return frozenset(name for name in os.listdir(folder) if name[:1] != "." and (folder / name / MANIFEST).exists())
+def point_names(folder: Path) -> list[str]:
+    """Names of the folders of a scenario's points, sorted. Raises OutputError: the folder cannot be read."""
+    try:
+        return _with_manifest(folder / POINTS)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise OutputError(str(folder), f"cannot be read: {error.strerror}", "name a folder of results") from None
+
+
+def _with_manifest(folder: Path) -> list[str]:
+    return [name for name in sorted(os.listdir(folder)) if name[:1] != "." and (folder / name / MANIFEST).exists()]
+
+
+def by_digest(points: Iterable[StoredPoint]) -> dict[str, StoredPoint]:
+    """The points by their identity; the first where two runs have stored the same."""
+    found: dict[str, StoredPoint] = {}
+    for point in points:
+        found.setdefault(point.manifest["digest"], point)
+    return found
+
+
+def earlier_layout(folder: Path) -> str:
+    """What to say of points that are stored as earlier versions of this package did; empty where there are none."""
+    try:
+        others = _with_manifest(folder)
+    except OSError:
+        return ""
+    if not others:
+        return ""
+    points = f"{len(others)} points" if len(others) > 1 else "1 point"
+    return f"{points} in the layout of an earlier version, such as {others[0]}"
 
 
 def newest(points: Sequence[StoredPoint]) -> tuple[StoredPoint, ...]:
@@ -179,7 +206,7 @@ def write_tables(folder: Path, points: Sequence[StoredPoint] | None = None) -> t
     rows = []
     for point in points:
         row = point.row
-        rows.append(row | {names[key]: value for key, value in row["sweep"].items()} | {"folder": point.folder.name})
+        rows.append(row | {names[key]: value for key, value in row["sweep"].items()} | {"folder": _relative(point)})
     jobs = [
         {**row, **job, "point": row["point"]} for row, point in zip(rows, points, strict=True) for job in jobs_of(point)
     ]
@@ -204,6 +231,11 @@ def write_tables(folder: Path, points: Sequence[StoredPoint] | None = None) -> t
     )
 
 
+def _relative(point: StoredPoint) -> str:
+    """The folder of a point, as it is found from the tables."""
+    return f"{POINTS}/{point.folder.name}"
+
+
 def jobs_of(point: StoredPoint) -> Sequence[dict]:
     """Rows of the table of jobs of a point."""
     return point.summary.get("jobs", ())
@@ -216,5 +248,5 @@ def _collectives(points: Sequence[StoredPoint]) -> Iterator[bytes]:
         if "collective.csv" not in point.manifest["files"]:
             continue
         factors = {(kind, int(n)): Fraction(f) for kind, n, f in point.summary.get("busbw_factors", ())}
-        table = collective_table(point.manifest["point"], point.folder.name, point.table("collective"), factors)
+        table = collective_table(point.manifest["point"], _relative(point), point.table("collective"), factors)
         yield from itertools.islice(csv_chunks(table), 1, None)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ from astrasim_py.study.task import Result, Task, failed, make_task, row_of, run_
 from astrasim_py.system.machine_models import Limits
 
 _WARNING = "warning: "
+#: Where the file of the scenario is named: beside the points, since it is no part of the results.
+OWNER = Path(stored_points.POINTS, stored_points.VOLATILE)
 #: Status of points that were not reached.
 NOT_RUN = "not run"
 #: Tables are written again where points land meanwhile; somebody else writes them if that goes on.
@@ -203,16 +206,20 @@ class _Run:
     def plan(self, share: tuple[int, int] | None, options: RunOptions, limits: Mapping, *, fresh: bool) -> None:
         """Find every point's place, and take the finished ones from the store."""
         self._own()
+        if earlier := stored_points.earlier_layout(self.folder):
+            self.notes.append(f"{self.folder} also holds {earlier}, which are not used; delete them if you like")
         self.points = expand(self.scenario)
         first, step = (share[0] - 1, share[1]) if share else (0, 1)
         self.chosen = list(range(first, len(self.points), step))
         self._clean()
         levels = self._levels(options.level)
         known: dict = {}
+        folders = store.PointFolders(self.folder, len(self.points))
         for number, point in enumerate(self.points):
             try:
-                own = Limits(**dict(point.spec.limits) | limits)
-                task = make_task(point, self.folder, replace(options, level=levels[number], limits=own), known)
+                own = replace(options, level=levels[number], limits=Limits(**dict(point.spec.limits) | limits))
+                label = store.point_label(point.values, point.name)
+                task = make_task(point, partial(folders.of, number + 1, label), own, known)
             except AstraError as error:
                 self.results[number] = failed(point, error.exit_code, *error.lines())
                 continue
@@ -226,14 +233,15 @@ class _Run:
 
     def _own(self) -> None:
         """Refuse a folder with the results of another file. Raises UsageError."""
-        owner = stored_points.read_object(self.folder / stored_points.VOLATILE).get("file")
-        if isinstance(owner, str) and owner != str(self.scenario.path.resolve()) and os.path.isfile(owner):
+        said = stored_points.read_object(self.folder / OWNER).get("file")
+        owner = (self.folder / said).resolve() if isinstance(said, str) else self.scenario.path.resolve()
+        if owner != self.scenario.path.resolve() and owner.is_file():
             remedy = f"give this scenario another name than {self.scenario.name}, or name another folder with --out"
             raise UsageError(str(self.folder), f"holds the results of {owner}", remedy)
 
     def _clean(self) -> None:
-        store.clean(self.folder)
-        store.clean(self.folder / FIGURES)
+        for folder in (self.folder, self.folder / stored_points.POINTS, self.folder / FIGURES):
+            store.clean(folder)
 
     def _levels(self, level: str) -> list[str]:
         """Record levels: figures of links and Gantt charts need more than the rows, for the points they show."""
@@ -310,7 +318,7 @@ class _Run:
         if self.interrupted:
             kept = len(self.chosen) - self._missing()
             self.notes.append(f"interrupted: {kept} of {len(self.chosen)} points are kept; run it again to go on")
-        points = [stored.get(self.tasks[n].folder.name) if n in self.tasks else None for n in self.chosen]
+        points = [stored.get(self.tasks[n].identity) if n in self.tasks else None for n in self.chosen]
         codes = [failure.exit_code for failure in self.failures]
         return RunResult(
             scenario=self.scenario.name,
@@ -328,15 +336,15 @@ class _Run:
         )
 
     def _tables(self) -> dict[str, StoredPoint]:
-        """Write the tables and return the points in them: those of the scenario as it is now, also where others have
-        finished them meanwhile.
+        """Write the tables and return the points in them by their identity: those of the scenario as it is now, also
+        where others have finished them meanwhile.
         """
         stored: dict[str, StoredPoint] = {}
-        ours = {task.folder.name for task in self.tasks.values()}
+        ours = {task.identity for task in self.tasks.values()}
         for _ in range(_TRIES):
             names = stored_points.point_names(self.folder)
-            points = [point for point in stored_points.read_points(self.folder) if point.folder.name in ours]
-            stored = {point.folder.name: point for point in points}
+            points = stored_points.read_points(self.folder)
+            stored = stored_points.by_digest(point for point in points if point.manifest["digest"] in ours)
             if stored:
                 stored_points.write_tables(self.folder, tuple(stored.values()))
             if stored_points.point_names(self.folder) == names:
@@ -346,14 +354,14 @@ class _Run:
     def _figures(self, stored: Mapping[str, StoredPoint], *, draw: bool) -> list[Path]:
         if not stored:
             return []
-        names = [self.tasks[n].folder.name if n in self.tasks else None for n in range(len(self.points))]
+        digests = [self.tasks[n].identity if n in self.tasks else None for n in range(len(self.points))]
         plots = [spec.model_dump(exclude_none=True) for spec in self.scenario.plots]
-        owner = json_bytes({"file": str(self.scenario.path.resolve())})
-        write_file(self.folder / stored_points.VOLATILE, owner)
-        write_study(self.folder, self.scenario.name, self.scenario.title, plots, names)
+        file = os.path.relpath(self.scenario.path.resolve(), self.folder.resolve())
+        write_file(self.folder / OWNER, json_bytes({"file": file}))
+        write_study(self.folder, self.scenario.name, self.scenario.title, plots, digests)
         if not draw or not plots:
             return []
-        ready = [stored[name] for name in names if name in stored]
+        ready = [stored[digest] for digest in digests if digest in stored]
         if len(self.chosen) < len(self.points) and len(ready) < len(self.points):
             self.notes.append(f"no figures yet: {len(ready)} of {len(self.points)} points are finished")
             return []

@@ -119,7 +119,7 @@ def store_run(
     volatile = usage.volatile(records, **source)
     asked = {"with_timeline": options.timeline, "with_collectives": options.collectives}
     files = files_of(plan, records, summary, **asked)
-    store.write_point(folder, files, manifest, volatile, options=options, replace=replace)
+    folder = store.write_point(folder, files, manifest, volatile, options=options, replace=replace)
     return StoredPoint(folder=folder, manifest=manifest, summary=summary, volatile=volatile)
 
 
@@ -146,9 +146,8 @@ class Task:
 
     @property
     def kept(self) -> Path:
-        """Where synthesized algorithms are kept: also of jobs alone, which are in a folder beside the points."""
-        parent = self.folder.parent
-        return (parent.parent if parent.name == ALONE else parent) / ALGORITHMS
+        """Where synthesized algorithms are kept."""
+        return self.folder.parent.parent / ALGORITHMS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,15 +176,16 @@ def failed(point: Point, exit_code: int, *lines: str, detail: str = "") -> Resul
 
 
 def make_task(
-    point: Point, scenario_folder: Path, options: RunOptions, known_inputs: MutableMapping | None = None
+    point: Point, folder: Path | Callable[[str], Path], options: RunOptions, known_inputs: MutableMapping | None = None
 ) -> Task:
-    """Find out where a point belongs (`known_inputs`: see `input_digests`). The options are no part of its identity.
-    Raises AstraError: a file that the point reads is missing, or may not be read.
+    """Find out what a point is (`known_inputs`: see `input_digests`). The options are no part of its identity.
+    `folder`: of the point, or what gives it for an identity. Raises AstraError: a file that the point reads is missing,
+    or may not be read.
     """
     inputs = input_digests(point, known_inputs)
     resolved = {key: value for key, value in point.config.items() if key != "limits"}
     identity = store.point_digest({"point": resolved, "sweep": dict(point.values)}, inputs, version=package_version())
-    folder = scenario_folder / store.folder_name(point.name, identity)
+    folder = folder if isinstance(folder, Path) else folder(identity)
     return Task(point=point, folder=folder, identity=identity, inputs=inputs, options=options)
 
 
@@ -254,7 +254,9 @@ def _alone(task: Task, job: Job, warnings: list[str]) -> Alone | None:
     said = {"placement": list(job.placement)} | point.config["jobs"][job.name]
     config |= {"jobs": {job.name: {key: value for key, value in said.items() if key != "background"}}}
     options = replace(task.options, level="summary", timeline=False, fold=False)
-    own = make_task(replace(point, name=job.name, values={}, config=config), task.folder.parent / ALONE, options)
+    beside = task.folder.parent.parent / ALONE
+    own = replace(point, name=job.name, values={}, config=config)
+    own = make_task(own, lambda identity: beside / store.folder_name(job.name, identity), options)
     stored = None if task.replace else stored_points.read_point(own.folder, contents=True)
     if stored is not None and options.met_by(stored.manifest):
         result = stored_result(stored)

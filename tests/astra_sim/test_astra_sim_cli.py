@@ -65,11 +65,12 @@ def test_what_follows_the_lines_is_a_summary_and_the_folder(here, capsys):
     out, err = capsys.readouterr()
     lines = out.splitlines()
     assert all(line.startswith("sys[") for line in lines[:8]) and lines[8] == ""
-    assert lines[-1].startswith("results: results/astra_sim/work,congestion_unaware-")
+    assert lines[-1].startswith("results: results/astra_sim/points/001-work-congestion_unaware")
     warnings = [line for line in err.splitlines() if "warning: " in line]
     assert sum("--comm-scale: ignored" in line for line in warnings) == 1
     assert sum("--logging-configuration: ignored" in line for line in warnings) == 1
-    assert len(set(warnings)) == len(warnings) and len(list((here.path / "results" / "astra_sim").iterdir())) == 3
+    points = (here.path / "results" / "astra_sim" / "points").iterdir()
+    assert len(set(warnings)) == len(warnings) and [p.name for p in points] == ["001-work-congestion_unaware"]
 
 
 def test_json_has_the_row_and_every_npu(here, capsys):
@@ -150,7 +151,7 @@ def test_a_point_is_explained_and_drawn_like_any_other(here, capsys):
     capsys.readouterr()
     here.workload([here.compute(0, micros=1)])
     assert main(argv(here, "--timeline", "--out=other")) == 0
-    assert (next((here.path / "other" / "astra_sim").glob("work*")) / "timeline.json").exists()
+    assert (next((here.path / "other" / "astra_sim" / "points").glob("*work*")) / "timeline.json").exists()
 
 
 def test_what_has_changed_since_is_not_explained(here, capsys):
@@ -168,4 +169,4 @@ def test_corrected_is_another_point(here, capsys):
     first = capsys.readouterr().out
     assert main(argv(here, "--quiet", "--corrected")) == 0
     assert capsys.readouterr().out != first
-    assert len(list((here.path / "results" / "astra_sim").glob("work*"))) == 2
+    assert len(list((here.path / "results" / "astra_sim" / "points").glob("*work*"))) == 2

@@ -114,7 +114,7 @@ class Cli:
 
     def points(self) -> list[Path]:
         """Folders of finished points."""
-        return sorted(path.parent for path in self.results.glob("*/[!.]*/manifest.json"))
+        return sorted(path.parent for path in self.results.glob("*/points/[!.]*/manifest.json"))
 
     def refused(self, ended: Ended, code: int, *patterns: str) -> None:
         """Assert that an input was refused as promised, and that the patterns are in what was said."""

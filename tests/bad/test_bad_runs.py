@@ -74,7 +74,7 @@ def test_row_27_ctrl_c_twice_ends_at_once(cli):
         for _ in range(200):
             os.killpg(process.pid, 0)
             time.sleep(0.02)
-    assert not [p for p in cli.results.glob("*/*") if p.name[0] != "." and not (p / "manifest.json").exists()]
+    assert not [p for p in cli.results.glob("*/points/*/") if p.name[0] != "." and not (p / "manifest.json").exists()]
 
 
 # -- 29 ---------------------------------------------------------------------------------------------------------

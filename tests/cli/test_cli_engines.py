@@ -37,13 +37,13 @@ def test_rows_and_manifests_say_which_engine_ran(run, engine, tmp_path):
     code, rows, _ = run("--engine", engine)
     assert code == 0
     assert [row["engine"] for row in rows] == [engine] * 2
-    manifests = [json.loads(path.read_text()) for path in tmp_path.glob("results/small/*/manifest.json")]
+    manifests = [json.loads(path.read_text()) for path in tmp_path.glob("results/small/points/*/manifest.json")]
     assert [manifest["engine"] for manifest in manifests] == [engine] * 2
 
 
 def test_all_engines_give_one_result(run, tmp_path):
     def point_files():
-        run_again = {path.parent.name: path.read_bytes() for path in tmp_path.glob("results/small/*/link.csv")}
+        run_again = {path.parent.name: path.read_bytes() for path in tmp_path.glob("results/small/points/*/link.csv")}
         return {name: content for name, content in run_again.items() if content}
 
     seen = []
@@ -71,7 +71,7 @@ def test_the_engine_stands_below_the_table(tmp_path, monkeypatch, capsys):
 
 def test_explain_says_which_engine_ran(run, tmp_path, capsys):
     run("--engine", "compiled")
-    folder = min(tmp_path.glob("results/small/*-*"))
+    folder = min(tmp_path.glob("results/small/points/*-*"))
     assert main(["explain", str(folder)]) == 0
     assert capsys.readouterr().out.splitlines()[1] == "engine: compiled"
 

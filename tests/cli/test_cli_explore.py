@@ -77,7 +77,7 @@ def test_parquet_without_pyarrow_is_one_line(capsys, small, tmp_path, monkeypatc
 
 def test_simulated_points_keep_no_table_of_collectives(capsys, small, tmp_path):
     out(capsys, small, "--out", tmp_path / "r", "--quiet")
-    folders = [path for path in (tmp_path / "r" / "small-simulated").iterdir() if path.is_dir()]
+    folders = [path for path in (tmp_path / "r" / "small-simulated" / "points").iterdir() if path.is_dir()]
     assert len(folders) == 2 and not list((tmp_path / "r").rglob("collective.csv"))
     assert main(["explain", str(folders[0])]) == 0
 

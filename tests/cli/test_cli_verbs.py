@@ -52,7 +52,7 @@ def test_run_leaves_tables_and_says_where(scenario, capsys):
     assert out.splitlines()[0] == "Two sizes"
     assert "results: results/demo" in out
     assert Path("results/demo/summary.csv").is_file()
-    assert len([p for p in Path("results/demo").iterdir() if (p / "manifest.json").is_file()]) == 2
+    assert len([p for p in Path("results/demo/points").glob("*/") if (p / "manifest.json").is_file()]) == 2
 
 
 def test_run_is_the_verb_that_need_not_be_said(scenario, capsys):
@@ -166,7 +166,7 @@ def test_check_counts_points_and_messages(scenario, capsys):
 
 def test_explain_and_plot_a_finished_point(scenario, capsys):
     run(capsys, scenario, "--jobs", 1)
-    folder = next(Path("results/demo").glob("size=1_MiB*"))
+    folder = next(Path("results/demo/points").glob("*-1MiB"))
     code, out, err = run(capsys, "explain", folder)
     assert code == 0 and "critical path" in out and "ran it again" in err
     code, out, _ = run(capsys, "plot", folder)

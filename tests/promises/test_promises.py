@@ -161,9 +161,9 @@ def test_what_is_written_is_whole(tmp_path):
     found = []
     for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGKILL):
         process = subprocess.Popen(argv, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        begin, before = time.monotonic(), len(list(out.glob("[!.]*/manifest.json")))
+        begin, before = time.monotonic(), len(list(out.glob("points/[!.]*/manifest.json")))
         while process.poll() is None and time.monotonic() - begin < 30:
-            if len(list(out.glob("[!.]*/manifest.json"))) > before:
+            if len(list(out.glob("points/[!.]*/manifest.json"))) > before:
                 time.sleep(dice.random() * 0.05)
                 break
             time.sleep(0.002)
@@ -171,14 +171,14 @@ def test_what_is_written_is_whole(tmp_path):
         process.wait(timeout=30)
         if number != signal.SIGKILL and process.returncode != 0:
             assert process.returncode == 130
-            assert not list(out.glob(".tmp-*"))
-        points = [path for path in out.iterdir() if path.is_dir() and path.name[0] != "." and path.name != "figures"]
+            assert not list(out.rglob(".tmp-*"))
+        points = list((out / "points").glob("[!.]*/"))
         assert all(read_manifest(path, contents=True) for path in points)
         found.append(len(points))
     assert found == sorted(found), "finished points stay"
     assert subprocess.run(argv, cwd=folder, check=False, timeout=60).returncode == 0
-    assert len(list(out.glob("[!.]*/manifest.json"))) == 4
-    assert not list(out.glob(".tmp-*"))
+    assert len(list(out.glob("points/[!.]*/manifest.json"))) == 4
+    assert not list(out.rglob(".tmp-*"))
     rows = (out / "summary.csv").read_text().splitlines()
     assert len(rows) == 5
 

@@ -164,7 +164,7 @@ def test_a_run_does_not_wait_for_jobs_in_the_background(tmp_path, shift, done):
     assert b["slowdown"] == (pytest.approx(last / (done * 20 * 10**6)) if done else None)
     assert b["alone_ns"] == 120 * 10**6
     assert result.rows[0]["bound_ns"] is None
-    (point,) = [p for p in (tmp_path / "out" / "jobs").iterdir() if p.name.startswith("jobs-")]
+    (point,) = (tmp_path / "out" / "jobs" / "points").glob("*/")
     explained = explain_folder(point)
     assert sum(explained.explanation.totals.values()) == explained.explanation.makespan == a["time_ns"] * 1000
     assert [path.job for path in explained.explanation.jobs] == ["a", "b"]
@@ -206,7 +206,7 @@ def test_a_comparison_without_jobs_is_refused(tmp_path):
 
 def stored(folder):
     """The folder of the only point of the results."""
-    (point,) = [path for path in folder.iterdir() if path.name.startswith("jobs-")]
+    (point,) = (folder / "points").glob("*/")
     return point
 
 

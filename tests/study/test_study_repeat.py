@@ -90,7 +90,7 @@ def test_finished_seeds_are_taken_from_the_store(repeated):
 
 def test_explain_names_the_seeds(repeated, capsys):
     _, _, folder = repeated
-    (point,) = (folder / "rep").glob("topology=spread,seed=7-*")
+    (point,) = (folder / "rep").glob("points/*-spread-seed7")
     assert main(["explain", str(point)]) == 0
     said = capsys.readouterr().out
     assert "topology=spread,seed=7" in said and "seeds: noise.seed 7, topology.routing.seed 12" in said

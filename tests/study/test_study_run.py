@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -139,6 +140,37 @@ def test_a_changed_scenario_is_computed_and_the_old_points_are_kept(tmp_path):
     assert older and older.isdisjoint(row["time_ns"] for row in summary)
     runs = stored_runs(tmp_path / "small")
     assert len(runs) == 12 and {run["folder"] for run in runs if run["current"]} == now
+
+
+def test_folders_of_points_follow_the_sweep_and_stay_where_it_changes(tmp_path):
+    folder, names = tmp_path / "small", lambda: sorted(path.name for path in (tmp_path / "small" / "points").glob("*/"))
+    sizes = lambda text: scenario(tmp_path, SCENARIO.replace("[64 KiB, 1 MiB]", text))  # noqa: E731
+    run_scenario(sizes("[64 KiB]"), out=tmp_path)
+    first = names()
+    assert first[0].startswith("001-ring-64KiB") and all(re.fullmatch(r"00\d-[\w-]+", name) for name in first)
+    assert {path.name for path in folder.iterdir()} == {"collectives.csv", "points", "study.json", "summary.csv"}
+    more = run_scenario(sizes("[4 KiB, 64 KiB]"), out=tmp_path)
+    assert (more.computed, more.reused) == (4, 4) and set(first) < set(names()) and len(names()) == 8
+    assert names()[0].startswith("001-ring-4KiB")
+    with open(folder / "summary.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 8 and all((folder / row["folder"] / "link.csv").is_file() for row in rows)
+    assert all(row["size"].replace(" ", "") in row["folder"] for row in rows)
+
+
+def test_points_of_an_earlier_version_are_told_and_not_used(tmp_path):
+    run_scenario(scenario(tmp_path), out=tmp_path)
+    folder = tmp_path / "small"
+    for path in (folder / "points").glob("*/"):  # as an earlier version stored them
+        manifest = json.loads((path / "manifest.json").read_text()) | {"format": 1}
+        (path / "manifest.json").write_text(json.dumps(manifest))
+        path.rename(folder / path.name)
+    for path in (folder, folder / "001-ring-64KiB-cut_through"):
+        with pytest.raises(UsageError, match=r"an(other|.earlier) version.*run the scenario again"):
+            find(path)
+    again = run_scenario(scenario(tmp_path), out=tmp_path)
+    assert again.computed == 8 and len(find(folder)[1]) == 8
+    assert any("8 points in the layout of an earlier version" in note for note in again.notes)
 
 
 def test_figures_and_tables_are_of_the_scenario_as_it_is_now(tmp_path):
@@ -385,7 +417,7 @@ def test_a_signal_stops_a_real_run_at_once(tmp_path, number):
     pipe = subprocess.PIPE
     process = subprocess.Popen([sys.executable, str(script)], stdout=pipe, stderr=pipe, text=True, process_group=0)
     give_up = time.monotonic() + 60
-    while time.monotonic() < give_up and len(list((tmp_path / "small").glob("topology*/manifest.json"))) < 3:
+    while time.monotonic() < give_up and len(list((tmp_path / "small").glob("points/[!.]*/manifest.json"))) < 3:
         time.sleep(0.02)
     os.killpg(process.pid, number)  # as a terminal and a batch system do: to the workers too
     began = time.monotonic()

@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -62,7 +63,7 @@ def row(name: str, **more) -> dict:
 def save(out: Path, name: str = "1 KiB", *, replace=False, identity=None, status="done", level="links", **more) -> Path:
     """Store a small point; `more` goes to the manifest, `row` to the row."""
     identity = identity or store.point_digest({"name": name}, {}, version="1")
-    folder = store.scenario_folder(out, "s") / store.folder_name(name, identity)
+    folder = store.scenario_folder(out, "s") / "points" / f"001-{store.point_label({'size': name}, '')}"
     manifest = {
         "scenario": "s",
         "point": name,
@@ -178,14 +179,14 @@ def test_a_process_killed_at_any_call_leaves_no_half_point(tmp_path, replace):
             finally:
                 os._exit(1)
         _, status = os.waitpid(child, 0)
-        store.clean(out / "s")
+        store.clean(out / "s" / "points")
         assert leftovers(out) == []
         points = stored_points.read_points(out / "s") if (out / "s").is_dir() else ()
         assert len(points) == 1 or (not replace and not points), n
         assert all(stored_points.read_manifest(p.folder, contents=True) for p in points)
         survived += len(points)
         absent += not points
-        assert [p.manifest["point"] for p in stored_points.read_points(save(out, "new").parent)] == ["new"]
+        assert [p.manifest["point"] for p in stored_points.read_points(save(out, "new").parents[1])] == ["new"]
         if os.WIFEXITED(status):
             break
     assert absent >= 15 or (replace and survived >= 20)
@@ -193,8 +194,8 @@ def test_a_process_killed_at_any_call_leaves_no_half_point(tmp_path, replace):
 
 @FORK
 def test_kill_at_any_time_leaves_whole_points_only(tmp_path):
-    folder = tmp_path / "s"
-    folder.mkdir()
+    folder = tmp_path / "s" / "points"
+    folder.mkdir(parents=True)
     for kill in range(25):
         before = len(os.listdir(folder))
         child = os.fork()
@@ -331,9 +332,9 @@ def test_a_point_moved_aside_by_a_dead_process_comes_back(tmp_path):
     point = save(tmp_path)
     aside = point.parent / f".old-{dead_pid()}-{host_mark()}00000000"
     point.rename(aside)
-    assert stored_points.read_points(point.parent) == ()
+    assert stored_points.read_points(tmp_path / "s") == ()
     store.clean(point.parent)
-    assert [p.folder for p in stored_points.read_points(point.parent)] == [point]
+    assert [p.folder for p in stored_points.read_points(tmp_path / "s")] == [point]
 
 
 # -- reading ----------------------------------------------------------------------------------------------------
@@ -381,8 +382,8 @@ def change_row(folder: Path, **values) -> None:
 def test_a_damaged_point_is_ignored(tmp_path, damage):
     damage(save(tmp_path, "bad"))
     good = save(tmp_path, "good")
-    (tmp_path / "s" / "notes").mkdir()
-    (tmp_path / "s" / "file").write_text("")
+    (tmp_path / "s" / "points" / "notes").mkdir()
+    (tmp_path / "s" / "points" / "file").write_text("")
     assert [p.folder for p in stored_points.read_points(tmp_path / "s")] == [good]
     assert save(tmp_path, "bad") in [p.folder for p in stored_points.read_points(tmp_path / "s")], (
         "it can be computed again"
@@ -467,8 +468,44 @@ def test_a_scenario_cannot_leave_the_results_folder(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["../../etc", ".hidden", "a\nb", "size=64 KiB,x=é", "", "x" * 300, "a/b\\c:d*?"])
 def test_folder_names_are_plain(name):
-    made = store.folder_name(name, "0" * 64)
-    assert "/" not in made and not made.startswith(".") and len(made) < 100 and made.isascii() and made.isprintable()
+    label = store.PointFolders(Path("s")).of(7, store.point_label({"a.b": name, "c": "2"}, ""), "0" * 64).name
+    for made in (store.folder_name(name, "0" * 64), label, store.point_label({}, name)):
+        assert (
+            "/" not in made and not made.startswith(".") and len(made) < 100 and made.isascii() and made.isprintable()
+        )
+    assert re.fullmatch(r"007-[A-Za-z0-9._-]{1,48}", label)
+
+
+@pytest.mark.parametrize(
+    ("values", "label"),
+    [
+        ({"topology": "torus", "size": "1 MiB"}, "torus-1MiB"),
+        ({"training.tp": "4", "seed": "0", "compute.overlap": "true"}, "tp4-seed0-overlap_true"),
+        ({"topologies.ring.bandwidth": "50 GB/s", "files": "a/b c.xml"}, "50GB_s-a_bc.xml"),
+        ({"algorithms": "{all_reduce: {builder: ring}}", "size": "é"}, "all_reduce_builder_ring-size"),
+        ({}, "s"),
+    ],
+)
+def test_the_label_of_a_point_can_be_read(values, label):
+    assert store.point_label(values, "s") == label
+
+
+def test_a_point_keeps_its_folder_and_two_points_never_share_one(tmp_path):
+    a, b = "a" * 64, "b" * 64
+    first = save(tmp_path, identity=a)
+    folders = store.PointFolders(tmp_path / "s", 1000)
+    assert folders.of(5, "other", a) == first, "also where an edited scenario has it at another place"
+    assert folders.of(1, "x", b).name == "0001-x"
+    assert folders.of(1, "1KiB", b).name == "0001-1KiB"
+    assert store.PointFolders(tmp_path / "s").of(1, "1KiB", b).name == f"001-1KiB-{b[:12]}"
+    # Two runs that began at once, of two versions of a scenario, want the same folder.
+    read = stored_points.read_point(first)
+    manifest = {key: value for key, value in read.manifest.items() if key != "files"} | {"digest": b}
+    files = {name: (first / name).read_bytes() for name in read.manifest["files"]}
+    for replace in (False, True):
+        second = store.write_point(first, files, manifest, {}, options=RunOptions(), replace=replace)
+        assert second.name == f"001-1KiB-{b[:12]}"
+        assert {p.manifest["digest"] for p in stored_points.read_points(tmp_path / "s")} == {a, b}
 
 
 # -- tables over all points -------------------------------------------------------------------------------------
@@ -495,7 +532,8 @@ def test_tables_follow_from_the_folders_alone(tmp_path):
 def test_an_older_result_of_the_same_point_is_in_no_table(tmp_path):
     save(tmp_path, "1 MiB", identity="a" * 64, finished=1)
     save(tmp_path, "1 MiB", identity="b" * 64, finished=2)
-    assert [r["folder"] for r in read(stored_points.write_tables(tmp_path / "s")[0])] == ["1_MiB-bbbbbbbbbbbb"]
+    (row,) = read(stored_points.write_tables(tmp_path / "s")[0])
+    assert row["folder"] == "points/001-1MiB-bbbbbbbbbbbb" and (tmp_path / "s" / row["folder"]).is_dir()
     assert [p.manifest["digest"][0] for p in stored_points.newest(stored_points.read_points(tmp_path / "s"))] == ["b"]
 
 

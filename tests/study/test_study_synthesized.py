@@ -46,7 +46,7 @@ def run(tmp_path, placement="linear", options="", bandwidth="50 GB/s", **more):
 
 
 def manifests(result) -> list[dict]:
-    return [json.loads(path.read_text()) for path in sorted(result.folder.glob("topology=*/manifest.json"))]
+    return [json.loads(path.read_text()) for path in sorted(result.folder.glob("points/*/manifest.json"))]
 
 
 def test_calls_get_algorithms_of_their_own_and_the_claimed_time(tmp_path):
@@ -112,7 +112,7 @@ algorithms: {all_gather: {synthesize: {exact: true, exact_limit: 20 s, rounds: 2
     )
     result = run_scenario(load_scenario(path), out=tmp_path / "results", jobs=1)
     assert result.exit_code == 0, result.failures
-    (fact,) = json.loads(next(result.folder.glob("*/manifest.json")).read_text())["synthesized"]
+    (fact,) = json.loads(next(result.folder.glob("points/*/manifest.json")).read_text())["synthesized"]
     assert fact["optimal"] and float(result.rows[0]["time_ns"]) == fact["time_ns"]
 
 
