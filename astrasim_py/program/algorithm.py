@@ -169,7 +169,7 @@ class Algorithm(Shown):
 
     @property
     def rotated(self) -> Algorithm | None:
-        """The algorithm with traces of a rotation, which is looked for among traces of files; None without one."""
+        """The algorithm with traces of a rotation, searched for among traces of files; None without one."""
         return self._recognised if self.rotation is None else self
 
     @cached_property
@@ -303,7 +303,7 @@ class Algorithm(Shown):
         content: dict[str, object] = {}
         traces = self.traces
         if isinstance(traces, RotatedTraces) and traces.nodes > _DIGESTED_NODES:
-            # The rule of the builder makes all ranks' programs: a few ranks tell two rules apart.
+            # The builder's rule makes all ranks' programs: a few ranks suffice to distinguish two rules.
             content["rotation"] = traces.rotation.dims
             traces = traces.some(sorted({0, 1, self.ranks // 2, self.ranks - 1}))
         return digest({**self.stated(), **content, "traces": [trace.digest() for trace in traces]})

@@ -220,7 +220,7 @@ def _load_npz(place: str) -> dict[str, np.ndarray]:
     except (ValueError, KeyError, EOFError, zipfile.BadZipFile, NotImplementedError, MemoryError) as error:
         text = " ".join(str(error).split())[:120]
         raise AlgorithmError(place, f"is not an .npz of an algorithm: {text}", "write it with convert") from None
-    except Exception as error:  # zlib.error and what else damaged bytes provoke in the unpacker
+    except Exception as error:  # zlib.error and other errors of the unpacker on damaged bytes
         raise AlgorithmError(place, f"is damaged: {type(error).__name__}", "write it with convert") from None
 
 
@@ -260,7 +260,7 @@ def read_npz(path: str | os.PathLike) -> Algorithm:
 
 
 def _scalars(arrays: Mapping[str, np.ndarray]) -> dict[str, int]:
-    """The single numbers of a file, all of whose arrays have the right shape; a ValueError says what is wrong."""
+    """The single numbers of a file whose arrays all have the right shape; raises ValueError otherwise."""
     missing = [key for key in (*_SCALARS, *_ARRAYS, "trace_of", "lengths") if key not in arrays]
     if missing:
         raise ValueError(f"{missing[0]} is missing")
@@ -339,7 +339,7 @@ def _rotated(
     rotation = Rotation(tuple(dims))
     numbers = {name: column.reshape(ranks, len(base)) for name, column in numbers.items()}
     found = RotatedTraces(rotation, base, _Stated(rotation, base, chunks, numbers))
-    # Peers of the others are in order where those of rank 0 are; chunks and offsets need a look.
+    # Peers of the others are valid where those of rank 0 are; chunks and offsets must be checked.
     check_well_formed([base], place, ranks)
     total = base.column("total_chunk_cnt")
     symbolic = (base.column("msg_chunk_idx") >= 0) & (base.column("msg_chunk_cnt") >= 0)

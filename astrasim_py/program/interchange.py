@@ -1,4 +1,4 @@
-"""Algorithms as Chakra ETs: what an algorithm is and promises stands in the metadata of its traces."""
+"""Algorithms as Chakra ETs: the metadata of the traces hold the fields of an algorithm and its contract."""
 
 import os
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ STATED = (
 def _metadata(algorithm: Algorithm, rank: int) -> list[tuple[str, object]]:
     values = {"collective": algorithm.collective, "algorithm": algorithm.name, **algorithm.stated()}
     if rank:
-        # A contract speaks of all ranks, so one file holds it: n copies would make files grow as n^2.
+        # A contract covers all ranks, so one file holds it: n copies would make files grow as n^2.
         values["contract"] = None
     if algorithm.actors:
         # A file names its own actor only, and a topology's vertices belong to no file.
@@ -141,7 +141,7 @@ def algorithm_from_traces(
         try:
             named = collective_name(stated["collective"], place)
         except AlgorithmError:
-            # A name of the producer's own: then the caller's word counts.
+            # A name of the producer's own: then the name that the caller states counts.
             if wanted is None:
                 raise
     if wanted and named not in (None, CUSTOM, wanted):

@@ -213,7 +213,8 @@ def rotation_of(traces: Sequence[ExecutionTrace]) -> Rotation | None:
         theirs = np.stack([_all_peers(traces[rank], send, receive) for rank in block.tolist()])
         if not np.array_equal(theirs, rotation.shift(mine[None, :], block[:, None])):
             return None
-    # Nobody waits for the bytes of a local copy. Others must be as many; without a chunk, a size is stated otherwise.
+    # No other rank depends on the bytes of a local copy. Other sizes must be equal; without chunks, a size is stated
+    # otherwise.
     rows = np.flatnonzero((base.type != NodeType.COMP) | (base.column("comp_op") == CompOp.REDUCE))
     index, count = base.column("msg_chunk_idx")[rows] >= 0, base.column("msg_chunk_cnt")[rows]
     for trace in traces[1:]:
@@ -231,7 +232,7 @@ def _all_peers(trace: ExecutionTrace, send: np.ndarray, receive: np.ndarray) -> 
 
 
 def _dims(mine: np.ndarray, peers_of, ranks: int) -> tuple[int, ...] | None:
-    """Radices, the least significant first, for which the peers of some ranks speak; None where they speak of none.
+    """Radices, the least significant first, that the peers of some ranks suggest; None where they suggest none.
     Rank s, the first of a digit that s numbers precede, adds 1 to that digit of every peer: s, or, from the last value
     of the digit to the first, s less its radix times s."""
     dims, stride = [], 1

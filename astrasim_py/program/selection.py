@@ -57,7 +57,8 @@ class Case:
 
 
 class AlgorithmTable:
-    """Cases per collective: the first that holds carries out a call. Algorithms are made once each. `default`:
+    """Cases per collective: the first that holds gives the algorithm of a call. Algorithms are made once each.
+    `default`:
     ``default(collective, ranks, root) -> Algorithm`` for collectives without cases."""
 
     def __init__(
@@ -70,7 +71,7 @@ class AlgorithmTable:
         self.nodes = {case.when.node for listed in self._cases.values() for case in listed} - {None}
 
     def is_default(self, collective: str) -> bool:
-        """True if no case says how to carry out a collective."""
+        """True if there is no case for a collective."""
         return collective not in self._cases
 
     def case(

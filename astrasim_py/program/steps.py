@@ -1,7 +1,7 @@
 """`Steps`: a whole algorithm as one table of steps, which is what verification looks at.
 
-One row is what one rank does at once: a plain send, receive, copy or reduction, or a fused group of them, which holds
-its incoming slot until its outgoing one is free.
+One row is one step of a rank: a plain send, receive, copy or reduction, or a fused group of them, which holds its
+incoming slot until its outgoing one is free.
 
 `Layout` numbers the chunks of all ranks' buffers: cells. In place, input and output share cells: for all_reduce,
 reduce, broadcast, all_to_all and custom collectives output k is input k; for all_gather and gather input k of rank r is
@@ -27,7 +27,7 @@ NEVER = -2
 #: Steps that the search for a dependency between two receives of one channel may take, all channels together.
 MAX_SEARCH = 20_000_000
 
-#: Cells that are executed at most, and as many more for every step; beyond it the verdict is unknown.
+#: Most cells that are executed, and as many more for every step; beyond them the verdict is unknown.
 MAX_CELLS = 2**21
 CELLS_PER_STEP = 64
 
@@ -132,7 +132,7 @@ def _fused_steps(program: Program, action: np.ndarray) -> tuple[np.ndarray, np.n
 
 def steps_of(algorithm: Algorithm, program: Program | None = None) -> Steps:
     """The steps of an algorithm, or of another program in its place. A connection is (source, destination, channel);
-    where nodes state no channel, each tag is one, since nothing says which messages share a queue."""
+    where nodes state no channel, each tag is a channel, since it is unknown which messages share a queue."""
     program = algorithm.program if program is None else program
     action = _actions(program)
     step, firsts = _fused_steps(program, action)
@@ -272,7 +272,7 @@ def _raise_unmatched(program: Program, sends, recvs, pair, tag) -> None:
     sent, received = (Counter(zip(pair[rows].tolist(), tag[rows].tolist(), strict=True)) for rows in (sends, recvs))
     keys = sorted(sent.keys() | received.keys())
     if program.actors:
-        # A switch's send to a wrong peer is told before the receive that then lacks it.
+        # A switch's send to a wrong peer is reported before the receive that then lacks it.
         keys.sort(key=lambda key: sent[key] <= received[key])
     for key in keys:
         if sent[key] == received[key]:

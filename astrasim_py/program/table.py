@@ -22,7 +22,7 @@ from astrasim_py.core.rows import ranges
 
 
 class Unusable(Exception):
-    """The program cannot be executed: it is ill-formed, or (unknown) does not say enough."""
+    """The program cannot be executed: it is ill-formed, or (unknown) incomplete."""
 
     def __init__(self, problem: str, *, unknown: bool = False) -> None:
         super().__init__(problem)

@@ -1,4 +1,4 @@
-"""Algorithms with something bound to them that their producer leaves open: a delay per message, sizes in bytes."""
+"""Algorithms with a bound delay per message, or bound sizes in bytes."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ _REFERENCES = ("payload", "fused", "tb_prev", "count_from")
 
 
 def with_endpoint_delay(algorithm: Algorithm, delay_ps: int) -> Algorithm:
-    """The algorithm in which every message costs its receiver a delay before anything that waits for it goes on."""
+    """The algorithm in which every message delays its receiver: children of the receive start after the delay."""
     if not delay_ps:
         return algorithm
     if isinstance(algorithm.traces, RotatedTraces):

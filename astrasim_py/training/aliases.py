@@ -45,9 +45,9 @@ _BESIDE = {
 
 
 def ours(written: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
-    """The keys of a training in our names; keys that nobody knows stay, for the model to refuse.
+    """The keys of a training in our names; unknown keys stay, and the model refuses them.
 
-    Raises PydanticCustomError: a thing is said twice, or has no counterpart here.
+    Raises PydanticCustomError: a key is given twice, or has no counterpart here.
     """
     found = {key: value for key, value in written.items() if key in known or key not in _TRANSLATED}
     said = {key: key for key in found}
@@ -91,7 +91,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _count(written: Mapping[str, Any], key: str) -> int:
-    """A number of ours, 1 by default; what is no number, the model refuses."""
+    """The value of one of our keys, 1 by default; the model refuses values that are no numbers."""
     return written[key] if _is_count(written.get(key)) else 1
 
 

@@ -78,7 +78,7 @@ class Block:
         return self.add(NodeType.COMM_COLL, name, comm_type=COMM_TYPE[kind], comm_size=own, coll_size=size, **others)
 
     def send(self, name: str, size: int, me: int, peer: int, **others) -> int:
-        """Add a message to another rank, which nothing in a stream waits for."""
+        """Add a message to another rank; nothing in a stream waits for it."""
         return self.add(NodeType.COMM_SEND, name, comm_size=size, comm_src=me, comm_dst=peer, **others)
 
     def receive(self, name: str, size: int, me: int, peer: int, **others) -> int:

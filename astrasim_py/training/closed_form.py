@@ -1,8 +1,8 @@
 """Step times by closed forms, for one layout or for arrays of configurations.
 
 `terms` adds up the operations and collectives that `layers` describes. `step` joins them: the longer of GPU and host
-for a layer, the heaviest pipeline stage, the schedule's bubble, and what of the communication is not hidden. `step` is
-cheap, and it alone reads the constants that are calibrated: it can be run again on the same terms.
+for a layer, the heaviest pipeline stage, the schedule's bubble, and the exposed communication. `step` is cheap and
+alone reads the calibrated constants, so it can be run again on the same terms.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -58,7 +58,9 @@ def terms(layout: Layout, prices: Prices) -> Terms:
 
 
 def _kinds(layout: Layout, prices: Prices) -> dict[str, Passes]:
-    """Passes of the kinds of layers, and of what only the first and the last stage have."""
+    """Passes of the kinds of layers, and of the embedding and the logits, which only the first and the last stage
+    have.
+    """
     dense = layout.model.moe_layers < layout.model.layers
     return {
         "dense": _layer(layout, "dense", prices) if dense else Passes(),
@@ -86,7 +88,7 @@ def _states(layout: Layout, prices: Prices) -> dict:
 def step(found: Terms, constants: Constants) -> Step:
     """The step time of terms, with constants of which `host`, `gemm`, `nic` and `interference` are read.
 
-    The pipeline rank counts whose microbatches and exposed gradients together take longest.
+    The slowest pipeline rank counts: the one with the largest sum of microbatches and exposed gradients.
     """
     m, nic = found.microbatches, constants.nic
     spent = {name: tuple(_spent(one, found, constants) for one in getattr(found, name)) for name in KINDS}

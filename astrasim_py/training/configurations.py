@@ -1,4 +1,4 @@
-"""Many layouts at once: which of them are possible, what memory they need, how fast they train."""
+"""Many layouts at once: their feasibility, memory and step time."""
 
 from dataclasses import dataclass, fields, replace
 

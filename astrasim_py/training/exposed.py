@@ -1,4 +1,4 @@
-"""Communication of gradients and weights that computation does not hide, and what it costs to share links with it."""
+"""Exposed communication of gradients and weights, and the cost of sharing links with it."""
 
 from collections.abc import Sequence
 from functools import partial, reduce
@@ -18,7 +18,7 @@ def exposed_once(found: Terms, spent: dict, counts: dict, place: int, constants:
     its start and at its end.
 
     A layer of the first forward pass waits for its weights, and those of the layers below come before. The last
-    backward pass is the same in reverse: the lower a layer, the less computation is left to hide its gradients. A rank
+    backward pass is the reverse: the lower a layer, the less computation is left to overlap its gradients. A rank
     of several chunks passes p microbatches through one before it turns to the next. Where weight gradients are computed
     apart, only these hide their reductions. `place` of the rank, 2 the last: what is ahead in the pipeline hides more.
     """
@@ -103,7 +103,7 @@ def stalls(found: Terms, spent: dict, constants: Constants) -> list[tuple[Second
 
 
 def _exposed_chunks(found: Terms, spent: dict, counts: dict, constants: Constants) -> tuple[Seconds, Seconds]:
-    """What `_exposed_each` says of the chunks of a pipeline rank, of which one has the embedding or the logits."""
+    """`_exposed_each` of the chunks of a pipeline rank, of which one has the embedding or the logits."""
     chunks = found.chunks
     own = {kind: count / (chunks if kind in ("dense", "moe") else 1) for kind, count in counts.items()}
     first = _exposed_each(found, spent, own, constants)
@@ -162,7 +162,7 @@ def _beyond(stream: Transfer, chain: Spent, hidden, constants: Constants) -> Sec
     if not np.any(stream.on_tp) and not np.any(stream.on_ep):
         return np.where(hidden, np.maximum(comm - busy, 0.0) + interference, comm)
     slowed, moved, factor = _together(stream, comm, chain)
-    # What is before the first computation, or that computation, comes first; the rest is taken as mixed.
+    # Communication before the first computation, or that computation, comes first; the rest counts as mixed.
     count = np.maximum(stream.tp_turns, TINY)
     turn = chain.lead / np.maximum(chain.lead_steps, TINY) + stream.on_tp / count
     done = np.where(
@@ -181,8 +181,8 @@ def _together(stream: Transfer, comm: Seconds, chain: Spent) -> tuple[Seconds, S
     """Seconds of a pass while it shares links with a stream of `comm` seconds, and what the stream gets done meanwhile;
     and by which factor steps of tensor parallel collectives are slower.
 
-    A link serves whole messages in turn. So a step of the pass waits for a step of the stream, and the stream for the
-    pass, if it comes back before that is through.
+    A link serves whole messages in turn. So a step of the pass waits for a step of the stream, and the stream waits for
+    the pass if it returns before that step ends.
     """
     slowed = moved = chain.seconds
     factor: Seconds = 1.0

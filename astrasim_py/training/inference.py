@@ -42,7 +42,7 @@ class Pool(StrictModel):
 
 
 class Inference(StrictModel):
-    """What users write under ``inference:``: prompts that one pool reads and another one answers."""
+    """The keys under ``inference:``: one pool reads prompts and another one answers them."""
 
     _place = "inference"
 
@@ -270,7 +270,7 @@ class _Generating(_Rank):
         return super().visit(lane, unit, kind)
 
     def trace(self) -> ExecutionTrace:
-        """What it does with all waves: as many generate at once as there are pipeline stages."""
+        """Nodes of all waves: as many waves generate at once as there are pipeline stages."""
         arrives = Block()
         for unit in self.chunks[0]:
             for peer, size, columns in self.caches(unit, self.other, self.layout):

@@ -1,4 +1,5 @@
-"""What a layer computes and sends, on one rank for one microbatch: the one description behind traces and closed forms.
+"""Computation and communication of a layer on one rank for one microbatch: the description behind traces and closed
+forms.
 
 All numbers are exact ints, or int64 arrays of one value per configuration of the layout. What does not divide is
 rounded up. T = b s / c tokens; t tensor parallel ranks; x = t with sequence parallelism, else 1; e bytes of an
@@ -15,7 +16,7 @@ from astrasim_py.training.strategy import RECOMPUTE, Layout, Numbers, plain
 
 #: Passes that an operation belongs to: forward, input gradient, weight gradient, recomputation, optimizer.
 PARTS = ("F", "I", "W", "R", "O")
-#: Thousandths of the matrix products, attention cores, element-wise operations and communication that are done again.
+#: Thousandths of the matrix products, attention cores, element-wise operations and communication that are repeated.
 _AGAIN = {
     "none": (0, 0, 0, 0),
     "attn": (0, 1000, 0, 0),
@@ -30,7 +31,7 @@ class Op:
     """A computation. `kind` is ``gemm``, ``attention`` or ``elementwise``.
 
     `flops` counts matrix products alone; `nbytes` what is read and written. `m`, `n`, `k` of a matrix product; `count`
-    matrices of weights take part, each with m / count of the rows. An op of 0 FLOPs and 0 bytes is not there.
+    matrices of weights take part, each with m / count of the rows. An operation of 0 FLOPs and 0 bytes does not exist.
     """
 
     name: str
@@ -78,7 +79,7 @@ Item = Op | Comm
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """Items of the forward pass, and those of the backward pass that answer them."""
+    """Items of the forward pass, and the matching items of the backward pass."""
 
     forward: tuple[Item, ...]
     backward: tuple[Item, ...]
@@ -90,7 +91,7 @@ def forward(layout: Layout, kind: str) -> tuple[Item, ...]:
 
 
 def backward(layout: Layout, kind: str) -> tuple[Item, ...]:
-    """The backward pass of a layer: what is computed again (part R), then gradients (parts I and W), in order."""
+    """The backward pass of a layer: recomputation (part R), then gradients (parts I and W), in order."""
     steps = _layer(layout, kind)
     again = [_again(layout, item) for step in steps for item in step.forward]
     return _there(again + [item for step in reversed(steps) for item in step.backward])

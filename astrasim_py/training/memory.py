@@ -19,18 +19,18 @@ from astrasim_py.training.rules import After, divisors, remedy
 from astrasim_py.training.strategy import RECOMPUTE, Layout, Numbers
 
 KINDS = ("weights", "gradients", "optimizer", "activations", "live", "gathered", "logits", "framework")
-#: What a framework adds: a share of all else in thousandths, for fragments and buffers, and bytes of its own.
+#: Memory of a framework: a share of all else in thousandths, for fragments and buffers, and a constant in bytes.
 FRAMEWORK_SHARE, FRAMEWORK_BYTES = 80, 4 * 10**9
 #: Bytes of optimizer state per parameter: a copy of the weights and two moments, 4 bytes each.
 STATE_BYTES = 12
-#: Kinds that placement moves out of local memory, those that are touched least first.
+#: Kinds that placement moves out of local memory, the least used first.
 _COLD = ("optimizer", "gradients", "activations", "weights")
 
 
 def stage_memory(layout: Layout, stage: Numbers, activations: Mapping | None = None) -> dict[str, Numbers]:
     """Bytes of a pipeline rank at its peak, by `KINDS`.
 
-    ``activations`` are kept until the backward pass; ``live`` is what recomputing one layer brings back; ``gathered``
+    ``activations`` are kept until the backward pass; ``live`` are the activations of one recomputed layer; ``gathered``
     are the weights of two layers under ZeRO 3; ``framework`` is a share of all else and a constant. With pipeline
     stages ZeRO 2 keeps whole gradients: frameworks that leave weights whole between microbatches add them up first.
     `activations` are those of a layer of each kind, if they are known.
@@ -104,7 +104,7 @@ def require_memory(peak: Mapping[str, int], capacity: int, layout: Layout | None
 def shortage(
     peak: Mapping[str, int], capacity: int, layout: Layout | None = None, after: After | None = None
 ) -> tuple[str, str]:
-    """What is missing, by how many GB and of which kind, and what helps.
+    """The shortage in GB, its kinds, and remedies.
 
     `layout`: of a training, for which changes are tried until it fits; `after` gives it with other keys.
     """
@@ -201,7 +201,7 @@ def effective_bandwidth(footprint, local, bandwidth, expanded):
 
 
 def placement(peak: Mapping[str, Numbers], local: Numbers) -> dict[str, Numbers]:
-    """Bytes of each kind that go to expanded memory: those that are touched least first, until the rest fits."""
+    """Bytes of each kind that go to expanded memory: the least used kinds first, until the rest fits."""
     outside = np.maximum(sum(peak.values()) - local, 0)
     found = {}
     for kind in _COLD:
@@ -211,7 +211,7 @@ def placement(peak: Mapping[str, Numbers], local: Numbers) -> dict[str, Numbers]
 
 
 class Expansion(NamedTuple):
-    """What expanded memory costs: bandwidth of all accesses in bytes per second, and time of an iteration on top.
+    """Cost of expanded memory: bandwidth of all accesses in bytes per second, and additional time of an iteration.
 
     `latency_ps` is what each computation waits for it.
     """
@@ -227,7 +227,7 @@ def expand(
     """The cost of a peak that is more than `local` bytes, with memory of `bandwidth` bytes per second.
 
     `layout`: of a training; policy ``uniform`` needs none. Policy ``uniform``: all accesses have `effective_bandwidth`.
-    ``placement``: what is touched least moves there; the optimizer reads and writes its state once an iteration, each
+    ``placement``: the least used kinds move there; the optimizer reads and writes its state once an iteration, each
     microbatch writes and reads its activations, adds to the gradients, and reads the weights in every pass.
     """
     total = sum(peak.values())

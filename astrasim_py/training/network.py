@@ -1,7 +1,8 @@
-"""What collectives take on a network: the messages of their algorithms, level by level, on the routes of a topology.
+"""Times of collectives on a network: the messages of their algorithms, level by level, on the routes of a topology.
 
 Messages of a level are on their way at once, in all groups of a role; levels come one after the other. A level takes
-the latency of its longest route and what its busiest link serves: exact for algorithms whose ranks go in step.
+the latency of its longest route plus the busy time of its busiest link: exact for algorithms whose ranks proceed in
+step.
 """
 
 from collections.abc import Callable
@@ -26,8 +27,8 @@ class Cost(NamedTuple):
     """Of a collective that all groups of a role call at once.
 
     `rate`: seconds per byte of the full buffer. `latency`: seconds. `steps`: levels of messages. `busy`: by link, in
-    seconds per byte, how long it serves them. `turns`: by link, how often messages come that wait for each other, those
-    of one place of their routes.
+    seconds per byte, how long it serves them. `turns`: by link, how often it has messages that wait for each other, at
+    the same place of their routes.
     """
 
     rate: float
@@ -98,13 +99,13 @@ class Network:
 
 @lru_cache(maxsize=256)
 def _levels(algorithm: Algorithm) -> list[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
-    """Levels of messages, alike ones once: how many, senders, receivers, and parts of the full buffer."""
+    """Levels of messages, equal ones once: their number, senders, receivers, and parts of the full buffer."""
     rotation = algorithm.rotation
     program = algorithm.first if rotation else algorithm.program
     sends, receives = (np.flatnonzero(program.type == kind) for kind in (NodeType.COMM_SEND, NodeType.COMM_RECV))
     owners, targets = program.rank[sends], program.column("comm_dst")[sends]
     sources, ends = program.column("comm_src")[receives], program.rank[receives]
-    if rotation:  # a receive of rank 0 answers the send of an other one, which is as far along as its own
+    if rotation:  # a receive of rank 0 matches a send of another rank at the same level as its own send
         sources, ends = 0 * sources, rotation.unshift(0, sources)
     tag = program.column("comm_tag")
     sent = sends[np.lexsort((sends, tag[sends], targets, owners))]

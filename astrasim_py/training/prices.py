@@ -1,4 +1,4 @@
-"""Times of operations and collectives on a system: what a trace's nodes take, and what closed forms add up.
+"""Times of operations and collectives on a system, used by traces and by closed forms.
 
 Sources of the constants: vendors' peaks; the rest is fitted to published training throughput, one number for each
 cause, and `Constants` says which. `python -m astrasim_py validate --training` shows how well they do.
@@ -42,8 +42,9 @@ class Constants:
     `host_expert`: seconds in which the host launches the forward pass of a layer, of routing, and of one local expert.
     `tp_hidden`, `ep_hidden`: part of the communication that overlap hides. `pp_exposed`, `pp_blocking`: part of the
     messages between pipeline ranks, beside the bubble, that counts with overlap and without. `rails`: whether r members
-    of a group in one node leave it by r NICs, as NCCL lays its rings; a flat ring uses one. `scatter`: whether tensor
-    parallel ranks send a part each of what passes from stage to stage; otherwise each sends all. `even_cp`: whether
+    of a group in one node leave it by r NICs, as NCCL lays its rings; a flat ring uses one. `scatter`: whether each
+    tensor parallel rank sends only a part of the activations to the next stage; otherwise each sends all. `even_cp`:
+    whether
     causal attention is dealt evenly to context parallel ranks. Otherwise the last has 2 - 1/c of the mean.
     """
 
@@ -66,8 +67,8 @@ class Constants:
     even_cp: bool = True
 
 
-#: What a simulation of a generated trace with flat rings has: links at their nominal bandwidth, nothing that overlap or
-#: the host costs.
+#: Constants of a simulated generated trace with flat rings: links at their nominal bandwidth, no cost of overlap or of
+#: the host.
 SIMULATED = Constants(host=0.0, nic=1.0, nvlink=1.0, interference=0.0, pp_exposed=0.0, rails=False)
 
 
@@ -103,24 +104,24 @@ class Transfer(NamedTuple):
 class Prices:
     """Times on a system of operations in a number format, with one attention kernel.
 
-    `slower`, `wait`: factor on the time of memory traffic, and seconds that every operation waits for memory: what
-    memory beyond the local one costs (`memory.expand`). `moving`: seconds in which data goes to and from that memory,
+    `slower`, `wait`: factor on the time of memory traffic, and seconds that every operation waits for memory: the cost
+    of expanded memory (`memory.expand`). `moving`: seconds in which data goes to and from that memory,
     once an iteration; `op_ps` counts them with the optimizer. `sharing`: whether collectives that run beside each other
     wait for each other on the links of the network.
     """
 
     system: System
     dtype: str = "bf16"
-    attention: str = "auto"  # a kernel that the chip's figures name; ``auto`` is the best of them
+    attention: str = "auto"  # a kernel among the chip's figures; ``auto`` is the best of them
     constants: Constants = Constants()
     slower: float = 1.0
     wait: float = 0.0
     moving: float = 0.0
-    network: Network | None = None  # what collectives take; otherwise that follows from the rates of `system`
+    network: Network | None = None  # times of collectives; by default from the rates of `system`
     sharing: bool = True
 
     def expanded(self, cost: Expansion) -> "Prices":
-        """The same with what memory beyond the local one costs; numbers, or arrays of one value per configuration."""
+        """The same with the cost of expanded memory; numbers, or arrays of one value per configuration."""
         rate = float(self.system.compute.memory_bandwidth)
         more = {"wait": cost.latency_ps / PS_PER_S, "moving": cost.transfer_ps / PS_PER_S}
         return replace(self, slower=rate / cost.bandwidth, **more)

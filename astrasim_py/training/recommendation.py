@@ -1,7 +1,7 @@
 """Training of a recommendation model (DLRM): tables of embeddings over all ranks, the rest on every rank.
 
 Each rank holds a part of the tables and looks up the rows of all ranks' samples; an all-to-all brings them to the rank
-of each sample. Three things go on beside each other: computation, memory traffic of the tables, and communication.
+of each sample. Three streams overlap: computation, memory traffic of the tables, and communication.
 Source: Naumov et al., Deep Learning Recommendation Model (2019).
 """
 
@@ -26,7 +26,7 @@ MEMORY, NETWORK, NO_SLOT = "memory", "network", 0
 
 
 class Recommendation(StrictModel):
-    """What users write under ``recommendation:``: training of a DLRM on all ranks of a job."""
+    """The keys under ``recommendation:``: training of a DLRM on all ranks of a job."""
 
     _place = "recommendation"
 
@@ -119,7 +119,7 @@ def operations(
     }
 
 
-#: Nodes of an iteration: what each waits for beside the one before it in its stream, and its stream.
+#: Nodes of an iteration: dependencies of each besides the one before it in its stream, and its stream.
 PROGRAM = {
     "lookup": ((), MEMORY),
     "bottom": ((), COMPUTE),

@@ -1,4 +1,4 @@
-"""Where tokens go in layers with experts, when not all experts get alike: rows that each rank sends to each other.
+"""Unequal routing of tokens in layers with experts: rows that each rank sends to each other.
 
 Numbers are drawn from a generator whose stream never changes, so a seed means the same everywhere.
 """
@@ -28,7 +28,7 @@ class Routes:
         return self.tables[layer]
 
     def share(self, value: int, layer: int, place: int) -> np.ndarray:
-        """int64[microbatches]: what a rank has of a value that is meant for as many rows as it sends.
+        """int64[microbatches]: a rank's part of a value that is proportional to the rows that it sends.
 
         All ranks of the group have as much of it as if their rows were equal.
         """
@@ -40,7 +40,7 @@ class Routes:
 
 
 def routes_of(layout: Layout) -> Routes | None:
-    """Routes of a layout; None where all experts get alike.
+    """Routes of a layout; None where all experts get equal shares.
 
     ``random`` draws the share of each expert anew in every layer, micro-batch and rank, exponentially distributed; a
     file states shares. Rows are whole: the largest remainders are rounded up.

@@ -1,6 +1,6 @@
-"""Rules that a layout keeps; who breaks one gets its line. All work on numbers and on arrays of configurations.
+"""Rules of a layout; breaking one gives its line as an error. All work on numbers and on arrays of configurations.
 
-What a line says to write instead has been tried: with it all rules are kept.
+The remedy of a line has been tried: with it all rules are kept.
 """
 
 import math
@@ -15,7 +15,7 @@ After = Callable[[Mapping[str, Any]], Any]
 
 
 class Rule(NamedTuple):
-    """A rule: who breaks it, element by element; for plain numbers, what is wrong, and what may help, best first."""
+    """A rule: which elements break it; for plain numbers, the problem and possible remedies, best first."""
 
     name: str
     broken: Callable[[Any], Any]

@@ -18,7 +18,7 @@ class Run:
 
     @property
     def light(self) -> bool:
-        """Whether it only has element-wise operations, and nothing waits for them on a network."""
+        """Whether it has only element-wise operations without dependent communication."""
         return not self.before and not self.after and all(op.kind == "elementwise" for op in self.ops)
 
 
@@ -27,7 +27,7 @@ def runs_of(items: Iterable[Item], nodes: str, *, apart: bool = False) -> list[R
 
     `nodes`: ``fine`` makes a run of each operation; ``coarse`` one of each block of a layer, cut at all-to-alls and
     around attention that exchanges keys and values; element-wise operations join their neighbour. The gathers of a
-    run come before it, other collectives after. `apart`: what follows an all-to-all is a node of its own in any case.
+    run come before it, other collectives after. `apart`: operations after an all-to-all are always a node of their own.
     """
     items = list(items)
     if nodes == "fine":

@@ -135,14 +135,15 @@ def _list_schedule(schedule: str, stages: int, microbatches: int, times: tuple[i
     """Programs of ranks that always take the most urgent block: backward, then forward, then weight.
 
     A rank holds activations of 2p - 1 micro-batches, on the V those of 2p halves; only a weight block frees them. It
-    fills the time in which nothing else is due. The second chunk goes forward first, the first one backward.
+    fills the time in which no other block is ready. The second chunk goes forward first, the first one backward.
     """
     chunks = 2 if schedule == "zbv" else 1
     depth = stages * chunks
     room = 2 * stages - 2 + chunks
     stage_of = [[virtual_stage(schedule, stages, rank, chunk) for chunk in range(chunks)] for rank in range(stages)]
     rank_of = {stage: rank for rank, owned in enumerate(stage_of) for stage in owned}
-    #: When the input of a block (pass, virtual stage, micro-batch) is there; known once its producer has started.
+    #: Time at which the input of a block (pass, virtual stage, micro-batch) arrives; known once its producer has
+    #: started.
     there = {(FORWARD, 0, k): 0 for k in range(microbatches)}
     done = {(kind, stage): 0 for kind in (FORWARD, BACKWARD) for stage in range(depth)}
     held, free = [0] * stages, [0] * stages

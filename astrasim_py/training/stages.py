@@ -1,4 +1,4 @@
-"""One class of ranks of a pipeline stage: what its layers are in a trace, and in which order."""
+"""One class of ranks of a pipeline stage: its layers in a trace, and their order."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -71,7 +71,7 @@ class Lane:
 
 
 class _Buckets:
-    """Collectives on parameters or gradients, joined until they are as large as the layout wants."""
+    """Collectives on parameters or gradients, joined up to the layout's bucket size."""
 
     def __init__(self, stage: "Stage", block: Block) -> None:
         self.stage, self.block = stage, block

@@ -1,4 +1,4 @@
-"""How training is laid out over ranks: what users write, and the resolved layout.
+"""The layout of training over ranks: the user's keys, and the resolved layout.
 
 Rank order: tensor parallel fastest, then context, data, pipeline. Symbols in formulas: t tensor, c context, D data,
 p pipeline and x expert parallel ranks; v chunks of layers per pipeline rank; b sequences of a microbatch.
@@ -21,7 +21,7 @@ from astrasim_py.training.rules import RULES, After, divisors
 from astrasim_py.training.schedules import SCHEDULES, virtual_stage
 
 ATTENTIONS = ("auto", "eager", "fa1", "fa2", "fa3", "cudnn")
-#: What the backward pass computes again; "part" stands for a number from 0 to 1. `Layout.recompute` is a place here.
+#: Kinds of recomputation; "part" stands for a number from 0 to 1. `Layout.recompute` is a place here.
 RECOMPUTE = ("none", "attn", "half", "selective_op", "full", "part")
 #: Bytes of an element of activations and weights; 8- and 4-bit formats are used inside matrix products alone.
 ELEMENT = {"bf16": 2, "fp16": 2, "fp8": 2, "fp4": 2, "fp32": 4}
@@ -41,7 +41,7 @@ def _recomputation(value: object) -> object:
     return value
 
 
-#: What the backward pass computes again: a name, or a part of the layers.
+#: Recomputation in the backward pass: a name, or a part of the layers.
 Recomputation = Annotated[Any, BeforeValidator(_recomputation)]
 
 
@@ -57,7 +57,7 @@ class Overlap(StrictModel):
 
 
 class Routing(StrictModel):
-    """Where tokens go: to all experts alike, or to counts drawn with a seed or read from a file."""
+    """Routing of tokens: equal shares for all experts, or counts drawn with a seed or read from a file."""
 
     _place = "training.routing"
 
@@ -72,7 +72,7 @@ class Routing(StrictModel):
 
 
 class Training(StrictModel):
-    """What users write under ``training:``, in our names or in those of Megatron, TorchTitan or DeepSpeed."""
+    """The keys under ``training:``, in our names or in those of Megatron, TorchTitan or DeepSpeed."""
 
     _place = "training"
     model_config = ConfigDict(
@@ -146,7 +146,7 @@ class Training(StrictModel):
         return found
 
     def after(self, ranks: int) -> After:
-        """What the layout is when some keys are written anew."""
+        """The layout with other values of some keys."""
         written = {key: getattr(self, key) for key in self.model_fields_set}
 
         def layout(keys: Mapping[str, Any]) -> "Layout | None":
@@ -248,8 +248,8 @@ class Layout:
     def shares(self) -> tuple[Numbers, Numbers, Numbers]:
         """Layers of every virtual stage, how many of the first have one more, and how many fewer each end has.
 
-        Where the virtual stages do not divide the layers, the embedding and the loss count as layers, as Megatron can
-        do it.
+        Where the virtual stages do not divide the layers, the embedding and the loss count as layers, as is possible in
+        Megatron.
         """
         layers, stages = self.model.layers, self.pp * self.vp
         uneven = (layers % stages != 0) * 1
@@ -312,7 +312,7 @@ class Layout:
         return replace(self, **{key: one[index].item() for key, one in arrays.items() if isinstance(one, np.ndarray)})
 
     def after(self, keys: Mapping[str, Any]) -> "Layout | None":
-        """The layout, of plain numbers, with some keys written anew; dp and microbatches follow."""
+        """The layout, of plain numbers, with other values of some keys; dp and microbatches follow."""
         own = {name: getattr(self, name) for name in Training.model_fields if hasattr(self, name)}
         own |= {"dp": "fill", "microbatches": None, "grad_dtype": "fp32" if self.grad_element == 4 else "bf16"}
         own["recompute"] = ([*RECOMPUTE[:-1], self.recompute_part / 1000])[self.recompute]

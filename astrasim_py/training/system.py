@@ -1,4 +1,4 @@
-"""What closed forms know of a machine: its nodes, an NPU's bandwidth inside and outside them, and its rates."""
+"""A machine in closed forms: its nodes, an NPU's bandwidth inside and outside them, and its rates."""
 
 import math
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from astrasim_py.topology.model import Topology
 from astrasim_py.topology.routing import Dim
 
 #: Latency of a step of a collective as measured, in s: NVLink inside a node, a NIC between nodes. Software is included,
-#: so it is more than what the links of a topology take.
+#: so it is more than the latency of a topology's links.
 MEASURED_LATENCY = (1e-6, 5e-6)
 
 

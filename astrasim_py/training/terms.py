@@ -1,4 +1,4 @@
-"""What a training step is made of: passes through layers, communication beside them, and the step itself."""
+"""Parts of a training step: passes through layers, communication beside them, and the step itself."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -79,13 +79,13 @@ class Spent(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What a step time is made of, before the constants that are calibrated; numbers, or arrays of one length.
+    """Parts of a step time, before calibrated constants are applied; numbers, or arrays of one length.
 
     `counts`: dense and MoE layers of the first, the second and the last pipeline rank, and their means over ranks;
     `edges`: whether embedding and logits are on those ranks. `hidden`: whether computation hides the communication of
     gradients once an iteration, and with every microbatch; `beside`: the part of TP and EP communication that it hides
     where it is long enough. `waits`: whether the last stage reduces gradients of tied weights first, and waits with all
-    others for the first stage, which has them last: so it is in traces, where nothing hides these reductions.
+    others for the first stage, which has them last. This holds in traces, where these reductions are exposed.
     """
 
     microbatches: Numbers
@@ -115,9 +115,10 @@ class Terms:
 class Step:
     """An iteration of training, in seconds: the sum of all parts.
 
-    `forward`, `backward` are computation of the heaviest stage; `host` is what the GPU waits for the host; `tp`, `cp`,
+    `forward`, `backward` are computation of the heaviest stage; `host` is the time in which the GPU waits for the host;
+    `tp`, `cp`,
     `ep`, `pp` and `dp` exposed communication by kind; `reduction` that of gradients at the end of the iteration;
-    `memory` what moving data to expanded memory takes.
+    `memory` the time of moving data to expanded memory.
     """
 
     forward: Seconds

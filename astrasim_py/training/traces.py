@@ -1,4 +1,4 @@
-"""The workload of a training: one execution trace for each class of ranks that do the same."""
+"""The workload of a training: one execution trace for each class of equal ranks."""
 
 import numpy as np
 

@@ -25,7 +25,7 @@ def busbw_factor(collective: str, ranks: int) -> Fraction | None:
     """Bus bandwidth per algorithm bandwidth (size / time), by nccl-tests' definition (PERFORMANCE.md).
 
     2(n-1)/n for all_reduce; (n-1)/n for all_gather, reduce_scatter, all_to_all, gather and scatter; 1 for
-    broadcast and reduce; 0 for barrier; None for custom, of which nobody knows what it must move.
+    broadcast and reduce; 0 for barrier; None for custom, whose bytes are unknown.
     """
     if collective == CUSTOM:
         return None
@@ -125,7 +125,7 @@ def closed_form_ps(
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Bytes that any algorithm must move, whoever relays and in whatever order.
+    """Bytes that any algorithm must move, with any relays and in any order.
 
     `ingress`, `egress`: bytes that must enter and leave the root, and any other member (the same twice without a root).
     """
@@ -146,14 +146,14 @@ def demand(collective: str, size: int, ranks: int, switches: bool = False) -> De
     device reduces unless `switches`.
 
     * all_gather, broadcast, gather, scatter: a byte must leave its origin and enter every member that needs it.
-    * reduce_scatter, reduce: a member's contribution to a byte must leave it, unless the sum is formed there, and
-      then the sum must; where the sum belongs, something of the others must enter. A byte takes n-1 messages.
-    * all_reduce: if the sum is complete first at member v, something of the others entered v and the sum leaves it;
-      at every other member its contribution leaves and the sum enters. So every byte costs every member one
-      reception and one sending at least. All together it is a complete gossip, which takes 2(n-1) one-way messages
-      (Harary & Schwenk, J. Franklin Inst. 1974; Patarasuk & Yuan 2009).
-    * where switches reduce, a byte takes one message to each member that needs its sum; what leaves and enters a member
-      is as before.
+    * reduce_scatter, reduce: a member's contribution to a byte must leave it, or the sum must if it is formed there; a
+      byte of the others must enter the owner of the sum. A byte takes n-1 messages.
+    * all_reduce: at the member v where the sum is complete first, a byte of the others enters and the sum leaves; at
+      every other member its contribution leaves and the sum enters. So every byte costs every member one
+      reception and one sending at least. In total it is a complete gossip, which takes 2(n-1) one-way messages (Harary
+      & Schwenk, J. Franklin Inst. 1974; Patarasuk & Yuan 2009).
+    * where switches reduce, a byte takes one message to each member that needs its sum; bytes that leave and enter a
+      member stay the same.
     * all_to_all: a block for each of the other members must leave, and one from each must enter.
 
     Shards that do not divide are rounded to the side that keeps the bound true for any rounding of messages.
@@ -254,7 +254,7 @@ class Capacities:
                 continue
             member = np.zeros(topology.vertices, dtype=bool)
             member[:n] = inside
-            # A switch goes where most of its neighbours are; any assignment gives a true bound.
+            # A switch is on the side of most of its neighbours; any assignment gives a true bound.
             for _ in range(3 if topology.vertices > n else 0):
                 weight = np.bincount(topology.src, np.where(member[topology.dst], 1, -1), topology.vertices)
                 member[n:] = weight[n:] > 0
@@ -271,7 +271,7 @@ class Capacities:
         return sum((c * b for c, b in zip(counts.tolist(), self.topology.bandwidths, strict=True)), Fraction(0))
 
     def latency(self, sources: Sequence[int], targets: Sequence[int]) -> int:
-        """A latency, ps, that some message from a source to a target must have: a maximum over shortest paths."""
+        """A latency, ps, that at least one message from a source to a target has: a maximum over shortest paths."""
         topology = self.topology
         there = np.asarray(targets, dtype=np.int64)
         if topology.shape in _PRODUCTS and topology.pristine:
@@ -313,8 +313,9 @@ def _ps(nbytes: int, rate: Fraction) -> int:
 
 
 def may_reduce(topology: Topology) -> bool:
-    """Whether bounds of any algorithm must count with switches that reduce: where the user says that some do. Presets
-    of machines name them, too, for algorithms that let them work."""
+    """Whether bounds must allow for switches that reduce: the user has said that some do. Presets of machines also name
+    them, for algorithms in the network.
+    """
     return topology.computing is not None and not topology.computing.of_machine
 
 
@@ -354,8 +355,8 @@ def lower_bound_ps(
 
     The greatest of: what must enter and leave every NPU over the rate of its links (plus the latency of the last
     hop); what all members together must receive over all their links; what must cross some cuts (every half of a
-    dimension, every block of inner dimensions, half of the NPUs); the longest of the shortest latencies between
-    members that must hear from each other.
+    dimension, every block of inner dimensions, half of the NPUs); the longest of the shortest latencies between members
+    whose data must reach each other.
 
     `size`: full buffer, bytes. `npus`: the members' NPUs, in the order of the group. `root`: position in the group.
     `capacities`: of this topology, when already made. `switches`: whether switches may reduce; by default where the

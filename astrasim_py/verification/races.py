@@ -1,7 +1,7 @@
-"""Races: two steps that touch one cell, at least one writing it, and nothing says which is first.
+"""Races: two unordered steps that use one cell, at least one of them writing it.
 
-"Nothing" means no path of dependencies, thread-block order and messages; full queues do not count, as a program must
-not rest on how small they are. One order of execution is enough to look at: between two accesses of a cell that are
+"Unordered" means no path of dependencies, thread-block order and messages; full queues do not count, as a program must
+not depend on their size. One order of execution is enough to look at: between two accesses of a cell that are
 not ordered there are two neighbours in that order which are not ordered either.
 """
 
@@ -30,7 +30,7 @@ class Accesses(NamedTuple):
 
     races: int  # unordered pairs of steps
     first: Race | None
-    dead: list[int]  # steps whose write is overwritten, or left in scratch, before anybody reads it
+    dead: list[int]  # steps whose write is overwritten, or left in scratch, without a read
     redundant: list[int]  # steps with a dependency that their others imply
 
 
@@ -54,7 +54,7 @@ def scan(where: Layout, flow: Flow) -> Accesses:
         return Accesses(0, None, dead, redundant)
     first = Race(*divmod(doubtful[0], size), neighbours[doubtful[0]][0])
     raced = {cell for key in doubtful for cell in neighbours[key]}
-    # Those that are counted may all be ordered where there are more than are counted.
+    # If there are more pairs than are counted, all counted ones may be ordered.
     return Accesses(max(1, _count(where, flow, raced)), first, dead, redundant)
 
 

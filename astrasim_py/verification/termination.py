@@ -2,7 +2,7 @@
 
 A program is a graph: a step follows those it depends on, the k-th receive of a connection follows its k-th send, and,
 where a connection holds S messages, the (k+S)-th send follows the k-th receive. Every rank is sequential or ordered by
-dependencies and nobody chooses, so one order decides (a Kahn network with bounded queues): it ends exactly if the
+dependencies, without choices, so one order decides (a Kahn network with bounded queues): it ends if and only if the
 graph has no cycle. A fused step is one node of the graph, so it holds its incoming slot until its outgoing one is
 free. Slots count messages: a step of several chunks is one message for small buffers and up to one per chunk for large
 ones.
@@ -72,7 +72,8 @@ class Flow:
             return _Run(self, slots, parts).ends
 
         few = range(1, min(most, 8) + 1)
-        # Beyond a few, by halving: more slots never block what fewer let through, and `most` are as good as unbounded.
+        # Beyond a few, by bisection: more slots never block a program that fewer let end, and `most` are as good as
+        # unbounded.
         return next(filter(enough, few), None) or 9 + bisect_left(range(9, most), True, key=enough)
 
 
@@ -95,7 +96,7 @@ class _Run:
         self.queues = [(messages(c.sends), messages(c.receives)) for c in flow.steps.connections]
         #: For sends that get the slot of a message: the receive of that message.
         self.frees_from: dict[int, int] = {}
-        #: Sends for which there will never be a slot, as nobody receives what is before them.
+        #: Sends that never get a slot, as the messages before them are never received.
         self.full: set[int] = set()
         for sends, receives in self.queues:
             self.frees_from.update(zip(sends[slots:], receives, strict=False))
@@ -135,7 +136,7 @@ class _Run:
                 children[u].append(u + 1)
                 need[u + 1] = 1
         for g, waits in enumerate(flow.steps.parents):
-            # A receive that nobody sends to waits for ever.
+            # A receive without a send waits for ever.
             need[base[g]] += len(waits) + (flow.steps.takes[g] >= 0 and flow.sender[g] < 0)
             for p in waits:
                 if p != NEVER:

@@ -128,7 +128,7 @@ def execute(where: Layout, flow: Flow, sequence: list[int] | None = None) -> Exe
     undefined: list[int] = []
 
     def cells(first: int, count: int) -> list[int]:
-        # An ill-formed step does not say which cells it reads: nobody knows what it moves.
+        # An ill-formed step does not state which cells it reads, so its data are unknown.
         return contents[first : first + count] if first >= 0 else [0] * count
 
     for g in sequence:
@@ -172,7 +172,7 @@ class Judgement(NamedTuple):
     """The cells at the end, compared with the promise."""
 
     wrong: int  # promised cells that are wrong
-    first: Wrong | None  # the wrong cell that was done first: what is wrong later may follow from it
+    first: Wrong | None  # the wrong cell that was written first: later errors may follow from it
     same_order: bool  # true if ranks that should hold the same sum added it in the same order
     differing: tuple[int, int, int] | None  # (output chunk, one rank, another) that did not
 
@@ -196,7 +196,7 @@ def judge(where: Layout, run: Execution) -> Judgement:
             if known != value and differing is None and (sums or max(known, value) > values.leaves):
                 differing = (chunk, rank, r)
     if wrong:
-        # A cell that no step writes names nobody to blame: its writer, -1, has the last place.
+        # A cell without a writing step has no culprit: its writer, -1, has the last place.
         when = {g: place for place, g in enumerate(run.sequence)} | {-1: len(run.sequence)}
         r, chunk, cell, promised = min(wrong, key=lambda each: when[run.writer[each[2]]])
         if steps.contract is None:
@@ -242,8 +242,9 @@ def fault(values: Values, wrong: Wrong) -> str:
 
 
 def lost_at(where: Layout, run: Execution, wrong: Wrong) -> int:
-    """The last step of a switch that held a contribution which a cell lacks, or held what is in the cell instead; -1
-    for none."""
+    """The last step of a switch that held a contribution which a cell lacks, or the wrong content of the cell; -1 for
+    none.
+    """
     steps, values = where.steps, run.values
     lost = min(wrong.expected.keys() - values.contributions(wrong.holds).keys(), default=None)
     known: dict[int, bool] = {}

@@ -4,7 +4,7 @@
 * **terminates** with so many slots per connection (`astrasim_py.verification.termination`).
 * **correct**: every rank holds at the end what its collective promises (`astrasim_py.verification.values`).
 * **race-free**: no result depends on timing (`astrasim_py.verification.races`). Only then does one symbolic execution
-  speak for all: programs have no choice points.
+  hold for all runs: programs have no choice points.
 
 `astrasim_py.collectives.collective` has the table of what collectives promise.
 """
@@ -122,7 +122,7 @@ def _steps(algorithm: Algorithm) -> Steps:
 
 
 def _slots_lacking(subject: Algorithm | Steps, slots: int | None) -> list[str]:
-    """Switches that need more cells than there are; MSCCL-IR, which is given as steps, has none."""
+    """Switches that need more cells than they have; MSCCL-IR, which is given as steps, has no switches."""
     if slots is None or isinstance(subject, Steps):
         return []
     needs = {name: subject.slots_of(k) for k, name in enumerate(subject.actors)}
@@ -227,7 +227,7 @@ class _Examination:
         self.no("deadlock", f"deadlock: {why}: {shown}", text, chain=list(blocked.chain))
 
     def _largest_safe(self, slots: int) -> int | None:
-        """Largest full buffer, bytes, at which a step is still so few messages that it ends.
+        """Largest full buffer, bytes, at which a step has few enough messages for the program to end.
 
         As many chunks travel in one message as fit in a slot, floor(slot / ceil(B / C)), 1 to 71 of them.
         """
@@ -293,7 +293,7 @@ class _Examination:
         self.no("post-condition", problem, "\n".join(lines), **known, step=place, line=line)
 
     def _judge_barrier(self) -> None:
-        """A rank may leave a barrier when it has heard from all: what a step knows of is what it waited for."""
+        """A rank may leave a barrier when it has waited, directly or not, for all ranks."""
         steps, n = self.steps, self.steps.ranks
         knows = [0] * len(steps)
         heard = [1 << r for r in range(n)]
