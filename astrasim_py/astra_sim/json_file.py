@@ -59,7 +59,7 @@ def read_json(path: str | os.PathLike, what: str, example: str, warnings: list[s
     """Read an object from a JSON file.
 
     `what`: what it should be, as in ``a system configuration``. `example`: what to write instead. `warnings`: a key
-    that is there twice is added: the last counts, as it does for ASTRA-sim. Raises ScenarioError: missing, not a
+    that appears twice is added: the last counts, as it does for ASTRA-sim. Raises ScenarioError: missing, not a
     regular file, too large, no JSON, no object.
     """
     file = os.fspath(path)
@@ -91,7 +91,7 @@ def read_json(path: str | os.PathLike, what: str, example: str, warnings: list[s
     lines = _key_lines(text)
     for key in twice:
         where = f"{file}:{lines[key]}" if key in lines else file
-        warnings.append(f"{where}: the key {shown(key)} is there twice: the last counts, as it does for ASTRA-sim")
+        warnings.append(f"{where}: the key {shown(key)} appears twice: the last counts, as it does for ASTRA-sim")
     return JsonFile(file, value, lines, warnings)
 
 

@@ -52,9 +52,9 @@ class OrderedProgram:
             flow = Flow(steps)
             self.layout = Layout(steps)
         except (Unusable, TraceError) as error:
-            raise AlgorithmError(place, f"{error}, so it cannot be {doing}", "mend it") from None
+            raise AlgorithmError(place, f"{error}, so it cannot be {doing}", "fix it") from None
         if not flow.ends:
-            raise AlgorithmError(place, f"{algorithm.name} never ends, so it cannot be {doing}", "mend it")
+            raise AlgorithmError(place, f"{algorithm.name} never ends, so it cannot be {doing}", "fix it")
         self.size, self.rank, self.type, self.payload = len(steps), program.rank, program.type, program.payload
         cells = (np.array(each, dtype=np.int64) for each in (self.layout.reads, self.layout.writes))
         #: First cell of its rank that each node reads and writes, -1 for none.

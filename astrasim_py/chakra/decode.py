@@ -1,6 +1,6 @@
 """Chakra files into columns: small sets by protobuf, large ones by compiled code, with equal results.
 
-Protobuf also reads the large files that compiled code gives up because they hold something unusual.
+Protobuf also reads large files that the compiled reader refuses because of unusual content.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The compiled reader of large files: it parses those that hold nothing unusual straight into columns.
+"""The compiled reader: it parses large files of the usual form straight into columns.
 
-It gives up a file that is damaged, or that holds what the format allows but no usual producer writes: `decode` reads
-such a file by protobuf, and words the error.
+It refuses damaged files and unusual but legal ones; `decode` then reads them by protobuf and reports errors.
 """
 
 from collections.abc import Sequence

@@ -275,7 +275,7 @@ def find_prefix(prefix: str | os.PathLike, ranks: int | None = None) -> list[Pat
     """Files of a set `PREFIX.<rank>.et` (or `.et.gz`), by rank.
 
     `prefix`: path and name up to the rank. `ranks`: number of ranks there must be; by default as many as there are.
-    Raises TraceError: no file, a rank missing, there twice, or too many: all of them are listed.
+    Raises TraceError: no file; ranks that are missing, appear twice or are too many: all are listed.
     """
     place = os.fspath(prefix)
     folder, base = os.path.split(place)
@@ -289,7 +289,7 @@ def find_prefix(prefix: str | os.PathLike, ranks: int | None = None) -> list[Pat
         raise TraceError(place, f"there is no {base}.0.et", f"name the part before .<rank>.et; {hint}")
     twice = [" and ".join(names) for names in found.values() if len(names) > 1]
     if twice:
-        raise TraceError(place, f"ranks are there twice: {_list(twice)}", "keep one file of each rank")
+        raise TraceError(place, f"ranks appear twice: {_list(twice)}", "keep one file of each rank")
     count = max(found) + 1 if ranks is None else ranks
     # There may be very many; a few more than are listed will do.
     missing = list(islice((rank for rank in range(count) if rank not in found), 9))
@@ -318,8 +318,7 @@ def read_prefix(prefix: str | os.PathLike, ranks: int | None = None) -> tuple[Ex
 def encode_trace(trace: ExecutionTrace, *, dialect: str | None = None) -> bytes:
     """Bytes of a trace as a file.
 
-    A trace that was read and not changed gives the very bytes of its file; changed nodes are encoded anew,
-    the others stay as they were.
+    Unchanged nodes keep the bytes of the file that they were read from; changed nodes are encoded again.
 
     `dialect`: ``"symbolic"`` (chunk counts) or ``"absolute"`` (`comm_size`), both from the columns alone. Raises
     TraceError: a send or receive without what the dialect needs.

@@ -11,7 +11,7 @@ CYCLE_SEARCH_EDGES = 1_000_000
 
 
 def plain_array(column: np.ndarray) -> array:
-    """A column whose elements are plain numbers, quick to look up one by one, in a fifth of the memory of a list."""
+    """The column as an `array` of plain numbers: fast element access in a fifth of the memory of a list."""
     return array("q", column.astype(np.int64).tobytes())
 
 
@@ -33,7 +33,7 @@ def transpose(ptr: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def topological_order(ptr: np.ndarray, rows: np.ndarray, rank: np.ndarray | None = None) -> np.ndarray:
-    """Order in which every node follows its parents and, among the ready ones, the least rank comes first.
+    """Topological order; among ready nodes the least rank comes first.
 
     `ptr`, `rows`: CSR of parents: int64[n + 1], int64[m]. `rank`: int64[n], a permutation of 0..n-1; the row itself by
     default. Returns int64[k] rows; where k < n, the other nodes are in a cycle or behind one.

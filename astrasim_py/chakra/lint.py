@@ -1,6 +1,6 @@
-"""Lint: errors and unwise things in files of traces, and in sets of files; `lint_rules` checks one trace.
+"""Lint: errors and risks in files of traces, and in sets of files; `lint_rules` checks one trace.
 
-A bad file raises nothing here: damage becomes a finding, and lint goes on with the other files.
+A damaged file becomes a finding, not an exception; lint continues with the other files.
 """
 
 import os
@@ -129,7 +129,7 @@ def lint_prefix(
 
 
 def _present(place: str) -> dict[int, str]:
-    """Files of an incomplete set, by rank; of a rank that is there twice the first."""
+    """Files of an incomplete set, by rank; the first of a rank that appears twice."""
     try:
         present = set_files(place)
     except (OSError, ValueError):

@@ -15,7 +15,7 @@ from astrasim_py.chakra.trace import ExecutionTrace
 
 #: Severities, the worst first.
 SEVERITIES = ("error", "warning", "info")
-#: Attributes whose oneof member matters to consumers that read only the canonical one.
+#: Attributes that some readers accept in the canonical oneof member only.
 _READ_BY_CONSUMERS = ("is_cpu_op", *INT_COLUMNS[: INT_COLUMNS.index("num_ops")])
 #: Members that consumers read as one another without loss.
 _ALIKE = frozenset((("comm_priority", "uint32_val"), ("comm_size", "uint64_val"), ("num_ops", "uint64_val")))
@@ -68,7 +68,7 @@ def lint_trace(trace: ExecutionTrace, rank: int | None = None) -> list[Finding]:
     return found
 
 
-#: Rules whose warnings are of no concern to a simulation here.
+#: Rules whose warnings do not affect a simulation by this package.
 _OF_OTHERS = ("cpu-comm", "elements-not-bytes")
 
 

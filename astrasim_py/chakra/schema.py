@@ -72,17 +72,17 @@ COLUMN_KINDS: Mapping[str, str] = {
     "tb_id": "int32_val",  # of algorithms from MSCCL-IR: thread block of the rank, its channel, step in it
     "channel": "int32_val",
     "local_time_step": "int32_val",
-    "chunk_offset": "int32_val",  # as collectiveapi's readers know it: offset of the local operand
+    "chunk_offset": "int32_val",  # offset of the local operand, the name that collectiveapi's readers use
     "depid": "int32_val",  # as in the XML: the last dependency of the step
     "deps": "int32_val",
     "hasdep": "int32_val",
     "is_rrc": "bool_val",
-    "fused": "int64_val",  # nodes of one fused step carry the id of its first node
-    "tb_prev": "int64_val",  # id of the node whose completion this one awaits only by the order of its thread block
-    "source_line": "int32_val",  # line of the file or program that the step was written in
-    "peer_buf": "int32_val",  # cells of the other rank that the step names: nothing is executed from it
+    "fused": "int64_val",  # id of the first node of the node's fused step
+    "tb_prev": "int64_val",  # id of a parent that only the order of the thread block requires
+    "source_line": "int32_val",  # line of the step in its file or program
+    "peer_buf": "int32_val",  # cells of the peer that the step names: informative only
     "peer_off": "int32_val",
-    "detached": "bool_val",  # on SEND nodes: the rank's part of the collective ends without it, once it is posted
+    "detached": "bool_val",  # on SEND nodes: the rank's part of the collective does not wait for its completion
     "counter": "int32_val",  # completion of the node counts in this counter of its rank
     "count_of": "int32_val",  # the node also waits for the count_k-th completion in this counter …
     "count_k": "int32_val",
@@ -93,11 +93,11 @@ COLUMN_KINDS: Mapping[str, str] = {
     "phase": "int32_val",  # 0 forward, 1 backward, 2 weight gradient, 3 optimizer, 4 recomputation
 }
 INT_COLUMNS: tuple[str, ...] = tuple(COLUMN_KINDS)
-#: Columns whose names Chakra itself gives a meaning; the others may mean anything in a foreign trace.
+#: Columns that Chakra defines; in traces of other producers the other names may have any meaning.
 CHAKRA_COLUMNS = frozenset(INT_COLUMNS[: INT_COLUMNS.index("comm_root")])
 #: Columns that count something: negative values are refused.
 COUNTS = frozenset(("comm_size", "num_ops", "tensor_size"))
-#: Integer columns in the order in which they are written.
+#: Integer columns in writing order.
 WRITE_ORDER = ("is_cpu_op", *(name for name in INT_COLUMNS if name != "is_cpu_op"))
 #: Least and greatest number of each member that we write.
 RANGES = {

@@ -71,8 +71,8 @@ def _volumes(keys: Sequence, sizes: np.ndarray) -> dict:
 def trace_stats(trace: ExecutionTrace, kind: str = "data") -> TraceStats:
     """Figures of one trace.
 
-    `kind`: dependencies that make paths: ``"data"`` or ``"data+ctrl"``. A cyclic or dangling graph is no error:
-    `problem` says so.
+    `kind`: dependencies that make paths: ``"data"`` or ``"data+ctrl"``. A cyclic or dangling graph raises nothing: it
+    is described in `problem`.
     """
     size = np.maximum(trace.column("comm_size"), 0)
     coll = trace.type == NodeType.COMM_COLL
@@ -96,7 +96,7 @@ def trace_stats(trace: ExecutionTrace, kind: str = "data") -> TraceStats:
         levels = graph.longest_path(ptr, rows, order, np.ones(len(trace), dtype=np.int64))
         depth = int(levels.max(initial=0))
         width = int(np.bincount(levels).max(initial=0)) if len(levels) else 0
-        # No path can leave 64 bits, whatever a file claims.
+        # Keeps the length of any path within 64 bits.
         limit = np.uint64(2**63 // (len(trace) + 1))
         duration = np.minimum(trace.duration_micros, limit).astype(np.int64)
         critical = int(graph.longest_path(ptr, rows, order, duration).max(initial=0))

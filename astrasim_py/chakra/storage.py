@@ -172,4 +172,4 @@ def check_unique(ids: np.ndarray, place: str, start: np.ndarray | None = None) -
         first = again[np.argmin(by_id[again + 1])]
         one, two = int(by_id[first]), int(by_id[first + 1])
         where = f"in rows {one} and {two}" if start is None else f"at byte {start[one]} and at byte {start[two]}"
-        raise TraceError(place, f"node {int(ids[one])} is there twice, {where}", "give every node its own id")
+        raise TraceError(place, f"node {int(ids[one])} appears twice, {where}", "give every node its own id")

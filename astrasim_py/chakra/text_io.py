@@ -119,14 +119,14 @@ def jsonl_bytes(trace: ExecutionTrace) -> bytes:
 
 
 class _Wrong(Exception):
-    """A problem in a line; the caller knows the line number."""
+    """A problem in a line; the caller adds the line number."""
 
 
 def _no_duplicates(pairs: list[tuple[str, object]]) -> dict:
     out: dict[str, object] = {}
     for key, value in pairs:
         if key in out:
-            raise _Wrong(f'key "{key}" is there twice')
+            raise _Wrong(f'key "{key}" appears twice')
         out[key] = value
     return out
 
@@ -294,7 +294,7 @@ def bytes_of_lines(text: bytes, place: str = "") -> bytes:
             record = _record(fields, index)
             if index and seen.setdefault(fields["id"], index) < index:
                 remedy = "give every node its own id"
-                raise _Wrong(f"node {fields['id']} is there twice, first in line {seen[fields['id']] + 1}")
+                raise _Wrong(f"node {fields['id']} appears twice, first in line {seen[fields['id']] + 1}")
         except _Wrong as error:
             problem = str(error)
             remedy = 'delete "raw" to make the fields count' if '"raw"' in problem else remedy

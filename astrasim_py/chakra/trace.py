@@ -1,8 +1,8 @@
 """`ExecutionTrace`: one rank's graph as columns.
 
-A trace is columnar and immutable: numpy arrays, dependencies as CSR, and no Python object per node. What no column
-holds (input and output lists, attributes of other producers) stays in the bytes of the file, so that a trace that
-was only read is written back byte for byte.
+A trace is columnar and immutable: numpy arrays, dependencies as CSR, and no Python object per node. The rest
+(input and output lists, attributes of other producers) stays in the bytes of the file, so an unchanged trace is
+written back byte for byte.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ class ExecutionTrace:
     def order(self, kind: str = "data") -> np.ndarray:
         """Topological order, the smallest id first among the nodes that are ready: int64[n] rows.
 
-        Raises TraceError: a dangling dependency, or a cycle, of which the message shows the shortest one.
+        Raises TraceError: a dangling dependency, or a cycle (the message shows the shortest one).
         """
         return self._once(f"order of {kind}", lambda: self._order(*self.parents(kind)))
 
@@ -306,10 +306,10 @@ class ExecutionTrace:
     # -- other traces ----------------------------------------------------------------------------------------
 
     def replace(self, **columns) -> ExecutionTrace:
-        """A new trace in which some columns differ.
+        """A copy of the trace with other columns.
 
-        Takes what `from_columns` takes, all of the same length as before. Nodes whose values did not change
-        are still written back byte for byte.
+        Takes the arguments of `from_columns`, with the same number of nodes. Nodes with unchanged values are still
+        written back byte for byte.
         """
         size = len(self)
         fields: dict[str, Any] = {}
@@ -333,7 +333,7 @@ class ExecutionTrace:
         )
 
     def _differs(self, name: str, new: Any) -> np.ndarray | bool:
-        """bool[n]: nodes whose value of a column another one changes."""
+        """bool[n]: nodes whose value differs between a column and a new one."""
         old = getattr(self, _FIELD.get(name, name))
         if name in ("place", "rank", "version", "metadata"):
             return False

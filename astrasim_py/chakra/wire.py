@@ -34,7 +34,7 @@ OLD = "write it again with a producer of Chakra 0.0.4 or later"
 
 
 class Damaged(Exception):
-    """A problem in a message; the caller knows its place."""
+    """A problem in a message; the caller adds its place."""
 
     remedy = f"the record is damaged, or of an older schema: {OLD}"
 
@@ -211,7 +211,7 @@ def frame(data: bytes, place: str, *, whole: bool = True) -> tuple[RawFile, str]
         elif not length:
             # An empty message is a node of id 0, so that there is at most one.
             if empty >= 0:
-                problem = f"node 0 is there twice, at byte {empty} and at byte {position}"
+                problem = f"node 0 appears twice, at byte {empty} and at byte {position}"
                 raise TraceError(place, problem, "give every node its own id")
             empty = position
         starts.append(at)

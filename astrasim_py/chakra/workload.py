@@ -29,16 +29,16 @@ class Workload(Shown):
         Ranks of each group, in its own order; an empty tuple means all ranks. No group name, ``""`` and
         ``"0"`` always mean all ranks.
     roles : mapping of str to sequence of (str or None)
-        By name of a role the group of each rank in it, None where it has none. Where a trace names a role in place of
-        a group, each rank calls its own group.
+        Role → the group of each rank, None for ranks without one. If a trace names a role in place of a group, each
+        rank uses its own group.
     shifts : sequence of int
         By rank, what is added to the `comm_src` and `comm_dst` of its trace; all 0 by default.
 
     Raises
     ------
     TraceError
-        A group with a rank twice or beyond the last one; a role that is also a group, that gives a rank a group that
-        is unknown or that it is not in, or roles and shifts of another number of ranks.
+        A group with a rank twice or beyond the last one; a role with the name of a group; a role that gives a rank
+        an unknown group or one without that rank; roles or shifts of another number of ranks.
     """
 
     traces: tuple[ExecutionTrace, ...]
@@ -143,7 +143,7 @@ class Workload(Shown):
 
 
 def check_distinct(ranks: Sequence[int], place: str) -> None:
-    """Refuse a group in which a rank is listed twice."""
+    """Raise if a rank is listed twice."""
     if len(set(ranks)) < len(ranks):
         twice = next(rank for rank in ranks if ranks.count(rank) > 1)
         raise TraceError(place, f"rank {twice} is listed twice", "list every rank once")
@@ -261,7 +261,7 @@ def _no_duplicates(pairs: list[tuple[str, object]]) -> dict:
     out = {}
     for key, value in pairs:
         if key in out:
-            raise ValueError(f'key "{key}" is there twice')
+            raise ValueError(f'key "{key}" appears twice')
         out[key] = value
     return out
 

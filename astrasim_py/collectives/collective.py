@@ -33,8 +33,8 @@ class Collective:
 
     name: str
     rooted: bool = False  # one rank, the root, is the only source or the only destination
-    gathers: bool = False  # every rank puts in one shard of the buffer; the outcome is the whole buffer
-    scatters: bool = False  # every rank is left with its own shard of the buffer
+    gathers: bool = False  # every rank contributes one shard; the result is the whole buffer
+    scatters: bool = False  # the result on each rank is its own shard
     reduces: bool = False  # contributions of all ranks are added
     sharded: bool = False  # the full buffer consists of one shard per rank
     from_root: bool = False
@@ -63,9 +63,9 @@ class Collective:
         return range(self.input_chunks(ranks, chunks))
 
     def after(self, rank: int, ranks: int, chunks: int, root: int | None = None) -> list[tuple[range, int]]:
-        """The promised output of a rank: by chunk the ranks whose inputs are added, and the chunk of those inputs.
+        """The required output of a rank: for each chunk the ranks whose inputs are summed, and the input chunk.
 
-        Where T chunks do not divide into shards, some of these ranks do not exist.
+        If T chunks do not divide into shards, some of these ranks do not exist.
 
         >>> COLLECTIVES["reduce_scatter"].after(1, ranks=4, chunks=8)
         [(range(0, 4), 2), (range(0, 4), 3)]

@@ -9,7 +9,7 @@ FOLDED = "+fold"
 #: Record levels, each including the one before it.
 LEVELS = ("summary", "links", "nodes", "messages")
 
-#: Network models in which links serve one message at a time, or share their bandwidth among messages; and all.
+#: Network models: links that serve one message at a time; links that share bandwidth; all models.
 QUEUEING_MODELS = ("cut_through", "store_and_forward")
 FLUID = "fluid"
 NETWORK_MODELS = (*QUEUEING_MODELS, "analytical", FLUID)
@@ -30,5 +30,5 @@ COLLECTIVE_NAMES = (
 #: What a table of a profile may choose, besides the protocol.
 LIBRARY_ALGORITHMS = ("ring", "tree", "switch")
 
-#: Libraries whose choice of algorithm and protocol stands for a builder.
+#: Libraries that can be named in place of a builder: their choice of algorithm and protocol is simulated.
 LIBRARIES = ("nccl",)

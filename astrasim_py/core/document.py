@@ -1,4 +1,4 @@
-"""A strict YAML reader with caps, in which every value has its place in the file.
+"""A strict YAML reader with size limits; every value has its line and column.
 
 Only the pure-Python loader is used (the C loader can crash the interpreter on deep nesting). It reads
 mappings, lists, text, whole numbers, decimals, true/false and null: no tags, no sexagesimal numbers, no

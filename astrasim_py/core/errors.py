@@ -69,7 +69,7 @@ class AlgorithmError(AstraError):
 
 
 class FoldError(AstraError):
-    """A requested fold of ranks that are not alike, or cannot be shown to be."""
+    """A requested fold of ranks that are not symmetric, or cannot be shown to be."""
 
 
 class SimulationError(AstraError):

@@ -318,7 +318,7 @@ Ranks = Annotated[tuple[int, ...], BeforeValidator(_ranks), WithJsonSchema(_RANK
 
 
 def by_rank(values: Mapping[str, object]) -> dict[int, object]:
-    """A mapping whose keys name ranks or ranges of ranks, written out; a rank named twice is an error."""
+    """Expand a mapping from ranks or ranges of ranks; a rank named twice is an error."""
     out: dict[int, object] = {}
     for key, value in values.items():
         for rank in rank_range(key):

@@ -1,6 +1,6 @@
 """A binary heap for compiled code: the first `size` entries of an array of `ENTRY`, the least one first.
 
-Entries are ordered by (key, tie). The caller keeps the size, and provides room for what it pushes.
+Entries are ordered by (key, tie). The caller stores the size and ensures capacity before a push.
 """
 
 import numpy as np

@@ -63,7 +63,7 @@ MESSAGE_COLUMNS = (
 HOP_COLUMNS = ("message", "link", "requested", "start", "end")
 #: Columns of these tables that are times, ps.
 _PICOSECONDS = ("start", "end", "bound", "busy", "queued", "posted", "delivered", "requested", "latency")
-#: (begin, end, bytes, their rate) of what has one.
+#: Columns (begin, end, bytes, rate) that describe a transfer.
 _RATES = (("start", "end", "size", "algbw_GBps"), ("posted", "delivered", "bytes", "GBps"))
 
 
@@ -245,7 +245,7 @@ class Fold:
     copies: int  # that they stand for, themselves included
     exact: bool
     deviation: int  # ps by which the makespan may be off; 0 if exact
-    text: str  # all of this, for people
+    text: str  # all of this as text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -55,7 +55,7 @@ def provided(kind: str, name: str) -> Callable:
         return entry.load()
     except Exception as error:
         problem = f"cannot be imported: {error}"
-        raise ScenarioError(f"entry point {entry.name}", problem, "mend or uninstall it") from None
+        raise ScenarioError(f"entry point {entry.name}", problem, "fix or uninstall it") from None
 
 
 def own_code(path: Path, name: str, place: str) -> Callable:
@@ -80,7 +80,7 @@ def own_code(path: Path, name: str, place: str) -> Callable:
             del sys.modules[module_name]
             if isinstance(error, AstraError):
                 raise
-            raise ScenarioError(place, f"{path} failed: {type(error).__name__}: {error}", "mend it") from None
+            raise ScenarioError(place, f"{path} failed: {type(error).__name__}: {error}", "fix it") from None
     found = getattr(sys.modules[module_name], name, None)
     if not callable(found):
         raise ScenarioError(place, f'{path} has no function or class "{name}"', "check the name after the colon")
@@ -94,7 +94,7 @@ def made_by(factory: Callable, text: str, kind: type, error: type[AstraError], p
     except AstraError:
         raise
     except (Exception, SystemExit) as cause:
-        raise error(place, f"{text} failed: {type(cause).__name__}: {cause}", "mend it") from cause
+        raise error(place, f"{text} failed: {type(cause).__name__}: {cause}", "fix it") from cause
     if not isinstance(made, kind):
         raise error(place, f"{text} gave a {type(made).__name__}", f"return a {kind.__name__}")
     return made

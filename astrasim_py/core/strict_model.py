@@ -96,7 +96,7 @@ class StrictModel(BaseModel):
     def differs(self, *known: str) -> tuple[str, ...]:
         """Fields whose values differ from the default, except those that are `known`.
 
-        A formula that holds for some parameters only lists the ones it knows; a new field is unknown to it.
+        A formula lists the parameters that it supports; a field added later counts as unsupported.
         """
         usual = type(self)()
         return tuple(

@@ -27,8 +27,8 @@ def table_rows(
 ) -> list[tuple[str, dict[str, str]]]:
     """Rows of a CSV: ``file:line``, and cells by heading, stripped; empty lines are left out.
 
-    `optional`: where given, other columns whose names are close to a known one are taken for mistakes. Raises
-    UsageError: no CSV, a column of `required` is missing or any stands twice, a row of another length, or no row.
+    `optional`: if given, unknown columns with names similar to a known one raise an error. Raises
+    UsageError: no CSV, a column of `required` is missing or any appears twice, a row of another length, or no row.
     """
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     rows = []
@@ -55,7 +55,7 @@ def _check_heading(heading: Sequence[str], here: str, required: Sequence[str], o
     known = (*required, *optional)
     for name in heading:
         if heading.count(name) > 1:
-            raise UsageError(here, f'the column "{name}" stands twice', "keep one")
+            raise UsageError(here, f'the column "{name}" appears twice', "keep one")
         near = get_close_matches(name, [key for key in known if key not in heading], 1)
         if optional and name not in known and near:
             raise UsageError(here, f'the column "{name}" is unknown', f"perhaps {near[0]} is meant")

@@ -25,7 +25,7 @@ _CHOSEN: WeakKeyDictionary[Algorithm, dict[tuple, int]] = WeakKeyDictionary()
 _TAKEN: Memo[Algorithm] = Memo(64)
 #: Algorithms in the network that are taken, by machine, group, size and what they replace.
 _IN_NETWORK: Memo[tuple[Algorithm, int] | None] = Memo(64)
-#: Largest group whose routes tell its shape; a larger one has its NPUs for a shape.
+#: Largest group with its shape taken from routes; the shape of a larger one is its NPUs.
 _SMALL = 64
 
 Simulate = Callable[..., Records]
@@ -112,7 +112,7 @@ def _alone(problem: Problem, way: Way, size: int, npus: tuple[int, ...], most: i
     job = Job(workload=generate([call], len(npus)), placement=npus, algorithms=table)
     if network.profile is not None:
         network = network.model_copy(update={"protocol": way.protocol, "switch_reduction": False})
-    return Problem(  # a library does not know what will fail
+    return Problem(  # a library does not foresee link failures
         topology=problem.topology.without_events, jobs=(job,), network=network, semantics=problem.semantics,
         limits=Limits(max_sim_time_ps=most),
     )  # fmt: skip

@@ -1,7 +1,7 @@
-"""Folding: if all ranks behave alike, only one is simulated, and each of its links represents a class of links.
+"""Folding: if all ranks are symmetric, one is simulated, and each of its links represents a class of links.
 
-Up to some instant all ranks have behaved alike; then only the order of messages that different ranks issued at one
-time, and that ask for one link at one time, depends on who is who. The run detects and refuses this (docs/engines.md).
+Ranks can lose symmetry only where messages that different ranks issued at one time request one link at one time: their
+order depends on rank numbers. The run detects and refuses this (docs/engines.md).
 """
 
 import itertools
@@ -34,7 +34,7 @@ def run_folded(plan: Plan, level: str) -> Records:
     """Simulate rank 0 of a plan and return the Records of all ranks, which equal those of the full run.
 
     `level`: ``summary`` or ``links``. An event limit counts simulated events. Raises FoldError: the ranks are not
-    alike, or cannot be shown to be; or one rank alone takes more events than the limit.
+    symmetric, or cannot be shown to be; or one rank alone takes more events than the limit.
     """
     begin = cpu_s()
     symmetry = symmetry_of(plan)
@@ -148,7 +148,7 @@ class FoldedSimulation(DialectSimulation):
         try:
             super().check_events()
         except LimitReached:
-            # The full run would stop among events of one instant, where ranks are no longer alike.
+            # The full run would stop between events of one instant, where ranks differ.
             problem = f"one NPU alone takes more than {self.max_events} events (--max-events)"
             remedy = "raise that limit, or run it without fold to see how far it comes"
             raise FoldError("fold", problem, remedy) from None

@@ -97,7 +97,7 @@ class Classes:
         return rows
 
     def across(self) -> frozenset[str]:
-        """Roles whose groups have at most one rank of each class."""
+        """Roles with at most one rank of each class per group."""
         folded = {
             family.name
             for family in self.every
@@ -107,7 +107,7 @@ class Classes:
         return frozenset(family.name for family in self.every) - folded
 
     def copies(self, kept: Collection[str]) -> np.ndarray:
-        """int64[copies, size]: ranks of each copy, ascending. Raises FoldError: the copies are not alike."""
+        """int64[copies, size]: ranks of each copy, ascending. Raises FoldError: the copies differ."""
         label = np.arange(self.plan.ranks)
         sets = [
             np.array(self.plan.instances.values[value].members)
@@ -159,13 +159,13 @@ class Price:
 
 
 def placed(job: Job, workload: Workload, placement: tuple[int, ...]) -> Job:
-    """A job with a part of its ranks, of which the r-th is on NPU `placement[r]`."""
+    """A job with a part of its ranks; rank r is on NPU `placement[r]`."""
     planner = None if job.planner is None else job.planner.placed(placement)
     return replace(job, workload=workload, placement=placement, planner=planner)
 
 
 class Prices:
-    """Prices of families: those alike in kind, size, groups and routes are simulated once."""
+    """Prices of families; equal ones (kind, size, groups, routes) are simulated once."""
 
     def __init__(self, classes: Classes, run: Run) -> None:
         self.classes, self.plan, self.run = classes, classes.plan, run
@@ -242,7 +242,7 @@ def _plan_of(value: Instance, members: np.ndarray) -> tuple:
 
 
 def queues_of(family: Family, plan: Plan) -> np.ndarray:
-    """int64: queues of NPUs in which chunks of a family wait, ascending, numbered after the links."""
+    """int64: NPU queues of a family's chunks, ascending, numbered after the links."""
     planner, npus = plan.problem.jobs[0].planner, np.array(plan.npu_of, dtype=np.int64)
     found = [np.zeros(0, dtype=np.int64)]
     for value in family.values:

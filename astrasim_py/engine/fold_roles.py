@@ -1,11 +1,11 @@
 """Folding of workloads with roles: copies of a few ranks that do the same are simulated once.
 
 Ranks that share a trace form a *class*. A *copy* is a set of ranks that is closed under point-to-point messages and
-under the groups that are kept as they are; copies are alike, and the first one is simulated, on its own NPUs. The other
-collectives, of *folded* roles, become computation of the time that they take when all groups of the role run them at
-once, simulated once for each kind, size and placement.
+under the groups that are kept. Copies are equal, and the first one is simulated on its own NPUs. Collectives of the
+other, *folded* roles become computation: their time when all groups of the role run them at once, simulated once for
+each kind, size and placement.
 
-That is exact as long as no two messages of different parts meet on a link: `astrasim_py.engine.fold_traffic` finds out.
+That is exact if no two messages of different parts share a link; `astrasim_py.engine.fold_traffic` checks this.
 """
 
 from dataclasses import replace
@@ -28,12 +28,12 @@ from astrasim_py.system.problem import Problem
 from astrasim_py.system.programs import COLLECTIVE
 from astrasim_py.system.symmetry import refuse
 
-#: Most nodes of a copy in which roles that share links are simulated after all.
+#: Most nodes of a copy for which roles that share links are kept instead of folded.
 MOST_NODES = 2**20
 
 
 def run_folded_roles(plan: Plan, level: str, run: Run, most: int = MOST_NODES) -> Records:
-    """Simulate one copy of a plan whose workload has roles, and return the Records of all ranks.
+    """Simulate one copy of a plan with roles, and return the Records of all ranks.
 
     Parameters
     ----------
@@ -44,19 +44,18 @@ def run_folded_roles(plan: Plan, level: str, run: Run, most: int = MOST_NODES) -
     run : callable
         Plans and simulates a problem at a level.
     most : int
-        Where messages of folded roles meet others, these roles are kept as they are if a copy then has at most so
-        many nodes.
+        Roles with messages that share links with others are kept if a copy then has at most this many nodes.
 
     Returns
     -------
     Records
-        `Records.fold` says whether they are exact, and if not, how far the makespan may be off. Collectives are those
+        `Records.fold` tells whether they are exact, or else the possible error of the makespan. Collectives are those
         of the copy, events those that were simulated.
 
     Raises
     ------
     FoldError
-        Ranks of a class that are not alike in groups, peers or placement; rules that make the order of ranks matter.
+        Ranks of a class that differ in groups, peers or placement; rules that depend on the order of ranks.
     """
     _check_rules(plan)
     begin = cpu_s()
@@ -123,7 +122,7 @@ class Copy:
         folded = [np.array([role not in kept for role in roles], dtype=bool) for roles in classes.roles]
         #: By class: calls that are folded.
         self.folded = [np.flatnonzero(each) for each in folded]
-        #: Roles whose groups' members do not end together.
+        #: Roles with group members that end at different times.
         self.unequal: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self.durations = self._durations()
 

@@ -40,11 +40,11 @@ def rank_times(program: RankProgram, start: np.ndarray, end: np.ndarray, *, summ
 def ties(
     run: Records, first: Sequence[int], programs: Sequence[RankProgram], folded: Sequence[np.ndarray]
 ) -> list[Tie]:
-    """What may go in another order than in the full run, where the end of a collective is more than that of a node.
+    """Events that may go in another order than in the full run, because a folded collective ends as a single node.
 
-    Nodes that become ready at one time go by their numbers, but those that wait for a collective of which the last node
-    takes no time go after the others. So it is not known who is first where two messages of a rank that were sent at
-    one time ask for one link at one time, or computation of a rank waits for one slot.
+    Nodes that become ready at one time go by their numbers; but nodes that wait for a collective with a last node of no
+    duration go after the others. So the order is unknown where two messages that a rank sent at one time request one
+    link at one time, or where computations of a rank wait for one slot.
 
     `run`: of level ``messages``. By rank: `first`, its first row of nodes; its program; its `folded` nodes.
     """

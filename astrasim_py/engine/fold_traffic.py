@@ -61,9 +61,9 @@ class Meeting:
     """Two flows that are on their way at one time and share links."""
 
     flows: tuple[Flow, Flow]
-    link: int  # one of them
-    links: int  # so many
-    delay: int  # ps by which they can hold each other up
+    link: int  # one of the shared links
+    links: int  # number of shared links
+    delay: int  # ps by which they can delay each other
 
 
 def meetings(flows: Sequence[Flow]) -> list[Meeting]:
@@ -102,8 +102,8 @@ def _repeated(flow: Flow) -> int:
 
 
 def _delay(one: Flow, other: Flow, links: list[int], times: int, others: int) -> int:
-    """Picoseconds by which the other flow can hold up the first: each message waits at most for those in the queue, and
-    all together for all of the other."""
+    """Picoseconds by which the other flow can delay the first: each message waits at most for the queue, and all
+    messages together for the whole other flow."""
     i, j = (np.searchsorted(flow.links, links) for flow in (one, other))
     wait = other.busy[j] * (1 + other.queue[j]) // np.maximum(other.messages[j], 1)
     return int(np.minimum(others * other.busy[j], times * one.messages[i] * wait).max())

@@ -1,4 +1,4 @@
-"""Records of a run, from an engine's counts. The Plan fixes the rows of the node table, whatever order nodes run in."""
+"""Records of a run, from an engine's counts. The Plan fixes the order of rows of the node table."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
@@ -290,7 +290,7 @@ def unequal_bytes(
 def node_table(plan: Plan, start: np.ndarray, end: np.ndarray, released: np.ndarray, ended: np.ndarray) -> Table:
     """The node table from an engine's measurements, int64[rows] each."""
     measured = {"start": start, "end": end, "released_by": released, "ended_by": ended}
-    # Many a reader wants the times alone: what the Plan knows is as large again as what was measured.
+    # Columns of the Plan double the memory; most readers need the times only.
     return Table(dict.fromkeys(NODE_COLUMNS, partial(_planned, plan)) | measured)
 
 

@@ -148,7 +148,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def whole_messages(parts: Sequence[Posted]) -> list[Posted]:
-    """Messages of which parts wait, with the bytes of these parts."""
+    """Messages with waiting parts, and the bytes of these parts."""
     found: dict[tuple[int, int, int], Posted] = {}
     for part in parts:
         key = part.rank, part.call, part.row

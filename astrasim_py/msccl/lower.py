@@ -63,7 +63,7 @@ def lower(algorithm: Algorithm, *, protocol: str | None = None, dialect: str = "
             _out_of_place(steps)
         graph = OperationGraph(steps, place)
     except Unusable as error:
-        raise AlgorithmError(place, error.problem, "mend the algorithm: see what verify says of it") from None
+        raise AlgorithmError(place, error.problem, "fix the algorithm: see the output of verify") from None
     gpus = _within(limits, algorithm.ranks, graph, place)
     name = algorithm.name
     if promise_of(algorithm.collective).rooted:

@@ -62,7 +62,7 @@ def refuse_ill_formed(program: ir.MscclProgram) -> None:
     if problems:
         place, _, sentence = problems[0].partition(": ")
         problem, _, remedy = sentence.partition("; ")
-        raise AlgorithmError(place, problem, remedy or "mend the program")
+        raise AlgorithmError(place, problem, remedy or "correct the program")
 
 
 #: Kinds of problems, then of warnings, the most important first.

@@ -67,7 +67,7 @@ def parse_program(data: bytes, place: str = "<text>") -> MscclProgram:
 
     `data`: UTF-8, with or without a byte-order mark; only the first ``<algo>…</algo>`` counts. `place`: name of the
     file, for messages and `MscclProgram.source`. Raises AlgorithmError: with ``place:line``: not UTF-8, ill-formed XML,
-    a DOCTYPE, missing or garbled attributes, an unknown step type, a rank that is missing or there twice.
+    a DOCTYPE, missing or garbled attributes, an unknown step type, a rank that is missing or appears twice.
     """
     from lxml import etree  # takes 30 ms to load
 
@@ -253,7 +253,7 @@ class _ProgramParser:
             else:
                 gpu = Gpu(**self._values(tag, a, line), tbs=tuple(inside), line=line)
                 if gpu.id in self.gpus:
-                    problem = f'gpu id="{gpu.id}" is there twice, first in line {self.gpus[gpu.id].line}'
+                    problem = f'gpu id="{gpu.id}" appears twice, first in line {self.gpus[gpu.id].line}'
                     self._refuse(line, problem, "write each rank once")
                 self.gpus[gpu.id] = gpu
 

@@ -136,7 +136,7 @@ def kernel_rules(texts: Sequence[str]) -> list[tuple[re.Pattern, str, str]]:
         try:
             rules.append((re.compile(pattern), kind, group))
         except re.error as error:
-            raise UsageError("--map-kernel", f"{pattern!r} is no regular expression: {error}", "mend it") from None
+            raise UsageError("--map-kernel", f"{pattern!r} is no regular expression: {error}", "fix it") from None
     return rules
 
 

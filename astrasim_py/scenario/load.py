@@ -231,7 +231,7 @@ class _Loading:
         if self.told or resolver is None:
             listed = [*self.told.values()][:MAX_ERRORS]
             if len(self.told) > MAX_ERRORS:
-                listed.append(ScenarioError(str(self.path), "and more errors like these", "mend the first ones"))
+                listed.append(ScenarioError(str(self.path), "and more errors like these", "fix the first ones"))
             raise ErrorList(listed)
         return LoadedScenario(
             path=self.path,

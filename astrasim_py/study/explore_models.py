@@ -49,7 +49,7 @@ def _listed(value: object) -> object:
         raise wrong("an empty list", "write at least one value, or auto")
     for place, one in enumerate(found):
         if one is None or one in found[:place]:
-            raise wrong(f"{shown(one)} {'is not a value' if one is None else 'is there twice'}", "drop it", (place,))
+            raise wrong(f"{shown(one)} {'is not a value' if one is None else 'appears twice'}", "drop it", (place,))
     return found
 
 

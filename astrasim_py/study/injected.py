@@ -232,7 +232,7 @@ def _made(run: Preparation, factory, text, said, collective, ranks, rooted, plac
     given = (collective, ranks)
     algorithm = made_by(factory, text, Algorithm, AlgorithmError, place, *given, **rooted, **said.options)
     if algorithm.collective != collective:
-        raise AlgorithmError(place, f"{text} gave a {algorithm.collective}, not a {collective}", "mend it")
+        raise AlgorithmError(place, f"{text} gave a {algorithm.collective}, not a {collective}", "fix it")
     _check_fit(algorithm, ranks, rooted.get("root"), place)
     return _verified(run, _under(algorithm, said), place)
 
@@ -304,7 +304,7 @@ def _verified(run: Preparation, algorithm: Algorithm, place: str) -> Algorithm:
     what = f"{algorithm.name} ({algorithm.collective}, {algorithm.ranks} ranks)"
     refused, doubts = _objections(algorithm, verdict, run.spec.network.msccl)
     if refused:
-        remedy = "mend the algorithm, or write verify: false to simulate it all the same"
+        remedy = "correct the algorithm, or write verify: false to simulate it anyway"
         raise AlgorithmError(place, f"{what} is wrong: {refused}", remedy)
     for doubt in doubts:
         if policy == "strict":

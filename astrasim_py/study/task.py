@@ -212,7 +212,7 @@ def run_task(task: Task) -> Result:
         text = " ".join(f"{type(error).__name__}: {error}".split())
         own, detail = own_line(error), traceback.format_exc()
         if own:
-            return failed(point, EXIT_USAGE, f"{own}: failed: {text}; mend it", detail=detail)
+            return failed(point, EXIT_USAGE, f"{own}: failed: {text}; fix it", detail=detail)
         line = f"{point.name}: this is a defect of astrasim_py, please report it: {text}"
         return failed(point, EXIT_INTERNAL, line, detail=detail)
 

@@ -1,4 +1,4 @@
-"""Lower bound of a problem's makespan, whatever algorithms carry out its collectives."""
+"""Lower bound of a problem's makespan, for any algorithms of its collectives."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -20,11 +20,11 @@ MAX_PATH_NODES = 2**20
 def problem_bound(plan: Plan) -> int | None:
     """Lower bound of the makespan, ps; None where no bound applies.
 
-    The greatest of the longest path through the workload (a member leaves a collective only after its links have
-    carried their least bytes, and the members that it depends on could reach it), the bounds of single collectives, the
-    bytes of an NPU's links, and of all, over their rates, and the compute of a rank over its slots. Bounds of
-    successive collectives are not added: one may begin on some members while another still ends on others. The longest
-    path of more than `MAX_PATH_NODES` nodes is left out.
+    The greatest of: the longest path through the workload; the bounds of single collectives; the bytes of an NPU's
+    links, and of all links, over their rates; the compute of a rank over its slots. On the path a member leaves a
+    collective after its links have carried their least bytes and the members that it depends on could reach it. Bounds
+    of successive collectives are not added: one may begin on some members while another still ends on others. A path of
+    more than `MAX_PATH_NODES` nodes is left out.
     """
     problem = plan.problem
     if not problem.bounds_hold or any(i.bound < 0 for i in plan.instances.values):
@@ -94,7 +94,7 @@ class _LongestPath:
         self.plan, self.workload = plan, workload
         self.capacities = capacities
         self.delivery = plan.problem.network.send_completes == "delivery"
-        #: All ranks behave alike: only rank 0 is walked.
+        #: All ranks are symmetric: only rank 0 is walked.
         self.symmetric = len(workload) < plan.npu_ranks
         self.starts = [np.array([plan.start_delay[r]] * len(p), dtype=object) for r, p in enumerate(workload)]
         self.need = [p.structure.need.copy() for p in workload]

@@ -156,9 +156,9 @@ class DimensionPlanner:
     nothing divides evenly. The job's table of algorithms handles rooted collectives, barriers and groups that are no
     sub-grid of the topology.
 
-    `make`: ``make(collective, ranks, dim, size) -> Algorithm``: the algorithm of a dimension. Of the orders, ``fixed``
-    visits the innermost dimension first; ``themis`` gives every chunk an order of its own, which balances the load of
-    the dimensions, and in each dimension the smallest waiting chunk goes first (Rashidi et al., ISCA 2022).
+    `make`: ``make(collective, ranks, dim, size) -> Algorithm``: the algorithm of a dimension. Order ``fixed`` visits
+    the innermost dimension first. Order ``themis`` balances the load of the dimensions by an order per chunk; in each
+    dimension the smallest waiting chunk goes first (Rashidi et al., ISCA 2022).
     """
 
     sizes: tuple[int, ...]  # NPUs along each dimension, the innermost first
@@ -180,7 +180,7 @@ class DimensionPlanner:
         return (-(-self.how.active_chunks // self.how.queues),) * (len(self.sizes) * self.how.queues)
 
     def placed(self, placement: tuple[int, ...]) -> DimensionPlanner:
-        """The planner of other ranks, of which the r-th is on NPU `placement[r]`."""
+        """The planner for a placement: rank r is on NPU `placement[r]`."""
         return replace(self, placement=placement)
 
     def plan(self, request: CollectiveRequest) -> tuple[PlannedChunk, ...] | None:

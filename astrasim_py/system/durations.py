@@ -33,7 +33,7 @@ def _checked(ps: int, table: Program, row: int) -> int:
 
 
 def recorded_ps(table: Program, semantics: Semantics) -> np.ndarray:
-    """int64[n]: ``duration_ps`` of every node, else ``duration_micros``, of which 0 is `Semantics.zero_duration_ps`."""
+    """int64[n]: ``duration_ps`` of every node, else ``duration_micros``; 0 becomes `Semantics.zero_duration_ps`."""
     micros = table.duration_micros
     for row in np.flatnonzero(micros > np.uint64(INT64_MAX // PS_PER_US)).tolist():
         _checked(int(micros[row]) * PS_PER_US, table, row)

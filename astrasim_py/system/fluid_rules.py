@@ -1,4 +1,4 @@
-"""What the network model ``fluid`` is made for, within which its integers are exact."""
+"""Limits of the network model ``fluid``, within which its integers are exact."""
 
 from collections.abc import Sequence
 
@@ -6,9 +6,9 @@ from astrasim_py.core.choices import FLUID
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.system.problem import Problem
 
-#: Rules of semantics that decide what it leaves open: how delays are rounded, and the order at one instant.
+#: Required rules of semantics: rounding of delays, and the order at one instant.
 _RULES = {"rounding": "up_ps", "event_order": "issued"}
-#: Bytes of a message, and bytes per second of a link, are fewer.
+#: Exclusive limits: bytes of a message; bytes per second of a link.
 _MOST_BYTES, _MOST_RATE = 2**47, 140 * 10**12
 
 
@@ -20,7 +20,7 @@ NO_EVENTS = (
 
 
 def check_fluid(problem: Problem, sizes: Sequence[int], routes: object) -> None:
-    """Raise ScenarioError: the model ``fluid`` with what it is not made for.
+    """Raise ScenarioError: the model ``fluid`` beyond its limits.
 
     `sizes`: of messages, bytes, ascending. `routes`: the table of routes, None where there are too many for one.
     """
@@ -30,20 +30,20 @@ def check_fluid(problem: Problem, sizes: Sequence[int], routes: object) -> None:
     for key, rule in _RULES.items():
         if getattr(problem.semantics, key) != rule:
             given = f"semantics.{key}: {getattr(problem.semantics, key)}"
-            raise ScenarioError(place, f"fluid is not made for {given}", f"write {key}: {rule}, or another model")
+            raise ScenarioError(place, f"fluid does not support {given}", f"write {key}: {rule}, or another model")
     if routes is None:
-        said = f"fluid needs a table of routes, and there are too many among {topology.npus} NPUs"
+        said = f"fluid needs a table of routes, but there are too many routes among {topology.npus} NPUs"
         raise ScenarioError(place, said, "write another model, or fewer NPUs")
     changed = (rate for event in topology.events for _, rate, _ in event.changes if rate is not None)
     bad = [rate for rate in (*topology.bandwidths, *changed) if not 1 <= rate < _MOST_RATE]
     if bad:
-        said = f"fluid is made for links of 1 B/s to 140 TB/s, and {topology.name} has one of {float(bad[0]):g} B/s"
+        said = f"fluid supports links of 1 B/s to 140 TB/s, but {topology.name} has one of {float(bad[0]):g} B/s"
         raise ScenarioError(place, said, "write another bandwidth, or another model")
     pace = None if problem.network.msccl is None else problem.network.msccl.channel_bandwidth
     if pace is not None and pace < 1:
         raise ScenarioError("network.msccl.channel_bandwidth", "fluid needs 1 B/s or more", "write a larger one")
     if sizes and sizes[-1] >= _MOST_BYTES:
-        raise ScenarioError(place, f"fluid is made for messages of less than 2^47 B, not {sizes[-1]} B", "cut them")
+        raise ScenarioError(place, f"fluid supports messages of less than 2^47 B, not {sizes[-1]} B", "cut them")
 
 
 def check_events(problem: Problem) -> None:

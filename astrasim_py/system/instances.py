@@ -198,7 +198,7 @@ class JobInstances:
         return np.stack([code, size, root, np.maximum(stated, 0), np.where(priority == MISSING, 0, priority)], axis=1)
 
     def refuse_difference(self, name: str, parts: dict[_Part, int], rows: dict[_Part, np.ndarray]) -> None:
-        """Raise, naming the first call in which two members of a group differ."""
+        """Raise TraceError with the first call that differs between two members of a group."""
         tables = {part: self.table(name, part, rank, rows[part])[:, :3] for part, rank in parts.items()}
         leader, *others = parts
 

@@ -1,6 +1,6 @@
-"""What a library could do for a call: candidates by collective, size and shape of the group, of which one is chosen.
+"""Candidates of a library for a call, by collective, size and shape of the group; one of them is chosen.
 
-Those of NCCL: rings over every rail of the nodes, pairs of trees over them, reductions in the switches, and messages
+NCCL's: rings over every rail of the nodes, pairs of trees over them, reductions in the switches, and messages
 between all pairs. Source: NCCL, src/graph (rings.cc, trees.cc, tuning.cc), 2.27.
 """
 
@@ -41,7 +41,7 @@ def nodes_of(topology: Topology, npus: tuple[int, ...]) -> list[list[int]]:
 
 
 def ways_of_nccl(problem: Problem, collective: str, npus: tuple[int, ...], size: int, root: int) -> list[Way]:
-    """The ways in which NCCL could carry out a call of `size` bytes on NPUs in their order, trees first.
+    """NCCL's candidates for a call of `size` bytes on NPUs in their order, trees first.
 
     `problem`: the machine: topology, network and semantics. Without a profile, protocols make no difference.
     """
@@ -56,7 +56,7 @@ def ways_of_nccl(problem: Problem, collective: str, npus: tuple[int, ...], size:
     for protocol in protocols:
         rings = trees = max(1, min(rails, size // _CHANNEL_BYTES))
         if profile is not None and profile.protocols[protocol].channel_rate is not None:
-            # Threads of a tree need as many bytes whatever the number of ranks, those of a ring as many from each.
+            # NCCL's thresholds: bytes per thread for a tree, bytes per thread and rank for a ring.
             rings, trees = profile.channels_for(size, len(npus)), profile.channels_for(size, 1)
         ways += [
             Way(replace(algorithm, protocol=protocol, verdict=True), protocol)

@@ -39,7 +39,7 @@ from astrasim_py.topology.profile import Choice
 
 #: Collectives that a library makes of messages between pairs of ranks, all sent at once.
 _OF_PAIRS = ("all_to_all", "gather", "scatter")
-#: Rules of semantics that profiles are not made for.
+#: Rules of semantics that profiles support at their default only.
 _OTHER_RULES = ("rounding", "event_order", "message_match", "rendezvous_bytes", "injected_sizes")
 FASTEST, SWITCH = "fastest", "switch"
 #: Share of the bytes on the wire that are data: LL adds a flag to every 4 bytes, LL128 8 bytes to every 120.
@@ -71,14 +71,14 @@ class CallCosts:
 
 
 def check_rules(problem: Problem) -> None:
-    """Raise ScenarioError: a profile under rules that it is not made for."""
+    """Raise ScenarioError: a profile under rules that it does not support."""
     semantics = problem.semantics
     if problem.network.profile is None:
         return
     differing = [key for key in _OTHER_RULES if getattr(semantics, key) != getattr(type(semantics)(), key)]
     if semantics.name != "native" or differing:
         rule = f"semantics {semantics.name}" if semantics.name != "native" else f"semantics.{differing[0]}"
-        raise ScenarioError("network.profile", f"is not made for {rule}", "drop one of them")
+        raise ScenarioError("network.profile", f"does not support {rule}", "drop one of them")
 
 
 def chosen_by_table(problem: Problem, collective: str, size: int, ranks: int) -> Choice:
@@ -90,7 +90,7 @@ def chosen_by_table(problem: Problem, collective: str, size: int, ranks: int) ->
 
 
 def beyond_the_rows(plan: Plan) -> list[str]:
-    """In what a plan goes beyond the rows from which the profile of its network was found; a line each."""
+    """Where a plan exceeds the measured rows of its network's profile; one line each."""
     profile, topology = plan.problem.network.profile, plan.problem.topology
     if profile is None:
         return []
@@ -150,7 +150,7 @@ class LibraryCosts:
         self.links = cache(self.links)
 
     def ways(self, algorithm: Algorithm, size: int, npus: tuple[int, ...]) -> list[Way]:
-        """The ways in which the library could carry out a call of `size` bytes by an algorithm."""
+        """The library's candidates for a call of `size` bytes by an algorithm."""
         network, switch = self.problem.network, self.profile.switch
         chosen = chosen_by_table(self.problem, algorithm.collective, size, len(npus))
         if algorithm.source == SWITCH:
@@ -272,7 +272,7 @@ def _peers(program: RankProgram, kinds: tuple[int, ...] = (SEND, RECV)) -> int:
 def charged(
     programs: Sequence[RankProgram], costs: CallCosts, structure: Callable[..., Structure]
 ) -> Sequence[RankProgram]:
-    """Programs whose nodes begin after a node `launch`, and are followed by a node `copy`.
+    """Programs between a node `launch` and a node `copy`.
 
     `structure`: as for `astrasim_py.system.msccl_connections.cut_steps`.
     """

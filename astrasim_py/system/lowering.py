@@ -153,7 +153,7 @@ class _Lowering:
             self.calls.append(only_call)
         else:
             if self.library is not None:
-                raise ScenarioError("network.profile", "is not made for collectives by dimension", "drop one of them")
+                raise ScenarioError("network.profile", "does not support collectives by dimension", "drop one of them")
             chunks = tuple(self.chunk(number, each, request) for each in planned)
         algorithms = tuple(dict.fromkeys(c.algorithm for c in self.calls[begin:] if c.algorithm is not None))
         return Instance(
@@ -316,7 +316,7 @@ class _Lowering:
 
     @cached_property
     def best(self) -> Topology:
-        """The topology that lower bounds know."""
+        """The topology for lower bounds."""
         return at_best(self.problem)
 
 

@@ -45,7 +45,7 @@ from astrasim_py.topology.hardware import ExpandedMemory, preset, preset_names
 from astrasim_py.topology.hardware import profile as read_profile
 from astrasim_py.topology.profile import LibraryProfile
 
-#: Events after which a run gives up, unless something else is written.
+#: Default limit of events of a run.
 MAX_EVENTS = 10**9
 _MOST_EVENTS = 2**62
 #: Most chunks of a collective, and most queues of a dimension.
@@ -100,11 +100,11 @@ class MscclModel(StrictModel):
     )
 
     def protocol_for(self, own: str) -> str:
-        """Protocol of an algorithm whose own is `own` (empty: none)."""
+        """Protocol of an algorithm with its own protocol `own` (empty: none)."""
         return self.protocol or own or "Simple"
 
     def slots_for(self, own: str) -> int:
-        """Slots of the connections of an algorithm whose own protocol is `own` (empty: none)."""
+        """Slots of a connection for an algorithm with its own protocol `own` (empty: none)."""
         return PROTOCOL_SLOTS[self.protocol_for(own)] if self.slots is None else self.slots
 
     def latency_for(self, own: str) -> int:
@@ -187,7 +187,7 @@ class NetworkModel(StrictModel):
         if self.factory is None and self.model not in known and not isinstance(self.model, CodeText):
             raise wrong(f"{shown(self.model)} is not a network model", did_you_mean(self.model, known), ("model",))
         if self.model == FLUID and self.link_busy != "bytes":
-            raise wrong("fluid is made for link_busy: bytes", "drop link_busy", ("link_busy",))
+            raise wrong("fluid needs link_busy: bytes", "drop link_busy", ("link_busy",))
         if self.split:
             self._complete_split()
         if self.profile is not None:
@@ -201,20 +201,20 @@ class NetworkModel(StrictModel):
         if self.qps == 1:
             raise wrong("split without queue pairs", "write e.g. qps: 4, or drop it", ("split",))
         if self.model == "analytical":
-            problem = "parts of a message would not even share the link of their sender under analytical"
+            problem = "under analytical parts of a message would not share even the link of their sender"
             raise wrong(problem, "write another model, or drop split", ("split",))
         if self.msccl is not None:
-            problem = "split, and connections of msccl whose slots hold whole messages"
+            problem = "split and msccl exclude each other: slots of connections hold whole messages"
             raise wrong(problem, "drop one of them", ("split",))
 
     def _complete_profile(self) -> None:
-        """Check the rules that a profile is made for, and fill in what goes without saying."""
+        """Check the rules that a profile needs, and fill in defaults."""
         if self.model != "cut_through":
-            raise wrong(f"a profile is made for cut_through, not for {self.model}", "drop one of them", ("model",))
+            raise wrong(f"a profile needs cut_through, not {self.model}", "drop one of them", ("model",))
         if self.msccl is not None:
-            raise wrong("connections of msccl, and a profile that has its own", "drop one of them", ("msccl",))
+            raise wrong("a profile has its own connections, not those of msccl", "drop one of them", ("msccl",))
         if self.link_busy != "bytes":
-            raise wrong("a profile is made for link_busy: bytes", "drop link_busy", ("link_busy",))
+            raise wrong("a profile needs link_busy: bytes", "drop link_busy", ("link_busy",))
         if self.qps > 1:
             raise wrong("a profile was measured with the queue pairs of its machine", "drop one of them", ("qps",))
         self.__dict__["protocol"] = self.protocol or "fastest"
@@ -307,7 +307,7 @@ class NpuModel(ComputeModel):
     def _complete(self) -> None:
         super()._complete()
         if self.expanded_memory and self.memory is None:
-            problem = "expanded memory beside a local one of unknown size"
+            problem = "expanded memory needs the size of the local memory"
             raise wrong(problem, "write e.g. memory: 80 GB, or name a preset", ("expanded_memory", "@key"))
 
 
@@ -330,7 +330,7 @@ NO_MEMORY = MemoryModel(kind="none")
 
 
 class Collectives(StrictModel):
-    """How collectives are cut: into chunks, each of which visits one dimension of the topology after the other."""
+    """How collectives are cut into chunks; a chunk visits one dimension of the topology after the other."""
 
     _place = "collectives"
 
@@ -353,7 +353,7 @@ class Collectives(StrictModel):
 
     def _complete(self) -> None:
         if self.order == "themis" and self.all_reduce not in (None, "two_way"):
-            problem = "themis goes out through all dimensions and back"
+            problem = "themis visits all dimensions on the way out and back"
             raise wrong(problem, "drop all_reduce, or write order: fixed", ("all_reduce",))
 
 

@@ -68,8 +68,8 @@ def _matching(programs: Sequence[RankProgram], what: str, name: Callable[[int], 
 
 
 def _messages(programs: Sequence[RankProgram], members: np.ndarray) -> tuple[Matching, np.ndarray, np.ndarray]:
-    """A matching whose keys, int64[m], are to be filled in; and its messages, int64[5, m]: their source, destination,
-    tag, bytes, and whether they are received."""
+    """A matching with room for keys (int64[m]), and its messages, int64[5, m]: source, destination, tag, bytes,
+    whether received."""
     found, columns = [], [np.zeros((5, 0), dtype=np.int64)]
     nodes, nothing = [0] * len(programs), np.zeros(0, dtype=np.int64)
     for program, positions, shifts in shared_programs(programs):

@@ -218,7 +218,7 @@ class Plan:
 
     @property
     def switches(self) -> list[str]:
-        """Names of the switches that take part, whose ranks follow those of jobs."""
+        """Names of the switches that take part; their ranks follow those of jobs."""
         return [self.problem.topology.vertex_name(vertex) for vertex in self.npu_of[self.npu_ranks :]]
 
     @cached_property

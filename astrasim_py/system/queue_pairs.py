@@ -21,7 +21,7 @@ _RULES = {"event_order": "issued", "message_match": "instance", "rendezvous_byte
 def objections(
     network: NetworkModel, semantics: Semantics, routing: Routing | None, topology: str
 ) -> Iterator[tuple[str, str, str]]:
-    """What queue pairs are not made for, and where they change nothing: key of the network, problem, remedy.
+    """Objections to queue pairs (unsupported rules, no effect): key of the network, problem, remedy.
 
     `routing`: of the topology of that name.
     """
@@ -32,15 +32,15 @@ def objections(
         yield "qps", said, "write routing: {ecmp: true} for the topology, or drop it"
     for key, rule in _RULES.items():
         if getattr(semantics, key) != rule:
-            said = f"queue pairs are not made for semantics.{key}: {getattr(semantics, key)}"
+            said = f"queue pairs do not support semantics.{key}: {getattr(semantics, key)}"
             yield "qps", said, f"write {key}: {rule}, or drop one of them"
     if network.split and semantics.comm_slots is not None:
-        said = f"not made for semantics.comm_slots: {semantics.comm_slots}: parts of a message would take slots"
+        said = f"split does not support semantics.comm_slots: {semantics.comm_slots}; parts would take slots"
         yield "split", said, "drop one of them"
 
 
 def check_queue_pairs(problem: Problem) -> None:
-    """Raise ScenarioError: queue pairs with rules that they are not made for, or where they change nothing."""
+    """Raise ScenarioError: queue pairs under rules that do not support them, or without effect."""
     topology = problem.topology
     for key, said, remedy in objections(problem.network, problem.semantics, topology.routing, topology.name):
         raise ScenarioError(f"network.{key}", said, remedy)
@@ -49,8 +49,8 @@ def check_queue_pairs(problem: Problem) -> None:
 def split_messages(program: RankProgram, parts: int, structure: Callable[..., Structure], place: str) -> RankProgram:
     """The program with every message split.
 
-    A part is a send, or a receive, that waits for all that the message waited for; what waited for the message waits
-    for all its parts. `structure`: ``structure(kind, need, child, parent)`` makes the structure of the parts. Raises
+    Every part is a send or receive with the dependencies of the message; nodes that depend on the message depend
+    on all its parts. `structure`: ``structure(kind, need, child, parent)`` makes the structure of the parts. Raises
     AlgorithmError: counters or detached sends, or too many parts; `place` names the program.
     """
     kind = program.structure.kind

@@ -1,4 +1,4 @@
-"""Sequences of a plan in which few values repeat: programs of ranks, instances and calls of collectives."""
+"""Sequences of a plan with few distinct values: programs of ranks, instances and calls of collectives."""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -75,8 +75,8 @@ class BoundProgram:
 
 
 class WorkloadPrograms(Repeated):
-    """Programs of ranks. Ranks that share a trace share one program, in which a collective node has the number of the
-    call among its own in place of the instance; `values` are `BoundProgram`. Each rank's own is made on demand.
+    """Programs of ranks. Ranks that share a trace share one program; its collective nodes hold the rank's number of
+    the call in place of the instance. `values` are `BoundProgram`. A rank's own program is made on demand.
     """
 
     @cached_property

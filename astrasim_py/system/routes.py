@@ -131,9 +131,9 @@ def _distinct(values: np.ndarray) -> np.ndarray:
 
 
 def lowest_dimension(topology: Topology, src: int, dst: int) -> tuple[int, Fraction, int]:
-    """Hops, bandwidth and latency (ps a hop) of the lowest dimension in which two NPUs differ.
+    """Hops, bandwidth and latency (ps a hop) of the lowest dimension that differs between two NPUs.
 
-    ASTRA-sim's congestion-unaware backend charges a message for these, whatever its route.
+    ASTRA-sim's congestion-unaware backend charges messages for these only.
 
     Raises ValueError: they are the same NPU.
     """

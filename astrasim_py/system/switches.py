@@ -1,7 +1,7 @@
-"""Switches that take part in collectives: which switch an actor of an algorithm is, and its part in a plan.
+"""Switches that take part in collectives: the switch of each actor of an algorithm, and its part in a plan.
 
-In a plan a switch is a rank behind those of all jobs: the one rank of its vertex, whose workload is a collective node
-per call, without dependencies and without slots.
+In a plan a switch is a rank after those of all jobs. Its workload is one collective node per call, without
+dependencies and without slots.
 """
 
 from collections import defaultdict
@@ -26,7 +26,7 @@ from astrasim_py.system.rank_programs import RankPrograms
 from astrasim_py.system.repeated import BoundProgram, WorkloadPrograms
 from astrasim_py.topology.model import Topology
 
-#: Rules of semantics that switches know.
+#: Rules of semantics that switches support.
 _KNOWN = ("dependencies", "decimal_bandwidth", "zero_duration_ps", "gamma", "cpu_slots", "compute_slots", "comm_slots")
 _KNOWN_MODELS = ("model", "send_completes", "factory")
 
@@ -94,7 +94,7 @@ class SwitchRanks:
         self.rank_of: dict[int, int] = {}
 
     def of_call(self, algorithm: Algorithm, npus: Sequence[int], *, planned: bool) -> tuple[int, ...]:
-        """Ranks of the actors of a call. Raises ScenarioError, AlgorithmError: rules that are not made for them, or an
+        """Ranks of the actors of a call. Raises ScenarioError, AlgorithmError: rules that do not support them, or an
         actor that is no switch of the topology, or needs more slots than it has."""
         if not algorithm.actors:
             return ()
@@ -149,17 +149,17 @@ def actor_count(call: CollectiveCall) -> int:
 
 
 def refuse_rules(problem: Problem, algorithm: Algorithm, *, planned: bool) -> None:
-    """Raise ScenarioError: rules that algorithms with switches are not made for."""
+    """Raise ScenarioError: rules that do not support algorithms with switches."""
     network, semantics = problem.network, problem.semantics
     models, rules = network.differs(*_KNOWN_MODELS), semantics.differs("name", *_KNOWN)
     what = f"{algorithm.name} has switches that take part"
     if planned:
         raise ScenarioError("collectives", f"are cut by dimension, and {what}", "drop one of them")
     if models:
-        raise ScenarioError(f"network.{models[0]}", f"is not made for switches that compute, and {what}", "drop it")
+        raise ScenarioError(f"network.{models[0]}", f"does not support switches that compute, but {what}", "drop it")
     if semantics.name != "native" or rules:
         place = f"semantics.{rules[0]}" if rules else "semantics"
-        raise ScenarioError(place, f"is not made for switches that compute, and {what}", "write semantics: native")
+        raise ScenarioError(place, f"does not support switches that compute, but {what}", "write semantics: native")
 
 
 def _trace(types: Sequence[str]) -> ExecutionTrace:

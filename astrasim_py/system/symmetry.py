@@ -20,7 +20,7 @@ from astrasim_py.system.routes import MAX_ROUTE_LINKS
 from astrasim_py.topology.model import Topology
 from astrasim_py.topology.routing import DimensionOrder
 
-#: Maximum pairs whose routes are compared one by one. Beyond it the router's rule must itself be symmetric.
+#: Most pairs for which routes are compared one by one; beyond it the rule of the router must be symmetric.
 _PAIRS = 2**20
 #: Sample of NPUs at which the routes of such a router are compared too.
 _SAMPLE = 256
@@ -190,7 +190,7 @@ def _check_switches(topology: Topology, group: Rotation, links: Links) -> None:
             torn = np.flatnonzero(image[switch] != switch[there])
             if len(torn):
                 name = topology.vertex_name(int(switch[torn[0]]))
-                raise refuse(f"rotations of {_text(group)} tear the NPUs at switch {name} of {topology.name} apart")
+                raise refuse(f"rotations of {_text(group)} split the NPUs at switch {name} of {topology.name}")
 
 
 def _unit_steps(group: Rotation) -> list[int]:

@@ -154,7 +154,7 @@ def _numbers(message: np.ndarray, begin: np.ndarray, end: np.ndarray, passes: in
 def _edges(table: Program, first: np.ndarray, step: np.ndarray, passes: int) -> tuple[np.ndarray, np.ndarray]:
     """Edges (child, parent) between the steps of all passes, ascending by child.
 
-    `first`: row with which each step begins. `step`: of each row.
+    `first`: first row of each step. `step`: of each row.
     """
     child, parent = step[table.child], step[table.parents]
     rank, block = table.rank[first], table.column("tb_id")[first]

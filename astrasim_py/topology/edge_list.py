@@ -2,7 +2,7 @@
 
 **CSV.** A header ``src,dst,bandwidth,latency`` (in any order) with units in the cells, or columns that carry
 their unit, such as ``bw_GiBps,lat_us``; one directed link a line. Lines that begin with ``#`` are comments,
-and ``# npus N`` says how many NPUs there are (a column ``npus`` says the same). Vertices 0..N-1 are NPUs; larger
+and ``# npus N`` gives the number of NPUs (as does a column ``npus``). Vertices 0..N-1 are NPUs; larger
 numbers and names are switches. Without N every number is an NPU and every name a switch.
 
 **YAML.** ``npus: N`` (optional) and ``links:``, a list of mappings with the same keys; ``directions: both``

@@ -1,9 +1,8 @@
 """Link numbering and closed-form routes of switched networks: leaf-spine, fat tree, dragonfly, DGX-like nodes.
 
-Each class knows three things about an undamaged network: its vertices (NPUs first, then the blocks of
-`switches`), its links in order (`blocks`, each with the level whose bandwidth and latency it has), and its
-routes. Upward choices depend on the destination only, so that all traffic to one NPU converges on one path
-and traffic to different NPUs is spread evenly (d-mod-k routing).
+Each class gives the vertices (NPUs first, then the blocks of `switches`), the links in order (`blocks`, each with its
+level of bandwidth and latency) and the routes of an undamaged network. Upward choices depend on the destination only,
+so that all traffic to one NPU converges on one path and traffic to different NPUs is spread evenly (d-mod-k routing).
 
 Zahavi: D-Mod-K routing providing non-blocking traffic for shift permutations on real life fat trees, CCIT
 Report 776, Technion 2010.
@@ -210,10 +209,10 @@ class Rails(Fabric):
     """Nodes of NPUs behind an NVSwitch, one NIC per NPU, NICs of equal place on one rail switch.
 
     NPU ``i`` is local NPU ``i mod n`` of node ``i div n`` and its NIC is on rail ``(i mod n) mod rails``. Within
-    a node messages cross the NVSwitch; to another node on the same rail, the rail switch. To another rail they
-    go by NVLink to the NPU of the source node that has the destination's local number, and from its NIC
-    (``cross_rail="nvlink"``, NCCL's PXN), or from the source's NIC over spine ``(node + local number) mod spines``,
-    both of the destination (``"spine"``).
+    a node messages cross the NVSwitch; to another node on the same rail, the rail switch. To another rail there
+    are two ways. ``cross_rail="nvlink"`` (NCCL's PXN): by NVLink to the NPU of the source node with the
+    destination's local number, and from its NIC. ``"spine"``: from the source's NIC over spine ``(node + local
+    number) mod spines``, with node and local number of the destination.
 
     NVIDIA: Doubling all2all performance with NCCL 2.12 (PXN, rail-optimized fabrics), 2022.
     Wang et al.: Rail-only: a low-cost high-performance network for training LLMs, HotI 2024 (no spines).

@@ -1,7 +1,7 @@
 """`build`: a topology from keys and values, as a scenario writes them.
 
-``shape`` names one of `shapes.SHAPES` or a shape of another package, ``preset`` a machine whose keys ship with this
-package; any key can be overridden: ``{preset: dgx_a100, nodes: 2}``.
+``shape`` names one of `shapes.SHAPES` or a shape of another package, ``preset`` a machine of this package;
+any key can be overridden: ``{preset: dgx_a100, nodes: 2}``.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,7 +34,7 @@ from astrasim_py.topology.spec import Shape, below
 
 
 class Preset(Shape):
-    """A machine whose figures ship with the package; any key of its shape may be given anew."""
+    """A machine of the package; any key of its shape may be replaced."""
 
     model_config = ConfigDict(extra="allow")
 

@@ -45,7 +45,7 @@ def _grid(topology) -> tuple[np.ndarray, np.ndarray]:
     middle_x, middle_y, stride = [], [], 1
     for index, dim in enumerate(topology.dims):
         if dim.kind == "switch" and dim.size > 1:
-            # Axes (slice above, coordinate, slice below), in the order in which switches are numbered.
+            # Axes (slice above, coordinate, slice below) in the order of switch numbers.
             shape = (-1, dim.size, stride)
             shift = 0.25 * (index + 1) if len(wide) > 1 else 0.0
             middle_x.append(x.reshape(shape).mean(axis=1).ravel() + shift)

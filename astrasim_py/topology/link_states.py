@@ -31,7 +31,7 @@ class LinkState:
 
 
 def link_states(topology: Topology) -> Iterator[tuple[int, LinkState]]:
-    """The states of a topology, and the times (ps) from which they are there: 0, and each event. Equal ones are one."""
+    """States of a topology and their begins (ps): 0 and each event. Equal consecutive states are merged."""
 
     @cache
     def state(lost: tuple, changes: tuple) -> LinkState:
@@ -80,7 +80,7 @@ def event_texts(topology: Topology) -> list[str]:
 
 
 def best_of_events(topology: Topology) -> Topology:
-    """The topology without events, whose links have the greatest bandwidth and the least latency of any time."""
+    """The topology without events; each link has its greatest bandwidth and least latency of all times."""
     if not topology.events:
         return topology
     states = list(dict.fromkeys(state for _, state in link_states(topology)))

@@ -42,10 +42,10 @@ class Routing(StrictModel):
 class Computing:
     """Switches that can take part in collectives (docs/semantics.md).
 
-    `vertices`: those that have not failed, ascending. `latency_ps`: what each sends takes longer by it.
+    `vertices`: those that have not failed, ascending. `latency_ps`: added to every message that a switch sends.
     `reduce_bandwidth`: bytes per second of the one unit that reduces; None: no limit. `slots`: chunks of scratch for
-    one call; None: no limit. `overhead`: bytes on the wire by byte of a message. `of_machine`: whether a preset says
-    so, and not the user.
+    one call; None: no limit. `overhead`: bytes on the wire per byte of a message. `of_machine`: from a preset, not
+    from the user.
     """
 
     vertices: tuple[int, ...]
@@ -356,7 +356,7 @@ class Topology(Shown):
         return digest({f.name: getattr(self, f.name) for f in fields(self) if f.name not in unseen})
 
     def __getstate__(self) -> dict:
-        """Only what it was made from."""
+        """Pickle only the inputs of the topology."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def __setstate__(self, state: dict) -> None:

@@ -1,7 +1,7 @@
 """Profiles: what the collectives of a library cost on a real machine, found from measured times.
 
-A profile is the section ``collectives`` of a hardware preset, shipped or of one's own. docs/semantics.md has the
-formulas in which its numbers stand.
+A profile is the section ``collectives`` of a hardware preset, shipped or of the user. docs/semantics.md has the
+formulas that use its numbers.
 """
 
 from typing import Annotated, Any

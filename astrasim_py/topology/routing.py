@@ -1,8 +1,8 @@
 """Routes: closed forms of the regular shapes, and shortest paths of every other graph.
 
-A router turns arrays of pairs into a CSR of link ids: ``ptr`` int64[k + 1] and ``links`` int32[m], where the
-route of pair i is ``links[ptr[i]:ptr[i + 1]]`` in order of travel and empty when source and destination are
-the same NPU. Routes never depend on which other pairs are asked for, on caches, or on hash order.
+A router turns arrays of pairs into a CSR of link ids: ``ptr`` int64[k + 1] and ``links`` int32[m]. The route of pair i
+is ``links[ptr[i]:ptr[i + 1]]``, in order of travel; it is empty if both ends are the same NPU. Routes never depend on
+which other pairs are asked for, on caches, or on hash order.
 """
 
 from dataclasses import dataclass
@@ -206,10 +206,10 @@ class ShortestPaths:
 
     The cost of a path is compared in this order: fewest NPUs that relay (are neither source nor destination),
     fewest hops, least sum of latencies. So a path through switches only is preferred to one that borrows
-    another NPU, and in a graph without switches the rule is simply fewest hops. Among paths of equal cost the
-    one is taken whose last link has the lowest id, then whose last but one has, and so on; or, with a `seed`,
-    at each vertex on the way back from the destination, the (hash mod count)-th of the equal links, the hash
-    being that of (seed, source, destination, vertex), and of the queue pair if that is not 0.
+    another NPU, and in a graph without switches the rule is simply fewest hops. Ties are
+    broken from the destination backwards: the last link with the lowest id, then the last but one, and so on.
+    With a `seed`, at each vertex on the way back, the (hash mod count)-th of the equal links is taken; the hash
+    is that of (seed, source, destination, vertex), and of the queue pair if that is not 0.
 
     `vertices`, `npus`: NPUs are vertices 0..npus-1. `src`, `dst`: int32[L], ends of the links. `latency_ps`: int64[L];
     the sum over any simple path must fit 63 bits. `seed`: spread equal paths by hash (ECMP).
@@ -369,7 +369,7 @@ class ShortestPaths:
 
 
 def _check_met(found: np.ndarray, source: np.ndarray, target: np.ndarray) -> None:
-    """Raise TopologyError: a pair whose search has `found` nothing (negative)."""
+    """Raise TopologyError: a pair without a path (negative in `found`)."""
     lost = np.flatnonzero(found < 0)
     if len(lost):
         a, b = int(source[lost[0]]), int(target[lost[0]])

@@ -45,7 +45,7 @@ class _Linked(Shape):
 
 
 class _OneLink(_Linked):
-    """Shapes whose links are alike, but for those that have keys of their own."""
+    """Shapes with equal links, except those with keys of their own."""
 
     bandwidth: Bandwidth | None = _bandwidth("of one link, in one direction")
     latency: Time | None = _latency("of one link")

@@ -1,7 +1,7 @@
 """Keys of every topology, whatever its shape: single links, failures, routing, unwinding.
 
-A shape (see `shapes`) is a model of its keys with a method `make`; `Shape.build` makes the topology and applies what
-is said here.
+A shape (see `shapes`) is a model of its keys with a method `make`; `Shape.build` makes the topology and applies
+these keys.
 """
 
 from collections.abc import Iterable, Mapping
@@ -156,7 +156,7 @@ class Switches(StrictModel):
     overhead: Ratio = Field(
         default=Fraction(1), description="bytes on the wire by byte of messages from and to switches", examples=["1.2"]
     )
-    #: Whether a preset says so, of a machine that may have none of them as it is written.
+    #: From a preset: a machine written with other keys may have no such switches.
     of_machine: SkipJsonSchema[bool] = False
 
     def _complete(self) -> None:

@@ -1,4 +1,4 @@
-"""Rotations of a network: additions to rank numbers, digit by digit, that map links to links alike.
+"""Rotations of a network: additions to rank numbers, digit by digit, that map links to equal links.
 
 A torus, ring, hypercube or fully connected network looks the same from every rank. The search tries digits on the bare
 links, so it also finds the symmetry of an edge list of a torus. Digits in which the network is not symmetric (the rows
@@ -13,7 +13,7 @@ import numpy as np
 
 #: Largest group of rotations searched for: callers tabulate the sums of all pairs of its elements.
 MAX_GROUP = 4096
-#: Maximum ranks whose divisors are tried as digits.
+#: Most ranks for which divisors are tried as digits.
 _MAX_RANKS = 2**16
 #: Links on which a rotation is tested before it is tested on all.
 _PROBES = 256

@@ -1,7 +1,7 @@
-"""Unwinding: a topology without its switches, whose ports are joined by direct links instead.
+"""Unwinding: switches replaced by direct links between their ports.
 
-Synthesizers of algorithms that know only links between NPUs, such as TACOS (Won et al., arXiv 2304.05301), take a
-switch for a few direct links per port. With degree d every port sends to the next d ports, each at 1/d of its
+Synthesizers that support only links between NPUs, such as TACOS (Won et al., arXiv 2304.05301), model a switch as a
+few direct links per port. With degree d every port sends to the next d ports, each at 1/d of its
 bandwidth: no NPU ever sends or receives more than its port carries, but a single message is d times as slow.
 """
 
@@ -20,12 +20,12 @@ MAX_LINKS = 2**21
 def unwound(topology: Topology, degree: int, *, place: str = "") -> Topology:
     """The topology with each switch replaced by links from each of its ports to `degree` others.
 
-    Switches are removed one after the other, the last first. The neighbours with links to and from a switch form a
-    circle, by number, and each is linked to the next `degree`; neighbours with links in one direction only are linked
-    to, or from, as many of those. A link from u to v has the sum of the latencies of the two links that it replaces,
-    and the lesser of their bandwidths, each divided by its number of new links. Links between the same two vertices
-    become one, with the sum of their bandwidths and the longer latency. The result has no dimensions, and shortest-path
-    routes. Raises TopologyError: a topology without switches, or more than `MAX_LINKS` links.
+    Switches are removed one by one, the last first. The neighbours with links to and from a switch form a circle, by
+    number; each is linked to the next `degree`. Neighbours with links in one direction only are linked to, or from, as
+    many of those. A new link from u to v replaces two: its latency is their sum, its bandwidth the lesser of theirs,
+    each divided by its number of new links. Links between the same two vertices are merged: the sum of their
+    bandwidths, the longer latency. The result has no dimensions, and shortest-path routes. Raises TopologyError: a
+    topology without switches, or more than `MAX_LINKS` links.
     """
     if degree < 1:
         raise TopologyError(place, f"unwinds to a degree of {degree}", "write 1 or more")

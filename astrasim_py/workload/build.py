@@ -72,7 +72,7 @@ class WorkloadBuilder(Shown):
     scatter = partialmethod(collective, "scatter")
 
     def barrier(self, group: str | Sequence[int] | None = None, **keys: Any) -> WorkloadBuilder:
-        """Add a barrier: nobody goes on before all have come."""
+        """Add a barrier: every rank waits until all have reached it."""
         return self.collective("barrier", 0, group, **keys)
 
     def compute(
@@ -85,7 +85,7 @@ class WorkloadBuilder(Shown):
         **keys: Any,
     ) -> WorkloadBuilder:
         """Add compute: of a time, or of operations and the bytes that they move, priced by the problem's ``compute``.
-        `ranks`: who computes; all by default. Raises ScenarioError: a wrong value.
+        `ranks`: ranks that compute; all by default. Raises ScenarioError: a wrong value.
         """
         return self._add(Compute, time=time, operations=operations, bytes=bytes, ranks=ranks, **keys)
 

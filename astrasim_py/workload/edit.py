@@ -17,7 +17,7 @@ from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import TraceError
 
 _ROOTED = (CommType.REDUCE, CommType.GATHER, CommType.SCATTER, CommType.BROADCAST)
-#: Attributes whose values are ids of nodes.
+#: Attributes that hold ids of nodes.
 _IDS = ("payload", "fused", "tb_prev", "count_from")
 #: Attribute of recordings: why a node waits for each of its data dependencies.
 _KINDS = "dep_kinds"
@@ -159,18 +159,17 @@ def take(workload: Workload, ranks: Sequence[int], wanted: Sequence[np.ndarray])
     ----------
     workload : Workload
     ranks : sequence of int
-        Those that are taken, numbered anew in this order. Groups have the members that are left, and each gives to a
-        call what it gave before: an all_gather of two of four ranks is of half the size.
+        Ranks to take, renumbered in this order. Groups keep the remaining members, each with its former contribution:
+        an all_gather of two of four ranks has half the size.
     wanted : sequence of bool[n]
-        By rank that is taken, its nodes. Calls and messages are taken if all of their ranks want them.
+        Nodes to take, by taken rank. Calls and messages are taken if they are marked on all of their ranks.
 
     Returns
     -------
     Workload
     Counter
-        Calls and messages that are missing because ranks of theirs are gone (``outside``: also calls of groups of which
-        one rank is left, or without their root) or do not want them (``incomplete``); and calls that are there, by
-        fewer ranks than before (``smaller``).
+        Dropped calls and messages: ranks are gone, or only one rank or no root is left (``outside``); not marked on all
+        ranks (``incomplete``). Kept calls with fewer ranks than before: ``smaller``.
 
     Raises
     ------

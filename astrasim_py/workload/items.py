@@ -57,7 +57,7 @@ class RootedCollective(Collective):
 
 
 class Barrier(Collective):
-    """Nobody goes on before all have come."""
+    """Every rank waits until all have reached it."""
 
     _python_only = ("type", "root", "size")
 

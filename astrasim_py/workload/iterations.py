@@ -69,7 +69,7 @@ def _repeated(trace: ExecutionTrace, iterations: int) -> ExecutionTrace:
 
 
 def _chained(trace: ExecutionTrace, ids: np.ndarray | None, iterations: int, shift: int) -> Csr:
-    """Dependencies of all iterations; with `ids`, data dependencies, by which an iteration waits for the one before."""
+    """Dependencies of all iterations; with `ids`: data dependencies, including those between iterations."""
     own = trace.ctrl_deps if ids is None else trace.data_deps
     counts, parents = np.diff(own.ptr), own.ids.astype(np.int64)
     owner, before = np.repeat(np.arange(len(counts)), counts), np.zeros(len(parents), dtype=np.int64)

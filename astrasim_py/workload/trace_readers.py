@@ -28,11 +28,11 @@ class Conversion:
     ----------
     workload : Workload
     report : mapping
-        What there is to know of it, as JSON.
+        Details of the conversion, as JSON.
     lines : sequence of str
-        The same for a person.
+        The same as text.
     problems : sequence of str
-        Why it is not to be trusted; empty if it is.
+        Reasons not to trust the result; empty if there are none.
     """
 
     workload: Workload

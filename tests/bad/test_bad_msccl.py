@@ -73,7 +73,7 @@ HOSTILE = {
     "not MSCCL": ("<html><body/></html>", "xml:1: has no <algo>"),
     "ra": (chain().replace('"rrcs"', '"ra"'), r'xml:\d\d: type "ra" is parsed by one runtime and executed by none'),
     "new format": (chain().replace("<step", "<op"), "xml:4: <op> belongs to the new format of msccl-tools"),
-    "a rank twice": (chain().replace('<gpu id="3"', '<gpu id="2"'), r'xml:\d\d: gpu id="2" is there twice'),
+    "a rank twice": (chain().replace('<gpu id="3"', '<gpu id="2"'), r'xml:\d\d: gpu id="2" appears twice'),
     "a rank that is missing": (chain().replace('ngpus="4"', 'ngpus="5"'), 'xml:1: has 4 of ngpus="5" ranks'),
 }
 #: Programs that can be read, but not be executed.

@@ -176,7 +176,7 @@ def test_row_05_times_beyond_64_bits(traces, cli, et):
 def test_row_06_a_node_that_is_there_twice(cli, et):
     cli.write("t.0.et", et.file(et.node(7, 4), et.node(8, 4), et.node(7, 4)))
     ended = cli("trace", "stats", "t.0.et")
-    cli.refused(ended, 3, r"node 7 is there twice, at byte \d+ and at byte \d+")
+    cli.refused(ended, 3, r"node 7 appears twice, at byte \d+ and at byte \d+")
 
 
 def test_row_07_a_dependency_on_nobody(traces, cli, et):

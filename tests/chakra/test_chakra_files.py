@@ -170,7 +170,7 @@ def test_the_first_error_in_the_order_of_files_and_nodes_is_told():
 
 def test_duplicate_ids_name_both_positions():
     nodes = [message(pb.Node(id=i, type=4)) for i in (5, 7, 6, 7)]
-    with pytest.raises(TraceError, match=r"^w.0.et: node 7 is there twice, at byte 7 and at byte 17"):
+    with pytest.raises(TraceError, match=r"^w.0.et: node 7 appears twice, at byte 7 and at byte 17"):
         et_io.parse_trace(b"\x00" + b"".join(nodes), "w.0.et")
 
 
@@ -189,7 +189,7 @@ def test_an_empty_message_is_a_node_and_not_the_end():
     trace = et_io.parse_trace(data)
     assert trace.node_id.tolist() == [3, 0, 4]
     assert et_io.encode_trace(trace) == data
-    with pytest.raises(TraceError, match="node 0 is there twice, at byte 4 and at byte 8"):
+    with pytest.raises(TraceError, match="node 0 appears twice, at byte 4 and at byte 8"):
         et_io.parse_trace(data + b"\x00")
 
 
@@ -253,7 +253,7 @@ def test_a_gzip_bomb_costs_neither_time_nor_memory(tmp_path):
     file = tmp_path / "w.0.et"
     file.write_bytes(bomb)
     before, memory = time.process_time(), peak_mib()
-    with pytest.raises(TraceError, match="node 0 is there twice"):
+    with pytest.raises(TraceError, match="node 0 appears twice"):
         et_io.read_trace(file)
     assert time.process_time() - before < 20
     assert peak_mib() - memory < 100
@@ -292,7 +292,7 @@ def test_a_huge_file_of_nothing_is_refused_at_its_beginning(tmp_path):
     with open(file, "wb") as sparse:
         sparse.truncate(et_io.MAX_FILE - 1)
     memory = peak_mib()
-    with pytest.raises(TraceError, match="node 0 is there twice"):
+    with pytest.raises(TraceError, match="node 0 appears twice"):
         et_io.read_trace(file)
     assert peak_mib() - memory < 100
     with open(file, "wb") as sparse:
@@ -352,7 +352,7 @@ def test_missing_extra_and_doubled_ranks_are_listed(tmp_path):
     with pytest.raises(TraceError, match=r"missing w\.2\.et, w\.4\.et, w\.6\.et"):
         et_io.read_prefix(tmp_path / "w", ranks=7)
     et_io.write_trace(tmp_path / "w.1.et.gz", small(1), gzip=True)
-    with pytest.raises(TraceError, match=r"ranks are there twice: w\.1\.et and w\.1\.et\.gz"):
+    with pytest.raises(TraceError, match=r"ranks appear twice: w\.1\.et and w\.1\.et\.gz"):
         et_io.read_prefix(tmp_path / "w")
     with pytest.raises(TraceError, match=r"there is no x\.0\.et"):
         et_io.read_prefix(tmp_path / "x")
@@ -538,8 +538,8 @@ HEAD = '{"chakra_jsonl": 1}\n'
         (HEAD + '{"id": -1}', ":2: id is -1, not a whole number in 0..18446744073709551615"),
         (HEAD + '{"id": 1.0}', ":2: id is 1.0, not a whole number"),
         (HEAD + '{"id": true}', ":2: id is true, not a whole number"),
-        (HEAD + '{"id": 1}\n{"id": 1}', ":3: node 1 is there twice, first in line 2"),
-        (HEAD + '{"id": 1, "id": 2}', ':2: key "id" is there twice'),
+        (HEAD + '{"id": 1}\n{"id": 1}', ":3: node 1 appears twice, first in line 2"),
+        (HEAD + '{"id": 1, "id": 2}', ':2: key "id" appears twice'),
         (HEAD + '{"id": 1, "tpye": "COMP"}', ':2: a node knows no key "tpye"'),
         (HEAD + '{"id": 1, "type": "COMPUTE"}', ':2: type "COMPUTE" is not one of INVALID, METADATA'),
         (HEAD + '{"id": 1, "data_deps": 3}', ":2: data_deps is 3, not a list"),

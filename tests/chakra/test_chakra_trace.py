@@ -112,7 +112,7 @@ def test_arrays_cannot_be_written():
 
 @pytest.mark.parametrize("ids", [[5, 5], [3, 1, 3], [1, 2, 3, 2]])
 def test_an_id_that_is_there_twice_is_refused(ids):
-    with pytest.raises(TraceError, match=r"is there twice, in rows \d and \d"):
+    with pytest.raises(TraceError, match=r"appears twice, in rows \d and \d"):
         ExecutionTrace.from_columns(node_id=ids, type=4)
 
 

@@ -177,7 +177,7 @@ def test_a_scenario_gives_network_and_algorithms(capsys, tmp_path):
         (("llama3-8b, layers: 2", "llama3-8c, layers: 2"), "there is no model"),
         (("dgx_h100", "dgx_h1000"), "there is no preset"),
         (("tp: [1, 2, 4]", "tp: []"), "an empty list"),
-        (("tp: [1, 2, 4]", "tp: [1, 1]"), "1 is there twice"),
+        (("tp: [1, 2, 4]", "tp: [1, 1]"), "1 appears twice"),
         (("tp: [1, 2, 4]", "tq: [1]"), "is not a key here"),
         (("  gbs: 16\n", ""), '"gbs" is missing'),
         (("zero: [0, 1]", "zero: 4"), "more than the cap of 3"),

@@ -289,7 +289,7 @@ def test_a_fold_and_other_network_models_are_refused():
 
 
 def test_bandwidths_that_its_integers_do_not_hold_are_refused():
-    with pytest.raises(ScenarioError, match="fluid is made for links of 1 B/s to 140 TB/s"):
+    with pytest.raises(ScenarioError, match="fluid supports links of 1 B/s to 140 TB/s"):
         flows(pair(changed(MS, 0, 1, bandwidth=Fraction(1, 2))), [(0, 1, 1, 0)])
 
 

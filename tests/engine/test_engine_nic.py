@@ -231,7 +231,7 @@ topologies: {net: {shape: ring, npus: 2, bandwidth: 50 GB/s, latency: 1 us}}
         ("{gap: 1 us}\nnetwork: {qps: 2}", "s.yaml:6:16: network.qps: queue pairs change nothing: net has one route"),
         (
             "{gap: 1 us}\nsemantics: {rendezvous_bytes: 1 B}",
-            "s.yaml:5:6: nic: overhead and gap are not made for semantics.rendezvous",
+            "s.yaml:5:6: nic: overhead and gap do not support semantics.rendezvous",
         ),
     ],
 )

@@ -181,7 +181,7 @@ def test_a_tag_of_several_lines_is_where_it_begins():
         (' chan="0"', "", 3, "<tb> has no chan"),
         ('i_chunks="2"', 'i_chunks="many"', 2, 'i_chunks="many"'),
         ('<gpu id="0"', "<gpu", 2, "<gpu> has no id"),
-        ('<gpu id="1"', '<gpu id="0"', 14, 'gpu id="0" is there twice, first in line 2'),
+        ('<gpu id="1"', '<gpu id="0"', 14, 'gpu id="0" appears twice, first in line 2'),
         ('<gpu id="1"', '<gpu id="2"', 14, 'gpu id="2" is not one of 2 ranks'),
         ('ngpus="2"', 'ngpus="3"', 1, 'has 2 of ngpus="3" ranks: <gpu id="2"> is missing'),
         ('ngpus="2"', 'ngpus="0"', 1, 'ngpus="0", which is not a whole number from 1'),

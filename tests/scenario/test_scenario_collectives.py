@@ -263,7 +263,7 @@ def test_it_works_with_connections_of_runtimes(tmp_path):
         ("collectives: {order: themys}", '"themys" is not one of fixed, themis; did you mean "themis"?'),
         ("collectives: {all_reduce: localfirst}", 'did you mean "local_first"?'),
         ("collectives: {endpoint_delay: 10}", "collectives.endpoint_delay: 10 is not a time: it has no unit"),
-        ("collectives: {order: themis, all_reduce: baseline}", "collectives.all_reduce: themis goes out through all"),
+        ("collectives: {order: themis, all_reduce: baseline}", "collectives.all_reduce: themis visits all dimensions"),
         ("collectives: 4", "4:14: collectives: 4 is not a mapping"),
         ("colectives: {}", 'colectives: is not a key here; did you mean "collectives"?'),
         ("algorithms: {all_reduce: {dims: [rnig]}}", 'algorithms.all_reduce.dims[0]: "rnig" is not a builder; did you'),

@@ -122,7 +122,7 @@ def test_memory_is_refused_where_no_model_fills_it():
         check_document(parse_document(text, "s.yaml"), Path("s.yaml"))
     unknown = HEAD % (2, "", TRAINING)
     unknown = unknown.replace("preset: dgx_a100}\nw", "expanded_memory: {size: 1 GB, bandwidth: 1 GB/s}}\nw")
-    with pytest.raises(AstraError, match="a local one of unknown size"):
+    with pytest.raises(AstraError, match="needs the size of the local memory"):
         check_document(parse_document(unknown, "s.yaml"), Path("s.yaml"))
 
 

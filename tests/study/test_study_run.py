@@ -320,8 +320,8 @@ def memory(simulation):
     [
         ("killed", 2, 1, "its process was killed"),
         ("memory", 1, 1, "out of memory"),
-        ("broken", 1, 2, "models.py:9: failed: RuntimeError: a defect; mend it"),
-        ("broken", 2, 2, "models.py:9: failed: RuntimeError: a defect; mend it"),
+        ("broken", 1, 2, "models.py:9: failed: RuntimeError: a defect; fix it"),
+        ("broken", 2, 2, "models.py:9: failed: RuntimeError: a defect; fix it"),
         ("nothing", 1, 2, "models.py:nothing gave a NoneType, which is no Network with carry(message)"),
         ("Late", 1, 2, "models.py:16: failed: ZeroDivisionError"),
         ("missing", 1, 2, "missing"),

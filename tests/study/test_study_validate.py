@@ -116,7 +116,7 @@ def test_a_bad_row_is_named(folder, capsys, row, said):
     [
         (b"", ":1: is empty"),
         (b"set,backend\n", ':1: there is no column "network"'),
-        (HEADING.encode() + b",set\n", ':1: the column "set" stands twice'),
+        (HEADING.encode() + b",set\n", ':1: the column "set" appears twice'),
         (
             b"flag," + HEADING.encode().replace(b",flags", b"") + b"\n",
             ':1: the column "flag" is unknown; perhaps flags',

@@ -156,9 +156,9 @@ def test_reductions_hide_behind_the_links(measured):
 @pytest.mark.parametrize(
     ("rules", "said"),
     [
-        ({"name": "astra_sim"}, "network.profile: is not made for semantics astra_sim"),
-        ({"rounding": "floor_ns"}, "network.profile: is not made for semantics.rounding"),
-        ({"rendezvous_bytes": 8}, "network.profile: is not made for semantics.rendezvous_bytes"),
+        ({"name": "astra_sim"}, "network.profile: does not support semantics astra_sim"),
+        ({"rounding": "floor_ns"}, "network.profile: does not support semantics.rounding"),
+        ({"rendezvous_bytes": 8}, "network.profile: does not support semantics.rendezvous_bytes"),
     ],
 )
 def test_rules_that_a_profile_is_not_made_for_are_refused(measured, rules, said):
@@ -178,9 +178,9 @@ def test_rules_that_a_profile_is_not_made_for_are_refused(measured, rules, said)
         ({"protocol": "LL"}, "network.protocol: protocol without a profile"),
         ({"switch_reduction": True}, "network.switch_reduction: switch_reduction without a profile"),
         ({"profile": True, "protocol": "LL128"}, "network.protocol: the profile has no LL128"),
-        ({"profile": True, "model": "analytical"}, "network.model: a profile is made for cut_through"),
-        ({"profile": True, "msccl": {}}, "network.msccl: connections of msccl"),
-        ({"profile": True, "link_busy": "latency+bytes"}, "network.link_busy: a profile is made for"),
+        ({"profile": True, "model": "analytical"}, "network.model: a profile needs cut_through"),
+        ({"profile": True, "msccl": {}}, "network.msccl: a profile has its own connections"),
+        ({"profile": True, "link_busy": "latency+bytes"}, "network.link_busy: a profile needs"),
     ],
 )
 def test_a_wrong_network_is_one_line(measured, keys, said):

@@ -74,11 +74,11 @@ def test_what_is_no_switch_for_an_actor_is_refused(made, topology, said):
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"network": NetworkModel(link_busy="latency+bytes")}, "network.link_busy: is not made for switches"),
-        ({"network": NetworkModel(msccl=True)}, "network.msccl: is not made for switches"),
-        ({"network": NetworkModel(profile="dgx_h100", protocol="LL")}, "network.profile: is not made for switches"),
-        ({"semantics": Semantics.astra_sim()}, "semantics.rounding: is not made for switches"),
-        ({"semantics": Semantics.native(message_match="bytes")}, "semantics.message_match: is not made for switches"),
+        ({"network": NetworkModel(link_busy="latency+bytes")}, "network.link_busy: does not support switches"),
+        ({"network": NetworkModel(msccl=True)}, "network.msccl: does not support switches"),
+        ({"network": NetworkModel(profile="dgx_h100", protocol="LL")}, "network.profile: does not support switches"),
+        ({"semantics": Semantics.astra_sim()}, "semantics.rounding: does not support switches"),
+        ({"semantics": Semantics.native(message_match="bytes")}, "semantics.message_match: does not support switches"),
     ],
 )
 def test_rules_that_do_not_know_switches_are_refused(more, said):

@@ -1,4 +1,4 @@
-"""Chunks of planned collectives: each rank has queues, in which chunks wait and run phase by phase.
+"""Chunks of planned collectives, which wait in queues of each rank and run phase by phase.
 
 A chunk that ends a phase on a rank leaves that queue, starts the queue's first waiter, and joins the back of the queue
 of its next phase. None of this takes simulated time.
@@ -95,7 +95,7 @@ def join_queue(state, rank, run):
 
 @lean
 def take_turn(state, rank, share, number):
-    """Advance the turn of a collective in a queue; release a held-back chunk whose turn it is now."""
+    """Advance the turn of a collective in a queue; release the chunk that waited for this turn."""
     place = queue_of(state, rank, number)
     queue, taken = table.queues(state, place), turns_taken(state, share, number)
     table.arena(state)[taken] += 1

@@ -402,7 +402,7 @@ def lose_need(state, block, node, cause):
 
 @lean
 def end_block(state, block, cause):
-    """End a block whose last node has completed, and with it its workload's node or its chunk's phase."""
+    """End a block after its last node, and with it its workload's node or its chunk's phase."""
     row = table.blocks(state, block)
     rank, call, run, parent = np.int64(row.rank), np.int64(row.call), np.int64(row.run), np.int64(row.parent)
     if call < 0:

@@ -1,4 +1,4 @@
-"""When messages end under ``fluid``: a heap of flows by the end of their message, in which entries move."""
+"""Ends of messages under ``fluid``: a heap of flows by the end of their message, with movable entries."""
 
 import numpy as np
 

@@ -182,7 +182,7 @@ def enter_connection(state, e):
 
 @lean
 def pace_connection(state, event, row, template, place, posted):
-    """Pace a message by its connection, whose word is at `place`; returns when it asks for its first link."""
+    """Pace a message by its connection (word at `place`); returns when it requests its first link."""
     pace = table.longs(state)[template.pace + event.size]
     hold = np.int64(0)
     if state.model != records.FLUID:

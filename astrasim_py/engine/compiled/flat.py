@@ -42,5 +42,5 @@ def table_of(rows: list[dict[str, int]], dtype: np.dtype) -> np.ndarray:
 
 
 def repeated(rows: list[dict[str, int]], which: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Records of which few are different; at least one."""
+    """Records with few distinct values; at least one."""
     return table_of(rows, dtype)[which if len(which) else [0]]

@@ -1,6 +1,6 @@
-"""The network model ``fluid``: messages of flows, which share links, and the time at which they end.
+"""The network model ``fluid``: flows that share links, and the ends of their messages.
 
-A flow is the number of its route: a pair of NPUs, whose messages leave one after the other.
+A flow is the number of a route: a pair of NPUs with messages that leave one after the other.
 """
 
 import numpy as np

@@ -95,7 +95,7 @@ def count_rest(state, number, sign):
 
 @lean
 def lose(state, number):
-    """A flow leaves its links, one of which is lost, and looks for others after the delay."""
+    """Remove a flow from its links, one of which failed; it is rerouted after the delay."""
     flow, other, now = table.flows(state, number), table.reroutes(state, number), state.now
     e = flow.message - 1
     event = table.events(state, e)
@@ -152,7 +152,7 @@ def change_links(state):
 
 @optional
 def resume(state, e):
-    """A message that has lost a link goes on after the delay; False: the event is another one."""
+    """Reroute a message after the delay; False: the event is another one."""
     if table.events(state, e).kind != records.RESUME:
         return False
     look_for_route(state, np.int64(table.events(state, e).route))

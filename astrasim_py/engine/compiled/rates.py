@@ -1,4 +1,4 @@
-"""Max-min fair rates of flows, under ``fluid``: set once per instant, by raising the level of all that may change.
+"""Max-min fair rates of flows, under ``fluid``: set once per instant, by raising all flows that may change together.
 
 A flow is the number of its route. A link keeps a list of its flows, through the places of their routes in `path`, and
 the sum of their rates. A link is tight if its flows could use more than it has.
@@ -94,9 +94,9 @@ def settle(state):
 
 @lean
 def note_changes(state, first):
-    """List the flows whose limit changes, and their links.
+    """List the flows with changed limits, and their links.
 
-    Returns the first of these flows, and the least of their rates that a link held up.
+    Returns the first of these flows, and the least of their rates that a link limited.
     """
     changed, least = np.int64(0), MOST
     while first:
@@ -233,7 +233,7 @@ def take_off(state, link, place):
 
 @lean
 def take(state, number):
-    """List a flow whose rate is to be found, and the tight links that may hold it up."""
+    """List a flow that needs a rate, and the tight links that may limit it."""
     flow = table.flows(state, number)
     flow.taken = 1
     heap.place(table.taken(state, 0), state.taken_count, np.int64(flow.limit), np.int64(0), number)
@@ -249,9 +249,9 @@ def take(state, number):
 
 @lean
 def collect(state, kept):
-    """List the flows whose rates may change: those of listed links, and of links listed for these.
+    """List the flows with rates that may change: those of listed links, and of links listed for them.
 
-    Flows slower than `kept` keep their rates: their links are full before any is that has changed.
+    Flows slower than `kept` keep their rates: their links fill up before any changed link does.
     """
     i = np.int64(0)
     while i < state.crossed_count:

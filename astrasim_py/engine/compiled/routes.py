@@ -26,7 +26,7 @@ def route_number(state, source, target):
 
 @optional
 def next_queue_pair(state, first):
-    """Return the number of the route of the next message of two NPUs, whose queue pairs take turns from the first."""
+    """Return the route number of the next message of two NPUs; their queue pairs take turns from the first."""
     sent = table.pairs_sent(state)[first]
     table.pairs_sent(state)[first] = sent + 1
     return first + sent % state.qps

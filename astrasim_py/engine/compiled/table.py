@@ -10,7 +10,7 @@ from astrasim_py.engine.compiled import records
 
 
 def _row(context, builder, args, field: str, size: int):
-    """The address of the row at the index in `args` of a table, whose address is in a field of the state."""
+    """The address of a table's row: the table is in a field of the state, the index in `args`."""
     from numba.core import cgutils, types
 
     kind = context.get_value_type(types.int64)

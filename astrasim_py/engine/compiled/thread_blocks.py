@@ -1,4 +1,4 @@
-"""Steps of thread blocks: what they wait for, and all that is known as they begin."""
+"""Steps of thread blocks: their waits and their begins."""
 
 import numpy as np
 
@@ -17,7 +17,7 @@ def place_of(state, block, message):
 
 @inlined
 def message_of(state, block, node, column):
-    """Return the message that a node receives (column 0), sends (1), or whose slot it needs (2); -1 for none."""
+    """Return a node's received message (column 0), sent one (1), or the one with the slot it needs (2); -1 for none."""
     template = table.templates(state, table.blocks(state, block).template)
     return np.int64(table.ints(state)[template.steps + column * template.nodes + node])
 

@@ -51,7 +51,7 @@ class Waiting:
         return any(True for _ in self.flagged(records.ARRIVED, RECV))
 
     def flagged(self, flag: int, kind: int):
-        """Blocks and nodes of a kind whose state has a flag."""
+        """Blocks and nodes of a kind with a flag in their state."""
         states, blocks = self.tables["arena"].view(np.uint8), self.blocks
         kinds = self.tables["nodes"]["kind"]
         # Skip blocks without such a node.
@@ -87,7 +87,7 @@ class Waiting:
         return found
 
     def of_calls(self, count: str, dtype: np.dtype):
-        """Calls under way and their messages, of which a field of the call says how many."""
+        """Calls under way and their messages; a field of the call holds their number."""
         progress = self.tables["progress"][: len(self.plan.calls)]
         for index in np.flatnonzero(progress["left"] > 0).tolist():
             call = self.tables["calls"][index]
@@ -164,7 +164,7 @@ class Waiting:
                 users = [run for run in runs if self.phase(run).queue == which]
                 users.sort(key=lambda run: run["begun"])
                 running = tuple(self.call_of(run, number) for run in users)
-                # Of the held-back chunks, report those whose collective runs in this queue.
+                # Report the held-back chunks with a collective that runs in this queue.
                 early = []
                 for share in dict.fromkeys(int(run["share"]) for run in users):
                     held = self.chain(self.arena_row(share, records.SHARE)["early"])

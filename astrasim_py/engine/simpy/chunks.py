@@ -1,8 +1,8 @@
-"""Collectives that a planner has cut into chunks: these wait in queues of each NPU and run phase after phase.
+"""Collectives cut into chunks, which wait in queues of each NPU and run phase after phase.
 
-A queue runs so many chunks at once; the others wait, higher priority first, then in order of arrival. A chunk that ends
-a phase on this rank leaves the queue, whose first waiter starts, and joins the queue of its next phase. None of this
-takes time.
+A queue runs up to its capacity of chunks at once; the others wait, higher priority first, then by arrival. A chunk that
+ends a phase on this rank leaves the queue, whose first waiter starts, and joins the queue of its next phase. None of
+this takes time.
 """
 
 import itertools
@@ -32,15 +32,15 @@ class RankChunk:
         return (self.node, self.planned.turns[self.place]) if self.planned.turns else None
 
     def call(self, rank: int) -> int:
-        """Index of the call in which a rank takes part in this phase."""
+        """Index of the rank's call in this phase."""
         return self.phase.first + self.phase.call_of[rank]
 
 
 class Queue:
-    """Chunks of one queue of one NPU: those that run, in the order in which they began, and those that wait.
+    """Chunks of one queue of one NPU: the running ones, in order of their begins, and the waiting ones.
 
     Chunks with turns join the `line` one at a time: `turns` are those left, in order, and `early` holds the chunks
-    that have come before their turn.
+    that arrived before their turn.
     """
 
     def __init__(self, number: int, capacity: int) -> None:

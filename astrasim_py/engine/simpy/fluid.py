@@ -1,8 +1,8 @@
 """Links are shared: a message moves over all links of its route at once, at a rate that it shares with others.
 
-The messages of a queue pair from one NPU to another leave one after the other: they are a flow. Once per instant, when
-nothing else is left to do at it, rates are set anew, max-min fair: they all grow together, and a flow stops to grow
-when one of its links is full.
+The messages of a queue pair from one NPU to another leave one after the other: they are a flow. Rates are max-min fair
+and are set once per instant, after all its events: all flows grow together, and a flow stops growing when one of its
+links is full.
 
 All is counted in integers: rates in units of 2^-16 bytes per second, work in such units times picoseconds.
 """
@@ -24,8 +24,8 @@ BYTE = PS_PER_S << 16
 class SharedLink:
     """A link, and the `flows` that share its `capacity`, by pair.
 
-    `demand` is what they would take if each were alone, in whole bytes per second. A link that has more than that is
-    not `tight`, and holds nobody up.
+    `demand` is the sum of their rates if each were alone, in whole bytes per second. A link with a higher capacity is
+    not `tight`: it limits no flow.
     """
 
     def __init__(self, link: Link) -> None:
@@ -183,7 +183,7 @@ class Fluid(Network):
         """Set the rates from this instant on: of flows that begin, and of those for which something changes."""
         touched, self.touched = self.touched, {}
         changed = {pair: flow for pair, flow in touched.items() if flow.wants_change()}
-        # Of what is slower than `kept`, nothing changes: the links that hold it up are full before any changed one is.
+        # Flows slower than `kept` keep their rates: their links fill up before any changed link does.
         loosened = [link for flow in changed.values() for link in flow.links if link.tight] + self.altered
         least = [flow.rate for flow in changed.values() if flow.rate and flow.held_up()]
         for pair, flow in changed.items():
@@ -208,7 +208,7 @@ class Fluid(Network):
         self.await_next()
 
     def filled(self, begun: dict[int, Flow], links: list[SharedLink], kept: int) -> dict[int, int]:
-        """Max-min fair rates, by pair, of the flows that begin and of all that have to do with some links.
+        """Max-min fair rates, by pair, of the flows that begin and of all flows that can affect some links.
 
         Flows slower than `kept` keep their rates.
         """

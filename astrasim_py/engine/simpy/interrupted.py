@@ -1,4 +1,4 @@
-"""NPUs whose compute is interrupted at regular times: ``noise.detours``."""
+"""NPUs with interruptions of compute at regular times: ``noise.detours``."""
 
 from astrasim_py.engine.simpy.npu import Npu
 

@@ -1,9 +1,8 @@
 """Links that fail, change and return during a run, under the network model ``fluid``.
 
-An event comes before all else at its time. A message that moves over a link that is lost waits for the topology's
-`reroute_ps`, and goes on over the route of then, with the bytes that are left. A pair of NPUs that is idle at an event
-takes the route of then from its next message on; others keep theirs. Where there is no path, a message waits for the
-next event.
+An event comes before all else at its time. A message on a failing link waits for the topology's `reroute_ps`, then
+sends its remaining bytes over the new route. A pair of NPUs that is idle at an event uses the new route from its next
+message on; others keep theirs. Without a path, a message waits for the next event.
 """
 
 from __future__ import annotations
@@ -12,22 +11,22 @@ from astrasim_py.engine.simpy.fluid import BYTE, Flow, Fluid, SharedLink, divide
 from astrasim_py.engine.simpy.network import At, Link
 from astrasim_py.system.durations import rate_units
 
-#: An event of the topology comes before all that has a number.
+#: Number of events of the topology: before all others of the instant.
 FIRST = -1
 
 
 class ChangingLink(SharedLink):
-    """A link whose `capacity` changes."""
+    """A link with a `capacity` that can change."""
 
     def time(self, nbytes):
         return divided_up(nbytes * BYTE, self.capacity)
 
 
 class ChangingFlow(Flow):
-    """A flow whose route changes.
+    """A flow with a route that can change.
 
-    `stale`: an event found it idle. `whole` is the work that was left when its cap changed last, and `queued` the time
-    (ps) that its message had waited by then.
+    `stale`: an event found it idle. `whole`: work left when its cap last changed. `queued`: time (ps) that its message
+    had waited by then.
     """
 
     stale, whole, queued = False, 0, 0
@@ -56,7 +55,7 @@ class FluidWithEvents(Fluid):
         topology = simulation.plan.problem.topology
         self.delay = topology.reroute_ps
         (_, self.state), *self.events = simulation.plan.states
-        #: Flows whose next message, or rest of a message, has no path.
+        #: Flows without a path for their next message, or the rest of one.
         self.cut: dict[int, ChangingFlow] = {}
         #: Whether nothing waits for the next event.
         self.unawaited = False
@@ -138,7 +137,7 @@ class FluidWithEvents(Fluid):
             each.link.busy += sign * each.time(abs(nbytes))
 
     def lose(self, pair: int, flow: ChangingFlow) -> None:
-        """A flow leaves its links, one of which is lost, and looks for others after the delay."""
+        """Remove a flow from its links, one of which failed; it is rerouted after the delay."""
         now = self.env.now
         for each in flow.links:
             each.change(pair, flow, 0)

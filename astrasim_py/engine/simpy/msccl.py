@@ -26,7 +26,7 @@ class CountingGraph(Graph):
         self.k, self.detached = counters.k.tolist(), counters.detached.tolist()
         self.counted = [0] * counters.number
         self.waiting: list[list[tuple[int, int]]] = [[] for _ in self.counted]
-        #: Node → the nodes whose count begins with its completion; -1: those that count from the start.
+        #: Node → the nodes that start counting at its completion; -1: those that count from the start.
         self.count_from: dict[int, list[int]] = {}
         for node, origin in enumerate(counters.start.tolist()):
             if self.waits_on[node] >= 0:
@@ -76,8 +76,8 @@ class CountingGraph(Graph):
 class Slots:
     """Slots of the connections of one call.
 
-    `free`: messages whose slot has been freed. `waiting`: message → the send that waits for its slot (graph, node), and
-    since when.
+    `free`: messages with a freed slot. `waiting`: message → the send that waits for its slot (graph, node), and since
+    when.
     """
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class Slots:
 
 
 class PacedGraph(Graph):
-    """A graph whose sends go over connections. `entered`: connection → time (ps) at which its last message is in."""
+    """A graph with sends over connections. `entered`: connection → time (ps) at which its last message has entered."""
 
     def __init__(self, npu, program, index, call, done) -> None:
         super().__init__(npu, program, index, call, done)
@@ -104,7 +104,7 @@ class PacedGraph(Graph):
 
 
 class ConnectedGraph(PacedGraph):
-    """A graph whose sends take slots and whose receives free them."""
+    """A graph with sends that take slots and receives that free them."""
 
     def __init__(self, npu, program, index, call, done) -> None:
         super().__init__(npu, program, index, call, done)

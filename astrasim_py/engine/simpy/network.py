@@ -38,7 +38,7 @@ class At(Signal):
 class Link(simpy.Resource):
     """A directed channel of a `latency` (ps) and a `bandwidth` (bytes/s), first come first served.
 
-    It counts what it carries; `free` is the time (ps) at which the last message that it has served leaves it.
+    It counts its messages and bytes; `free` is the time (ps) at which the last served message leaves it.
     """
 
     def __init__(self, simulation, index: int) -> None:
@@ -247,7 +247,7 @@ class Network:
 
 
 class LinkByLink(Network):
-    """Models in which a message asks for the links of its route.
+    """Models in which a message requests the links of its route.
 
     ``times(message, link, start)`` says when (ps) the last byte of a message leaves a link that it has from `start` on,
     and when it is at the other end.
@@ -266,7 +266,7 @@ class LinkByLink(Network):
     def book(self, message: Message, link: Link, begin: int, took: int) -> int:
         """Reserve a link for `took` ps for a message of a thread block; returns when (ps) it is served.
 
-        It is served from `begin` (ps) on, after all that have asked for the link so far.
+        Service begins at `begin` (ps) or later, after all earlier requests for the link.
         """
         free = max([link.free, *(end for *_, end in self.uncounted(link))])
         start = max(begin, free)

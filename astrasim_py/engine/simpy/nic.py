@@ -45,7 +45,7 @@ class NoNic(Nic):
 
 
 class NicNetwork(Network):
-    """A network model whose messages go through the NICs of sender and receiver."""
+    """A network model with NICs at sender and receiver."""
 
     def send(self, message):
         self.later(message, self.simulation.nics[message.src].send(self.env.now), super().send)

@@ -51,14 +51,14 @@ class Simulation:
         made = FluidWithEvents if plan.states else network.factory or self.models[network.model]
         self.network = self.network_class(made)(self)
         self.open_calls: dict[int, OpenCall] = {}
-        #: Remote memory → time (ps) at which it has served all that is issued.
+        #: Remote memory → time (ps) at which it has served all issued requests.
         self.memory_free: dict[int, int] = {}
-        #: Switch → time (ps) at which it has reduced all that is issued; and what its messages take longer.
+        #: Switch → time (ps) at which it has done all issued reductions; and the latency added to its messages.
         self.reduced: dict[int, int] = {}
         computing = plan.problem.topology.computing
         self.switch_latency = 0 if computing is None else computing.latency_ps
         self.program, self.route = cache(ProgramLists), cache(self.route)
-        #: Messages so far between two NPUs, whose queue pairs take turns.
+        #: Messages so far between two NPUs: they use their queue pairs in turn.
         self.qps, self.sent = network.qps, Counter()
         #: Under ``message_match: bytes`` collectives share mailboxes with the workload.
         self.shared = Communicator(self.env) if plan.problem.semantics.message_match == "bytes" else None

@@ -18,8 +18,8 @@ from astrasim_py.system.programs import COMPUTE
 class BlockMessages(Slots):
     """The messages between the thread blocks of a call, and the slots of their connections.
 
-    `expected`: message → the step that waits for its head (graph, node), and since when. `arrived`: the messages by
-    number whose head has arrived and that no step has begun to receive.
+    `expected`: message → the step that waits for its head (graph, node), and since when. `arrived`: numbers
+    of the messages with an arrived head that no step has begun to receive.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class BlockGraph(ConnectedGraph):
         env.process(self.carry_out(node, message, number()))
 
     def carry_out(self, node: int, message: Message | None, number: int) -> Iterator[simpy.Event]:
-        """A step, as a SimPy process, whose end is the event of that number."""
+        """A step, as a SimPy process; it ends with the event of that number."""
         npu, costs, messages, nbytes = self.npu, self.costs, self.slots, self.program.nbytes[node]
         begin = npu.env.now + costs.step
         end = begin + transfer_ps(nbytes, costs.rate)
