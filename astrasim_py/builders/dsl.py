@@ -29,7 +29,7 @@ from collections.abc import Callable, Mapping
 from operator import index as whole
 
 from astrasim_py.builders.dsl_machine import Machine
-from astrasim_py.builders.dsl_trace import MAX_SCRATCH, Run, place_in, place_of
+from astrasim_py.builders.dsl_trace import MAX_SCRATCH, Run, name_of, place_in, place_of
 from astrasim_py.builders.ordered import checked
 from astrasim_py.collectives.collective import CUSTOM, collective_name, promise_of
 from astrasim_py.collectives.contract import Contract
@@ -100,7 +100,7 @@ class Definition:
             problem = f"@algorithm stands above {type(function).__name__} {self.__name__}, which is no Python function"
             raise AlgorithmError(place_of(sys._getframe(1)), problem, "write a function of a")
         self.file = code.co_filename
-        self.place = f"{self.file}:{code.co_firstlineno}"
+        self.place = f"{name_of(self.file)}:{code.co_firstlineno}"
         collective = options["collective"]
         self.collective = collective if collective == CUSTOM else collective_name(str(collective), self.place)
         barrier = self.collective == "barrier"

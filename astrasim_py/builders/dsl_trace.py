@@ -36,8 +36,15 @@ _NODES = np.array([2, 3, 1, 1])
 _COLUMNS, _LINE = 9, 7
 
 
+def name_of(file: str) -> str:
+    """The file; of a cell of a notebook a name that is the same in every run."""
+    return "cell" if f"{os.sep}ipykernel_" in file else file
+
+
 def _places(frames: Iterable[tuple[FrameType, int]]) -> Iterator[str]:
-    return (f"{f.f_code.co_filename}:{line}" for f, line in frames if not f.f_code.co_filename.startswith(_PACKAGE))
+    return (
+        f"{name_of(f.f_code.co_filename)}:{line}" for f, line in frames if not f.f_code.co_filename.startswith(_PACKAGE)
+    )
 
 
 def place_of(frame: FrameType) -> str:
@@ -279,7 +286,7 @@ class Run:
         draft.depend(edges[:, 0], edges[:, 1])
         draft.depend(handles[added], handles[added] - 1)
         stated = {"root": self.root, "in_place": self.in_place, "contract": self.contract, "protocol": protocol}
-        return finish(draft, name, self.collective, source=self.file, actors=tuple(self.actors), **stated)
+        return finish(draft, name, self.collective, source=name_of(self.file), actors=tuple(self.actors), **stated)
 
     def _placed(self, of, start, to, into, count) -> list[tuple[np.ndarray, np.ndarray]]:
         """Buffers and offsets of the cells that steps read (`start` of rank `of`) and write (`into` of rank `to`). A

@@ -175,6 +175,8 @@ def our_style():
     }
     with matplotlib.rc_context({**foreign, **_STYLE}):
         yield
+        interactive = matplotlib.is_interactive()  # a backend that is loaded meanwhile says so, in notebooks
+    matplotlib.interactive(interactive)
 
 
 def clean(text: object, most: int = _MAX_TEXT) -> str:

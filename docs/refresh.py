@@ -1,0 +1,74 @@
+"""Make what the documentation shows anew: ``python docs/refresh.py tutorial`` or ``lessons [NAME…]``.
+
+``tutorial`` executes docs/tutorial.ipynb and stores its outputs; ``lessons`` runs scenarios (minutes) and stores a
+figure of each in docs/figures/lessons/. Needs ``pip install -e '.[notebook]'``.
+"""
+
+import base64
+import io
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from PIL import Image
+
+DOCS = Path(__file__).resolve().parent
+#: Lesson → figure; the first of the scenario for all others.
+FIGURES: dict[str, str] = {}
+
+
+def small(png: bytes, width: int = 800) -> bytes:
+    """A picture with 64 colours, at most `width` pixels wide."""
+    with Image.open(io.BytesIO(png)) as image:
+        image = image.convert("RGB")
+        image.thumbnail((width, 4 * width), Image.Resampling.LANCZOS)
+        stream = io.BytesIO()
+        image.quantize(64, dither=Image.Dither.NONE).save(stream, "PNG", optimize=True)
+    return stream.getvalue()
+
+
+def tutorial() -> None:
+    """Execute the notebook in an empty folder; keep texts, tables and small pictures."""
+    import nbclient
+    import nbformat
+
+    path = DOCS / "tutorial.ipynb"
+    notebook = nbformat.read(path, 4)
+    with tempfile.TemporaryDirectory() as folder:
+        nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": folder}}).execute()
+    for number, cell in enumerate(notebook.cells):
+        cell["id"] = f"cell-{number}"
+        cell.metadata.clear()
+        for output in cell.get("outputs", []):
+            output.get("metadata", {}).clear()
+            if "image/png" in output.get("data", {}):
+                output.data["image/png"] = base64.b64encode(small(base64.b64decode(output.data["image/png"]))).decode()
+    notebook.metadata = {
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+        "language_info": {"name": "python"},
+    }
+    nbformat.write(notebook, path)
+
+
+def lessons(names: list[str]) -> None:
+    """Run scenarios and keep one figure of each."""
+    target = DOCS / "figures" / "lessons"
+    target.mkdir(parents=True, exist_ok=True)
+    results = Path(os.environ.get("RESULTS", DOCS.parent / "results"))
+    for name in names or sorted(path.stem for path in (DOCS.parent / "scenarios").glob("*.yaml")):
+        scenario = DOCS.parent / "scenarios" / f"{name}.yaml"
+        run = [sys.executable, "-m", "astrasim_py", scenario, "--engine", "compiled", "--out", results, "--quiet"]
+        subprocess.run(run, check=True, stdout=subprocess.DEVNULL)
+        figures = sorted((results / name / "figures").glob("*.png"))
+        chosen = next((path for path in figures if path.stem == FIGURES.get(name)), figures[0])
+        (target / f"{name}.png").write_bytes(small(chosen.read_bytes()))
+        print(f"{name}: {chosen.name}, {(target / f'{name}.png').stat().st_size / 1000:.0f} KB")
+
+
+if __name__ == "__main__":
+    what, *names = sys.argv[1:] or [""]
+    if what not in ("tutorial", "lessons"):
+        sys.exit(__doc__)
+    tutorial() if what == "tutorial" else lessons(names)
