@@ -1,6 +1,6 @@
 """ASTRA-sim's configuration files as frozen values: network, system, remote memory, per-node algorithms.
 
-Keys that ASTRA-sim does not know, or knows and ignores, are warned about, never refused: it reads on, too.
+Keys that ASTRA-sim does not know, or knows and ignores, give a warning, never an error, as in ASTRA-sim.
 """
 
 import os
@@ -208,7 +208,7 @@ def _choice(*words: str) -> Callable:
 
 
 def _key(read: Callable, default: object = None):
-    """A key of the file: what reads its value, and what holds where it is absent."""
+    """A key of the file: the reader of its value, and the default."""
     return field(default=default, metadata={"read": read})
 
 

@@ -1,4 +1,4 @@
-"""Injected algorithms: which files carry out a collective, and what ASTRA-sim makes of them."""
+"""Injected algorithms: the files of a collective, and ASTRA-sim's reading of them."""
 
 from collections.abc import MutableMapping
 

@@ -1,4 +1,4 @@
-"""A JSON file of somebody else's: bounded, an object at its top, and every key of that with its line."""
+"""A foreign JSON file: of bounded size, an object at its top, and every key of that with its line."""
 
 import difflib
 import json

@@ -1,11 +1,11 @@
 """ASTRA-sim's own collective algorithms with the charges that its analytical backends make for them, as traces.
 
-They are made for one size, in whole bytes, with ASTRA-sim's truncations: what they move need not be what the
-collective needs. For algorithms that move the right bytes see `astrasim_py.builders`.
+They are made for one size, in whole bytes, with ASTRA-sim's truncations: their bytes may differ from those of the
+collective. For algorithms that move the right bytes see `astrasim_py.builders`.
 
-A rank sends and receives in *packets*. A packet passes the NPU's memory before it lets the rank go on: that takes
-the endpoint delay, and the reduction where the packet is one to be reduced. Which packets are, follows from their
-order of arrival alone. A rank is done when its last packet has passed; nobody waits for the delivery of his sends.
+A rank sends and receives in *packets*. A packet passes the NPU's memory before the rank goes on: that takes the
+endpoint delay, and the time of the reduction if the packet is to be reduced. Which packets are, follows from their
+order of arrival alone. A rank is done when its last packet has passed; it does not wait for the delivery of its sends.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class _Dim:
 class CompatiblePlanner:
     """ASTRA-sim's planning of collectives: injected algorithms first, then native ones; equal calls get the same plan.
 
-    Counters that go on from call to call (queues in turn, the trees of doubleBinaryTree) count every call once.
+    Counters that continue from call to call (queues in turn, the trees of doubleBinaryTree) count every call once.
     """
 
     def __init__(self, inputs: Inputs, warnings: list[str], known: MutableMapping | None = None) -> None:

@@ -1,7 +1,7 @@
 """Behaviour of ASTRA-sim that is not physics. Every quirk met is warned about once.
 
 A quirk is reproduced wherever ASTRA-sim yields a number; where it hangs, crashes or loses work there is an error
-instead. ``--corrected`` does without all of them; `PAGE` says what it does in their place.
+instead. ``--corrected`` has none of them; `PAGE` says what it does instead.
 """
 
 from astrasim_py.astra_sim.native_algorithms import LOCAL_DELAY_NS
@@ -9,7 +9,7 @@ from astrasim_py.astra_sim.native_algorithms import LOCAL_DELAY_NS
 #: Where all of them are explained.
 PAGE = "docs/reference/astra_sim.md"
 
-#: What is said of each; first of workloads and messages, then of native collectives.
+#: Message of each; first of workloads and messages, then of native collectives.
 QUIRKS = {
     "lowest-dimension": "ASTRA-sim: a message pays only for the lowest dimension in which its ends differ",
     "store-and-forward": "ASTRA-sim: every hop receives the whole message before it sends it on",

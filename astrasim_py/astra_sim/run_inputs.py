@@ -1,4 +1,4 @@
-"""ASTRA-sim's inputs as a Problem of ours, as ASTRA-sim would run them or corrected; and what it would have said."""
+"""ASTRA-sim's inputs as a `Problem`, as ASTRA-sim would run them or corrected; and its output lines."""
 
 from collections.abc import MutableMapping
 from dataclasses import dataclass

@@ -7,8 +7,8 @@
     attention -1 1000 ALLREDUCE 65536 1000 ALLREDUCE 65536 1000 ALLREDUCE 131072 10
     mlp       -1 2000 ALLREDUCE 65536 2000 ALLREDUCE 65536 2000 ALLREDUCE 262144 10
 
-A layer has a name, a number that nobody reads, compute time, collective and bytes of its forward pass, of its input
-gradient and of its weight gradient, and the time of the update after a collective. The order of passes, and what waits
+A layer has a name, an unused number, compute time, collective and bytes of its forward pass, of its input gradient and
+of its weight gradient, and the time of the update after a collective. The order of passes, and what waits
 for what, is that of ASTRA-sim 1.0's workload layer for each kind.
 """
 

@@ -1,1 +1,1 @@
-"""Measured times of collectives: reading them, the formula of a profile, and the fit of its numbers."""
+"""Measured times of collectives: their files, the formula of a profile, and the fit of its numbers."""

@@ -1,4 +1,4 @@
-"""A profile from measured rows: which rows are fitted, how far off the rest are, and the section of a preset file."""
+"""A profile from measured rows: fitted rows, errors of the others, and the section of a preset file."""
 
 import datetime
 from collections import Counter
@@ -17,15 +17,16 @@ from astrasim_py.measured.rows import Row, chooser, left_out_lines, mean_of_repe
 from astrasim_py.topology.profile import SWITCH_DTYPES
 
 EVERY_OTHER = "every-other"
-#: What stands in a profile for errors of a fit that left no row out.
+#: Text in a profile for errors of a fit without held-out rows.
 CROSSED = "every other size, in a fit to the others"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """A fit, its rows, and errors (formula / measured - 1) of fitted rows and of rows that took no part.
+    """A fit, its rows, and errors (formula / measured - 1) of fitted and of held-out rows.
 
-    `apart`: how rows took no part; with `CROSSED` they are the fitted rows, predicted by fits to every other size.
+    `apart`: the way in which rows were held out; with `CROSSED` they are the fitted rows, predicted by fits to every
+    other size.
     """
 
     fit: Fit

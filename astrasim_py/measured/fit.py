@@ -29,7 +29,7 @@ _PS_PER_S, _GB = 10**12, 10**9
 
 
 class Unknown(NamedTuple):
-    """One number: where it begins (us, or GB/s), the width of its prior, and the rows that determine it."""
+    """One number: its start (us, or GB/s), the width of its prior, and the rows that determine it."""
 
     start: float
     width: float
@@ -132,7 +132,7 @@ def fit(rows: Sequence[Row], *, switch: bool = False, channels: int | None = Non
 
 
 def _beginning(keys: Sequence[tuple[str, str]], of: Calls, measured: np.ndarray) -> np.ndarray:
-    """Where the unknowns begin, s and bytes/s: scaled by the times of small buffers and the best bus bandwidth."""
+    """Starts of the unknowns, s and bytes/s: scaled by the times of small buffers and the best bus bandwidth."""
     factor = np.where(of.direct | (of.steps < of.ranks), of.steps, 2 * (of.ranks - 1)) / of.ranks
     bus = (of.size * factor / measured).max()
     small = measured[of.size <= _SMALL]

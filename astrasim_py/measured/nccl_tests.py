@@ -1,4 +1,4 @@
-"""What nccl-tests and rccl-tests print, as cells of the CSV of measured times.
+"""Output of nccl-tests and rccl-tests as cells of the CSV of measured times.
 
 A run begins with ``# nThread … nGpus``, or before with ``# nccl-tests version`` (from 2.17 on, with the name of the
 test); a line per rank names host and GPU; the table has times in microseconds, out of place and in place; two lines
@@ -124,7 +124,7 @@ def _times(words: list[str], run: _Run, here: str, place: str) -> Iterator[tuple
 
 
 def _collective(run: _Run, here: str, place: str) -> str:
-    """What was run: as the output says, or the name of the file."""
+    """The test that was run, by its output or the name of the file."""
     if not run.test:
         known = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "alltoall", "sendrecv", "broadcast")
         run.test = next((name for name in known if name in Path(place).name.lower()), "")

@@ -1,4 +1,4 @@
-"""The communications of one rank, each put together from all that its recording says of it."""
+"""The communications of one rank, each combined from all records of it."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -140,12 +140,12 @@ def kernel_rules(texts: Sequence[str]) -> list[tuple[re.Pattern, str, str]]:
     return rules
 
 
-#: What the host's trace says of a row of a recording: `facts_of_node`'s second argument, or None.
+#: Facts of the host's trace about a row of a recording: `facts_of_node`'s second argument, or None.
 NodeOf = Callable[[int], Arguments | None]
 
 
 def ranges_around(recording: Recording, rows: Sequence[int], times: Sequence[int]) -> list[list[int]]:
-    """Ranges of the host that speak of communication around points of their threads, the innermost first.
+    """Ranges of the host with facts about communication around points of their threads, the innermost first.
 
     `rows`: an event on the thread of each point; `times`: ns. Spans of backends, which need not nest, are left out.
     """
@@ -177,7 +177,7 @@ def ranges_around(recording: Recording, rows: Sequence[int], times: Sequence[int
 
 
 def sources_of(recording: Recording, chain: Sequence[int], node_of: NodeOf) -> Iterator[dict]:
-    """What the ranges of a chain say, and their nodes of the host's trace: the most specific first."""
+    """Facts of the ranges of a chain and of their nodes in the host's trace, the most specific first."""
     names = [recording.names[recording.events.name[row]] for row in chain]
     ranked = sorted(
         zip(names, chain, strict=True), key=lambda pair: (pair[0] != RECORD, not pair[0].startswith("c10d::"))

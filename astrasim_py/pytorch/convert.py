@@ -1,4 +1,6 @@
-"""Recordings of PyTorch, of one rank or of many, become a workload of Chakra ETs; and a report says how well."""
+"""Convert recordings of PyTorch, of one rank or of many, into a workload of Chakra ETs, with a report on its
+quality.
+"""
 
 import argparse
 from collections import Counter
@@ -31,7 +33,7 @@ DEFAULTS = Options()
 MAX_COPIES = 2**16
 #: Longest step, ns: in picoseconds it fits 64 bits.
 MAX_SPAN = 2**53
-#: Share of the span in unexplained gaps from which on a person is warned.
+#: Share of the span in unexplained gaps from which on a warning is given.
 MUCH_UNEXPLAINED = 0.1
 
 
@@ -278,7 +280,7 @@ def _problems(ranks: dict[int, _Rank], traces: dict[int | None, str]) -> list[st
 
 
 def _doubts(ranks: dict[int, _Rank]) -> list[str]:
-    """Notes of what a recording has that its graph does not show."""
+    """Notes on parts of a recording that its graph does not show."""
     assumed = sum(one.assumed for one in ranks.values())
     found = (
         [f"calls of {assumed} rank{'s' * (assumed > 1)} do not say their group, and count as calls of all ranks"]
@@ -337,7 +339,7 @@ def _of_rank(one: _Rank) -> dict[str, Any]:
 
 
 def _metadata(one: _Rank) -> dict[str, Any]:
-    """What a trace says of the recording that it was made of."""
+    """Metadata of a trace about its recording."""
     recording = one.recording
     found = {"recorded_step": recording.step.name or "all", "recorded_span_ns": recording.span_ns}
     found |= {"recorded_begin_ns": recording.base_ns, "unexplained_share": one.graph.graph.unexplained}

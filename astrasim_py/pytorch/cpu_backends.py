@@ -46,7 +46,7 @@ class Transfers:
 
 
 def transfers(recording: Recording, node_of: NodeOf) -> Transfers:
-    """The spans of a recording. A span belongs to the call with the greatest record id below its own.
+    """The spans of a recording. A span belongs to the call with the greatest record id below the span's.
 
     Raises TraceError: no spans, or some without a record id.
     """
@@ -74,8 +74,8 @@ def transfers(recording: Recording, node_of: NodeOf) -> Transfers:
 def _awaited(recording: Recording, spans: np.ndarray, calls: np.ndarray, node_of: NodeOf) -> np.ndarray:
     """When the caller of each span begins to wait for it, ns; -1 where it does not.
 
-    A call that is not asynchronous waits at once. Else an operation that waits for the tensor of the call says so, else
-    the silence of the caller in which the span ends.
+    A call that is not asynchronous waits at once. The wait of another call is an operation that waits for its tensor,
+    else the silence of the caller in which the span ends.
     """
     events = recording.events
     waits = np.isin(events.name, [code for code, name in enumerate(recording.names) if _WAITS.match(name)])
@@ -129,10 +129,10 @@ def _tensors(value: object) -> set[int]:
 
 
 def host_calls(recording: Recording, found: Transfers, table: GroupTable, node_of: NodeOf) -> list[Call]:
-    """The communication of each span, in order of calls; its kind is that of the call, which a span may not say.
+    """The communication of each span, in order of calls; its kind is that of the call, as a span may lack it.
 
-    A call of which no range says the group has that of the thread that its backend keeps for it, else the only
-    group of its size that no thread is known to serve.
+    A call without a group in any range has the group of its backend's thread, else the only group of its size without a
+    known thread.
     """
     events = recording.events
     order = np.lexsort((found.call, events.start[found.call])).tolist()

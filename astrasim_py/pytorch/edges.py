@@ -1,4 +1,4 @@
-"""What the operations and CPU pieces of a step need: edges of each kind, by the evidence there is for them."""
+"""Dependencies of the operations and CPU pieces of a step: edges of each kind, by their evidence."""
 
 from array import array
 from bisect import bisect_left
@@ -19,7 +19,7 @@ _WAIT_REACH_NS = 400_000
 #: How soon after the end of what it waited for an operation starts, at most, ns.
 _WAIT_START_NS = 15_000
 _LATEST = 2**62
-#: Overlapping operations that the next one of a lane needs, at most: the last ones to end.
+#: Most overlapping operations that the next one of a lane needs: the last ones to end.
 _MOST = 8
 
 
@@ -112,7 +112,7 @@ class DeviceEdges:
         """From the operation that an event was recorded after to the first one launched after the wait for it.
 
         `needs`: int64, when all else that each operation needs has ended. Where the recording explains any wait, the
-        others wait for nothing; else the times tell, else the order of the launches.
+        others wait for nothing; else the times decide, else the order of the launches.
         """
         calls = self.calls["wait"].tolist()
         if any(call in self.known for call in calls):
@@ -171,7 +171,7 @@ class DeviceEdges:
     def synchronisations(self) -> list[Pair]:
         """From operations to the calls that return once they have ended: pairs of operation and row of the call.
 
-        What a thread has waited for once it need not wait for again.
+        A thread waits for each operation only once.
         """
         out, done = [], set()
         kinds = {call: kind for kind in ("device", "stream", "event") for call in self.calls[kind].tolist()}

@@ -1,4 +1,4 @@
-"""What the events and nodes of a recording say of a communication: kind, bytes, group, peer, splits and root."""
+"""Facts of events and nodes of a recording about a communication: kind, bytes, group, peer, splits and root."""
 
 import json
 import re
@@ -40,7 +40,7 @@ _WIDTH = {
     16: ("complexdouble",),
 }
 _BYTES = {name: width for width, names in _WIDTH.items() for name in names}
-#: Arguments of operations of c10d: places of what they write and read, and of other things by name.
+#: Arguments of operations of c10d: places of the tensors that they write and read, and of other values by name.
 _ARGUMENTS: Mapping[str, tuple[int, int, dict[str, int]]] = {
     "all_reduce": (0, 0, {}),
     "broadcast": (0, 0, {"root": 2}),
@@ -104,12 +104,12 @@ def width_of(dtype: str) -> int:
 
 
 def facts_of_args(args: Mapping) -> dict:
-    """What the arguments of a kernel, or of a ``record_param_comms`` range, say of its communication."""
+    """Facts from the arguments of a kernel, or of a ``record_param_comms`` range."""
     return _described(args, _ARGS, str(args.get("Collective name", "")))
 
 
 def facts_of_host(name: str, args: Mapping) -> dict:
-    """What an enclosing host range says, by its name, shapes, types and scalar inputs."""
+    """Facts from an enclosing host range: its name, shapes, types and scalar inputs."""
     if name == RECORD:
         facts = facts_of_args(args)
         return _sized(args, 0, None) | facts
@@ -263,7 +263,7 @@ def _sized(given: Mapping, into: int, out: int | None) -> dict:
 
 
 def merged(sources: Iterable[Mapping]) -> dict:
-    """What sources say together, the more trusted first: a source without a field leaves it to the next."""
+    """Combined facts of sources, the more trusted first: a field comes from the first source that has it."""
     facts: dict = {}
     for source in sources:
         facts = {**source, **facts}

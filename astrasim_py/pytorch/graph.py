@@ -1,4 +1,4 @@
-"""`Graph`: what a recorded step of one rank did, and what waited for what."""
+"""`Graph`: nodes of a recorded step of one rank, and their dependencies."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class NodeKind(IntEnum):
 
 @dataclass(frozen=True)
 class Gap:
-    """A long gap: its node (an operation of the device), length and start, and what other streams did meanwhile.
+    """A long gap: its node (an operation of the device), length and start, and the work of other streams meanwhile.
 
     `meanwhile` has (device, stream, busy ns) of each other stream that ran anything.
     """
@@ -144,7 +144,7 @@ class Edges(NamedTuple):
 
 
 def build_graph(recording: Recording, host: str = "segments", without: Collection[str] = ()) -> Graph:
-    """Make the graph of a recorded step: CPU pieces, operations of the device, and what waits for what.
+    """Make the graph of a recorded step: CPU pieces, operations of the device, and their dependencies.
 
     Parameters
     ----------
@@ -208,10 +208,10 @@ def _pairs(found: list[Pair]) -> np.ndarray:
 
 
 def assemble(recording: Recording, nodes: Nodes, edges: Sequence[Edges], lanes: tuple[tuple[int, int], ...]) -> Graph:
-    """Join nodes and edges, drop edges that the times contradict, and let the nodes take place in time.
+    """Join nodes and edges, drop edges that the times contradict, and place the nodes in time.
 
     Of edges between the same nodes the first kind counts. An edge is admissible if its source ends by its limit, but
-    for the resolution of the clock. If the edges close a circle, those of it that go back in time are dropped.
+    for the resolution of the clock. If edges form a cycle, those of the cycle that go back in time are dropped.
     """
     size = len(nodes.kind)
     kind = np.concatenate([np.full(len(edge.source), edge.kind) for edge in edges])

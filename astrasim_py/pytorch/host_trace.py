@@ -47,7 +47,7 @@ class HostTrace:
 
 
 def read_host_trace(source: str, tell: Callable[[float], None] = unheard) -> HostTrace:
-    """Read a host's trace of schema 1.0.1 or later; schemas that are not known are tried.
+    """Read a host's trace of schema 1.0.1 or later; unknown schemas are tried.
 
     `source`: a JSON file, gzip'd or not, or ``archive!member`` of a tar archive. `tell`: takes the share read.
 

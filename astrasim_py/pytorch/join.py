@@ -10,7 +10,7 @@ from astrasim_py.pytorch.host_trace import HostTrace
 from astrasim_py.pytorch.kineto import CPU_BACKENDS
 from astrasim_py.pytorch.recording import Category, Recording
 
-#: Names that must agree in sequence where two traces meet again after a difference.
+#: Number of successive names that must agree where two traces match again after a difference.
 AGREE = 4
 #: Least share of operators, or of nodes, that must be joined if two traces are of one run.
 SAME_RUN = 0.9

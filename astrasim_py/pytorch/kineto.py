@@ -35,11 +35,11 @@ CATEGORIES = {
 }
 #: Spans in which a backend of c10d on the host moves data.
 CPU_BACKENDS = ("gloo:", "mpi:", "ucc:")
-#: Beginnings of names of host events that say something of communication.
+#: Beginnings of names of host events with facts about communication.
 COMMUNICATION = ("record_param_comms", "c10d::", "_c10d_functional", "c10d_functional", "nccl:", *CPU_BACKENDS)
 #: Arguments that are lists.
 _LISTS = {"Concrete Inputs", "Input Dims", "Input type"}
-#: Arguments of which columns hold what there is, and others that say nothing of communication.
+#: Arguments that columns hold already, and others without facts about communication.
 _COLUMN_ARGS = {"correlation", "External id", "external id", "Record function id", "Ev Idx", "Input Strides"}
 _HEADER = {"distributedInfo", "baseTimeNanoseconds"}
 _COLUMNS = {  # array's type of each column while events are read
@@ -169,7 +169,7 @@ class _Table:
         raise TraceError(f"{self.source}: event {self.seen}", problem, remedy)
 
     def recording(self, header: dict, steps: tuple[Step, ...]) -> Recording:
-        """Order the events, link the device's work to its calls, and leave out what belongs to other steps."""
+        """Order the events, link the device's work to its calls, and leave out other steps."""
         start, duration, category = (self.column(name) for name in ("start", "duration", "category"))
         kept, backlog, launch = _membership(category, start, self.column("correlation"), self.first, self.last)
         zero = self.window.start if self.window else int(start[kept & ~backlog].min(initial=2**62))

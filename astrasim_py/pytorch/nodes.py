@@ -1,4 +1,4 @@
-"""The trace of one rank from its graph: nodes of Chakra, and for each dependency why it is there."""
+"""The trace of one rank from its graph: nodes of Chakra, and the kind of each dependency."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -204,7 +204,8 @@ def _spread(place: np.ndarray, given: Mapping[int, int], absent: int) -> np.ndar
 
 
 def _rest(graph: Graph, like: np.ndarray, pointers: np.ndarray, why: bytes) -> tuple[np.ndarray, list[bytes]]:
-    """Thread or stream, operator and kinds of the dependencies of each node, as `ExecutionTrace` has the rest.
+    """Thread or stream, operator and kinds of the dependencies of each node, as extra attributes of an
+    `ExecutionTrace`.
 
     `like`: the node of the graph that each stems from. `why`: the kind of each dependency, one byte each.
     """

@@ -1,4 +1,4 @@
-"""CPU threads cut into pieces: at launches, at synchronisations, and where one thread hands over to another."""
+"""CPU threads cut into pieces: at launches, at synchronisations, and at hand-overs between threads."""
 
 import re
 from collections import Counter
@@ -12,7 +12,7 @@ from astrasim_py.pytorch.recording import Category, Recording
 SILENCE_NS = 20_000
 #: Least time that a copy's call blocks beyond the start of the copy to count as a synchronisation, ns.
 BLOCKED_NS = 5_000
-#: Threads among which hand-overs are looked for: those with the most events.
+#: Threads among which hand-overs are searched for: those with the most events.
 _MOST_THREADS = 64
 _NEVER = 2**62
 _SYNCHRONISATIONS = {

@@ -1,4 +1,4 @@
-"""Calls of several ranks put together: which meet, how long they move data, and how far clocks are apart."""
+"""Matching of calls of several ranks: which belong together, how long they move data, and the differences of clocks."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -200,8 +200,8 @@ def _match_messages(ends: Mapping[tuple, dict], by_rank: Mapping[int, RankCalls]
 def _clocks(by_rank: Mapping[int, RankCalls], found: Meeting) -> None:
     """Shift ranks to the clock of the first, by the median difference of the ends of common calls.
 
-    The kernels of a collective end together. Spans of the host do so roughly at best: there a shift is needed only
-    where one rank ends before another one begins.
+    The kernels of a collective end together. Spans of the host end together only roughly: they are shifted only where
+    one rank ends before another one begins.
     """
     differences: dict[tuple[int, int], list[int]] = defaultdict(list)
     impossible = set()

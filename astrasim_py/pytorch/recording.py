@@ -103,5 +103,5 @@ class Recording:
 
     @property
     def span_ns(self) -> int:
-        """From the begin of the step to its end, or to the end of the last work that was launched in it."""
+        """From the start of the step to its end, or to the end of the last work that was launched in it."""
         return int(max(self.step.end, self.events.end[self.work].max(initial=0)))

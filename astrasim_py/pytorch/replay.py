@@ -1,4 +1,4 @@
-"""Replays of a recorded graph that can fail: with three constants for all gaps, and with another step's durations."""
+"""Replays that test a recorded graph: with three constants for all gaps, and with another step's durations."""
 
 from collections.abc import Mapping
 
@@ -84,7 +84,7 @@ def constants_error(graph: Graph) -> float:
 def next_step_error(first: Graph, second: Graph) -> float | None:
     """Relative error of the first step's graph and constants with the durations of the second step.
 
-    Where threads hand over to each other at other places, both steps are taken without that. None where the steps do
+    Where hand-overs of the steps differ, both are compared without hand-overs. None where the steps do
     not do the same: equally many pieces and operations of the same names on the same threads and streams.
     """
     order, sequence = _sequence(first)

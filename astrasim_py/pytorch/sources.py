@@ -25,7 +25,7 @@ _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError)
 
 
 class _Bounded(io.RawIOBase):
-    """A gzip stream that refuses to become absurdly longer than its file."""
+    """A gzip stream whose content may only be a limited number of times as long as its file."""
 
     def __init__(self, file: BinaryIO, place: str) -> None:
         self.place, self.gzip = place, gzip.GzipFile(fileobj=file)
@@ -107,7 +107,7 @@ def sources(path: str) -> list[str]:
 
 @contextmanager
 def open_source(source: str) -> Iterator[Opened]:
-    """The bytes of a document, ``path`` or ``path!member``, unzipped; and what share of its file has been read.
+    """The bytes of a document, ``path`` or ``path!member``, unzipped; and the share of its file that has been read.
 
     Raises TraceError: not readable, damaged, no such member, or several members and none named.
     """

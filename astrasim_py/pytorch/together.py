@@ -42,7 +42,7 @@ def replay_together(
     gaps = [latencies(graph, constants(graph) if with_constants else None) for graph in graphs.values()]
     start = [(begin[rank] - zero) * skew + np.where(graph.binding < 0, graph.gap, 0) for rank, graph in graphs.items()]
     length = np.concatenate([*(graph.duration for graph in graphs.values()), np.zeros(len(meetings), np.int64)])
-    # Where calls meet is a node that needs all of them, and that what follows each of them needs.
+    # Matched calls get a common node that needs all of them, and that the successors of each need.
     members = []
     for rank, graph in graphs.items():
         node_of = {int(graph.row[node]): node for node in np.flatnonzero(graph.kind != NodeKind.PIECE).tolist()}

@@ -1,4 +1,4 @@
-"""The graphs of all ranks become a `Workload`: nodes of Chakra with communication that meets across ranks."""
+"""Make a `Workload` of the graphs of all ranks: nodes of Chakra with communication matched across ranks."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -158,7 +158,7 @@ def _lacking(ranks: Mapping[int, RankGraph]) -> list[str]:
 def _plan(
     ranks: Mapping[int, RankGraph], met: Meeting, options: Options, place: Mapping[int, int], notes: list[str]
 ) -> dict[int, dict[int, list[Communication]]]:
-    """What becomes of the calls that have all they need, by rank and row."""
+    """Communications made of complete calls, by rank and row."""
     planned: dict[int, dict[int, list[Communication]]] = {rank: {} for rank in ranks}
     tags = 1 + max((instance.tag for instance in met.instances if instance.kind == "message"), default=-1)
     unsplit = 0
@@ -195,7 +195,7 @@ def _uneven(calls: Collection[Call]) -> bool:
 
 
 def _told(calls: Mapping[int, Call], parts: Mapping[int, list[int]]) -> bool:
-    """Whether all members say their splits, or some do and all get what they should if those of the others are even."""
+    """Whether all members state their splits, or some do and they are consistent with even splits of the others."""
     said = [bool(call.in_splits) for call in calls.values()]
     members = next(iter(calls.values())).group.members
     received = map(sum, zip(*(parts[rank] for rank in members), strict=True))
@@ -241,7 +241,7 @@ def _check_replicable(ranks: Mapping[int, RankGraph]) -> None:
 
 
 def _least_durations(met: Meeting, ranks: Mapping[int, RankGraph]) -> None:
-    """Take the least time of all calls of one kind, size and group as that without waiting."""
+    """Take the shortest of all calls of one kind, size and group as the time without waiting."""
     (one,) = ranks.values()
 
     def key(instance: Instance) -> tuple:

@@ -70,7 +70,7 @@ def file_mistakes(typed: Typed, folder: Path, allow_outside: bool, allow_code: b
 
 
 def network_mistakes(typed: Typed, name: str | None, topology: Any) -> Iterator[Mistake]:
-    """The network model and NICs against the topology (None: unknown) of a name, and against other rules."""
+    """The network model and NICs against the named topology (None: unknown), and against other rules."""
     network, semantics = typed["network"], typed["semantics"]
     if network is not None and semantics is not None:
         if topology is not None:

@@ -85,7 +85,7 @@ def _unknown_topology(value: Value, names: Sequence[str]) -> Iterator[ScenarioEr
 
 
 def has_seeds(typed: Mapping[str, Any], topology: Any) -> bool:
-    """Whether something of a point is random; `typed`: the values of its keys."""
+    """Whether any part of a point is random; `typed`: the values of its keys."""
     routing = topology and topology.routing
     placed = (typed["placement"], topology and topology.placement)
     return (
@@ -96,7 +96,7 @@ def has_seeds(typed: Mapping[str, Any], topology: Any) -> bool:
 
 
 def repeat_mistakes(repeat: int, points: int, random: bool, axes: Sequence[variables.Axis]) -> Iterator[Mistake]:
-    """Repetitions of what is not random, too many of them, and a swept key of their name."""
+    """Repetitions of a point without randomness, too many of them, and a swept key of their name."""
     if not random:
         problem, remedy = (
             "nothing here is random",

@@ -30,7 +30,7 @@ class Point:
     folder: str  # where files are looked up
     allow_outside: bool = False
     allow_code: bool = False
-    repeat: int = 1  # so many points differ from this one in their seeds alone, itself included
+    repeat: int = 1  # number of points that differ from this one only in their seeds, itself included
     places: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def place(self, path: str) -> str:

@@ -1,4 +1,4 @@
-"""Models of what a job says: its workload, groups and stragglers, and the algorithms of its collectives."""
+"""Models of the keys of a job: its workload, groups and stragglers, and the algorithms of its collectives."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
@@ -144,7 +144,7 @@ class RecordedWorkload(StrictModel):
 
 
 class ModelWorkload(StrictModel):
-    """What a model does, as traces that are made for the ranks of the job; `kind` is the key that describes it."""
+    """A model's workload, as traces that are made for the ranks of the job; `kind` is its key."""
 
     kind: ClassVar[str]
 
@@ -174,7 +174,7 @@ class TrainingWorkload(ModelWorkload):
 
 
 class InferenceWorkload(ModelWorkload):
-    """Prompts that a pool of ranks reads, and tokens that another one generates."""
+    """Inference: one pool of ranks reads prompts, another one generates tokens."""
 
     kind = "inference"
 

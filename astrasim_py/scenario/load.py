@@ -1,4 +1,4 @@
-"""Load a scenario: read, override, resolve and check it, and say everything that is wrong at once."""
+"""Load a scenario: read, override, resolve and check it, and report all errors at once."""
 
 import dataclasses
 import json
@@ -28,7 +28,7 @@ from astrasim_py.scenario.check_study import (
 from astrasim_py.scenario.plot_spec import PlotSpec
 from astrasim_py.scenario.schema import Scenario
 
-#: Most errors that are told at once.
+#: Most errors that are reported at once.
 MAX_ERRORS = 100
 
 
@@ -64,7 +64,7 @@ def placed(mistake: Mistake, root: Value) -> ScenarioError:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LoadedScenario:
-    """A scenario that is known to be right, before its points are written out."""
+    """A scenario that has been checked, before its points are made."""
 
     path: Path  # of the file, as given
     folder: Path  # where files that it names are looked up

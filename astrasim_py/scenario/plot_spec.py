@@ -1,4 +1,4 @@
-"""The entries of a scenario's ``plots``: which keys each kind of figure takes, and what it needs of the points."""
+"""The entries of a scenario's ``plots``: keys of each kind of figure, and its requirements on the points."""
 
 import re
 from collections.abc import Mapping

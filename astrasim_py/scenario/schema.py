@@ -247,7 +247,7 @@ def _or_variable(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tidy(schema: Any) -> None:
-    """Drop the titles that pydantic makes up, defaults that are null, and choices that nothing fits."""
+    """Drop the titles that pydantic generates, defaults that are null, and choices that no value fits."""
     if isinstance(schema, list):
         for sub in schema:
             _tidy(sub)

@@ -1,4 +1,4 @@
-"""Learn what a workload repeats, and what its blocks are like."""
+"""Learn the repeated block of a workload, and its properties in every occurrence."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
@@ -51,8 +51,8 @@ def learn(original: Original, *, nodes: bool | None = None) -> WorkloadModel:
     """Learn a workload.
 
     `nodes`: keep compute nodes, by the names of which blocks are found, in place of the skeleton; by default where a
-    rank runs alone. What repeats must do so on all ranks together, so that every call is in the same occurrence of the
-    block on all of them; otherwise all is prefix.
+    rank runs alone. Blocks must repeat on all ranks together, so that every call is in the same occurrence on all of
+    them; otherwise all is prefix.
     """
     workload = original.workload
     nodes = workload.ranks == 1 if nodes is None else nodes
@@ -127,7 +127,7 @@ def _of_nodes(trace: ExecutionTrace, duration: np.ndarray, dependencies: str) ->
     alone = all(host[row] or gap[row] for row in order)
     last = next((row for row in reversed(order) if not gap[row]), -1)
     takes = np.where(compute, duration, 0).tolist()
-    ends: dict[int, dict[tuple[int, int], int]] = {}  # by row: what it is the end of, and how long after it
+    ends: dict[int, dict[tuple[int, int], int]] = {}  # by row: the step whose end it is, and the time after it
     places, steps = [], []
     for row in order:
         waits: dict[tuple[int, int], int] = {}
@@ -147,7 +147,7 @@ def _of_nodes(trace: ExecutionTrace, duration: np.ndarray, dependencies: str) ->
 
 
 def _set_keys(places: Sequence[_Place], trace: ExecutionTrace, names: bool) -> None:
-    """What makes two places equal: the name of compute; kind, group and power of two of the size of calls."""
+    """Key by which places are equal: the name of compute; kind, group and power of two of the size of calls."""
     codes, _ = trace.group_of()
     column = {name: trace.column(name) for name in ("comm_type", "comm_src", "comm_dst", *_SIZES)}
     for place in places:

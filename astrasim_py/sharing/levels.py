@@ -1,4 +1,4 @@
-"""Levels of what is left of a workload that is given away, each with less than the one before.
+"""Levels of a shared workload, each with less of the original than the one before.
 
 strip
     Names become kinds of kernels; attributes that no simulation reads, metadata and file names are gone.
@@ -72,7 +72,7 @@ class Original:
 
     @cached_property
     def like(self) -> tuple[int, ...]:
-        """By rank, the first one that executes the same, but for names, groups and peers."""
+        """By rank, the first rank with the same program, except for names, groups and peers."""
         shapes: dict[tuple, int] = {}
         return tuple(
             shapes.setdefault(_shape(self.chained[trace], self.duration[trace], self.dependencies), rank)
@@ -113,7 +113,7 @@ class Original:
 
 
 def _shape(trace: ExecutionTrace, duration: np.ndarray, dependencies: str) -> tuple[bytes, ...]:
-    """What a rank executes: equal of ranks that differ in names, groups and peers only."""
+    """Key of a rank's program: equal for ranks that differ only in names, groups and peers."""
     codes, names = trace.group_of()
     every = np.array([name in ("", "0") for name in names] + [True])  # the last one of -1
     send, recv = (trace.type == kind for kind in (NodeType.COMM_SEND, NodeType.COMM_RECV))
@@ -249,10 +249,10 @@ def binned(value: float, rel: float) -> int:
 def binned_paths(skeletons: Sequence[Skeleton], times: Times, rel: float) -> list[Skeleton]:
     """Skeletons of all ranks with their paths in bins.
 
-    What rounding adds before a call is taken off after it. A collective makes its members as late as the latest one.
+    Rounding errors before a call are subtracted after it. A collective makes its members as late as the latest one.
     """
     late: list[dict[int, float]] = [{START: 0.0} for _ in skeletons]
-    arrivals: dict[tuple, tuple[float, float]] = {}  # of what meets: when its last part came, before and now
+    arrivals: dict[tuple, tuple[float, float]] = {}  # by matched call: arrival of its last part, before and now
     meeting = [_meetings(each, times[rank][0], rank) for rank, each in enumerate(skeletons)]
     paths = [np.searchsorted(each.target, np.arange(len(each.kept) + 2)).tolist() for each in skeletons]
     ps = [each.ps.copy() for each in skeletons]
@@ -288,7 +288,7 @@ def binned_paths(skeletons: Sequence[Skeleton], times: Times, rel: float) -> lis
 
 
 def _meetings(skeleton: Skeleton, start: np.ndarray, rank: int) -> list[tuple]:
-    """By place, what is one and the same for all ranks that meet in a call; the last is the end of the rank."""
+    """By place, a key shared by all ranks of a call; the last is the end of the rank."""
     trace, count = skeleton.trace, Counter()
     codes, names = trace.group_of()
     kinds, rows = trace.type.tolist(), skeleton.kept.tolist()
@@ -313,7 +313,7 @@ def _meetings(skeleton: Skeleton, start: np.ndarray, rank: int) -> list[tuple]:
 
 
 def binned_sizes(sizes: np.ndarray, rel: float) -> np.ndarray:
-    """float64[n]: sizes in bins; what rounding adds to one is taken off the next."""
+    """float64[n]: sizes in bins; the rounding error of one is subtracted from the next."""
     made, carried = [], 0.0
     for size in sizes.tolist():
         made.append(binned(max(size - carried, 0), rel) if size else 0)

@@ -1,4 +1,4 @@
-"""Motifs: what a sequence repeats one time after the other, as a model its layers."""
+"""Motifs: successive repetitions in a sequence, such as the layers of a model."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,7 +10,7 @@ MAX_PERIOD, LEAST_REPEATS = 5000, 3
 
 
 class Motif(NamedTuple):
-    """Elements ``start .. start + period * repeats`` are the same block so many times."""
+    """Elements ``start .. start + period * repeats`` are `repeats` copies of one block."""
 
     start: int
     period: int

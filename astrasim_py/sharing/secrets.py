@@ -1,4 +1,4 @@
-"""Secret scales of time and size, and the search for what must not be in a file."""
+"""Secret scales of time and size, and the search for strings that must not be in a file."""
 
 import zlib
 from collections.abc import Iterable, Mapping

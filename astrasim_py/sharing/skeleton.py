@@ -1,8 +1,8 @@
 """The skeleton of a trace: its calls, and the longest compute paths between them.
 
-A *call* is a node whose time the network or the memory decides: a collective, a send, a receive, a memory request. What
-lies between two calls only adds up, so that of all compute paths from one to the other the longest decides when the
-second is ready. Calls and longest paths therefore give every call the same time on every network, from a graph that is
+A *call* is a node whose time the network or the memory decides: a collective, a send, a receive, a memory request.
+Compute between two calls only adds up, so the longest compute path from one to the other decides when the second is
+ready. Calls and longest paths therefore give every call the same time on every network, from a graph that is
 often a hundred times smaller.
 """
 
@@ -25,7 +25,7 @@ START = -1
 #: less than so many nodes for a call.
 MOST_SOURCES = (2, 1, 4, 8)
 _FEW = 1.5
-#: Of the nodes kept before another one, those that are looked at for a way around a path.
+#: Number of kept predecessors of a node that are searched for a detour around a path.
 _WINDOW = 32
 #: A length is the picoseconds of a path times this, plus the nodes of no duration after its last one of any.
 _UNIT = 1 << 32
@@ -82,7 +82,7 @@ class Skeleton:
         own = [*self.duration.tolist(), 0]
         for place in range(len(self.kept) + 1):
             graph.leads_to, into = place, paths[begin[place] : begin[place + 1]]
-            # A compute node that is kept takes what all paths to it have in common: one path less needs a node.
+            # A kept compute node takes the common part of all paths to it, so one path fewer needs a node.
             common = 0 if whole[place] else min(ps for _, ps, _ in into)
             alike: dict[tuple[int, int], list[int]] = {}
             for source, ps, steps in into:

@@ -1,8 +1,8 @@
-"""What is learned from workloads to make others: a block that repeats, and what comes before and after it.
+"""Models learned from workloads: a repeated block, and the parts before and after it.
 
 Every rank executes *places* one after the other: calls, or kernels where a rank runs alone. A place has *steps*:
-compute that leads to it, and last itself. Steps wait for steps of places before them. What is learned of a block is,
-for each of its places, what it was in every occurrence. There are no names.
+compute that leads to it, and last itself. Steps wait for steps of places before them. The model of a block holds, for
+each of its places, its values in every occurrence. There are no names.
 """
 
 import json
@@ -51,7 +51,7 @@ class Step(StrictModel):
 
 
 class Place(StrictModel):
-    """What a rank executes: its last step, and compute that leads to it.
+    """A place in a rank's program: its last step, and the compute that leads to it.
 
     `group`, `peer`: numbers in the lists of the rank; no group is all ranks. `attributes`: of Chakra, the same in every
     occurrence. `sizes`: attributes of Chakra by occurrence. `tags`: of messages, by occurrence.
@@ -85,7 +85,7 @@ class Place(StrictModel):
 
 
 class Program(StrictModel):
-    """What a rank executes: a prefix, `occurrences` blocks, and a suffix."""
+    """A rank's program: a prefix, `occurrences` blocks, and a suffix."""
 
     prefix: tuple[Place, ...] = ()
     block: tuple[Place, ...] = ()

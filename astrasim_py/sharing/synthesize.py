@@ -17,9 +17,9 @@ from astrasim_py.sharing.learn import learn
 from astrasim_py.sharing.levels import Original, renumbered
 from astrasim_py.sharing.synthesis_model import Place, Program, RankModel, Wait, WorkloadModel
 
-#: Deviation of the logarithms of times of a place, beside what they differ by between occurrences.
+#: Deviation of the logarithms of times of a place, besides their differences between occurrences.
 SIGMA = 0.05
-#: Most that times are scaled by, to take as long as the original on an ordinary network.
+#: Largest scale of times to take as long as the original on an ordinary network.
 _MOST = 1.25
 #: Most places of all ranks that are made.
 MAX_PLACES = 5_000_000
@@ -45,8 +45,8 @@ class Wanted:
 
     `repeats`: of the block, by default as in the model. `size_factor`, `compute_factor`: of sizes and of times of
     compute. `ranks`: by default as in the model. `drawn_from`: occurrences of the block that are drawn, by default all.
-    `sigma`: see `SIGMA`. `calls`: by kind, how many a rank makes in the mean, and bytes of one. `compute_ps`: how long
-    everything takes on a network that takes no time.
+    `sigma`: see `SIGMA`. `calls`: by kind, how many a rank makes in the mean, and bytes of one. `compute_ps`: makespan
+    on a network that takes no time.
     """
 
     repeats: int | None = None
@@ -84,7 +84,7 @@ def choose(models: Sequence[WorkloadModel], wanted: Wanted, rng: np.random.Gener
 
 
 def _distance(model: WorkloadModel, wanted: Wanted) -> tuple[tuple[float, float], int | None]:
-    """How far calls are from those that are wanted, numbers and sizes, and the best number of blocks."""
+    """Distance of calls from the wanted ones, in numbers and sizes, and the best number of blocks."""
     around, one = (totals(model, drawn) for drawn in ((), range(min(model.repeats, 1))))
     lacks = sorted(wanted.calls.keys() - one.keys())
     if lacks:
@@ -111,7 +111,7 @@ def synthesize(
 ) -> Workload:
     """Make a workload: the prefix, blocks drawn from the occurrences, the suffix; draws are the same on all ranks.
 
-    Without `rng`, blocks are in their order, and take what they took. Unless `repeats` or `ranks` are wanted, sizes
+    Without `rng`, blocks keep their order and times. Unless `repeats` or `ranks` are wanted, sizes
     have the same sums for every kind of call, and the whole takes as long, as what was learned, each times its factor.
     `makespan`: the time in ps of a workload on an ordinary network or, with True, on one that takes no time.
 
@@ -322,7 +322,7 @@ def with_ranks(model: WorkloadModel, ranks: int) -> WorkloadModel:
     if ranks == before:
         return model
     _check_size(ranks)
-    for slab in range(1, max(before, 2)):  # of one slab, copies would have nothing to do with one another
+    for slab in range(1, max(before, 2)):  # copies of a single slab would not communicate with each other
         if before % slab == 0 and ranks % slab == 0 and (joined := _joined(model, slab)) is not None:
             return _copied(model, slab, ranks, joined)
     problem = f"groups of {before} ranks do not say how they would be of {ranks}"

@@ -1,4 +1,4 @@
-"""Twins: workloads that behave like another one, and are none that ever ran."""
+"""Twins: workloads that behave like another one, but were never run."""
 
 from dataclasses import replace
 
