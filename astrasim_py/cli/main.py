@@ -101,8 +101,9 @@ def main(argv: Sequence[str]) -> int:
             module, arguments = parsed
             from astrasim_py.core import jit  # imports numpy: --help does without
 
-            # The first use of compiled code takes a while: say so.
-            jit.announce = None if getattr(arguments, "quiet", False) else lambda line: complain([line])
+            # The first use of compiled code takes a while: say so, for all of it at once.
+            quiet = getattr(arguments, "quiet", False)
+            jit.announce = None if quiet else jit.Once(lambda line: complain([line]))
             code = module.run(arguments)
         sys.stdout.flush()
         return code

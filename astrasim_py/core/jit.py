@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from astrasim_py.core.cache import cache_folder
+from astrasim_py.core.jit_notes import note
 
 #: Called with a line of text before a function is compiled; None: no announcements.
 announce: Callable[[str], None] | None = None
@@ -34,9 +35,33 @@ _paused: tuple[float, float | None] = 0.0, None
 #: One thread compiles or loads at a time.
 _turn = threading.RLock()
 
+#: Seconds to wait for another process that compiles before saying so: it may be of this run, and have said it itself.
+_PATIENCE_S = 1.0
+#: Settings of numba that change the code it makes.
+_SETTINGS = (
+    *("BOUNDSCHECK", "CPU_FEATURES", "CPU_NAME", "DEBUGINFO_DEFAULT", "DEBUG_NRT", "DISABLE_INTEL_SVML", "DISABLE_JIT"),
+    *("ENABLE_AVX", "EXTEND_VARIABLE_LIFETIMES", "LLVM_REFPRUNE_FLAGS", "LLVM_REFPRUNE_PASS", "LOOP_VECTORIZE"),
+    *("NRT_STATS", "OPT", "SLP_VECTORIZE", "USING_SVML"),
+)
+
 #: Options of functions that allocate no memory, and of those that only compiled code calls.
 _LEAN = {"_nrt": False, "error_model": "numpy"}
 _INSIDE = _LEAN | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
+
+class Once:
+    """Says the first line that it is called with. `said`: whether it has, as an object with a field ``value``, which
+    the processes of a run share.
+    """
+
+    def __init__(self, say: Callable[[str], None], said: Any = None) -> None:
+        self.say, self.said = say, SimpleNamespace(value=False) if said is None else said
+
+    def __call__(self, line: str) -> None:
+        with self.said.get_lock() if hasattr(self.said, "get_lock") else contextlib.nullcontext():
+            before, self.said.value = self.said.value, True
+        if not before:
+            self.say(line)
 
 
 def cpu_s() -> float:
@@ -158,13 +183,20 @@ class Kernel(Function):
             return self._outside.overloads[signature].entry_point
 
     def _load_or_compile(self, signature: tuple) -> None:
-        folders = self._folders(signature)
-        if self._load(folders, signature):
-            return
+        folder = self._find_or_compile(self._folders(signature), signature)
+        whole = any("whole" in getattr(getattr(each, "dtype", each), "fields", ()) for each in signature)
+        note(f"{self.__module__}.{self.__name__}", whole, folder, [module.__file__ for module in _modules(self)])
+
+    def _find_or_compile(self, folders: list[Path], signature: tuple) -> Path | None:
+        """Returns the folder that the function is kept in."""
+        found = self._load(folders, signature)
+        if found:
+            return found
         with _lock(folders, self.what):
             # Another process may have compiled it meanwhile.
-            if self._load(folders, signature):
-                return
+            found = self._load(folders, signature)
+            if found:
+                return found
             if announce is not None:
                 announce(f"compiling {self.what}, once (this can take a minute; later runs load it)")
             folder = next(filter(_make_empty, folders), None)
@@ -174,16 +206,18 @@ class Kernel(Function):
                 self._compile_in(folder, signature)
                 with contextlib.suppress(OSError):
                     _seal(folder)
+                    return folder
+        return None
 
-    def _load(self, folders: list[Path], signature: tuple) -> bool:
-        """Load the function from one of the folders; returns whether that worked."""
+    def _load(self, folders: list[Path], signature: tuple) -> Path | None:
+        """Load the function from one of the folders; returns that folder."""
         for folder in filter(_is_sound, folders):
             try:
                 self._compile_in(folder, signature)
-                return True
+                return folder
             except Exception:
                 continue
-        return False
+        return None
 
     def _compile_in(self, folder: Path, signature: tuple) -> None:
         """Compile or load the function with a folder as numba's cache."""
@@ -295,12 +329,19 @@ def _lock(folders: list[Path], what: str) -> Iterator[None]:
 
             folders[0].parent.mkdir(parents=True, exist_ok=True)
             file = stack.enter_context(open(folders[0].with_suffix(".lock"), "w"))
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            until = time.monotonic() + _PATIENCE_S
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() < until:
+                        time.sleep(0.05)
+                        continue
                 if announce is not None:
                     announce(f"another process compiles {what}; waiting for it")
                 fcntl.flock(file, fcntl.LOCK_EX)
+                break
         yield
 
 
@@ -309,8 +350,9 @@ def _machine() -> tuple:
     import llvmlite
     import llvmlite.binding as llvm
     import numba
+    from numba.core import config
 
-    settings = sorted((k, v) for k, v in os.environ.items() if k[:6] == "NUMBA_" and "CACHE" not in k)
+    settings = [(name, str(getattr(config, name, None))) for name in _SETTINGS]
     versions = sys.version, numba.__version__, llvmlite.__version__, np.__version__
     features = llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
     return versions, features, settings
@@ -323,22 +365,31 @@ def sources_digest(function: Function) -> str:
     package that these import by name; and the plain constants visible to all of them.
     """
     state = hashlib.blake2b(digest_size=10)
-    seen: set[str] = set()
+    for module in _modules(function):
+        state.update(repr((module.__name__, sorted((k, v) for k, v in _values(module).items() if _plain(v)))).encode())
+        state.update(Path(module.__file__).read_bytes())
+    return state.hexdigest()
+
+
+def _modules(function: Function) -> list[ModuleType]:
+    """The modules that `sources_digest` covers."""
+    found: dict[str, ModuleType] = {}
     waiting = [function.py_func.__module__]
     while waiting:
         name = waiting.pop()
-        if name in seen:
+        if name in found:
             continue
-        seen.add(name)
-        module = sys.modules[name]
-        values = {key: value for key, value in vars(module).items() if key[:2] != "__"}
+        found[name] = sys.modules[name]
+        values = _values(found[name])
         compiled = {value.__module__ for value in values.values() if hasattr(value, "__wrapped__")}
         imported = {value.__name__ for value in values.values() if isinstance(value, ModuleType)}
         package = name.partition(".")[0] + "."
         waiting += sorted(compiled | {other for other in imported if other.startswith(package)})
-        state.update(repr((name, sorted((k, v) for k, v in values.items() if _plain(v)))).encode())
-        state.update(Path(module.__file__).read_bytes())
-    return state.hexdigest()
+    return list(found.values())
+
+
+def _values(module: ModuleType) -> dict[str, Any]:
+    return {key: value for key, value in vars(module).items() if key[:2] != "__"}
 
 
 def _plain(value: Any) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 from astrasim_py.core.choices import AUTO, BOTH, COMPILED, ENGINES, FOLDED, LEVELS, SIMPY
 from astrasim_py.core.errors import FoldError, SimulationError, UsageError
 from astrasim_py.core.records import Records
+from astrasim_py.engine.auto import engine_for, predicted_hops, take_engine
 from astrasim_py.engine.choose import fastest
 from astrasim_py.engine.compare import run_both
 from astrasim_py.engine.fold import check_level, run_folded
@@ -19,11 +20,10 @@ from astrasim_py.system.plan import Plan
 from astrasim_py.system.problem import Problem
 from astrasim_py.system.programs import SEND, RankProgram
 
-__all__ = ["AUTO_MESSAGE_HOPS", "ENGINES", "engine_for", "plan_for", "simulate"]
+__all__ = ["ENGINES", "engine_for", "plan_for", "predicted_hops", "simulate"]
 
-#: ``auto`` takes the compiled engine from so many predicted message-hops on. The SimPy engine needs 0.5 CPU seconds for
-#: them, as much as it takes to load the compiled engine.
-AUTO_MESSAGE_HOPS = 10_000
+#: Nodes of a part of a folded workload from which on it is run by the compiled engine.
+_MANY_NODES = 10_000
 
 
 def simulate(problem: Problem | Plan, *, engine: str = AUTO, level: str = "links", fold: bool = False) -> Records:
@@ -34,8 +34,8 @@ def simulate(problem: Problem | Plan, *, engine: str = AUTO, level: str = "links
     problem : Problem or Plan
         A Plan is run as it is; a Problem is planned first.
     engine : str
-        ``simpy``, the reference; ``compiled``, which gives the same records; ``auto``, which picks one of them by the
-        size of the problem (see `engine_for`); ``both``, which runs both and compares every record.
+        ``simpy``, the reference; ``compiled``, which gives the same records; ``auto``, which picks the one that costs
+        less (see `engine_for`); ``both``, which runs both and compares every record.
     level : str
         What to record: ``summary``, ``links``, ``nodes`` or ``messages``.
     fold : bool
@@ -68,7 +68,7 @@ def simulate(problem: Problem | Plan, *, engine: str = AUTO, level: str = "links
     plan = problem if isinstance(problem, Plan) else plan_for(problem, engine, fold=fold)
     if fold and engine == BOTH and any(job.workload.roles for job in plan.problem.jobs):
         raise FoldError("fold", "a fold of roles does not count all events", "write another engine than both")
-    chosen = engine_for(plan, engine) if not fold else BOTH if engine == BOTH else FOLDED
+    chosen = take_engine(plan, engine) if not fold else BOTH if engine == BOTH else FOLDED
     jobs = ", ".join(job.name for job in plan.problem.jobs)
 
     def run(name: str) -> Records:
@@ -94,34 +94,6 @@ def simulate(problem: Problem | Plan, *, engine: str = AUTO, level: str = "links
 def plan_for(problem: Problem, engine: str = AUTO, *, fold: bool = False) -> Plan:
     """The plan of a problem for `simulate`: for a folded run only what it needs."""
     return make_plan(problem, folded=fold and engine != BOTH, choose=partial(fastest, simulate))
-
-
-def engine_for(plan: Plan, engine: str = AUTO) -> str:
-    """What runs a plan where `engine` is asked for: ``simpy``, ``compiled`` or ``both``.
-
-    ``auto`` is the SimPy engine for less than `AUTO_MESSAGE_HOPS`, and for what only that can run: a network model of
-    the user's own, and the analytical model where there are too many routes for a table.
-
-    Raises UsageError: one of these with any other engine.
-    """
-    network, beyond = plan.problem.network, ""
-    if network.factory is not None:
-        beyond = f"the network model {network.model}, which is written in Python"
-    elif network.model == "analytical" and plan.computed_routes:
-        beyond = f"the analytical model with so many routes among {plan.problem.topology.npus} NPUs"
-    if beyond:
-        if engine in (COMPILED, BOTH):
-            raise UsageError("engine", f'"{engine}" cannot run {beyond}', "write auto or simpy")
-        return SIMPY
-    if engine != AUTO:
-        return engine
-    return COMPILED if predicted_hops(plan) >= AUTO_MESSAGE_HOPS else SIMPY
-
-
-def predicted_hops(plan: Plan) -> int:
-    """Messages of a complete run times the links of a route, on the average over pairs that exchange messages."""
-    pairs = len(plan.route_pairs)
-    return plan.messages * len(plan.route_links) // pairs if pairs else plan.messages
 
 
 def _too_large(plan: Plan) -> str:
@@ -172,7 +144,7 @@ def _run_part(problem: Problem, level: str) -> tuple[Plan, Records]:
     """The plan of a part of a folded workload, and its records: few messages, and perhaps many nodes."""
     plan = plan_for(problem)
     engine = engine_for(plan)
-    if engine == SIMPY and plan.row_count > AUTO_MESSAGE_HOPS and problem.network.factory is None:
+    if engine == SIMPY and plan.row_count > _MANY_NODES and problem.network.factory is None:
         engine = COMPILED
     return plan, simulate(plan, engine=engine, level=level)
 

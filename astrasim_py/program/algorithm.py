@@ -310,7 +310,14 @@ class Algorithm(Shown):
 
     def with_verdict(self, verdict: bool | None) -> Algorithm:
         """The same algorithm with the outcome of its verification."""
-        return dataclass_replace(self, verdict=verdict)
+        if verdict not in self._judged:
+            self._judged[verdict] = dataclass_replace(self, verdict=verdict)
+        return self._judged[verdict]
+
+    @cached_property
+    def _judged(self) -> dict[bool | None, Algorithm]:
+        """Copies by verdict: each finds out once what it is like."""
+        return {}
 
     def split(self, k: int, *, verify: bool = True) -> Algorithm:
         """k instances side by side on channels of their own: `astrasim_py.split`."""

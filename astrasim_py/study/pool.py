@@ -49,9 +49,9 @@ def cores() -> int:
         return os.cpu_count() or 1
 
 
-def _begin_worker(announce: bool) -> None:
-    """Leave Ctrl-C to the parent, end with it, and announce compiling if the parent does."""
-    jit.announce = (lambda line: sys.stderr.write(f"astrasim-py: {line}\n")) if announce else None
+def _begin_worker(said: Any) -> None:
+    """Leave Ctrl-C to the parent, end with it, and announce compiling if the parent does and nobody has (`said`)."""
+    jit.announce = None if said is None else jit.Once(lambda line: sys.stderr.write(f"astrasim-py: {line}\n"), said)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     parent = multiprocessing.parent_process()
@@ -69,11 +69,15 @@ class _Pool:
 
     def __init__(self, workers: int) -> None:
         self.others = {p.pid for p in multiprocessing.active_children()}
+        context = multiprocessing.get_context("spawn")
+        announce = jit.announce if isinstance(jit.announce, jit.Once) else jit.announce and jit.Once(jit.announce)
+        if announce and not hasattr(announce.said, "get_lock"):
+            announce.said = context.Value("b", announce.said.value)
         self.executor = ProcessPoolExecutor(
             max_workers=workers,
-            mp_context=multiprocessing.get_context("spawn"),
+            mp_context=context,
             initializer=_begin_worker,
-            initargs=(jit.announce is not None,),
+            initargs=(announce and announce.said,),
         )
 
     def submit(self, function: Callable, task: object) -> Future:

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from astrasim_py.core import jit
 from astrasim_py.core.choices import FOLDED, LEVELS
 from astrasim_py.core.errors import (
     EXIT_CHECK_FAILED,
@@ -155,7 +156,7 @@ def run_scenario(
         try:
             run.strict = strict
             run.plan(points, RunOptions(**asked), limits, fresh=fresh)
-            run.compute(cores() if jobs is None else jobs, cluster)
+            run.compute(jobs, cluster)
         except KeyboardInterrupt:
             run.interrupted = True
         finally:
@@ -262,12 +263,15 @@ class _Run:
                 self.notes.append(f"{figure} needs level {need}: recorded for {len(shown)} points")
         return levels
 
-    def compute(self, jobs: int, cluster: str | None) -> None:
+    def compute(self, jobs: int | None, cluster: str | None) -> None:
         todo = [number for number in self.chosen if number not in self.results]
         self.progress.begin(len(self.chosen), len(self.chosen) - len(todo))
-        tasks = [self.tasks[number] for number in todo]
+        workers = min(jobs or cores(), len(todo))
+        at_first = jobs is None and len(todo) >= _MANY * workers
+        each = len(todo) if cluster else -(-len(todo) // max(workers, 1))
+        tasks = [replace(self.tasks[number], points=each) for number in todo]
         try:
-            with closing(_each(tasks, min(jobs, len(todo)), cluster, self.folder)) as ended:
+            with closing(_each(tasks, workers, cluster, self.folder, at_first)) as ended:
                 for position, result in ended:
                     number, point = todo[position], self.points[todo[position]]
                     if isinstance(result, Killed):
@@ -368,12 +372,30 @@ class _Run:
         return draw_figures(self.folder, self.scenario.title or self.scenario.name, plots, ready, self.notes)
 
 
-def _each(tasks: Sequence[Task], workers: int, cluster: str | None, folder: Path) -> Iterator[tuple[int, object]]:
-    """(number, result) of every task: in this process, in workers, or on a cluster."""
+#: A sweep of so many points per worker is begun without workers: they cost 2 CPU seconds each before their first point.
+_MANY = 8
+#: CPU seconds from which on workers pay: those of one point, and those of all points that are left.
+_LONG_S, _REST_S = 1.0, 8.0
+
+
+def _each(
+    tasks: Sequence[Task], workers: int, cluster: str | None, folder: Path, at_first: bool
+) -> Iterator[tuple[int, object]]:
+    """(number, result) of every task: in this process (`at_first`: as long as little is left to do), in workers, or on
+    a cluster."""
     if cluster is not None and tasks:
         yield from run_on_cluster(tasks, cluster, folder)
-    elif workers <= 1:
-        yield from enumerate(map(run_task, tasks))
-    else:
+        return
+    done, begin, first = 0, jit.cpu_s(), 0.0
+    for task in tasks if workers <= 1 or at_first else ():
+        yield done, run_task(task)
+        done, spent = done + 1, jit.cpu_s() - begin
+        first = first or spent  # it reads what the others use, too
+        rest = (spent - first) / max(done - 1, 1) * (len(tasks) - done)
+        if workers > 1 and (first > _LONG_S or rest > _REST_S):
+            break
+    if done < len(tasks):
         with store.scratch(folder) as beside:
-            yield from run_tasks(run_task, [replace(task, beside=beside) for task in tasks], workers)
+            left = [replace(task, beside=beside) for task in tasks[done:]]
+            for number, result in run_tasks(run_task, left, min(workers, len(left))):
+                yield done + number, result

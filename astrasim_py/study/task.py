@@ -28,6 +28,7 @@ from astrasim_py.core.errors import (
 )
 from astrasim_py.core.records import RECORD_SCHEMA, Records
 from astrasim_py.core.registry import own_line
+from astrasim_py.engine.auto import take_engine
 from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.report.jobs import Alone, iteration_ends, job_rows
 from astrasim_py.scenario.expand import Point
@@ -133,7 +134,7 @@ ALONE = "alone"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """A point to be computed, with everything that another process needs. `beside` is where the processes of a run
-    share what they read, if they do.
+    share what they read, if they do. `points`: how many each of them computes.
     """
 
     point: Point
@@ -143,6 +144,7 @@ class Task:
     options: RunOptions
     replace: bool = False
     beside: Path | None = None
+    points: int = 1
 
     @property
     def kept(self) -> Path:
@@ -223,7 +225,7 @@ def _run(task: Task) -> Result:
     synthesized: list[dict] = []
     notes = {"warnings": warnings, "synthesized": synthesized}
     problem = prepare(point, limits=options.limits, kept=task.kept, beside=task.beside, **notes)
-    plan, records = _simulated(problem, options, lambda text: warnings.append(f"{point.name}: {text}"))
+    plan, records = _simulated(problem, task, lambda text: warnings.append(f"{point.name}: {text}"))
     warnings += [f"{point.name}: network.profile: {text}" for text in beyond_the_rows(plan)]
     facts = {
         "scenario": point.scenario,
@@ -272,8 +274,9 @@ def _alone(task: Task, job: Job, warnings: list[str]) -> Alone | None:
     return None
 
 
-def _simulated(problem: Problem, options: store.RunOptions, warn: Callable[[str], None]) -> tuple[Plan, Records]:
+def _simulated(problem: Problem, task: Task, warn: Callable[[str], None]) -> tuple[Plan, Records]:
     """The plan and the records of a problem. Raises FoldError unless what cannot be folded is to be run in full."""
+    options = task.options
     how = {"engine": options.engine, "level": options.level}
     if options.fold:
         try:
@@ -287,7 +290,7 @@ def _simulated(problem: Problem, options: store.RunOptions, warn: Callable[[str]
                 raise
             warn(f"simulated in full; {error.place}: {error.problem}")
     plan = plan_for(problem, options.engine)
-    return plan, simulate(plan, **how)
+    return plan, simulate(plan, engine=take_engine(plan, options.engine, task.points), level=options.level)
 
 
 def _seeds(value: object, path: str):

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from astrasim_py.core import jit
+from astrasim_py.core import jit, jit_notes
 
 HELPER = """
 from astrasim_py.core.jit import lean
@@ -311,3 +311,46 @@ def test_optional_functions_are_compiled_for_whole_records_only(writer):
     assert (module.try_doubled(whole), whole["value"][0]) == (3, 2)
     with pytest.raises(Exception, match="no_such_field"):
         module.try_wrong(whole)
+
+
+@pytest.mark.parametrize(
+    "name", ["NUM_THREADS", "THREADING_LAYER", "DISABLE_PERFORMANCE_WARNINGS", "DUMP_CFG", "OTHER"]
+)
+def test_settings_that_do_not_change_the_code_do_not_compile_it_anew(load, monkeypatch, name):
+    assert load()(VALUES) == 10
+    monkeypatch.setenv(f"NUMBA_{name}", "1")
+    assert load()(VALUES) == 10
+    assert len(load.said) == 1
+
+
+def test_settings_that_change_the_code_compile_it_anew(load, monkeypatch):
+    config = pytest.importorskip("numba").core.config
+    assert load()(VALUES) == 10
+    monkeypatch.setattr(config, "BOUNDSCHECK", 1)
+    assert load()(VALUES) == 10
+    assert len(load.said) == 2
+
+
+def test_what_is_compiled_is_known_without_loading_it(load, monkeypatch):
+    """Until a source changes, or the cache is gone."""
+    monkeypatch.setattr(jit_notes, "_loaded", set())
+    total, name = load(), "jit_kernel.total"
+    assert jit_notes.state_of(name) == "absent"
+    total(VALUES)
+    assert jit_notes.state_of(name) == "loaded"
+    monkeypatch.setattr(jit_notes, "_loaded", set())
+    assert jit_notes.state_of(name) == "kept"
+    (load.code / "jit_helper.py").write_text(HELPER.format(step=20))
+    assert jit_notes.state_of(name) == "absent"
+    for note in (pathlib.Path(os.environ["ASTRASIM_CACHE"]) / "kernels").glob("*.json"):
+        note.write_text("[1]")
+    assert jit_notes.state_of(name) == "absent"
+
+
+def test_compiling_is_said_once_for_all_kernels_and_processes():
+    said = []
+    first = jit.Once(said.append)
+    other = jit.Once(said.append, first.said)
+    for announce in (first, other, first):
+        announce(f"compiling {len(said)}")
+    assert said == ["compiling 0"]

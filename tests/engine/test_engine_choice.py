@@ -10,10 +10,12 @@ import pytest
 from worlds.problems import world
 
 from astrasim_py.api import build_topology, collective
+from astrasim_py.core import jit_notes
 from astrasim_py.core.choices import ENGINES
 from astrasim_py.core.errors import InternalError, SimulationError, UsageError
+from astrasim_py.core.jit_notes import state_of
 from astrasim_py.core.records import Outcome, Records, Table
-from astrasim_py.engine import simulation
+from astrasim_py.engine import auto
 from astrasim_py.engine.compare import differences, run_both
 from astrasim_py.engine.simpy.network import CutThrough
 from astrasim_py.engine.simulation import engine_for, plan_for, predicted_hops, simulate
@@ -121,15 +123,43 @@ def test_an_error_of_both_is_that_error():
 # -- the choice -------------------------------------------------------------------------------------------------
 
 
-def test_auto_picks_by_the_predicted_message_hops(monkeypatch):
+@pytest.mark.parametrize("there, points", [("loaded", 1), ("kept", 1), ("kept", 7), ("absent", 1), ("absent", 3)])
+def test_auto_picks_by_the_predicted_message_hops_and_by_what_is_compiled(monkeypatch, tmp_path, there, points):
+    monkeypatch.setenv("ASTRASIM_CACHE", str(tmp_path))
+    monkeypatch.setattr(auto, "state_of", lambda name, whole: there)
     plan = plan_that("done")
     hops = predicted_hops(plan)
     assert engine_for(plan) == "simpy"
-    for most, chosen in ((hops, "compiled"), (hops + 1, "simpy")):
-        monkeypatch.setattr(simulation, "AUTO_MESSAGE_HOPS", most)
-        assert engine_for(plan) == chosen
+    for most, chosen in ((hops * points, "compiled"), (hops * points + 1, "simpy")):
+        monkeypatch.setattr(auto, "HOPS", {"loaded": 1, "kept": 10**9, "absent": 10**9} | {there: most})
+        assert engine_for(plan, "auto", points) == chosen
+    if points == 1:
         assert simulate(plan).engine == chosen
     assert [engine_for(plan, name) for name in ENGINES[1:]] == list(ENGINES[1:])
+
+
+def test_runs_on_simpy_for_want_of_compiled_code_add_up_until_compiling_pays(monkeypatch, tmp_path):
+    """Whoever runs the same problem again and again does not pay for SimPy for ever."""
+    monkeypatch.setenv("ASTRASIM_CACHE", str(tmp_path))
+    monkeypatch.setattr(auto, "state_of", lambda name, whole: "absent")
+    plan = plan_that("done")
+    hops = predicted_hops(plan)
+    monkeypatch.setattr(auto, "HOPS", {"loaded": 1, "kept": 1, "absent": 3 * hops})
+    assert [auto.take_engine(plan) for _ in range(3)] == ["simpy", "simpy", "compiled"]
+    (tmp_path / "simpy_hops").write_text("damaged")
+    assert engine_for(plan) == "simpy"
+
+
+def test_a_kernel_is_known_to_be_compiled_before_it_is_loaded(monkeypatch):
+    """A run of some message-hops takes the compiled engine where that only needs to be loaded or is in memory."""
+    plan = plan_that("done")
+    simulate(plan, engine="compiled")
+    kernel = "astrasim_py.engine.compiled.kernel.advance"
+    assert state_of(kernel) == "loaded"
+    monkeypatch.setattr(jit_notes, "_loaded", set())
+    assert state_of(kernel) == "kept"
+    monkeypatch.setenv("ASTRASIM_CACHE", "")
+    assert state_of(kernel) == "absent"
 
 
 def test_prediction_is_exact_where_all_routes_are_alike():
@@ -155,7 +185,7 @@ def test_the_analytical_model_without_a_table_of_routes_runs_on_simpy_only(monke
     problem = collective("all_to_all", "6 KB", topology, model="analytical")
     table = simulate(problem, engine="compiled")
     monkeypatch.setattr(routes, "MAX_ROUTE_LINKS", 5)
-    monkeypatch.setattr(simulation, "AUTO_MESSAGE_HOPS", 1)
+    monkeypatch.setattr(auto, "HOPS", dict.fromkeys(auto.HOPS, 1))
     found = simulate(problem)
     assert (found.engine, found.finish.tolist()) == ("simpy", table.finish.tolist())
     for engine in ("compiled", "both"):

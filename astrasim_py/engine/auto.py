@@ -1,0 +1,82 @@
+"""The engine that ``auto`` takes: the one that costs less CPU time, compiling and loading included."""
+
+import contextlib
+
+from astrasim_py.core.cache import cache_folder
+from astrasim_py.core.choices import AUTO, BOTH, COMPILED, FLUID, SIMPY
+from astrasim_py.core.errors import AstraError, UsageError
+from astrasim_py.core.files import write_file
+from astrasim_py.core.jit_notes import ABSENT, KEPT, LOADED, state_of
+from astrasim_py.system.plan import Plan
+
+#: Message-hops in which the SimPy engine costs as much as the compiled engine before its first event. SimPy takes 50 µs
+#: a message-hop; the compiled engine 20 ms where it is in memory, 0.5 s to load, 15 s to compile.
+HOPS = {LOADED: 1_000, KEPT: 10_000, ABSENT: 300_000}
+_KERNEL = "astrasim_py.engine.compiled.kernel.advance"
+
+
+def engine_for(plan: Plan, engine: str = AUTO, points: int = 1) -> str:
+    """What runs a plan where `engine` is asked for: ``simpy``, ``compiled`` or ``both``.
+
+    ``auto`` is the SimPy engine below the `HOPS` of what this machine has of the compiled one, and for what only SimPy
+    can run: a network model of the user's own, and the analytical model where there are too many routes for a table.
+    `points`: plans like this one that this process will run. Runs before that used SimPy because nothing was compiled
+    count, too: sooner or later compiling pays.
+
+    Raises UsageError: one of these with any other engine.
+    """
+    network, beyond = plan.problem.network, ""
+    if network.factory is not None:
+        beyond = f"the network model {network.model}, which is written in Python"
+    elif network.model == "analytical" and plan.computed_routes:
+        beyond = f"the analytical model with so many routes among {plan.problem.topology.npus} NPUs"
+    if beyond:
+        if engine in (COMPILED, BOTH):
+            raise UsageError("engine", f'"{engine}" cannot run {beyond}', "write auto or simpy")
+        return SIMPY
+    if engine != AUTO:
+        return engine
+    hops = predicted_hops(plan) * points
+    if hops < HOPS[LOADED]:
+        return SIMPY
+    there = state_of(_KERNEL, whole=_whole(plan))
+    before = _hops_before() if there == ABSENT else 0
+    return COMPILED if hops + before >= HOPS[there] else SIMPY
+
+
+def take_engine(plan: Plan, engine: str = AUTO, points: int = 1) -> str:
+    """`engine_for` a plan that is about to be run: remembers what SimPy carries because nothing is compiled."""
+    chosen = engine_for(plan, engine, points)
+    if engine == AUTO and chosen == SIMPY and predicted_hops(plan) >= HOPS[LOADED]:
+        folder = cache_folder()
+        if folder is not None and state_of(_KERNEL, whole=_whole(plan)) == ABSENT:
+            with contextlib.suppress(AstraError):
+                text = str(_hops_before() + predicted_hops(plan))
+                write_file(folder / _COUNT, text.encode(), make_folder=True)
+    return chosen
+
+
+#: File in the cache: message-hops that SimPy carried because nothing was compiled.
+_COUNT = "simpy_hops"
+
+
+def _hops_before() -> int:
+    folder = cache_folder()
+    try:
+        return 0 if folder is None else min(int((folder / _COUNT).read_bytes()[:20]), HOPS[ABSENT])
+    except (OSError, ValueError):
+        return 0
+
+
+def _whole(plan: Plan) -> bool:
+    """Whether a plan needs the optional parts of the kernel."""
+    problem = plan.problem
+    detours = problem.noise is not None and problem.noise.detours is not None
+    optional = problem.network.model == FLUID or problem.network.qps > 1 or problem.nic is not None or detours
+    return optional or any(call.by_blocks for call in plan.calls.values)
+
+
+def predicted_hops(plan: Plan) -> int:
+    """Messages of a complete run times the links of a route, on the average over pairs that exchange messages."""
+    pairs = len(plan.route_pairs)
+    return plan.messages * len(plan.route_links) // pairs if pairs else plan.messages
