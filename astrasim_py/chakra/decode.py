@@ -21,7 +21,7 @@ from astrasim_py.core.errors import TraceError
 
 #: From this many bytes on compiled code pays, although it must be loaded and, once, compiled.
 KERNEL_BYTES = 6 * 2**20
-#: The same where it is loaded already.
+#: The same, if already loaded.
 LOADED_KERNEL_BYTES = 2**16
 #: Larger files are refused for damaged records before compiled code copies them.
 COPIED_BYTES = 4 * 2**20

@@ -21,7 +21,7 @@ _CELL = np.dtype([("at", "i8"), ("length", "i8"), ("code", "i8")])
 _PAD = 32
 #: Results of `_read`: the file is unusual; its dependencies need more room.
 _UNUSUAL, _FULL = -1, -2
-#: A position beyond every end.
+#: A position after every end.
 _FAILED = 2**62
 
 _ABSENT = MISSING

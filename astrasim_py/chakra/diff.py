@@ -53,7 +53,7 @@ class Difference:
 
     @property
     def same(self) -> bool:
-        """True if the traces are equal but for the order of nodes in the file."""
+        """True if the traces are equal except for the order of nodes in the file."""
         return not (self.only_first or self.only_second or self.changes)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-#: Edges that the search for the shortest cycle looks at, beyond which the shortest one found so far counts.
+#: Most edges that the search for the shortest cycle visits; then the shortest one so far is returned.
 CYCLE_SEARCH_EDGES = 1_000_000
 
 

@@ -46,7 +46,7 @@ def lint(traces: Sequence[ExecutionTrace | None], groups: Mapping[str, Sequence[
 
 
 def doubts(traces: Sequence[ExecutionTrace]) -> list[Finding]:
-    """Warnings about what a simulation of traces takes as it is."""
+    """Warnings about content that a simulation uses unchanged."""
     ranks_of: dict[ExecutionTrace, list[int]] = {}
     for rank, trace in enumerate(traces):
         ranks_of.setdefault(trace, []).append(rank)

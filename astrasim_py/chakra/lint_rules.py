@@ -21,7 +21,7 @@ _READ_BY_CONSUMERS = ("is_cpu_op", *INT_COLUMNS[: INT_COLUMNS.index("num_ops")])
 _ALIKE = frozenset((("comm_priority", "uint32_val"), ("comm_size", "uint64_val"), ("num_ops", "uint64_val")))
 #: Severity, rule, row of the node (None: the whole file) and message.
 _Problem = tuple[str, str, int | None, str]
-#: The same with all the nodes that break the rule (bool[n]).
+#: The same, with all nodes that break the rule (bool[n]).
 _Rule = tuple[str, str, np.ndarray, str]
 
 
@@ -73,7 +73,7 @@ _OF_OTHERS = ("cpu-comm", "elements-not-bytes")
 
 
 def doubts(trace: ExecutionTrace, rank: int | None = None) -> Iterator[Finding]:
-    """Warnings about what a simulation takes as it is, but for the unit of sizes."""
+    """Warnings about content that a simulation uses unchanged, except the unit of sizes."""
     for severity, rule, row, message in (*_nodes(trace, rank), *_conventions(trace)):
         if severity == "warning" and rule not in _OF_OTHERS:
             place = label_of(trace, rank) + ("" if row is None else f": node {int(trace.node_id[row])}")

@@ -88,7 +88,7 @@ COLUMN_KINDS: Mapping[str, str] = {
     "count_k": "int32_val",
     "count_from": "int64_val",  # … counted from after the completion of the node of this id; absent: from the start
     "slot_kind": "int32_val",  # slot of a workload node: 0 none, 1 CPU, 2 compute, 3 communication; absent: by its type
-    "layer": "int32_val",  # of a model; what training computes, for people and reports
+    "layer": "int32_val",  # of a model, for reports
     "micro_batch": "int32_val",
     "phase": "int32_val",  # 0 forward, 1 backward, 2 weight gradient, 3 optimizer, 4 recomputation
 }

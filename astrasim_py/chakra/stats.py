@@ -1,4 +1,4 @@
-"""Figures of traces, and traces as text for people."""
+"""Statistics of traces, and traces as readable text."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def as_groups(pg_name: object, size: int) -> tuple[np.ndarray, tuple[str, ...]]:
 
 
 def checked(name: str, value: Any, size: int, place: str) -> Any:
-    """One of the columns that are no integer attributes, as a trace keeps it."""
+    """A column other than an integer attribute, as a trace stores it."""
     if name == "node_id":
         ids = spread(value, size, name, np.uint64)
         check_unique(ids, place)

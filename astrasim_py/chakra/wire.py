@@ -224,7 +224,7 @@ def frame(data: bytes, place: str, *, whole: bool = True) -> tuple[RawFile, str]
 def check_metadata(data: bytes, start: int, end: int, place: str) -> str:
     """Version text of the metadata.
 
-    Raises TraceError: they are no metadata, or those of an older schema.
+    Raises TraceError: not metadata, or of an older schema.
     """
     version = b""
     here = f"{place}: byte {start}"

@@ -13,7 +13,7 @@ PROTOCOL_SLOTS = {"Simple": 2, "LL": 8, "LL128": 8}
 #: Bytes of data of one such message, by protocol: half of a 4 MiB buffer; 512 threads × 8 lines × 8 bytes; 15/16 of an
 #: eighth of 640 × 120 × 8 × 8 bytes.
 SLOT_BYTES = {"Simple": 2 * 2**20, "LL": 32 * 2**10, "LL128": 576_000}
-#: Most chunks of one message; the interpreter's field is no wider.
+#: Most chunks of one message: the width of the interpreter's field.
 MAX_CHUNKS_PER_MESSAGE = 71
 
 

@@ -41,7 +41,7 @@ class Collective:
     to_root: bool = False
 
     def shard(self, ranks: int, chunks: int) -> int:
-        """Chunks of a shard; of the whole buffer where there are no shards."""
+        """Chunks of a shard, or of the whole buffer without shards."""
         return max(chunks // ranks, 1) if self.sharded else chunks
 
     def input_chunks(self, ranks: int, chunks: int) -> int:
@@ -81,7 +81,7 @@ class Collective:
             return [(range(root, root + 1), first + k) for k in range(per)]
         if self.from_root:
             return [(range(root, root + 1), k) for k in range(chunks)]
-        # A gather takes its shards as they are; all_to_all takes shard `rank` of every rank.
+        # A gather takes whole shards; all_to_all takes shard `rank` of every rank.
         skip = 0 if self.gathers else first
         return [(range(k // per, k // per + 1), skip + k % per) for k in range(chunks)]
 

@@ -70,7 +70,7 @@ def cached(
 
 
 class Memo(Generic[T]):
-    """The values used last, by key, at most so many."""
+    """The most recently used values by key, up to a capacity."""
 
     def __init__(self, most: int) -> None:
         self.most = most

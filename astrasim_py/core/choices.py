@@ -22,12 +22,12 @@ ALL_REDUCE_WAYS = ("local_first", "baseline", "two_way")
 DIMENSION_ORDERS = ("fixed", "themis")
 CHUNK_ROUNDINGS = ("exact", "rounded_up")
 
-#: Collectives that have a promise of their own (`collectives.collective`).
+#: Collectives with a defined result (`collectives.collective`).
 COLLECTIVE_NAMES = (
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter", "barrier",
 )  # fmt: skip
 
-#: What a table of a profile may choose, besides the protocol.
+#: Algorithms that a table of a profile may choose.
 LIBRARY_ALGORITHMS = ("ring", "tree", "switch")
 
 #: Libraries that can be named in place of a builder: their choice of algorithm and protocol is simulated.

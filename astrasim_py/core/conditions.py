@@ -44,5 +44,5 @@ RanksCondition = _comparisons(Scalar, "ranks", _count, ">= 8")
 
 
 def hold(conditions: tuple[tuple[str, int], ...] | None, value: int) -> bool:
-    """Whether a value satisfies all of some conditions."""
+    """Whether a value satisfies all conditions."""
     return all(_HOLDS[op](value, bound) for op, bound in conditions or ())

@@ -126,7 +126,7 @@ class Table(Mapping[str, np.ndarray]):
         self.height = max(lengths.values(), default=0)
 
     def __reduce__(self) -> tuple:
-        # What makes a column need not be of a kind that pickle takes.
+        # The function that makes a column may not be picklable.
         return Table, ({name: self._column(name) for name in self},)
 
     def _column(self, name: str) -> np.ndarray | Categorical:
@@ -239,7 +239,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fold:
-    """What a folded run of a workload with roles leaves out."""
+    """Error of a folded run of a workload with roles."""
 
     ranks: int  # that were simulated
     copies: int  # that they stand for, themselves included

@@ -88,7 +88,7 @@ def own_code(path: Path, name: str, place: str) -> Callable:
 
 
 def made_by(factory: Callable, text: str, kind: type, error: type[AstraError], place: str, *given, **options):
-    """What a producer that is not ours makes; raises `error`: it fails, or makes something else."""
+    """The product of an external producer; raises `error` if it fails or has another type."""
     try:
         made = factory(*given, **options)
     except AstraError:

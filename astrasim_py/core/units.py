@@ -125,14 +125,14 @@ def transfer_ps(nbytes: int, bandwidth: Fraction) -> int:
 
 
 def format_time(ps: int) -> str:
-    """A time for people: four significant digits and a fitting unit."""
+    """A time as text: four significant digits and a suitable unit."""
     steps = (("s", 10**12), ("ms", 10**9), ("us", 10**6), ("ns", 10**3))
     unit, factor = next((step for step in steps if abs(ps) >= step[1]), ("ps", 1))
     return f"{ps / factor:.4g} {unit}"
 
 
 def format_size(nbytes: int) -> str:
-    """A size for people, in binary units, exact where it divides."""
+    """A size as text, in binary units, exact if it divides."""
     for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if nbytes >= factor:
             whole, rest = divmod(nbytes, factor)

@@ -22,7 +22,7 @@ def product(a, b):
 
 @lean
 def difference(high, low, other_high, other_low):
-    """What is left of a number, less one that is no greater."""
+    """The difference of two numbers; the second is at most the first."""
     return high - other_high - np.uint64(low < other_low), low - other_low
 
 

@@ -91,8 +91,8 @@ def _fastest(simulate: Simulate, problem: Problem, ways: Sequence[Way], size: in
 
 
 def shape_of(topology: Topology, npus: tuple[int, ...]) -> object:
-    """What two groups have in common that take equally long alone: the links between their members, as numbered here,
-    with latency and bandwidth."""
+    """A key that groups of equal times share: the links between their members, renumbered, with latency and
+    bandwidth."""
     if len(npus) > _SMALL:
         return npus
     where = np.array(npus)

@@ -146,7 +146,7 @@ class Classes:
 
 @dataclass(frozen=True, eq=False)
 class Price:
-    """What a family's collective takes, on idle links and with all its groups at once.
+    """Times of a family's collective: on idle links, and with all its groups at once.
 
     `times`: int64[members], ps. `links`: int64; `totals`: int64[5, links], the other columns of `LINK_TOTALS`.
     """

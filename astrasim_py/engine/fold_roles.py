@@ -170,7 +170,7 @@ class Copy:
         return found
 
     def problem(self, which: int) -> Problem:
-        """The copy as a problem of its own; `which`: 0 for the least times of folded collectives, 1 for the most."""
+        """The copy as a separate problem; `which`: 0 for the least times of folded collectives, 1 for the most."""
         plan, classes, workload = self.plan, self.classes, self.classes.workload
         mine = self.ranks[0]
         traces: list[ExecutionTrace] = []

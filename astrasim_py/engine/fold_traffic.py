@@ -10,7 +10,7 @@ import numpy as np
 
 from astrasim_py.topology.model import Topology
 
-#: What is late meets more, which is late then, too: up to five times as much was seen.
+#: Safety factor: a delayed flow meets further flows and delays them; factors up to five were observed.
 BOUND = 6
 
 
@@ -42,8 +42,8 @@ def route_table(topology: Topology, pairs: np.ndarray, ptr: np.ndarray, links: n
 class Flow:
     """Messages that belong together, each time that they are sent.
 
-    `links`: int64, distinct. By link: `busy`, ps that it serves them each time; `messages`, so many; `queue`, at most
-    so many of them wait. `start`, `end`: int64[times], ps, ascending. `role`: of a folded collective, else None.
+    `links`: int64, distinct. By link: `busy`, ps of service each time; `messages`, their number; `queue`, most messages
+    that wait. `start`, `end`: int64[times], ps, ascending. `role`: of a folded collective, else None.
     """
 
     name: str
@@ -90,14 +90,14 @@ def meetings(flows: Sequence[Flow]) -> list[Meeting]:
 
 
 def _overlapping(one: Flow, other: Flow) -> int:
-    """How often the first flow is on its way while the other is."""
+    """How often the first flow is in flight while the other is."""
     begun = np.searchsorted(other.start, one.end, side="left")
     ended = np.searchsorted(np.sort(other.end), one.start, side="right")
     return int(np.count_nonzero((begun > ended) & (one.end > one.start)))
 
 
 def _repeated(flow: Flow) -> int:
-    """How often a flow is on its way before it has ended the last time."""
+    """How often a flow is in flight before its last end."""
     return int(np.count_nonzero(flow.start[1:] < flow.end[:-1]))
 
 

@@ -79,7 +79,7 @@ class Recorder:
             self._released[row] = by
 
     def spliced(self, row: int, nodes: int, by: int) -> None:
-        """Record the collective node of so many nodes of an algorithm, which no other has released yet."""
+        """Record the collective node as the releaser of algorithm nodes that have none yet."""
         if self.with_nodes:
             self._released[row : row + nodes] = by
 
@@ -116,7 +116,7 @@ class Recorder:
         return self.messages - 1
 
     def more_hops(self, row: int, number: int) -> None:
-        """Record that a message takes so many more links than those of its first route."""
+        """Record how many links a message takes beyond those of its first route."""
         self.hops += number
         if self.with_messages:
             self._messages["hops"][row] += number
@@ -225,7 +225,7 @@ def make_records(
     `finish`, `compute`, `exposed`: by rank, ps. `spans`: int64[instances, 2]: begin and end of each, ps; -1: it did not
     begin or end. `known`: other fields of `Records`. Raises OverflowError: a time beyond 2^63 - 1 ps.
     """
-    # A switch is no rank of anyone: it ends when the ranks do.
+    # A switch belongs to no job: it ends with the ranks.
     by_rank = [np.array(values[: plan.npu_ranks], dtype=np.int64) for values in (finish, compute, exposed)]
     for array in by_rank:
         array.setflags(write=False)

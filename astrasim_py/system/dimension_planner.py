@@ -216,7 +216,7 @@ class DimensionPlanner:
         return None if taken is None else _Members(ranks, npus, taken, self.sizes)
 
     def _cut(self, request: CollectiveRequest, involved: int) -> tuple[int, ...]:
-        """Sizes of the chunks of a call over so many NPUs; of an all_gather a rank has one shard."""
+        """Full buffers of the chunks of a call over a number of NPUs; the size of an all_gather is one shard."""
         gathers = request.type == "all_gather"
         full = request.size * involved if gathers else request.size
         if request.full and involved == len(request.members):

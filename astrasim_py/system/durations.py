@@ -89,7 +89,7 @@ def workload_ps(table: Program, compute: ComputeModel, semantics: Semantics, spe
 
 
 def unpriced(table: Program, compute: ComputeModel) -> np.ndarray:
-    """Rows of compute nodes that say ``num_ops``, but take no time: there is no roofline, and no duration recorded."""
+    """Rows of compute nodes with ``num_ops`` but no time: no roofline, no recorded duration."""
     if compute.roofline:
         return np.empty(0, dtype=np.int64)
     untimed = (table.duration_micros == 0) & (table.column("duration_ps") == MISSING)

@@ -105,7 +105,7 @@ class JobInstances:
         return binding_of
 
     def _refuse_group(self, place: str, rank: int, name: str) -> None:
-        """Raise: a rank calls an undefined group, or one that it is no member of."""
+        """Raise TraceError: a rank calls an undefined group, or one without that rank."""
         if name not in self.groups:
             remedy = "give the workload's groups (a JSON file of id: [ranks])"
             raise TraceError(place, f'its group "{name}" is not defined', remedy)

@@ -107,5 +107,5 @@ def _algorithms(
 
 
 def _pieces(size: int, messages: int) -> int:
-    """Pieces of `size` bytes that follow each other, where one of each are so many messages."""
+    """Pieces in which a call of `size` bytes is pipelined, with `messages` messages per piece."""
     return max(1, min(size // _PIECE, _MESSAGES // messages))

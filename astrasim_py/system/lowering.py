@@ -339,7 +339,7 @@ def _communicators(workload: WorkloadPrograms, found: Sequence[JobInstances], fi
 
 
 def check_placement(problem: Problem) -> None:
-    """Raise unless every rank has an NPU of its own."""
+    """Raise unless every rank has its own NPU."""
     npus, name = problem.topology.npus, problem.topology.name
     used: dict[int, tuple[int, int]] = {}
     for number, job in enumerate(problem.jobs):

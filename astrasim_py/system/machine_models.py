@@ -236,12 +236,12 @@ class NetworkModel(StrictModel):
 
     @property
     def contention(self) -> bool:
-        """Whether messages hold each other up on links."""
+        """Whether messages delay each other on links."""
         return self.model in (*QUEUEING_MODELS, FLUID)
 
 
 class NicModel(StrictModel):
-    """What a message costs the ranks that send and receive it: LogGP's o and g."""
+    """Costs of a message at sender and receiver: LogGP's o and g."""
 
     _place = "nic"
 
@@ -261,7 +261,7 @@ class NicModel(StrictModel):
 
 
 class ComputeModel(StrictModel):
-    """What an NPU computes."""
+    """Compute rates of an NPU."""
 
     _place = "compute"
 
@@ -299,7 +299,7 @@ class ComputeModel(StrictModel):
 
 
 class NpuModel(ComputeModel):
-    """What an NPU computes, and the memory that a training may fill."""
+    """Compute rates and memory of an NPU."""
 
     memory: Size | None = example("80 GB", default=None)
     expanded_memory: ExpandedMemory | None = None

@@ -63,7 +63,7 @@ class Detours(StrictModel):
 
 
 class Noise(StrictModel):
-    """What makes compute take longer: random times, and detours."""
+    """Delays of compute: random times, and detours."""
 
     _place = "noise"
 

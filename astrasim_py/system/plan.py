@@ -129,13 +129,13 @@ class Instance:
 
     @property
     def costs(self) -> Connections | BlockCosts | None:
-        """What decides the messages of its one call beside their links: connections, or steps of thread blocks."""
+        """Further rules for the messages of its one call: connections, or steps of thread blocks."""
         return self.only_call and (self.only_call.connections or self.only_call.by_blocks)
 
 
 @dataclass(frozen=True, eq=False)
 class RoutedState:
-    """What the network is between two events, and the route of each pair of a plan; none for a pair without a path."""
+    """The network between two events, and the route of each pair of a plan; none for a pair without a path."""
 
     links: LinkState
     pairs: np.ndarray  # int64[k]: `Plan.route_pairs`
@@ -183,7 +183,7 @@ class Plan:
 
     @property
     def detours(self) -> Detours | None:
-        """What interrupts compute."""
+        """Interruptions of compute."""
         return self.problem.noise and self.problem.noise.detours
 
     @cached_property

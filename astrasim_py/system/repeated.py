@@ -40,7 +40,7 @@ class Repeated(Sequence):
 
 
 class Instances(Repeated):
-    """Instances of a plan; those that are equal but for `index` and `first` repeat."""
+    """Instances of a plan; instances that differ only in `index` and `first` repeat."""
 
     @cached_property
     def call_counts(self) -> np.ndarray:

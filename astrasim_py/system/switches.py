@@ -78,7 +78,7 @@ def _peers(algorithm: Algorithm, position: int) -> list[int]:
 
 
 def _adjacent(topology: Topology, vertex: int, ends: Sequence[int]) -> bool:
-    """Whether links lead from a vertex to all others, and back."""
+    """Whether a vertex has links to and from all others."""
     _, keys = topology.by_ends
     others = np.asarray(ends, dtype=np.int64)
     wanted = np.concatenate([vertex * topology.vertices + others, others * topology.vertices + vertex])
@@ -95,7 +95,7 @@ class SwitchRanks:
 
     def of_call(self, algorithm: Algorithm, npus: Sequence[int], *, planned: bool) -> tuple[int, ...]:
         """Ranks of the actors of a call. Raises ScenarioError, AlgorithmError: rules that do not support them, or an
-        actor that is no switch of the topology, or needs more slots than it has."""
+        actor that is not a switch of the topology, or needs more slots than the switch has."""
         if not algorithm.actors:
             return ()
         refuse_rules(self.problem, algorithm, planned=planned)

@@ -287,7 +287,7 @@ class _Programs:
         return list(zip(mine.tolist(), theirs.tolist(), strict=True))
 
     def _compare(self, one: RankProgram, other: RankProgram, problem: str) -> None:
-        """Raise unless two programs are equal but for peers and instances."""
+        """Raise unless two programs are equal except for peers and instances."""
         if one is other or (one, other) in self._equal:
             return
         if one.structure is not other.structure:

@@ -21,7 +21,7 @@ MAX_STEPS = 2**22
 
 
 def has_thread_blocks(algorithm: Algorithm) -> bool:
-    """Whether every node of an algorithm names its thread block, as those of MSCCL-IR do."""
+    """Whether every node of an algorithm has a thread block, as in MSCCL-IR."""
     return any(map(len, algorithm.given)) and all((t.column("tb_id") >= 0).all() for t in algorithm.given)
 
 
@@ -134,7 +134,7 @@ def _with(column: np.ndarray, more: int) -> np.ndarray:
 
 
 def _local_ps(amount: np.ndarray, costs: BlockCosts) -> np.ndarray:
-    """int64[n]: times of steps that neither send nor receive so many bytes."""
+    """int64[n]: times of steps without messages, for sizes in bytes."""
     sizes, which = np.unique(amount, return_inverse=True)
     times = [costs.step + transfer_ps(nbytes, costs.rate) for nbytes in sizes.tolist()]
     return np.array(times, dtype=np.int64)[which]

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-#: How links that failed are drawn.
+#: Style of failed links.
 FAILED = {"color": "#D55E00", "linestyle": (0, (2, 2)), "linewidth": 1.4}
 
 

@@ -325,7 +325,7 @@ def read_yaml(text: str, file: str = "") -> Topology:
 
 
 def _cell(value: Any) -> object:
-    """A scalar as it is written; units keep all of its digits."""
+    """A scalar as written, with all digits before its unit."""
     return value.plain() if isinstance(value.data, list | dict) else value.raw
 
 

@@ -30,7 +30,7 @@ def _attributes(topology) -> list[dict[str, Any]]:
 
 
 def _switches(topology) -> dict[str, Any]:
-    """What its switches compute, as the key ``switches`` of a scenario says it; nothing where they do not."""
+    """The key ``switches`` of a scenario for its computing switches; empty if there are none."""
     computing = topology.computing
     if computing is None:
         return {}

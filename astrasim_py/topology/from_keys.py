@@ -68,7 +68,7 @@ def _with_preset(value: Any, info: ValidationInfo) -> Shape:
 
 
 class ForeignShape(Shape):
-    """A shape of another package or of the user's own code; its own parameters are passed on as they are."""
+    """A shape of another package or of user code; its parameters are passed on unchanged."""
 
     model_config = ConfigDict(
         extra="allow", json_schema_extra={"properties": {"shape": {"not": {"enum": sorted(SHAPES)}}}}

@@ -108,7 +108,7 @@ def _read(name: str) -> Preset:
 
 
 def preset_content(name: str) -> dict[str, Any]:
-    """What the file of a preset says: of a shipped one, or any that ends in ``.json``. Raises TopologyError."""
+    """The content of a preset's file: a shipped preset, or a name that ends in ``.json``. Raises TopologyError."""
     if not name.endswith(".json"):
         if not (_FOLDER / f"{name}.json").exists():
             raise TopologyError("", f"there is no preset {shown(name)}", did_you_mean(name, preset_names()))

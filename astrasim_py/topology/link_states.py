@@ -1,4 +1,4 @@
-"""What a topology with events is from one event to the next."""
+"""States of a topology between its events."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ _NAMED = 6
 
 
 def event_texts(topology: Topology) -> list[str]:
-    """What each event of a topology does to its links, in a line."""
+    """A line of text per event: its changes of links."""
 
     def named(links) -> str:
         names = [topology.link_name(link) for link in sorted(links)]

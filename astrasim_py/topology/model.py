@@ -31,7 +31,7 @@ VERTEX_CAP = 2**22
 
 
 class Routing(StrictModel):
-    """How routes are chosen where several are shortest."""
+    """Choice among several shortest routes."""
 
     # ecmp spreads each pair over its equal-cost shortest paths, instead of the shape's own route.
     ecmp: bool = Field(default=False, description="spread pairs over equal routes by a hash")
@@ -72,7 +72,7 @@ class Topology(Shown):
     hashed shortest path.
     """
 
-    name: str  # for people; no part of the digest
+    name: str  # for display; not part of the digest
     shape: str  # ``ring``, ``torus``, …, ``edge_list``
     npus: int
     vertices: int
@@ -141,7 +141,7 @@ class Topology(Shown):
 
     @property
     def without_events(self) -> Topology:
-        """The topology as it is without what happens to its links during a run."""
+        """The topology without the events of its links."""
         return replace(self, events=(), reroute_ps=0) if self.events else self
 
     def _facts(self) -> tuple[str, dict[str, str | int]]:
@@ -168,7 +168,7 @@ class Topology(Shown):
 
     @cached_property
     def pristine(self) -> bool:
-        """Whether every link of a dimension has that dimension's bandwidth and latency and none is gone."""
+        """Whether every dimension has all its links, with the dimension's bandwidth and latency."""
         if self.renumbered is not None or self.failed or not isinstance(self.router, DimensionOrder):
             return False
         which = self.router.ends()[2]

@@ -66,7 +66,7 @@ class ProgramProtocol(StrictModel):
 
 
 class NodeNetwork(StrictModel):
-    """What a call and a message cost between nodes. `fitted` is false where the numbers are a library's constants."""
+    """Costs of calls and messages between nodes. `fitted` is false where the numbers are a library's constants."""
 
     launch: Time = 0
     steps: dict[str, Time] = Field(description="latency of a message by protocol", examples=["{LL: 5 us}"])
@@ -88,12 +88,12 @@ class Choice(StrictModel):
     protocol: choice(*PROTOCOLS) | None = Field(default=None, description="by default the fastest")
 
     def holds(self, collective: str, size: int, ranks: int) -> bool:
-        """Whether it is for a call of `size` bytes of the full buffer on so many ranks."""
+        """Whether the row applies to a call of `size` bytes (full buffer) on a number of ranks."""
         return self.collective in (None, collective) and hold(self.size, size) and hold(self.ranks, ranks)
 
 
 class Fit(StrictModel):
-    """Where the numbers are from: rows of the fit, and errors (shares) on rows that took no part."""
+    """Source of the numbers: rows of the fit, and relative errors on held-out rows."""
 
     date: Text
     rows: int
@@ -158,7 +158,7 @@ class LibraryProfile(StrictModel):
                 raise wrong(problem, "drop one of them", ("choose", number, "algorithm"))
 
     def chosen(self, collective: str, size: int, ranks: int) -> Choice:
-        """What the table chooses for a call of `size` bytes of the full buffer; nothing where no row holds."""
+        """The table's choice for a call of `size` bytes (full buffer); empty if no row applies."""
         return next((row for row in self.choose if row.holds(collective, size, ranks)), Choice())
 
     def channels_for(self, size: int, ranks: int) -> int:

@@ -131,7 +131,7 @@ def _pair(value: object) -> object:
 
 
 class Failed(StrictModel):
-    """What is broken; links that go with a vertex need not be named."""
+    """Failed parts; links of a failed vertex need not be named."""
 
     links: tuple[Annotated[Link, BeforeValidator(_pair, json_schema_input_type=Link | tuple[Vertex, Vertex])], ...] = ()
     npus: Ranks = ()
@@ -164,8 +164,10 @@ class Switches(StrictModel):
             raise wrong(f"{float(self.overhead):g} is less than 1", "write 1 or more, e.g. 1.2", ("overhead",))
 
     def of(self, topology: Topology, place: str) -> Computing | None:
-        """What they are in a topology, None where a machine has none. Raises TopologyError: there are none, or not
-        those that are named."""
+        """The computing switches of a topology; None if a machine has none.
+
+        Raises TopologyError: no switches, or not the named ones.
+        """
         if topology.vertices == topology.npus:
             if self.of_machine:
                 return None
@@ -188,7 +190,7 @@ class Switches(StrictModel):
 
 
 class Event(StrictModel):
-    """What is broken and changed from a time on, until the next event."""
+    """Failures and changes from a time until the next event."""
 
     at: Time = Field(examples=["5 ms"])
     failed: Failed | None = Field(default=None, description="links that are down", examples=["{links: [[0, 1]]}"])
@@ -201,7 +203,7 @@ class Event(StrictModel):
 
 
 class Shape(StrictModel):
-    """What every topology may say."""
+    """Keys of every topology."""
 
     _error = TopologyError
 

@@ -73,8 +73,8 @@ class Rotations:
 def find_rotations(ranks: int, src: np.ndarray, dst: np.ndarray, label: np.ndarray) -> list[Rotations]:
     """Groups of rotations of a directed graph with labelled arcs.
 
-    `src`, `dst`: int[arcs]; at most one arc of a label per pair. `label`: int[arcs], 0..: an arc is mapped to one of
-    its own label. Returns the largest group first; then that group without one of its digits at a time. Empty if there
+    `src`, `dst`: int[arcs]; at most one arc of a label per pair. `label`: int[arcs], 0..: arcs are mapped to arcs of
+    the same label. Returns the largest group first; then that group without one of its digits at a time. Empty if there
     is none.
     """
     if ranks < 2 or ranks > _MAX_RANKS or not len(src):

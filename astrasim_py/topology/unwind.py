@@ -31,7 +31,7 @@ def unwound(topology: Topology, degree: int, *, place: str = "") -> Topology:
         raise TopologyError(place, f"unwinds to a degree of {degree}", "write 1 or more")
     if topology.vertices == topology.npus:
         raise TopologyError(place, f"{topology.name} has no switch to unwind", "leave unwind out")
-    # Links without a switch stay as they are, parallel ones included.
+    # Links without a switch are kept, parallel ones included.
     plain = (topology.src < topology.npus) & (topology.dst < topology.npus)
     rates = [topology.bandwidth(i) for i in range(topology.links)]
     links = list(zip(topology.src.tolist(), topology.dst.tolist(), rates, topology.latency_ps.tolist(), strict=True))

@@ -99,7 +99,7 @@ def _through(trace: ExecutionTrace, keep: np.ndarray, kind: str) -> dict[int, tu
         here = {parent for parent in own if kept[parent]}
         gone = [parent for parent in own if not kept[parent]]
         far = {each for parent in gone for each in waits[parent]} - here
-        # What another one waits for already need not be waited for.
+        # Drop dependencies that others imply.
         far = far.difference(*(waits[each] for each in far | here)) if far else far
         waits[row] = tuple(sorted(here | far))
         edges += len(far)
@@ -272,7 +272,7 @@ def _meetings(traces: Sequence[ExecutionTrace], ranks: Sequence[int]) -> list[li
 
 
 def side_by_side(workloads: Sequence[Workload]) -> Workload:
-    """Workloads on ranks of their own, one after the other; groups have numbers."""
+    """Workloads on disjoint ranks, side by side; groups have numbers."""
     groups: dict[str, tuple[int, ...]] = {}
     traces: list[ExecutionTrace] = []
     for workload in workloads:

@@ -66,7 +66,7 @@ class Barrier(Collective):
 
 
 class Compute(Item):
-    """Computation: of a given time, or of so many operations under a roofline."""
+    """Computation: a given time, or a number of operations under a roofline."""
 
     time: Time | None = example("100 us", default=None)
     operations: Operations | None = example("2.5 GFLOP", default=None)

@@ -22,7 +22,7 @@ READERS = {"astra_sim_text": "astrasim_py.astra_sim.text_workload", "pytorch": "
 
 @dataclass(frozen=True)
 class Conversion:
-    """What a reader made.
+    """The result of a reader.
 
     Attributes
     ----------

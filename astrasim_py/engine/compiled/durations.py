@@ -31,7 +31,7 @@ class Times:
         self.lowest_only = problem.semantics.analytical_route == "lowest_dim" and bool(problem.topology.dims)
 
     def times(self, rate: Fraction, latency: int = 0, hops: int = 1) -> np.ndarray:
-        """Times at a rate, over so many hops of a latency."""
+        """Times at a rate, over a number of hops of a latency."""
         return _fit(message_ps(nbytes, rate, self.rounding, latency, hops) for nbytes in self.sizes)
 
     def holds(self, longs, rates: Sequence[Fraction]) -> np.ndarray:
@@ -61,7 +61,7 @@ class Times:
         return rows
 
     def flows(self, plan: Plan) -> np.ndarray:
-        """FLOW[routes + 1]: their latency, but for that of their links; one row but under the model ``fluid``."""
+        """FLOW[routes + 1]: `extra` latency of each flow's first link; one row unless the model is ``fluid``."""
         if self.problem.network.model != FLUID:
             return np.zeros(1, dtype=records.FLOW)
         rows = np.zeros(len(plan.route_pairs) + 1, dtype=records.FLOW)

@@ -61,7 +61,7 @@ def begin(state, number, e):
 
 @lean
 def enter(state, number, e, nbytes):
-    """A message begins to move so many bytes over its links."""
+    """Begin to move a number of a message's bytes over its links."""
     event, flow, now = table.events(state, e), table.flows(state, number), state.now
     flow.since = now
     flow.begun = now

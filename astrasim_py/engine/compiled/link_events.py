@@ -64,7 +64,7 @@ def change(state):
 
 @lean
 def divide(state, number):
-    """What a message has sent by now has had another cap than what is left."""
+    """Split the work of a message at a change of its cap."""
     flow, other = table.flows(state, number), table.reroutes(state, number)
     high, low = np.uint64(flow.left_high), np.uint64(flow.left_low)
     done_high, done_low = wide.product(np.int64(flow.rate), state.now - flow.since)

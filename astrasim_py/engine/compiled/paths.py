@@ -34,7 +34,7 @@ def know_route(state, number):
 
 @lean
 def hold(state, at, nbytes):
-    """Time (ps) that so many bytes take alone on a link."""
+    """Time (ps) of a number of bytes alone on a link."""
     high, low = wide.product(nbytes, BYTE)
     return wide.divided_up(high, low, np.int64(table.shared(state, at).capacity))
 
@@ -47,7 +47,7 @@ def bytes_left(state, number):
 
 @lean
 def more_hops(state, e, count):
-    """A message takes so many more links than those of its first route."""
+    """Count the links that a message takes beyond those of its first route."""
     state.hops += count
     if state.record_messages:
         table.message_rows(state, table.events(state, e).row).hops += count

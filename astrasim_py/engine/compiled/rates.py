@@ -121,7 +121,7 @@ def note_changes(state, first):
 
 @optional
 def links_changed(state):
-    """Whether an event of the topology has changed links since rates were set."""
+    """Whether an event has changed links since rates were last set."""
     return state.altered
 
 

@@ -38,7 +38,7 @@ class SharedLink:
         return self.demand > self.capacity >> 16
 
     def time(self, nbytes: int) -> int:
-        """Time (ps) that so many bytes take alone."""
+        """Time (ps) of a number of bytes alone."""
         return self.link.transfer(nbytes)
 
     def change(self, pair: int, flow: Flow, cap: int) -> None:
@@ -86,11 +86,11 @@ class Flow:
         return sum(each.link.latency + message.hop_latency for each in self.links) + message.first_latency
 
     def wants_change(self) -> bool:
-        """Whether it shares its links otherwise than when rates were set last."""
+        """Whether its cap has changed since rates were last set."""
         return self.cap != self.cap_of(self.message)
 
     def held_up(self) -> bool:
-        """Whether one of its links could hold it up."""
+        """Whether one of its links could limit it."""
         return any(each.tight for each in self.links)
 
 
@@ -122,7 +122,7 @@ class Fluid(Network):
             self.begin(pair, flow)
 
     def shared(self, link: Link) -> SharedLink:
-        """What is shared of a link."""
+        """Shared capacity of a link."""
         if link.index not in self.links:
             self.links[link.index] = self.link_class(link)
         return self.links[link.index]
@@ -135,7 +135,7 @@ class Fluid(Network):
         self.enter(pair, flow, flow.message.bytes)
 
     def enter(self, pair: int, flow: Flow, nbytes: int) -> None:
-        """A message begins to move so many bytes over its links."""
+        """Begin to move a number of a message's bytes over its links."""
         flow.begun = flow.since = self.env.now
         for each in flow.links:
             each.link.bytes += nbytes
@@ -264,7 +264,7 @@ def fill(flows: dict[int, Flow], links: dict[int, SharedLink]) -> dict[int, int]
 
     Other flows on the links keep their rates. Rates are rounded up.
     """
-    # What is left of each link, and how many flows share that.
+    # Remaining capacity of each link, and the number of flows that share it.
     rest, growing = {}, {}
     for number, link in links.items():
         rest[number] = link.capacity - sum(flow.rate for pair, flow in link.flows.items() if pair not in flows)

@@ -35,7 +35,7 @@ class ChangingFlow(Flow):
         return divided_up(self.whole, self.cap_of(self.message)) - self.queued
 
     def divide(self, now: int) -> None:
-        """What its message has sent by now has had another cap than what is left."""
+        """Split the work of a message at a change of its cap."""
         cap = self.cap_of(self.message)
         self.left = max(self.left - self.rate * (now - self.since), 0)
         self.queued -= divided_up(self.whole, cap) - divided_up(self.left, cap)

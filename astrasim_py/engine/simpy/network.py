@@ -56,7 +56,7 @@ class Link(simpy.Resource):
         return LinkRequest(self, message)
 
     def transfer(self, nbytes: int) -> int:
-        """Time (ps) that so many bytes take to enter the link."""
+        """Time (ps) for a number of bytes to enter the link."""
         return message_ps(nbytes, self.bandwidth, self.rounding)
 
     def crossing(self, nbytes: int) -> int:

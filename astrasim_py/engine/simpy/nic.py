@@ -10,8 +10,8 @@ from astrasim_py.system.machine_models import NicModel
 class Nic:
     """The NIC of one rank; times in ps.
 
-    It is `free` for the overhead of another message once it has spent that of all former ones. The next message that
-    leaves does so at `sends` at the earliest, the next one that arrives is taken at `takes` at the earliest.
+    `free`: when it can spend the overhead of another message. `sends`, `takes`: earliest times at which the next
+    message leaves, or is delivered.
     """
 
     def __init__(self, model: NicModel) -> None:
@@ -37,7 +37,7 @@ class Nic:
 
 
 class NoNic(Nic):
-    """What a switch has, which spends nothing."""
+    """The NIC of a switch: no overhead, no gap."""
 
     def __init__(self, model: NicModel) -> None:
         super().__init__(model)

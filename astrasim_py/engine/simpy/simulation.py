@@ -63,12 +63,12 @@ class Simulation:
         #: Under ``message_match: bytes`` collectives share mailboxes with the workload.
         self.shared = Communicator(self.env) if plan.problem.semantics.message_match == "bytes" else None
         self.npus = [self.npu_class(self, rank) for rank in range(plan.ranks)]
-        #: Ranks that are not done, but for jobs in the background; None without such jobs.
+        #: Unfinished ranks of foreground jobs; None without background jobs.
         self.foreground = 0 if plan.problem.background else None
         self.workloads = [self.open_workload(job) for job in range(len(plan.problem.jobs))]
 
     def network_class(self, model: Callable) -> Callable:
-        """What makes the network of a model."""
+        """The factory of a network model."""
         return model
 
     def open_workload(self, job: int) -> OpenCall:
@@ -189,7 +189,7 @@ class Simulation:
         return [sum(graph.left for graph in npu.graphs.values()) for npu in self.npus]
 
     def waits(self) -> dict[str, list]:
-        """What nodes wait for when nothing happens any more, as `explain_stuck` takes it."""
+        """Waits of nodes at the end of a stuck run, for `explain_stuck`."""
         calls = [*self.workloads, *self.open_calls.values()]
         communicators = dict.fromkeys(call.communicator for call in calls)
         boxes = [box for communicator in communicators for box in communicator.mailboxes.values()]
