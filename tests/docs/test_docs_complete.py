@@ -97,6 +97,11 @@ def test_every_name_of_the_python_interface_is_described(repo):
     assert not missing(text, {f"ap.{name}" for name in ap.__all__ if name != "__version__"})
 
 
+def test_every_name_of_the_python_interface_has_its_place_among_docstrings(page):
+    listed = re.findall(r"^\* `(\w+)`$", page("reference/api.md"), re.MULTILINE)
+    assert sorted(listed) == sorted(name for name in ap.__all__ if name != "__version__")
+
+
 def test_every_column_of_records_and_key_of_rows_is_described(page):
     columns = (
         *records.COLLECTIVE_COLUMNS,

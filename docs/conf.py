@@ -1,0 +1,80 @@
+"""The site, made by Sphinx: ``sphinx-build -W --keep-going docs build/site``.
+
+The pages are those of this folder, as they are. Navigation is that of index.md; reference/api.md gets docstrings.
+"""
+
+import re
+from importlib import metadata
+from pathlib import Path
+
+from sphinx.errors import ExtensionError
+
+project = "astrasim_py"
+copyright = "the astrasim_py developers"
+release = metadata.version("astrasim-py")
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+html_theme = "furo"
+html_title = f"astrasim_py {release}"
+html_show_sphinx = False
+nb_execution_mode = "off"  # the tests execute the notebook; its outputs are stored
+myst_heading_anchors = 4
+autodoc_typehints = "none"  # docstrings say types
+autodoc_member_order = "bysource"
+napoleon_google_docstring = False
+napoleon_use_rtype = False
+# Blocks that are no code of their language: examples of YAML with an ellipsis, …
+suppress_warnings = ["misc.highlighting_failure"]
+
+
+def _navigation(text: str) -> str:
+    """A hidden tree of contents for each section of the first page that lists pages."""
+    trees = []
+    for section in text.split("\n## ")[1:]:
+        pages = re.findall(r"^\* \[[^]]+\]\(([\w/]+)\.(?:md|ipynb)\)", section, re.MULTILINE)
+        if pages:
+            trees.append("\n".join(["```{toctree}", ":hidden:", f":caption: {section.splitlines()[0]}", *pages, "```"]))
+    return "\n\n".join([text, *trees])
+
+
+def _docstrings(text: str) -> str:
+    """Each name of a list becomes its documentation."""
+    import astrasim_py
+
+    def documented(match: re.Match) -> str:
+        name = match[1]
+        kind = "autoclass" if isinstance(getattr(astrasim_py, name), type) else "autofunction"
+        members = "   :members:\n" if kind == "autoclass" else ""
+        return f"\n```{{eval-rst}}\n.. {kind}:: astrasim_py.{name}\n{members}```\n"
+
+    return re.sub(r"^\* `(\w+)`\n", documented, text, flags=re.MULTILINE)
+
+
+def _without_links_out(text: str, page: str) -> str:
+    """Files beside this folder are not on the site: their names stay, links to them go."""
+    docs = Path(__file__).parent
+
+    def plain(match: re.Match) -> str:
+        path = (docs / page).parent.joinpath(match[2]).resolve()
+        return match[0] if path.is_relative_to(docs) else f"{match[1]} ({path.relative_to(docs.parent)})"
+
+    return re.sub(r"\[([^]]+)\]\(((?:\.\./)+[^)#]+)[^)]*\)", plain, text)
+
+
+def _read(app, page: str, source: list[str]) -> None:
+    source[0] = _without_links_out(source[0], page)
+    change = {"index": _navigation, "reference/api": _docstrings}.get(page)
+    if change:
+        source[0] = change(source[0])
+
+
+def _ask_nobody(app, error: Exception | None) -> None:
+    """Pages load nothing from elsewhere: no fonts, scripts or pictures."""
+    for page in Path(app.outdir).rglob("*.html") if error is None else ():
+        loaded = re.search(r"""<(?:script|img|link|iframe)\b[^>]*?["'](?:https?:)?//[^"']*""", page.read_text("utf-8"))
+        if loaded:
+            raise ExtensionError(f"{page.name} loads {loaded[0]}")
+
+
+def setup(app) -> None:
+    app.connect("source-read", _read)
+    app.connect("build-finished", _ask_nobody)
