@@ -3,7 +3,7 @@
 from collections.abc import MutableMapping
 
 from astrasim_py.astra_sim.input_set import Inputs, read_set
-from astrasim_py.astra_sim.quirks import warn
+from astrasim_py.astra_sim.quirks import warn, without_own_attributes
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.algorithm import Algorithm
@@ -56,6 +56,7 @@ class Injected:
         traces = read_set(prefix, len(position), f"the group that calls {collective}", self.cache)
         if self.corrected:
             return self._verified(algorithm_from_traces(traces, collective, source=prefix))
+        traces = tuple(without_own_attributes(trace, self.warnings) for trace in traces)
         for rank, trace in enumerate(traces):
             size, sends = trace.column("comm_size"), trace.type == NodeType.COMM_SEND
             message = sends | (trace.type == NodeType.COMM_RECV)

@@ -4,7 +4,11 @@ A quirk is reproduced wherever ASTRA-sim yields a number; where it hangs, crashe
 instead. ``--corrected`` has none of them; `PAGE` says what it does instead.
 """
 
+import numpy as np
+
 from astrasim_py.astra_sim.native_algorithms import LOCAL_DELAY_NS
+from astrasim_py.chakra.schema import MISSING
+from astrasim_py.chakra.trace import ExecutionTrace
 
 #: Where all of them are explained.
 PAGE = "docs/reference/astra_sim.md"
@@ -23,6 +27,10 @@ QUIRKS = {
     "injected-size": (
         "ASTRA-sim: messages of an injected algorithm have the sizes of its files, whatever the collective's size is"
     ),
+    "injected-order": (
+        "ASTRA-sim: nodes of an injected algorithm that become ready together are issued in the order of a C++ hash set"
+    ),
+    "own-attributes": "ASTRA-sim: attributes that only this package writes are not read",
     "unsorted-group": (
         "ASTRA-sim: an injected algorithm takes its file by sorted position in the group, and its peers by "
         "the order given"
@@ -88,3 +96,18 @@ def warn(warnings: list[str], quirk: str, detail: str = "") -> None:
     text = warning(quirk, detail)
     if text not in warnings:
         warnings.append(text)
+
+
+#: Attributes that only this package writes and reads, and that change a run.
+_OWN_ATTRIBUTES = (
+    "duration_ps", "slot_kind", "coll_size", "detached", "counter", "count_of", "count_k", "count_from",
+)  # fmt: skip
+
+
+def without_own_attributes(trace: ExecutionTrace, warnings: list[str]) -> ExecutionTrace:
+    """A trace as ASTRA-sim reads it: without attributes that only this package knows."""
+    own = [name for name in _OWN_ATTRIBUTES if trace.has_column(name)]
+    if not own:
+        return trace
+    warn(warnings, "own-attributes", ", ".join(own))
+    return trace.with_columns({name: np.full(len(trace), MISSING) for name in own})

@@ -59,7 +59,7 @@ def make_problem(
         workload, model = compatible_workload(inputs, warnings), "store_and_forward"
         planner = CompatiblePlanner(inputs, warnings, cache)
         rendezvous = RENDEZVOUS_BYTES if inputs.rendezvous else 0
-        semantics = Semantics.astra_sim(event_order="scheduled", rendezvous_bytes=rendezvous)
+        semantics = Semantics.astra_sim(event_order="scheduled", issue_order="hash_set", rendezvous_bytes=rendezvous)
     job = Job(
         name=workload.name or "workload",
         workload=workload,
@@ -93,13 +93,22 @@ def route_warnings(plan: Plan, inputs: Inputs) -> list[str]:
     if not len(pairs):
         return []
     if inputs.backend != UNAWARE:
-        return [warning("store-and-forward")] if int(np.diff(plan.route_ptr).max()) > 1 else []
+        quirks = ["store-and-forward"] if int(np.diff(plan.route_ptr).max()) > 1 else []
+        return [warning(quirk) for quirk in quirks + ["injected-order"] * _has_choice(plan)]
     src, dst = pairs // npus, pairs % npus
     differing = np.zeros(len(pairs), dtype=np.int64)
     for size in inputs.network.sizes:
         differing += src % size != dst % size
         src, dst = src // size, dst // size
     return [warning("lowest-dimension")] if int(differing.max()) > 1 else []
+
+
+def _has_choice(plan: Plan) -> bool:
+    """Whether several nodes of an injected algorithm can become ready together on a rank."""
+    calls = plan.calls.values
+    programs = {program for call in calls for program in (call.programs if call.base is None else [call.base])}
+    structures = {program.structure for program in programs if program.structure.buckets}
+    return any(len(s.roots) > 1 or int(np.diff(s.succ_ptr).max()) > 1 for s in structures)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

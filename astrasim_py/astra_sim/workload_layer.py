@@ -7,7 +7,7 @@ import numpy as np
 
 from astrasim_py.astra_sim.configs import MEMORY_GB
 from astrasim_py.astra_sim.input_set import Inputs
-from astrasim_py.astra_sim.quirks import warning
+from astrasim_py.astra_sim.quirks import warning, without_own_attributes
 from astrasim_py.chakra.schema import COLUMN_KINDS, MISSING, CommType, NodeType
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
@@ -53,7 +53,9 @@ def compatible_workload(inputs: Inputs, warnings: list[str]) -> Workload:
     made: dict[ExecutionTrace, ExecutionTrace] = {}
     replayed = zero = False
     skipped = ""
-    for rank, trace in enumerate(inputs.workload.traces):
+    traces = {trace: without_own_attributes(trace, warnings) for trace in dict.fromkeys(inputs.workload.traces)}
+    traces = [traces[trace] for trace in inputs.workload.traces]
+    for rank, trace in enumerate(traces):
         if trace in made:
             continue
         _refuse(trace, rank, trace.type == NodeType.METADATA, "ASTRA-sim aborts on METADATA nodes", _CORRECTED)
@@ -81,9 +83,7 @@ def compatible_workload(inputs: Inputs, warnings: list[str]) -> Workload:
     for met, quirk in ((skipped, "skipped-node"), (replayed, "broadcast-replayed"), (zero, "zero-duration")):
         if met:
             warnings.append(warning(quirk, met if isinstance(met, str) else ""))
-    return Workload(
-        tuple(made[trace] for trace in inputs.workload.traces), inputs.workload.groups, inputs.workload.name
-    )
+    return Workload(tuple(made[trace] for trace in traces), inputs.workload.groups, inputs.workload.name)
 
 
 def corrected_workload(inputs: Inputs) -> Workload:

@@ -225,7 +225,18 @@ def _write_msccl(args: argparse.Namespace, algorithm, sizes: dict[str, int]) -> 
 def _without(dialect: str, traces: Sequence) -> list[str]:
     names = {"symbolic": ("comm_size",), "absolute": ("total_chunk_cnt", "src_buf", "dst_buf", "payload")}[dialect]
     words = {"comm_size": "absolute sizes", "total_chunk_cnt": "sizes in chunks"}
-    return list(dict.fromkeys(words.get(name, "cells") for name in names if any(t.has_column(name) for t in traces)))
+    lost = _clock(traces) if dialect == "absolute" else []
+    return lost + list(
+        dict.fromkeys(words.get(name, "cells") for name in names if any(t.has_column(name) for t in traces))
+    )
+
+
+def _clock(traces: Sequence) -> list[str]:
+    """What readers of whole microseconds do not see of durations."""
+    exact = [(t.column("duration_ps"), t.duration_micros) for t in traces if t.has_column("duration_ps")]
+    nodes = sum(int(((ps >= 0) & (ps != whole.astype(ps.dtype) * 10**6)).sum()) for ps, whole in exact)
+    waits = "wait is" if nodes == 1 else "waits are"
+    return [f"the clock: {nodes} {waits} in duration_ps, which other tools do not read"] if nodes else []
 
 
 #: Attributes of MSCCL-IR that are read, by element.

@@ -40,7 +40,7 @@ from astrasim_py.topology.profile import Choice
 #: Collectives that a library makes of messages between pairs of ranks, all sent at once.
 _OF_PAIRS = ("all_to_all", "gather", "scatter")
 #: Rules of semantics that profiles support at their default only.
-_OTHER_RULES = ("rounding", "event_order", "message_match", "rendezvous_bytes", "injected_sizes")
+_OTHER_RULES = ("rounding", "event_order", "issue_order", "message_match", "rendezvous_bytes", "injected_sizes")
 FASTEST, SWITCH = "fastest", "switch"
 #: Share of the bytes on the wire that are data: LL adds a flag to every 4 bytes, LL128 8 bytes to every 120.
 _DATA = {"LL": Fraction(1, 2), "LL128": Fraction(15, 16)}

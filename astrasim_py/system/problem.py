@@ -35,6 +35,7 @@ _RULES_OF_BOUNDS = (
     "message_match",
     "rendezvous_bytes",
     "event_order",
+    "issue_order",
     "exposed",
 )
 

@@ -27,8 +27,9 @@ class Structure:
     kind: np.ndarray  # int8[n]
     need: np.ndarray  # int32[n]: parents not yet done
     succ_ptr: np.ndarray  # int64[n+1]
-    succ: np.ndarray  # int32[m], ascending within a node
-    roots: np.ndarray  # int32: nodes without parents
+    succ: np.ndarray  # int32[m], ascending within a node, or with `buckets` in the order of release
+    roots: np.ndarray  # int32: nodes without parents; with `buckets` in the order of issue
+    buckets: int = 0  # of the hash set that orders nodes ready together, once it had the roots; 0: they go by id
 
 
 @dataclass(frozen=True, slots=True, eq=False)

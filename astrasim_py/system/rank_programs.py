@@ -18,6 +18,7 @@ from astrasim_py.program.table import Program, Unusable
 from astrasim_py.system import durations
 from astrasim_py.system.durations import node_place
 from astrasim_py.system.instances import JobInstances
+from astrasim_py.system.issue_order import by_hash_set
 from astrasim_py.system.msccl_connections import cut_steps
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.programs import (
@@ -209,6 +210,8 @@ class RankPrograms:
         slot, instance = np.full(len(table), NO_SLOT, dtype=np.int8), np.full(len(table), -1, dtype=np.int32)
         columns = nbytes, duration, peer, tag, slot, instance
         made = self.bound(algorithm.source or algorithm.name, table, *columns)
+        if self.semantics.issue_order == "hash_set" and not planned:
+            made = tuple(by_hash_set(program, trace) for program, trace in zip(made, algorithm.traces, strict=False))
         msccl = self.problem.network.msccl
         if msccl is None or verbatim:
             return made

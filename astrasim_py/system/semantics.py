@@ -28,6 +28,7 @@ _NATIVE = {
     "message_match": "instance",
     "rendezvous_bytes": 0,
     "event_order": "issued",
+    "issue_order": "id",
     "exposed": "waiting",
 }
 #: Our own rules, and those of ASTRA-sim 2.x's analytical backends.
@@ -91,6 +92,9 @@ class Semantics(StrictModel):
     #: left. ``scheduled``: first scheduled, first taken (each hop is scheduled when its link begins to serve it; the
     #: timers of a rank for one time go with their first), and a rank made ready dispatches before the next event.
     event_order: choice("issued", "scheduled") | None = None
+    #: Nodes of an injected algorithm that become ready together are issued by ``id``, or in the order of the C++
+    #: ``hash_set`` that holds them in ASTRA-sim; this takes ``event_order: scheduled``.
+    issue_order: choice("id", "hash_set") | None = None
     #: ``waiting``: time with communication in flight and no compute running. ``finish_minus_compute``: a rank's finish
     #: less the sum of its compute.
     exposed: choice("waiting", "finish_minus_compute") | None = None
@@ -111,6 +115,8 @@ class Semantics(StrictModel):
                 self.__dict__[key] = rule
             if self.__dict__[key] == "unlimited":
                 self.__dict__[key] = None
+        if self.issue_order == "hash_set" and self.event_order != "scheduled":
+            raise wrong("hash_set needs event_order: scheduled", "write both, or neither", ("issue_order",))
 
     @classmethod
     def native(cls, **overrides: Any) -> Semantics:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from worlds.chakra_files import message as record
 
@@ -329,6 +330,58 @@ def test_injected_files_are_held_to_what_astra_sim_can_run(folder):
         folder.workload(first, second, name=name)
         folder.system(all_reduce_implementation_custom=[name])
         refused(folder, said, call, error=AlgorithmError)
+
+
+def injected(folder, kind, npus, size, builder, collective, **options):
+    """Inject an algorithm of a builder into one collective of the same size."""
+    folder.network(kinds=(kind,), sizes=(npus,))
+    algorithm = build(builder, collective, npus, **options)
+    write_prefix(folder.path / "alg", algorithm_traces(algorithm, size=size))
+    folder.system(**{f"{collective}_implementation_custom": ["alg"]})
+    return [folder.collective(0, collective.upper(), size)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "npus", "mib", "builder", "collective", "options", "ns"),
+    [  # As ASTRA-sim's congestion-aware backend printed them.
+        ("Ring", 16, 1, "double_binary_tree", "all_reduce", {"chunks": 4}, 138_058),
+        ("FullyConnected", 16, 1, "double_binary_tree", "all_reduce", {"chunks": 4}, 43_062),
+        ("FullyConnected", 16, 16, "double_binary_tree", "all_reduce", {"chunks": 8}, 453_220),
+        ("Ring", 8, 1, "direct", "all_reduce", {}, 50_324),
+        ("Ring", 16, 1, "direct", "all_to_all", {"window": 4}, 66_440),
+    ],
+)
+def test_nodes_ready_together_are_issued_in_the_order_of_a_hash_set(
+    folder, kind, npus, mib, builder, collective, options, ns
+):
+    call = injected(folder, kind, npus, mib << 20, builder, collective, **options)
+    result = folder.run(call, backend=AWARE)
+    assert max(result.finish_ns) == ns
+    assert any(text.startswith("quirk injected-order") for text in result.warnings)
+    corrected = folder.run(backend=AWARE, corrected=True)
+    assert not any("injected-order" in text for text in corrected.warnings)
+
+
+def test_a_file_may_list_children_before_their_parents(folder):
+    # The feeder knows a node when it reads it, or a child of it: 9, its parents 1 and 3 as their set has them, then 2.
+    folder.network(sizes=(2,), kinds=("Switch",))
+    sends = [folder.send(node, 1, 1000 * node, tag=node) for node in (1, 2, 3)]
+    folder.workload(
+        [folder.compute(9, (3, 1)), *sends], [folder.recv(n, 0, 1000 * n, tag=n) for n in (1, 2, 3)], name="late"
+    )
+    folder.system(all_reduce_implementation_custom=["late"])
+    result = folder.run([folder.collective(0, "ALL_REDUCE", 64)], backend=AWARE, level="messages")
+    message = result.records.message
+    assert message["bytes"][np.argsort(message["delivered"], kind="stable")].tolist() == [1000, 3000, 2000]
+
+
+def test_attributes_of_ours_are_not_read(folder):
+    folder.network(sizes=(2,), kinds=("Switch",))
+    timed = [[folder.compute(0, micros=1, duration_ps=5_000_000)], [folder.compute(0, micros=1, slot_kind=0)]]
+    result = folder.run(*timed)
+    assert set(result.finish_ns) == {1000}
+    assert any(text.startswith("quirk own-attributes") and "duration_ps" in text for text in result.warnings)
+    assert folder.run(corrected=True).finish_ns[0] == 5000
 
 
 def test_injected_messages_and_point_to_point_share_their_tags(folder):

@@ -7,6 +7,9 @@ import json
 
 import pytest
 
+from astrasim_py.chakra.et_io import write_trace
+from astrasim_py.chakra.schema import NodeType
+from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.cli.main import main
 
 
@@ -117,3 +120,12 @@ def test_sample_sets_of_other_producers_lint(golden, capsys):
         if expected:
             for attribute in ("comm_size", "comm_tag"):
                 assert f"lacks {attribute}" in shown
+
+
+def test_absolute_sizes_say_what_other_tools_do_not_read(tmp_path, capsys):
+    trace = ExecutionTrace.from_columns(
+        node_id=[0, 1], type=NodeType.COMP, duration_ps=[1_500, 2_000_000], duration_micros=[0, 2]
+    )
+    write_trace(tmp_path / "a.et", trace)
+    assert main(["convert", str(tmp_path / "a.et"), str(tmp_path / "b.et"), "--dialect", "absolute"]) == 0
+    assert "dropped: the clock: 1 wait is in duration_ps, which other tools do not read" in capsys.readouterr().out

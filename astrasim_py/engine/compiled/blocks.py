@@ -35,6 +35,8 @@ def new_states(state, number):
     template = table.templates(state, number)
     words = queue.take(state, template.words)
     fill_states(state, number, words, np.int64(1))
+    if template.flags & records.HASH_SET:
+        table.arena(state)[words + template.words - 1] = template.buckets
     if template.flags & records.COUNTS:
         base = words + template.counter_word
         for c in range(template.counters):

@@ -39,11 +39,11 @@ class KernelInput(NamedTuple):
     def whole(self) -> bool:
         """Whether the run needs the optional parts of the kernel.
 
-        These are of ``fluid``, thread blocks, queue pairs, detours, and NICs.
+        These are of ``fluid``, thread blocks, queue pairs, detours, NICs, and orders of a hash set.
         """
-        steps, known = self.tables["templates"]["flags"] & records.STEPS, self.constants
+        flags, known = self.tables["templates"]["flags"] & (records.STEPS | records.HASH_SET), self.constants
         optional = (known["model"] == records.FLUID, known["qps"] > 1, known["period"] > 0, known["nic"])
-        return any(optional) or bool(steps.any())
+        return any(optional) or bool(flags.any())
 
 
 def kernel_input(plan: Plan, *, rows: bool = False) -> KernelInput:
@@ -290,7 +290,7 @@ class _Building(Templates):
             self.template_of[key] = self.template(base, partner, nbytes=nbytes, connections=call.connections)
         template = self.template_of[key]
         flags, made = records.ROTATED, self.templates[template]
-        if made["nodes"] and not made["flags"] & records.COUNTS:
+        if made["nodes"] and not made["flags"] & (records.COUNTS | records.HASH_SET):
             flags |= records.JOINT
         row = {"flags": flags, "templates": template, "channels": call.matching.channels * n}
         row["dims"] = self.ints.once((rotation.dims, "digits"), lambda: _digits(rotation.dims, n))

@@ -45,13 +45,15 @@ MOST_NEEDS = np.int64(63)
 # between messages; costs: in `longs`, by link its latency and the place of its ps by size, -1 for its own; steps: in
 # `ints`, the messages that steps of thread blocks receive, send, and need the slots of; step_ps: before a step; half:
 # whether the head of its message waits for half of it; words: of the arena for one block; counter_word: the first of
-# its counters.
+# its counters; buckets: of its hash set, whose buckets each block has in its last word; ids: in `longs`, of its nodes.
 TEMPLATE = _record(
     "first nodes roots root_count flags counts count_count counters counting waiting connections of_member longer"
-    " variant pace pace_units post costs words steps step_ps half counter_word"
+    " variant pace pace_units post costs words steps step_ps half counter_word buckets ids"
 )
 # PACED: its messages go over connections; INTERLEAVED: they use links a little at a time.
-COUNTS, ADMITTED, CONNECTED, PACED, WORKLOAD, INTERLEAVED, STEPS = map(np.int64, (1, 2, 4, 8, 16, 32, 64))
+COUNTS, ADMITTED, CONNECTED, PACED, WORKLOAD, INTERLEAVED, STEPS, HASH_SET = map(
+    np.int64, (1, 2, 4, 8, 16, 32, 64, 128)
+)
 
 # counts: the counter that its completion advances; waits_for: the counter that must advance by `target` from when the
 # node begins to count; starters: in `longs`, nodes that begin to count when it completes.

@@ -102,6 +102,10 @@ class Templates:
         if program.blocks is not None:
             flags |= records.STEPS | records.ADMITTED
             row |= self.steps(program.blocks)
+        if structure.buckets:
+            flags |= records.HASH_SET
+            words += 1
+            row |= {"buckets": structure.buckets, "ids": self.longs.add(program.node_id.view(np.int64))}
         self.states.add(np.minimum(structure.need, records.MOST_NEEDS))
         self.nodes.append(nodes)
         message = (kind == SEND) | (kind == RECV)

@@ -6,9 +6,12 @@ makes ready dispatches before the next event.
 """
 
 import itertools
+from operator import itemgetter
 
+from astrasim_py.core.hash_sets import iteration_order
 from astrasim_py.engine.simpy.chunks import ChunkingNpu
 from astrasim_py.engine.simpy.network import Analytical, At, CutThrough, LinkRequest, Message, Receive, StoreAndForward
+from astrasim_py.engine.simpy.npu import Graph
 from astrasim_py.system.routes import lowest_dimension
 
 #: Ranks dispatch before every numbered event, and after SimPy's own.
@@ -118,6 +121,21 @@ class RendezvousNpu(ChunkingNpu):
         self.simulation.network.send(Message(ask.graph, ask.node, nbytes, ask.value.mailbox, ask.since))
 
 
+class HashSetGraph(Graph):
+    """The graph of an injected algorithm under ``issue_order: hash_set``."""
+
+    def __init__(self, *args) -> None:
+        super().__init__(*args)
+        self.buckets = self.program.buckets
+
+    def in_order(self, nodes: list[int]) -> list[int]:
+        """Nodes that are ready together in the order of their set; roots are in it already."""
+        if self.left == len(self.need):
+            return nodes
+        order, self.buckets = iteration_order(self.program.node_id[nodes], self.buckets)
+        return [nodes[i] for i in order]
+
+
 class ScheduledNpu(ChunkingNpu):
     """An NPU under ``event_order: scheduled``; `due` holds the numbers of its timers, by the time at which they end."""
 
@@ -125,6 +143,17 @@ class ScheduledNpu(ChunkingNpu):
         super().__init__(simulation, rank)
         self.dispatch_number = SOON
         self.due: dict[int, int] = {}
+
+    def in_order(self, ready):
+        wave = []
+        for order, group in itertools.groupby(sorted(ready, key=itemgetter(0)), key=itemgetter(0)):
+            entries = list(group)
+            graph = entries[0][2]
+            if isinstance(graph, HashSetGraph):
+                wave += [(order, node, graph) for node in graph.in_order([node for _, node, _ in entries])]
+            else:
+                wave += sorted(entries)
+        return wave
 
     def complete_after(self, delay, graph, node):
         if not delay:

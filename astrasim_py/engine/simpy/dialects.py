@@ -73,6 +73,8 @@ class DialectSimulation(Simulation):
             kind = super().graph_class(program, index)
         else:
             kind = ConnectedGraph if connections.slots else PacedGraph
+        if program.buckets:
+            kind = following(astra_sim.HashSetGraph, kind)
         return kind if program.counters is None else following(CountingGraph, kind)
 
     def waits(self):

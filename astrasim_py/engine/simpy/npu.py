@@ -31,6 +31,7 @@ class ProgramLists:
         self.slot, self.instance = program.slot.tolist(), program.instance.tolist()
         self.match_key = [] if matching is None else matching[position].tolist()
         self.blocks = program.blocks
+        self.buckets, self.node_id = structure.buckets, program.node_id
 
 
 class Graph:
@@ -171,12 +172,16 @@ class Npu:
     def dispatch(self) -> None:
         """Issue ready nodes in ascending order; those that become ready meanwhile are the next wave."""
         while self.ready:
-            wave, self.ready = sorted(self.ready), []
+            wave, self.ready = self.in_order(self.ready), []
             for _, node, graph in wave:
                 if graph.admit(node):
                     graph.recorder.started(graph.row + node, self.env.now)
                     graph.issue(node)
         self.simulation.check_events()
+
+    def in_order(self, ready: list[tuple[int, int, Graph]]) -> list[tuple[int, int, Graph]]:
+        """Ready nodes in the order of issue."""
+        return sorted(ready)
 
     def compute(self, graph: Graph, node: int) -> None:
         """A compute node takes its duration; metadata takes none."""
