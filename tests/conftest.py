@@ -23,10 +23,13 @@ COMPILED = {"astra_sim", "bad", "cli", "docs", "engine", "promises", "pytorch", 
 
 
 def pytest_collection_modifyitems(items):
-    """In the nightly profile a test takes as long as its examples do."""
-    if settings.get_current_profile_name() == "nightly":
-        for item in items:
+    """In the nightly profile all tests run, each as long as its examples take."""
+    nightly = settings.get_current_profile_name() == "nightly"
+    for item in items:
+        if nightly:
             item.add_marker(pytest.mark.timeout(0), append=False)
+        elif item.get_closest_marker("nightly"):
+            item.add_marker(pytest.mark.skip(reason="nightly only"))
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 
 import pytest
@@ -82,7 +81,7 @@ def test_the_tutorials_setting_is_the_one_that_is_stated(page, tmp_path):
         assert problem.network.model == "analytical" and problem.semantics.gamma == 0
 
 
-@pytest.mark.skipif(os.environ.get("HYPOTHESIS_PROFILE") != "nightly", reason="a minute of CPU time: nightly only")
+@pytest.mark.nightly
 def test_the_tutorials_figures_are_met(page, tmp_path):
     for point in tutorial(page, tmp_path):
         time_us = simulate(prepare(point), level="summary").makespan / 1e6

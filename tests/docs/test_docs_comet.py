@@ -111,6 +111,13 @@ def folded(repo, name: str, keys: tuple[str, ...], without: set[tuple]) -> dict[
 
 
 @pytest.mark.slow
+def test_a_step_in_enough_memory_simulated(repo):
+    points = expand(load_scenario(repo / "scenarios/comet_break_even.yaml"))
+    (enough,) = (point for point in points if point.values["memory"] == "80 GB are enough")
+    assert simulate(prepare(enough), level="summary", fold=True).makespan / 1e12 == pytest.approx(164.1, abs=0.06)
+
+
+@pytest.mark.nightly
 def test_expanded_memory_breaks_even_below_50_gb_per_second_simulated(repo):
     elsewhere = {("500 GB/s",), ("1 TB/s",), ("ZeRO 3 in 80 GB, MP 2",)}  # of the two other scenarios
     found = {key: span for (key,), span in folded(repo, "comet_break_even.yaml", ("memory",), elsewhere).items()}
@@ -126,7 +133,7 @@ def test_expanded_memory_breaks_even_below_50_gb_per_second_simulated(repo):
     assert peak / 1e9 == pytest.approx(309, abs=0.6) and 1 - 80e9 / peak == pytest.approx(0.74, abs=0.01)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_clusters_differ_as_their_scenario_says(repo):
     slow = {("MI300X", "MP 2"), ("TPU-v5p", "MP 2")}  # not much worse than MP 8, and left out here
     found = folded(repo, "comet_clusters.yaml", ("topology", "plan"), slow)
@@ -144,7 +151,7 @@ def test_clusters_differ_as_their_scenario_says(repo):
         assert all(sum(peak_memory(layout(mp, 3)).values()) <= preset(npu).compute.memory for mp in (2, 8)), npu
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_folded_simulation_of_1t_parameters_says_the_same(repo):
     points = expand(load_scenario(repo / "scenarios/comet_transformer_1t.yaml"))
     found = {}

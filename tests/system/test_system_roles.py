@@ -34,7 +34,7 @@ def outcome(problem, engine: str, level: str) -> Records | str:
 
 
 @pytest.mark.slow
-@settings(max_examples=max(150, settings().max_examples), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=max(60, settings().max_examples), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 2**32 - 1), st.integers(2, 12), st.sampled_from((*LEVELS, "messages")))
 def test_roles_leave_the_records_of_ranks_with_own_traces(seed, size, level):
     shared = with_roles(world(seed, size), seed, size + 4)
