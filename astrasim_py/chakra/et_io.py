@@ -187,7 +187,7 @@ def gunzip(data: bytes, place: str = "", *, head: bool = False) -> bytes:
         if data[position] == 0:
             # Zeros may fill the last block of a tape or a disk.
             if data[position:].strip(b"\0"):
-                raise TraceError(place, "holds something behind its gzip stream", remedy)
+                raise TraceError(place, "has data after its gzip stream", remedy)
             break
         members += 1
         if members > MAX_MEMBERS:
@@ -207,7 +207,7 @@ def gunzip(data: bytes, place: str = "", *, head: bool = False) -> bytes:
                     raise TraceError(place, f"unzips to more than {MAX_GUNZIP} bytes", "split the trace")
                 if held > _AMPLE and held > MAX_RATIO * len(data):
                     problem = f"unzips to more than {MAX_RATIO} times its size"
-                    raise TraceError(place, problem, "if it is no zip bomb, unzip it yourself")
+                    raise TraceError(place, problem, "unzip it yourself if you trust it")
                 if head and part and not parts:
                     frame(part, place, whole=False)
                 if part:

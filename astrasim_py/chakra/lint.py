@@ -298,7 +298,7 @@ def check_collectives(traces: Traces, groups: Mapping[str, Sequence[int]] | None
             used.setdefault(name, rank)
             if name in members and rank not in members[name]:
                 place = f"{label_of(traces[rank], rank)}: node {of_group.ids[0]}"
-                text = f"rank {rank} calls a collective of group {name}, of which it is no member"
+                text = f"rank {rank} calls a collective of group {name}, but is not a member"
                 found.append(Finding("error", "not-a-member", place, text))
     unknown = [name for name in used if name not in members]
     if unknown and groups is None:

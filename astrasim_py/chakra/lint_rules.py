@@ -147,7 +147,7 @@ def _message_rules(trace: ExecutionTrace, rank: int | None) -> Iterator[_Rule]:
 def _node_rules(trace: ExecutionTrace) -> Iterator[_Rule]:
     kind, size = trace.column("comm_type"), trace.column("comm_size")
     messages = (trace.type == NodeType.COMM_SEND) | (trace.type == NodeType.COMM_RECV)
-    yield "info", "comm-type-on-message", messages & (kind != MISSING), "comm_type means nothing on a send or receive"
+    yield "info", "comm-type-on-message", messages & (kind != MISSING), "comm_type has no effect on a send or receive"
     index, count, total = (trace.column(name) for name in ("msg_chunk_idx", "msg_chunk_cnt", "total_chunk_cnt"))
     half = messages & ((count != MISSING) | (total != MISSING)) & ~_chunked(trace)
     yield "warning", "half-symbolic", half, "has only one of msg_chunk_cnt and total_chunk_cnt"

@@ -192,7 +192,7 @@ def _fill(message: Any, fields: Mapping[str, object], what: str, label: Callable
     known = message.DESCRIPTOR.fields_by_name
     for key in fields:
         if key not in known:
-            raise _Wrong(f'{what} knows no key "{key}"')
+            raise _Wrong(f'{what} has no key "{key}"')
     for key, value in fields.items():
         _put(message, known[key], value, label(key))
 
@@ -290,7 +290,7 @@ def bytes_of_lines(text: bytes, place: str = "") -> bytes:
                 remedy = 'begin with {"chakra_jsonl": 1}'
                 raise _Wrong("is not the metadata of a trace in text form")
             if index and "chakra_jsonl" in fields:
-                raise _Wrong('a node knows no key "chakra_jsonl"')
+                raise _Wrong('a node has no key "chakra_jsonl"')
             record = _record(fields, index)
             if index and seen.setdefault(fields["id"], index) < index:
                 remedy = "give every node its own id"

@@ -111,7 +111,7 @@ class Workload(Shown):
         """
         group = self.roles[name][rank] if name in self.roles else name
         if group is None:
-            raise TraceError(f"role {name}", f"gives rank {rank} no group, and its trace calls it", "write its group")
+            raise TraceError(f"role {name}", f"gives rank {rank} no group, but its trace uses one", "write its group")
         return group
 
     def trace(self, rank: int) -> ExecutionTrace:

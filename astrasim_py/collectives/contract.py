@@ -114,7 +114,7 @@ class Contract:
                 place=place,
             )
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            problem = f"is no contract: {type(error).__name__}: {str(error)[:80]}"
+            problem = f"is not a contract: {type(error).__name__}: {str(error)[:80]}"
             raise AlgorithmError(place, problem, "write it with convert") from None
 
 
@@ -156,7 +156,7 @@ def contract_from_data(document: object, place: str = "contract") -> Contract:
         return AlgorithmError(place, problem, remedy)
 
     if not isinstance(document, Mapping):
-        raise bad("is no mapping", "write ranks, chunks and outputs")
+        raise bad("is not a mapping", "write ranks, chunks and outputs")
     known = ("collective", "ranks", "chunks", "root", "inputs", "outputs")
     unknown = [key for key in document if key not in known]
     if unknown:
@@ -173,14 +173,14 @@ def contract_from_data(document: object, place: str = "contract") -> Contract:
         raise bad(f"{ranks} ranks of {chunks} chunks are too many", f"keep the product within {MAX_OUTPUTS}")
     if "collective" in document:
         if "outputs" in document or "inputs" in document:
-            raise bad("names a collective and says what it does", "write one of both")
+            raise bad("gives both a collective and a contract", "write one of both")
         collective = collective_name(str(document["collective"]), place)
         root = whole("root", 0, ranks - 1) if promise_of(collective).rooted else None
         return Contract.of(collective, ranks, chunks, root)
     outputs: dict[Cell, dict[Cell, int]] = {}
     for rank, cells in _ranked(document.get("outputs"), "outputs", ranks, bad):
         if not isinstance(cells, Mapping):
-            raise bad(f"outputs of rank {rank} are no mapping", 'write e.g. {0: "0:0 + 1:0"}')
+            raise bad(f"outputs of rank {rank} are not a mapping", 'write e.g. {0: "0:0 + 1:0"}')
         for chunk, text in cells.items():
             chunk = _key(chunk)
             if type(chunk) is not int or not 0 <= chunk < chunks:
@@ -223,7 +223,7 @@ def _terms(text: object, ranks: int, chunks: int, bad) -> dict[Cell, int]:
     for term in map(str.strip, str(text).split("+")):
         match = _TERM.fullmatch(term)
         if match is None:
-            raise bad(f'"{term[:40]}" is no chunk of a rank', 'write RANK:CHUNK in quotes, e.g. "0:0 + 1:0"')
+            raise bad(f'"{term[:40]}" is not a chunk of a rank', 'write RANK:CHUNK in quotes, e.g. "0:0 + 1:0"')
         often, r, k = (int(part or 1) for part in match.groups())
         if r >= ranks or k >= chunks or often < 1:
             raise bad(f'"{term}" does not exist', f"write ranks below {ranks} and chunks below {chunks}")

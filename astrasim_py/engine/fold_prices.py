@@ -131,7 +131,8 @@ class Classes:
                 break
         first, counts = np.unique(label, return_counts=True)
         if len(set(counts.tolist())) > 1:
-            raise refuse(f"rank {first[0]} and rank {first[counts != counts[0]][0]} talk to different numbers of ranks")
+            other = first[counts != counts[0]][0]
+            raise refuse(f"ranks {first[0]} and {other} exchange messages with different numbers of ranks")
         copies = np.argsort(label, kind="stable").reshape(len(first), -1)
         odd = np.argwhere(self.of[copies] != self.of[copies[0]])
         if len(odd):

@@ -81,21 +81,21 @@ def _check_rules(plan: Plan) -> None:
     memory = problem.memory.kind
     for bad, what in (
         (plan.npu_ranks < plan.ranks, f"{plan.rank_name(plan.ranks - 1)} takes part in collectives"),
-        (len(problem.jobs) != 1, f"there are {len(problem.jobs)} jobs, and only the ranks of one can be alike"),
-        (network.factory is not None, f"network model {network.model} is not ours, nothing is known of its symmetry"),
+        (len(problem.jobs) != 1, f"there are {len(problem.jobs)} jobs; only ranks of one job can be symmetric"),
+        (network.factory is not None, f"network model {network.model} has unknown symmetry"),
         (network.model == FLUID, "network.model fluid shares links by the rates of all messages at once"),
         (problem.noise is not None, "ranks compute under different noise"),
         (problem.nic is not None, "NICs handle messages one after the other (nic), and the order of ranks matters"),
         (network.msccl is not None, "with slots of connections (network.msccl) the order of ranks matters"),
         (
             semantics.message_match == "bytes",
-            "messages that match by bytes (semantics.message_match) meet across calls",
+            "messages that match by bytes (semantics.message_match) match across calls",
         ),
         (semantics.event_order == "scheduled", "semantics.event_order: scheduled makes the order of ranks matter"),
         (semantics.comm_slots is not None, "collectives wait for each other's slots (semantics.comm_slots)"),
         (
             job.planner is not None and not hasattr(job.planner, "placed"),
-            "collectives are cut into chunks by rules that are known for all ranks together alone",
+            "the rules that cut collectives into chunks are known only for all ranks together",
         ),
         (memory not in ("none", "per_npu"), f"NPUs share memory (memory.kind: {memory})"),
         (bool(job.start_delay_ps), "ranks start at different times (start_delay)"),
@@ -134,7 +134,7 @@ class Copy:
             _, first, which = np.unique(self.place[ranks], return_index=True, return_inverse=True)
             odd = np.argwhere(other != other[first[which.reshape(-1)]])
             if len(odd):
-                raise refuse(f"the peers of rank {ranks[odd[0][0]]} are not like those of others of its class")
+                raise refuse(f"the peers of rank {ranks[odd[0][0]]} differ from those of other ranks of its class")
         for family in classes.every:
             if family.name not in self.kept:
                 continue
@@ -153,7 +153,7 @@ class Copy:
                     places = tuple(self.place[members].tolist())
                     for rank in members[classes.of[members] == each].tolist():
                         if found.setdefault(int(self.place[rank]), places) != places:
-                            raise refuse(f"the group of rank {rank} is not like those of others of its class")
+                            raise refuse(f"the group of rank {rank} differs from those of other ranks of its class")
 
     def _durations(self) -> list[dict[int, tuple[int, int]]]:
         """By place: least and most picoseconds of each folded family that it calls."""

@@ -219,7 +219,7 @@ def _waiting_for_slot(plan: Plan, send: Posted) -> WaitingNode:
 
 
 def _waiting_for_count(plan: Plan, node: Posted, counter: int, count: int, wanted: int) -> WaitingNode:
-    reason = f"counter {counter} stands at {count} of the {wanted} completions that it waits for"
+    reason = f"counter {counter} has {count} of the {wanted} completions that it waits for"
     start = int(plan.trace(node.rank, node.call).column("count_from")[node.row])
     if start != MISSING:
         reason += f", counted from the end of node {start}"

@@ -71,7 +71,7 @@ def ways_of_nccl(problem: Problem, collective: str, npus: tuple[int, ...], size:
     if profile is None and may_reduce(problem.topology) and network.switch_reduction is not False:
         ways += _in_switch(problem.topology, collective, npus, size)
     if not ways:
-        wrong = f"its table chooses {table.algorithm} for {collective}, which nccl has not on these {len(npus)} ranks"
+        wrong = f"its table chooses {table.algorithm} for {collective}, which nccl does not have for {len(npus)} ranks"
         raise ScenarioError("network.profile", wrong, "narrow that row, e.g. by ranks")
     return ways
 

@@ -85,7 +85,7 @@ class Semantics(StrictModel):
     #: go; 0: messages go when they are sent.
     rendezvous_bytes: Size | None = Field(
         default=None,
-        description="of the message with which a receive calls for its payload; 0 B for none",
+        description="of the message by which a receive requests its payload; 0 B for none",
         examples=["8 KiB"],
     )
     #: Of events at one time: ``issued``: those of the action issued first go first, and ranks dispatch when none is
@@ -103,7 +103,7 @@ class Semantics(StrictModel):
     def _normalized(cls, value: Any, info: ValidationInfo) -> Any:
         if isinstance(value, str):
             if value not in NAMED:
-                raise wrong(f"{shown(value)} are no semantics", did_you_mean(value, NAMED))
+                raise wrong(f"{shown(value)} is not a set of semantics", did_you_mean(value, NAMED))
             return {"base": value}
         if not written(info) and isinstance(value, Mapping):
             return {k: "unlimited" if k in _SLOTS and v is None else v for k, v in value.items()}

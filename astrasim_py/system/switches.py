@@ -41,7 +41,7 @@ def bind(algorithm: Algorithm, npus: Sequence[int], topology: Topology) -> tuple
     computing, found = topology.computing, dict(enumerate(algorithm.vertices or (-1,) * len(algorithm.actors)))
     source = place_of(algorithm)
     if computing is None:
-        problem = f"switch {algorithm.actors[0]} takes part, and no switch of {topology.name} is said to compute"
+        problem = f"switch {algorithm.actors[0]} takes part, but no switch of {topology.name} computes"
         raise AlgorithmError(source, problem, "write switches: {capable: all} in the topology")
     for actor, vertex in found.items():
         if vertex >= 0:
@@ -55,7 +55,7 @@ def bind(algorithm: Algorithm, npus: Sequence[int], topology: Topology) -> tuple
         found[actor] = next(free, -1)
         if found[actor] < 0:
             name = algorithm.actors[actor]
-            problem = f"no capable switch of {topology.name} that is free is linked to all that switch {name} talks to"
+            problem = f"no capable switch of {topology.name} is free and linked to all peers of switch {name}"
             raise AlgorithmError(source, problem, f"name one: {{file: …, actors: {{{name}: NAME}}}}")
     return tuple(found.values())
 

@@ -86,12 +86,12 @@ def _check_rules(plan: Plan) -> None:
     if plan.npu_ranks < plan.ranks:
         raise refuse(f"{plan.rank_name(plan.npu_ranks)} takes part in collectives")
     if len(problem.jobs) != 1:
-        raise refuse(f"there are {len(problem.jobs)} jobs, and only the ranks of one can be alike")
+        raise refuse(f"there are {len(problem.jobs)} jobs; only ranks of one job can be symmetric")
     delays = problem.jobs[0].start_delay_ps
     late = [rank for rank in range(plan.ranks) if delays.get(rank, 0) != delays.get(0, 0)] if delays else []
     unknown = network.differs("model", "link_busy", "send_completes", "factory", "msccl", "profile", "protocol")
     for bad, what in (
-        (network.factory is not None, f"network model {network.model} is not ours, nothing is known of its symmetry"),
+        (network.factory is not None, f"network model {network.model} has unknown symmetry"),
         (network.model == FLUID, "network.model fluid shares links by the rates of all messages at once"),
         (problem.noise is not None, "ranks compute under different noise"),
         (network.profile is not None, "under a profile (network.profile) the order of a rank's own messages matters"),
@@ -99,13 +99,13 @@ def _check_rules(plan: Plan) -> None:
         (network.msccl is not None, "with slots of connections (network.msccl) the order of ranks matters"),
         (
             semantics.message_match == "bytes",
-            "messages that match by bytes (semantics.message_match) meet across calls",
+            "messages that match by bytes (semantics.message_match) match across calls",
         ),
         (semantics.event_order == "scheduled", "semantics.event_order: scheduled makes the order of ranks matter"),
         (semantics.rendezvous_bytes > 0, "with a rendezvous the order of ranks matters"),
         (
             network.model == "analytical" and semantics.analytical_route == "lowest_dim",
-            "semantics.analytical_route: lowest_dim looks at pairs of NPUs, not at links",
+            "semantics.analytical_route: lowest_dim depends on pairs of NPUs, not on links",
         ),
         (bool(unknown), f"network.{', network.'.join(unknown)} may break the symmetry of ranks"),
         (topology.routing.ecmp, f"routes of {topology.name} are spread by a hash (ecmp)"),
@@ -378,7 +378,7 @@ def _check_even(call: CollectiveCall, instance: Instance) -> None:
     if call.rotation is not None and not call.uniform_bytes:
         raise refuse(
             f"{instance.size} bytes of {instance.type} are not a multiple of the {call.algorithm.chunks} chunks of "
-            f"{call.algorithm.name}: messages of unlike ranks differ by a byte"
+            f"{call.algorithm.name}: messages of different ranks differ by a byte"
         )
 
 

@@ -33,7 +33,7 @@ class ExpandedMemory(StrictModel):
     bandwidth: MemoryBandwidth = example("500 GB/s")
     latency: Time = 0
     policy: choice("uniform", "placement") = Field(
-        default="uniform", description="an even part of everything, or what is touched least"
+        default="uniform", description="uniform: an even part of everything; placement: the least touched kinds"
     )
 
 
@@ -85,7 +85,7 @@ class Preset(StrictModel):
             keys = self.topology or {}
             link = keys.get("nvlink_bandwidth", keys.get("bandwidth"))
             if link is None:
-                raise wrong("rates without a link that they are for", 'write e.g. link: "450 GB/s"', ("collectives",))
+                raise wrong("rates without a link bandwidth", 'write e.g. link: "450 GB/s"', ("collectives",))
             self.__dict__["collectives"] = self.collectives.model_copy(update={"link": parse_bandwidth(link)})
 
 
@@ -165,7 +165,7 @@ def machine(name: str, npus: int) -> dict[str, Any]:
         node = next(size for size in range(min(most, npus), 0, -1) if npus % size == 0)
         if node == npus or 2 * node > most:
             return {"preset": name, "nodes": npus // node, "npus": node}
-        raise TopologyError("", f"{npus} NPUs are no equal nodes of {name}", f"take a multiple of {most}")
+        raise TopologyError("", f"{npus} NPUs do not fill equal nodes of {name}", f"take a multiple of {most}")
     if shape["shape"] == "torus":
         return {"preset": name, "dims": _near_equal(npus, len(shape["dims"]))}
     if shape["npus"] == npus:

@@ -62,7 +62,7 @@ class ProgramProtocol(StrictModel):
 
     def _complete(self) -> None:
         if self.slice == 0:
-            raise wrong("a slice of no bytes", 'write e.g. slice: "16 KiB"', ("slice",))
+            raise wrong("a slice of 0 bytes", 'write e.g. slice: "16 KiB"', ("slice",))
 
 
 class NodeNetwork(StrictModel):
@@ -75,7 +75,7 @@ class NodeNetwork(StrictModel):
 
     def _complete(self) -> None:
         if not 0 < self.efficiency <= 1:
-            raise wrong(f"{self.efficiency} is no share", "write a number above 0, at most 1", ("efficiency",))
+            raise wrong(f"{self.efficiency} is not a share", "write a number above 0, at most 1", ("efficiency",))
 
 
 class Choice(StrictModel):
@@ -138,7 +138,7 @@ class LibraryProfile(StrictModel):
         if self.sizes[0] > self.sizes[1]:
             raise wrong("the first size is above the second one", "write the smallest and the largest one", ("sizes",))
         if not self.channel_bytes:
-            raise wrong("a channel of no bytes", 'write e.g. "4 KiB"', ("channel_bytes",))
+            raise wrong("a channel of 0 bytes", 'write e.g. "4 KiB"', ("channel_bytes",))
         named = {key: getattr(self, key) or {} for key in ("protocols", "programs")}
         named["network"] = {} if self.network is None else self.network.steps
         for key, names in named.items():

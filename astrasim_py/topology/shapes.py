@@ -313,23 +313,23 @@ class Dgx(Shape):
         if "nodes" not in self.model_fields_set and nodes == 1:
             alone = [key for key in _BETWEEN_NODES if key in self.model_fields_set]
             if alone:
-                problem = "changes nothing where there is one node, and nodes is not written"
+                problem = "has no effect on one node, and nodes is not given"
                 raise TopologyError(below(place, alone[0]), problem, "write e.g. nodes: 2, or drop it")
         if self.oversubscription is not None and not spines:
-            problem = "is that of uplinks, and there are no spines"
+            problem = "describes uplinks, but there are no spines"
             raise TopologyError(below(place, "oversubscription"), problem, "write e.g. spines: 8, or drop it")
         if self.cross_rail is not None and rails == 1:
             raise TopologyError(below(place, "cross_rail"), "there is one rail", "drop it, or write more rails")
         for key, example in (("nic_bandwidth", "400 Gb/s"), ("nic_latency", "1 us")):
             if nodes > 1 and getattr(self, key) is None:
-                problem = f"missing, and there are {nodes} nodes"
+                problem = f"missing, but there are {nodes} nodes"
                 raise TopologyError(below(place, key), problem, f'write e.g. "{example}"')
         if npus % rails:
             problem = f"{rails} rails do not divide {npus} NPUs per node"
             raise TopologyError(below(place, "rails"), problem, f"write {npus}")
         cross_rail = self.cross_rail or ("spine" if spines else "nvlink")
         if cross_rail == "spine" and not spines and nodes > 1 and rails > 1:
-            raise TopologyError(below(place, "cross_rail"), "spine, and there are no spines", "write spines: 1")
+            raise TopologyError(below(place, "cross_rail"), "spine, but there are no spines", "write spines: 1")
         fabric = fabrics.Rails(nodes, npus, rails, spines if nodes > 1 else 0, cross_rail)
         inside, outside = (self.nvlink_bandwidth, self.nvlink_latency), (self.nic_bandwidth, self.nic_latency)
         levels, dims = [inside], [Dim("switch", npus, *inside)]

@@ -151,7 +151,7 @@ class Switches(StrictModel):
     reduce_bandwidth: MemoryBandwidth | None = Field(
         default=None, description="of the one unit of a switch that reduces; by default it takes no time"
     )
-    latency: Time = Field(default=0, description="what a switch sends takes longer by it, on its first link")
+    latency: Time = Field(default=0, description="added to the first link of every message that a switch sends")
     slots: Count | None = Field(default=None, description="chunks that a switch holds for a call; unlimited by default")
     overhead: Ratio = Field(
         default=Fraction(1), description="bytes on the wire by byte of messages from and to switches", examples=["1.2"]
@@ -215,12 +215,12 @@ class Shape(StrictModel):
         default=None, description="switches that can reduce and multicast", examples=["{capable: all}"]
     )
     unwind: Count | None = Field(
-        default=None, description="replace each switch by direct links from each port to so many others", examples=["2"]
+        default=None, description="replace each switch by direct links from each port to N others", examples=["2"]
     )
     events: tuple[Event, ...] | None = Field(
         default=None,
         description="links that fail, change and return during a run: from `at` on, what else is failed and changed;"
-        " an event that says nothing more ends the former one",
+        " an event without changes ends the former one",
         examples=["[{at: 5 ms, failed: {links: [[0, 1]]}}, {at: 9 ms}]"],
     )
     reroute_delay: Time | None = Field(

@@ -330,7 +330,7 @@ def _followed(trace: ExecutionTrace, later: ExecutionTrace) -> ExecutionTrace:
     """A trace, and another that begins when it is done: a node that takes no time joins them."""
     join = int(trace.node_id.max(initial=0)) + 1
     if join + int(later.node_id.max(initial=0)) >= 2**62:
-        raise TraceError(later.place, "ids of nodes are too large to put it behind another", "number its nodes anew")
+        raise TraceError(later.place, "ids of nodes are too large to append it to another", "renumber its nodes")
     raw, then = _raw(trace), _raw(later)
     ended = shift = 0
     if trace.start_time_micros.any():
@@ -338,7 +338,7 @@ def _followed(trace: ExecutionTrace, later: ExecutionTrace) -> ExecutionTrace:
         ended = max(map(sum, zip(trace.start_time_micros.tolist(), trace.duration_micros.tolist(), strict=True)))
         shift = ended - min(begun.tolist(), default=ended)
         if max(ended, shift + int(begun.max(initial=0))) >= 2**62:
-            raise TraceError(later.place, "has start times too large to put it behind another", "give smaller ones")
+            raise TraceError(later.place, "has start times too large to append it to another", "give smaller ones")
     node = pb.Node(id=join, name="join", type=int(NodeType.COMP), start_time_micros=ended)
     node.data_deps.extend(np.setdiff1d(trace.node_id, trace.data_deps.ids).tolist())
     node.attr.add(name="slot_kind", int32_val=0)

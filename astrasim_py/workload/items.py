@@ -32,7 +32,7 @@ class Item(StrictModel):
 
     name: Name | None = Field(default=None, description="for `after`")
     after: After | None = None
-    repeat: Repeat = Field(default=1, description="so many times, one after the other")
+    repeat: Repeat = Field(default=1, description="number of repetitions, one after the other")
 
 
 class Collective(Item):
@@ -71,7 +71,7 @@ class Compute(Item):
     time: Time | None = example("100 us", default=None)
     operations: Operations | None = example("2.5 GFLOP", default=None)
     bytes: Size | None = Field(default=None, description="bytes that it moves from and to memory")
-    ranks: Ranks | None = Field(default=None, description="who computes; all ranks by default")
+    ranks: Ranks | None = Field(default=None, description="ranks that compute; all by default")
 
     def _complete(self) -> None:
         if (self.time is None) == (self.operations is None):
@@ -99,7 +99,7 @@ class Memory(Item):
 
     load: Size | None = example("1 MiB", default=None)
     store: Size | None = None
-    ranks: Ranks | None = Field(default=None, description="who does it; all ranks by default")
+    ranks: Ranks | None = Field(default=None, description="ranks that do it; all by default")
 
     def _complete(self) -> None:
         if (self.load is None) == (self.store is None):

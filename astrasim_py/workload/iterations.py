@@ -41,9 +41,7 @@ def iterate(workload: Workload, iterations: int) -> Workload:
 def _repeated(trace: ExecutionTrace, iterations: int) -> ExecutionTrace:
     shift = int(trace.node_id.max(initial=0)) + 1
     if shift * iterations >= 2**63:
-        raise TraceError(
-            trace.place, f"ids of nodes are too large for {iterations} iterations", "number its nodes anew"
-        )
+        raise TraceError(trace.place, f"ids of nodes are too large for {iterations} iterations", "renumber its nodes")
     ids, later = trace.node_id.astype(np.int64), np.arange(iterations)[:, None] * shift
     columns = {name: np.tile(trace.column(name), iterations) for name in COLUMN_KINDS if trace.has_column(name)}
     for name in columns.keys() & {*_IDS}:

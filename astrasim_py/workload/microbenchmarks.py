@@ -60,7 +60,7 @@ def generate(
         where = f"{place}[{number}]"
         for wanted in item.after or ():
             if wanted not in names:
-                raise ScenarioError(f"{where}.after", f'"{wanted}" is no item before this one', "name an earlier item")
+                raise ScenarioError(f"{where}.after", f'"{wanted}" is not an earlier item', "name one")
         made = _nodes(item, ranks, groups, defined, where)
         if alike:
             made = [((0,), node) for _, node in made]
@@ -122,7 +122,7 @@ def _members(
 
 def _collective(item: Collective, label: str, n: int, where: str) -> dict:
     if not 0 <= item.root < n:
-        raise ScenarioError(f"{where}.root", f"{item.root} is no position in a group of {n}", f"0..{n - 1}")
+        raise ScenarioError(f"{where}.root", f"{item.root} is not a position in a group of {n}", f"0..{n - 1}")
     node = {
         "type": NodeType.COMM_COLL,
         "name": item.name or f"{item.type} {format_size(item.size)}",

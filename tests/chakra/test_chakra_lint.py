@@ -69,7 +69,7 @@ RECV = {"comm_size": 8, "comm_src": 1, "comm_tag": 0}
         ),
         (build([5], **SEND, is_cpu_op=1), "warning", "cpu-comm", "is_cpu_op is true on a communication node"),
         (build([0]), "warning", "invalid-node", "INVALID"),
-        (build([5], **SEND, comm_type=5), "info", "comm-type-on-message", "means nothing"),
+        (build([5], **SEND, comm_type=5), "info", "comm-type-on-message", "has no effect"),
         (build([4], metadata={"schema": "symbolic_tensor_network"}), "warning", "elements-not-bytes", "element"),
         (build([4, 4], [[], []], is_cpu_op=[0, 1]), "warning", "gpu-without-successors", "lost its synchronisation"),
         (build([]), "warning", "empty-trace", "has no nodes"),
@@ -213,7 +213,7 @@ def test_groups_are_checked_where_they_are_known():
 def test_hints_of_many_files_become_one_and_errors_stay_apart():
     traces = [build([5], **SEND | {"comm_dst": rank}, comm_type=5) for rank in (1, 1, 1)]
     infos = [finding for finding in lint(traces) if finding.severity == "info"]
-    assert [finding.message for finding in infos] == ["comm_type means nothing on a send or receive (and 2 more files)"]
+    assert [finding.message for finding in infos] == ["comm_type has no effect on a send or receive (and 2 more files)"]
     lacking = [build([5], comm_tag=rank) for rank in range(3)]
     assert sum(finding.rule == "missing-attribute" for finding in lint(lacking)) == 6
 

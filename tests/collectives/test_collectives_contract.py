@@ -83,7 +83,7 @@ outputs:
 @pytest.mark.parametrize(
     ("document", "problem"),
     [
-        ([], "is no mapping"),
+        ([], "is not a mapping"),
         ({"ranks": 2, "chunks": 1, "outputs": {0: {0: "0:0"}}, "rank": 1}, 'key "rank" is unknown'),
         ({"ranks": 0, "chunks": 1}, "ranks is 0"),
         ({"ranks": True, "chunks": 1}, "ranks is True"),
@@ -92,15 +92,15 @@ outputs:
         ({"ranks": 2, "chunks": 1, "outputs": {}}, "promises nothing"),
         ({"ranks": 2, "chunks": 1, "outputs": {2: {0: "0:0"}}}, "outputs of rank 2"),
         ({"ranks": 2, "chunks": 1, "outputs": {0: {1: "0:0"}}}, "output chunk 1 of rank 0"),
-        ({"ranks": 2, "chunks": 1, "outputs": {0: "0:0"}}, "outputs of rank 0 are no mapping"),
-        ({"ranks": 2, "chunks": 1, "outputs": {0: {0: "0-0"}}}, '"0-0" is no chunk of a rank'),
+        ({"ranks": 2, "chunks": 1, "outputs": {0: "0:0"}}, "outputs of rank 0 are not a mapping"),
+        ({"ranks": 2, "chunks": 1, "outputs": {0: {0: "0-0"}}}, '"0-0" is not a chunk of a rank'),
         ({"ranks": 2, "chunks": 1, "outputs": {0: {0: "0:1"}}}, '"0:1" does not exist'),
         ({"ranks": 2, "chunks": 1, "outputs": {0: {0: "0*0:0"}}}, "does not exist"),
-        ({"ranks": 2, "chunks": 1, "outputs": {0: {0: None}}}, "is no chunk of a rank"),
+        ({"ranks": 2, "chunks": 1, "outputs": {0: {0: None}}}, "is not a chunk of a rank"),
         ({"ranks": 2, "chunks": 1, "inputs": {0: [3]}, "outputs": {0: {0: "0:0"}}}, "input chunk 3 of rank 0"),
         ({"ranks": 2, "chunks": 1, "collective": "broadcast"}, "root is None"),
         ({"ranks": 2, "chunks": 3, "collective": "all_gather"}, "3 chunks do not divide among 2 ranks"),
-        ({"ranks": 2, "chunks": 2, "collective": "all_gather", "outputs": {}}, "names a collective and says"),
+        ({"ranks": 2, "chunks": 2, "collective": "all_gather", "outputs": {}}, "gives both a collective and"),
         ({"ranks": 2, "chunks": 2, "collective": "all_father"}, "is not a collective"),
     ],
 )

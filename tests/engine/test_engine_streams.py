@@ -370,7 +370,7 @@ def test_a_count_that_is_never_reached_is_explained():
     records = simulate(planned_once([[comp(1, counter=3), comp(1, count_of=3, count_k=2)], [comp(1)]]))
     assert records.outcome.status == "stuck"
     text = "\n".join(explanation(records.outcome))
-    assert "counter 3 stands at 1 of the 2 completions" in text
+    assert "counter 3 has 1 of the 2 completions" in text
     assert "chunk 0 phase 0" in text
     assert records.outcome.waiting[0].counter == 3
 

@@ -287,7 +287,7 @@ def test_measured_times_of_programs_are_within_5_and_15_percent(golden, protocol
 
 @pytest.mark.parametrize(
     ("wrong", "said"),
-    [({"Simple": {"slice": "0 B"}}, "a slice of no bytes"), ({"Foo": {}}, '"Foo" is not a protocol')],
+    [({"Simple": {"slice": "0 B"}}, "a slice of 0 bytes"), ({"Foo": {}}, '"Foo" is not a protocol')],
 )
 def test_wrong_costs_of_programs_are_refused(tmp_path, wrong, said):
     content = preset_content("mi300x")

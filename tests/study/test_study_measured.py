@@ -199,10 +199,10 @@ def test_packaged_rows_are_close_and_say_where_they_are_from(capsys):
 @pytest.mark.parametrize(
     "change,said",
     [
-        ({"channel_bytes": "0 B"}, "channel_bytes: a channel of no bytes"),
+        ({"channel_bytes": "0 B"}, "channel_bytes: a channel of 0 bytes"),
         ({"ranks": []}, "collectives.ranks: 0 items"),
         ({"sizes": ["1 MiB", "1 KiB"]}, "sizes: the first size is above"),
-        ({"network": {"steps": {"LL": "5 us", "Simple": "9 us"}, "efficiency": 1.5}}, "efficiency: 1.5 is no share"),
+        ({"network": {"steps": {"LL": "5 us", "Simple": "9 us"}, "efficiency": 1.5}}, "efficiency: 1.5 is not a share"),
         ({"network": {"steps": {"LL": "5 us"}}}, "steps: no latency of Simple"),
         ({"switch": {"launch": "1 us", "rate": "1 GB/s", "for": ["all_reduc"]}}, 'did you mean "all_reduce"'),
     ],

@@ -94,7 +94,7 @@ def test_bad_roles_are_refused_in_one_line(more, text):
 @pytest.mark.parametrize(
     ("node", "name", "more", "text"),
     [
-        (CALL, "tp", {"roles": {"tp": ["a", None]}}, "role tp: gives rank 1 no group, and its trace calls it"),
+        (CALL, "tp", {"roles": {"tp": ["a", None]}}, "role tp: gives rank 1 no group, but its trace uses one"),
         (CALL, "dp", {"roles": {"tp": ["a", None]}}, 'rank 0: node 0: its group "dp" is not defined'),
         (
             {"type": NodeType.COMM_SEND, "comm_dst": 1, "comm_tag": 0, "comm_size": 4},

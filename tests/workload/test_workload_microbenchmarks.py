@@ -133,11 +133,11 @@ def test_a_group_may_be_listed_in_place():
     [
         (Collective(type="all_reduce", size=8, group="tp"), 'group "tp" is not defined'),
         (Collective(type="all_reduce", size=8, group=(0, 9)), "has rank 9, and there are 4"),
-        (Collective(type="broadcast", size=8, root=4), "4 is no position in a group of 4"),
+        (Collective(type="broadcast", size=8, root=4), "4 is not a position in a group of 4"),
         (Compute(time=1, ranks=(4,)), "rank 4 does not exist"),
         (Memory(load=1, ranks=(7,)), "rank 7 does not exist"),
         (Send(source=0, to=4, size=1), "rank 4 does not exist"),
-        (Compute(time=1, after=("x",)), '"x" is no item before this one'),
+        (Compute(time=1, after=("x",)), '"x" is not an earlier item'),
     ],
 )
 def test_what_cannot_be_generated_is_said_with_its_place(item, problem):

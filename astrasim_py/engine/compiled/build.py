@@ -53,7 +53,7 @@ def kernel_input(plan: Plan, *, rows: bool = False) -> KernelInput:
     nodes or route links.
     """
     if plan.problem.network.factory is not None:
-        raise UsageError("engine", "a network model of one's own runs on the SimPy engine only", "write --engine simpy")
+        raise UsageError("engine", "a user's network model runs on the SimPy engine only", "write --engine simpy")
     return _Building(plan, rows).input()
 
 
