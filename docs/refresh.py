@@ -6,7 +6,6 @@ figure of each in docs/figures/lessons/. Needs ``pip install -e '.[notebook]'``.
 
 import base64
 import io
-import os
 import subprocess
 import sys
 import tempfile
@@ -56,12 +55,12 @@ def lessons(names: list[str]) -> None:
     """Run scenarios and keep one figure of each."""
     target = DOCS / "figures" / "lessons"
     target.mkdir(parents=True, exist_ok=True)
-    results = Path(os.environ.get("RESULTS", DOCS.parent / "results"))
+    results = Path("results")
     for name in names or sorted(path.stem for path in (DOCS.parent / "scenarios").glob("*.yaml")):
         scenario = DOCS.parent / "scenarios" / f"{name}.yaml"
         run = [sys.executable, "-m", "astrasim_py", scenario, "--engine", "compiled", "--out", results, "--quiet"]
         subprocess.run(run, check=True, stdout=subprocess.DEVNULL)
-        figures = sorted((results / name / "figures").glob("*.png"))
+        figures = sorted((results / name / "figures").glob("*.png"), key=lambda path: path.stat().st_mtime_ns)
         chosen = next((path for path in figures if path.stem == FIGURES.get(name)), figures[0])
         (target / f"{name}.png").write_bytes(small(chosen.read_bytes()))
         print(f"{name}: {chosen.name}, {(target / f'{name}.png').stat().st_size / 1000:.0f} KB")

@@ -38,6 +38,9 @@ def run(args: argparse.Namespace) -> int:
     for number, question in enumerate(exercise.questions, 1):
         unit = f" [{question.unit}]" if question.unit else ""
         print("\n" + _filled(f"{number}. {question.step}: {question.ask}{unit}"))
+        if question.points:
+            points = " ".join(f'--point "{point}"' for point in question.points)
+            print(f"   python -m astrasim_py view results/{exercise.lesson} {points} --open")
         if args.solution:
             print(_filled(f"{_shown(exercise, question)}: {question.why}"))
         elif sys.stdin.isatty():

@@ -11,7 +11,10 @@ import yaml
 
 from astrasim_py.core.errors import UnitError, UsageError
 from astrasim_py.core.units import PS_PER_NS, parse_bandwidth, parse_time
-from astrasim_py.scenario.load import load_scenario
+from astrasim_py.engine.simulation import simulate
+from astrasim_py.scenario.expand import expand
+from astrasim_py.scenario.load import LoadedScenario, load_scenario
+from astrasim_py.study.prepare import prepare
 from astrasim_py.study.sweep import run_scenario
 
 _DATA = Path(__file__).resolve().parents[1] / "data"
@@ -32,6 +35,8 @@ class Question:
     at: Mapping[str, object] | None = None
     over: Mapping[str, object] | None = None
     value: str = "time_ns"
+    points: tuple[str, ...] = ()
+    link: str | None = None
     number: int | None = None
     within: float = float(_WITHIN)
 
@@ -56,6 +61,8 @@ def answer_to(exercise: Exercise, question: Question) -> Fraction:
     if question.number is not None:
         return Fraction(question.number)
     scenario = load_scenario(_DATA / "lessons" / f"{exercise.lesson}.yaml", [*question.set, "plots=[]", "engine=auto"])
+    if question.link is not None:
+        return _share_busy(scenario, question)
     with tempfile.TemporaryDirectory() as folder:
         rows = run_scenario(scenario, out=folder, figures=False).rows
 
@@ -67,6 +74,19 @@ def answer_to(exercise: Exercise, question: Question) -> Fraction:
     if question.over is not None:
         return found / value(question.over)
     return found * PS_PER_NS / parse_time(f"1 {question.unit}") if question.value.endswith("_ns") else found
+
+
+def _share_busy(scenario: LoadedScenario, question: Question) -> Fraction:
+    """Percent of the run in which the link of the question is busy."""
+    wanted = dict(part.split("=") for part in question.points[0].split(","))
+    (point,) = (point for point in expand(scenario) if wanted.items() <= point.values.items())
+    problem = prepare(point)
+    records, topology = simulate(problem, level="links"), problem.topology
+    ends = [
+        f"{topology.vertex_name(a)}->{topology.vertex_name(b)}" for a, b in zip(topology.src, topology.dst, strict=True)
+    ]
+    row = records.link["link"].tolist().index(ends.index(question.link))
+    return Fraction(100 * int(records.link["busy"][row]), records.makespan)
 
 
 def typed(text: str, unit: str) -> Fraction:

@@ -17,7 +17,7 @@ NAMES = [f"{exercise.title}, {question.step}" for exercise, question in ALL]
 def test_seven_exercises_fit_90_minutes_and_have_the_same_steps():
     assert len(exercises()) == 7
     assert sum(exercise.minutes for exercise in exercises()) <= 90
-    assert all([q.step for q in one.questions] == ["predict", "run", "break", "assert"] for one in exercises())
+    assert all([q.step for q in one.questions] == ["predict", "run", "see", "break", "assert"] for one in exercises())
 
 
 @pytest.mark.parametrize(("exercise", "question"), ALL, ids=NAMES)
@@ -33,11 +33,11 @@ def test_the_right_answer_is_right_and_hints_are_for_wrong_ones(exercise, questi
 def test_the_law_of_the_ring_is_exact():
     exercise = exercises()[0]
     step_ns = 1000 + Fraction(8 * 2**20, 50)
-    assert answer_to(exercise, exercise.questions[3]) == 14 * step_ns / 1000
+    assert answer_to(exercise, exercise.questions[4]) == 14 * step_ns / 1000
 
 
 def test_numbers_of_the_last_exercise_are_those_of_verify(repo):
-    run, slots, passing = exercises()[6].questions[1:]
+    _, run, _, slots, passing = exercises()[6].questions
     verdicts = {
         name: verify(read_algorithm(repo / "scenarios" / "algorithms" / "find_the_bug" / f"{name}.xml"), slots=2)
         for name in ("right", "wrong_sum", "race", "deadlock")
@@ -60,7 +60,7 @@ def test_the_command_checks_an_answer(capsys):
     assert main(["lesson", "1", "1", "42.95"]) == 1
     out = capsys.readouterr().out
     assert out.startswith("Right. 30 steps") and "Not yet. This is S/B." in out
-    assert main(["lesson", "8"]) == main(["lesson", "1", "5", "3"]) == main(["lesson", "1", "1"]) == 2
+    assert main(["lesson", "8"]) == main(["lesson", "1", "6", "3"]) == main(["lesson", "1", "1"]) == 2
     assert capsys.readouterr().err.count("\n") == 3
     assert main(["lesson"]) == 0
     assert capsys.readouterr().out.splitlines()[6].startswith("7  Find the bug")
