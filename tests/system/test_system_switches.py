@@ -54,7 +54,7 @@ def test_actors_are_found_beside_their_peers():
     ("made", "topology", "said"),
     [
         (TREE, topology_of({"shape": "switch", "npus": 6, **LINK}), "no switch of switch 6 computes; write"),
-        (TREE, leaves(capable=["leaf"]), "is free and linked to all peers of switch top; name one: {file: …, actors: {top"),
+        (TREE, leaves(capable=["leaf"]), "linked to all peers of switch top; name one: {file: …, actors: {top"),
         (TREE, leaves(capable=["spine", "leaf0"]), "is free and linked to all peers of switch b"),
         (replace(TREE, vertices=(6, -1, 6)), leaves(), "switches top and b are both leaf0; give each a switch of its"),
         (replace(TREE, vertices=(9, 6, 7)), leaves(capable=["leaf"]), "switch top is spine1, which does not compute"),
