@@ -7,7 +7,15 @@ Whatever makes ASTRA-sim hang or crash is an error here; one warning tells of ea
 import argparse
 from decimal import Decimal, InvalidOperation
 
-from astrasim_py.cli.options import complain, engine_option, engines_text, format_option, limits_of, record_options
+from astrasim_py.cli.options import (
+    complain,
+    engine_option,
+    engines_text,
+    format_option,
+    limits_of,
+    record_options,
+    terminal_width,
+)
 from astrasim_py.core.errors import UsageError
 
 #: ASTRA-sim's flags that change nothing, there or here, and why.
@@ -50,7 +58,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run; ASTRA-sim's lines on stdout, warnings and errors on stderr."""
-    from astrasim_py.report.tables import json_text, summary_text
+    from astrasim_py.report.result_table import summary_text
+    from astrasim_py.report.tables import json_text
     from astrasim_py.study.astra_sim_point import Request, run_request
     from astrasim_py.study.store import RunOptions
     from astrasim_py.system.machine_models import Limits
@@ -91,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     for line in result.lines():
         print(line)
     if not args.quiet:
-        print(f"\n{summary_text([row])}")
+        print(f"\n{summary_text([row], terminal_width())}")
         print(f"\n{engines_text([row['engine']])}results: {point.folder}")
     return code
 

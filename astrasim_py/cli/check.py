@@ -8,6 +8,7 @@ import json
 
 from astrasim_py.cli.options import each, format_option, scenario_options, strict_option
 from astrasim_py.core.errors import AstraError, CheckFailed, ErrorList, worst
+from astrasim_py.core.units import number_of
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,8 +24,8 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(rows, indent=1))
     else:
         for row in rows:
-            messages = f"{row['messages']:,} messages" if row["points"] else "nothing"
-            points = f"{row['points']} point" + ("s" if row["points"] != 1 else "")
+            messages = number_of(row["messages"], "message") if row["points"] else "nothing"
+            points = number_of(row["points"], "point")
             print(f"{row['file']}: {row['scenario']}: {points}, {messages}")
             for warning in row["warnings"]:
                 print(f"  warning: {warning}")

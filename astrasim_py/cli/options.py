@@ -1,6 +1,7 @@
 """Options and messages that several verbs share."""
 
 import argparse
+import os
 import re
 import shutil
 import sys
@@ -29,6 +30,41 @@ def engine_option(parser: argparse.ArgumentParser, default: str | None = AUTO) -
 
 def format_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=("text", "json"), default="text", help="of the result on stdout")
+
+
+#: What ``--format`` is where a person reads.
+TABLES = (None, "table", "text")
+
+
+def table_options(parser: argparse.ArgumentParser) -> None:
+    """Which rows of a table, in which order and form."""
+    parser.add_argument(
+        "--where",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help='only such rows; also "size>=1 MiB", name=t*',
+    )
+    parser.add_argument("--sort", metavar="COLUMN", help="order of the rows; --sort=-COLUMN: largest first")
+    parser.add_argument("--top", type=int, metavar="N", help="only the first N rows")
+    parser.add_argument(
+        "--format", choices=(*TABLES[1:], "json", "csv", "markdown"), help="of the result on stdout; table by default"
+    )
+
+
+def selection_of(args: argparse.Namespace):
+    """The rows that `table_options` ask for. Raises UsageError."""
+    from astrasim_py.report.row_selection import parse_selection
+
+    check_positive(args, "top")
+    return parse_selection(args.where, args.sort, args.top)
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal on stdout, or of COLUMNS; None where a file or a program reads."""
+    if not os.environ.get("COLUMNS", "").isdecimal() and not sys.stdout.isatty():
+        return None
+    return max(shutil.get_terminal_size().columns, 1)
 
 
 def scenario_options(parser: argparse.ArgumentParser) -> None:

@@ -6,9 +6,12 @@ import argparse
 import os
 import sys
 from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from astrasim_py.cli import options
+from astrasim_py.cli.options import TABLES
 from astrasim_py.core.errors import UsageError, worst
+from astrasim_py.core.units import number_of
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,9 +27,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--fold", action="store_true", default=None, help="simulate one rank for all where all are alike"
     )
     loud = parser.add_mutually_exclusive_group()
-    loud.add_argument("--quiet", action="store_true", help="no progress, no notes")
-    loud.add_argument("-v", "--verbose", action="store_true", help="also every collective of every point")
-    options.format_option(parser)
+    loud.add_argument("--quiet", action="store_true", help="nothing but errors, and what --format asks for")
+    everything = "also every collective of every point, and all that is known of points that are not done"
+    loud.add_argument("-v", "--verbose", action="store_true", help=everything)
+    options.table_options(parser)
 
 
 _PASSED_ON = ("out", "jobs", "cluster", "fresh", "timeline", "engine", "fold", "strict")
@@ -38,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     options.check_positive(args, "jobs")
     if args.jobs is not None and args.cluster is not None:
         raise UsageError("--jobs", "counts processes of this machine, and --cluster has its own", "leave one out")
-    limits = options.limits_of(args)
+    limits, wanted = options.limits_of(args), options.selection_of(args)
     codes, allowed = [0], {"allow_outside": args.allow_outside, "allow_code": args.allow_code}
     loaded = list(options.each(args.scenarios, lambda path: load_scenario(path, args.set, **allowed), codes))
     names = [scenario.name for scenario in loaded]
@@ -46,9 +50,12 @@ def run(args: argparse.Namespace) -> int:
     if twice:
         raise UsageError("run", f'two scenarios are called "{twice[0]}"', "give each a name of its own")
     from astrasim_py.report.repeats import medians
+    from astrasim_py.scenario.variables import swept_values
     from astrasim_py.study.progress import on_terminal
     from astrasim_py.study.sweep import parse_share, run_scenario
 
+    for scenario in loaded:
+        wanted.check(swept_values(scenario.axes))
     share = None if args.points is None else parse_share(args.points)
     rows: list[dict] = []
     same = {name: getattr(args, name) for name in _PASSED_ON}
@@ -58,25 +65,33 @@ def run(args: argparse.Namespace) -> int:
         return run_scenario(scenario, points=share, level=args.record, progress=progress, **same, **limits)
 
     for result in options.each(loaded, run_one, codes):
-        print_failures(result)
+        print_failures(result, whole=args.verbose or len(result.rows) == 1)
+        tables = args.format in TABLES
         if not args.quiet:
-            shown = result.warnings if args.format == "text" else ()
-            options.complain(note for note in result.notes if note not in shown)
-        rows += [{key: row[key] for key in row if key not in ("runs", "interval")} for row in medians(result.rows)]
-        if args.format == "text":
-            _show(result, args)
+            options.complain(note for note in result.notes if not tables or note not in result.warnings)
+        found = wanted.of(medians(result.rows))
+        rows += found
+        if tables and not (args.quiet and args.format is None):
+            _show(result, found, args)
         codes.append(result.exit_code)
         if result.interrupted:
             break
-    if args.format == "json":
-        from astrasim_py.report.tables import json_text
-
-        print(json_text(rows))
+    if args.format not in TABLES:
+        print(_for_programs(rows, args.format))
     return worst(codes)
 
 
-def print_failures(result) -> None:
-    """Print why points failed; a reason that several share, once."""
+def _for_programs(rows: Sequence[Mapping], form: str) -> str:
+    from astrasim_py.report.result_table import columns_of, csv_text, markdown_text
+    from astrasim_py.report.tables import json_text
+
+    if form == "json":
+        return json_text([{key: row[key] for key in row if key not in ("runs", "interval")} for row in rows])
+    return csv_text(rows) if form == "csv" else markdown_text(columns_of(rows))
+
+
+def print_failures(result, *, whole: bool = True) -> None:
+    """Print why points failed; a reason that several share, once. `whole`: all that is known of it, not one line."""
     from astrasim_py.study.sweep import and_more
 
     by_reason: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
@@ -86,7 +101,8 @@ def print_failures(result) -> None:
         if failure.detail and os.environ.get("ASTRASIM_DEBUG") == "1":
             print(failure.detail, file=sys.stderr)
     for lines, points in ((lines[0], len(lines)) for lines in by_reason.values()):
-        options.complain((f"{lines[0]}{and_more(points)}", *lines[1:]) if lines else ())
+        more = "" if whole or len(lines) < 2 else " (-v says more)"
+        options.complain((f"{lines[0]}{and_more(points)}{more}", *(lines[1:] if whole else ())) if lines else ())
 
 
 #: Jobs of all points, beyond which only --verbose shows them.
@@ -99,24 +115,29 @@ def _distinct(hints: list[str]) -> list[tuple[str, int]]:
     return [(hints[advice.index(each)], count) for each, count in Counter(advice).items()]
 
 
-def _show(result, args: argparse.Namespace) -> None:
+def _show(result, rows: Sequence[Mapping], args: argparse.Namespace) -> None:
     from astrasim_py.report.jobs import jobs_text
     from astrasim_py.report.repeats import medians
-    from astrasim_py.report.tables import collectives_text, summary_text
+    from astrasim_py.report.result_table import MOST_ROWS, summary_text
+    from astrasim_py.report.tables import collectives_text
     from astrasim_py.study.sweep import and_more
 
     if result.title:
         print(result.title)
-    print(summary_text(medians(result.rows)))
+    width = options.terminal_width()
+    most = MOST_ROWS if args.top is None else None
+    print(summary_text(rows, width, most, ordered=args.sort is not None) if rows else "no row meets --where")
+    if 0 < len(rows) < len(medians(result.rows)):
+        print(f"{len(rows)} of {number_of(len(medians(result.rows)), 'row')}")
     pairs = zip(result.rows, result.summaries, strict=True)
     jobs = medians([{**row, **job} for row, summary in pairs if summary for job in summary.get("jobs", ())])
     if jobs and (args.verbose or len(jobs) <= _MOST_JOBS):
-        print(f"\n{jobs_text(jobs)}")
+        print(f"\n{jobs_text(jobs, width)}")
     if args.verbose:
         for row, summary in zip(result.rows, result.summaries, strict=True):
             if summary and summary.get("collectives"):
                 print(f"\n{row['point']}")
-                print(collectives_text(summary["collectives"]))
+                print(collectives_text(summary["collectives"], width))
     hints = [hint for summary in result.summaries if summary for hint in summary.get("hints", ())]
     for line in () if args.quiet else (*result.warnings, *(f"hint: {h}{and_more(n)}" for h, n in _distinct(hints))):
         print(line)

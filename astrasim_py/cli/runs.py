@@ -4,41 +4,53 @@ import argparse
 from datetime import UTC, datetime
 from pathlib import Path
 
-from astrasim_py.cli.options import format_option
+from astrasim_py.cli.options import complain, selection_of, table_options, terminal_width
 from astrasim_py.core.errors import UsageError
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", nargs="?", default="results", metavar="DIR", help="results/SCENARIO, or results")
-    format_option(parser)
+    table_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     from astrasim_py.core.units import format_time
-    from astrasim_py.report.tables import json_text, ps_of, text_table
+    from astrasim_py.report.result_table import csv_text, markdown_text
+    from astrasim_py.report.tables import Column, fitted_table, json_text, ps_of
     from astrasim_py.study.explain_and_plot import stored_runs
+    from astrasim_py.study.stored_points import earlier_layout
 
+    wanted = selection_of(args)
     top = Path(args.folder)
     inside = sorted(path for path in top.iterdir() if path.is_dir()) if top.is_dir() else []
     found = [row for folder in (top, *inside) if folder.is_dir() for row in stored_runs(folder)]
+    for folder in (top, *inside):
+        if earlier := earlier_layout(folder):
+            complain([f"{folder} holds {earlier}; run the scenario again"])
     if not found:
         raise UsageError(args.folder, "holds no finished point", "name a folder of results, e.g. results/ring_vs_torus")
-    if args.format == "json":
-        print(json_text(found))
+    swept: dict[str, set[str]] = {}
+    for row in found:
+        for key, value in row["sweep"].items():
+            swept.setdefault(key, set()).add(str(value))
+    wanted.check(swept)
+    rows = wanted.of(found)
+    if args.format in ("json", "csv"):
+        print(json_text(rows) if args.format == "json" else csv_text(rows, ("level", "finished", "current", "folder")))
         return 0
-    rows = [
-        [
-            row["point"],
-            "" if row["time_ns"] is None else format_time(ps_of(row["time_ns"])),
-            row["status"],
-            row["engine"],
-            row["level"],
-            datetime.fromtimestamp(float(row["finished"]), UTC).isoformat(" ", "seconds")[:-6],
-            "now" if row["current"] else "older",
-            row["folder"],
-        ]
-        for row in found
+    finished = [datetime.fromtimestamp(float(row["finished"]), UTC).isoformat(" ", "seconds")[:-6] for row in rows]
+    columns = [
+        Column("point", [row["point"] for row in rows], False, 6),
+        Column("time", ["" if row["time_ns"] is None else format_time(ps_of(row["time_ns"])) for row in rows], True),
+        Column("status", [row["status"] for row in rows], False, 1),
+        Column("engine", [row["engine"] for row in rows], False, 4),
+        Column("level", [row["level"] for row in rows], False, 5),
+        Column("finished (UTC)", finished, False, 3),
+        Column("scenario", ["now" if row["current"] else "older" for row in rows], False, 2),
+        Column("folder", [row["folder"] for row in rows], False),
     ]
-    headings = ["point", "time", "status", "engine", "level", "finished (UTC)", "scenario", "folder"]
-    print(text_table(headings, rows, [False, True, False, False, False, False, False, False]))
+    if args.format == "markdown":
+        print(markdown_text(columns))
+    else:
+        print(fitted_table(columns, terminal_width()) if rows else "no point meets --where")
     return 0

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from astrasim_py.cli import trace_convert, trace_edit, trace_share, trace_synthesize
 from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, AstraError, ErrorList, UsageError
-from astrasim_py.core.units import format_size
+from astrasim_py.core.units import format_size, number_of
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -126,9 +126,9 @@ def _stats(args: argparse.Namespace) -> int:
     if found.problem:
         lines.append(("no paths", found.problem))
     else:
-        lines.append(("depth", f"{found.depth} nodes"))
+        lines.append(("depth", number_of(found.depth, "node")))
         lines.append(("critical path", f"{found.critical_micros} us of recorded durations"))
-        lines.append(("width", f"at most {found.width} nodes side by side"))
+        lines.append(("width", f"at most {number_of(found.width, 'node')} side by side"))
     for line in lines:
         print(line if isinstance(line, str) else f"{line[0]:<16}{line[1]}")
     return EXIT_OK

@@ -21,10 +21,12 @@ from astrasim_py.cli.options import (
     format_option,
     limits_of,
     record_options,
+    terminal_width,
 )
 from astrasim_py.core.document import parse_document
 from astrasim_py.core.errors import UsageError
 from astrasim_py.core.strict_model import mistakes, tuples
+from astrasim_py.core.units import number_of
 
 #: Keys of `training` that are options of their own; True: a flag.
 KEYS = {
@@ -161,7 +163,9 @@ def _write(args: argparse.Namespace, point) -> int:
     traces = (workload.trace(rank) for rank in range(workload.ranks))
     paths = write_prefix(args.output, traces, ranks=workload.ranks, gzip=args.gzip, beside={".groups.json": groups})
     nodes = sum(len(trace) for trace in workload.traces)
-    print(f"{len(paths)} traces, {nodes} nodes: {paths[0]} …, groups: {args.output}.groups.json")
+    print(
+        f"{number_of(len(paths), 'trace')}, {number_of(nodes, 'node')}: {paths[0]} …, groups: {args.output}.groups.json"
+    )
     return 0
 
 
@@ -175,7 +179,8 @@ def _explain(args: argparse.Namespace, point) -> int:
 
 
 def _simulate(args: argparse.Namespace, scenario) -> int:
-    from astrasim_py.report.tables import json_text, summary_text
+    from astrasim_py.report.result_table import summary_text
+    from astrasim_py.report.tables import json_text
     from astrasim_py.report.training import step_text
     from astrasim_py.scenario.expand import expand
     from astrasim_py.scenario.job_models import TrainingWorkload
@@ -197,7 +202,7 @@ def _simulate(args: argparse.Namespace, scenario) -> int:
     if args.format == "json":
         print(json_text([{**row, "estimate": found}]))
     else:
-        print(step_text(found, row) if found else summary_text(result.rows))
+        print(step_text(found, row) if found else summary_text(result.rows, terminal_width()))
         print(engines_text(row.get("engine") for row in result.rows), end="")
         print(fold_text(result.rows, result.summaries), end="")
         print(f"results: {result.folder}")

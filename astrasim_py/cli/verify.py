@@ -11,6 +11,7 @@ from typing import Any
 
 from astrasim_py.cli.options import format_option
 from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, AstraError, ErrorList, UsageError
+from astrasim_py.core.units import number_of
 
 #: Keys of a verdict in JSON, in this order.
 _KEYS = (
@@ -127,7 +128,7 @@ def _text(source: str, what, verdict) -> str:
     known = [
         what.collective,
         counted(what.ranks, what.actors),
-        f"{what.chunks} chunks" if what.chunks else "",
+        number_of(what.chunks, "chunk") if what.chunks else "",
         what.protocol,
     ]
     rows = [

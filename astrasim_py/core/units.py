@@ -140,6 +140,15 @@ def format_size(nbytes: int) -> str:
     return f"{nbytes} B"
 
 
+def number_of(count: int, noun: str) -> str:
+    """A count with its noun.
+
+    >>> number_of(1, "point"), number_of(2000, "point")
+    ('1 point', '2,000 points')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def ns_text(ps: int) -> str:
     """Picoseconds as an exact decimal number of nanoseconds: 1500 ps are ``1.5``."""
     sign, ps = ("-", -ps) if ps < 0 else ("", ps)

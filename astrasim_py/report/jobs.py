@@ -8,7 +8,7 @@ import numpy as np
 
 from astrasim_py.core.records import Records, Table
 from astrasim_py.core.units import PS_PER_S, format_time
-from astrasim_py.report.tables import ns_number, ps_of, rounded, text_table
+from astrasim_py.report.tables import Column, fitted_table, ns_number, ps_of, rounded
 from astrasim_py.system.problem import Job
 
 JOB_KEYS = (
@@ -110,15 +110,19 @@ _SHOWN = (
 )  # fmt: skip
 
 
-def jobs_text(rows: Sequence[Mapping]) -> str:
-    """Rows of jobs as plain text."""
+def jobs_text(rows: Sequence[Mapping], width: int | None = None) -> str:
+    """Rows of jobs as plain text, of at most `width` characters."""
     several = len({row["point"] for row in rows}) > 1
-    columns = [(heading, [show(row.get(key)) for row in rows]) for heading, key, show in _SHOWN]
-    columns = [column for column in columns if any(column[1])]
+    columns = [
+        Column(
+            heading, [show(row.get(key)) for row in rows], heading != "job", 0 if key in ("job", "time_ns") else asked
+        )
+        for asked, (heading, key, show) in enumerate(_SHOWN)
+    ]
+    columns = [column for column in columns if any(column.cells)]
     if several:
-        columns.insert(0, ("point", [str(row["point"]) for row in rows]))
-    headings, cells = zip(*columns, strict=True)
-    table = text_table(headings, list(zip(*cells, strict=True)), [name not in ("point", "job") for name in headings])
+        columns.insert(0, Column("point", [str(row["point"]) for row in rows], False))
+    table = fitted_table(columns, width, "jobs.csv")
     left = [row for row in rows if row["time_ns"] is None and row["alone_ns"] is not None]
     if left:
         names = ", ".join(dict.fromkeys(row["job"] for row in left))

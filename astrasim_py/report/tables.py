@@ -9,13 +9,18 @@ from decimal import Context, Decimal
 from fractions import Fraction
 from numbers import Integral
 from operator import index
+from typing import NamedTuple
 
 import numpy as np
+from rich.cells import cell_len, set_cell_size
 
 from astrasim_py.core import units
 from astrasim_py.core.errors import UnitError
 from astrasim_py.core.records import Categorical, Table
 from astrasim_py.report.csv_io import csv_cell
+
+#: Columns of text are not cut to fewer characters.
+_LEAST = 6
 
 #: Keys of a row, in this order, in every format.
 ROW_KEYS = (
@@ -125,6 +130,16 @@ def csv_rows(keys: Sequence[str], rows: Iterable[Mapping[str, object]]) -> bytes
     return ("\n".join(lines) + "\n").encode()
 
 
+def with_swept_columns(rows: Sequence[Mapping]) -> tuple[list[str], list[dict]]:
+    """The columns of ``summary.csv``, with one for each swept key behind ``point``, and the rows with these keys."""
+    swept = list(dict.fromkeys(key for row in rows for key in row["sweep"]))
+    keys = [key for key in ROW_KEYS if key not in ("sweep", "cpu_s")]
+    place = keys.index("point") + 1
+    names = {key: key if key not in keys else f"sweep.{key}" for key in swept}
+    made = [{**row, **{names[key]: value for key, value in row["sweep"].items()}} for row in rows]
+    return [*keys[:place], *names.values(), *keys[place:]], made
+
+
 def _value_cell(value: object) -> str:
     if value is None:
         return ""
@@ -137,38 +152,60 @@ def _value_cell(value: object) -> str:
     return str(int(value)) if isinstance(value, Integral) else csv_cell(str(value))
 
 
-def _time(ns: object) -> str:
+def time_text(ns: object) -> str:
     return "" if ns is None else units.format_time(ps_of(ns))
 
 
-def _percent(value: object) -> str:
+def percent(value: object) -> str:
     return "" if value is None else f"{100 * value:.1f} %"
 
 
-def _rate(value: object) -> str:
+def rate(value: object) -> str:
     return "" if value is None else f"{value:.4g}"
 
 
-#: Heading, key of the row, and format; a column without any value is left out.
-_SHOWN = (
-    ("chosen", "algorithm", lambda v: v or ""),
-    ("time", "time_ns", _time),
-    ("10 to 90 %", "interval", lambda v: v or ""),
-    ("seeds", "seeds", lambda v: "" if v is None else str(v)),
-    ("bound", "bound_ns", _time),
-    ("bound/time", "efficiency", _percent),
-    ("exposed comm", "exposed_comm_ns", _time),
-    ("algbw GB/s", "algbw_GBps", _rate),
-    ("busbw GB/s", "busbw_GBps", _rate),
-    ("messages", "messages", lambda v: "" if v is None else str(v)),
-    ("busiest link", "busiest_link", lambda v: v or ""),
-    ("its GB/s", "busiest_link_GBps", _rate),
-    ("status", "status", str),
-)
+class Column(NamedTuple):
+    """A column of a table of text. `asked`: how readily it is left out where there is no room; 0: never."""
+
+    heading: str
+    cells: Sequence[str]
+    numeric: bool
+    asked: int = 0
 
 
-def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> str:
-    """An aligned table of plain text: a heading, a rule, and one line a row.
+def fitted_table(columns: Sequence[Column], width: int | None, file: str = "") -> str:
+    """An aligned table of at most `width` characters: a heading, a rule, and one line a row. Columns of one value go
+    first, then the one that is asked for least; then long texts are cut. `file`: where the columns that are left out
+    are, for a line below.
+    """
+    kept = list(columns)
+    while width is not None and _width(kept) > width:
+        spare = [column for column in kept if column.asked]
+        if not spare:
+            break
+        kept.remove(max(spare, key=lambda column: (_constant(column), column.asked)))
+    table = text_table(
+        [column.heading for column in kept],
+        list(zip(*(column.cells for column in kept), strict=True)),
+        [column.numeric for column in kept],
+        width,
+    )
+    left = len(columns) - len(kept)
+    return f"{table}\n+{left} column{'s' if left > 1 else ''} in {file}" if left and file else table
+
+
+def _constant(column: Column) -> bool:
+    return len(column.cells) > 1 and len(set(column.cells)) == 1
+
+
+def _width(columns: Sequence[Column]) -> int:
+    return sum(max(map(cell_len, (c.heading, *c.cells))) for c in columns) + 2 * (len(columns) - 1)
+
+
+def text_table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool], width: int | None = None
+) -> str:
+    """An aligned table of plain text: a heading, a rule, and one line a row. `width`: cut the longest texts to it.
 
     >>> print(text_table(["size", "time"], [["64 KiB", "9 us"]], [False, True]))
     size    time
@@ -176,47 +213,22 @@ def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]], numeric: 
     64 KiB  9 us
     """
     cleaned = [["".join(c if c.isprintable() else " " for c in cell) for cell in row] for row in (headings, *rows)]
-    widths = [max(map(len, column)) for column in zip(*cleaned, strict=True)]
+    widths = [max(map(cell_len, column)) for column in zip(*cleaned, strict=True)]
+    room = None if width is None else width - 2 * (len(widths) - 1)
+    texts = [i for i, right in enumerate(numeric) if not right]  # a number cut short would be another one
+    while room is not None and sum(widths) > room and max((widths[i] for i in texts), default=0) > _LEAST:
+        widths[max(texts, key=widths.__getitem__)] -= 1
     lines = [cleaned[0], ["-" * width for width in widths], *cleaned[1:]]
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(line, widths, numeric, strict=True)
-        ).rstrip()
-        for line in lines
-    )
+    printed = ["  ".join(map(_cell, line, widths, numeric)).rstrip() for line in lines]
+    return "\n".join(line if width is None else _cell(line, min(width, cell_len(line)), False) for line in printed)
 
 
-def summary_text(rows: Sequence[Mapping]) -> str:
-    """The rows of a run as plain text; the same characters wherever it is printed.
-
-    Rows of points that were repeated with other seeds are those of `astrasim_py.report.repeats.medians`.
-    """
-    if not rows:
-        return "no points"
-    keys = list(dict.fromkeys(key for row in rows for key in row["sweep"]))
-    columns = [(key, [str(row["sweep"].get(key, "")) for row in rows], False) for key in keys]
-    columns = columns or [("point", [str(row["point"]) for row in rows], False)]
-    for heading, key, show in _SHOWN:
-        cells = [show(row.get(key)) for row in rows]
-        if key == "algorithm" and not _tells_a_choice(cells, [c for k, c, _ in columns if k != "topology"]):
-            continue
-        heading = "median time" if key == "time_ns" and any(row.get("interval") for row in rows) else heading
-        if any(cells) and not (key == "status" and set(cells) == {"done"}):
-            columns.append((heading, cells, key not in ("algorithm", "busiest_link", "status")))
-    headings, cells, numeric = zip(*columns, strict=True)
-    return text_table(headings, list(zip(*cells, strict=True)), numeric)
-
-
-def _tells_a_choice(algorithms: Sequence[str], swept: Sequence[Sequence[str]]) -> bool:
-    """Whether names of algorithms tell what the swept values do not: a protocol, or what was taken for each call."""
-    if any(" " in name for name in algorithms):
-        return True
-    named = [values for values in swept if all(value_order(value)[0] == TEXTS for value in values)]
-    # Points that failed have no algorithm.
-    done = [i for i, name in enumerate(algorithms) if name]
-    pairs = ([(values[i], algorithms[i]) for i in done] for values in [[""] * len(algorithms), *named])
-    return all(len({*each}) > len({value for value, _ in each}) for each in pairs)
+def _cell(text: str, width: int, right: bool) -> str:
+    """A text in so many columns of a terminal."""
+    room = width - cell_len(text)
+    if room < 0:
+        return set_cell_size(text, width - 1) + "…"
+    return " " * room + text if right else text + " " * room
 
 
 COLLECTIVE_KEYS = (
@@ -298,21 +310,19 @@ def _rates(kind: str, ranks: int, size: int, bound: int, duration: int, factors:
     }
 
 
-def collectives_text(rows: Sequence[Mapping]) -> str:
+def collectives_text(rows: Sequence[Mapping], width: int | None = None) -> str:
     """The collectives of one point as plain text: simulated time beside its bound."""
-    headings = ["collective", "type", "ranks", "size", "algorithm", "time", "bound", "bound/time", "busbw GB/s"]
-    cells = [
-        [
-            f"{row['instance']}" + (f" ({row['group']})" if row["group"] else ""),
-            row["type"],
-            str(row["ranks"]),
-            units.format_size(row["size"]),
-            row["algorithm"],
-            _time(row["time_ns"]),
-            _time(row["bound_ns"]),
-            _percent(row["efficiency"]),
-            _rate(row["busbw_GBps"]),
-        ]
-        for row in rows
-    ]
-    return text_table(headings, cells, [False, False, True, True, False, True, True, True, True])
+    shown = (
+        ("collective", 0, lambda row: f"{row['instance']}" + (f" ({row['group']})" if row["group"] else "")),
+        ("type", 0, lambda row: row["type"]),
+        ("ranks", 2, lambda row: str(row["ranks"])),
+        ("size", 0, lambda row: units.format_size(row["size"])),
+        ("algorithm", 1, lambda row: row["algorithm"]),
+        ("time", 0, lambda row: time_text(row["time_ns"])),
+        ("bound", 4, lambda row: time_text(row["bound_ns"])),
+        ("bound/time", 3, lambda row: percent(row["efficiency"])),
+        ("busbw GB/s", 5, lambda row: rate(row["busbw_GBps"])),
+    )
+    texts = ("collective", "type", "algorithm")
+    columns = [Column(name, [*map(show, rows)], name not in texts, asked) for name, asked, show in shown]
+    return fitted_table(columns, width, "collectives.csv")

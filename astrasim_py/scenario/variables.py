@@ -137,6 +137,12 @@ def _values(value: Value) -> list[tuple[str, Value]]:
     return [(label_of(item), item) for item in items]
 
 
+def swept_values(axes: Sequence[Axis]) -> dict[str, tuple[str, ...]]:
+    """Swept key → its values as written."""
+    found = [pair for axis in axes for pair in zip(axis.keys, zip(*axis.labels, strict=True), strict=True)]
+    return {key: tuple(dict.fromkeys(labels)) for key, labels in found}
+
+
 def read_axes(sweep: Value | None, errors: list[AstraError]) -> tuple[Axis, ...]:
     """The axes of a sweep, in the order written; what is wrong is added to `errors`."""
     if sweep is None or not isinstance(sweep.data, dict):

@@ -204,7 +204,7 @@ def stored_runs(folder: Path) -> list[dict]:
     current = {point.folder.name for point in _current(folder, points)}
     return [
         {
-            **{key: point.row[key] for key in ("scenario", "point", "time_ns", "status", "engine")},
+            **point.row,
             "level": point.manifest["level"],
             "finished": stored_points.finished(point)[0],
             "current": point.folder.name in current,

@@ -16,10 +16,19 @@ from astrasim_py.core.choices import LEVELS
 from astrasim_py.core.errors import OutputError
 from astrasim_py.core.files import open_regular, remove_files, write_file
 from astrasim_py.core.records import Table
+from astrasim_py.core.units import number_of
 from astrasim_py.report.csv_io import csv_chunks, read_csv
 from astrasim_py.report.jobs import JOB_KEYS
 from astrasim_py.report.repeats import REPEAT_KEYS, SEED, medians
-from astrasim_py.report.tables import COLLECTIVE_KEYS, ROW_KEYS, collective_table, csv_rows, parse_json, value_order
+from astrasim_py.report.tables import (
+    COLLECTIVE_KEYS,
+    ROW_KEYS,
+    collective_table,
+    csv_rows,
+    parse_json,
+    value_order,
+    with_swept_columns,
+)
 
 #: Version of the folder's layout.
 FORMAT = 2
@@ -166,8 +175,7 @@ def earlier_layout(folder: Path) -> str:
         return ""
     if not others:
         return ""
-    points = f"{len(others)} points" if len(others) > 1 else "1 point"
-    return f"{points} in the layout of an earlier version, such as {others[0]}"
+    return f"{number_of(len(others), 'point')} in the layout of an earlier version, such as {others[0]}"
 
 
 def newest(points: Sequence[StoredPoint]) -> tuple[StoredPoint, ...]:
@@ -198,15 +206,8 @@ def write_tables(folder: Path, points: Sequence[StoredPoint] | None = None) -> t
     `points`: by default the newest of each name. Raises OutputError.
     """
     points = newest(read_points(folder)) if points is None else points
-    swept = list(dict.fromkeys(key for point in points for key in point.row["sweep"]))
-    keys = [key for key in ROW_KEYS if key not in ("sweep", "cpu_s")]
-    place = keys.index("point") + 1
-    names = {key: key if key not in keys else f"sweep.{key}" for key in swept}
-    header = [*keys[:place], *names.values(), *keys[place:], "folder"]
-    rows = []
-    for point in points:
-        row = point.row
-        rows.append(row | {names[key]: value for key, value in row["sweep"].items()} | {"folder": _relative(point)})
+    header, rows = with_swept_columns([{**point.row, "folder": _relative(point)} for point in points])
+    header.append("folder")
     jobs = [
         {**row, **job, "point": row["point"]} for row, point in zip(rows, points, strict=True) for job in jobs_of(point)
     ]

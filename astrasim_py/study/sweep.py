@@ -24,6 +24,7 @@ from astrasim_py.core.errors import (
 )
 from astrasim_py.core.files import write_file
 from astrasim_py.core.shown import Shown
+from astrasim_py.core.units import number_of
 from astrasim_py.engine.simulation import ENGINES
 from astrasim_py.report.arranged_rows import text_of
 from astrasim_py.report.dataframe import rows_dataframe
@@ -166,7 +167,7 @@ def run_scenario(
 
 def and_more(points: int) -> str:
     """What follows a line that holds for several points, of which the first is named."""
-    return f" (and {points - 1} more point{'s' if points > 2 else ''})" if points > 1 else ""
+    return f" (and {number_of(points - 1, 'more point')})" if points > 1 else ""
 
 
 @contextmanager
@@ -260,7 +261,7 @@ class _Run:
                 levels[number] = max(levels[number], need, key=LEVELS.index)
             if shown:
                 figure = f"the figure {spec.name or spec.kind}"
-                self.notes.append(f"{figure} needs level {need}: recorded for {len(shown)} points")
+                self.notes.append(f"{figure} needs level {need}: recorded for {number_of(len(shown), 'point')}")
         return levels
 
     def compute(self, jobs: int | None, cluster: str | None) -> None:
@@ -282,7 +283,7 @@ class _Run:
                         self.notes.append("stopped: the results cannot be written")
                         break
         except CheckFailed as error:  # of the cluster
-            left = f"{self._missing()} of {len(self.chosen)} points were not computed"
+            left = f"{self._missing()} of {number_of(len(self.chosen), 'point')} not computed"
             self._fail("", error.exit_code, [f"{error.place}: {error.problem}: {left}; {error.remedy}"])
 
     def _missing(self) -> int:
@@ -307,7 +308,8 @@ class _Run:
                 warned.setdefault(warning.removeprefix(f"{name}: "), []).append(warning)
         self.notes += [f"{_WARNING}{same[0]}{and_more(len(same))}" for same in warned.values()]
         if self.reused:
-            what = f"{self.reused} of {len(self.chosen)} points were finished already"
+            were = "was" if self.reused == 1 else "were"
+            what = f"{self.reused} of {number_of(len(self.chosen), 'point')} {were} finished already"
             unfolded = f", {self.unfolded} of them in full, not folded" if self.unfolded else ""
             self.notes.append(f"{what}{unfolded} (--fresh computes them again)")
         drawn: list[Path] = []
@@ -321,7 +323,9 @@ class _Run:
             self._fail("", error.exit_code, error.lines())
         if self.interrupted:
             kept = len(self.chosen) - self._missing()
-            self.notes.append(f"interrupted: {kept} of {len(self.chosen)} points are kept; run it again to go on")
+            self.notes.append(
+                f"interrupted: {kept} of {number_of(len(self.chosen), 'point')} kept; run it again to go on"
+            )
         points = [stored.get(self.tasks[n].identity) if n in self.tasks else None for n in self.chosen]
         codes = [failure.exit_code for failure in self.failures]
         return RunResult(

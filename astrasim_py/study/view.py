@@ -7,6 +7,7 @@ import numpy as np
 
 from astrasim_py.core.errors import AstraError, UsageError
 from astrasim_py.core.records import Records
+from astrasim_py.core.units import number_of
 from astrasim_py.engine.simulation import plan_for
 from astrasim_py.report.page import page_data, page_html
 from astrasim_py.study import astra_sim_point
@@ -39,7 +40,9 @@ def _one_of(points: Sequence[StoredPoint], text: str, path: str | os.PathLike) -
     if len(found) == 1:
         return found[0]
     names = "; ".join(point.manifest["point"] for point in (found or points)[:3])
-    problem = f"{len(found)} points are {text}" if found and text else f"holds {len(found or points)} points"
+    problem = (
+        f"{len(found)} points are {text}" if found and text else f"holds {number_of(len(found or points), 'point')}"
+    )
     if not found:
         problem = f"no point is {text}"
     raise UsageError(str(path), problem, f"write --point with some of: {names} …")

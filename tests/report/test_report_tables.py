@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astrasim_py.core.records import Table
-from astrasim_py.report import tables
+from astrasim_py.report import result_table, tables
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=12)
 
@@ -73,22 +73,22 @@ def test_the_table_of_a_run_is_plain_text():
         row(time_ns=Decimal("1500"), bound_ns=Decimal("750"), efficiency=Decimal("0.5"), messages=3),
         row(sweep={"size": "16 MiB"}, time_ns=None, status="stuck"),
     ]
-    assert tables.summary_text(rows).splitlines() == [
+    assert result_table.summary_text(rows).splitlines() == [
         "size      time   bound  bound/time  messages  status",
         "------  ------  ------  ----------  --------  ------",
         "1 MiB   1.5 us  750 ns      50.0 %         3  done",
         "16 MiB                                        stuck",
     ]
-    assert tables.summary_text([]) == "no points"
+    assert result_table.summary_text([]) == "no points"
 
 
 def test_text_of_the_user_stays_on_its_line():
-    text = tables.summary_text([row(sweep={"a\nb": "c\x1b[31m"})])
+    text = result_table.summary_text([row(sweep={"a\nb": "c\x1b[31m"})])
     assert len(text.splitlines()) == 3 and "\x1b" not in text
 
 
 def test_a_point_without_a_sweep_is_shown_by_name():
-    assert tables.summary_text([row(sweep={}, point="only")]).splitlines()[2] == "only"
+    assert result_table.summary_text([row(sweep={}, point="only")]).splitlines()[2] == "only"
 
 
 def test_collectives_have_their_bandwidths():
@@ -129,4 +129,4 @@ def test_the_table_says_what_was_chosen_where_the_sweep_does_not(swept, algorith
         row(algorithm=name, sweep={key: values[i] for key, values in swept.items()})
         for i, name in enumerate(algorithms)
     ]
-    assert ("chosen" in tables.summary_text(rows).splitlines()[0]) == is_shown
+    assert ("chosen" in result_table.summary_text(rows).splitlines()[0]) == is_shown

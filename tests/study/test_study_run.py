@@ -18,7 +18,8 @@ import pytest
 
 from astrasim_py.core.errors import OutputError, UsageError, worst
 from astrasim_py.report.explain import explanation_text
-from astrasim_py.report.tables import ROW_KEYS, json_text, summary_text
+from astrasim_py.report.result_table import summary_text
+from astrasim_py.report.tables import ROW_KEYS, json_text
 from astrasim_py.scenario.load import load_scenario
 from astrasim_py.study import store, stored_points
 from astrasim_py.study.explain_and_plot import explain_folder, find, plot_folder, stored_runs

@@ -1,0 +1,157 @@
+"""The table of a run's rows as text: what fits, and of many rows those that answer the question."""
+
+from collections.abc import Mapping, Sequence
+
+from astrasim_py.report.repeats import REPEAT_KEYS
+from astrasim_py.report.tables import (
+    TEXTS,
+    Column,
+    csv_rows,
+    fitted_table,
+    percent,
+    rate,
+    time_text,
+    value_order,
+    with_swept_columns,
+)
+
+#: Most rows that are shown as they are.
+MOST_ROWS = 30
+#: File with all rows and columns.
+_ALL = "summary.csv"
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+#: Heading, key of the row, format, and how readily the column is left out; one without any value is left out at once.
+_SHOWN = (
+    ("chosen", "algorithm", _text, 5),
+    ("time", "time_ns", time_text, 0),
+    ("10 to 90 %", "interval", _text, 1),
+    ("seeds", "seeds", _text, 9),
+    ("bound", "bound_ns", time_text, 6),
+    ("bound/time", "efficiency", percent, 2),
+    ("exposed comm", "exposed_comm_ns", time_text, 4),
+    ("algbw GB/s", "algbw_GBps", rate, 7),
+    ("busbw GB/s", "busbw_GBps", rate, 3),
+    ("messages", "messages", _text, 11),
+    ("busiest link", "busiest_link", _text, 8),
+    ("its GB/s", "busiest_link_GBps", rate, 10),
+    ("slowest", "slowest", _text, 1),
+    ("status", "status", str, 0),
+)
+_NAMES = ("algorithm", "busiest_link", "status")
+#: Heading → key, to sort and to select by.
+HEADINGS = {heading: key for heading, key, _, _ in _SHOWN} | {"busbw": "busbw_GBps", "algbw": "algbw_GBps"}
+
+
+def summary_text(
+    rows: Sequence[Mapping], width: int | None = None, most: int | None = None, ordered: bool = False
+) -> str:
+    """The rows of a run as plain text, of at most `width` characters. Of more than `most` rows those that answer the
+    question, and a line on where all of them are; the first ones where they were `ordered` on purpose.
+
+    Rows of points that were repeated with other seeds are those of `astrasim_py.report.repeats.medians`.
+    """
+    if not rows:
+        return "no points"
+    shown, said = list(rows), ""
+    if most is not None and len(rows) > most:
+        shown, said = (rows[:most], f"the first {most}") if ordered else _answer(rows, most)
+        said = f"\n{said}; all {len(rows)} rows: {_ALL}, --top, --sort, --where"
+    gap = most // 2 if most is not None and len(shown) > most else None
+    if gap is not None:
+        shown = [*shown[:gap], *shown[-gap:]]
+    return fitted_table(columns_of(shown, gap), width, _ALL) + said
+
+
+def markdown_text(columns: Sequence[Column]) -> str:
+    """A table in Markdown."""
+    lines = [[c.heading for c in columns], ["---:" if c.numeric else "---" for c in columns]]
+    lines += zip(*(column.cells for column in columns), strict=True)
+    return "\n".join(f"| {' | '.join(_markdown(cell) for cell in line)} |" for line in lines)
+
+
+def _markdown(text: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in text).replace("|", "\\|")
+
+
+def csv_text(rows: Sequence[Mapping], more: Sequence[str] = ()) -> str:
+    """The rows as CSV, with the columns of ``summary.csv`` and `more`."""
+    keys, made = with_swept_columns(rows)
+    place = keys.index("time_ns") + 1
+    repeated = REPEAT_KEYS if any(row.get("seeds") for row in rows) else ()
+    return csv_rows([*keys[:place], *repeated, *keys[place:], *more], made).decode().removesuffix("\n")
+
+
+def columns_of(rows: Sequence[Mapping], gap: int | None = None) -> list[Column]:
+    """Columns with a value, the swept ones first; a row of dots after `gap` rows."""
+    keys = list(dict.fromkeys(key for row in rows for key in row["sweep"])) if rows else []
+    found = [Column(key, [str(row["sweep"].get(key, "")) for row in rows], False) for key in keys]
+    swept = found or [Column("point", [str(row["point"]) for row in rows], False)]
+    answer = any(row.get("slowest") for row in rows)  # what is fastest each time is worth saying
+    found = [c._replace(asked=int(not answer and len(rows) > 1 and len(set(c.cells)) == 1)) for c in swept]
+    for heading, key, show, asked in _SHOWN:
+        cells = [show(row.get(key)) for row in rows]
+        if key == "algorithm" and not _tells_a_choice(cells, [c.cells for c in swept if c.heading != "topology"]):
+            continue
+        heading = "median time" if key == "time_ns" and any(row.get("interval") for row in rows) else heading
+        if any(cells) and not (key == "status" and set(cells) == {"done"}):
+            found.append(Column(heading, cells, key not in _NAMES, asked))
+    if gap is None:
+        return found
+    return [column._replace(cells=[*column.cells[:gap], "…", *column.cells[gap:]]) for column in found]
+
+
+def _tells_a_choice(algorithms: Sequence[str], swept: Sequence[Sequence[str]]) -> bool:
+    """Whether names of algorithms tell what the swept values do not: a protocol, or what was taken for each call."""
+    if any(" " in name for name in algorithms):
+        return True
+    named = [values for values in swept if all(value_order(value)[0] == TEXTS for value in values)]
+    # Points that failed have no algorithm.
+    done = [i for i, name in enumerate(algorithms) if name]
+    pairs = ([(values[i], algorithms[i]) for i in done] for values in [[""] * len(algorithms), *named])
+    return all(len({*each}) > len({value for value, _ in each}) for each in pairs)
+
+
+def _answer(rows: Sequence[Mapping], most: int) -> tuple[list[Mapping], str]:
+    """The fastest of what is compared (names: topologies, algorithms) for each quantity that is swept, with what the
+    slowest takes; or the first and the last rows, where there is nothing to compare. And what these rows are.
+    """
+    values: dict[str, dict[str, None]] = {}
+    for row in rows:
+        for key, value in row["sweep"].items():
+            values.setdefault(key, {})[str(value)] = None
+    varying = [key for key, found in values.items() if len(found) > 1]
+    compared = [key for key in varying if all(value_order(value)[0] == TEXTS for value in values[key])]
+    by = [key for key in varying if key not in compared]
+    if not by and len(compared) > 1:
+        by = [
+            max(
+                (key for key in compared if len(values[key]) <= most), key=lambda k: len(values[k]), default=compared[0]
+            )
+        ]
+        compared.remove(by[0])
+    groups: dict[tuple, list[Mapping]] = {}
+    for row in rows:
+        groups.setdefault(tuple(str(row["sweep"].get(key, "")) for key in by), []).append(row)
+    if not compared or not by or len(groups) == len(rows):
+        return list(rows), f"the first and the last {most // 2}"
+    kind = f"the fastest {_words(compared)} for each {_words(by)}"
+    kind += f", the first and the last {most // 2}," if len(groups) > most else ""
+    return [_fastest(group, by, compared) for group in groups.values()], kind
+
+
+def _words(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def _fastest(group: Sequence[Mapping], by: Sequence[str], compared: Sequence[str]) -> dict:
+    timed = sorted((row for row in group if row.get("time_ns") is not None), key=lambda row: row["time_ns"])
+    best = dict(timed[0] if timed else group[0])
+    best["sweep"] = {key: best["sweep"][key] for key in (*by, *compared) if key in best["sweep"]}
+    if len(timed) > 1 and timed[0]["time_ns"]:
+        best["slowest"] = f"{timed[-1]['time_ns'] / timed[0]['time_ns']:.2f}×"
+    return best
