@@ -102,8 +102,12 @@ def test_what_several_points_have_in_common_is_told_once(tmp_path, monkeypatch, 
 def test_points_that_reach_a_limit_alike_are_told_once(run):
     code, rows, err = run("--max-events", "3")
     assert code == 4 and [row["status"] for row in rows] == ["limit"] * 2
-    assert err.splitlines()[0] == "astrasim-py: size=4 KB: more than 3 events (--max-events) (and 1 more point)"
-    assert err.count("never completed") == 1
+    assert (
+        err.splitlines()[0]
+        == "astrasim-py: size=4 KB: more than 3 events (--max-events) (and 1 more point) (-v says more)"
+    )
+    assert len(err.splitlines()) == 1
+    assert run("--max-events", "3", "-v")[2].count("never completed") == 1
 
 
 def test_compiling_is_told_on_stderr_but_for_quiet_runs(run, capsys, monkeypatch):

@@ -67,6 +67,47 @@ def test_finished_points_are_used_again_and_the_run_says_so(scenario, capsys):
     assert not run(capsys, scenario, "--jobs", 1, "--quiet")[2]
 
 
+def test_quiet_prints_nothing_but_errors(scenario, capsys):
+    assert run(capsys, scenario, "--jobs", 1, "--quiet") == (0, "", "")
+    assert len(json.loads(run(capsys, scenario, "--jobs", 1, "--quiet", "--format", "json")[1])) == 2
+    scenario.write_text(RING + "limits: {max_sim_time: 20 us}\n")
+    code, out, err = run(capsys, scenario, "--jobs", 1, "--quiet", "--fresh")
+    assert code == 4 and not out and len(err.splitlines()) == 1 and "size=1 MiB" in err
+    assert len(run(capsys, scenario, "--jobs", 1, "-v")[2].splitlines()) > 2, "all that is known of it"
+
+
+def test_the_table_fits_the_terminal_and_is_whole_in_a_pipe(scenario, capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    wide = run(capsys, scenario, "--jobs", 1)[1]
+    assert "busiest link" in wide and "columns in" not in wide
+    monkeypatch.setenv("COLUMNS", "40")
+    narrow = run(capsys, scenario, "--jobs", 1)[1].splitlines()
+    assert max(map(len, narrow[1:5])) <= 40 and "columns in summary.csv" in narrow[5]
+    narrow = run(capsys, "runs")[1].splitlines()
+    assert "folder" in narrow[0] and "engine" not in narrow[0]
+
+
+def test_rows_of_a_result_are_chosen_sorted_and_exported(scenario, capsys):
+    code, out, _ = run(capsys, scenario, "--jobs", 1, "--sort=-size", "--top", 1, "--format", "csv")
+    assert code == 0 and len(out.splitlines()) == 2 and ",1 MiB," in out
+    assert out.splitlines()[0] + ",folder" == Path("results/demo/summary.csv").read_text().splitlines()[0]
+    shown = run(capsys, scenario, "--jobs", 1, "--where", "size<1MiB")[1]
+    assert "1 KiB" in shown and "1 MiB" not in shown and "1 of 2 rows" in shown
+    assert run(capsys, scenario, "--format", "markdown")[1].startswith("| size | time |")
+    out = run(capsys, "runs", "results/demo", "--where", "size>=1 MiB", "--format", "csv")[1]
+    assert len(out.splitlines()) == 2 and out.rstrip().endswith("results/demo/points/002-1MiB")
+    for option in (("--sort", "tme"), ("--where", "sise=1"), ("--where", "size=7 MiB"), ("--top", "0")):
+        code, out, err = run(capsys, scenario, "--fresh", *option)
+        assert code == 2 and not out and len(err.splitlines()) == 1 and option[0] in err
+
+
+def test_one_point_is_not_called_points(scenario, capsys):
+    scenario.write_text(RING.replace(", 1 MiB]", "]"))
+    run(capsys, scenario, "--jobs", 1)
+    assert "1 of 1 point was finished already" in run(capsys, scenario, "--jobs", 1)[2]
+    assert "1 points" not in "".join(run(capsys, "check", scenario)[1:])
+
+
 def test_rows_have_the_keys_that_were_promised(scenario, capsys):
     code, out, _ = run(capsys, scenario, "--format", "json", "--jobs", 1)
     rows = json.loads(out)
