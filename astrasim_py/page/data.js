@@ -1,5 +1,7 @@
 // The data of a run: decoded, with the indices that drawing needs. Times are ps.
 
+import { colourOf } from "./view.js";
+
 /** Decode base64 of gzip'd JSON. */
 export async function unpack(text) {
   const bytes = Uint8Array.from(atob(text.trim()), (c) => c.charCodeAt(0));
@@ -37,6 +39,7 @@ function indexed(run) {
     for (let i = 0; i < list.length && moments.size < 200000; i++) if (list[i] >= 0) moments.add(list[i]);
   }
   run.moments = Float64Array.from(moments).sort();
+  run.colourOf = new Map(run.collectives.map(({ instance, type }) => [instance, colourOf(type)]));
   run.byRank = [];
   for (let i = 0; i < run.bars.rank.length; i++) (run.byRank[run.bars.rank[i]] ??= []).push(i);
   return run;

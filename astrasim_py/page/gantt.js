@@ -1,7 +1,7 @@
 // The Gantt chart: a row for each rank, the critical path over it, and the time cursor.
 
 import { timeText } from "./data.js";
-import { KIND_COLOURS, colours, prepared } from "./view.js";
+import { colourOf, colours, prepared } from "./view.js";
 
 const LEFT = 52;
 const TOP = 18;
@@ -42,7 +42,7 @@ function background(run, width, height, span, row) {
     const begin = x(bars.start[i]);
     const wide = Math.max(x(bars.end[i]) - begin, 0.5);
     const kind = bars.kinds[bars.kind[i]];
-    context.fillStyle = KIND_COLOURS[kind] ?? KIND_COLOURS.metadata;
+    context.fillStyle = colourOf(kind);
     const below = half && !local[bars.kind[i]];
     // A receive is posted long before its message comes.
     context.globalAlpha = kind === "recv" ? 0.35 : 1;
@@ -81,12 +81,26 @@ export function drawGantt(canvas, run, time, span) {
   const { context, width, height } = prepared(canvas, TOP + Math.min(ranks * row, 4000) + 6);
   context.drawImage(background(run, width, height, span, row), 0, 0, width, height);
   const { x } = axis(run, width, span);
-  context.strokeStyle = "#d55e00";
-  context.lineWidth = 1.5;
-  context.beginPath();
-  context.moveTo(x(Math.min(time, span)), TOP - 4);
-  context.lineTo(x(Math.min(time, span)), height);
-  context.stroke();
+  // A pale edge, so that the cursor is seen on bars of every colour.
+  for (const [colour, wide] of [[colours().back, 4], [colours().cursor, 1.5]]) {
+    context.strokeStyle = colour;
+    context.lineWidth = wide;
+    context.beginPath();
+    context.moveTo(x(Math.min(time, span)), TOP - 4);
+    context.lineTo(x(Math.min(time, span)), height);
+    context.stroke();
+  }
+}
+
+/** What the critical path does at a time. */
+export function pathText(run, time) {
+  const piece = run.path.find(([start, end]) => start <= time && time < end);
+  if (!piece) return "";
+  const [, , category, rank, link, message] = piece;
+  const parts = [`Critical path now: ${category.replaceAll("_", " ")}`];
+  if (rank >= 0) parts.push(`rank ${rank}`);
+  if (link >= 0) parts.push(`link ${run.links.name[link]}`);
+  return parts.join(", ");
 }
 
 /** The time and rank at a place of the chart. */

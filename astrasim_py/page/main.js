@@ -1,21 +1,21 @@
 // The page: one or two runs, one clock.
 
 import { timeText, unpack } from "./data.js";
-import { KIND_COLOURS, themeChanged } from "./view.js";
+import { colourOf, heat, isDark, themeChanged } from "./view.js";
 import { drawNetwork, hit } from "./network.js";
-import { drawGantt, ganttAt } from "./gantt.js";
+import { drawGantt, ganttAt, pathText } from "./gantt.js";
 import { drawChunks } from "./chunks.js";
 import { showDetails } from "./details.js";
 
-const by = (id) => document.getElementById(id);
-const state = { runs: [], time: 0, span: 1, playing: false, chosen: null, of: 0, last: 0, frames: [], dirty: true };
+export const by = (id) => document.getElementById(id);
+export const state = { runs: [], time: 0, span: 1, playing: false, chosen: null, of: 0, last: 0, frames: [], dirty: true };
 window.page = state; // for tests and for the curious
 
 function panelOf(run, index) {
   const section = document.createElement("section");
   section.className = "run";
   const parts = {};
-  for (const [name, kind] of [["title", "h2"], ["note", "p"], ["network", "canvas"], ["gantt", "canvas"], ["label", "p"], ["chunks", "canvas"]]) {
+  for (const [name, kind] of [["title", "h2"], ["note", "p"], ["network", "canvas"], ["gantt", "canvas"], ["path", "p"], ["label", "p"], ["chunks", "canvas"]]) {
     parts[name] = document.createElement(kind);
     parts[name].classList.add(name);
     section.append(parts[name]);
@@ -26,12 +26,10 @@ function panelOf(run, index) {
   if (run.status !== "done") notes.push(`${run.status}: ${run.cause}`);
   parts.note.textContent = notes.join("; ");
   parts.label.classList.add("note");
+  parts.path.classList.add("note");
   for (const name of ["network", "gantt"]) parts[name].setAttribute("aria-label", `${name} of ${run.title}`);
   parts.network.addEventListener("click", (event) => {
-    state.chosen = hit(run, state.time, event.offsetX, event.offsetY);
-    state.of = index;
-    state.dirty = true;
-    document.dispatchEvent(new CustomEvent("chosen"));
+    choose(index, hit(run, Math.min(state.time, run.makespan), event.offsetX, event.offsetY));
   });
   const seek = (event) => {
     if (event.buttons) setTime(ganttAt(parts.gantt, run, state.span, event.offsetX, event.offsetY).time);
@@ -40,6 +38,26 @@ function panelOf(run, index) {
   parts.gantt.addEventListener("pointermove", seek);
   run.parts = parts;
   return section;
+}
+
+/** Choose a link, a vertex or a message of a run; null: nothing. */
+export function choose(of, chosen) {
+  [state.of, state.chosen, state.dirty] = [of, chosen, true];
+  if (!chosen) by("details").textContent = "Click a link, an NPU or a message.";
+  document.dispatchEvent(new CustomEvent("chosen"));
+}
+
+/** Choose the link, NPU or switch of a name, in the first run that has it. */
+function find(name) {
+  for (const [of, { links, vertices }] of state.runs.entries()) {
+    for (const [kind, names] of [["vertex", vertices.name], ["link", links.name]]) {
+      const index = names.indexOf(name.trim());
+      if (index < 0) continue;
+      by("find").value = "";
+      return choose(of, { kind, index });
+    }
+  }
+  by("details").textContent = `Nothing is called "${name}": write the number of an NPU, the name of a switch, or a link as 0->1.`;
 }
 
 export function setTime(time) {
@@ -94,6 +112,7 @@ function draw() {
     const mine = state.of === index ? state.chosen : null;
     run.drawn = drawNetwork(run.parts.network, run, Math.min(state.time, run.makespan), mine);
     drawGantt(run.parts.gantt, run, state.time, state.span);
+    run.parts.path.textContent = pathText(run, state.time);
     drawChunks(run.parts.chunks, run.parts.label, run, state.time);
   });
   if (state.chosen) showDetails(by("details"), state.runs[state.of], state.chosen, Math.min(state.time, state.runs[state.of].makespan));
@@ -102,27 +121,50 @@ function draw() {
 export function setRuns(runs) {
   state.runs = runs;
   state.span = Math.max(1, ...runs.map((run) => run.makespan));
-  state.chosen = null;
+  choose(0, null);
   by("runs").replaceChildren(...runs.map(panelOf));
   const kinds = new Set(runs.flatMap((run) => run.bars.kind.map((kind) => run.bars.kinds[kind])));
-  const keys = [...kinds].map((kind) => [kind, KIND_COLOURS[kind] ?? KIND_COLOURS.metadata]);
+  state.kinds = [...kinds].map((kind) => [kind, colourOf(kind)]);
+  showLegend();
+  setTime(state.time);
+}
+
+function showLegend() {
+  const use = `linear-gradient(90deg, ${[0, 0.5, 1].map(heat).join()})`;
+  const keys = [...state.kinds, ["critical path", "var(--path)"], ["idle link", "var(--idle)"], ["link busy 0 to 100 %; thicker: messages wait", use]];
+  if (state.runs.some((run) => run.broken.length)) keys.push(["broken link (dashed)", "#d55e00"]);
   by("legend").replaceChildren(
-    ...[...keys, ["busy link", "hsl(0 90% 35%)"], ["idle link", "var(--idle)"], ["critical path", "var(--path)"]].map(([text, colour]) => {
+    ...keys.map(([text, colour]) => {
       const [span, box] = [document.createElement("span"), document.createElement("i")];
       box.style.background = colour;
+      if (colour === use) box.classList.add("wide");
       span.append(box, text);
       return span;
     }),
+    "Dots are messages, in the colour of their collective.",
   );
-  setTime(0);
+}
+
+function setTheme(name) {
+  document.documentElement.dataset.theme = name;
+  themeChanged();
+  showLegend();
+  state.dirty = true;
 }
 
 function toggleTheme() {
-  const root = document.documentElement;
-  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  root.dataset.theme = dark ? "light" : "dark";
-  themeChanged();
-  state.dirty = true;
+  setTheme(isDark() ? "light" : "dark");
+}
+
+/** Paper is white: canvases are drawn again in the light theme before printing. */
+function listenToPrinter() {
+  let before = null;
+  window.addEventListener("beforeprint", () => {
+    before = isDark() ? "dark" : "light";
+    setTheme("light");
+    draw();
+  });
+  window.addEventListener("afterprint", () => setTheme(before ?? "light"));
 }
 
 function listen() {
@@ -131,6 +173,9 @@ function listen() {
   by("forward").addEventListener("click", () => step(1));
   by("theme").addEventListener("click", toggleTheme);
   by("time").addEventListener("input", () => setTime((Number(by("time").value) / 10000) * state.span));
+  by("find").addEventListener("change", () => find(by("find").value));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", ({ matches }) => setTheme(matches ? "dark" : "light"));
+  listenToPrinter();
   window.addEventListener("resize", () => (state.dirty = true));
   window.addEventListener("keydown", (event) => {
     if (["INPUT", "SELECT", "TEXTAREA"].includes(event.target.tagName) && event.target.type !== "range") return;
@@ -147,6 +192,7 @@ async function begin() {
   listen();
   requestAnimationFrame(frame);
   document.body.dataset.ready = "yes";
+  document.dispatchEvent(new CustomEvent("ready"));
 }
 
 begin();

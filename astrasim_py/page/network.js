@@ -1,9 +1,10 @@
 // The topology and the messages that move on its links.
 
 import { useAt } from "./data.js";
-import { MESSAGE_COLOURS, colours, heat, prepared } from "./view.js";
+import { KIND_COLOURS, colours, heat, prepared } from "./view.js";
 
 const MARGIN = 26;
+const BROKEN = "#d55e00";
 
 /** The curve of a link in the plane: bent to one side, so that both directions and long links are seen apart. */
 function curveOf(x, y, from, to, near) {
@@ -30,9 +31,11 @@ function closest(px, py) {
 export function laidOut(run, width, height) {
   const { x, y } = run.vertices;
   const { src, dst } = run.links;
+  // Links that failed before the run come last.
+  const ends = [...src.map((from, link) => [from, dst[link]]), ...run.broken];
   const lengths = src.map((from, link) => Math.hypot(x[from] - x[dst[link]], y[from] - y[dst[link]])).filter((one) => one > 0);
   const near = lengths.length ? Math.min(...lengths.slice(0, 5000)) : 1;
-  const plane = src.map((from, link) => curveOf(x, y, from, dst[link], near));
+  const plane = ends.map(([from, to]) => curveOf(x, y, from, to, near));
   // A quadratic curve reaches half of the way to its control point.
   let [x0, x1, y0, y1] = [Infinity, -Infinity, Infinity, -Infinity];
   const include = (a, b) => ([x0, x1, y0, y1] = [Math.min(x0, a), Math.max(x1, a), Math.min(y0, b), Math.max(y1, b)]);
@@ -44,7 +47,7 @@ export function laidOut(run, width, height) {
   const placeY = (value) => height / 2 - (value - (y0 + y1) / 2) * unit;
   const curves = plane.map((curve) => curve.map((value, i) => (i % 2 ? placeY(value) : placeX(value))));
   const [px, py] = [x.map(placeX), y.map(placeY)];
-  return { px, py, curves, radius: Math.max(2, Math.min(13, 0.42 * closest(px, py))), width, height };
+  return { px, py, curves, radius: Math.max(2, Math.min(13, 0.3 * closest(px, py))), width, height };
 }
 
 export function pointOn(curve, share) {
@@ -68,7 +71,7 @@ export function drawNetwork(canvas, run, time, chosen) {
   if (!run.layout || run.layout.width !== width || run.layout.height !== height) {
     run.layout = laidOut(run, width, height);
     run.layout.idle = new Path2D();
-    for (const [ax, ay, bx, by, cx, cy] of run.layout.curves) {
+    for (const [ax, ay, bx, by, cx, cy] of run.layout.curves.slice(0, run.links.src.length)) {
       run.layout.idle.moveTo(ax, ay);
       run.layout.idle.quadraticCurveTo(bx, by, cx, cy);
     }
@@ -90,7 +93,10 @@ export function drawNetwork(canvas, run, time, chosen) {
     context.lineWidth = thin + Math.min(2 * Math.log2(1 + queue), 9);
     context.stroke();
   }
+  const first = run.links.src.length;
+  for (const curve of curves.slice(first)) outline(context, curve, BROKEN);
   if (chosen?.kind === "link") outline(context, curves[chosen.index], colour.cursor);
+  if (chosen?.kind === "broken") outline(context, curves[first + chosen.index], colour.cursor);
   const drawn = drawMessages(context, run, time, curves, radius, chosen);
   drawVertices(context, run, px, py, radius, colour, chosen);
   return drawn;
@@ -110,19 +116,24 @@ function outline(context, [ax, ay, bx, by, cx, cy], colour) {
 function drawMessages(context, run, time, curves, radius, chosen) {
   const { hops, messages } = run;
   const size = Math.max(1.6, Math.min(5, radius * 0.5));
-  const byColour = MESSAGE_COLOURS.map(() => new Path2D());
+  const byColour = new Map();
   let drawn = 0;
   for (const row of run.bin.at(time)) {
     if (time < hops.start[row] || time > hops.arrive[row]) continue;
     const [x, y] = pointOn(curves[hops.link[row]], progress(hops, row, time));
     const message = hops.message[row];
-    const path = byColour[(messages.instance[message] + 1) % MESSAGE_COLOURS.length];
+    const name = run.colourOf.get(messages.instance[message]) ?? KIND_COLOURS.send;
+    if (!byColour.has(name)) byColour.set(name, new Path2D());
+    const path = byColour.get(name);
     path.moveTo(x + size, y);
     path.arc(x, y, chosen?.kind === "message" && chosen.index === message ? 2 * size : size, 0, 7);
     drawn++;
   }
-  byColour.forEach((path, index) => {
-    context.fillStyle = MESSAGE_COLOURS[index];
+  context.lineWidth = 1.2;
+  context.strokeStyle = colours().back; // an edge, so that dots are seen on a link of their colour
+  byColour.forEach((path, name) => {
+    context.stroke(path);
+    context.fillStyle = name;
     context.fill(path);
   });
   return drawn;
@@ -138,7 +149,7 @@ function drawVertices(context, run, px, py, radius, colour, chosen) {
     context.beginPath();
     if (isSwitch[v]) context.rect(px[v] - radius, py[v] - radius, 2 * radius, 2 * radius);
     else context.arc(px[v], py[v], radius, 0, 7);
-    context.fillStyle = failed[v] ? "#d55e00" : isSwitch[v] ? colour.line : colour.vertex;
+    context.fillStyle = failed[v] ? BROKEN : isSwitch[v] ? colour.line : colour.vertex;
     context.fill();
     context.lineWidth = chosen?.kind === "vertex" && chosen.index === v ? 3 : 1;
     context.strokeStyle = colour.text;
@@ -151,7 +162,7 @@ function drawVertices(context, run, px, py, radius, colour, chosen) {
   }
 }
 
-/** What is at a place of the canvas: {kind: "message" | "vertex" | "link", index}, or null. */
+/** What is at a place of the canvas: {kind: "message" | "vertex" | "link" | "broken", index}, or null. */
 export function hit(run, time, x, y) {
   const { px, py, curves, radius } = run.layout;
   for (let v = 0; v < px.length; v++) if (Math.hypot(px[v] - x, py[v] - y) <= radius + 1) return { kind: "vertex", index: v };
@@ -168,7 +179,8 @@ export function hit(run, time, x, y) {
     for (let i = 1; i < 20; i++) {
       const [cx, cy] = pointOn(curve, i / 20);
       const distance = Math.hypot(cx - x, cy - y);
-      if (distance < least) [least, best] = [distance, { kind: "link", index: link }];
+      const broken = link - run.links.src.length;
+      if (distance < least) [least, best] = [distance, broken < 0 ? { kind: "link", index: link } : { kind: "broken", index: broken }];
     }
   });
   return best;

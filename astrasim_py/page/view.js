@@ -7,8 +7,17 @@ export const KIND_COLOURS = {
   recv: "#009e73",
   memory: "#cc79a7",
   metadata: "#999999",
+  // Collectives by type, and their messages.
+  all_reduce: "#0072b2",
+  all_gather: "#d55e00",
+  reduce_scatter: "#cc79a7",
+  all_to_all: "#009e73",
+  broadcast: "#56b4e9",
 };
-export const MESSAGE_COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
+
+export function colourOf(kind) {
+  return KIND_COLOURS[kind] ?? KIND_COLOURS[kind === "metadata" ? kind : "collective"];
+}
 
 /** The 2-D context of a canvas of `height` CSS pixels, cleared, and its width in CSS pixels. */
 export function prepared(canvas, height) {
@@ -30,7 +39,7 @@ let known = {};
 export function colours() {
   if (!known.text) {
     const style = getComputedStyle(document.documentElement);
-    for (const name of ["text", "soft", "line", "panel", "idle", "vertex", "cursor", "path", "back"]) {
+    for (const name of ["text", "soft", "line", "panel", "idle", "vertex", "cursor", "path", "back", "dark"]) {
       known[name] = style.getPropertyValue(`--${name}`).trim();
     }
   }
@@ -41,8 +50,13 @@ export function themeChanged() {
   known = {};
 }
 
-/** Colour of a share from 0 to 1: yellow to dark red (light theme) is read by brightness alone, too. */
+export function isDark() {
+  return getComputedStyle(document.documentElement).getPropertyValue("--dark").trim() === "1";
+}
+
+/** Colour of a share from 0 to 1: the fuller, the further from the background, so that brightness alone tells it, too. */
 export function heat(share) {
   const s = Math.min(Math.max(share, 0), 1);
+  if (colours().dark === "1") return `hsl(${15 + 40 * s} ${60 + 35 * s}% ${28 + 40 * s}%)`;
   return `hsl(${48 - 48 * s} 90% ${62 - 27 * s}%)`;
 }

@@ -17,11 +17,12 @@ import numpy as np
 from astrasim_py.core.records import Records, Table
 from astrasim_py.core.units import format_size
 from astrasim_py.report.critical_path import CriticalPath
+from astrasim_py.report.explain import called_instances
 from astrasim_py.report.record_plots import places
 
 _PAGE = Path(__file__).resolve().parents[1] / "page"
 #: Modules in an order in which each uses earlier ones only.
-_MODULES = ("data", "view", "network", "gantt", "chunks", "details", "main")
+_MODULES = ("view", "data", "network", "gantt", "chunks", "details", "main")
 #: More hops than this are not drawn one by one: links show their use over time.
 MOST_HOPS = 400_000
 #: Cells of the table of use over time: links × bins.
@@ -39,12 +40,13 @@ def page_data(
     npu_of: Sequence[int],
     chunks: Mapping[str, list[int]] | None = None,
     longer: Mapping[int, int] | None = None,
+    broken: Sequence[tuple[int, int]] = (),
 ) -> dict:
     """What the page needs of one run, as plain values. Times are ps.
 
     `records`: of level ``messages``. `vertex`, `edge`: tables of the topology. `npu_of`: rank → NPU. `chunks`:
     ``first``, ``count`` and ``of`` (chunks of the algorithm) by message; -1 where unknown. `longer`: see
-    `CriticalPath`.
+    `CriticalPath`. `broken`: ends of links that failed before the run.
     """
     x, y, switch = places(vertex, edge)
     hop, message = records.hop, records.message
@@ -65,8 +67,9 @@ def page_data(
         "status": records.outcome.status,
         "cause": records.outcome.cause,
         "npu_of": list(npu_of),
+        "broken": [list(ends) for ends in broken],
         "vertices": {
-            "name": [str(name) for name in vertex["name"].tolist()],
+            "name": vertex_names(vertex),
             "switch": switch.astype(int).tolist(),
             "failed": (vertex["kind"] == "failed").astype(int).tolist(),
             "x": np.round(x, 4).tolist(),
@@ -90,11 +93,16 @@ def page_data(
         "collectives": [
             {
                 "name": f"{c['type']} {format_size(c['size'])}" + (f" ({c['algorithm']})" if c["algorithm"] else ""),
-                **{name: c[name] for name in ("instance", "start", "end", "ranks")},
+                **{name: c[name] for name in ("instance", "type", "start", "end", "ranks")},
             }
             for c in records.collective.rows()
         ],
     }  # fmt: skip
+
+
+def vertex_names(vertex: Table) -> list[str]:
+    """Names of vertices; tables hold plain ones as bytes."""
+    return [name.decode() if isinstance(name, bytes) else str(name) for name in vertex["name"].tolist()]
 
 
 def _use(hop: Table, row: np.ndarray, links: int, makespan: int) -> dict:
@@ -130,16 +138,22 @@ def _use(hop: Table, row: np.ndarray, links: int, makespan: int) -> dict:
 
 
 def _bars(records: Records) -> dict:
-    """Nodes of the workload, and computation in collectives, for the Gantt chart."""
+    """Nodes of the workload for the Gantt chart; the kind of one that calls a collective is the collective's type."""
     node = records.node
     codes, kinds = node.coded("kind")
+    types = sorted(set(records.collective["type"].tolist()))
+    called = called_instances(node)
+    type_of = dict(zip(records.collective["instance"].tolist(), records.collective["type"].tolist(), strict=True))
+    calls = np.flatnonzero(called >= 0)
+    codes = codes.astype(np.int64)
+    codes[calls] = [len(kinds) + types.index(type_of[instance]) for instance in called[calls].tolist()]
     names, texts = node.coded("name")
     rows = np.flatnonzero((node["end"] >= 0) & (node["end"] > node["start"]) & (node["instance"] < 0))
     if len(rows) > _MOST_BARS:
         longest = np.argsort(node["start"][rows] - node["end"][rows], kind="stable")[:_MOST_BARS]
         rows = np.sort(rows[longest])
     return {
-        "kinds": [str(kind) for kind in kinds],
+        "kinds": [str(kind) for kind in (*kinds, *types)],
         "names": [text.decode() if isinstance(text, bytes) else str(text) for text in texts],
         "rank": node["rank"][rows].tolist(),
         "kind": codes[rows].tolist(),
@@ -149,15 +163,14 @@ def _bars(records: Records) -> dict:
     }
 
 
-def page_html(title: str, runs: Sequence[Mapping], *, server: str = "") -> bytes:
-    """The whole page. `runs`: one or two of `page_data`. `server`: token of the server behind it, if there is one."""
-    data = [packed(run) for run in runs]
+def page_html(title: str, data: Sequence[str], server: Mapping | None = None) -> bytes:
+    """The whole page. `data`: of one or two runs, `packed`. `server`: what the server behind it offers."""
     parts = {
         "TITLE": html.escape(title),
         "STYLE": (_PAGE / "style.css").read_text("utf-8"),
         "DATA": "\n".join(f'<script type="text/plain" class="run">{one}</script>' for one in data),
-        "SERVER": html.escape(server),
-        "SCRIPT": script(),
+        "SERVER": html.escape(json.dumps(server)) if server else "",
+        "SCRIPT": script(_MODULES if server is None else (*_MODULES, "live")),
     }
     page = (_PAGE / "page.html").read_text("utf-8")
     return re.sub(r"@([A-Z]+)@", lambda match: parts[match[1]], page).encode()
@@ -169,10 +182,10 @@ def packed(run: Mapping) -> str:
     return base64.b64encode(gzip.compress(text.encode(), 6, mtime=0)).decode()
 
 
-def script() -> str:
-    """The modules of the page as one script: a module's names are unique in all of them."""
+def script(modules: Sequence[str]) -> str:
+    """Modules of the page as one script: a module's names are unique in all of them."""
     parts = []
-    for name in _MODULES:
+    for name in modules:
         text = (_PAGE / f"{name}.js").read_text("utf-8")
         text = re.sub(r"^import [^;]*;\n", "", text, flags=re.MULTILINE)
         parts.append(re.sub(r"^export ", "", text, flags=re.MULTILINE))

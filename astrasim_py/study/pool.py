@@ -64,7 +64,7 @@ def _begin_worker(said: Any) -> None:
         threading.Thread(target=end_with_parent, daemon=True).start()
 
 
-class _Pool:
+class Pool:
     """A pool and the processes it started."""
 
     def __init__(self, workers: int) -> None:
@@ -118,7 +118,7 @@ def run_tasks(function: Callable, tasks: Sequence, workers: int) -> Iterator[tup
             else:
                 yield number, future.result()
 
-    pool = _Pool(workers)
+    pool = Pool(workers)
     try:
         while waiting or running or suspects:
             if suspects and not running:
@@ -139,13 +139,13 @@ def run_tasks(function: Callable, tasks: Sequence, workers: int) -> Iterator[tup
                 wait(running)
                 yield from results(list(running))
                 pool.kill()
-                pool = _Pool(workers)
+                pool = Pool(workers)
     finally:
         pool.kill()
 
 
 def _alone(function: Callable, task: object) -> object:
-    pool = _Pool(1)
+    pool = Pool(1)
     try:
         future = pool.submit(function, task)
         return Killed() if isinstance(future.exception(), BrokenProcessPool) else future.result()

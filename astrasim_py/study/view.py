@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from astrasim_py.core.errors import AstraError, UsageError
-from astrasim_py.core.records import Records
+from astrasim_py.core.records import Records, Table
 from astrasim_py.core.units import number_of
 from astrasim_py.engine.simulation import plan_for
-from astrasim_py.report.page import page_data, page_html
+from astrasim_py.report.page import packed, page_data, page_html, vertex_names
 from astrasim_py.study import astra_sim_point
 from astrasim_py.study.explain_and_plot import at_level, find, point_of, records_of
 from astrasim_py.study.prepare import prepare
@@ -21,17 +21,23 @@ MOST_RUNS = 2
 
 
 def view_page(path: str | os.PathLike, wanted: Sequence[str], notes: list[str]) -> bytes:
-    """The page of one or two stored points. `path`: folder of a scenario's results or of a point. `wanted`: words of
-    the points' names, such as ``size=1 MiB``, comma-separated; one text for each point. `notes`: gets what a person
-    should know. Raises UsageError: there is no such point, or more than one.
+    """The page of one or two stored points; see `chosen_points`. `notes`: gets what a person should know."""
+    chosen, _ = chosen_points(path, wanted)
+    ready = [at_level(point, "messages", notes) for point in chosen]
+    title = ready[0].manifest["scenario"]
+    return page_html(title, [packed(run_data(point)) for point in ready])
+
+
+def chosen_points(path: str | os.PathLike, wanted: Sequence[str]) -> tuple[list[StoredPoint], tuple[StoredPoint, ...]]:
+    """One or two stored points, and all of their scenario. `path`: folder of a scenario's results or of a point.
+    `wanted`: words of the points' names, such as ``size=1 MiB``, comma-separated; one text for each point. Raises
+    UsageError: there is no such point, or more than one.
     """
     _, points = find(path)
     chosen = [_one_of(points, text, path) for text in wanted] or [_one_of(points, "", path)]
     if len(chosen) > MOST_RUNS:
         raise UsageError(str(path), f"{len(chosen)} points are asked for", f"name {MOST_RUNS} at most")
-    ready = [at_level(point, "messages", notes) for point in chosen]
-    title = ready[0].manifest["scenario"]
-    return page_html(title, [run_data(point) for point in ready])
+    return chosen, points
 
 
 def _one_of(points: Sequence[StoredPoint], text: str, path: str | os.PathLike) -> StoredPoint:
@@ -52,15 +58,25 @@ def run_data(stored: StoredPoint) -> dict:
     """What the page needs of a stored point of level ``messages``."""
     records = records_of(stored)
     longer = {int(i): int(ps) for i, ps in (stored.summary.get("hop_latency_ps") or {}).items()}
+    vertex = stored.table("vertex")
     return page_data(
         stored.manifest["point"],
         records,
-        stored.table("vertex"),
+        vertex,
         stored.table("edge"),
         stored.summary["npu_of"],
         _chunks(stored, records),
         longer,
+        broken_links(stored.manifest.get("resolved", {}).get("topology") or {}, vertex),
     )
+
+
+def broken_links(topology: Mapping, vertex: Table) -> list[tuple[int, int]]:
+    """Ends of the links that a topology, as written, names as failed."""
+    number = {name: v for v, name in enumerate(vertex_names(vertex))}
+    links = (topology.get("failed") or {}).get("links") or ()
+    pairs = [link if isinstance(link, list) else [link["from"], link["to"]] for link in links]
+    return [(number[str(a)], number[str(b)]) for a, b in pairs]
 
 
 def _chunks(stored: StoredPoint, records: Records) -> Mapping[str, list[int]] | None:
