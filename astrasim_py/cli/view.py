@@ -57,8 +57,9 @@ def _serve(args: argparse.Namespace) -> int:
 
     from astrasim_py.study.view_live import LivePage
 
-    with closing(LivePage(args.folder, args.point, args.port or 0)) as page:
-        complain(["open this address in a browser on this machine; Ctrl-C ends it"])
+    notes: list[str] = []
+    with closing(LivePage(args.folder, args.point, args.port or 0, notes)) as page:
+        complain([*notes, "open this address in a browser on this machine; Ctrl-C ends it"])
         print(page.url)
         sys.stdout.flush()
         if args.open:

@@ -142,6 +142,7 @@ function drawMessages(context, run, time, curves, radius, chosen) {
 function drawVertices(context, run, px, py, radius, colour, chosen) {
   const { name, switch: isSwitch, failed } = run.vertices;
   const named = px.length <= 144 && radius >= 7;
+  const switchesNamed = named || isSwitch.reduce((sum, one) => sum + one, 0) <= 32;
   context.textAlign = "center";
   context.textBaseline = "middle";
   context.font = `${Math.max(8, radius * 0.95)}px system-ui, sans-serif`;
@@ -154,10 +155,12 @@ function drawVertices(context, run, px, py, radius, colour, chosen) {
     context.lineWidth = chosen?.kind === "vertex" && chosen.index === v ? 3 : 1;
     context.strokeStyle = colour.text;
     context.stroke();
-    if (named) {
+    if (isSwitch[v] ? switchesNamed : named) {
       context.fillStyle = colour.text;
-      if (isSwitch[v]) context.fillText(name[v], px[v], py[v] + (py[v] > 40 ? -radius - 7 : radius + 8));
-      else context.fillText(name[v], px[v], py[v]);
+      const y = isSwitch[v] ? py[v] - radius - 7 : py[v];
+      if (isSwitch[v]) [context.lineWidth, context.strokeStyle] = [3, colour.back]; // an edge, to be read on links
+      if (isSwitch[v]) context.strokeText(name[v], px[v], y);
+      context.fillText(name[v], px[v], y);
     }
   }
 }

@@ -153,6 +153,11 @@ class _Handler(BaseHTTPRequestHandler):
             answer = self.server.answer(change)
         except AstraError as error:
             answer = {"error": error.lines()[0]}
+        except RecursionError:
+            answer = {"error": "the change is nested too deeply"}
+        except Exception as error:
+            text = " ".join(f"{type(error).__name__}: {error}".split())
+            answer = {"error": f"this is a defect of astrasim_py, please report it: {text}"[:2000]}
         self._send(200, json.dumps(answer), "application/json")
 
     def _is_ours(self) -> bool:

@@ -15,11 +15,11 @@ from astrasim_py.study.view import chosen_points
 class LivePage:
     """A page whose first run can be changed. A second point stands beside it for comparison, else the run unchanged.
 
-    Close it after use. Other parameters and errors as for `chosen_points` and `LivePoint`; raises UsageError: the port
-    is taken, or the point cannot be run any more.
+    Close it after use. `notes`: gets what a person should know. Other parameters and errors as for `chosen_points` and
+    `LivePoint`; raises UsageError: the port is taken, or the point cannot be run any more.
     """
 
-    def __init__(self, path: str | os.PathLike, wanted: Sequence[str], port: int) -> None:
+    def __init__(self, path: str | os.PathLike, wanted: Sequence[str], port: int, notes: list[str]) -> None:
         chosen, points = chosen_points(path, wanted)
         self._point, *beside = (LivePoint(stored, points) for stored in chosen)
         self._server = PageServer(port, self._answer)
@@ -33,6 +33,10 @@ class LivePage:
         except BaseException:
             self.close()
             raise
+        for stored, run in zip(chosen, found, strict=True):
+            if run["time_ps"] != stored.summary["makespan_ps"]:
+                name = stored.manifest["point"]
+                notes.append(f"{name}: what it was computed from has changed since; the page shows what it gives now")
         offers = {**self._point.offers(), "path": self._server.path, "yaml": unchanged.text}
         self._server.page = page_html(self._point.point.scenario, [one["run"] for one in found], offers)
 
