@@ -9,7 +9,8 @@ import numpy as np
 from astrasim_py.core.records import Table, empty_table
 from astrasim_py.report.explain import called_instances
 from astrasim_py.report.figure_style import PALETTE, Drawn, Sheet, clean, say, set_title, time_ticks
-from astrasim_py.topology.drawing import FAILED, draw_network, spread
+from astrasim_py.topology.drawing import FAILED, draw_network
+from astrasim_py.topology.layout import spread
 
 #: Maximum points in a figure of links or a Gantt chart.
 PANELS = 9

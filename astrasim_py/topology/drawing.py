@@ -1,12 +1,19 @@
 """Drawing of networks with matplotlib."""
 
-import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 
-#: Style of failed links.
-FAILED = {"color": "#D55E00", "linestyle": (0, (2, 2)), "linewidth": 1.4}
+#: How links that failed are drawn, and switches that compute.
+FAILED = {"color": "#D55E00", "linestyle": (0, (2, 2)), "linewidth": 1.2}
+COMPUTING = {"facecolor": "#F0E442", "edgecolor": "#333333"}
+_SWITCH, _LINE, _IDLE = "#dddddd", "#777777", "#dcdcdc"
+#: Largest diameter of a vertex, largest and smallest size of numbers in it, points.
+_LARGE, _FONT, _SMALL = 16.0, 7.0, 4.4
+#: More links have no heads of arrows.
+_MOST_HEADS = 320
 
 
 def draw_network(
@@ -21,105 +28,195 @@ def draw_network(
     colours=None,
     npus: Mapping[int, object] | None = None,
     failed: np.ndarray | None = None,
+    computing: Collection[str] = (),
 ) -> None:
     """Draw vertices and links into axes.
 
     `x`, `y`, `switch`, `names`: by vertex: place, whether it is a switch, name. `src`, `dst`: by link. `use`: share of
     the time that each link was busy, -1 where it carried nothing; `colours`: the scale for it, a matplotlib Normalize;
-    without `use` all links look the same. `npus`: NPU → its colour. `failed`: whether each link failed at
-    some time.
+    without `use` all links look the same, and two of opposite directions are one line. `npus`: NPU → its colour.
+    `failed`: whether each link failed at some time. `computing`: names of switches that took part in collectives.
+
+    A link around a row of vertices, from its last one to its first one, is drawn as two ends that leave the row.
     """
     from matplotlib.collections import LineCollection, PolyCollection
 
     axes.set_aspect("equal")
     axes.axis("off")
-    paths = _paths(x, y, src, dst)
-    span = max(np.ptp(x), np.ptp(y), 1.0)
-    thick = float(np.clip(60.0 / math.sqrt(max(len(src), 1)), 0.7, 2.6))
-    drawn, wide = np.arange(len(src)), np.full(len(src), 0.6 * thick)
+    unit = _points(axes, x, y)
+    size = _diameter(x, y, unit)
+    two_way = np.isin(src.astype(np.int64) * len(x) + dst, dst.astype(np.int64) * len(x) + src)
+    paths = _paths(x, y, src, dst, (1.5 if use is not None else 0.0) / unit * two_way, (0.5 * size + 7) / unit)
+    wide = 1.3 if len(src) <= 200 else 0.9 if len(src) <= 800 else 0.5
+    drawn = np.flatnonzero(~two_way | (src < dst)) if use is None else np.flatnonzero(use >= 0)
     if use is not None:
-        idle = use < 0
-        axes.add_collection(LineCollection(paths[idle], colors="#e0e0e0", linewidths=0.6, zorder=1))
-        drawn = np.flatnonzero(~idle)[np.argsort(use[~idle], kind="stable")]
-        wide = thick * (0.5 + 0.8 * use[drawn])
-    look = {"colors": "#777777"} if use is None else {"cmap": "cividis_r", "norm": colours}
-    fill = {"facecolors": "#777777"} if use is None else look
-    parts = [LineCollection(paths[drawn], linewidths=wide, zorder=2, **look)]
-    if len(drawn) <= 800:
-        parts.append(PolyCollection(_heads(paths[drawn], span), linewidths=0, zorder=3, **fill))
-    for part in parts:
+        drawn = drawn[np.argsort(use[drawn], kind="stable")]
+        axes.add_collection(LineCollection(paths[use < 0], colors=_IDLE, linewidths=0.6, zorder=1))
+    look = {"colors": _LINE} if use is None else {"cmap": "cividis_r", "norm": colours}
+    fill = {"facecolors": _LINE} if use is None else look
+    parts = [LineCollection(paths[drawn], linewidths=wide, zorder=2, capstyle="butt", **look)]
+    headed = drawn[~two_way[drawn]] if use is None else drawn if len(drawn) <= _MOST_HEADS else drawn[:0]
+    heads = _heads(paths[headed], 3.2 / unit)
+    long = np.isfinite(heads).all(axis=(1, 2))
+    parts.append(PolyCollection(heads[long], linewidths=0, zorder=3, **fill))
+    for part, links in zip(parts, (drawn, headed[long]), strict=True):
         if use is not None:
-            part.set_array(use[drawn])
+            part.set_array(use[links])
         axes.add_collection(part)
     if failed is not None:
         axes.add_collection(LineCollection(paths[failed], zorder=3, **FAILED))
-    size = float(np.clip(4600 / max(len(x), 1), 6, 190))
     inside = [(npus or {}).get(v, "white") for v in np.flatnonzero(~switch).tolist()]
-    axes.scatter(x[~switch], y[~switch], s=size, c="white", linewidths=0, zorder=4)
-    axes.scatter(x[~switch], y[~switch], s=size, c=inside, edgecolors="#333333", linewidths=0.8, zorder=4)
-    axes.scatter(x[switch], y[switch], s=size, c="#dddddd", marker="s", edgecolors="#333333", lw=0.8, zorder=4)
-    if len(x) <= 72:
-        font = 7.5 if len(x) <= 36 else 5.5
-        for name, a, b, is_switch in zip(names, x.tolist(), y.tolist(), switch.tolist(), strict=True):
-            if not is_switch:
-                axes.text(a, b, name, ha="center", va="center", fontsize=font, zorder=5)
-    margin = 0.07 * span + 0.25
+    works = np.isin(np.array(names, dtype=object), list(computing)) & switch
+    rim = min(0.8, 0.08 * size)
+    axes.scatter(x[~switch], y[~switch], s=size**2, c="white", linewidths=0, zorder=4)
+    axes.scatter(x[~switch], y[~switch], s=size**2, c=inside, edgecolors="#333333", linewidths=rim, zorder=4)
+    for chosen, face in ((switch & ~works, _SWITCH), (works, COMPUTING["facecolor"])):
+        axes.scatter(x[chosen], y[chosen], s=size**2, c=face, marker="s", edgecolors="#333333", lw=rim, zorder=4)
+    _name(axes, x, y, switch, names, size, unit)
+    margin = (0.5 * size + 3) / unit
     for shown, place, curve in ((axes.set_xlim, x, paths[..., 0]), (axes.set_ylim, y, paths[..., 1])):
-        every = curve if curve.size else place
+        every = np.concatenate([place, curve[np.isfinite(curve)]])
         shown(every.min() - margin, every.max() + margin)
 
 
-def spread(
-    x: np.ndarray, y: np.ndarray, switch: np.ndarray, src: np.ndarray, dst: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Places of vertices: as given, or where there are none (NaN) in tiers by distance from the NPUs."""
-    if not np.isnan(x).any():
-        return x, y
-    tier = np.where(switch, -1, 0)
-    for level in range(1, len(tier)):
-        below = tier == level - 1
-        reached = np.unique(dst[below[src]])
-        reached = reached[tier[reached] < 0]
-        if not len(reached):
-            break
-        tier[reached] = level
-    tier[tier < 0] = tier.max() + 1
-    widest = int(np.bincount(tier).max())
-    if tier.max() == 0:  # NPUs only: a circle
-        angle = np.pi / 2 - 2 * np.pi * np.arange(len(tier)) / len(tier)
-        return np.cos(angle) * len(tier) / 6, np.sin(angle) * len(tier) / 6
-    for level in np.unique(tier):
-        mine = np.flatnonzero(tier == level)
-        x[mine] = (np.arange(len(mine)) + 0.5) * widest / len(mine)
-        y[mine] = level * max(widest / 3, 1.0)
-    return x, y
+def _points(axes, x: np.ndarray, y: np.ndarray) -> float:
+    """About how many points a unit of the drawing takes."""
+    box = axes.get_window_extent()
+    points = 72 / axes.figure.dpi
+    wide, tall = np.ptp(x) + 1.0, np.ptp(y) + 1.0
+    return max(min(0.9 * box.width * points / wide, 0.9 * box.height * points / tall), 1e-3)
 
 
-def _paths(x: np.ndarray, y: np.ndarray, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
-    """Curves float[links, 25, 2]: bent to the right, more so where they would run over other vertices."""
-    ax, ay, bx, by = x[src], y[src], x[dst], y[dst]
-    dx, dy = bx - ax, by - ay
-    length = np.hypot(dx, dy)
-    near = np.partition(length[length > 0], 0)[0] if (length > 0).any() else 1.0
-    # Wraparound links of a grid span many vertices: a wider arc keeps them off the row that they cross.
-    bend = np.where(length > 1.6 * near, 0.16 * length + 0.12 * near, 0.11 * length)
-    scale = np.divide(bend, length, out=np.zeros_like(length), where=length > 0)
-    cx, cy = (ax + bx) / 2 + dy * scale, (ay + by) / 2 - dx * scale
-    t = np.linspace(0.0, 1.0, 25)[None, :]
-    curve = [
-        (1 - t) ** 2 * p[:, None] + 2 * t * (1 - t) * q[:, None] + t**2 * r[:, None]
-        for p, q, r in ((ax, cx, bx), (ay, cy, by))
-    ]
-    return np.stack(curve, axis=-1)
+def _diameter(x: np.ndarray, y: np.ndarray, unit: float) -> float:
+    """Diameter of vertices, points: they do not touch."""
+    near = _nearest(x, y)
+    return float(np.clip(0.62 * near * unit, 2.0, _LARGE))
 
 
-def _heads(paths: np.ndarray, span: float) -> np.ndarray:
-    """Arrow heads a little past the middle of each curve."""
-    tip, back = paths[:, 15], paths[:, 14]
+def _nearest(x: np.ndarray, y: np.ndarray) -> float:
+    """The distance of neighbouring vertices, of the first two thousand; a tenth of them may be closer."""
+    x, y = x[:2000], y[:2000]
+    if len(x) < 2:
+        return 1.0
+    apart = np.hypot(x[:, None] - x, y[:, None] - y)
+    np.fill_diagonal(apart, np.inf)
+    return max(float(np.percentile(apart.min(axis=1), 10)), 1e-3)
+
+
+def _name(axes, x, y, switch, names, size: float, unit: float) -> None:
+    """Numbers in NPUs, and names of switches: beside them where there is room, else their numbers inside of them."""
+    from matplotlib import patheffects
+
+    halo = [patheffects.withStroke(linewidth=1.6, foreground="white")]
+
+    def inside(chosen: Sequence[int], texts: Sequence[str]) -> bool:
+        longest = max(map(len, texts), default=1)
+        font = min(_FONT, 0.9 * size / (0.64 * max(longest, 1.4)))
+        if font < _SMALL:
+            return False
+        for vertex, text in zip(chosen, texts, strict=True):
+            axes.text(x[vertex], y[vertex], text, ha="center", va="center_baseline", fontsize=font, zorder=5)
+        return True
+
+    npus = np.flatnonzero(~switch)
+    if not inside(npus.tolist(), [names[v] for v in npus.tolist()]):
+        _name_some(axes, x, y, npus, names, size, halo)
+    blocks: dict[str, list[int]] = {}
+    for vertex in np.flatnonzero(switch).tolist():
+        blocks.setdefault(re.sub(r"\d+$", "", names[vertex]), []).append(vertex)
+    others = []
+    for prefix, members in blocks.items():
+        wide = max(len(names[v]) for v in members) * 0.62 * 6.0
+        if len(members) == 1 or _nearest(x[members], y[members]) * unit >= max(wide, 12.0):
+            top = y[members].max() >= y.max() - 1e-9
+            for vertex in members:
+                up = top or y[vertex] > np.median(y)
+                axes.annotate(
+                    names[vertex], (x[vertex], y[vertex]), xytext=(0, (0.5 if up else -0.5) * size + (2 if up else -2)),
+                    textcoords="offset points", ha="center", va="bottom" if up else "top", fontsize=6.0, zorder=6,
+                    path_effects=halo,
+                )  # fmt: skip
+            continue
+        inside(members, [names[v][len(prefix) :] for v in members])
+        others.append(f"{names[members[0]]}–{names[members[-1]][len(prefix) :]}")
+    if others:
+        axes.text(
+            0.5, -0.01, f"squares: {', '.join(others)}", transform=axes.transAxes, ha="center", va="top", fontsize=6.0
+        )
+
+
+def _name_some(axes, x, y, npus, names, size: float, halo) -> None:
+    """Numbers beside about a dozen NPUs; outside of those on a circle."""
+    dx, dy = x[npus] - x[npus].mean(), y[npus] - y[npus].mean()
+    radius = np.hypot(dx, dy)
+    round_ = np.ptp(radius) < 0.1 * radius.max()
+    step = 1 << max(int(np.ceil(np.log2(len(npus) / 16))), 0)
+    for at in range(0, len(npus), step):
+        ahead = np.array([dx[at], dy[at]]) / radius[at] if round_ else np.array([0.75, 0.75])
+        axes.annotate(
+            names[npus[at]], (x[npus[at]], y[npus[at]]), xytext=tuple(ahead * (0.5 * size + 4.5)), ha="center",
+            textcoords="offset points", va="center", fontsize=5.5, zorder=6, path_effects=halo,
+        )  # fmt: skip
+
+
+def _paths(x, y, src, dst, offset: np.ndarray, stub: float) -> np.ndarray:
+    """Curves float[links, 25, 2], a little to the right of the straight line: so the two directions of a cable stand
+    side by side. Links that would run over vertices are bent, or leave their row where they lead around it.
+    """
+    a, b = np.stack([x[src], y[src]], axis=1), np.stack([x[dst], y[dst]], axis=1)
+    along = b - a
+    length = np.maximum(np.hypot(*along.T), 1e-12)
+    ahead = along / length[:, None]
+    right = np.stack([ahead[:, 1], -ahead[:, 0]], axis=1)
+    over, around = _over(x, y, a, ahead, length, src, dst)
+    t = np.linspace(0.0, 1.0, 25)[None, :, None]
+    bend = np.where(over, 0.16 * length + 0.12, 0.0)
+    paths = a[:, None] + along[:, None] * t + right[:, None] * (bend[:, None, None] * 2 * t * (1 - t))
+    ends = np.linspace(0.0, 1.0, 12)[None, :, None] * stub * ahead[:, None]
+    paths[around, :12] = (a[:, None] - ends)[around]
+    paths[around, 12] = np.nan
+    paths[around, 13:] = (b[:, None] + ends[:, ::-1])[around]
+    return paths + right[:, None] * offset[:, None, None]
+
+
+def _over(x, y, a, ahead, length, src, dst) -> tuple[np.ndarray, np.ndarray]:
+    """Which links run over vertices and are bent, and which lead around a row and are cut.
+
+    The latter join the two ends of an even row of vertices, each linked to the next one, and nothing else skips
+    vertices of it.
+    """
+    over, around = np.zeros(len(src), dtype=bool), np.zeros(len(src), dtype=bool)
+    near = _nearest(x, y)
+    rows: dict[tuple, list[int]] = {}
+    linked = set(zip(src.tolist(), dst.tolist(), strict=True))
+    for link in np.flatnonzero(length > 1.5 * near).tolist() if len(src) <= 20_000 else ():
+        dx, dy = x - a[link, 0], y - a[link, 1]
+        along = dx * ahead[link, 0] + dy * ahead[link, 1]
+        beside = np.flatnonzero(np.abs(dx * ahead[link, 1] - dy * ahead[link, 0]) < 0.02 * near)
+        beside = beside[np.argsort(along[beside], kind="stable")]
+        between = beside[(along[beside] > 0.1 * near) & (along[beside] < length[link] - 0.1 * near)]
+        if not len(between):
+            continue
+        over[link] = True
+        row = beside.tolist()
+        even = np.ptp(np.diff(along[beside])) < 0.02 * near
+        chained = even and all(pair in linked or pair[::-1] in linked for pair in pairwise(row))
+        whole = chained and row[0] == src[link] and row[-1] == dst[link]
+        rows.setdefault(tuple(sorted(row)), []).append(link if whole else -1)
+    for links in rows.values():
+        if min(links) >= 0:
+            around[links] = True
+    return over & ~around, around
+
+
+def _heads(paths: np.ndarray, size: float) -> np.ndarray:
+    """Arrow heads a little past the middle of each curve; NaN where it is too short for one."""
+    cut = np.isnan(paths[:, 12, 0])
+    tip = np.where(cut[:, None], paths[:, 15], paths[:, 16])
+    back = np.where(cut[:, None], paths[:, 14], paths[:, 15])
     direction = tip - back
-    norm = np.maximum(np.hypot(direction[:, 0], direction[:, 1]), 1e-12)[:, None]
-    direction = direction / norm
+    direction = direction / np.maximum(np.hypot(*direction.T), 1e-12)[:, None]
     side = np.stack([-direction[:, 1], direction[:, 0]], axis=-1)
-    reach = np.hypot(*(paths[:, -1] - paths[:, 0]).T)[:, None]
-    size = np.minimum(0.022 * span + 0.03, 0.28 * reach)
-    return np.stack([tip + direction * size, tip - side * size * 0.55, tip + side * size * 0.55], axis=1)
+    reach = np.hypot(*(paths[:, -1] - paths[:, 0]).T)
+    size = np.where(reach > 5 * size, size, np.nan)[:, None]
+    return np.stack([tip + direction * size, tip - side * size * 0.5, tip + side * size * 0.5], axis=1)

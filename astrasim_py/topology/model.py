@@ -20,9 +20,9 @@ from astrasim_py.core.shown import Shown
 from astrasim_py.core.strict_model import StrictModel
 from astrasim_py.core.units import INT64_MAX, format_time
 from astrasim_py.topology import export
-from astrasim_py.topology.drawing import draw_network, spread
+from astrasim_py.topology.drawing import draw_network
 from astrasim_py.topology.events import LinkEvent
-from astrasim_py.topology.layout import positions
+from astrasim_py.topology.layout import positions, spread
 from astrasim_py.topology.routing import Dim, DimensionOrder, Routes, ShortestPaths, reachable
 
 LINK_CAP = 2**24
@@ -337,7 +337,7 @@ class Topology(Shown):
 
             ax = pyplot.figure(layout="constrained").add_subplot()
         switch = np.arange(self.vertices) >= self.npus
-        x, y = positions(self) or (np.full(self.vertices, np.nan),) * 2
+        x, y = positions(self) or (np.full(self.vertices, np.nan), np.full(self.vertices, np.nan))
         x, y = spread(x, y, switch, self.src, self.dst)
         names = [self.vertex_name(vertex) for vertex in range(self.vertices)]
         draw_network(ax, x, y, switch, names, self.src, self.dst)
