@@ -2,9 +2,10 @@
 
 from astrasim_py.core.units import format_time
 from astrasim_py.report import figure_style as style
-from astrasim_py.report.arranged_rows import Grid
+from astrasim_py.report.arranged_rows import Grid, name_of
 from astrasim_py.report.figure_style import Drawn, Sheet
 from astrasim_py.report.tables import ps_of
+from astrasim_py.report.ticks import time_axis
 
 _MAX_BARS = 60
 #: Parts of the time: column, name, colour, hatch.
@@ -19,8 +20,11 @@ def draw_breakdown(sheet: Sheet, grid: Grid) -> Drawn:
     from matplotlib.patches import Patch
     from matplotlib.ticker import PercentFormatter
 
-    bars = [(x, series) for x in grid.axis.texts for series in grid.series][:_MAX_BARS]
-    bars = [b for b in bars if any((f, b[1], b[0]) in grid.points for f in grid.facets)]
+    every = [(x, series) for x in grid.axis.texts for series in grid.series]
+    every = [b for b in every if any((f, b[1], b[0]) in grid.points for f in grid.facets)]
+    bars, notes = every[:_MAX_BARS], list(grid.notes)
+    if len(every) > _MAX_BARS:
+        notes.append(f"{len(every) - _MAX_BARS} of {len(every)} bars left out of the breakdown; choose with where")
     height = max(1.6, 0.19 * len(bars) + 0.8)
     _, panels = sheet.panels(len(grid.facets), height=height, wide=True, sharex=True, sharey=True)
     if not bars:
@@ -48,21 +52,22 @@ def draw_breakdown(sheet: Sheet, grid: Grid) -> Drawn:
                     shown.add(label)
                     axes.barh(y, wide, left=left, height=0.78, color=colour, hatch=hatch, edgecolor="white", lw=0.5)
                 left += wide
-            look = {"va": "center", "fontsize": style.SMALL, "color": "#333333"}
-            axes.annotate(format_time(total), (left, y), xytext=(4, 0), textcoords="offset points", **look)
+            look = {"va": "center", "fontsize": 6.5, "color": "#333333", "annotation_clip": False}
+            said = format_time(total).replace("us", "µs")
+            axes.annotate(said, (left, y), xytext=(3, 0), textcoords="offset points", **look)
         names = [" · ".join(filter(None, (grid.axis.label(x), grid.name(series)))) for x, series in bars]
         axes.set_yticks(place, names)
         axes.grid(False, axis="y")
-        axes.margins(x=0.17)
-        axes.set_xlim(left=0)
+        # Room for the time behind the longest bar.
+        room = 44 * len(panels) ** 0.5 / (72 * axes.get_position().width * axes.figure.get_figwidth())
+        axes.set_xlim(0, (1.0 if relative else max(times)) * (1 + min(room, 0.6)))
+        keys = " · ".join(name_of(key) for key in (grid.x, grid.series_key) if key)
         if relative:
             axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-            axes.set_xlim(0, 1.28)
             axes.set_xticks([0, 0.25, 0.5, 0.75, 1.0])
-            style.label(axes, "share of the time", "")
+            style.label(axes, "share of the time", keys)
         else:
-            style.time_ticks(axes.xaxis, 5)
-            style.label(axes, "time", "")
+            style.label(axes, f"time ({time_axis(axes.xaxis, max(times))})", keys)
         grid.title(axes, facet)
     panels[0].set_ylim(place[-1] + 0.8, -0.8)
     patches = [
@@ -75,4 +80,4 @@ def draw_breakdown(sheet: Sheet, grid: Grid) -> Drawn:
         {**grid.cells(*place), **{key: row.get(key) for key in ("time_ns", *(part[0] for part in PARTS))}}
         for place, row in grid.points.items()
     ]
-    return Drawn(panels, table, grid.notes)
+    return Drawn(panels, table, notes)

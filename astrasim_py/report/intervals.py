@@ -21,3 +21,29 @@ def covered(start: np.ndarray, end: np.ndarray, until: np.ndarray) -> np.ndarray
     index = np.searchsorted(start, until, side="right")
     over = np.where(index > 0, np.maximum(end[np.maximum(index - 1, 0)] - until, 0), 0) if len(start) else 0
     return total[index] - over
+
+
+def coverage(
+    row: np.ndarray,
+    start: np.ndarray,
+    end: np.ndarray,
+    rows: int,
+    bins: int,
+    until: int,
+    weight: np.ndarray | float = 1.0,
+) -> np.ndarray:
+    """float64[rows, bins]: length of intervals in each bin of [0, until], times their weight.
+
+    `row`: of each interval. Overlaps count more than once.
+    """
+    width = max(until, 1) / bins
+    part, slope = np.zeros(rows * (bins + 1)), np.zeros(rows * (bins + 1))
+    for sign, moment in ((1.0, start), (-1.0, end)):
+        at = np.clip(moment / width, 0, bins)
+        place = np.minimum(at.astype(np.int64), bins - 1)
+        cell = row * (bins + 1) + place
+        # Of the bin that it falls in what is left, and of all later ones the whole.
+        part += np.bincount(cell, weights=sign * weight * (place + 1 - at), minlength=len(part))
+        slope += np.bincount(cell + 1, weights=sign * weight * np.ones(len(at)), minlength=len(slope))
+    whole = np.cumsum(slope.reshape(rows, -1), axis=1)
+    return np.clip((part.reshape(rows, -1) + whole)[:, :bins], 0.0, None) * width

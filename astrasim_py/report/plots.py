@@ -16,9 +16,12 @@ from astrasim_py.report.breakdown_plot import draw_breakdown
 from astrasim_py.report.csv_io import csv_chunks
 from astrasim_py.report.curves import draw_busbw, draw_efficiency, draw_slowdown, draw_speedup, draw_time
 from astrasim_py.report.figure_style import Drawn, Sheet
-from astrasim_py.report.record_plots import Panel, draw_gantt, draw_links
+from astrasim_py.report.gantt_plot import draw_gantt
+from astrasim_py.report.links_plot import draw_links
+from astrasim_py.report.record_plots import Panel
 from astrasim_py.report.repeats import medians
 from astrasim_py.report.tables import csv_rows
+from astrasim_py.report.utilisation_plot import draw_utilisation
 
 #: Figures of rows: ``(sheet, grid) -> Drawn``.
 _OF_ROWS: dict[str, Callable[[Sheet, Grid], Drawn]] = {
@@ -30,7 +33,11 @@ _OF_ROWS: dict[str, Callable[[Sheet, Grid], Drawn]] = {
     "breakdown": draw_breakdown,
 }
 #: Figures of the records of some points: ``(sheet, spec, panels) -> Drawn``.
-_OF_RECORDS: dict[str, Callable[[Sheet, Mapping, Sequence[Panel]], Drawn]] = {"links": draw_links, "gantt": draw_gantt}
+_OF_RECORDS: dict[str, Callable[[Sheet, Mapping, Sequence[Panel]], Drawn]] = {
+    "links": draw_links,
+    "gantt": draw_gantt,
+    "utilisation": draw_utilisation,
+}
 KINDS = (*_OF_ROWS, *_OF_RECORDS)
 
 

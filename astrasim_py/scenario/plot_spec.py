@@ -4,9 +4,9 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BeforeValidator, PlainValidator, WithJsonSchema
+from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
 
-from astrasim_py.core.fields import NewFileName, Scalar, Text, choice, did_you_mean, shown, wrong
+from astrasim_py.core.fields import NewFileName, Ranks, Scalar, Text, choice, did_you_mean, shown, whole, wrong
 from astrasim_py.core.strict_model import StrictModel, example
 
 #: Times that jobs have beside that of their completion.
@@ -47,7 +47,18 @@ PLOT_KINDS: dict[str, PlotKind] = {
     "speedup": _kind("time of a baseline, or of the smallest x, over time", f"{_SWEPT} baseline scale bound"),
     "breakdown": _kind("parts of the time, a bar for each point", "x series facet legend"),
     "links": _kind("the network, links coloured by use", "legend", level="links", of_records=True),
-    "gantt": _kind("what each rank does over time", "legend xlabel ylabel", level="nodes", of_records=True),
+    "gantt": _kind(
+        "what each rank does over time, equal ranks in one row",
+        "ranks rows legend xlabel ylabel",
+        level="nodes",
+        of_records=True,
+    ),
+    "utilisation": _kind(
+        "the use of links over time, of the busiest or of some",
+        "links count bins legend xlabel ylabel",
+        level="messages",
+        of_records=True,
+    ),
 }
 #: Kinds that can show jobs.
 BY_JOB = ("time", "slowdown", "speedup")
@@ -110,6 +121,17 @@ class PlotSpec(StrictModel):
     )
     scale: choice("linear", "log") | None = example("log", default=None, description="of the axis of `y`")
     bound: bool | None = example("true", default=None, description="draw the lower bound of the time as well")
+    ranks: Ranks | None = example('["0-7"]', default=None, description="of a Gantt chart; all by default")
+    rows: whole(1, 1000, "number of rows", 100) | None = Field(default=None, description="most rows; 40 by default")
+    links: tuple[Text, ...] | None = example(
+        '["leaf0->spine1"]', default=None, description="whose use is shown; the busiest by default"
+    )
+    count: whole(1, 100, "number of rows", 12) | None = Field(
+        default=None, description="so many rows of the busiest links, equal ones in one; 6 by default"
+    )
+    bins: whole(1, 5000, "number of bins", 500) | None = Field(
+        default=None, description="parts of the time over which use is averaged; 100 by default"
+    )
     legend: choice("below", "right", "direct", "none") | None = example(
         "direct", default=None, description="below the figure, right of it, or names at the curves"
     )

@@ -72,19 +72,27 @@ def recorded(spec: Mapping, rows: Sequence[Mapping | None]) -> list[int]:
     return shown
 
 
+#: Tables that a figure of records shows.
+_TABLES = {
+    "links": ("link", "vertex", "edge"),
+    "gantt": ("node", "collective"),
+    "utilisation": ("hop", "message", "edge"),
+}
+
+
 def panel(point: StoredPoint, kind: str) -> Panel:
-    names = ("link", "vertex", "edge") if kind == "links" else ("node", "collective")
     sweep = point.row["sweep"]
     title = ", ".join(f"{name_of(key)} = {value}" for key, value in sweep.items()) or point.manifest["point"]
     parts = _parts(point)
-    npus = point.summary.get("npu_of", ())
     return Panel(
         title=title,
         makespan=int(point.summary["makespan_ps"]),
-        tables={name: point.table(name) for name in names},
-        switches=len(point.summary.get("switches", ())),
+        tables={name: point.table(name) for name in _TABLES[kind]},
+        npu_of=point.summary.get("npu_of", ()),
+        switches=point.summary.get("switches", ()),
         failed=sorted({link for event in point.summary.get("link_events", ()) for link in event["failed"]}),
-        jobs={npus[rank]: part.job for part in parts for rank in part.ranks} if len(parts) > 1 else {},
+        jobs={rank: part.job for part in parts for rank in part.ranks} if len(parts) > 1 else {},
+        shares=point.row["network_model"] == "fluid",
     )
 
 

@@ -91,17 +91,24 @@ def plot(what: RunResult | Problem | Records | str | os.PathLike, kind: str | No
         ours = [name for name, of in PLOT_KINDS.items() if of.of_records]
         raise UsageError("kind", f"{kind} compares points of a result", f"write {' or '.join(ours)}")
     if isinstance(what, Problem):
-        records = _simulated(what, level_of(spec))[1]
+        plan, records = _simulated(what, level_of(spec))
         names = [what.topology.vertex_name(vertex) for vertex in range(what.topology.vertices)]
         vertex = Table({**vertex_table(what.topology), "name": names})
         tables = {"vertex": vertex, "edge": edge_table(what.topology, records.link["link"])}
+        jobs = dict(enumerate(map(plan.job_name, range(plan.npu_ranks))))
+        known = {
+            "jobs": jobs if len(set(jobs.values())) > 1 else {},
+            "npu_of": plan.npu_of[: plan.npu_ranks],
+            "switches": plan.switches,
+            "shares": what.network.model == "fluid",
+        }
     else:
-        records, tables = what, {}
-    if kind == "links" and not tables:
+        records, tables, known = what, {}, {}
+    if kind != "gantt" and not tables:
         raise UsageError("kind", "records do not say how links run", "give the problem, or write gantt")
     if kind == "gantt" and not records.node.height:
         raise UsageError("records", f'level "{records.level}" holds no nodes', 'record at level "nodes"')
-    panel = Panel(title="", makespan=records.makespan, tables={**tables, **records.tables()})
+    panel = Panel(title="", makespan=records.makespan, tables={**tables, **records.tables()}, **known)
     return plots.axes_of(spec, panels=[panel], ax=ax)
 
 

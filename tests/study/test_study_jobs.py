@@ -233,7 +233,8 @@ def test_timelines_and_figures_mark_jobs(tmp_path):
     )
     assert len(result.figures) == 6
     point = read_point(stored(tmp_path / "out" / "jobs"))
-    assert panel(point, "links").jobs == {0: "a", 2: "a", 1: "b", 3: "b"}
+    shown = panel(point, "links")
+    assert {shown.npu_of[rank]: job for rank, job in shown.jobs.items()} == {0: "a", 2: "a", 1: "b", 3: "b"}
     events = json.loads((point.folder / "timeline.json").read_text())["traceEvents"]
     processes = [e["args"]["name"] for e in events if e["name"] == "process_name"]
     assert processes[:4] == ["a: rank 0", "a: rank 1 (NPU 2)", "b: rank 2 (NPU 1)", "b: rank 3"]

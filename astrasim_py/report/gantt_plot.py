@@ -1,0 +1,277 @@
+"""Gantt charts: what each rank does over time, a panel for each point."""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from astrasim_py.core.records import Categorical, empty_table
+from astrasim_py.core.units import format_time
+from astrasim_py.report import figure_style as style
+from astrasim_py.report.figure_style import Drawn, Sheet
+from astrasim_py.report.gantt_rows import (
+    BEHIND,
+    COMMUNICATION,
+    COMPUTE,
+    INSIDE,
+    LANES,
+    RECEIVE,
+    SEND,
+    Bars,
+    Row,
+    bars_of,
+    fitting,
+    grouped,
+    ranges,
+    rows_of,
+    thinned,
+)
+from astrasim_py.report.record_plots import PANELS, Panel, joined, same_scale
+from astrasim_py.report.ticks import time_axis
+
+#: Most rows by default.
+ROWS = 40
+#: Height of a row, inches: of few rows, and of many.
+_TALL, _LOW = 0.26, 0.125
+_COLOURS = {
+    COMPUTE: ("#0072B2", "#56B4E9", "#1B3A57", "#B3D4EA"),
+    COMMUNICATION: ("#E69F00", "#D55E00", "#CC79A7", "#009E73"),
+}
+_OWN = {SEND: "#8C564B", RECEIVE: "#D0D0D0"}
+_BLACK = "#000000"
+#: Most names written into bars.
+_MOST_TEXTS = 200
+
+
+class _Chart(NamedTuple):
+    panel: Panel
+    bars: Bars  # of the rows that are drawn
+    rows: list[Row]
+    ranks: int  # without switches
+    left_out: list[int]  # ranks
+
+
+def draw_gantt(sheet: Sheet, spec: Mapping, panels: Sequence[Panel]) -> Drawn:
+    charts = [_chart(panel, spec) for panel in panels[:PANELS]]
+    if not charts:
+        _, every = sheet.panels(1)
+        style.say(every[0], "no finished points", empty=True)
+        return Drawn(every, [], ["no finished points"])
+    most = max(len(chart.rows) for chart in charts)
+    tall = _TALL if most <= 8 else max(_LOW, _TALL * 8 / most)
+    heights = [0.75 + tall * max(len(chart.rows), 1) for chart in charts]
+    columns = 1 if len(charts) <= 3 else 2 if len(charts) == 4 else 3
+    lines = [max(heights[i : i + columns]) for i in range(0, len(charts), columns)]
+    figure, every = sheet.panels(
+        len(charts), height=sum(lines) / len(lines), columns=columns, wide=True, gridspec_kw={"height_ratios": lines}
+    )
+    groups, look = _look(charts)
+    until, shared = same_scale([chart.panel.makespan for chart in charts])
+    tables, notes = [], []
+    for number, (chart, axes, most_ps) in enumerate(zip(charts, every, until, strict=True)):
+        first = number - number % columns
+        high = max(len(other.rows) for other in charts[first : first + columns])
+        box = axes.get_position()
+        room = 72 * figure.get_figwidth() * box.width
+        height = min(72 * tall, 72 * figure.get_figheight() * box.height / max(high, 1))
+        tables.append(_draw(axes, chart, groups[number], look, most_ps, room, height))
+        axes.set_ylim(max(high, 1) - 0.42, -0.58)
+        unit = time_axis(axes.xaxis, most_ps)
+        axes.set_xlabel(f"time ({unit})" if not shared or number >= len(charts) - columns else "")
+        axes.set_ylabel("rank" if number % columns == 0 else "")
+        if chart.panel.title:
+            style.set_title(axes, chart.panel.title)
+            axes.set_title(axes.get_title(), pad=20 if chart.left_out else 11)  # above the makespan
+        if chart.left_out:
+            axes.annotate(
+                _left_out(chart), (0, 1), xycoords="axes fraction", xytext=(0, 10), textcoords="offset points",
+                fontsize=6.5, color=style.GREY, va="bottom", annotation_clip=False,
+            )  # fmt: skip
+            said = f"{chart.panel.title}: " if chart.panel.title else ""
+            notes.append(f"{said}{_left_out(chart)} of the Gantt chart; choose with ranks:, or have more with rows:")
+    if not shared:
+        notes.append("the Gantt charts differ in their scales: the longest run takes more than ten times the shortest")
+    sheet.explain(every, look.legend)
+    return Drawn(every, joined(tables), notes)
+
+
+def _chart(panel: Panel, spec: Mapping) -> _Chart:
+    """The rows of a point that are drawn, and their bars."""
+    node = panel.tables["node"]
+    ranks = int(node["rank"].max()) + 1 - len(panel.switches) if node.height else 0
+    table = panel.tables.get("collective", empty_table(("instance", "type")))
+    every = bars_of(node, table, ranks, len(panel.switches))
+    wanted = [rank for rank in spec.get("ranks") or range(ranks) if rank < ranks]
+    wanted += np.unique(every.rank[every.rank >= ranks]).tolist()
+    rows = rows_of(every, wanted, panel.jobs)
+    shown = fitting(rows, every, spec.get("rows") or ROWS)
+    kept = {row.ranks[0] for row in shown}
+    left_out = sorted(rank for row in rows if row.ranks[0] not in kept for rank in row.ranks)
+    first = np.concatenate([np.arange(ranks)[:0], *(np.arange(row.bars.start, row.bars.stop) for row in shown)])
+    begin = np.cumsum([0, *(row.bars.stop - row.bars.start for row in shown)]).tolist()
+    own = [Row(row.ranks, slice(*ends)) for row, ends in zip(shown, pairwise(begin), strict=True)]
+    return _Chart(panel, every.take(first.astype(np.int64)), own, ranks, left_out)
+
+
+def _left_out(chart: _Chart) -> str:
+    shown = sum(len(row.ranks) for row in chart.rows)
+    word = "rank" if len(chart.left_out) == 1 else "ranks"
+    total = shown + len(chart.left_out)
+    return f"{word} {ranges(chart.left_out)} left out ({len(chart.left_out)} of {total})"
+
+
+class _Look(NamedTuple):
+    """Names and colours of the groups of bars. `both`: there is compute and communication."""
+
+    labels: list[str]
+    colours: list[str]
+    both: bool
+    legend: list
+
+
+def _look(charts: Sequence[_Chart]) -> tuple[list[np.ndarray], _Look]:
+    """For each chart the group of each bar, and the look of the groups, compute before communication."""
+    from matplotlib.patches import Patch
+
+    names = tuple(dict.fromkeys(name for chart in charts for name in chart.bars.names))
+    number = {name: i for i, name in enumerate(names)}
+    parts = []
+    for chart in charts:
+        where = np.array([number[name] for name in chart.bars.names] or [0])
+        parts.append(chart.bars._replace(name=where[chart.bars.name], kind=where[chart.bars.kind]))
+    columns = zip(*(bars[:-1] for bars in parts), strict=True)
+    every = Bars(*(np.concatenate(column) for column in columns), names)
+    single = [name for name in _OWN if name in number and (every.name == number[name]).any()]
+    most = 3 if single else 4
+    group, labels, colours = np.full(len(every.rank), -1), [], []
+    for part in (COMPUTE, COMMUNICATION):
+        rest = every._replace(part=np.where(np.isin(every.name, [number[name] for name in single]), -1, every.part))
+        found, called = grouped(rest, part, most)
+        group = np.where(found >= 0, found + len(labels), group)
+        labels += called
+        colours += _COLOURS[part][: len(called)]
+    for name in single:
+        group[every.name == number[name]] = len(labels)
+        labels.append(name)
+        colours.append(_OWN[name])
+    if (every.part == INSIDE).any():
+        group[every.part == INSIDE] = len(labels)
+        labels.append("compute in an algorithm")
+        colours.append(_BLACK)
+    both = (every.part == COMPUTE).any() and (every.part == COMMUNICATION).any()
+    ends = np.cumsum([0, *(len(chart.bars.rank) for chart in charts)])
+    legend = [(Patch(facecolor=c, edgecolor="none"), style.clean(t, 40)) for c, t in zip(colours, labels, strict=True)]
+    return [group[a:b] for a, b in pairwise(ends)], _Look(labels, colours, bool(both), legend)
+
+
+def _draw(axes, chart: _Chart, group: np.ndarray, look: _Look, until: int, room: float, tall: float) -> dict:
+    """Draw the rows; returns what was drawn as columns."""
+    from matplotlib.collections import PolyCollection
+
+    bars = chart.bars
+    labels, colours, both, _ = look
+    row = np.repeat(np.arange(len(chart.rows)), [r.bars.stop - r.bars.start for r in chart.rows])
+    lanes = np.ones(max(len(chart.rows) * 3, 1), dtype=np.int64)
+    front = bars.lane != BEHIND
+    np.maximum.at(lanes, (row * 3 + bars.part)[front], bars.lane[front] + 1)
+    place = (row * 3 + bars.part) * (LANES + 1) + bars.lane
+    place, group, start, end = thinned(place, group, bars.start, bars.end, max(chart.panel.makespan, 1))
+    line, lane = place // (LANES + 1), place % (LANES + 1)
+    row, part, behind = line // 3, line % 3, lane == BEHIND
+    # Compute above, communication below, one lane under the other; the whole height where there is only one of them.
+    high = np.select([part == INSIDE], [0.1], 0.42 if both else 0.84) / np.where(
+        (part == INSIDE) | behind, 1, lanes[line]
+    )
+    above = np.select([part == INSIDE, part == COMMUNICATION], [0.42, 0.0 if both else -0.42], -0.42)
+    top = row + above + np.where(behind, 0, lane) * high
+    boxes = np.empty((len(row), 4, 2))
+    boxes[:, (0, 3), 0], boxes[:, (1, 2), 0] = start[:, None], end[:, None]
+    boxes[:, (0, 1), 1], boxes[:, (2, 3), 1] = top[:, None], (top + high)[:, None]
+    for number in range(len(labels)):
+        mine = group == number
+        if mine.any():
+            thin = 0.3 if len(boxes) < 2000 else 0.0
+            under = 1.0 if labels[number] == RECEIVE else 1.1
+            colour = {"facecolors": colours[number], "edgecolors": "white"}
+            axes.add_collection(PolyCollection(boxes[mine], linewidths=thin, zorder=under, **colour))
+    if len(bars.rank) == len(boxes):
+        _names(axes, bars, group, colours, top, high, room / max(until, 1), tall)
+    axes.set_xlim(0, 1.01 * until)
+    _row_labels(axes, chart, tall)
+    _makespan(axes, chart.panel.makespan, until)
+    _jobs(axes, chart, tall)
+    ranks = [_said(r.ranks, chart, len(r.ranks)) for r in chart.rows]
+    return {
+        "panel": Categorical(np.zeros(len(row), dtype=np.int32), [chart.panel.title]),
+        "ranks": Categorical(row, ranks),
+        "job": Categorical(row, [chart.panel.jobs.get(r.ranks[0], "") for r in chart.rows]),
+        "bar": Categorical(bars.name, bars.names) if len(bars.rank) == len(row) else Categorical(group, labels),
+        "colour": Categorical(group, labels),
+        "start_ns": start / 1000,
+        "end_ns": end / 1000,
+    }
+
+
+def _names(axes, bars: Bars, group, colours, top, high, points: float, tall: float) -> None:
+    """Names of bars inside of them, where there is room; `points`: of a ps, `tall`: of a row."""
+    size = 6.0
+    wide = (bars.end - bars.start) * points
+    fits = np.flatnonzero((high * tall >= size + 0.5) & (wide >= 2 * size) & (bars.lane != BEHIND))
+    named = [(row, style.clean(bars.names[bars.name[row]], 24)) for row in fits.tolist()]
+    named = [(row, text) for row, text in named if style.text_width(text, size) + 4 <= wide[row]]
+    for row, text in named if len(named) <= _MOST_TEXTS else ():
+        colour = colours[group[row]]
+        red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+        light = 0.299 * red + 0.587 * green + 0.114 * blue > 130
+        axes.text(
+            (bars.start[row] + bars.end[row]) / 2, top[row] + high[row] / 2, text, fontsize=size, ha="center",
+            va="center_baseline", color="black" if light else "white", clip_on=True,
+        )  # fmt: skip
+
+
+def _row_labels(axes, chart: _Chart, tall: float) -> None:
+    """The ranks of each row; of many rows some."""
+    rows, texts = chart.rows, [_said(row.ranks, chart) for row in chart.rows]
+    step = max(1, int(np.ceil((style.SMALL + 0.5) / tall)))
+    # Where every row is one rank and there is no room for all, round numbers.
+    places = [i for i in range(len(rows)) if i % step == 0]
+    axes.set_yticks(places, [texts[i] for i in places])
+    axes.tick_params(axis="y", length=0)
+    axes.grid(False, axis="y")
+
+
+def _said(ranks: Sequence[int], chart: _Chart, most: int = 2) -> str:
+    """Ranks in a few characters; switches by their names."""
+    names = [style.clean(chart.panel.switches[rank - chart.ranks], 16) for rank in ranks if rank >= chart.ranks]
+    parts = names or ranges(ranks, len(ranks)).split(", ")
+    text = ", ".join(parts[:most]) + (", …" if len(parts) > most else "")
+    return f"{text} ({len(ranks)})" if len(ranks) > most else text
+
+
+def _makespan(axes, makespan: int, until: int) -> None:
+    """A line where the run ends."""
+    axes.axvline(makespan, color=style.GREY, linewidth=0.8, linestyle=(0, (3, 2)), zorder=4, gid="makespan")
+    side = "right" if makespan > 0.4 * until else "left"
+    text = f"makespan {format_time(makespan).replace('us', 'µs')}"
+    axes.annotate(
+        text, (makespan, 1), xycoords=("data", "axes fraction"), xytext=(0, 1.5),
+        textcoords="offset points", ha=side, va="bottom", fontsize=6.5, color=style.GREY, annotation_clip=False,
+    )  # fmt: skip
+
+
+def _jobs(axes, chart: _Chart, tall: float) -> None:
+    """A line between the rows of two jobs, and their names on the right."""
+    named = [chart.panel.jobs.get(row.ranks[0]) for row in chart.rows]
+    if len(set(named)) < 2:
+        return
+    borders = [0, *(i for i in range(1, len(named)) if named[i] != named[i - 1]), len(named)]
+    for first, last in pairwise(borders):
+        text = style.clean(named[first] or "", 24)
+        upright = style.text_width(text) <= (last - first) * tall
+        if first:
+            axes.axhline(first - 0.5, color=style.GREY, linewidth=0.6, zorder=3)
+        axes.annotate(
+            text, (1, (first + last - 1) / 2), xycoords=("axes fraction", "data"), xytext=(4, 0), fontsize=style.SMALL,
+            textcoords="offset points", rotation=-90 if upright else 0, ha="left", va="center", annotation_clip=False,
+        )  # fmt: skip

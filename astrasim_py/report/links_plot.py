@@ -1,0 +1,179 @@
+"""Figures of the use of links: the network with links in colours, or bars for networks of many vertices."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from astrasim_py.core.records import Categorical
+from astrasim_py.report import figure_style as style
+from astrasim_py.report.figure_style import Drawn, Sheet
+from astrasim_py.report.record_plots import PANELS, Panel, joined, places
+from astrasim_py.topology.drawing import COMPUTING, FAILED, draw_network
+
+#: Networks of more vertices are shown as bars.
+MOST_VERTICES = 128
+#: Most kinds of links that have a group of bars each, and most entries of jobs in a legend.
+_MOST_GROUPS, _MOST_JOBS = 8, 6
+_LABEL = "time busy"
+
+
+def draw_links(sheet: Sheet, spec: Mapping, panels: Sequence[Panel]) -> Drawn:
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize, to_rgba
+
+    panels = panels[:PANELS]
+    figure, every = sheet.panels(len(panels), height=_height(sheet, panels), columns=_columns(panels))
+    if not panels:
+        style.say(every[0], "no finished points", empty=True)
+        return Drawn(every, [], ["no finished points"])
+    scale = Normalize(0.0, 1.0)
+    jobs = list(dict.fromkeys(name for panel in panels for name in panel.jobs.values()))
+    # Without black: numbers are written on NPUs.
+    of_job = {name: to_rgba(style.PALETTE[1 + i % (len(style.PALETTE) - 1)], 0.55) for i, name in enumerate(jobs)}
+    tables, notes, shown = [], [], []
+    for panel, axes in zip(panels, every, strict=True):
+        if panel.title:
+            style.set_title(axes, panel.title)
+        use = _use(panel)
+        tables.append(_table(panel, use))
+        vertex, edge = panel.tables["vertex"], panel.tables["edge"]
+        if not _drawable(panel):
+            _bars(axes, panel, use, scale)
+            continue
+        shown.append(panel)
+        x, y, switch = places(vertex, edge)
+        npus = {panel.npu_of[rank] if len(panel.npu_of) else rank: of_job[job] for rank, job in panel.jobs.items()}
+        names = [style.clean(name, 24) for name in texts(vertex["name"])]
+        lost = np.isin(edge["link"], panel.failed)
+        draw_network(axes, x, y, switch, names, edge["src"], edge["dst"], use, scale, npus, lost, set(panel.switches))
+    if not all(panel.tables["link"]["busy"].any() for panel in panels):
+        notes.append("links: under this network model, or below level links, no link is ever busy")
+    if shown:
+        figure.colorbar(
+            ScalarMappable(norm=scale, cmap="cividis_r"), ax=every, label=_LABEL, format=_percent, shrink=0.9, pad=0.02,
+            aspect=30, ticks=[0, 0.25, 0.5, 0.75, 1],
+        )  # fmt: skip
+    sheet.explain(every, _legend(shown, of_job))
+    return Drawn(every, joined(tables), notes)
+
+
+def _drawable(panel: Panel) -> bool:
+    return panel.tables["vertex"].height <= MOST_VERTICES
+
+
+def _columns(panels: Sequence[Panel]) -> int:
+    return min(len(panels), 3 if len(panels) not in (2, 4) and any(map(_drawable, panels)) else 2) or 1
+
+
+def _height(sheet: Sheet, panels: Sequence[Panel]) -> float:
+    """Height of a panel, inches: so high that the drawings fill it."""
+    heights = [1.0]
+    wide = 0.85 * sheet.inches(len(panels)) / _columns(panels)
+    for panel in panels:
+        if _drawable(panel):
+            x, y, _ = places(panel.tables["vertex"], panel.tables["edge"])
+            heights.append(min((np.ptp(y) + 1) / (np.ptp(x) + 1), 1.1) * wide + 0.25)
+        else:
+            heights.append(2.0)
+    lines = max(1 + panel.title.count(" ") * len(panel.title) // 40 // 4 for panel in panels) if panels else 1
+    return max(heights) + 0.14 * min(lines, 2)
+
+
+def _percent(value: float, _: object) -> str:
+    return f"{100 * value:.0f} %"
+
+
+def texts(column: np.ndarray) -> list[str]:
+    """Names, which may be stored as bytes."""
+    return [name.decode() if isinstance(name, bytes) else str(name) for name in column.tolist()]
+
+
+def _use(panel: Panel) -> np.ndarray:
+    """The share of the time that each link of the table of links was busy; -1 where it carried nothing."""
+    edge, link = panel.tables["edge"], panel.tables["link"]
+    use = np.full(edge.height, -1.0)
+    order = np.argsort(edge["link"], kind="stable")
+    at = np.searchsorted(edge["link"][order], link["link"])
+    known = np.flatnonzero(at < edge.height)
+    known = known[edge["link"][order[at[known]]] == link["link"][known]]
+    if panel.makespan:
+        share = np.maximum(link["busy"][known], 0) / panel.makespan
+        use[order[at[known]]] = np.where(link["bytes"][known] > 0, share, -1.0)
+    return use
+
+
+def _legend(panels: Sequence[Panel], of_job: Mapping[str, tuple]) -> list:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    entries = [(Patch(facecolor=of_job[job], edgecolor="#333333"), f"job = {style.clean(job, 24)}") for job in of_job]
+    if len(entries) > _MOST_JOBS:
+        entries[_MOST_JOBS - 1 :] = [(Patch(alpha=0), f"and {len(entries) - _MOST_JOBS + 1} more jobs")]
+    if any(panel.switches for panel in panels):
+        entries.append((Patch(**COMPUTING), "switch that computes"))
+    if any(len(panel.failed) for panel in panels):
+        entries.append((Line2D([], [], **FAILED), "link that failed at some time"))
+    return entries
+
+
+def _bars(axes, panel: Panel, use: np.ndarray, scale) -> None:
+    """Links of each kind from the busiest to the least, as bars without gaps."""
+    from matplotlib import colormaps
+    from matplotlib.ticker import FuncFormatter
+
+    used = np.maximum(use, 0.0)
+    kind, names = _kinds(panel)
+    count = np.bincount(kind, minlength=len(names))
+    gap = 0.02 * len(use) if len(names) > 1 else 0.0
+    first, middle = 0.0, []
+    for number in range(len(names)):
+        own = np.sort(used[kind == number])[::-1]
+        # So many bars as can be told apart: each stands for some links and is as high as the busiest of them.
+        step = -(-len(own) // 200)
+        low = np.arange(0, len(own), step)
+        wide = np.minimum(low + step, len(own)) - low
+        axes.bar(
+            first + low, own[low], width=wide, align="edge", color=colormaps["cividis_r"](scale(own[low])), linewidth=0
+        )
+        axes.plot([first, first + len(own)], [own.mean()] * 2, color=style.GREY, linewidth=0.7, linestyle=(0, (3, 2)))
+        middle.append(first + len(own) / 2)
+        first += len(own) + gap
+    axes.set_xlim(0, first - gap)
+    axes.set_ylim(0, 1.0)
+    axes.yaxis.set_major_formatter(FuncFormatter(_percent))
+    turned = len(names) > 3
+    labels = [f"{name}{' ' if turned else chr(10)}({n:,})" for name, n in zip(names, count.tolist(), strict=True)]
+    look = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if turned else {}
+    axes.set_xticks(middle, labels, **look)
+    axes.tick_params(axis="x", length=0)
+    axes.grid(False, axis="x")
+    axes.set_xlabel("links, the busiest first (dashed: mean)")
+    axes.set_ylabel("time busy")
+
+
+def _kinds(panel: Panel) -> tuple[np.ndarray, list[str]]:
+    """The kind of each link, by what it joins, and the names of the kinds."""
+    vertex, edge = panel.tables["vertex"], panel.tables["edge"]
+    names = texts(vertex["name"])
+    switch = (vertex["kind"] == "switch").tolist()
+    block = [re.sub(r"\d+$", "", name) if is_switch else "NPU" for name, is_switch in zip(names, switch, strict=True)]
+    known = {name: number for number, name in enumerate(dict.fromkeys(block))}
+    of = np.array([known[name] for name in block])
+    pair, kind = np.unique(of[edge["src"]] * len(known) + of[edge["dst"]], return_inverse=True)
+    called = list(known)
+    said = [f"{called[p // len(known)]} → {called[p % len(known)]}" for p in pair.tolist()]
+    if len(said) > _MOST_GROUPS:
+        return np.zeros(edge.height, dtype=np.int64), ["all links"]
+    return kind.reshape(-1), said
+
+
+def _table(panel: Panel, use: np.ndarray) -> dict:
+    edge, link = panel.tables["edge"], panel.tables["link"]
+    carried = dict(zip(link["link"].tolist(), link["bytes"].tolist(), strict=True))
+    return {
+        "panel": Categorical(np.zeros(edge.height, dtype=np.int32), [panel.title]),
+        "link": Categorical.of(texts(edge["name"])),
+        "bytes": np.array([carried.get(number, 0) for number in edge["link"].tolist()], dtype=np.int64),
+        "busy_share": np.maximum(use, 0.0),
+    }
