@@ -61,7 +61,7 @@ class Injected:
             size, sends = trace.column("comm_size"), trace.type == NodeType.COMM_SEND
             message = sends | (trace.type == NodeType.COMM_RECV)
             for rows, problem in (
-                (~message & (trace.type != NodeType.COMP), "is none of SEND, RECV and COMP and never ends"),
+                (~message & (trace.type != NodeType.COMP), "is not SEND, RECV or COMP and never ends"),
                 (message & (size == MISSING), "lacks comm_size: ASTRA-sim throws on sizes in chunks"),
                 (sends & (size <= 0), "sends no bytes: ASTRA-sim aborts on empty messages"),
             ):

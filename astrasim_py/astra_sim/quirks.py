@@ -25,7 +25,7 @@ QUIRKS = {
     ),
     "broadcast-replayed": "ASTRA-sim: a broadcast is not simulated: it takes its recorded duration",
     "injected-size": (
-        "ASTRA-sim: messages of an injected algorithm have the sizes of its files, whatever the collective's size is"
+        "ASTRA-sim: messages of an injected algorithm have the sizes of its files, whatever the size of the collective"
     ),
     "injected-order": (
         "ASTRA-sim: nodes of an injected algorithm that become ready together are issued in the order of a C++ hash set"
@@ -36,7 +36,7 @@ QUIRKS = {
         "the order given"
     ),
     "unofficial-backend": (
-        "ASTRA-sim: it refuses several dimensions in this backend; followed is an unmerged branch of it"
+        "ASTRA-sim: it refuses several dimensions in this backend; an unmerged branch of it is followed"
     ),
     "least-chunk": (
         "a collective with chunks of fewer bytes than there are NPUs runs as if each chunk had one byte per NPU: "

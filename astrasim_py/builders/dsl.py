@@ -136,7 +136,7 @@ class Definition:
             run.open = False
         if inspect.isgenerator(result) or inspect.iscoroutine(result):
             result.close()
-            problem = f"{self.__name__} yields or awaits, so that nothing of it has run"
+            problem = f"{self.__name__} yields or awaits, so it has not run"
             raise AlgorithmError(self.place, problem, "write a plain function")
         if run.failed is not None:
             raise run.failed

@@ -58,7 +58,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--chunks", default="1", metavar="N|auto", help="per shard, or of the buffer (default: 1)")
     what.add_argument("--root", type=int, metavar="RANK", help="of a rooted collective (default: 0)")
     what.add_argument("--npus", metavar="LIST", help="the group, rank by rank, e.g. 0-7,12 (default: all NPUs)")
-    what.add_argument("--relays", action="store_true", help="NPUs outside the group may hand data on")
+    what.add_argument("--relays", action="store_true", help="NPUs outside the group may forward data")
     what.add_argument(
         "--occupied", action="append", default=[], metavar="FILE", help="links taken by another schedule; repeatable"
     )

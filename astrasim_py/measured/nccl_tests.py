@@ -103,7 +103,7 @@ def _times(words: list[str], run: _Run, here: str, place: str) -> Iterator[tuple
     if len(words) < 3 + 4 * run.columns:
         raise UsageError(here, "a row of nccl-tests is cut", "name the whole output of a finished run")
     if not run.hosts:
-        raise UsageError(here, 'no line "#  Rank" before the table says who took part', "name the whole output")
+        raise UsageError(here, 'no line "#  Rank" before the table lists the ranks', "name the whole output")
     row = {
         "platform": _platform(run.gpu),
         "library": "RCCL" if "AMD" in run.gpu else run.library,

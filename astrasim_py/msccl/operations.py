@@ -205,7 +205,7 @@ def _ordered(graph: OperationGraph) -> list[Operation]:
         if not stuck:
             blocked = next(op for op in ops if unit[op.number] == op.number and waiting[op.number] > 0)
             problem = f"ranks wait for each other, for example {graph.steps.place(blocked.step)}"
-            raise AlgorithmError(graph.place, problem, "look at what verify says of it")
+            raise AlgorithmError(graph.place, problem, "run verify on it")
         apart |= stuck
 
 

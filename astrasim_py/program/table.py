@@ -213,7 +213,7 @@ class Program:
                     stack.append(parent)
             budget[0] -= 1
             if budget[0] < 0:
-                raise Unusable("who receives what takes too long to find out; give every message a tag", unknown=True)
+                raise Unusable("matching sends and receives takes too long; give every message a tag", unknown=True)
         return False
 
 

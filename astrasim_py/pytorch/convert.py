@@ -56,7 +56,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--step", default="median", metavar="N", help="an iteration's number, median, or all")
     parser.add_argument("--host", choices=("segments", "none"), default="segments", help="work of the CPU, or none")
     parser.add_argument("--gaps", choices=("nodes", "drop"), default="nodes", help="unexplained time")
-    text = "what moving data takes: simulated, or as recorded"
+    text = "time of data transfer: simulated, or as recorded"
     parser.add_argument("--collectives", choices=("network", "recorded"), default="network", help=text)
     parser.add_argument("--skew", choices=("keep", "drop"), default="keep", help="between the starts of ranks")
     parser.add_argument("--splits", choices=("messages", "pad"), default="messages", help="of uneven all_to_all")
@@ -66,7 +66,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--map-kernel", action="append", default=[], metavar="REGEX=KIND:GROUP", help=text)
     text = f"edges to leave out, of {', '.join(KINDS)}"
     parser.add_argument("--without", default="", metavar="KIND,…", help=text)
-    text = "size of calls that the recording has none for"
+    text = "size of calls without a recorded one"
     parser.add_argument("--size-default", type=int, metavar="BYTES", help=text)
     parser.add_argument("--replay", action="store_true", help="try the graph: with constants, with another step")
 
@@ -264,7 +264,7 @@ def _problems(ranks: dict[int, _Rank], traces: dict[int | None, str]) -> list[st
     found = []
     for rank, one in ranks.items():
         if one.joined and not one.joined.same_run:
-            found.append(f"rank {rank}: {one.joined}, so that its host trace is left out")
+            found.append(f"rank {rank}: {one.joined}, so its host trace is left out")
         elif one.joined and one.joined.strangers:
             found.append(f"rank {rank}: its host trace is that of another process, of another rank or run")
         if one.unknown:
@@ -283,7 +283,7 @@ def _doubts(ranks: dict[int, _Rank]) -> list[str]:
     """Notes on parts of a recording that its graph does not show."""
     assumed = sum(one.assumed for one in ranks.values())
     found = (
-        [f"calls of {assumed} rank{'s' * (assumed > 1)} do not say their group, and count as calls of all ranks"]
+        [f"calls of {assumed} rank{'s' * (assumed > 1)} have no group, and count as calls of all ranks"]
         if assumed
         else []
     )

@@ -94,7 +94,7 @@ class _Window:
             except RecursionError:
                 self.fail("is nested too deeply", "it is no recording of PyTorch")
             except ValueError as error:
-                self.fail(f"holds a number that is none: {error}")
+                self.fail(f"has a malformed number: {error}")
 
 
 def elements(source: str, listed: str, tell: Callable[[float], None] = unheard) -> Iterator[tuple[str, object]]:
@@ -125,7 +125,7 @@ def elements(source: str, listed: str, tell: Callable[[float], None] = unheard) 
                     yield str(key), window.value()
                 mark = window.take(",}")
         if window.peek():
-            window.fail("holds something behind its end")
+            window.fail("has text after its end")
         if not found:
             raise TraceError(source, f'has no "{listed}"', "name another file")
     finally:

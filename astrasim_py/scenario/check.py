@@ -113,12 +113,12 @@ def _several_jobs(typed: Typed, topology: Any) -> Iterator[Mistake]:
     npus = topology.npu_count() if topology is not None else None
     owner: dict[int, str] = {}
     if all(job.background for job in typed["jobs"].values()):
-        yield _wrong("all jobs are in the background, so that the run would end at once", "leave one without", "jobs")
+        yield _wrong("all jobs are in the background, so the run would end at once", "leave one without", "jobs")
     for name, job in typed["jobs"].items():
         ranks = job.ranks if job.placement is None else len(job.placement)
         foreign = isinstance(job.workload, job_models.TraceWorkload | job_models.RecordedWorkload)
         if ranks is None and not foreign:
-            yield _wrong("says neither ranks nor placement", "write e.g. ranks: 8", "jobs", name)
+            yield _wrong("has neither ranks nor placement", "write e.g. ranks: 8", "jobs", name)
         if ranks is not None and job.ranks not in (None, ranks):
             problem = f"{ranks} NPUs are listed for {job.ranks} ranks"
             yield _wrong(problem, "drop ranks, or list one NPU per rank", "jobs", name, "ranks")

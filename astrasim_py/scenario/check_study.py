@@ -107,7 +107,7 @@ def repeat_mistakes(repeat: int, points: int, random: bool, axes: Sequence[varia
         problem = f"{points * repeat:,} runs are more than the cap of {variables.MAX_POINTS:,}"
         yield Mistake(("repeat",), False, problem, "repeat or sweep less")
     if any("seed" in axis.keys for axis in axes):
-        problem = '"seed" is swept, and the name of what repeat varies'
+        problem = '"seed" is swept, but repeat uses this name'
         yield Mistake(("repeat",), False, problem, "call the swept key otherwise")
 
 

@@ -78,7 +78,7 @@ class Item(StrictModel):
                     raise wrong(f"{both[0]} is written beside {own[0]} and in it", "keep one of them")
                 value = {own[0]: {**body, **beside}}
             if len(value) != 1:
-                what = "an item that says nothing" if not value else f"one item says {' and '.join(map(str, value))}"
+                what = "an empty item" if not value else f"one item says {' and '.join(map(str, value))}"
                 raise wrong(what, "begin a line of its own with - for each")
             (kind, body), *_ = value.items()
             if body is None and kind != "barrier" and kind in cls.model_fields:
@@ -128,12 +128,12 @@ class PytorchRecording(StrictModel):
     et: FileName | None = Field(default=None, description="of ExecutionTraceObserver, one a rank")
     step: whole(0, 2**31 - 1) | None = Field(default=None, description="which iteration; by default the median one")
     collectives: choice("network", "recorded") = Field(
-        default="network", description="what moving data takes: simulated, or as recorded"
+        default="network", description="time of data transfer: simulated, or as recorded"
     )
-    skew: choice("keep", "drop") = Field(default="keep", description="between the begins of ranks")
+    skew: choice("keep", "drop") = Field(default="keep", description="between the starts of ranks")
     splits: choice("messages", "pad") = Field(default="messages", description="of uneven all_to_all")
-    replicate: whole(0, 2**20) = Field(default=0, description="ranks that the one recorded stands for")
-    size_default: Size | None = Field(default=None, description="of calls that the recording has no size for")
+    replicate: whole(0, 2**20) = Field(default=0, description="ranks that the recorded one represents")
+    size_default: Size | None = Field(default=None, description="of calls without a recorded one")
     partial: bool = Field(default=False, description="run it even if it is not to be trusted")
 
 
@@ -305,7 +305,7 @@ class AlgorithmFile(AlgorithmBase):
         examples=["{s0: leaf0}"],
     )
     contract: FileName | None = Field(
-        default=None, description="YAML: what it promises, for custom collectives; see docs/verify.md"
+        default=None, description="YAML: the contract of a custom collective; see docs/verify.md"
     )
 
 
@@ -326,9 +326,9 @@ class Synthesis(StrictModel):
     rounds: whole(1, 10**6) = Field(default=200, description="runs of the search at most")
     seed: whole(0, 2**31 - 1) = 1
     budget: Time | None = Field(
-        default=None, description="wall-clock time at most: whether it cut the search is recorded"
+        default=None, description="wall-clock time at most; the result records if it ended the search"
     )
-    relays: bool = Field(default=False, description="NPUs outside the group may hand data on")
+    relays: bool = Field(default=False, description="NPUs outside the group may forward data")
     occupied: tuple[FileName, ...] = Field(
         default=(), description="files of synthesize --schedule: links that other schedules hold", examples=["[a.csv]"]
     )
@@ -380,7 +380,7 @@ def _refuse_algorithm(value: Any) -> Any:
     given = _ways(value)
     if given:
         raise wrong(f"says {' and '.join(given)}", "keep one of them")
-    raise wrong("says neither builder nor file", "write e.g. builder: ring")
+    raise wrong("has neither builder nor file", "write e.g. builder: ring")
 
 
 _Algorithm = Annotated[

@@ -46,7 +46,7 @@ class JobSpec(StrictModel):
     groups: dict[Name, GroupSpec] = Field(default_factory=dict)
     algorithms: AlgorithmSpecs = Field(default_factory=dict)
     stragglers: Stragglers = Field(default_factory=Stragglers)
-    arrival: Time = Field(default=0, description="before it none of its ranks begins", examples=["5 ms"])
+    arrival: Time = Field(default=0, description="earliest start of its ranks", examples=["5 ms"])
     iterations: whole(1, 2**24) = Field(default=1, description="how often it does its workload")
     background: bool = Field(default=False, description="the run does not wait for its end")
 
@@ -166,7 +166,7 @@ class Scenario(StrictModel):
     )
     nic: NicModel | None = Field(
         default=None,
-        description="what a message costs its sender and its receiver",
+        description="costs of a message at its sender and its receiver",
         examples=["{overhead: 500 ns, gap: 50 ns}"],
     )
     engine: Engine = "auto"
@@ -175,7 +175,7 @@ class Scenario(StrictModel):
     record: Level = "links"
     limits: Limits = Field(default_factory=Limits)
     repeat: whole(1, MAX_REPEATS, example=20) = Field(
-        default=1, description="runs of every point that has something random, with other seeds"
+        default=1, description="runs of every point with random values, with other seeds"
     )
     sweep: Sweep = Field(default_factory=Sweep)
     plots: tuple[PlotSpec, ...] = ()

@@ -26,8 +26,8 @@ class Rule(NamedTuple):
         """What to write instead; `after` gives the layout with other keys."""
         tried = list(self.attempts(layout))
         first = remedy(tried, after) or remedy([{**keys, "dp": "fill"} for keys in tried], after)
-        mends = (keys for keys in tried if (found := after(keys)) is not None and not self.broken(found))
-        return first or text(next(mends, {})) or "write another layout"
+        remedies = (keys for keys in tried if (found := after(keys)) is not None and not self.broken(found))
+        return first or text(next(remedies, {})) or "write another layout"
 
 
 def first_broken(layout: Any) -> np.ndarray:

@@ -53,7 +53,7 @@ class Overlap(StrictModel):
     tp: bool = False
     dp: bool = False
     ep: bool = False
-    pp: bool = Field(default=True, description="false: a rank waits until what it sends to the next stage has arrived")
+    pp: bool = Field(default=True, description="false: a rank waits until its message to the next stage has arrived")
 
 
 class Routing(StrictModel):
@@ -92,8 +92,10 @@ class Training(StrictModel):
     dp: choice("fill", whole_numbers=True) = "fill"
     vp: Count | None = Field(default=None, description="chunks of layers per pipeline rank")
     zero: whole(0, 3) = 0
-    zero_group: Count | None = Field(default=None, description="ranks that share one copy of what ZeRO cuts; all")
-    zero_copies: Count | None = Field(default=None, description="copies of what ZeRO cuts; 1")
+    zero_group: Count | None = Field(
+        default=None, description="ranks that share one copy of the state that ZeRO shards; all"
+    )
+    zero_copies: Count | None = Field(default=None, description="copies of the state that ZeRO shards; 1")
     sp: bool | None = Field(default=None, description="sequence parallel; by default where tp is more than 1")
     recompute: Recomputation = Field(
         default="none", description="none, attn, half, selective_op, full, or a part such as 0.2"

@@ -191,7 +191,7 @@ class _Run:
             source = steps.connections[steps.takes[g]].source
             return -1, f"waits for a message from {steps.position_name(source)} that is never sent"
         if NEVER in steps.parents[g]:
-            return -1, "waits for a step that never says it is done"
+            return -1, "waits for a step that never signals its end"
         sender = self.sends_of.get(u)
         if sender in stuck:
             return sender, f"waits for the message of {steps.place(self.step_of[sender])}"

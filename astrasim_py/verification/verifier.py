@@ -171,7 +171,7 @@ class _Examination:
         self.flow = Flow(steps)
         self._terminate(slots, matched)
         if not self.flow.ends or not matched:
-            self.unknown("it does not come to its end" if matched else "its messages do not fit together")
+            self.unknown("it does not end" if matched else "its messages do not fit together")
         elif steps.collective == "barrier":
             self._judge_barrier()
         elif not steps.chunks:
@@ -246,7 +246,7 @@ class _Examination:
         if run.undefined:
             others = len(set(run.undefined)) - 1
             more = f" and {others} more" if others else ""
-            self.warnings.append(f"{steps.label(run.undefined[0])}{more} reads a cell that nobody has written")
+            self.warnings.append(f"{steps.label(run.undefined[0])}{more} reads a cell that no step has written")
         if steps.collective == CUSTOM and steps.contract is None:
             self.fields["order_consistent"] = True if not run.values.terms else None
             self.unknown("it is a custom collective, and nothing says what it must do: give a contract")
@@ -311,7 +311,7 @@ class _Examination:
             absent = [q for q in range(n) if not know >> q & 1]
             if absent:
                 more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
-                self.no("post-condition", f"rank {r} leaves without having heard from rank {absent[0]}{more}")
+                self.no("post-condition", f"rank {r} leaves without waiting for rank {absent[0]}{more}")
                 return
 
     # -- races
@@ -321,7 +321,7 @@ class _Examination:
         found = races.scan(where, self.flow)
         self.fields |= {"race_free": not found.races, "races": found.races}
         for rows, what in (
-            (found.dead, "writes a cell that is overwritten or left before anybody reads it"),
+            (found.dead, "writes a cell that is overwritten or never read"),
             (found.redundant, "waits for a step that its other dependencies imply"),
         ):
             if rows:

@@ -353,7 +353,7 @@ def test_calls_of_unknown_groups_are_of_all_ranks(tmp_path):
     said = {"Collective name": "allreduce", "In msg nelems": 8, "Out msg nelems": 8}
     made = two_ranks(tmp_path, [said] * 2, group={"dtype": "Int"}, header=False)
     assert made.workload.groups == {"0": (0, 1)} and not made.problems
-    assert "calls of 2 ranks do not say their group, and count as calls of all ranks" in made.report["notes"]
+    assert "calls of 2 ranks have no group, and count as calls of all ranks" in made.report["notes"]
     one = str(tmp_path / "k_0.json")
     assert len(ap.convert_pytorch(one, options=Options(replicate=4)).workload.groups["0"]) == 4
     assert ap.convert_pytorch(one).problems == ["the group of 1 all_reduce calls is not recorded"]

@@ -271,7 +271,7 @@ def test_it_works_with_connections_of_runtimes(tmp_path):
         ("algorithms: {all_reduce: {dims: []}}", "algorithms.all_reduce.dims: 0 items are fewer than 1"),
         ("algorithms: {broadcast: {dims: [ring]}}", "algorithms.broadcast.dims: a broadcast is not cut by dimension"),
         ("algorithms: {all_reduce: {dims: [ring], file: x.xml}}", "algorithms.all_reduce"),
-        ("algorithms: {all_reduce: {dim: [ring]}}", "algorithms.all_reduce: says neither builder nor file"),
+        ("algorithms: {all_reduce: {dim: [ring]}}", "algorithms.all_reduce: has neither builder nor file"),
         ("algorithms: {all_reduce: [{when: {node: -1}, builder: ring}, ring]}", "-1 is less than 0"),
         ("algorithms: {all_reduce: [{when: {nod: 1}, builder: ring}, ring]}", 'did you mean "node"?'),
     ],

@@ -285,7 +285,7 @@ def test_jobs_of_traces_take_as_many_npus_as_they_have_ranks(tmp_path):
 @pytest.mark.parametrize(
     ("job", "said"),
     [
-        ("workload: [barrier]", "jobs.b: says neither ranks nor placement; write e.g. ranks: 8"),
+        ("workload: [barrier]", "jobs.b: has neither ranks nor placement; write e.g. ranks: 8"),
         ("ranks: 3, workload: [barrier]", "jobs.b.ranks: 3 ranks are more than the 2 NPUs that other jobs leave"),
         ("ranks: 3, placement: [1, 3], workload: [barrier]", "jobs.b.ranks: 2 NPUs are listed for 3 ranks"),
         ("ranks: 0, workload: [barrier]", "jobs.b.ranks: 0"),

@@ -84,7 +84,7 @@ def test_flops_times_tokens_are_the_printed_rates():
 
 
 @needs_golden
-def test_flops_of_bloom_are_off_before_its_formula_was_mended_alone():
+def test_flops_of_bloom_differ_only_before_its_formula_was_corrected():
     ratios = {"before": [], "since": []}
     for row in rows("training_public.csv"):
         if row["source"] == "bigscience-tr11" and row["predictable"] == "1":

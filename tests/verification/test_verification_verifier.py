@@ -221,13 +221,13 @@ def test_a_barrier_that_misses_a_rank_is_caught():
     ptr[send + 1 :] -= 1
     verdict = verify(change(a, 0, data_deps=Csr(ptr, kept)))
     assert verdict.ok is False
-    assert "leaves without having heard from rank" in verdict.problem
+    assert "leaves without waiting for rank" in verdict.problem
 
 
 def test_a_barrier_needs_messages():
     empty = ExecutionTrace.from_columns(node_id=np.empty(0, np.uint64), type=0)
     verdict = verify(Algorithm(name="x", collective="barrier", ranks=2, traces=(empty, empty), chunks=1))
-    assert verdict.problem == "rank 0 leaves without having heard from rank 1"
+    assert verdict.problem == "rank 0 leaves without waiting for rank 1"
     assert verdict.wrong_cells == 2
 
 

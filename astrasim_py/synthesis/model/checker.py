@@ -215,7 +215,7 @@ def _check_sums(schedule, source, target, arrival, chunk, start, reduces, found:
     early = rows[complete[sends] > start[rows]]
     for row in early[:_MOST].tolist():
         found.append(
-            f"transfer {row}: rank {int(source[row])} sends its part of chunk {int(chunk[row])} before all has come"
+            f"transfer {row}: rank {int(source[row])} sends its part of chunk {int(chunk[row])} before it is complete"
         )
     if not found:
         # Transfers that take no time could pass a part round in a circle.
@@ -224,5 +224,5 @@ def _check_sums(schedule, source, target, arrival, chunk, start, reduces, found:
         for _ in range(n.bit_length()):
             onward = onward[onward]
         for cell in np.flatnonzero(onward != np.tile(home, n))[:_MOST].tolist():
-            found.append(f"the part of rank {cell // count} of chunk {cell % count} never comes home")
+            found.append(f"the part of rank {cell // count} of chunk {cell % count} never reaches its home")
     return home, complete[home]
