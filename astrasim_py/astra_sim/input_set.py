@@ -53,7 +53,7 @@ class Inputs:
     injection_scale: Fraction = Fraction(1)  # multiplies the endpoint delay
     rendezvous: bool = False
     folder: Path = Path()  # what relative prefixes of injected algorithms start from
-    warnings: tuple[str, ...] = ()  # what was found while reading
+    warnings: tuple[str, ...] = ()  # warnings of reading
     files: tuple[str, ...] = ()  # configuration files that were read, for the manifest of a result
 
     @property

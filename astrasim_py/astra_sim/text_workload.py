@@ -209,7 +209,7 @@ class _Npu:
     def __init__(self, text: TextWorkload, groups: _Groups, cycle: int, updates: bool) -> None:
         self.text, self.groups, self.cycle, self.updates = text, groups, cycle, updates
         self.block = Block()
-        self.before: list[int] = []  # what the next node of the NPU waits for
+        self.before: list[int] = []  # dependencies of the next node of the NPU
         self.weights: dict[int, list[int]] = {}  # ends of the collectives of weight gradients, by layer
         self.made: set[tuple[int, str]] = set()  # layers and phases with a collective
         self.suffix = ""
@@ -247,7 +247,7 @@ class _Npu:
         self.compute(index, "forward")
 
     def weight_gradient(self, index: int) -> None:
-        """A weight gradient, whose collective runs beside what follows."""
+        """A weight gradient, whose collective runs beside the next nodes."""
         self.compute(index, "weight_gradient")
         self.weights[index] = self.collect(index, "weight_gradient")
 

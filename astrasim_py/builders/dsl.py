@@ -62,7 +62,7 @@ def algorithm(
     of ranks and chunks); without it the result cannot be verified. `scratch`: names of scratch buffers and their
     chunks; by default any name may be used, and its buffer grows with use. `protocol`: ``Simple``, ``LL`` or ``LL128``,
     where it is
-    made for one. `name`: by default the function's. `verify`: true if what it makes is verified.
+    made for one. `name`: by default the function's. `verify`: true if the result is verified.
 
     Returns a callable that turns ``f(a, **parameters)``, with `a` a `Machine`, into a `Definition`. Raises
     AlgorithmError, as the definition does, at ``file:line`` of the user's function.

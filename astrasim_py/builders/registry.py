@@ -47,7 +47,7 @@ def build(algorithm: str, collective: str, ranks: int, **options) -> Algorithm:
 
     `algorithm`: one of `BUILDERS`. `ranks`: size of the group. `options`: what the builder takes, for example
     ``root``, ``chunks``, ``bidirectional``, ``window``; and of every builder ``channels``: so many instances side by
-    side, on channels of their own (see `split`). Rooted collectives have root 0 unless told otherwise.
+    side, on channels of their own (see `split`). Rooted collectives have root 0 by default.
 
     Raises AlgorithmError: unknown algorithm or option, a collective for which it is not defined, or a group of a wrong
     size.

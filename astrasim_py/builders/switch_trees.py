@@ -229,7 +229,7 @@ def _above_groups(
     if not isinstance(dims, list | tuple) or not all(type(size) is int and size > 0 for size in dims):
         return {}
     if "switches" in options or not isinstance(levels, list | tuple) or prod(dims) != len(npus):
-        # What is wrong with them the builder says.
+        # The builder reports errors in them.
         return {}
     members, levels = np.array(npus), list(levels)
     for d, (width, said) in enumerate(zip(dims, levels, strict=False)):

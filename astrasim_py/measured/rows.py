@@ -66,7 +66,7 @@ class Row:
 
     @property
     def point(self) -> tuple:
-        """What repeats of one point have in common."""
+        """Key that repeats of one point share."""
         return tuple(getattr(self, one.name) for one in fields(self) if one.name not in ("place", "time_ps", "repeat"))
 
     @property

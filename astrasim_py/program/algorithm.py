@@ -271,7 +271,7 @@ class Algorithm(Shown):
     def same_bytes(self, size: int) -> bool:
         """True if every rank of a rotation sends, receives and reduces the bytes of rank 0, node by node. That is so
         where they do not depend on which chunks a node covers: where T divides `size`, or where sizes are stated in
-        bytes. What local copies count does not matter."""
+        bytes. Sizes of local copies do not matter."""
         trace = self.traces[0]
         count, total = trace.column("msg_chunk_cnt"), trace.column("total_chunk_cnt")
         copy = (trace.type == NodeType.COMP) & (trace.column("comp_op") != CompOp.REDUCE)

@@ -16,7 +16,7 @@ from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import GivenTraces
 from astrasim_py.program.table import counted, named
 
-#: Metadata that states what an algorithm is and promises.
+#: Metadata with the fields and the contract of an algorithm.
 STATED = (
     "collective", "algorithm", "ranks", "root", "chunks", "in_place", "made_for", "protocol", "contract", "actors",
     "actor",

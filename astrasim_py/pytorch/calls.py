@@ -82,7 +82,7 @@ class Call:
         return [total * share // max(sum(shares), 1) for share in shares]
 
     def missing(self) -> list[str]:
-        """What the recording does not say, in words."""
+        """Missing facts of the recording, in words."""
         lacks = [] if self.nbytes is not None else ["bytes"]
         lacks += [] if self.group.members else ["group"]
         return lacks + (["peer"] if self.kind in MESSAGES and self.peer is None else [])

@@ -72,7 +72,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def read(args: argparse.Namespace, say: Callable[[str], None]) -> Conversion:
-    """Convert what a command line names."""
+    """Convert the files of a command line."""
     options = Options(
         **{name: getattr(args, name) for name in ("collectives", "skew", "splits", "gaps", "replicate", "size_default")}
     )

@@ -96,7 +96,7 @@ class DeviceEdges:
         out = []
         for lane in range(len(self.work.lanes)):
             running: list[Pair] = []  # heap of (end, operation) that none of the lane needs yet
-            ended: list[int] = []  # what the operation before needs
+            ended: list[int] = []  # needs of the operation before
             for op in np.flatnonzero(self.work.lane == lane).tolist():
                 limit, before = self.starts[op] + self.slack, []
                 while running and running[0][0] <= limit:

@@ -18,7 +18,7 @@ _LARGEST = 5
 
 
 class NodeKind(IntEnum):
-    """What a node of a graph is."""
+    """Kind of a node of a graph."""
 
     PIECE = 0  # work of a CPU thread between two cuts
     DEVICE = 1  # a kernel, copy or fill
@@ -259,7 +259,8 @@ def _placed_in_time(
     keeps its duration and its recorded start, unless what it needs ends later by the resolution of the clock. Gaps are
     measured from the times that result, so that rounded times do not add up.
 
-    `order`: topological. `pointers`, `sources`: CSR of what each node needs. `start`, `end`: recorded, ns. `piece`:
+    `order`: topological. `pointers`, `sources`: CSR of the dependencies of each node. `start`, `end`: recorded, ns.
+    `piece`:
     bool.
     """
     begins, sources_, at, until = map(csr.plain_array, (pointers, sources, start, end))

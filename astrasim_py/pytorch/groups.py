@@ -40,7 +40,7 @@ def arithmetic(start: int, stride: int, size: int) -> tuple[int, ...]:
 
 
 class GroupTable:
-    """What a recording says of its groups, by name.
+    """Groups of a recording, by name.
 
     Parameters
     ----------

@@ -66,7 +66,7 @@ class Joined:
 
     @property
     def how(self) -> str:
-        """What operators and nodes were joined by."""
+        """Key by which operators and nodes were joined."""
         return "by record id" if self.by_record_id else "by names"
 
     def __str__(self) -> str:

@@ -181,7 +181,7 @@ class _Table:
         rows = np.flatnonzero(kept)
         ties = [self.column(name)[rows] for name in ("stream", "thread", "correlation", "record_id", "external_id")]
         rows = rows[np.lexsort((*ties, category[rows] == Category.CALL, -duration[rows], start[rows]))]
-        place = np.full(len(start) + 1, -1, np.int32)  # the last entry is for what has no call
+        place = np.full(len(start) + 1, -1, np.int32)  # the last entry is for events without a call
         place[rows] = np.arange(len(rows), dtype=np.int32)
         del start, duration, category, kept, ties
         self.append.clear()  # they hold the columns, too

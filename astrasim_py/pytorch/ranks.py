@@ -54,7 +54,7 @@ class Instance:
 
 @dataclass
 class Meeting:
-    """What `meet` found. `problems`: why the result is not to be trusted; `notes`: what to know of it."""
+    """Result of `meet`. `problems`: why the result is not to be trusted; `notes`: what to know of it."""
 
     instances: list[Instance] = field(default_factory=list)
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -167,7 +167,7 @@ def _numbers(one: RankCalls, places: list[int]) -> list[int] | None:
 
 
 def _text(call: Call) -> str:
-    """What must be equal on all members."""
+    """Values that must be equal on all members."""
     free = call.kind in ("all_to_all", "barrier") or call.nbytes is None
     return call.kind if free else f"{call.kind} of {call.nbytes} bytes"
 

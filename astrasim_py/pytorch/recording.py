@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Category(IntEnum):
-    """What an event is."""
+    """Category of an event."""
 
     OP = 0  # an operator of the host
     ANNOTATION = 1  # a range that the program, or a backend of c10d, marked

@@ -40,7 +40,7 @@ class Options:
 
 
 class Built(NamedTuple):
-    """A workload, and what to know of it. `problems`: why not to trust it; `kept`: calls that stay computation."""
+    """A workload with problems and notes. `problems`: why not to trust it; `kept`: calls that stay computation."""
 
     workload: Workload
     meeting: Meeting

@@ -116,8 +116,7 @@ def load_scenario(
 
     Raises
     ------
-    ErrorList
-        All that is wrong, each with ``file:line:column: path``.
+    ErrorList All errors, each with ``file:line:column: path``.
     UsageError
         An override of a key that is not there.
     """

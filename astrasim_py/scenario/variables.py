@@ -41,7 +41,8 @@ def apply_override(document: Value, text: str, known: Sequence[str]) -> Value:
 
 
 def replace_value(document: Value, path: str, written: str, known: Sequence[str], source: str) -> Value:
-    """The document with the value at a path replaced by YAML text. `source`: where it was said, for places. Raises
+    """The document with the value at a path replaced by YAML text. `source`: the origin of the text, for places in
+    errors. Raises
     UsageError: a path that leads nowhere.
     """
     place = f"{source} {path}"

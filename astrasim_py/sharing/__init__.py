@@ -1,1 +1,1 @@
-"""What of a workload may be given away."""
+"""Sharing of workloads: removing secrets, measuring error and attack."""

@@ -51,7 +51,7 @@ Times = Sequence[tuple[np.ndarray, np.ndarray]]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Original:
-    """A workload that is to be given away.
+    """A workload to be shared.
 
     `workload`: every rank has a trace of its own, with real groups and peers. `chained`: by trace, the same with an
     order, as dependencies, of compute that shares a slot. `duration`, `slot`: by trace, int64[n] in ps and int8[n] as

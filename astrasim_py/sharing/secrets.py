@@ -22,7 +22,7 @@ _WORDS = "\0".join([*COLUMN_KINDS, "pg_name", "src,dst,bandwidth,latency", "# np
 
 @dataclass(frozen=True)
 class Scales:
-    """What times and sizes are multiplied with. Kept secret, they hide how fast and how large the original is.
+    """Factors of times and sizes. Kept secret, they hide how fast and how large the original is.
 
     On a network of bandwidths times ``size / time`` and latencies times ``time`` everything takes `time` times as long.
     """

@@ -98,7 +98,7 @@ class Skeleton:
         """The skeleton as a trace: a compute node without a slot for every path of some duration."""
         graph = self._graph
         place, duration = self.places, np.array(graph.duration, dtype=np.int64)
-        number = np.append(self.number, len(self.kept))[graph.anchor]  # compute comes just before what it leads to
+        number = np.append(self.number, len(self.kept))[graph.anchor]  # compute comes just before its successor
         ids = np.argsort(np.argsort(number, kind="stable"))
         deps = [[*map(ids.__getitem__, own)] for own in graph.deps]
         trace, made = self.trace, place < 0
@@ -126,7 +126,7 @@ class Skeleton:
 class _Graph:
     """Nodes of a skeleton; equal paths from the same calls share theirs."""
 
-    place: list[int] = field(default_factory=list)  # of what is kept, -1 for a path
+    place: list[int] = field(default_factory=list)  # of kept nodes, -1 for a path
     anchor: list[int] = field(default_factory=list)  # the place that the node leads to
     duration: list[int] = field(default_factory=list)
     deps: list[tuple[int, ...]] = field(default_factory=list)
@@ -259,7 +259,7 @@ def _smallest(
     for most in MOST_SOURCES:
         into, end = _walk(*lists, own, lambda row, sources, most=most: sources > most and forks[row], exact)
         paths = {path for each in (*into.values(), end) for path in each.items() if path[1]}
-        nodes = len(paths) + (len(into) if exact else count)  # else a path goes into what is kept
+        nodes = len(paths) + (len(into) if exact else count)  # else a path leads into a kept node
         if nodes < fewest:
             found, fewest = (into, end), nodes
         if nodes <= _FEW * count:
@@ -279,7 +279,7 @@ def _walk(
     """Lengths of the longest paths into every kept node, in order, and into the end, by the row that they come from.
 
     One pass in topological order: every node carries the lengths of the longest paths to its end, by the kept node that
-    they come from. A call begins anew. A node with one parent shares the lengths of its parent, with an offset.
+    they come from. Lengths restart at a call. A node with one parent shares the lengths of its parent, with an offset.
     `own`: lengths of nodes. `keeps`: whether a compute node, of so many sources, is kept.
     """
     carried: list[dict[int, int]] = [{}] * len(calls)

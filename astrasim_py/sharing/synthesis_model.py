@@ -99,7 +99,7 @@ class Program(StrictModel):
 
 
 class RankModel(StrictModel):
-    """Which program a rank executes, and with whom."""
+    """The program of a rank, its groups and peers."""
 
     program: Index
     groups: tuple[Name, ...] = ()
@@ -134,7 +134,7 @@ class WorkloadModel(StrictModel):
 
 
 class SynthesisModel(StrictModel):
-    """What is learned of one workload or of several."""
+    """Models of one workload or of several."""
 
     format: Literal["astrasim_py synthesis 1"] = "astrasim_py synthesis 1"
     workloads: Annotated[tuple[WorkloadModel, ...], Field(min_length=1)]

@@ -1,4 +1,4 @@
-"""Make workloads of what was learned of others."""
+"""Make workloads from learned models."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -41,7 +41,7 @@ KINDS = (*dict.fromkeys(COLLECTIVE_NAMES.values()), "message", "load", "store")
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What the workload is to be like.
+    """Wanted properties of the workload.
 
     `repeats`: of the block, by default as in the model. `size_factor`, `compute_factor`: of sizes and of times of
     compute. `ranks`: by default as in the model. `drawn_from`: occurrences of the block that are drawn, by default all.
@@ -138,7 +138,7 @@ def synthesize(
     first = makespan(workload, False)
     scale = model.nominal_ps / max(first, 1)
     second = makespan(replace(made, times=factors * scale).workload(), False)
-    if second != first:  # what the network takes does not scale
+    if second != first:  # network times do not scale
         scale = 1 + (scale - 1) * (model.nominal_ps - first) / (second - first)
     return replace(made, times=factors * min(max(scale, 1 / _MOST), _MOST)).workload()
 

@@ -14,7 +14,7 @@ from astrasim_py.chakra.schema import COLLECTIVE_NAMES, MISSING, NodeType
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
 
-#: Stream of computation and of what it waits for.
+#: Stream of computation and of its dependencies.
 COMPUTE = "compute"
 COMM_TYPE = {name: code for code, name in sorted(COLLECTIVE_NAMES.items(), reverse=True)}
 _PS_PER_US = 10**6

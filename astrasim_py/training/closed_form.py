@@ -139,7 +139,7 @@ def step(found: Terms, constants: Constants) -> Step:
 
 
 def _spent(one: Pass, found: Terms, constants: Constants) -> Spent:
-    """What a pass takes."""
+    """Time of a pass."""
     busy = constants.gemm * one.gemm + one.attention + one.moved * found.slower + one.operations * found.wait
     waiting = np.maximum(constants.host * one.host - busy, 0.0)
     hiding = (one.attention + waiting) / found.context

@@ -156,7 +156,7 @@ def _exposed_each(found: Terms, spent: dict, counts: dict, constants: Constants)
 
 
 def _beyond(stream: Transfer, chain: Spent, hidden, constants: Constants) -> Seconds:
-    """What communication adds to the computation beside it. Both begin at once."""
+    """Time that communication adds to the computation beside it. Both begin at once."""
     comm, busy = stream.seconds(constants.nic), chain.seconds
     interference = constants.interference * np.minimum(comm, busy)
     if not np.any(stream.on_tp) and not np.any(stream.on_ep):

@@ -237,7 +237,7 @@ class _Reading(_Rank):
             lane.block.send(f"send {unit.label}.cache", size, self.rank, peer, after=lane.tail, **columns)
 
     def trace(self) -> ExecutionTrace:
-        """What it does with all waves."""
+        """Its nodes of all waves."""
         block = self._block(None, (FORWARD, 0, False, False))
         return assemble([(block, (wave,)) for wave in range(self.layout.microbatches)], self.rank)
 

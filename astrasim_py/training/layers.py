@@ -1,8 +1,8 @@
 """Computation and communication of a layer on one rank for one microbatch: the description behind traces and closed
 forms.
 
-All numbers are exact ints, or int64 arrays of one value per configuration of the layout. What does not divide is
-rounded up. T = b s / c tokens; t tensor parallel ranks; x = t with sequence parallelism, else 1; e bytes of an
+All numbers are exact ints, or int64 arrays of one value per configuration of the layout. Quotients are rounded up. T =
+b s / c tokens; t tensor parallel ranks; x = t with sequence parallelism, else 1; e bytes of an
 element; h hidden width. Sources: Narayanan et al. 2021 and Korthikanti et al. 2022 for tensor, sequence and pipeline
 parallelism, Rajbhandari et al. 2020 for ZeRO, Liu et al. 2023 for the ring of context parallelism.
 """
@@ -419,7 +419,7 @@ def _again(layout: Layout, item: Item) -> Item:
 
 
 def _share(layout: Layout, place: int) -> Numbers:
-    """Thousandths of what is done again: `place` in `_AGAIN`."""
+    """Thousandths of recomputation: `place` in `_AGAIN`."""
     known = np.array([_AGAIN.get(name, (0, 0, 0, 0))[place] for name in RECOMPUTE])
     part = layout.recompute_part if place < 3 else 0
     return plain(np.where(np.asarray(layout.recompute) == RECOMPUTE.index("part"), part, known[layout.recompute]))

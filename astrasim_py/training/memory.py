@@ -213,7 +213,7 @@ def placement(peak: Mapping[str, Numbers], local: Numbers) -> dict[str, Numbers]
 class Expansion(NamedTuple):
     """Cost of expanded memory: bandwidth of all accesses in bytes per second, and additional time of an iteration.
 
-    `latency_ps` is what each computation waits for it.
+    `latency_ps`: wait of each computation for it.
     """
 
     bandwidth: Any

@@ -36,7 +36,7 @@ ATTENTION_EFFICIENCY = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Constants:
-    """What is measured rather than known. The first four are those that `calibrate` fits.
+    """Constants that are fitted to measurements. The first four are those that `calibrate` fits.
 
     `nvlink`, `memory`: share of the bandwidth inside a node, and of the memory bandwidth. `host_layer`, `host_moe`,
     `host_expert`: seconds in which the host launches the forward pass of a layer, of routing, and of one local expert.

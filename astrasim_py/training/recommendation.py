@@ -70,7 +70,7 @@ def recommendation_memory(
 def operations(
     model: RecommendationModel, batch: int, *, element: int = 2, gradient: int = 4, update: int = 3
 ) -> dict[str, tuple[Op, ...] | Comm]:
-    """What one rank does in an iteration, by name.
+    """Operations of one rank in an iteration, by name.
 
     `batch`: samples of each rank. `element`, `gradient`: bytes of an element of tables and activations, and of
     gradients when they are reduced. `update`: bytes that an update of the tables moves, as a multiple of those of the

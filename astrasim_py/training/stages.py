@@ -91,7 +91,7 @@ class _Buckets:
                 self._send(key)
 
     def close(self) -> dict[tuple[Unit, str], int]:
-        """Send what is left; rows by layer and group."""
+        """Send the rest; rows by layer and group."""
         for key in list(self.open):
             self._send(key)
         return self.rows
@@ -129,7 +129,7 @@ class Stage:
         self.priced: dict[tuple[Op, ...], tuple] = {}
 
     def _units(self, chunk: int) -> list[Unit]:
-        """What a chunk computes, in forward order."""
+        """Layers of a chunk, in forward order."""
         model = self.layout.model
         virtual = virtual_stage(self.layout.schedule, self.layout.pp, self.stage, chunk)
         dense = model.dense_layers if model.experts else model.layers

@@ -12,7 +12,7 @@ from astrasim_py.training.strategy import Numbers
 
 #: Seconds: a float, or an array of one value per configuration.
 Seconds = float | np.ndarray
-#: What a pipeline rank is made of.
+#: Parts of a pipeline rank.
 KINDS = ("dense", "moe", "embedding", "logits")
 
 

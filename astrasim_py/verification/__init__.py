@@ -1,1 +1,1 @@
-"""Verification of algorithms, and what no algorithm can beat."""
+"""Verification of algorithms, and bounds that no algorithm can beat."""

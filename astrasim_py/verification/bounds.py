@@ -15,7 +15,7 @@ from astrasim_py.topology.model import Topology
 _SOURCES = 8
 #: Shapes whose distances are sums over dimensions.
 _PRODUCTS = ("ring", "mesh", "torus", "fully_connected", "switch", "hypercube", "product")
-#: Latency of what is not reached, ps.
+#: Latency of vertices that are not reached, ps.
 _FAR = np.iinfo(np.int64).max // 4
 #: Links beyond which shortest latencies are not searched in irregular topologies.
 _SEARCHED_LINKS = 100_000

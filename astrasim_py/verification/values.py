@@ -159,7 +159,7 @@ def execute(where: Layout, flow: Flow, sequence: list[int] | None = None) -> Exe
 
 
 class Wrong(NamedTuple):
-    """A cell that does not hold what it should."""
+    """A cell with wrong content."""
 
     rank: int
     chunk: int

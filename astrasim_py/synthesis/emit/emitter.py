@@ -57,7 +57,7 @@ def emit(schedule: Schedule, *, clock: bool | None = None) -> Algorithm:
     draft = Draft(demand.ranks, layout.chunks)
     sums = np.flatnonzero(schedule.reduces)
     count = len(schedule.arc)
-    # Handles: receives, reductions, then what waits, then sends.
+    # Handles: receives, reductions, then waiting nodes, then sends.
     reductions = np.full(count, NONE, dtype=np.int64)
     reductions[sums] = count + np.arange(len(sums))
     cause = _causes(schedule, reductions)

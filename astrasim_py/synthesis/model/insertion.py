@@ -22,7 +22,7 @@ GO = np.zeros(1, dtype=np.int64)
 #: Loads are rounded to this share of the mean load, and cut at this number of shares.
 _FINE, _MOST = 16, 48
 _TIES = 64
-#: Rows of what `grow` notes of ranks.
+#: Rows of the notes of `grow` about ranks.
 REACHED, SEEN, LEAST, KNOWN = range(4)
 
 #: When links are taken: int64[resources, room] moments in ps (without room no calendars are kept), how many each link

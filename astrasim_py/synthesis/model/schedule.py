@@ -35,7 +35,7 @@ class Search:
     seconds: float = 0.0  # wall-clock time, compilation excluded
 
     def after(self, other: Search) -> Search:
-        """This one, with what another search before it took."""
+        """This search, with the effort of an earlier one added."""
         return replace(
             self, rounds=self.rounds + other.rounds, cut=self.cut or other.cut, seconds=self.seconds + other.seconds
         )

@@ -410,7 +410,7 @@ def greedy(p, options, h, g, record, state, random, stop):
         if s.moments == 0:
             if not s.lazy:
                 return t, STUCK
-            # Everybody waits for something faster that does not come.
+            # All ranks wait for a faster transfer that never begins.
             s.lazy = 0
             for v in range(len(h.wanted)):
                 if h.wanted[v]:

@@ -47,7 +47,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How long, and with what, to search."""
+    """Limits and resources of a search."""
 
     seed: int = 1  # another one makes other runs
     rounds: int = 200  # runs at most
