@@ -221,7 +221,7 @@ def _said(args: argparse.Namespace, facts: dict, paid, found) -> list[str]:
     lines += [f"  removed {what}: {gone[what]}" for what in ("names", "groups", "metadata")]
     lines.append(f"  removed attributes: {', '.join(gone['attributes']) or 'none'}")
     if args.scale_secret:
-        lines.append(f"  times x {scaled['time']:.4g}, sizes x {scaled['size']:.4g}: whoever gets them undoes them")
+        lines.append(f"  times x {scaled['time']:.4g}, sizes x {scaled['size']:.4g}: keep them secret, they undo the scaling")
         if args.with_topology:
             lines.append("  whoever knows the bandwidth or latency of a link finds them in the topology file")
     if args.with_topology and not args.with_topology.endswith(".csv"):
