@@ -197,13 +197,13 @@ class _Loading:
     path: Path
     allow_outside: bool
     allow_code: bool
-    told: dict[str, AstraError] = field(default_factory=dict)
+    errors: dict[str, AstraError] = field(default_factory=dict)
     memo: dict = field(default_factory=dict)
     random: bool = False  # whether a point has something random
 
     def run(self) -> LoadedScenario:
         self._tell(top_level_mistakes(self.document))
-        before = len(self.told)
+        before = len(self.errors)
         study = {"sweep": self._study("sweep")}
         found: list[AstraError] = []
         axes = variables.read_axes(self.document.get("sweep"), found)
@@ -212,7 +212,7 @@ class _Loading:
         if count > variables.MAX_POINTS:
             problem = f"{count:,} points are more than the cap of {variables.MAX_POINTS:,}"
             self._tell([Mistake(("sweep",), False, problem, "sweep fewer values")])
-        swept = len(self.told) == before and "topologies" in self.document.data
+        swept = len(self.errors) == before and "topologies" in self.document.data
         study |= {key: self._study(key) for key in variables.STUDY_KEYS if key != "sweep"}
         resolver = None
         if swept:
@@ -220,16 +220,16 @@ class _Loading:
             self._tell(sweep_mistakes(self.document, resolver))
             for assignment, _ in variables.assignments(axes):
                 self._point(resolver, assignment)
-                if len(self.told) > MAX_ERRORS:
+                if len(self.errors) > MAX_ERRORS:
                     break
         else:
             self._constant_sections()
         if swept and (study["repeat"] or 1) > 1:
             self._tell(repeat_mistakes(study["repeat"], count, self.random, axes))
         self._tell(plot_mistakes(self.document, study["plots"] or (), axes))
-        if self.told or resolver is None:
-            listed = [*self.told.values()][:MAX_ERRORS]
-            if len(self.told) > MAX_ERRORS:
+        if self.errors or resolver is None:
+            listed = [*self.errors.values()][:MAX_ERRORS]
+            if len(self.errors) > MAX_ERRORS:
                 listed.append(ScenarioError(str(self.path), "and more errors like these", "fix the first ones"))
             raise ErrorList(listed)
         return LoadedScenario(
@@ -264,7 +264,7 @@ class _Loading:
     def _tell(self, wrong: Iterable[Mistake | AstraError], root: Value | None = None) -> None:
         for one in wrong:
             error = placed(one, root or self.document) if isinstance(one, Mistake) else one
-            self.told.setdefault(str(error), error)
+            self.errors.setdefault(str(error), error)
 
     def _study(self, key: str) -> Any:
         value = self.document.get(key)
