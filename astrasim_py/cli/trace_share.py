@@ -221,9 +221,9 @@ def _said(args: argparse.Namespace, facts: dict, paid, found) -> list[str]:
     lines += [f"  removed {what}: {gone[what]}" for what in ("names", "groups", "metadata")]
     lines.append(f"  removed attributes: {', '.join(gone['attributes']) or 'none'}")
     if args.scale_secret:
-        lines.append(f"  times x {scaled['time']:.4g}, sizes x {scaled['size']:.4g}: keep them secret, they undo the scaling")
+        lines.append(f"  times x {scaled['time']:.4g}, sizes x {scaled['size']:.4g}: keep them secret, they undo it")
         if args.with_topology:
-            lines.append("  whoever knows the bandwidth or latency of a link finds them in the topology file")
+            lines.append("  they follow from the topology file and a known bandwidth or latency of a link")
     if args.with_topology and not args.with_topology.endswith(".csv"):
         lines.append("  the topology is written as links: of routes of one length, others may be taken")
     if paid:

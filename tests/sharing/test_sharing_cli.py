@@ -94,7 +94,7 @@ def test_topologies_may_be_whatever_the_command_line_takes(said, workload, tmp_p
     )
     command = ["--level", "skeleton", "--price", "none", "--scale-secret", "--seed", "1", "--with-topology", said]
     assert main(["trace", "share", str(workload), "out", *command]) == 0
-    assert "whoever knows the bandwidth or latency of a link" in capsys.readouterr().out
+    assert "follow from the topology file and a known bandwidth or latency of a link" in capsys.readouterr().out
     assert read_edge_list("out.topology.csv").npus == 8
     assert "acme" not in Path("out.topology.csv").read_text()
 
