@@ -44,7 +44,7 @@ def _yaml_file(path: str) -> Topology:
         raise TopologyError(path, "not a mapping", "write npus: and links:, or shape: and its keys")
     given = {key: value for key, value in plain.items() if key not in ("placement", "name")}
     if "shape" not in given and "preset" not in given:
-        raise TopologyError(path, "says neither shape nor preset", f"write e.g. shape: ring (shapes: {_SHAPES})")
+        raise TopologyError(path, "has neither shape nor preset", f"write e.g. shape: ring (shapes: {_SHAPES})")
     if isinstance(given.get("file"), str):
         given["file"] = str(Path(path).parent / given["file"])
     return build(given, path, name=str(plain.get("name") or Path(path).stem), written=True)

@@ -254,7 +254,7 @@ class NicModel(StrictModel):
 
     def _complete(self) -> None:
         if not self.model_fields_set:
-            raise wrong("says neither overhead nor gap", "write e.g. overhead: 500 ns")
+            raise wrong("has neither overhead nor gap", "write e.g. overhead: 500 ns")
         for key in self.model_fields_set:
             if getattr(self, key) > _LONGEST:
                 raise wrong("more than a day", "write less", (key,))

@@ -73,7 +73,7 @@ class Noise(StrictModel):
 
     def _complete(self) -> None:
         if self.compute is None and self.detours is None:
-            raise wrong("says neither compute nor detours", "write e.g. compute: {exponential: 10 us}")
+            raise wrong("has neither compute nor detours", "write e.g. compute: {exponential: 10 us}")
 
     def phases(self, job: str, ranks: int) -> np.ndarray:
         """int64[ranks], ps: where detours of the ranks of a job begin, in their period."""

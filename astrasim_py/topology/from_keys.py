@@ -101,7 +101,7 @@ def _refuse(value: Any) -> Any:
         raise wrong(f"{shown(value)} is not a mapping", "write e.g. {shape: ring, npus: 8, …}")
     if "shape" in value:
         raise wrong("a preset has its own shape", "delete shape or preset", ("preset",))
-    raise wrong("says neither shape nor preset", "write e.g. shape: ring")
+    raise wrong("has neither shape nor preset", "write e.g. shape: ring")
 
 
 def _tag(value: object) -> str:

@@ -386,7 +386,7 @@ def link_of(model: Any) -> tuple[Any, Any]:
 
 
 def needs_link(model: Any) -> None:
-    """Refuse a model that says neither bandwidth and latency nor a link preset, or all of them."""
+    """Refuse a model that has neither bandwidth and latency nor a link preset, or all of them."""
     if None not in (model.bandwidth, model.latency, model.link_preset):
         raise wrong("is written beside bandwidth and latency", "drop it, or one of them", ("link_preset",))
     for key, example in (("bandwidth", "50 GB/s"), ("latency", "500 ns")):

@@ -103,4 +103,4 @@ class Memory(Item):
 
     def _complete(self) -> None:
         if (self.load is None) == (self.store is None):
-            raise wrong("says neither load nor store" if self.load is None else "says load and store", "write one")
+            raise wrong("has neither load nor store" if self.load is None else "says load and store", "write one")

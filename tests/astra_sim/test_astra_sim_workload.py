@@ -322,7 +322,7 @@ def test_injected_files_are_held_to_what_astra_sim_can_run(folder):
         "memory": (
             [(5, NodeType.MEM_LOAD, (), {"tensor_size": 1})],
             [folder.compute(0)],
-            "node 5: is none of SEND, RECV and COMP",
+            "node 5: is not SEND, RECV or COMP",
         ),
         "nested": ([folder.collective(2, "ALL_REDUCE", 8)], [folder.compute(0)], "node 2: is none of"),
     }

@@ -49,7 +49,7 @@ def test_inputs_that_are_not_defined_are_seen():
     fewer = dataclasses.replace(whole, inputs=frozenset({(0, 0), (0, 1), (1, 0)}))
     verdict = verify(a, contract=fewer)
     assert verdict.correct is False and "undefined" in verdict.problem
-    assert any("nobody has written" in warning for warning in verdict.warnings)
+    assert any("no step has written" in warning for warning in verdict.warnings)
 
 
 def test_a_custom_collective_is_held_to_its_contract():

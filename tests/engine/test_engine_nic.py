@@ -223,7 +223,7 @@ topologies: {net: {shape: ring, npus: 2, bandwidth: 50 GB/s, latency: 1 us}}
 @pytest.mark.parametrize(
     ("nic", "said"),
     [
-        ("{}", "nic: says neither overhead nor gap; write e.g. overhead: 500 ns"),
+        ("{}", "nic: has neither overhead nor gap; write e.g. overhead: 500 ns"),
         ("{overhead: 5}", "nic.overhead: 5 is not a time"),
         ("{gap: -1 ns}", "nic.gap"),
         ("{gap: 90000 s}", "nic.gap: more than a day; write less"),

@@ -100,7 +100,7 @@ def test_the_closed_form_of_a_step_refuses_noise(tmp_path):
 @pytest.mark.parametrize(
     ("noise", "said"),
     [
-        ("{seed: 1}", "noise: says neither compute nor detours"),
+        ("{seed: 1}", "noise: has neither compute nor detours"),
         ("{compute: {}}", "noise.compute: .*write exponential: 10 us, or uniform"),
         ("{compute: {exponential: 1 us, uniform: [0 us, 1 us]}}", "noise.compute: says both distributions"),
         ("{compute: {normal: 1 us}}", "noise.compute.normal"),

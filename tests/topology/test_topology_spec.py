@@ -249,7 +249,7 @@ def test_bad_latencies_are_refused_with_an_example(value):
         ({**LEAF, "spines": 0}, "spines: 0 is less than 1"),
         ({"shape": "rin", "npus": 8}, 'shape: "rin" is not a shape; did you mean "ring"?'),
         ({"shape": ["ring"]}, "is not a shape"),
-        ({"npus": 8}, "says neither shape nor preset; write e.g. shape: ring"),
+        ({"npus": 8}, "has neither shape nor preset; write e.g. shape: ring"),
         ([], "a list is not a mapping"),
         ({**RING, "bandwith": "50 GB/s"}, 'bandwith: is not a key here; did you mean "bandwidth"?'),
         ({**RING, 7: 8}, "7: is not a key here"),
