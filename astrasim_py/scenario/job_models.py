@@ -379,7 +379,7 @@ def _algorithm_tag(value: object) -> str:
 def _refuse_algorithm(value: Any) -> Any:
     given = _ways(value)
     if given:
-        raise wrong(f"says {' and '.join(given)}", "keep one of them")
+        raise wrong(f"has {' and '.join(given)}", "keep one of them")
     raise wrong("has neither builder nor file", "write e.g. builder: ring")
 
 

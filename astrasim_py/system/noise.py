@@ -28,7 +28,7 @@ class ComputeNoise(StrictModel):
         given = [value for value in (self.exponential, self.uniform) if value is not None]
         if len(given) != 1:
             what = "both distributions" if given else "no distribution"
-            raise wrong(f"says {what}", "write exponential: 10 us, or uniform: [0 us, 20 us]")
+            raise wrong(f"has {what}", "write exponential: 10 us, or uniform: [0 us, 20 us]")
         low, high = self.uniform or (0, self.exponential)
         if low > high or high > _LONGEST:
             problem = "the second time is less than the first" if low > high else "more than a day"

@@ -76,7 +76,7 @@ class Compute(Item):
     def _complete(self) -> None:
         if (self.time is None) == (self.operations is None):
             given = "neither time nor operations" if self.time is None else "both time and operations"
-            raise wrong(f"says {given}", 'write time: "100 us", or operations: "2.5 GFLOP"')
+            raise wrong(f"has {given}", 'write time: "100 us", or operations: "2.5 GFLOP"')
         if self.bytes is not None and self.operations is None:
             raise wrong("bytes without operations", "drop bytes", ("bytes",))
 
@@ -103,4 +103,4 @@ class Memory(Item):
 
     def _complete(self) -> None:
         if (self.load is None) == (self.store is None):
-            raise wrong("has neither load nor store" if self.load is None else "says load and store", "write one")
+            raise wrong("has neither load nor store" if self.load is None else "has load and store", "write one")

@@ -102,7 +102,7 @@ def test_the_closed_form_of_a_step_refuses_noise(tmp_path):
     [
         ("{seed: 1}", "noise: has neither compute nor detours"),
         ("{compute: {}}", "noise.compute: .*write exponential: 10 us, or uniform"),
-        ("{compute: {exponential: 1 us, uniform: [0 us, 1 us]}}", "noise.compute: says both distributions"),
+        ("{compute: {exponential: 1 us, uniform: [0 us, 1 us]}}", "noise.compute: has both distributions"),
         ("{compute: {normal: 1 us}}", "noise.compute.normal"),
         ("{compute: {uniform: [2 us, 1 us]}}", "noise.compute: the second time is less than the first"),
         ("{compute: {exponential: 2000 h}}", "noise.compute"),
