@@ -19,6 +19,7 @@ from astrasim_py.chakra.workload import Workload
 from astrasim_py.collectives.collective import CUSTOM, collective_name, promise_of
 from astrasim_py.core.choices import LIBRARIES
 from astrasim_py.core.errors import UsageError
+from astrasim_py.core.fields import did_you_mean
 from astrasim_py.core.units import parse_size
 from astrasim_py.engine.choose import by_library
 from astrasim_py.engine.simulation import simulate
@@ -114,7 +115,8 @@ def write_algorithm(path: str | os.PathLike, algorithm: Algorithm, **options: An
     algorithm : Algorithm
     **options
         Of MSCCL-IR those of `astrasim_py.msccl.xml_writer.write_msccl`: ``dialect``, ``protocol``, ``min_bytes``,
-        ``max_bytes``. Of ``.et`` ``size``: full buffer, bytes, for which absolute sizes are stated, too.
+        ``max_bytes``. Of ``.et`` ``size``: full buffer for which absolute sizes are stated, too. Sizes are bytes, or
+        text such as ``"1 MiB"``.
 
     Raises
     ------
@@ -122,10 +124,19 @@ def write_algorithm(path: str | os.PathLike, algorithm: Algorithm, **options: An
         It cannot be expressed in the format.
     OutputError
         A file that cannot be written.
+    UsageError
+        An option that the format does not have, or a size that is none.
     """
-    if os.fspath(path).endswith(".xml"):
+    kind = os.path.splitext(os.fspath(path))[1]
+    known = {".xml": ("dialect", "protocol", "min_bytes", "max_bytes"), ".npz": ()}.get(kind, ("size",))
+    for name, value in options.items():
+        if name not in known:
+            raise UsageError(f"write_algorithm {os.fspath(path)}", f"has no option {name}", did_you_mean(name, known))
+        if value is not None and name in ("size", "min_bytes", "max_bytes"):
+            options[name] = parse_size(value, name)
+    if kind == ".xml":
         write_msccl(path, algorithm, **options)
-    elif os.fspath(path).endswith(".npz"):
+    elif kind == ".npz":
         write_npz(path, algorithm, **options)
     else:
         write_prefix(path, algorithm_traces(algorithm, **options))

@@ -149,12 +149,13 @@ def _workload(
 
 
 def read_set(prefix: Name, ranks: int, whose: str, cache: MutableMapping | None = None) -> tuple[ExecutionTrace, ...]:
-    """Read ``PREFIX.<rank>.et`` of ranks 0..`ranks` - 1; others are ignored, as ASTRA-sim ignores them.
+    """Read ``PREFIX.<rank>.et`` or ``.et.gz`` of ranks 0..`ranks` - 1; others are ignored, as ASTRA-sim ignores them.
 
     Raises TraceError: missing files, by name, or as `read_traces`.
     """
     place = os.fspath(prefix)
     paths = [f"{place}.{rank}.et" for rank in range(ranks)]
+    paths = [path if os.path.exists(path) or not os.path.exists(f"{path}.gz") else f"{path}.gz" for path in paths]
     if cache is None or not all(("trace", path) in cache for path in paths):
         missing = [path for path in paths if not os.path.exists(path)]
         if missing:

@@ -62,12 +62,13 @@ def build(
     refuse(
         isinstance(dims, str) or not isinstance(dims, Sequence),
         f"dims is {dims!r}, not a list",
-        "write e.g. dims: [8, 8]",
+        "write e.g. dims: [8, 8], on the command line dims=8+8",
     )
     sizes = [check_count(size, "dims", place) for size in dims]
     product = prod(sizes) if sizes else 0
     problem = f"dims {list(dims)} are {product} ranks, the group has {ranks}"
-    refuse(product != ranks, problem, "write dims whose product is the size of the group")
+    remedy = "write dims whose product is the size of the group, as a list; on the command line e.g. dims=8+8"
+    refuse(product != ranks, problem, remedy)
     names = ["ring"] * len(sizes) if algorithms is None else algorithms
     problem = f"algorithms {names!r} are not one for each of {len(sizes)} dims"
     refuse(isinstance(names, str) or len(names) != len(sizes), problem, "write e.g. [ring, direct]")

@@ -59,10 +59,13 @@ def built(text: str):
     if len(parts) < 4 or not parts[3].isdecimal() or len(parts[3]) > 9:
         raise UsageError(text, "is no builder", "write e.g. builder:ring:all_reduce:64")
     options: dict[str, object] = {}
+    before = ""
     for setting in filter(None, parts[4].split(",") if len(parts) > 4 else ()):
         key, equals, value = setting.partition("=")
         if not equals:
-            raise UsageError(text, f'"{setting}" sets nothing', "write e.g. :window=4")
+            remedy = f"write {before}+{setting} for a list" if before else "write e.g. :window=4"
+            raise UsageError(text, f'"{setting}" sets nothing', remedy)
+        before = setting
         options[key] = _value(value)
     return build(parts[1], parts[2], int(parts[3]), **options)
 

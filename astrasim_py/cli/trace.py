@@ -5,10 +5,12 @@ A trace is named by the prefix of a set (PREFIX.0.et, PREFIX.1.et, …) or by on
 
 import argparse
 import dataclasses
+import itertools
 import json
 import os
 from collections.abc import Sequence
 from glob import escape, glob
+from operator import itemgetter
 from pathlib import Path
 
 from astrasim_py.cli import trace_convert, trace_edit, trace_share, trace_synthesize
@@ -115,9 +117,10 @@ def _stats(args: argparse.Namespace) -> int:
         ("received from rank", found.received),
     ):
         lines += [title] if volumes else []
-        lines += [
-            f"  {'world' if key == '' else key:<22}{v.count:>8}  {format_size(v.bytes)}" for key, v in volumes.items()
-        ]
+        for volume, group in itertools.groupby(volumes.items(), key=itemgetter(1)):
+            names = ["world" if key == "" else str(key) for key, _ in group]
+            name = names[0] if len(names) == 1 else f"{names[0]} … {names[-1]} ({len(names)}, each)"
+            lines.append(f"  {name:<22}{volume.count:>8}  {format_size(volume.bytes)}")
     lines += [
         ("operations", found.flops),
         ("memory bytes", format_size(found.memory_bytes)),

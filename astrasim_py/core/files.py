@@ -4,9 +4,11 @@ import contextlib
 import errno
 import hashlib
 import os
+import re
 import secrets
 import socket
 import stat
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -73,6 +75,39 @@ def host_mark() -> str:
 def temporary_name(kind: str = "tmp") -> str:
     """``.<kind>-<process>-<machine><random>``: a name that no other process takes."""
     return f".{kind}-{os.getpid()}-{host_mark()}{secrets.token_hex(4)}"
+
+
+#: Files and folders that are being written, and those that they replace.
+_TEMPORARY = re.compile(r"\.(tmp|old)-(\d+)-([0-9a-f]{8})[0-9a-f]{8}")
+#: Those whose process cannot be looked up (another machine) are abandoned once they are this old.
+_STALE_SECONDS = 24 * 3600
+
+
+def abandoned(path: Path) -> str | None:
+    """The kind of a temporary file or folder whose process was killed, else None."""
+    match = _TEMPORARY.fullmatch(path.name)
+    if match is None:
+        return None
+    try:
+        old = time.time() - os.lstat(path).st_mtime > _STALE_SECONDS
+        if not old:
+            if match[3] != host_mark():
+                return None
+            os.kill(int(match[2]), 0)
+    except OverflowError:
+        return match[1]
+    except OSError as error:  # gone meanwhile, or not ours to judge
+        return match[1] if isinstance(error, ProcessLookupError) else None
+    return match[1] if old else None
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove files that killed processes left half written."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            path = folder / name
+            if name.startswith(".tmp-") and abandoned(path) and stat.S_ISREG(os.lstat(path).st_mode):
+                os.unlink(path)
 
 
 def output_error(path: os.PathLike | str, error: OSError, place: str = "choose a writable place") -> OutputError:
@@ -145,12 +180,16 @@ def write_files(
 ) -> None:
     """Write several files as `write_file` does, and replace none before all of them are written."""
     written: list[tuple[Path, Path]] = []
+    folders: set[Path] = set()
     target = Path()
     try:
         for path, data in files:
             target = Path(path)
             if make_folder:
                 os.makedirs(target.parent, exist_ok=True)
+            if target.parent not in folders:
+                folders.add(target.parent)
+                _remove_abandoned(target.parent)
             written.append((target.parent / temporary_name(), target))
             write_new(written[-1][0], (data,) if isinstance(data, bytes) else data, sync=sync)
         for temporary, target in written:

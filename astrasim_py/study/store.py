@@ -19,7 +19,6 @@ import errno
 import os
 import re
 import stat
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +26,7 @@ from pathlib import Path
 from astrasim_py.core.choices import AUTO, BOTH, FOLDED, LEVELS
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import UsageError
-from astrasim_py.core.files import host_mark, output_error, sync_folder, temporary_name, write_new
+from astrasim_py.core.files import abandoned, output_error, sync_folder, temporary_name, write_new
 from astrasim_py.core.records import RECORD_SCHEMA
 from astrasim_py.report.tables import json_bytes
 from astrasim_py.study import stored_points
@@ -39,9 +38,6 @@ ENGINE_SEMANTICS = 2
 
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
-_TEMPORARY = re.compile(r"\.(tmp|old)-(\d+)-([0-9a-f]{8})[0-9a-f]{8}")
-#: Leftovers whose process cannot be looked up (another machine) are removed once they are this old.
-_STALE_SECONDS = 24 * 3600
 _READABLE = 72
 #: Most characters of a point's label, and of one value in it.
 _LABEL, _WORD = 48, 24
@@ -288,11 +284,10 @@ def clean(folder: Path) -> int:
         raise output_error(folder, error, _PLACE) from error
     removed = 0
     for name in names:
-        match = _TEMPORARY.fullmatch(name)
-        path = folder / name
-        if match is None or _in_use(path, int(match[2]), match[3]):
+        path, kind = folder / name, abandoned(folder / name)
+        if kind is None:
             continue
-        if match[1] == "old" and (there := read_manifest(path)) is not None:
+        if kind == "old" and (there := read_manifest(path)) is not None:
             home = folder / str(there["folder"])
             if home.parent == folder and not os.path.lexists(home):
                 _put_back(path, home)
@@ -300,18 +295,3 @@ def clean(folder: Path) -> int:
         _remove(path)
         removed += 1
     return removed
-
-
-def _in_use(path: Path, pid: int, host: str) -> bool:
-    try:
-        if time.time() - os.lstat(path).st_mtime > _STALE_SECONDS:
-            return False
-    except OSError:
-        return True  # gone meanwhile, or not ours to judge
-    if host != host_mark():
-        return True
-    try:
-        os.kill(pid, 0)
-    except (OSError, OverflowError) as error:
-        return not isinstance(error, ProcessLookupError)
-    return True
