@@ -132,7 +132,7 @@ def write_algorithm(path: str | os.PathLike, algorithm: Algorithm, **options: An
     for name, value in options.items():
         if name not in known:
             raise UsageError(f"write_algorithm {os.fspath(path)}", f"has no option {name}", did_you_mean(name, known))
-        if value is not None and name in ("size", "min_bytes", "max_bytes"):
+        if name in ("size", "min_bytes", "max_bytes") and not (value is None or type(value) is int):
             options[name] = parse_size(value, name)
     if kind == ".xml":
         write_msccl(path, algorithm, **options)

@@ -160,6 +160,7 @@ def read_workload(
     size_unit: str = "bytes",
     dtype_bytes: int | None = None,
     macs: bool = False,
+    untyped: str = "error",
     ranks: int | None = None,
     name: str = "",
     keep_raw: bool = True,
@@ -180,6 +181,9 @@ def read_workload(
         Bytes per element.
     macs : bool
         The producer counts a multiply-accumulate as one operation: see `double_macs`.
+    untyped : str
+        What COMM_COLL nodes without `comm_type` are: ``"error"``, refused where they are simulated, or ``"compute"``,
+        CPU work of their recorded duration, as wrappers such as ``nccl:all_reduce`` are.
     ranks : int, optional
         Number of ranks there must be.
     keep_raw : bool
@@ -209,6 +213,7 @@ def read_workload(
     for trace in dict.fromkeys(traces):
         new = scale_sizes(trace, dtype_bytes) if dtype_bytes not in (None, 1) else trace
         new = double_macs(new) if macs else new
+        new = _untyped_as_compute(new) if untyped == "compute" else new
         changed[trace] = new if keep_raw else new.without_raw()
     members = {key: tuple(ranks) for key, ranks in groups.items()}
     return Workload(tuple(changed[trace] for trace in traces), members, name or os.path.basename(place))
@@ -241,6 +246,15 @@ def double_macs(trace: ExecutionTrace) -> ExecutionTrace:
         if names:
             chosen = codes == names.index("M") if "M" in names else ~chosen
     return trace.replace(num_ops=_times(trace, "num_ops", 2, chosen))
+
+
+def _untyped_as_compute(trace: ExecutionTrace) -> ExecutionTrace:
+    """Turn collectives without `comm_type` into CPU work."""
+    rows = (trace.type == NodeType.COMM_COLL) & (trace.column("comm_type") == MISSING)
+    if not rows.any():
+        return trace
+    own = np.where(rows, 1, trace.column("is_cpu_op"))
+    return trace.replace(type=np.where(rows, NodeType.COMP, trace.type).astype(trace.type.dtype), is_cpu_op=own)
 
 
 def _times(trace: ExecutionTrace, name: str, factor: int, chosen: np.ndarray) -> np.ndarray:

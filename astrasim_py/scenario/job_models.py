@@ -109,6 +109,9 @@ class TraceWorkload(StrictModel):
     size_unit: choice("bytes", "elements") = Field(default="bytes", description="what comm_size counts")
     dtype_bytes: whole(1, 64) | None = Field(default=None, description="bytes of an element")
     macs: bool = Field(default=False, description="num_ops counts multiply-accumulates")
+    untyped: choice("error", "compute") = Field(
+        default="error", description="collectives without comm_type: refused, or CPU work of their recorded duration"
+    )
     dependencies: choice("data", "data+ctrl") | None = None
     skeleton: bool = Field(
         default=False, description="simulate only its calls and the longest compute paths between them"

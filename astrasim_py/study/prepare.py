@@ -4,7 +4,7 @@ Everything is kept per process, so that the points of a sweep share what they ha
 the worker processes of a run, too.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import chain
 from pathlib import Path
@@ -12,6 +12,8 @@ from typing import Any
 
 from astrasim_py.chakra.lint import doubts
 from astrasim_py.chakra.lint_rules import counts_elements
+from astrasim_py.chakra.schema import NodeType
+from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload, read_workload
 from astrasim_py.core.cache import Memo
 from astrasim_py.core.digest import digest, file_digest
@@ -237,7 +239,8 @@ def _read(run: Preparation, job: Any, ranks: int | None, key: str) -> Workload:
     spec, place = job.workload, run.at(key, "workload")
     prefix = run.path(spec.trace, place)
     groups = run.path(spec.groups, place) if spec.groups else None
-    options = {"size_unit": spec.size_unit, "dtype_bytes": spec.dtype_bytes, "macs": spec.macs, "ranks": ranks}
+    options = {"size_unit": spec.size_unit, "dtype_bytes": spec.dtype_bytes, "macs": spec.macs}
+    options |= {"untyped": spec.untyped, "ranks": ranks}
     rules: dict[str, Any] = {}
     if spec.skeleton:
         rules = {"compute": run.spec.compute, "semantics": run.spec.semantics, "dependencies": spec.dependencies}
@@ -267,6 +270,8 @@ def _doubts(workload: Workload, spec: TraceWorkload, compute: NpuModel) -> Itera
         if missing:
             what = "counts elements, not bytes, and multiply-accumulates, not operations"
             yield f"{counted.place}: its producer {what}; write {', '.join(missing)} beside trace"
+    if _without_durations(distinct):
+        yield f"{distinct[0].place}: no compute node has a duration: all compute takes no time"
     for trace in distinct:
         rows = unpriced(trace, compute)
         if len(rows):
@@ -275,6 +280,16 @@ def _doubts(workload: Workload, spec: TraceWorkload, compute: NpuModel) -> Itera
             yield f"{node_place(trace, rows[0])}: {what}; write e.g. compute: {{preset: dgx_h100}}"
             break
     yield from (f"{found.place}: {found.message} (see trace lint)" for found in doubts(workload.traces))
+
+
+def _without_durations(traces: Sequence[ExecutionTrace]) -> bool:
+    """Whether there are compute nodes, none of them with a duration, and no counted operations."""
+    computing = [trace for trace in traces if (trace.type == NodeType.COMP).any()]
+    stated = ("duration_ps", "num_ops")
+    return bool(computing) and not any(
+        trace.duration_micros.any() or any((trace.column(name) > 0).any() for name in stated if trace.has_column(name))
+        for trace in computing
+    )
 
 
 def _recorded(run: Preparation, spec: PytorchRecording, ranks: int | None, key: str) -> Workload:

@@ -261,8 +261,10 @@ class JobInstances:
 def _wrong(place: str, code: int, size: int, root: int, n: int) -> TraceError:
     """The error for a collective call without a known type, size or root."""
     if code not in COLLECTIVE_NAMES:
-        what = "lacks comm_type" if code == MISSING else f"comm_type {code} is unknown"
-        return TraceError(place, what, "write one of 0..9 (ALL_REDUCE is 0)")
+        if code == MISSING:
+            remedy = "write 0 for ALL_REDUCE, …; or, of a wrapper such as nccl:…, untyped: compute beside trace"
+            return TraceError(place, "lacks comm_type", remedy)
+        return TraceError(place, f"comm_type {code} is unknown", "write one of 0..9 (ALL_REDUCE is 0)")
     if size < 0:
         what = "lacks comm_size" if size == MISSING else f"comm_size {size} is negative"
         return TraceError(place, what, "write its bytes, 0 or more")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+
 import numpy as np
 import pytest
 from worlds.chakra_files import message as record
@@ -373,6 +375,14 @@ def test_a_file_may_list_children_before_their_parents(folder):
     result = folder.run([folder.collective(0, "ALL_REDUCE", 64)], backend=AWARE, level="messages")
     message = result.records.message
     assert message["bytes"][np.argsort(message["delivered"], kind="stable")].tolist() == [1000, 3000, 2000]
+
+
+def test_sets_may_be_compressed(folder):
+    expected = folder.run([folder.collective(0, "ALL_REDUCE", 64)]).finish_ns
+    for path in folder.path.glob("work.*.et"):
+        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    assert folder.run().finish_ns == expected
 
 
 def test_attributes_of_ours_are_not_read(folder):

@@ -129,3 +129,16 @@ def test_absolute_sizes_say_what_other_tools_do_not_read(tmp_path, capsys):
     write_trace(tmp_path / "a.et", trace)
     assert main(["convert", str(tmp_path / "a.et"), str(tmp_path / "b.et"), "--dialect", "absolute"]) == 0
     assert "dropped: the clock: 1 wait is in duration_ps, which other tools do not read" in capsys.readouterr().out
+
+
+def test_equal_lines_of_statistics_are_one(ring, capsys):
+    assert main(["trace", "stats", str(ring)]) == 0
+    assert "  0 … 3 (4, each)              6  0 B" in capsys.readouterr().out
+
+
+def test_lists_in_the_name_of_a_builder_are_explained(tmp_path, capsys):
+    name = "builder:hierarchical:all_reduce:16"
+    assert main(["convert", f"{name}:dims=4+4", str(tmp_path / "h")]) == 0
+    for wrong, code, said in ((f"{name}:dims=4,4", 2, "write dims=4+4 for a list"), (name, 3, "dims=8+8")):
+        assert main(["convert", wrong, str(tmp_path / "h")]) == code
+        assert said in capsys.readouterr().err

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 
 from astrasim_py.core.errors import AlgorithmError, TopologyError
-from astrasim_py.core.files import read_regular
+from astrasim_py.core.files import host_mark, read_regular, write_file
 
 
 def read(path, most=10, error=TopologyError):
@@ -34,3 +36,16 @@ def test_what_is_no_file_is_refused_at_once_in_the_family_asked_for(tmp_path):
         read("a\0b")
     with pytest.raises(TopologyError, match=r"is not a regular file|cannot be read"):
         read(tmp_path)
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_that_writes_there(tmp_path):
+    done = subprocess.Popen([sys.executable, "-c", ""])
+    done.wait()
+    left, alive, other = (
+        tmp_path / f".tmp-{pid}-{host}00000000"
+        for pid, host in ((done.pid, host_mark()), (os.getpid(), host_mark()), (done.pid, "0" * 8))
+    )
+    for path in (left, alive, other):
+        path.write_text("half")
+    write_file(tmp_path / "whole", b"all")
+    assert sorted(tmp_path.iterdir()) == sorted([alive, other, tmp_path / "whole"])

@@ -334,3 +334,17 @@ def test_an_algorithm_of_one_s_own_is_written_and_read_in_every_format(tmp_path,
     network = ap.build_topology(shape="fully_connected", npus=4, bandwidth="50 GB/s", latency="500 ns")
     times = {ap.simulate(ap.collective("all_reduce", "1 MiB", network, algorithm=a)).makespan for a in (made, read)}
     assert len(times) == 1
+
+
+def test_sizes_of_written_algorithms_may_be_text(tmp_path):
+    ring = ap.build_algorithm("ring", "all_reduce", 4)
+    for size in ("1 MiB", 2**20):
+        ap.write_algorithm(tmp_path / "ring", ring, size=size)
+        assert ap.read_algorithm(tmp_path / "ring", "all_reduce").made_for == 2**20
+    ap.write_algorithm(tmp_path / "ring.xml", ring, min_bytes="1 KiB")
+    assert 'minBytes="1024"' in (tmp_path / "ring.xml").read_text()
+    with pytest.raises(ap.AstraError, match="is not a size"):
+        ap.write_algorithm(tmp_path / "ring", ring, size="1 foo")
+    for name, option in (("ring", "min_bytes"), ("ring.xml", "size"), ("ring.npz", "size"), ("ring", "sise")):
+        with pytest.raises(ap.AstraError, match=f"has no option {option}"):
+            ap.write_algorithm(tmp_path / name, ring, **{option: 1})

@@ -148,3 +148,28 @@ def test_wrong_keys_beside_items_are_refused_in_a_line(tmp_path, was, now, said)
 def test_a_verb_with_a_typing_error_is_told(capsys):
     assert main(["runn", "x.yaml"]) == 2
     assert 'runn: is no verb, and no file of that name is here; did you mean "run"?' in capsys.readouterr().err
+
+
+def test_wrappers_without_a_type_are_cpu_work_where_that_is_asked_for(tmp_path, capsys):
+    missing = -(2**63)
+    trace = ExecutionTrace.from_columns(
+        node_id=[1, 2], type=[7, 7], names=["nccl:all_reduce", "all_reduce"], duration_micros=[3, 0],
+        comm_type=[missing, 0], comm_size=[missing, 4000],
+    )  # fmt: skip
+    write_prefix(tmp_path / "run", [trace] * 2)
+    path = tmp_path / "doubts.yaml"
+    path.write_text(TEXT)
+    assert main(["check", str(path)]) == 3
+    assert re.search("node 1: lacks comm_type.*untyped: compute beside trace", capsys.readouterr().err)
+    result = ap.run(path, out=tmp_path / "out", overrides=["workload={trace: run, untyped: compute}"], jobs=1)
+    assert result.exit_code == 0 and result.summaries[0]["makespan_ps"] == 6_000_000
+    with pytest.raises(AstraError, match='"computed" is not one of error, compute'):
+        ap.run(path, overrides=["workload={trace: run, untyped: computed}"])
+
+
+def test_compute_without_any_duration_is_said(tmp_path):
+    write_prefix(tmp_path / "run", [ExecutionTrace.from_columns(node_id=[1, 2], type=[4, 4])] * 2)
+    path = tmp_path / "doubts.yaml"
+    path.write_text(TEXT)
+    (said,) = ap.run(path, out=tmp_path / "out", jobs=1).warnings
+    assert said.endswith("run.0.et: no compute node has a duration: all compute takes no time")
