@@ -16,14 +16,14 @@ _KERNEL = "astrasim_py.engine.compiled.kernel.advance"
 
 
 def engine_for(plan: Plan, engine: str = AUTO, points: int = 1) -> str:
-    """What runs a plan where `engine` is asked for: ``simpy``, ``compiled`` or ``both``.
+    """The engine that runs a plan when `engine` is requested: ``simpy``, ``compiled`` or ``both``.
 
-    ``auto`` is the SimPy engine below the `HOPS` of what this machine has of the compiled one, and for what only SimPy
-    can run: a network model of the user's own, and the analytical model where there are too many routes for a table.
-    `points`: plans like this one that this process will run. Runs before that used SimPy because nothing was compiled
-    count, too: sooner or later compiling pays.
+    ``auto`` takes SimPy below the `HOPS` of the kernel's state on this machine, and for plans that only SimPy can run:
+    a user's network model, and the analytical model with too many routes for a table. `points`: plans like this one
+    that this process will run. Earlier runs that used SimPy because nothing was compiled count, too, so compiling pays
+    in the end.
 
-    Raises UsageError: one of these with any other engine.
+    Raises UsageError: another engine for a plan that only SimPy can run.
     """
     network, beyond = plan.problem.network, ""
     if network.factory is not None:
@@ -45,7 +45,7 @@ def engine_for(plan: Plan, engine: str = AUTO, points: int = 1) -> str:
 
 
 def take_engine(plan: Plan, engine: str = AUTO, points: int = 1) -> str:
-    """`engine_for` a plan that is about to be run: remembers what SimPy carries because nothing is compiled."""
+    """`engine_for` a plan before its run; also counts the message-hops that SimPy takes because nothing is compiled."""
     chosen = engine_for(plan, engine, points)
     if engine == AUTO and chosen == SIMPY and predicted_hops(plan) >= HOPS[LOADED]:
         folder = cache_folder()

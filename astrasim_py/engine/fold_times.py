@@ -61,7 +61,7 @@ def ties(
     by = run.node["released_by"]
 
     def marked(number: int) -> int:
-        """Of the node of the workload that sends a message; of a collective it does so when it begins."""
+        """Mark of the workload node that sent a message; collectives send at their begin."""
         rank, row, time = int(src[number]), int(node[number]), int(posted[number])
         ready, mark = released[rank]
         while not 0 <= row - first[rank] < len(mark):

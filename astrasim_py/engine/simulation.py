@@ -82,7 +82,7 @@ def simulate(problem: Problem | Plan, *, engine: str = AUTO, level: str = "links
             ) from None
         most = plan.problem.limits.max_events
         if fold and name != FOLDED and records.events + records.message_hops > most:
-            problem = f"the full run, which it is to be compared with, takes more than {most} events (--max-events)"
+            problem = f"the full run for comparison takes more than {most} events (--max-events)"
             raise FoldError("fold", problem, "raise that limit, or write another engine than both")
         return records
 

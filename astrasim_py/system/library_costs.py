@@ -1,4 +1,4 @@
-"""What calls and messages of a library's collectives cost under a profile (docs/semantics.md has the formulas)."""
+"""Costs of a library's calls and messages under a profile (formulas: docs/semantics.md)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -82,7 +82,7 @@ def check_rules(problem: Problem) -> None:
 
 
 def chosen_by_table(problem: Problem, collective: str, size: int, ranks: int) -> Choice:
-    """What the table of a profile chooses for a call; nothing where the scenario names a protocol."""
+    """The choice of a profile's table for a call; empty if the scenario names a protocol."""
     network = problem.network
     if network.profile is None or network.protocol != FASTEST:
         return Choice()
@@ -173,7 +173,7 @@ class LibraryCosts:
         return found
 
     def by_blocks(self, algorithm: Algorithm, *, one_node: bool) -> BlockCosts | None:
-        """What the steps of an algorithm cost that runs by thread blocks; None: it is the library's own.
+        """Costs of an algorithm's steps by thread block; None: the library's own costs apply.
 
         `one_node`: whether its members are in one node. Raises ScenarioError: no costs under its protocol.
         """
@@ -244,7 +244,7 @@ class LibraryCosts:
             pace = costs.channel_rate * channels
             copies &= not of_pairs
         launch = costs.launch + more
-        # Where all messages between pairs are posted at the begin, the launch is as long as that takes.
+        # If all messages between pairs are posted at the start, the launch includes their posting.
         at_once = of_pairs and not any((p.structure.need[p.structure.kind == SEND] > 0).any() for p in different)
         peers = [_peers(program) if at_once else min(_peers(program), 1) for program in different]
         return CallCosts(
@@ -325,7 +325,7 @@ def _without(counters: Counters) -> Counters:
 
 
 def connections_of(algorithm: Algorithm, programs: Sequence[RankProgram], costs: CallCosts) -> Connections:
-    """What the messages of a call go over: a connection for each pair of ranks, or each of their channels.
+    """The connections of a call: one per pair of ranks, or per pair and channel.
 
     The messages of a rank on one channel are posted one after the other.
     """

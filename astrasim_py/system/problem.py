@@ -17,7 +17,7 @@ from astrasim_py.system.noise import Noise
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology.model import Topology
 
-#: Parameters of the network of which the same is true.
+#: Parameters of the network that bounds account for.
 _NETWORK_OF_BOUNDS = (
     *("model", "link_busy", "send_completes", "msccl", "profile", "protocol", "switch_reduction"),
     *("qps", "split"),
@@ -44,7 +44,7 @@ _RULES_OF_BOUNDS = (
 class PlannedPhase:
     """One visit of one dimension by one chunk."""
 
-    queue: int  # of each NPU, in which the chunk waits for its turn
+    queue: int  # the chunk's queue on each NPU
     size: int  # full buffer, bytes, for sizes in chunks; an absolute ``comm_size`` stands as written
     calls: tuple[tuple[tuple[int, ...], Algorithm], ...]  # ranks in the algorithm's order; each rank is in exactly one
     priority: int = 0  # order in this queue among chunks of equal priority: higher first, then by arrival
@@ -54,10 +54,10 @@ class PlannedPhase:
 class PlannedChunk:
     """One chunk of a collective.
 
-    `turns`: place of each phase in the order in which its queue serves the phases of this collective, from 0: it is not
-    started before those of smaller turns are, nor before all visits of that queue by collectives that the rank called
-    earlier. With the same turns on all NPUs, and collectives called in the same order, NPUs that finish phases at
-    different times cannot block each other. Empty: priority and arrival decide alone.
+    `turns`: by phase, its place (from 0) in the order in which its queue serves the phases of this collective. A phase
+    starts after those of smaller turns, and after all phases in that queue of collectives that the rank called earlier.
+    With equal turns on all NPUs, and collectives called in the same order, NPUs cannot block each other. Empty:
+    priority and arrival decide.
     """
 
     phases: tuple[PlannedPhase, ...]
@@ -84,8 +84,8 @@ class CollectiveRequest:
 class Planner(Protocol):
     """Cuts collectives into chunks.
 
-    A fold needs ``placed(placement) -> Planner`` as well: the planner of some of the ranks, of which the r-th is on NPU
-    ``placement[r]``; what it says of a call then depends on the call's type, size, root, members and priority alone.
+    A fold needs ``placed(placement) -> Planner`` as well: the planner for some of the ranks, rank r on NPU
+    ``placement[r]``; its result may depend only on the call's type, size, root, members and priority.
     """
 
     capacity: tuple[int, ...]  # chunks that each queue of an NPU runs at once
@@ -142,9 +142,9 @@ class Problem:
     limits : Limits
         Events and simulated time (ps) at which a run ends.
     noise : Noise or None
-        Random times by which compute nodes of workloads take longer, and interruptions.
+        Random delays of compute nodes of workloads, and interruptions.
     nic : NicModel or None
-        What a message costs the ranks that send and receive it.
+        Costs of a message at sender and receiver.
     """
 
     topology: Topology

@@ -49,7 +49,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinkCosts:
-    """What links are to the messages of a protocol, instead of their own latency and bandwidth."""
+    """Latency and rate of links for the messages of a protocol."""
 
     latency_ps: np.ndarray  # int64[links]
     rate_class: np.ndarray  # int64[links]: index into …
@@ -58,7 +58,7 @@ class LinkCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockCosts:
-    """What the steps of thread blocks cost under a protocol. Times in ps, rates in bytes per second."""
+    """Costs of steps of thread blocks under a protocol. Times in ps, rates in bytes per second."""
 
     protocol: str
     launch: int  # of a call
@@ -79,9 +79,9 @@ class BlockSteps:
 
     costs: BlockCosts
     messages: int  # of all ranks
-    takes: np.ndarray  # int64[n]: message that it receives, whose slot its end frees
-    gives: np.ndarray  # int64[n]: message that it sends
-    needs: np.ndarray  # int64[n]: message whose slot must be free before
+    takes: np.ndarray  # int64[n]: received message; the node's end frees its slot
+    gives: np.ndarray  # int64[n]: sent message
+    needs: np.ndarray  # int64[n]: message with the slot that must be free before
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -186,7 +186,7 @@ class Matching(Sequence[np.ndarray]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Connections:
-    """The connections of one algorithm, and what its protocol makes of its messages.
+    """The connections of one algorithm, and the costs of their messages.
 
     By member and node: `connection`, the number of the connection of a send, -1 for none. Under the MSCCL link model
     messages are numbered connection after connection, first to last: `needs`, the message whose slot a send needs;
@@ -196,11 +196,11 @@ class Connections:
     protocol: str
     pace: Fraction | None  # bytes per second of a connection
     connection: tuple[np.ndarray, ...]  # int64[n] per member; of a rotated call only its first one's …
-    of_member: int = 0  # … with so many connections, else 0
+    of_member: int = 0  # … with this number of connections, else 0
     links: LinkCosts | None = None  # of a profile's protocol
-    post_ps: int = 0  # what a rank posts on a channel enters so long after each other …
-    posts: tuple[np.ndarray, ...] = ()  # … as `connection`: what posts each send, numbered after the connections
-    latency_ps: int = 0  # every hop takes longer by it
+    post_ps: int = 0  # least time between messages that a rank posts on a channel …
+    posts: tuple[np.ndarray, ...] = ()  # … like `connection`: the poster of each send, numbered after the connections
+    latency_ps: int = 0  # added to every hop
     slots: int = 0
     messages: int = 0
     needs: tuple[np.ndarray, ...] = ()  # int64[n] per member
@@ -216,5 +216,5 @@ class Connections:
 
     @property
     def interleaved(self) -> bool:
-        """Whether paced messages use a link a little at a time, all through their pace."""
+        """Whether paced messages use links in small portions during their whole pace."""
         return self.links is not None and self.pace is not None

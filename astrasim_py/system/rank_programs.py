@@ -68,7 +68,7 @@ class RankPrograms:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.semantics = problem.semantics
-        #: Of every message.
+        #: Parts of every message.
         self.parts = problem.network.qps if problem.network.split else 1
         self._structures: dict[bytes, Structure] = {}
         self.skeletons, self.of_algorithm = cache(self.skeletons), cache(self.of_algorithm)
@@ -117,7 +117,7 @@ class RankPrograms:
         bound: dict[tuple, BoundProgram] = {}
         by_rank, shifts = [], job.workload.shifts
         for rank, (kind, binding) in enumerate(zip(found.kind_of.tolist(), found.binding_of.tolist(), strict=True)):
-            # Under noise no rank is like another.
+            # Under noise all ranks differ.
             speed = (job.compute_speed.get(rank, 1), rank if self.problem.noise else 0)
             if (kind, speed) not in made:
                 program = self._of_rank(job, rank, found.calls[kind])
@@ -193,7 +193,7 @@ class RankPrograms:
         return made if symmetric.chunks or made.uniform_bytes else None
 
     def _verbatim(self, table: Program, planned: bool) -> bool:
-        """Whether written sizes are used as they are; sizes in chunks alone follow the collective."""
+        """Whether written sizes are used; sizes given in chunks only follow the collective."""
         return (planned or self.semantics.injected_sizes == "verbatim") and table.has("comm_size")
 
     def _bound(

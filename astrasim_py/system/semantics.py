@@ -1,4 +1,4 @@
-"""Semantics: every rule in which two simulators of the same input may differ."""
+"""Semantics: the rules in which simulators of the same input may differ."""
 
 from __future__ import annotations
 

@@ -458,7 +458,7 @@ def test_limits_count_what_is_simulated():
     few = dataclasses.replace(_ring(), limits=Limits(max_events=20))
     assert simulate(few, engine="simpy").outcome.status == "limit"
     assert simulate(few, fold=True).outcome.status == "done"
-    with pytest.raises(FoldError, match="compared with, takes more than 20 events"):
+    with pytest.raises(FoldError, match="for comparison takes more than 20 events"):
         simulate(few, fold=True, engine="both")
     for engine in ("auto", "both"):
         with pytest.raises(FoldError, match="takes more than 5 events"):
@@ -531,7 +531,7 @@ def test_the_command_line_folds_and_says_so(tmp_path, capsys):
     code, full, _ = _run(capsys, str(path), *to, "--fold")
     assert code == 0 and full == again, "a full one is as good as a folded one"
     code = main(["run", str(path), *to, "--fold"])
-    said = "1 of 1 points were finished already, 1 of them in full, not folded (--fresh computes them again)"
+    said = "1 of 1 point was finished already, 1 of them in full, not folded (--fresh computes them again)"
     assert code == 0 and said in capsys.readouterr().err
     code, compared, _ = _run(capsys, str(path), *to, "--fold", "--engine", "both")
     assert code == 0 and compared[0]["engine"] == "both+fold", "which nobody had done"

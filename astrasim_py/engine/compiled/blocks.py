@@ -71,7 +71,7 @@ def state_of(state, block, node):
 
 @inlined
 def meets(state, block, node, other, own):
-    """Whether the other side of a message has come (flag `other`, which ends); else note that this side has (`own`)."""
+    """Whether the other side of a message has arrived (clears flag `other`); else sets flag `own`."""
     at = state_of(state, block, node)
     came = table.states(state)[at] & other != 0
     if came:
@@ -102,7 +102,7 @@ def release_block(state, block):
 
 @lean
 def open_call(state, number, rank):
-    """Open a call, when its first member arrives; it begins with the first that is no switch."""
+    """Open a call, when its first member arrives; it begins with the first rank that is not a switch."""
     call, now_at = table.calls(state, number), table.progress(state, number)
     if now_at.start < 0 and rank < state.npu_ranks:
         now_at.start = state.now
@@ -117,7 +117,7 @@ def open_call(state, number, rank):
 
 @lean
 def leave_call(state, number, rank):
-    """Record that a member has finished a call; it ends with the last that is no switch."""
+    """Record that a member has finished a call; it ends with the last rank that is not a switch."""
     now_at = table.progress(state, number)
     now_at.left -= 1
     if rank < state.npu_ranks:

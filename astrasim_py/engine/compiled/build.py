@@ -215,7 +215,7 @@ class _Building(Templates):
         return self.ints.once((phase.calls, members.tobytes()), places)
 
     def call(self, call: CollectiveCall, *, planned: bool) -> dict[str, int]:
-        """Fields of a call, but for its instance and rows."""
+        """Fields of a call, except its instance and rows."""
         row = {
             "flags": records.EMPTY,
             "members": len(call.members),
@@ -332,7 +332,7 @@ class _Building(Templates):
         constants["wraps"] = self.ints.add([dim.kind == "ring" for dim in dims])
 
     def times(self) -> None:
-        """Add the tables of times by size, but for those of links."""
+        """Add the tables of times by size, except those of links."""
         problem, plan, constants = self.problem, self.plan, self.constants
         constants |= {"nbytes": self.longs.add(plan.sizes), "sizes": len(plan.sizes), "request": -1}
         if problem.semantics.rendezvous_bytes:

@@ -1,7 +1,7 @@
 """The kernel's memory, its queue of events, and the ranks that must dispatch.
 
 *Arena*: words of 64 bits, handed out in powers of two; every size has a list of free places.
-Events, matches, blocks and so on are rows of pools of their own, whose free rows are linked.
+Events, matches, blocks and so on are rows of separate pools; free rows are linked.
 
 *Queue*: events of one time form a list, the bucket of that time. A heap holds the distinct times, a hash table finds
 the bucket of a time, and a list is sorted when its time comes, if it is not in order already. Events scheduled for the
@@ -362,7 +362,7 @@ def make_wave(state, number):
 
 @optional
 def by_hash_set(state, entries, count):
-    """Put nodes of blocks that go by a hash set in its order (`hash_sets.iteration_order`); whether there are any.
+    """Sort nodes of blocks in the order of their hash set (`hash_sets.iteration_order`); whether there are any.
 
     Together they become ready as roots, which are in order, or by the end of one node of the block.
     """

@@ -3,7 +3,7 @@
 `KernelInput` (`astrasim_py.engine.compiled.build`) holds the tables that do not change, `State`
 (`astrasim_py.engine.compiled.state`) those that do. A record that the kernel touches for every message or node takes
 one or two cache lines. A *place* is an index into the arena (64-bit words); other indices name their table: `ints`,
-`longs` or `small`. An *entry* is ``block << 32 | node``. -1 means none, and so does 0 where places are meant.
+`longs` or `small`. An *entry* is ``block << 32 | node``. -1 means none; for places 0 does, too.
 Constants are numpy integers: numba would compile functions anew for each Python integer that they are called with.
 """
 
@@ -109,8 +109,8 @@ ROTATED_BLOCK, UNEVEN_BLOCK, JOINT_BLOCK, SPLICED = map(np.int64, (1 << 8, 1 << 
 # what is added to peers; capacities: in `longs`, chunks that each queue runs at once; row: first of the node table;
 # instances: in `ints`, of its collectives; server: of its memory, or of what a switch reduces, -1 for none; background:
 # whether the run does not wait for it; phase: ps, of its detours; free, sends, takes: ps at which its NIC is free,
-# sends and takes the next message. The size is no power of two: the first lines of all rows would share a few places
-# of the cache.
+# sends and takes the next message. The size is not a power of two: else the first lines of all rows would share a few
+# places of the cache.
 RANK = _record(
     "entry ready others room awake next_awake npu timers finish computing communicating accounted compute exposed"
     " compute_sum server channels queues queue arrivals template first delay capacities row instances background"
@@ -145,8 +145,8 @@ USE = _record("next behind flow")
 # by link the capacity, 0 of a lost one, and the latency.
 CHANGE = _record("time routes capacity latency")
 CHANGE_WORDS = np.int64(CHANGE.itemsize // 8)
-# What more is known of a flow. whole_high, whole_low: work left when its cap changed last; queued: ps that its message
-# had waited by then; stale: an event found it idle; cut: it has no path.
+# More about a flow, on a topology with events. whole_high, whole_low: work left when its cap last changed; queued: ps
+# that its message had waited by then; stale: an event found it idle; cut: it has no path.
 REROUTE = _record("whole_high whole_low queued stale cut")
 
 # Progress of a call or an instance. start: -1 before the first rank; left: members that are not done, of which `ranks`

@@ -1,4 +1,4 @@
-"""Templates: the programs of a plan as records, from which the kernel makes blocks of nodes."""
+"""Templates: the programs of a plan as records; the kernel makes blocks of nodes from them."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -33,7 +33,7 @@ class Templates:
         self.plan, self.problem, self.constants = plan, plan.problem, constants
         self.by_bytes = plan.problem.semantics.message_match == "bytes"
         self.ints, self.longs = Numbers(np.int32), Numbers(np.int64)
-        #: Initial states of all nodes; bytes that messages are longer than those of their template.
+        #: Initial states of all nodes; bytes added to messages of the template.
         self.states, self.longer = Numbers(np.uint8), Numbers(np.uint8)
         self.templates: list[dict[str, int]] = []
         #: By template: its nodes, without the sizes of messages and durations; these; and its program's tags.
@@ -121,7 +121,7 @@ class Templates:
         return own | self.rates(costs.rate, costs.links)
 
     def rates(self, pace: Fraction | None, links: LinkCosts | None) -> dict[str, int]:
-        """Fields of a template with a pace of its own, and links of its own."""
+        """Fields of a template with its own pace and links."""
         made = {"pace": -1 if pace is None else int(self.durations.holds(self.longs, [pace])[0]), "costs": -1}
         made["pace_units"] = 0 if pace is None else rate_units(pace)
         if links is not None:
@@ -130,7 +130,7 @@ class Templates:
         return made
 
     def costs_of_switch(self, rank: int) -> LinkCosts:
-        """What links are to the messages of a switch, which take longer on the first."""
+        """Links for the messages of a switch, with added latency on the first."""
         topology = self.problem.topology
         latency = topology.latency_ps + (topology.src == self.plan.npu_of[rank]) * topology.computing.latency_ps
         return LinkCosts(latency, topology.bandwidth_class, topology.bandwidths)
@@ -187,7 +187,7 @@ class Templates:
         ends[side, key] = node[single]
         partner[single] = ends[1 - side, key]
         if not self.by_bytes:
-            # Number the channels of the communicator anew.
+            # Renumber the channels of the communicator.
             partner[several] = ~np.unique(~partner[several], return_inverse=True)[1]
         channels = -partner[several].min(initial=0)
         return np.split(partner, np.cumsum([len(own) for own in at]))[:-1], int(channels)

@@ -27,7 +27,7 @@ class LowestDimension(Analytical):
 
 
 class Scheduled:
-    """A message asks for its first link as soon as it is sent, not when its process begins."""
+    """A message requests its first link when it is sent, not when its process begins."""
 
     def send(self, message):
         journey = self.deliver(message)
@@ -168,5 +168,5 @@ class ScheduledNpu(ChunkingNpu):
         timer.callbacks += [lambda _: self.due.pop(at, None), lambda _: graph.complete(node)]
 
     def take(self, then):
-        """To receive a message that is there takes an event."""
+        """Receiving an arrived message takes an event."""
         At(self.env, 0, self.simulation.number()).callbacks.append(lambda _: then())

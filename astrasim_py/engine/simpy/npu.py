@@ -101,7 +101,7 @@ class Slots:
     def give_back(self, program: ProgramLists) -> list[int]:
         """A slot is free again; returns the refused nodes that try again.
 
-        Of one slot these are the nodes up to the first that is sure to keep it, which would refuse all others again.
+        These are the nodes up to the first that certainly keeps the slot; all later ones would be refused again.
         """
         self.free += 1
         again = []
