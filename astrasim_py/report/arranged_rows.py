@@ -66,30 +66,40 @@ class XAxis:
     def label(self, text: str) -> str:
         return format_size(int(self.value[text])) if self.kind == SIZES else style.clean(text)
 
-    def apply(self, axes) -> float:
-        """Set the scale and the ticks of a panel; returns the height, in inches, that its labels take in addition."""
+    def apply(self, axes, beside: float = 0.0) -> float:
+        """Set the scale and the ticks of a panel, beside which so many points stay free; returns the height, in inches,
+        that its labels take in addition.
+        """
         labels = {self.value[text]: self.label(text) for text in self.texts}
         if self.log:
             axes.set_xscale("log", base=2)
             if len(labels) < ticks.LEAST:
                 labels |= ticks.label_between(min(labels), max(labels), self.kind)
-        return ticks.label_values(axes, dict(sorted(labels.items())), self.log, self.categories)
+        labels = dict(sorted(labels.items()))
+        return ticks.label_values(axes, labels, log=self.log, categories=self.categories, beside=beside)
 
 
 class Grid:
-    """Rows arranged as facet → series → x."""
+    """Rows arranged as facet → series → x. `by_point`: every point is an x of its own."""
 
-    def __init__(self, spec: Mapping, rows: Sequence[Mapping], place: str) -> None:
+    def __init__(self, spec: Mapping, rows: Sequence[Mapping], place: str, *, by_point: bool = False) -> None:
         self.spec, self.place, self.notes = spec, place, []
         swept = list(dict.fromkeys(key for row in rows for key in row["sweep"]))
         where = spec.get("where") or {}
         varying = [key for key in swept if key not in where and len({text_of(row, key) for row in rows}) > 1]
-        self.x = spec.get("x") or next((key for key in ("size", *varying, *swept) if key in swept), None)
+        self.x = (
+            "point"
+            if by_point
+            else spec.get("x") or next((key for key in ("size", *varying, *swept) if key in swept), None)
+        )
         self.series_key, self.facet_key = spec.get("series"), spec.get("facet")
         for name, key in (("x", self.x), ("series", self.series_key), ("facet", self.facet_key)):
             if key and rows and all(text_of(row, key) is None for row in rows):
                 keys = ", ".join(swept) or "none"
                 raise ScenarioError(f"{place}.{name}", f'"{key}" is not swept', f"write one of the swept keys: {keys}")
+        if spec.get("kind") == "cdf" and not self.facet_key and _places(rows, [self.series_key]) > style.MOST_ENTRIES:
+            # Curves of a cdf end at the same height, where there is no room for many names: a panel for each.
+            self.series_key, self.facet_key = None, self.series_key
         # Other varying keys go to the series' names where several points would coincide otherwise.
         rest: list[str] = []
         for key in varying:
@@ -124,15 +134,9 @@ class Grid:
 
     def values(self, facet: str, series: tuple[str, ...], value: Callable[[Mapping], float | None]) -> dict[str, Value]:
         """x → value, in the order of the axis, for points that have one."""
-        found = {}
-        for x in self.axis.texts:
-            row = self.points.get((facet, series, x))
-            runs = row.get("runs", (row,)) if row else ()
-            known = sorted(y for y in map(value, runs) if y is not None)
-            if known:
-                ends = (nearest_rank(known, LOW), nearest_rank(known, HIGH)) if len(known) > 1 else ()
-                found[x] = Value(nearest_rank(known, 50), *ends)
-        return found
+        rows = {x: row for x in self.axis.texts if (row := self.points.get((facet, series, x)))}
+        found = {x: sorted(y for y in map(value, row.get("runs", (row,))) if y is not None) for x, row in rows.items()}
+        return {x: _value_of(known) for x, known in found.items() if known}
 
     def cells(self, facet: str, series: tuple[str, ...], x: str) -> dict[str, str]:
         """What is swept, as cells of the table of a figure."""
@@ -140,6 +144,11 @@ class Grid:
         return {**cells, **dict(zip(self.series_keys, series, strict=True)), self.x or "point": x}
 
 
-def _places(rows: Sequence[Mapping], keys: Sequence[str]) -> int:
+def _value_of(known: Sequence[float]) -> Value:
+    ends = (nearest_rank(known, LOW), nearest_rank(known, HIGH)) if len(known) > 1 else ()
+    return Value(nearest_rank(known, 50), *ends)
+
+
+def _places(rows: Sequence[Mapping], keys: Sequence[str | None]) -> int:
     """How many different values the rows have in some keys."""
-    return len({tuple(text_of(row, key) for key in keys) for row in rows})
+    return len({tuple(text_of(row, key) for key in keys if key) for row in rows})

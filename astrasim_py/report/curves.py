@@ -8,9 +8,9 @@ from astrasim_py.core.errors import ScenarioError
 from astrasim_py.report import figure_style as style
 from astrasim_py.report.arranged_rows import Grid, Value, name_of, numbers_of
 from astrasim_py.report.figure_style import Drawn, Sheet
-from astrasim_py.report.quantities import Quantity, quantity_of
+from astrasim_py.report.quantities import Quantity, quantity_of, scale_of
 from astrasim_py.report.tables import ps_of
-from astrasim_py.report.ticks import number_axis, time_unit
+from astrasim_py.report.ticks import number_axis
 
 _DASHED = (0, (4, 2.5))
 
@@ -128,28 +128,30 @@ def _with_bound(grid: Grid, quantity: Quantity, other: str, name: str, ratio) ->
 def _draw(sheet: Sheet, grid: Grid, quantity: Quantity, look: _Look) -> Drawn:
     from matplotlib.lines import Line2D
 
-    bound = None if grid.spec.get("bound") is False else look.bound
+    direct = sheet.legend == "direct" or (sheet.legend is None and len(grid.series) > style.MOST_ENTRIES)
+    # A bound for each of many curves hides them.
+    bound = look.bound if grid.spec.get("bound", not direct) else None
     places = [(facet, series) for facet in grid.facets for series in grid.series]
     curves = {place: curve for place in places if (curve := grid.values(*place, quantity.value))}
     bounds = {place: curve for place in curves if bound and (curve := grid.values(*place, bound.value))}
-    direct = sheet.legend == "direct" or (sheet.legend is None and len(grid.series) > style.MOST_ENTRIES)
-    columns, height = None, 2.1
+    names, columns, height, beside = _names(grid, curves, direct), None, 2.1, 0.0
     if direct:
-        columns, height = sheet.columns(len(grid.facets), 3.2), max(2.1, 0.125 * len(grid.series) + 0.7)
-    figure, panels = sheet.panels(len(grid.facets), height=height, columns=columns, sharex=True, sharey=True)
+        columns, height = sheet.columns(len(grid.facets), 3.4), max(2.1, 0.13 * len(grid.series) + 0.7)
+        beside = min(max(style.text_width(name) for name in names.values()), 170.0) + 16 if names else 0.0
+    figure, panels = sheet.panels(
+        len(grid.facets), height=height, columns=columns, wide=direct, sharex=True, sharey=True
+    )
     if not curves:
-        style.say(panels[0], why := quantity.empty if grid.points else "no finished points", empty=True)
-        return Drawn(panels, [], [*grid.notes, why])
+        return style.nothing(panels, grid, quantity.empty)
     every = [one for curve in curves.values() for value in curve.values() for one in value if one is not None]
-    log = _is_log(grid, every, quantity)
-    unit, factor = _unit(every, log) if quantity.time else ("", 1.0)
+    scale = scale_of(quantity, every, grid.spec.get("scale"), grid.place)
+    log = scale.log
     pens = {series: style.pen(index, len(grid.series)) for index, series in enumerate(grid.series)}
-    names = _names(grid, curves)
-    shapes = _Shapes(grid, log, look.bars, factor)
+    shapes = _Shapes(grid, log, look.bars, scale.factor)
     handles, dashed = {}, {}
     extra = 0.0
     for facet, axes in zip(grid.facets, panels, strict=False):
-        extra = max(extra, grid.axis.apply(axes))
+        extra = max(extra, grid.axis.apply(axes, beside))
         if log:
             axes.set_yscale("log")
         for series in grid.series:
@@ -167,7 +169,7 @@ def _draw(sheet: Sheet, grid: Grid, quantity: Quantity, look: _Look) -> Drawn:
         if not any(key[0] == facet for key in curves):
             style.say(axes, quantity.empty)
         grid.title(axes, facet)
-        style.label(axes, name_of(grid.x) if grid.x else "", quantity.label + (f" ({unit})" if unit else ""))
+        style.label(axes, name_of(grid.x) if grid.x else "", scale.label)
     _finish_y(panels, log, shapes.bars, look.line)
     figure.set_figheight(figure.get_figheight() + extra)
     entries = [(handle, names[series]) for series, handle in handles.items() if names[series]]
@@ -184,19 +186,6 @@ def _draw(sheet: Sheet, grid: Grid, quantity: Quantity, look: _Look) -> Drawn:
     if len(entries) > 1 or dashed:
         sheet.explain(panels, entries, grid.legend_title() if not direct else "")
     return Drawn(panels, _table(grid, quantity, curves, bound, bounds, look.ideal), grid.notes)
-
-
-def _is_log(grid: Grid, values: Sequence[float], quantity: Quantity) -> bool:
-    scale, positive = grid.spec.get("scale"), min(values) > 0
-    if scale == "log" and not positive:
-        what = f"{quantity.label} is {min(values):g} at some points, which a log scale cannot show"
-        raise ScenarioError(f"{grid.place}.scale", what, "write scale: linear")
-    return positive and max(values) >= 4 * min(values) if scale is None else scale == "log"
-
-
-def _unit(values: Sequence[float], log: bool) -> tuple[str, float]:
-    most = max(values)
-    return time_unit(math.sqrt(min(values) * most) if log else most)
 
 
 def _finish_y(panels: Sequence, log: bool, bars: bool, line: float | None) -> None:
@@ -271,13 +260,13 @@ class _Shapes:
         return axes.hlines(values, *ends, **look)
 
 
-def _names(grid: Grid, curves: Mapping) -> dict:
-    """Labels of the series; one that equals an earlier one everywhere says so."""
+def _names(grid: Grid, curves: Mapping, direct: bool) -> dict:
+    """Labels of the series; in a legend one that equals an earlier one everywhere says so."""
     labels, known = {}, {}
     for series in grid.series:
         shape = tuple(tuple(curves.get((facet, series), {}).items()) for facet in grid.facets)
         labels[series] = label = grid.name(series)
-        if any(shape) and shape in known and label:
+        if any(shape) and shape in known and label and not direct:
             labels[series] = f"{label} (= {known[shape]})"
         else:
             known[shape] = label

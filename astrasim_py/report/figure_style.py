@@ -185,6 +185,12 @@ def clean(text: object, most: int = _MAX_TEXT) -> str:
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
+def shortened(text: str, most: int) -> str:
+    """A name cut in its middle: names of a sweep often differ at their ends."""
+    half = (most - 1) // 2
+    return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
+
+
 def set_heading(figure, text: object) -> None:
     """Write a heading over a figure, in as many lines as it takes."""
     if text:
@@ -254,10 +260,22 @@ def say(axes, text: str, *, empty: bool = False) -> None:
         axes.set_yticks([])
 
 
+def nothing(panels: Sequence, grid, why: str) -> Drawn:
+    """A figure without values, which says why. `grid`: its rows."""
+    why = why if grid.points else "no finished points"
+    say(panels[0], why, empty=True)
+    return Drawn(panels, [], [*grid.notes, why])
+
+
 def label(axes, x: str, y: str) -> None:
-    """Label the axes of a panel where the panels in a row or a column do not share them with it."""
-    axes.set_xlabel(x if axes.xaxis.get_tick_params().get("labelbottom", True) else "")
-    axes.set_ylabel(y if axes.yaxis.get_tick_params().get("labelleft", True) else "")
+    """Label the axes of a panel, but not those whose ticks are labelled at another one in its row or column."""
+    place = axes.get_subplotspec()
+    rows, columns = place.get_gridspec().get_geometry() if place else (1, 1)
+    width, height = (72 * inches for inches in axes.figure.get_size_inches())
+    if axes.xaxis.get_tick_params().get("labelbottom", True):
+        axes.set_xlabel(_wrapped(x, width / columns - 40, 8.0))
+    if axes.yaxis.get_tick_params().get("labelleft", True):
+        axes.set_ylabel(_wrapped(y, height / rows - 40, 8.0))
 
 
 def name_directly(axes, ends: Sequence[tuple[tuple[float, float], str, str]], log: bool, height: float) -> None:
@@ -274,7 +292,7 @@ def name_directly(axes, ends: Sequence[tuple[tuple[float, float], str, str]], lo
     for place, (end, name, colour) in zip(places, ends, strict=True):
         look = {"arrowstyle": "-", "color": colour, "linewidth": 0.4, "shrinkA": 0, "shrinkB": 3, "relpos": (0, 0.5)}
         axes.annotate(
-            clean(name, 32), end, (1.08, place), textcoords="axes fraction", annotation_clip=False, va="center",
+            shortened(name, 40), end, (1.08, place), textcoords="axes fraction", annotation_clip=False, va="center",
             ha="left", fontsize=SMALL, color=colour, arrowprops=look,
         )  # fmt: skip
 

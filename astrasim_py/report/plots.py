@@ -13,16 +13,22 @@ from astrasim_py.core.records import Table
 from astrasim_py.report import figure_style as style
 from astrasim_py.report.arranged_rows import Grid, select
 from astrasim_py.report.breakdown_plot import draw_breakdown
+from astrasim_py.report.cdf_plot import draw_cdf
 from astrasim_py.report.csv_io import csv_chunks
 from astrasim_py.report.curves import draw_busbw, draw_efficiency, draw_slowdown, draw_speedup, draw_time
 from astrasim_py.report.figure_style import Drawn, Sheet
 from astrasim_py.report.gantt_plot import draw_gantt
+from astrasim_py.report.heatmap_plot import draw_heatmap
 from astrasim_py.report.links_plot import draw_links
+from astrasim_py.report.pareto_plot import draw_pareto
 from astrasim_py.report.record_plots import Panel
 from astrasim_py.report.repeats import medians
+from astrasim_py.report.stacked_plot import draw_stacked
 from astrasim_py.report.tables import csv_rows
 from astrasim_py.report.utilisation_plot import draw_utilisation
 
+#: Kinds for which every point is one, wherever it is in the sweep.
+_BY_POINT = ("pareto", "cdf")
 #: Figures of rows: ``(sheet, grid) -> Drawn``.
 _OF_ROWS: dict[str, Callable[[Sheet, Grid], Drawn]] = {
     "slowdown": draw_slowdown,
@@ -31,6 +37,10 @@ _OF_ROWS: dict[str, Callable[[Sheet, Grid], Drawn]] = {
     "efficiency": draw_efficiency,
     "speedup": draw_speedup,
     "breakdown": draw_breakdown,
+    "stacked": draw_stacked,
+    "heatmap": draw_heatmap,
+    "pareto": draw_pareto,
+    "cdf": draw_cdf,
 }
 #: Figures of the records of some points: ``(sheet, spec, panels) -> Drawn``.
 _OF_RECORDS: dict[str, Callable[[Sheet, Mapping, Sequence[Panel]], Drawn]] = {
@@ -88,11 +98,12 @@ def figure_of(
     if kind in _OF_RECORDS:
         drawn = _OF_RECORDS[kind](sheet, spec, panels)
     else:
-        drawn = _OF_ROWS[kind](sheet, Grid(spec, medians(_finished(spec, rows)), place))
+        grid = Grid(spec, medians(_finished(spec, rows)), place, by_point=kind in _BY_POINT)
+        drawn = _OF_ROWS[kind](sheet, grid)
     for axes in drawn.axes:
-        for name in ("xlabel", "ylabel"):
-            if spec.get(name) and getattr(axes, f"get_{name}")():
-                getattr(axes, f"set_{name}")(style.clean(spec[name]))
+        own = axes.get_xlabel(), axes.get_ylabel()
+        given = spec.get("xlabel"), spec.get("ylabel")
+        style.label(axes, *(wanted if wanted and text else text for wanted, text in zip(given, own, strict=True)))
     return drawn
 
 

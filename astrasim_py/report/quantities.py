@@ -1,9 +1,13 @@
 """What figures show of points: columns of numbers with their labels and units, and why one can be empty."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import NamedTuple
 
+from astrasim_py.core.errors import ScenarioError
+from astrasim_py.report import ticks
 from astrasim_py.report.tables import ps_of
 
 _LABELS = {
@@ -69,3 +73,26 @@ def quantity_of(y: str) -> Quantity:
     gain = column in ("efficiency", "algbw_GBps", "busbw_GBps")
     empty = f"no {_LABELS[column].partition(' (')[0]}: " + _EMPTY.get(column, "these points have none")
     return Quantity(column=column, label=_LABELS[column], value=value, time=time, gain=gain, empty=empty)
+
+
+class Scale(NamedTuple):
+    """How values are drawn: on which scale, and divided by `factor`, in a unit. `label`: of their axis."""
+
+    log: bool
+    factor: float
+    label: str
+
+
+def scale_of(quantity: Quantity, values: Collection[float], asked: str | None, place: str, ratio: float = 4.0) -> Scale:
+    """The scale of values, the one that is `asked`, else a logarithmic one if they differ by `ratio`. Raises
+    ScenarioError: a logarithmic one for values of 0.
+    """
+    low, high = min(values), max(values)
+    if asked == "log" and low <= 0:
+        what = f"{quantity.label} is {low:g} at some points, which a log scale cannot show"
+        raise ScenarioError(f"{place}.scale", what, "write scale: linear")
+    log = low > 0 and high >= ratio * low if asked is None else asked == "log"
+    if not quantity.time:
+        return Scale(log, 1.0, quantity.label)
+    unit, factor = ticks.time_unit(math.sqrt(low * high) if log else high)
+    return Scale(log, factor, f"{quantity.label} ({unit})")

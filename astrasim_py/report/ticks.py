@@ -10,6 +10,8 @@ from astrasim_py.report.tables import SIZES
 
 #: Fewest labels of a logarithmic axis, and most of any.
 LEAST, MOST = 3, 7
+#: Most characters of a turned label.
+_TURNED = 28
 _UNITS = (("s", 1e12), ("ms", 1e9), ("µs", 1e6), ("ns", 1e3), ("ps", 1.0))
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -32,8 +34,10 @@ def number_text(value: float) -> str:
     return power if factor == "1" else f"{factor}·{power}"
 
 
-def log_ticks(low: float, high: float) -> list[float]:
-    """Round numbers from `low` to `high` for a logarithmic axis, no fewer than `LEAST` if that is possible."""
+def log_ticks(low: float, high: float, width: float = math.inf) -> list[float]:
+    """Round numbers from `low` to `high` for a logarithmic axis, so many as can be written in its `width`, points; no
+    fewer than `LEAST` if that is possible.
+    """
     from matplotlib.ticker import MaxNLocator
 
     if not 0 < low < high:
@@ -43,8 +47,15 @@ def log_ticks(low: float, high: float) -> list[float]:
     for factors in ((1,), (1, 3), (1, 2, 5), tuple(range(1, 10))):
         ticks = [f * 10.0**e for e in range(first, last + 1) for f in factors if inside[0] <= f * 10.0**e <= inside[1]]
         if len(ticks) >= LEAST:
-            return ticks[:: math.ceil(len(ticks) / MOST)] if factors == (1,) else ticks
+            return _thinned(ticks, width) if factors == (1,) else ticks
     return [t for t in MaxNLocator(5, min_n_ticks=LEAST).tick_values(low, high) if inside[0] <= t <= inside[1]]
+
+
+def _thinned(ticks: list[float], width: float) -> list[float]:
+    """Every second tick, or third …, so that labels do not touch."""
+    widest = 1.3 * max(style.text_width(number_text(tick)) for tick in ticks)
+    most = max(int(min(MOST, width / widest)), LEAST)
+    return ticks[:: max(min(math.ceil(len(ticks) / most), (len(ticks) - 1) // (LEAST - 1)), 1)]
 
 
 @cache
@@ -58,7 +69,8 @@ def _log_locator() -> type:
             return self.tick_values(*self.axis.get_view_interval())
 
         def tick_values(self, vmin, vmax):
-            return log_ticks(*sorted((vmin, vmax)))
+            upright = self.axis is None or self.axis.axis_name == "y"
+            return log_ticks(*sorted((vmin, vmax)), math.inf if upright else width_of(self.axis.axes))
 
     return LogLocator
 
@@ -67,7 +79,8 @@ def number_axis(axis, log: bool) -> None:
     """Label an axis of numbers."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, NullLocator
 
-    axis.set_major_locator(_log_locator()() if log else MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+    most = 6 if axis.axis_name == "y" else min(max(int(width_of(axis.axes) / 36), LEAST), 6)
+    axis.set_major_locator(_log_locator()() if log else MaxNLocator(most, steps=[1, 2, 2.5, 5, 10]))
     axis.set_major_formatter(FuncFormatter(lambda value, _: number_text(value)))
     axis.set_minor_locator(NullLocator())
     axis.set_minor_formatter(NullFormatter())
@@ -93,27 +106,31 @@ def label_between(low: float, high: float, kind: int) -> dict[float, str]:
     return {tick: (number_text, None, lambda ps: format_time(int(ps)), lambda rate: f"{rate / 1e9:g} GB/s")[kind](tick)}
 
 
-def label_values(axes, labels: Mapping[float, str], log: bool, categories: bool) -> float:
-    """Label the axis of x at some values, ascending: those whose labels fit, turned if few do. Returns the height that
-    turned labels take in addition, inches.
+def label_values(
+    axes, labels: Mapping[float, str], *, log: bool = False, categories: bool = False, beside: float = 0.0
+) -> float:
+    """Label the axis of x at some values, ascending: those whose labels fit, turned if few do. `beside`: points of the
+    panel's width that stay free. Returns the height that turned labels take in addition, inches.
     """
     from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
     values = list(labels)
     if categories:
-        axes.set_xlim(-0.6, max(len(values), 1) - 0.4)
+        axes.set_xlim(min(values, default=0) - 0.6, max(values, default=0) + 0.6)
         axes.grid(False, axis="x")
     else:
         axes.set_xlim(*_widened(min(values, default=1), max(values, default=1), log))
     low, high = axes.get_xlim()
     scaled = math.log if log else float
-    room = _width(axes) / (scaled(high) - scaled(low))
+    room = max(width_of(axes) - beside, 40) / (scaled(high) - scaled(low))
     places = [(scaled(value) - scaled(low)) * room for value in values]
     widths = [style.text_width(text) + 5 for text in labels.values()]
     shown, extra = fitting(places, widths), 0.0
     if len(shown) < (len(values) if categories else min(len(values), LEAST)):
         shown = fitting(places, [1.7 * style.SMALL] * len(values))
         axes.tick_params(axis="x", rotation=40)
+        labels = {value: style.shortened(text, _TURNED) for value, text in labels.items()}
+        widths = [style.text_width(text) for text in labels.values()]
         extra = max((widths[i] for i in shown), default=0) * math.sin(math.radians(40)) / 72
     axes.xaxis.set_major_locator(FixedLocator([values[i] for i in shown]))
     axes.xaxis.set_major_formatter(FixedFormatter([labels[values[i]] for i in shown]))
@@ -133,8 +150,8 @@ def _widened(low: float, high: float, log: bool) -> tuple[float, float]:
     return low - room, high + room
 
 
-def _width(axes) -> float:
-    """About the width of a panel, points; before the figure is laid out."""
+def width_of(axes) -> float:
+    """About the width of a panel before the figure is laid out, points."""
     place = axes.get_subplotspec()
     if place is None or axes.figure.get_layout_engine() is None:
         return axes.bbox.width * 72 / axes.figure.dpi

@@ -125,9 +125,9 @@ def plot_mistakes(document: Value, plots: Sequence[PlotSpec], axes: Sequence[var
             return Mistake(("plots", number, *keys), False, problem, remedy)
 
         for role in ("x", "series", "facet"):
-            key = getattr(plot, role)
-            if key is not None and key not in known:
-                yield wrong(f'"{key}" is not swept', did_you_mean(key, labels or known), role)
+            key, columns = getattr(plot, role), COLUMNS if plot.kind == "pareto" and role == "x" else ()
+            if key is not None and key not in (*known, *columns):
+                yield wrong(f'"{key}" is not swept', did_you_mean(key, (*labels, *columns) or known), role)
         if plot.baseline is not None and plot.series is None:
             yield wrong("a baseline without series", "write e.g. series: topology", "baseline")
         elif plot.baseline is not None and plot.baseline not in labels.get(plot.series, [plot.baseline]):

@@ -16,6 +16,10 @@ COLUMNS = (
     "time_ns", "bound_ns", "exposed_comm_ns", "compute_ns", "other_ns", "efficiency", "algbw_GBps", "busbw_GBps",
     "busiest_link_GBps", "size_bytes", "npus", "messages", "message_hops",
 )  # fmt: skip
+#: Of what a cumulative distribution can be.
+SAMPLES = ("points", "jobs", "ranks", "collectives", "messages")
+#: Kinds whose series can be named at their curves.
+_OF_CURVES = ("time", "slowdown", "speedup", "busbw", "efficiency")
 FORMATS = ("png", "svg", "pdf")
 #: Widths of figures in print, cm.
 WIDTHS = {"column": 8.5, "text": 17.5}
@@ -45,6 +49,13 @@ PLOT_KINDS: dict[str, PlotKind] = {
     "busbw": _kind("bus bandwidth as of nccl-tests, with its upper bound", f"{_SWEPT} scale bound"),
     "efficiency": _kind("lower bound over time", f"{_SWEPT} scale"),
     "speedup": _kind("time of a baseline, or of the smallest x, over time", f"{_SWEPT} baseline scale bound"),
+    "stacked": _kind("parts of the time as stacked bars", f"{_SWEPT} scale bound"),
+    "heatmap": _kind("a column of numbers as colour over two swept keys", "x series facet xlabel ylabel y scale"),
+    "pareto": _kind("two columns of numbers, and the points that none beats in both", f"{_SWEPT} y scale"),
+    "cdf": _kind(
+        "share of points, jobs, ranks, collectives or messages within a time",
+        "series facet legend xlabel ylabel y of scale",
+    ),
     "breakdown": _kind("parts of the time, a bar for each point", "x series facet legend"),
     "links": _kind("the network, links coloured by use", "legend", level="links", of_records=True),
     "gantt": _kind(
@@ -119,7 +130,10 @@ class PlotSpec(StrictModel):
     baseline: Annotated[Text | None, BeforeValidator(lambda v: v if v is None else str(v))] = example(
         "ring", default=None, description="value of `series` that the others are compared with"
     )
-    scale: choice("linear", "log") | None = example("log", default=None, description="of the axis of `y`")
+    of: choice(*SAMPLES) | None = example("messages", default=None, description="of what a cdf is; points by default")
+    scale: choice("linear", "log", "share") | None = example(
+        "log", default=None, description="of the numbers shown; share, of stacked: parts of the whole time"
+    )
     bound: bool | None = example("true", default=None, description="draw the lower bound of the time as well")
     ranks: Ranks | None = example('["0-7"]', default=None, description="of a Gantt chart; all by default")
     rows: whole(1, 1000, "number of rows", 100) | None = Field(default=None, description="most rows; 40 by default")
@@ -150,3 +164,11 @@ class PlotSpec(StrictModel):
                 others = [kind for kind, of in PLOT_KINDS.items() if key in of.keys]
                 remedy = f"drop it, or write one of the kinds {', '.join(others)}"
                 raise wrong(f"has no effect on kind {self.kind}", remedy, (key, "@key"))
+        if self.legend == "direct" and self.kind not in _OF_CURVES:
+            raise wrong(f"{self.kind} has no curves to write names at", "write below, right or none", ("legend",))
+        if self.scale == "share" and self.kind != "stacked":
+            raise wrong('"share" is for stacked alone', "write linear or log", ("scale",))
+        if self.scale == "log" and self.kind == "stacked":
+            raise wrong("stacked bars need a linear scale", "write linear or share", ("scale",))
+        if self.y is not None and self.of not in (None, "points"):
+            raise wrong(f"a cdf of {self.of} is of their times", "drop y, or write of: points", ("y",))

@@ -14,6 +14,7 @@ from astrasim_py.core.files import remove_files, write_file
 from astrasim_py.core.records import Outcome, Records
 from astrasim_py.report import plots
 from astrasim_py.report.arranged_rows import name_of, select
+from astrasim_py.report.cdf_plot import TABLE_OF, samples
 from astrasim_py.report.explain import Explanation, explain
 from astrasim_py.report.jobs import JOB_KEYS
 from astrasim_py.report.neighbours import Part
@@ -122,6 +123,10 @@ def _drawn_of(spec: Mapping, points: Sequence[StoredPoint]) -> tuple[list[Mappin
     for point in points:
         parts = point.summary.get("breakdown") or {}
         rows.append({**point.row, "compute_ns": parts.get("compute_ns"), "other_ns": parts.get("other_ns")})
+        if spec.get("of") in TABLE_OF and point.manifest["status"] == "done":
+            rows[-1]["samples"] = samples(spec["of"], point.table(TABLE_OF[spec["of"]]))
+        elif spec.get("of") == "jobs":
+            rows[-1]["samples"] = [ps_of(job["time_ns"]) for job in point.summary.get("jobs", ())]
     if of_records(spec):
         need = LEVELS.index(level_of(spec))
         shown = [p for p in _recorded(spec, points) if LEVELS.index(p.manifest["level"]) >= need]

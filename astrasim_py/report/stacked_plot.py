@@ -1,0 +1,80 @@
+"""Figure of the parts of the time as stacked bars, one for each value of x."""
+
+from astrasim_py.report import figure_style as style
+from astrasim_py.report import ticks
+from astrasim_py.report.arranged_rows import Grid, name_of
+from astrasim_py.report.breakdown_plot import PARTS
+from astrasim_py.report.figure_style import Drawn, Sheet
+from astrasim_py.report.quantities import quantity_of
+
+#: Times that differ by more are drawn as shares.
+_WIDE = 12
+_DASH = {"color": "black", "linewidth": 1.0, "linestyle": (0, (2, 1))}
+
+
+def draw_stacked(sheet: Sheet, grid: Grid) -> Drawn:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+    from matplotlib.ticker import PercentFormatter
+
+    places = _places(grid)
+    labels = {place: " · ".join(filter(None, (grid.axis.label(x), grid.name(s)))) for (s, x), place in places.items()}
+    total, bound, parts = quantity_of("time_ns"), quantity_of("bound_ns"), [quantity_of(part[0]) for part in PARTS]
+    known = [value for row in grid.points.values() if (value := total.value(row))]
+    figure, panels = sheet.panels(len(grid.facets), wide=len(places) > 12, sharex=True, sharey=True)
+    if not known:
+        return style.nothing(panels, grid, total.empty)
+    asked = grid.spec.get("scale")
+    share = asked == "share" or (asked is None and max(known) > _WIDE * min(known))
+    unit, factor = ticks.time_unit(max(known))
+    rows, shown, extra = [], set(), 0.0
+    for facet, axes in zip(grid.facets, panels, strict=False):
+        for (series, x), place in places.items():
+            row = grid.points.get((facet, series, x))
+            time = total.value(row) if row else None
+            if not time:
+                continue
+            scale, bottom = time if share else factor, 0.0
+            cells = {**grid.cells(facet, series, x), "time_ns": total.cell(time)}
+            for part, (_, label, colour, hatch) in zip(parts, PARTS, strict=True):
+                value = part.value(row)
+                cells[part.column] = part.cell(value)
+                if value:
+                    shown.add(label)
+                    look = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.4, "zorder": 2}
+                    axes.bar(place, value / scale, 0.8, bottom, **look)
+                    bottom += value / scale
+            if grid.spec.get("bound"):
+                cells["bound_ns"] = bound.cell(least := bound.value(row))
+                if least:
+                    shown.add("lower bound")
+                    axes.hlines(least / scale, place - 0.45, place + 0.45, zorder=3, **_DASH)
+            rows.append(cells)
+        extra = max(extra, ticks.label_values(axes, labels, categories=True))
+        grid.title(axes, facet)
+        name = " · ".join(name_of(key) for key in (grid.x, *grid.series_keys) if key)
+        style.label(axes, name, "share of the time" if share else f"time ({unit})")
+        ticks.number_axis(axes.yaxis, log=False)
+        if share:
+            axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    panels[0].set_ylim(0, 1 if share else None)
+    figure.set_figheight(figure.get_figheight() + extra)
+    entries = [(Patch(facecolor=c, hatch=hatch, edgecolor="white"), label) for _, label, c, hatch in PARTS]
+    entries = [*entries, (Line2D([], [], **_DASH), "lower bound")]
+    sheet.explain(panels, [entry for entry in entries if entry[1] in shown])
+    missing = [] if shown - {"lower bound"} else ["the parts of the time are not known of these points"]
+    for axes in panels if missing else ():
+        style.say(axes, missing[0])
+    return Drawn(panels, rows, [*grid.notes, *missing])
+
+
+def _places(grid: Grid) -> dict[tuple[tuple[str, ...], str], float]:
+    """Series and x → place of their bar; bars of one x stand together."""
+    places, place = {}, 0.0
+    for x in grid.axis.texts:
+        for series in grid.series:
+            if any((facet, series, x) in grid.points for facet in grid.facets):
+                places[series, x] = place
+                place += 1
+        place += 0.5 if len(grid.series) > 1 else 0.0
+    return places
