@@ -176,10 +176,10 @@ def page_html(title: str, data: Sequence[str], server: Mapping | None = None) ->
     return re.sub(r"@([A-Z]+)@", lambda match: parts[match[1]], page).encode()
 
 
-def packed(run: Mapping) -> str:
-    """A run's data as base64 of gzip'd JSON; the same bytes for the same run."""
+def packed(run: Mapping, level: int = 6) -> str:
+    """A run's data as base64 of gzip'd JSON; the same bytes for the same run. `level`: of compression."""
     text = json.dumps(run, separators=(",", ":"), ensure_ascii=True)
-    return base64.b64encode(gzip.compress(text.encode(), 6, mtime=0)).decode()
+    return base64.b64encode(gzip.compress(text.encode(), level, mtime=0)).decode()
 
 
 def script(modules: Sequence[str]) -> str:

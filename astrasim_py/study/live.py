@@ -106,6 +106,8 @@ class LivePoint:
             said.append("ranks moved")
         name = f"{self.point.scenario[:56]}_changed"
         topology, called = config.pop("topology"), config.pop("topology_name")
+        if all("placement" in job for job in (config.get("jobs") or {"": {}}).values()):
+            config.pop("placement", None)  # a swept value that only jobs use
         document = {"name": name, "topologies": {called: topology}, **config}
         text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
         about = f"# {self.point.scenario}, {self.point.name}; {', '.join(said) or 'unchanged'}"
@@ -272,4 +274,4 @@ def _run(run: Run) -> dict[str, Any]:
         hop_latency(plan),
         broken_links(point.config["topology"], vertex),
     )
-    return {"run": packed(data), "time_ps": records.makespan}
+    return {"run": packed(data, level=1), "time_ps": records.makespan}

@@ -11,7 +11,7 @@ from astrasim_py.study.pool import Pool
 
 #: Seconds that a run may take, and after which a newer change kills it rather than wait for its end.
 MOST_SECONDS = 20.0
-GRACE = 1.0
+GRACE = 2.0
 _POLL = 0.05
 _STOPPED = {"stopped": True}
 

@@ -25,7 +25,7 @@ HOST = "127.0.0.1"
 #: Bytes of a change.
 MOST_BYTES = 64 * 1024
 _CONNECTIONS = 32
-_SECONDS = 10.0
+_SECONDS = 5.0
 _HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "frame-ancestors 'none'",

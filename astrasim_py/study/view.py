@@ -40,9 +40,14 @@ def chosen_points(path: str | os.PathLike, wanted: Sequence[str]) -> tuple[list[
     return chosen, points
 
 
+def _words(text: str) -> set[str]:
+    """What commas separate; labels of values may hold commas, too."""
+    return {word.strip() for word in text.split(",") if word.strip()}
+
+
 def _one_of(points: Sequence[StoredPoint], text: str, path: str | os.PathLike) -> StoredPoint:
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    found = [p for p in points if all(word in p.manifest["point"].split(",") for word in words)]
+    words = _words(text)
+    found = [p for p in points if words <= _words(p.manifest["point"])]
     if len(found) == 1:
         return found[0]
     names = "; ".join(point.manifest["point"] for point in (found or points)[:3])
@@ -93,20 +98,25 @@ def message_chunks(plan: Plan, records: Records) -> dict[str, np.ndarray]:
     """``first``, ``count`` and ``of``: the chunks that each message carries, of how many; -1 where unknown."""
     message, node = records.message, records.node["node"]
     result = {name: np.full(message.height, -1, dtype=np.int64) for name in ("first", "count", "of")}
-    for instance in plan.instances:
-        algorithm = instance.algorithm
-        if algorithm is None or not algorithm.chunks:
+    called, src = message["instance"], message["src"]
+    sent = node[message["send_node"]].astype(np.uint64)
+    order = np.lexsort((src, called))
+    # Where the messages of another instance or of another rank of it begin.
+    cuts = np.flatnonzero(np.diff(called[order]) | np.diff(src[order])) + 1
+    instances = {instance.index: instance for instance in plan.instances}
+    kept: dict[tuple[int, int], tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+    for rows in np.split(order, cuts) if len(order) else ():
+        instance, rank = instances.get(int(called[rows[0]])), int(src[rows[0]])
+        algorithm = instance and instance.algorithm
+        if algorithm is None or not algorithm.chunks or rank not in instance.members:
             continue
-        mine = np.flatnonzero(message["instance"] == instance.index)
-        position = {rank: at for at, rank in enumerate(instance.members)}
-        for rank in np.unique(message["src"][mine]).tolist():
-            if rank not in position:
-                continue
-            trace = algorithm.traces[position[rank]]
-            rows = mine[message["src"][mine] == rank]
-            order = np.argsort(trace.node_id, kind="stable")
-            at = order[np.searchsorted(trace.node_id[order], node[message["send_node"][rows]].astype(np.uint64))]
-            result["first"][rows] = trace.column("msg_chunk_idx")[at]
-            result["count"][rows] = trace.column("msg_chunk_cnt")[at]
-            result["of"][rows] = algorithm.chunks
+        key = id(algorithm), instance.members.index(rank)
+        if key not in kept:
+            trace = algorithm.traces[key[1]]
+            by_id = np.argsort(trace.node_id, kind="stable")
+            columns = (trace.node_id, trace.column("msg_chunk_idx"), trace.column("msg_chunk_cnt"))
+            kept[key] = tuple(column[by_id] for column in columns)
+        ids, first, count = kept[key]
+        at = np.searchsorted(ids, sent[rows])
+        result["first"][rows], result["count"][rows], result["of"][rows] = first[at], count[at], algorithm.chunks
     return result

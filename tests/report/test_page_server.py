@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 import re
 import shutil
 import signal
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -65,6 +67,26 @@ def test_the_saved_scenario_takes_the_same_time(point, change, tmp_path):
     assert result.rows[0]["time_ns"] * 1000 == found["time_ps"]
     # Each change plays a role.
     assert (found["time_ps"] == run_live(point.run({}))["time_ps"]) == (change == {})
+
+
+def test_ranks_of_jobs_are_moved(tmp_path):
+    scenario = {
+        "name": "two",
+        "topologies": {"ring": {"shape": "ring", "npus": 8, "bandwidth": "50 GB/s", "latency": "500 ns"}},
+        "jobs": {
+            "a": {"workload": [{"all_reduce": {"size": "64 KiB"}}], "placement": "$placement"},
+            "b": {"workload": [{"all_reduce": {"size": "64 KiB"}}], "placement": [4, 5, 6, 7]},
+        },
+        "sweep": {"placement": {"in a row": [0, 1, 2, 3]}},
+    }
+    ap.run(scenario, out=tmp_path, jobs=1)
+    (stored,), points = chosen_points(tmp_path / "two", [])
+    point = LivePoint(stored, points)
+    assert [size["label"] for size in point.offers()["sizes"]] == ["all_reduce of a", "all_reduce of b"]
+    before = run_live(point.run({}))["time_ps"]
+    assert before == stored.summary["makespan_ps"]
+    apart = point.run({"placement": [0, 4, 1, 5, 2, 6, 3, 7]})
+    assert "placement: [0, 4, 1, 5]" in apart.text and run_live(apart)["time_ps"] > before
 
 
 def test_what_is_wrong_is_one_line_of_the_product(point):
@@ -207,15 +229,16 @@ def test_slow_clients_hold_no_place_for_long(served):
 
 
 def worker_of(served) -> int:
-    found = subprocess.run(["pgrep", "-P", str(served.process.pid), "-f", "spawn_main"], capture_output=True, text=True)
-    return int(found.stdout.split()[0])
+    """The process that runs changes, from what Linux says of the server's children."""
+    lists = Path(f"/proc/{served.process.pid}/task").glob("*/children")
+    children = [int(child) for listed in lists for child in listed.read_text().split()]
+    (found,) = (child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes())
+    return found
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("pgrep") is None, reason="no pgrep")
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="finds the process as Linux tells it")
 def test_a_worker_that_dies_or_takes_long_is_replaced(served):
-    import os
-
     os.kill(worker_of(served), signal.SIGKILL)
     first = served.change({})
     assert "run" in first or "killed" in first["error"]

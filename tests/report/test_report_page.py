@@ -16,7 +16,7 @@ BROWSER = shutil.which("chromium")
 SCENARIO = """
 name: seen
 topologies:
-  torus: {shape: torus, dims: [4, 4], bandwidth: 50 GB/s, latency: 500 ns}
+  torus: {shape: torus, dims: [4, 4], bandwidth: 50 GB/s, latency: 500 ns, failed: {links: [[10, 14]]}}
   fabric: {shape: leaf_spine, leaves: 4, hosts_per_leaf: 4, spines: 2, bandwidth: 50 GB/s, latency: 500 ns}
 workload:
   - compute: {time: 20 us, name: forward}
@@ -81,6 +81,17 @@ def test_a_ring_all_reduce_brings_every_chunk_to_every_rank(run):
             cells[rank, chunk] = cells.get((rank, chunk), 0) + 1
     # Reduce-scatter and all-gather leave out one chunk of a rank each, another one.
     assert len(cells) == 16 * 16 and sum(cells.values()) == 16 * 30
+
+
+def test_links_that_failed_before_the_run_are_in_the_page(run):
+    assert run["broken"] == [[10, 14]]
+    assert not {"10->14", "14->10"} & set(run["links"]["name"])
+
+
+def test_bars_of_collectives_have_their_type(run):
+    bars = run["bars"]
+    kinds = {bars["kinds"][kind] for kind in bars["kind"]}
+    assert kinds == {"compute", "all_reduce"} and len(bars["kind"]) == 32
 
 
 def test_the_critical_path_covers_the_makespan(run):
@@ -160,7 +171,16 @@ def test_a_click_says_what_a_link_an_npu_and_a_message_do(page, folder):
         page.wait_for_timeout(100)
         return page.inner_text("#details")
 
-    assert "NPU 5" in click("[l.px[5], l.py[5]]")
+    text = click("[l.px[5], l.py[5]]")
+    assert "NPU 5" in text and re.search(r"gets next\s+rank 4 → 5, 64 KiB at [\d.]+ us: (is|waits|has)", text)
+    assert "Critical path now: " in page.inner_text("#runs")
+    page.fill("#find", "1->0")
+    page.press("#find", "Enter")
+    page.wait_for_timeout(100)
+    assert "Link 1->0" in page.inner_text("#details")
+    page.fill("#find", "1->9")
+    page.press("#find", "Enter")
+    assert 'Nothing is called "1->9"' in page.inner_text("#details")
     middle = "(c => [0, 1].map(i => (c[i] + 2 * c[i + 2] + c[i + 4]) / 4))"
     text = click(f"{middle}(l.curves[window.page.runs[0].links.name.indexOf('1->0')])")
     assert "Link 1->0" in text and "50 GB/s" in text and "on the critical path" in text
@@ -180,4 +200,8 @@ def test_two_points_share_one_clock(page, folder):
     page.keyboard.press("End")
     page.wait_for_timeout(100)
     assert page.locator("canvas.network").count() == 2
+    theme = "document.documentElement.dataset.theme"
+    page.evaluate(f"{theme} = 'dark'; addEventListener('beforeprint', () => window.printed = {theme})")
+    page.pdf()
+    assert page.evaluate(f"[window.printed, {theme}]") == ["light", "dark"]  # paper is white
     assert "topology=fabric" in page.inner_text("#runs")
