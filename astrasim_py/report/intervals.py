@@ -45,5 +45,5 @@ def coverage(
         # Of the bin that it falls in what is left, and of all later ones the whole.
         part += np.bincount(cell, weights=sign * weight * (place + 1 - at), minlength=len(part))
         slope += np.bincount(cell + 1, weights=sign * weight * np.ones(len(at)), minlength=len(slope))
-    whole = np.cumsum(slope.reshape(rows, -1), axis=1)
-    return np.clip((part.reshape(rows, -1) + whole)[:, :bins], 0.0, None) * width
+    whole = np.cumsum(slope.reshape(rows, bins + 1), axis=1)
+    return np.clip((part.reshape(rows, bins + 1) + whole)[:, :bins], 0.0, None) * width

@@ -130,7 +130,7 @@ def _bars(axes, panel: Panel, use: np.ndarray, scale) -> None:
     for number in range(len(names)):
         own = np.sort(used[kind == number])[::-1]
         # So many bars as can be told apart: each stands for some links and is as high as the busiest of them.
-        step = -(-len(own) // 200)
+        step = -(-len(own) // 64)
         low = np.arange(0, len(own), step)
         wide = np.minimum(low + step, len(own)) - low
         axes.bar(

@@ -155,11 +155,13 @@ def _by_distance(count: int, src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarr
     np.fill_diagonal(weight, 0.0)
     inverse = np.linalg.pinv(np.diag(weight.sum(axis=1)) - weight)
     place = np.stack(_circle(count, far.max() / 2), axis=1)
-    for _ in range(120):
+    for _ in range(400 if count <= 128 else 60):
         apart = np.sqrt(((place[:, None] - place[None]) ** 2).sum(axis=2))
         np.fill_diagonal(apart, 1.0)
         pull = -weight * far / np.maximum(apart, 1e-9)
         np.fill_diagonal(pull, 0.0)
         np.fill_diagonal(pull, -pull.sum(axis=1))
-        place = inverse @ (pull @ place)
+        before, place = place, inverse @ (pull @ place)
+        if np.abs(place - before).max() < 1e-3:
+            break
     return place[:, 0].copy(), place[:, 1].copy()
