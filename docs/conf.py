@@ -22,8 +22,8 @@ autodoc_typehints = "none"  # docstrings say types
 autodoc_member_order = "bysource"
 napoleon_google_docstring = False
 napoleon_use_rtype = False
-# Blocks that are no code of their language: examples of YAML with an ellipsis, …
-suppress_warnings = ["misc.highlighting_failure"]
+# Blocks that are no code of their language, and types that are the name of several attributes.
+suppress_warnings = ["misc.highlighting_failure", "ref.python"]
 
 
 def _navigation(text: str) -> str:
@@ -38,15 +38,13 @@ def _navigation(text: str) -> str:
 
 def _docstrings(text: str) -> str:
     """Each name of a list becomes its documentation."""
-    import astrasim_py
 
     def documented(match: re.Match) -> str:
-        name = match[1]
-        kind = "autoclass" if isinstance(getattr(astrasim_py, name), type) else "autofunction"
+        kind = "autoclass" if match[1].rpartition(".")[2][0].isupper() else "autofunction"
         members = "   :members:\n" if kind == "autoclass" else ""
-        return f"\n```{{eval-rst}}\n.. {kind}:: astrasim_py.{name}\n{members}```\n"
+        return f"\n```{{eval-rst}}\n.. {kind}:: astrasim_py.{match[1]}\n{members}```\n"
 
-    return re.sub(r"^\* `(\w+)`\n", documented, text, flags=re.MULTILINE)
+    return re.sub(r"^\* `([\w.]+)`\n", documented, text, flags=re.MULTILINE)
 
 
 def _without_links_out(text: str, page: str) -> str:

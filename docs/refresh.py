@@ -18,13 +18,14 @@ DOCS = Path(__file__).resolve().parent
 FIGURES: dict[str, str] = {}
 
 
-def small(png: bytes, width: int = 800) -> bytes:
-    """A picture with 64 colours, at most `width` pixels wide."""
+def small(png: bytes, dpi: int = 100) -> bytes:
+    """A picture with 64 colours and at most `dpi` pixels an inch."""
     with Image.open(io.BytesIO(png)) as image:
-        image = image.convert("RGB")
-        image.thumbnail((width, 4 * width), Image.Resampling.LANCZOS)
+        factor = min(1, dpi / image.info.get("dpi", (dpi,))[0])
+        size = [round(factor * side) for side in image.size]
+        image = image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
         stream = io.BytesIO()
-        image.quantize(64, dither=Image.Dither.NONE).save(stream, "PNG", optimize=True)
+        image.quantize(64, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(stream, "PNG", optimize=True)
     return stream.getvalue()
 
 

@@ -116,7 +116,8 @@ def load_scenario(
 
     Raises
     ------
-    ErrorList All errors, each with ``file:line:column: path``.
+    ErrorList
+        All errors, each with ``file:line:column: path``.
     UsageError
         An override of a key that is not there.
     """

@@ -145,8 +145,12 @@ def test_every_lint_rule_is_described(page, repo):
     assert not missing(page("traces.md"), rules)
 
 
-def test_every_lesson_is_listed(page, repo):
-    assert not missing(page("index.md"), (path.stem for path in (repo / "scenarios").glob("*.yaml")))
+def test_every_lesson_is_listed_and_shown(page, repo):
+    text = page("lessons.md")
+    assert not missing(text, (path.stem for path in (repo / "scenarios").glob("*.yaml")))
+    pictures = re.findall(r"!\[(\w+)\]\(figures/lessons/\1\.png\)", text)
+    assert len(pictures) == text.count("\n### ")
+    assert all((repo / "docs/figures/lessons" / f"{name}.png").stat().st_size < 40_000 for name in pictures)
 
 
 def test_every_page_is_listed(page, repo):
