@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from astrasim_py.core.records import Table
 from astrasim_py.report import figure_style as style
 from astrasim_py.report import ticks
 from astrasim_py.report.arranged_rows import Grid
@@ -23,7 +22,7 @@ _LABELS = {
 TABLE_OF = {"ranks": "rank", "collectives": "collective", "messages": "message"}
 
 
-def samples(of: str, table: Table) -> np.ndarray:
+def samples(of: str, table: Mapping[str, np.ndarray]) -> np.ndarray:
     """int64[n], ps: times of what is done. Messages: from being posted to delivered. Collectives: from the first start
     to the last end. `table`: the records named in `TABLE_OF`.
     """

@@ -170,7 +170,7 @@ def _draw(sheet: Sheet, grid: Grid, quantity: Quantity, look: _Look) -> Drawn:
             style.say(axes, quantity.empty)
         grid.title(axes, facet)
         style.label(axes, name_of(grid.x) if grid.x else "", scale.label)
-    _finish_y(panels, log, shapes.bars, look.line)
+    _finish_y(panels, log, shapes.bars or look.line is None or quantity.gain, look.line)
     figure.set_figheight(figure.get_figheight() + extra)
     entries = [(handle, names[series]) for series, handle in handles.items() if names[series]]
     if direct:
@@ -188,16 +188,16 @@ def _draw(sheet: Sheet, grid: Grid, quantity: Quantity, look: _Look) -> Drawn:
     return Drawn(panels, _table(grid, quantity, curves, bound, bounds, look.ideal), grid.notes)
 
 
-def _finish_y(panels: Sequence, log: bool, bars: bool, line: float | None) -> None:
+def _finish_y(panels: Sequence, log: bool, zero: bool, line: float | None) -> None:
     """Limits and ticks of the axis that the panels share."""
     axes = panels[0]
     low, high = axes.get_ylim()
     if log and high < 4 * low:
         axes.set_ylim(low / math.sqrt(4 * low / high), high * math.sqrt(4 * low / high))
+    elif not log and zero:
+        axes.set_ylim(bottom=0)
     elif not log and line is not None:
         axes.set_ylim(min(low, 0.9 * line), max(high, 1.1 * line))
-    elif not log and (bars or low > 0):
-        axes.set_ylim(bottom=0)
     for each in panels:
         number_axis(each.yaxis, log)
 

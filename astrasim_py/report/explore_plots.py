@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from astrasim_py.report.figure_style import FORMATS, GREY, MARKERS, PALETTE, canvas, clean, our_style, render
+from astrasim_py.report.figure_style import FORMATS, GREY, MARKERS, PALETTE, SMALL, Sheet, clean, our_style, render
+from astrasim_py.report.ticks import number_axis
 from astrasim_py.report.training import PARTS
 
 #: Points of a scatter at most.
@@ -22,10 +23,21 @@ def files(name: str, draw: Callable[[], Any]) -> dict[str, bytes]:
         return {f"{name}.{form}": render(figure, form, {"Title": name}) for form in FORMATS}
 
 
+def _canvas(heading: str, height: float, width: float | str = "text"):
+    """A figure of one panel. `height`: inches. `width`: cm, or in words."""
+    figure, (axes,) = Sheet(heading=heading, width=width).panels(1, height=height)
+    return figure, axes
+
+
+def _explain(axes) -> None:
+    """A legend of all that has a label."""
+    Sheet().explain([axes], list(zip(*axes.get_legend_handles_labels(), strict=True)))
+
+
 def time_bars(rows: Sequence[Mapping[str, Any]], baseline: Mapping[str, Any]):
     """Stacked parts of steps, in steps of the baseline, which is the last bar."""
     shown = [*rows, baseline]
-    figure, (axes,) = canvas(1, "Step time by part", width=7.5, height=0.34 * len(shown) + 2.2)
+    figure, axes = _canvas("Step time by part", 0.19 * len(shown) + 0.8)
     present = [part for part in _STEP if any(row["parts_s"][part] > 0 for row in shown)]
     values = [[row["parts_s"][part] / baseline["step_s"] for row in shown] for part in present]
     _stack(axes, values, [PARTS.get(part, "expanded memory") for part in present], shown)
@@ -37,7 +49,7 @@ def time_bars(rows: Sequence[Mapping[str, Any]], baseline: Mapping[str, Any]):
 def memory_bars(rows: Sequence[Mapping[str, Any]], baseline: Mapping[str, Any]):
     """Stacked kinds of memory at the peak, and the capacity of an NPU."""
     shown = [*rows, baseline]
-    figure, (axes,) = canvas(1, "Memory at the peak by kind", width=7.5, height=0.34 * len(shown) + 2.2)
+    figure, axes = _canvas("Memory at the peak by kind", 0.19 * len(shown) + 0.8)
     present = [kind for kind in baseline["memory_bytes"] if any(row["memory_bytes"][kind] for row in shown)]
     values = [[row["memory_bytes"][kind] / 1e9 for row in shown] for kind in present]
     _stack(axes, values, present, shown)
@@ -58,12 +70,12 @@ def _stack(axes, values: Sequence[Sequence[float]], labels: Sequence[str], rows:
     axes.set_yticks(places, [*names[:-1], f"baseline: {names[-1]}"])
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
-    axes.figure.legend(loc="outside lower center", ncols=4)
+    _explain(axes)
 
 
 def pareto(seconds: np.ndarray, memory: np.ndarray, capacity: int):
     """Step time and memory of all possible configurations, and those that none beats in both."""
-    figure, (axes,) = canvas(1, "Step time against memory", width=6.0)
+    figure, axes = _canvas("Step time against memory", 2.8, 12.0)
     stride = -(-len(seconds) // _POINTS)
     axes.plot(memory[::stride] / 1e9, seconds[::stride], ".", color="#b5b5b5", markersize=4, label="possible")
     order = np.lexsort((seconds, memory))
@@ -72,10 +84,10 @@ def pareto(seconds: np.ndarray, memory: np.ndarray, capacity: int):
     axes.plot(memory[front] / 1e9, seconds[front], "o", color=PALETTE[4], markersize=5, label="none is better in both")
     axes.axvline(capacity / 1e9, color=PALETTE[5], linestyle=(0, (5, 2)), label="memory of an NPU")
     axes.set_yscale("log")
-    _plain_ticks(axes.yaxis)
-    axes.set_xlabel("memory at the peak, GB")
-    axes.set_ylabel("step, s")
-    axes.legend()
+    number_axis(axes.yaxis, log=True)
+    axes.set_xlabel("memory at the peak (GB)")
+    axes.set_ylabel("step (s)")
+    _explain(axes)
     return figure
 
 
@@ -84,15 +96,14 @@ def heat_map(tp: Sequence[int], pp: Sequence[int], speedup: np.ndarray, baseline
 
     `speedup`: float64[pp, tp], NaN where none is possible.
     """
-    height = 0.42 * len(pp) + 1.8
-    figure, (axes,) = canvas(1, "Best of each tp and pp", width=max(0.85 * len(tp) + 1.5, 4.0), height=height)
+    figure, axes = _canvas("Best of each tp and pp", 0.26 * len(pp) + 1.0, max(1.2 * len(tp) + 2.0, 8.5))
     known = speedup[~np.isnan(speedup)]
     limits = {"vmin": 0.0, "vmax": max(float(known.max(initial=1.0)), 1.0)}
     axes.imshow(speedup, cmap="cividis", aspect="auto", origin="lower", **limits)
     for (row, column), value in np.ndenumerate(speedup):
         dark = not np.isnan(value) and value < 0.55 * limits["vmax"]
         text = "–" if np.isnan(value) else f"{value:.2f}"
-        axes.text(column, row, text, ha="center", va="center", fontsize=9, color="white" if dark else "black")
+        axes.text(column, row, text, ha="center", va="center", fontsize=SMALL, color="white" if dark else "black")
     faster = np.pad(np.nan_to_num(speedup) >= 1.0, 1)
     for row, column in np.argwhere(faster).tolist():
         x, y = column - 1.5, row - 1.5
@@ -115,7 +126,7 @@ def heat_map(tp: Sequence[int], pp: Sequence[int], speedup: np.ndarray, baseline
 def tornado(changes: Sequence[Mapping[str, Any]]):
     """Speed-up of each change of the machine: with the same configuration, and with the best one for it."""
     before, rows = changes[0]["step_s"], sorted(changes[1:], key=lambda row: -row["speedup"])
-    figure, (axes,) = canvas(1, "What if", width=6.5, height=0.42 * len(rows) + 1.7)
+    figure, axes = _canvas("What if", 0.28 * len(rows) + 0.8, 14.0)
     places = np.arange(len(rows))
     same = [100 * (before / row["same_step_s"] - 1) for row in rows]
     best = [100 * (row["speedup"] - 1) for row in rows]
@@ -123,19 +134,19 @@ def tornado(changes: Sequence[Mapping[str, Any]]):
     axes.barh(places + 0.2, same, height=0.38, color=PALETTE[2], label="same configuration")
     axes.axvline(0, color="black", linewidth=1)
     for place, value in zip(places.tolist(), best, strict=True):
-        axes.text(max(value, 0), place - 0.2, f" {value:+.1f} %", va="center", fontsize=8.5)
+        axes.text(max(value, 0), place - 0.2, f" {value:+.1f} %", va="center", fontsize=SMALL)
     axes.set_xlim(min(0, *same, *best) * 1.15, max(1.0, *same, *best) * 1.15)
     axes.set_yticks(places, [row["change"] for row in rows])
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
-    axes.set_xlabel("faster by, %")
-    axes.figure.legend(loc="outside lower center", ncols=2)
+    axes.set_xlabel("faster by (%)")
+    _explain(axes)
     return figure
 
 
 def roofline(points: Sequence[tuple[str, float, float]], peak: float, bandwidth: float):
     """Operations of a layer under the roof of an NPU: name, FLOP per byte, and FLOP/s by their price."""
-    figure, (axes,) = canvas(1, "Operations of a layer, forward pass", width=6.0)
+    figure, axes = _canvas("Operations of a layer, forward pass", 2.8)
     low, high = min(1.0, *(x for _, x, _ in points)) / 2, max(peak / bandwidth, *(x for _, x, _ in points)) * 4
     roof = np.geomspace(low, high, 200)
     axes.plot(roof, np.minimum(roof * bandwidth, peak) / 1e12, color="black", linewidth=1.6, label="peak")
@@ -145,11 +156,11 @@ def roofline(points: Sequence[tuple[str, float, float]], peak: float, bandwidth:
         axes.plot(intensity, rate / 1e12, mark, color=color, markersize=8, markeredgecolor="black", label=name)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    _plain_ticks(axes.yaxis)
-    _plain_ticks(axes.xaxis)
+    number_axis(axes.yaxis, log=True)
+    number_axis(axes.xaxis, log=True)
     axes.set_xlabel("FLOP / byte")
     axes.set_ylabel("TFLOP/s")
-    axes.figure.legend(loc="outside right center")
+    _explain(axes)
     return figure
 
 
@@ -158,14 +169,16 @@ def scaling_curve(points: Sequence[Mapping[str, Any]], measured: Mapping[str, Se
 
     `measured`: name → GPUs and tokens/s that were published.
     """
-    figure, (axes,) = canvas(1, "The same global batch on other clusters", width=6.0)
+    figure, axes = _canvas("The same global batch on other clusters", 2.8, 12.0)
     ranks = [point["ranks"] for point in points]
     rates = [point["tokens_per_s_per_gpu"] * point["ranks"] for point in points]
     ideal = [points[0]["tokens_per_s_per_gpu"] * count for count in ranks]
     axes.plot(ranks, ideal, color=GREY, linestyle=(0, (5, 2)), label="no losses")
     axes.plot(ranks, rates, "o-", color=PALETTE[4], linewidth=1.8, label="best configuration")
     for count, rate, whole in zip(ranks, rates, ideal, strict=True):
-        axes.annotate(f"{100 * rate / whole:.0f} %", (count, rate), (6, -12), textcoords="offset points", fontsize=9)
+        axes.annotate(
+            f"{100 * rate / whole:.0f} %", (count, rate), (6, -12), textcoords="offset points", fontsize=SMALL
+        )
     for number, (name, pairs) in enumerate(measured.items()):
         look = {"color": PALETTE[(5, 1, 3, 6, 2)[number % 5]], "marker": MARKERS[1 + number % 9], "linestyle": ""}
         axes.plot(*zip(*pairs, strict=True), **look, markersize=6, label=f"published: {clean(name)}")
@@ -173,23 +186,23 @@ def scaling_curve(points: Sequence[Mapping[str, Any]], measured: Mapping[str, Se
     axes.set_yscale("log")
     ranks = sorted({*ranks, *(count for pairs in measured.values() for count, _ in pairs)})
     axes.set_xticks(ranks, [str(count) for count in ranks])
-    _plain_ticks(axes.yaxis)
+    number_axis(axes.yaxis, log=True)
     axes.margins(y=0.12)
     axes.set_xlabel("GPUs")
     axes.set_ylabel("tokens/s")
-    axes.legend()
+    _explain(axes)
     return figure
 
 
 def waterfall(one: Mapping[str, Any], other: Mapping[str, Any], changes: Sequence[tuple[str, float]]):
     """From the step of one configuration to that of another, part by part."""
-    figure, (axes,) = canvas(1, "From one step to the other", width=7.0, height=0.36 * len(changes) + 2.2)
+    figure, axes = _canvas("From one step to the other", 0.2 * len(changes) + 1.0, 14.0)
     level, names, levels = one["step_s"], [clean(one["configuration"])], [one["step_s"]]
     axes.barh(0, level, color=GREY)
     for place, (name, seconds) in enumerate(changes, 1):
         axes.barh(place, seconds, left=level, color=PALETTE[5] if seconds > 0 else PALETTE[3])
         edge = max(level, level + seconds)
-        axes.text(edge, place, f" {seconds:+.4g} s", va="center", fontsize=8.5)
+        axes.text(edge, place, f" {seconds:+.4g} s", va="center", fontsize=SMALL)
         level += seconds
         levels.append(level)
         names.append(PARTS.get(name, name))
@@ -200,14 +213,5 @@ def waterfall(one: Mapping[str, Any], other: Mapping[str, Any], changes: Sequenc
     axes.set_xlim(low, max(levels) + 0.3 * room)
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
-    axes.set_xlabel("step, s" + (" (the axis does not begin at 0)" if low else ""))
+    axes.set_xlabel("step (s)" + (" (the axis does not begin at 0)" if low else ""))
     return figure
-
-
-def _plain_ticks(axis) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    low, high = axis.get_view_interval()
-    axis.set_major_locator(LogLocator(subs=(1,) if high > 1000 * low else (1, 2, 5)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-    axis.set_minor_formatter(NullFormatter())

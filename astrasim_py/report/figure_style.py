@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from astrasim_py.core.errors import UsageError
-from astrasim_py.core.units import format_time
 from astrasim_py.scenario.plot_spec import WIDTHS
 
 FORMATS = ("svg", "png")
@@ -216,41 +215,6 @@ def render(figure, form: str, about: Mapping[str, str]) -> bytes:
     return stream.getvalue()
 
 
-def canvas(panels: int, heading: str, *, width: float = 3.9, height: float = 3.8, columns: int = 4, on=None, **share):
-    """A figure and its panels. `on`: Axes of the user's to take as the only panel, or what makes a figure. Raises
-    UsageError: several panels for one Axes.
-    """
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    panels = max(panels, 1)
-    if isinstance(on, Axes):
-        if panels > 1:
-            raise UsageError("ax", f"{panels} panels do not fit into one Axes", "leave ax out, or choose with where")
-        if heading:
-            on.set_title(clean(heading, _MAX_TITLE))
-        return on.figure, [on]
-    columns = min(columns, panels)
-    lines = math.ceil(panels / columns)
-    figure = (on or Figure)(
-        figsize=(width * columns + (1.6 if columns == 1 else 0.6), height * lines), layout="constrained"
-    )
-    set_heading(figure, heading)
-    axes = figure.subplots(lines, columns, squeeze=False, **share).ravel().tolist()
-    for unused in axes[panels:]:
-        unused.set_visible(False)
-    return figure, axes[:panels]
-
-
-def time_ticks(axis, most: int | None = None) -> None:
-    """Label an axis of ps with times, at no more than `most` ticks."""
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
-
-    axis.set_major_formatter(FuncFormatter(lambda ps, _: format_time(int(ps)) if ps >= 1 else "0"))
-    if most is not None:
-        axis.set_major_locator(MaxNLocator(most))
-
-
 def say(axes, text: str, *, empty: bool = False) -> None:
     """Write into a panel why it is empty. `empty`: it has no axes either."""
     lines = textwrap.fill(text, 34)
@@ -329,22 +293,3 @@ def pen(index: int, count: int) -> dict:
         "linestyle": DASHES[0] if index == 0 else DASHES[(index - 1) % (len(DASHES) - 1) + 1],
         "zorder": 3 + share,
     }
-
-
-def legend_below(figure, entries, on=None) -> None:
-    """A legend below the figure, or inside Axes of the user's (see `canvas`)."""
-    from matplotlib.axes import Axes
-
-    if isinstance(on, Axes):
-        on.legend([line for line, _ in entries], [label for _, label in entries], fontsize="small")
-        return
-    longest = max(len(label) for _, label in entries)
-    columns = max(1, min(len(entries), int(figure.get_figwidth() * 11 / (longest + 6))))
-    figure.legend(
-        [line for line, _ in entries],
-        [label for _, label in entries],
-        loc="outside lower center",
-        ncols=columns,
-        handlelength=3.2,
-        title=None,
-    )

@@ -6,7 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from astrasim_py.core.units import format_size
-from astrasim_py.report.figure_style import MARKERS, PALETTE, canvas, legend_below, set_title
+from astrasim_py.report.figure_style import MARKERS, PALETTE, Sheet, set_title
+from astrasim_py.report.ticks import number_axis
 
 #: Half the width of the band around a curve, as a share.
 BAND = 0.1
@@ -26,7 +27,8 @@ def bus_bandwidths(heading: str, panels: Mapping[str, Sequence[Curve]]):
     """A panel per collective, a colour per group size. The band is ±10 % around the simulated curve."""
     from matplotlib.ticker import FixedLocator, FuncFormatter
 
-    figure, grid = canvas(len(panels), heading, columns=2, width=5.2)
+    sheet = Sheet(heading=heading, width="text")
+    figure, grid = sheet.panels(len(panels), columns=2)
     entries = {}
     for axes, (name, curves) in zip(grid, panels.items(), strict=True):
         set_title(axes, name)
@@ -50,8 +52,8 @@ def bus_bandwidths(heading: str, panels: Mapping[str, Sequence[Curve]]):
         sizes = sorted({size for curve in curves for size in curve.sizes})
         axes.xaxis.set_major_locator(FixedLocator(sizes[:: -(-len(sizes) // 6)]))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: format_size(int(size))))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:g}"))
+        number_axis(axes.yaxis, log=True)
         axes.set_xlabel("full buffer")
-        axes.set_ylabel("bus bandwidth, GB/s")
-    legend_below(figure, [(line, label) for label, line in entries.items()])
+        axes.set_ylabel("bus bandwidth (GB/s)")
+    sheet.explain(grid, [(line, label) for label, line in entries.items()])
     return figure

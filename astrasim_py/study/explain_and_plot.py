@@ -123,7 +123,7 @@ def _drawn_of(spec: Mapping, points: Sequence[StoredPoint]) -> tuple[list[Mappin
     for point in points:
         parts = point.summary.get("breakdown") or {}
         rows.append({**point.row, "compute_ns": parts.get("compute_ns"), "other_ns": parts.get("other_ns")})
-        if spec.get("of") in TABLE_OF and point.manifest["status"] == "done":
+        if f"{TABLE_OF.get(spec.get('of', ''))}.csv" in point.manifest["files"]:
             rows[-1]["samples"] = samples(spec["of"], point.table(TABLE_OF[spec["of"]]))
         elif spec.get("of") == "jobs":
             rows[-1]["samples"] = [ps_of(job["time_ns"]) for job in point.summary.get("jobs", ())]

@@ -1,12 +1,14 @@
 """Explain and draw results and problems from Python."""
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from astrasim_py.core.errors import UsageError
 from astrasim_py.core.records import Records, Table
 from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.report import plots
+from astrasim_py.report.cdf_plot import TABLE_OF, samples
 from astrasim_py.report.explain import Explanation
 from astrasim_py.report.explain import explain as explain_records
 from astrasim_py.report.record_plots import Panel
@@ -64,7 +66,7 @@ def plot(what: RunResult | Problem | Records | str | os.PathLike, kind: str | No
     Parameters
     ----------
     what : RunResult, path, Problem or Records
-        A result or a folder of results; a problem, which is simulated; or records, for ``gantt``.
+        A result or a folder of results; a problem, which is simulated; or records, for ``gantt`` and ``cdf``.
     kind : str, optional
         As in a scenario's ``plots``; ``time`` of results and ``gantt`` of problems and records by default.
     ax : matplotlib Axes, optional
@@ -87,9 +89,12 @@ def plot(what: RunResult | Problem | Records | str | os.PathLike, kind: str | No
     spec = PlotSpec(kind=kind, **keys).model_dump(exclude_none=True)
     if of_results:
         return plot_axes(what.folder if isinstance(what, RunResult) else what, spec, ax)
+    if spec.get("of") in TABLE_OF:
+        return _distribution(what, spec, ax)
     if not PLOT_KINDS[kind].of_records:
         ours = [name for name, of in PLOT_KINDS.items() if of.of_records]
-        raise UsageError("kind", f"{kind} compares points of a result", f"write {' or '.join(ours)}")
+        remedy = f"write {', '.join(ours)}, or cdf with of: {', '.join(TABLE_OF)}"
+        raise UsageError("kind", f"{kind} compares points of a result", remedy)
     if isinstance(what, Problem):
         plan, records = _simulated(what, level_of(spec))
         names = [what.topology.vertex_name(vertex) for vertex in range(what.topology.vertices)]
@@ -110,6 +115,15 @@ def plot(what: RunResult | Problem | Records | str | os.PathLike, kind: str | No
         raise UsageError("records", f'level "{records.level}" holds no nodes', 'record at level "nodes"')
     panel = Panel(title="", makespan=records.makespan, tables={**tables, **records.tables()}, **known)
     return plots.axes_of(spec, panels=[panel], ax=ax)
+
+
+def _distribution(what: Problem | Records, spec: Mapping[str, Any], ax):
+    records, of = _simulated(what, level_of(spec))[1] if isinstance(what, Problem) else what, spec["of"]
+    if of == "messages" and not records.message.height:
+        raise UsageError("records", f'level "{records.level}" holds no messages', 'record at level "messages"')
+    table = {"finish": records.finish} if of == "ranks" else getattr(records, TABLE_OF[of])
+    row = {"scenario": "", "point": "", "sweep": {}, "status": records.outcome.status, "samples": samples(of, table)}
+    return plots.axes_of(spec, [row], ax=ax)
 
 
 def _simulated(problem: Problem, level: str) -> tuple[Plan, Records]:

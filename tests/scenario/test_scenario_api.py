@@ -230,11 +230,14 @@ def test_results_are_plotted_into_given_axes(result):
     axes = Figure().subplots()
     assert ap.plot(result, "time", series="topology", where={"topology": "r"}, ax=axes) is axes
     assert axes.lines[0].get_ydata().tolist() == [float(row["time_ns"]) / 1000 for row in result.rows[:2]]
-    for kind in ("busbw", "slowdown", "breakdown"):
+    for kind in ("busbw", "slowdown", "breakdown", "efficiency", "speedup", "stacked", "cdf", "pareto"):
         axes = Figure().subplots()
         assert ap.plot(result, kind, series="topology", ax=axes) is axes
         assert axes.lines or axes.patches
+    assert ap.plot(result, "heatmap", series="topology").images
     one = {"topology": "r", "size": "1 MiB"}
+    messages = ap.plot(result.folder, "cdf", of="messages", where=one)  # run again
+    assert messages.lines[0].get_ydata()[-1] == 100
     for kind in ("links", "gantt"):  # recorded too coarsely: run again
         axes = Figure().subplots()
         assert ap.plot(result.folder, kind, where=one, ax=axes) is axes and axes.collections
@@ -249,6 +252,8 @@ def test_a_new_figure_has_an_axes_for_each_panel(result, monkeypatch):
     assert len(ap.plot(result, facet="topology")) == 2
     problem = ap.problem(ap.workload(4).compute("1 us").all_reduce("1 MiB"), ap.build_topology(**RING))
     assert ap.plot(problem).get_xlim()[1] == ap.simulate(problem).makespan
+    for of in ("ranks", "collectives", "messages"):
+        assert ap.plot(problem, "cdf", of=of).get_ylabel() == f"share of {of} (%)"
     links = ap.plot(problem, "links")
     assert links.collections and [text.get_text() for text in links.texts] == ["0", "1", "2", "3"]
 
