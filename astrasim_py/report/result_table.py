@@ -10,6 +10,7 @@ from astrasim_py.report.tables import (
     fitted_table,
     percent,
     rate,
+    shortened,
     time_text,
     value_order,
     with_swept_columns,
@@ -17,6 +18,8 @@ from astrasim_py.report.tables import (
 
 #: Most rows that are shown as they are.
 MOST_ROWS = 30
+#: Characters of the names of the slowest.
+_NAMED = 32
 #: File with all rows and columns.
 _ALL = "summary.csv"
 
@@ -39,10 +42,10 @@ _SHOWN = (
     ("messages", "messages", _text, 11),
     ("busiest link", "busiest_link", _text, 8),
     ("its GB/s", "busiest_link_GBps", rate, 10),
-    ("slowest", "slowest", _text, 1),
+    ("slowest", "slowest", _text, 0),
     ("status", "status", str, 0),
 )
-_NAMES = ("algorithm", "busiest_link", "status")
+_NAMES = ("algorithm", "busiest_link", "slowest", "status")
 #: Heading → key, to sort and to select by.
 HEADINGS = {heading: key for heading, key, _, _ in _SHOWN} | {"busbw": "busbw_GBps", "algbw": "algbw_GBps"}
 
@@ -141,7 +144,14 @@ def _answer(rows: Sequence[Mapping], most: int) -> tuple[list[Mapping], str]:
         return list(rows), f"the first and the last {most // 2}"
     kind = f"the fastest {_words(compared)} for each {_words(by)}"
     kind += f", the first and the last {most // 2}," if len(groups) > most else ""
-    return [_fastest(group, by, compared) for group in groups.values()], kind
+    fastest = [_fastest(group, by, compared) for group in groups.values()]
+    first = fastest[0]["sweep"]
+    same = [k for k in compared if k in first and all(row["sweep"].get(k) == first[k] for row in fastest)]
+    if not same or len(fastest) == 1:
+        return fastest, kind
+    for row in fastest:
+        row["sweep"] = {key: value for key, value in row["sweep"].items() if key not in same}
+    return fastest, f"{kind}, always {', '.join(f'{key}={first[key]}' for key in same)}"
 
 
 def _words(names: Sequence[str]) -> str:
@@ -153,5 +163,6 @@ def _fastest(group: Sequence[Mapping], by: Sequence[str], compared: Sequence[str
     best = dict(timed[0] if timed else group[0])
     best["sweep"] = {key: best["sweep"][key] for key in (*by, *compared) if key in best["sweep"]}
     if len(timed) > 1 and timed[0]["time_ns"]:
-        best["slowest"] = f"{timed[-1]['time_ns'] / timed[0]['time_ns']:.2f}×"
+        names = ", ".join(str(timed[-1]["sweep"].get(key, "")) for key in compared)
+        best["slowest"] = f"{timed[-1]['time_ns'] / timed[0]['time_ns']:.2f}× {shortened(names, _NAMED)}"
     return best

@@ -174,16 +174,17 @@ class Column(NamedTuple):
 
 
 def fitted_table(columns: Sequence[Column], width: int | None, file: str = "") -> str:
-    """An aligned table of at most `width` characters: a heading, a rule, and one line a row. Columns of one value go
-    first, then the one that is asked for least; then long texts are cut. `file`: where the columns that are left out
-    are, for a line below.
+    """An aligned table of at most `width` characters: a heading, a rule, and one line a row. What is asked
+    for least is left out where it has no room, columns of one value before others; then long texts are cut. `file`:
+    where these columns are, for a line below.
     """
     kept = list(columns)
-    while width is not None and _width(kept) > width:
-        spare = [column for column in kept if column.asked]
-        if not spare:
-            break
-        kept.remove(max(spare, key=lambda column: (_constant(column), column.asked)))
+    if width is not None and _width(columns) > width:
+        kept = [column for column in columns if not column.asked]
+        spare = [column for column in columns if column.asked]
+        for column in sorted(spare, key=lambda column: (_constant(column), column.asked)):
+            more = [one for one in columns if one in kept or one is column]
+            kept = more if _width(more) <= width else kept
     table = text_table(
         [column.heading for column in kept],
         list(zip(*(column.cells for column in kept), strict=True)),
@@ -223,12 +224,16 @@ def text_table(
     return "\n".join(line if width is None else _cell(line, min(width, cell_len(line)), False) for line in printed)
 
 
+def shortened(text: str, width: int) -> str:
+    """A text in at most so many columns of a terminal."""
+    return text if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"
+
+
 def _cell(text: str, width: int, right: bool) -> str:
     """A text in so many columns of a terminal."""
-    room = width - cell_len(text)
-    if room < 0:
-        return set_cell_size(text, width - 1) + "…"
-    return " " * room + text if right else text + " " * room
+    text = shortened(text, width)
+    space = " " * (width - cell_len(text))
+    return space + text if right else text + space
 
 
 COLLECTIVE_KEYS = (

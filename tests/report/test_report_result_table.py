@@ -52,7 +52,7 @@ def test_no_line_of_the_table_is_wider_than_the_terminal(width):
 def test_columns_that_tell_least_go_first_and_are_counted():
     wide = summary_text(ROWS)
     assert wide == summary_text(ROWS, 500) and "+" not in wide
-    lines = summary_text(ROWS, 46).splitlines()
+    lines = summary_text(ROWS, 40).splitlines()
     # Constant ones (bandwidths, bound, messages, link) go before those that differ.
     assert lines[0].split() == ["topology", "size", "time", "bound/time"]
     assert lines[-1] == "+7 columns in summary.csv"
@@ -100,7 +100,8 @@ def test_many_rows_with_nothing_to_compare_show_the_first_and_the_last():
 
 def test_points_that_are_not_done_never_win():
     rows = [row(None if t == "a" else 5, topology=t, size=f"{s} KiB") for t in "ab" for s in range(20)]
-    assert {line.split()[2] for line in summary_text(rows, None, 30).splitlines()[2:22]} == {"b"}
+    text = summary_text(rows, None, 30)
+    assert "the fastest topology for each size, always topology=b;" in text and "stuck" not in text
     rows = [row(None, topology=t, size=f"{s} KiB") for t in "ab" for s in range(20)]
     assert summary_text(rows, None, 30).count("stuck") == 20
 
