@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     name = args.preset or rows[0].preset
     if name is None:
         problem = f'no preset is known for the platform "{rows[0].platform}"'
-        raise UsageError("--preset", problem, "name the machine; `list machines` lists them")
+        raise UsageError("--preset", problem, "name the machine; `list presets` lists them")
     source = "; ".join(sorted({_source(row) for row in rows if row.source}))[:4000] or ", ".join(args.measured)
     fit = _library if args.programs is None else _programs
     content, said = fit(args, name, preset_content(name), rows, source)

@@ -1,30 +1,54 @@
-"""List what can be named: models, machines (hardware presets), algorithms (builders)."""
+"""List what can be named in a scenario or on the command line, each with one line; without KIND, the lists."""
 
 import argparse
 import json
 from collections.abc import Iterator
 
-from astrasim_py.cli.options import format_option
+from astrasim_py.cli.options import format_option, terminal_width
+from astrasim_py.core.errors import UsageError
+from astrasim_py.core.fields import did_you_mean
 
-KINDS = ("models", "machines", "algorithms")
+#: What each builder does; docs/algorithms.md says more.
+BUILDERS_IN_A_LINE = {
+    "ring": "neighbours in a ring, least bytes: for large sizes",
+    "direct": "every rank to every other one at once: for switches",
+    "recursive_doubling": "the whole buffer in log2 n steps: for small sizes",
+    "halving_doubling": "halves, then doubles: log2 n steps, least bytes",
+    "double_binary_tree": "two trees, half of the buffer each: log2 n steps",
+    "binomial_tree": "one tree, log2 n rounds: small sizes from or to a root",
+    "bruck": "log2 n steps: all_gather, all_to_all of small sizes",
+    "pairwise": "one partner in each step: all_to_all without crowds",
+    "dissemination": "a barrier in log2 n steps",
+    "hierarchical": "dimension by dimension, each with a builder of its own",
+    "linear": "the root and the others one by one: the baseline",
+    "switch_tree": "switches add and multicast along a tree",
+    "nvls": "the one switch of a node adds and multicasts",
+    "nccl": "what NCCL would choose, by the profile of a machine",
+}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("kind", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
+    parser.add_argument("kind", nargs="?", metavar="KIND", help=", ".join(LISTS))
     format_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the list."""
-    from astrasim_py.report.tables import text_table
+    from astrasim_py.report.tables import Column, fitted_table
 
-    rows = list({"models": _models, "machines": _machines, "algorithms": _algorithms}[args.kind]())
+    if args.kind is None:
+        rows = [{"list": kind, "about": about} for kind, (about, _) in LISTS.items()]
+    elif args.kind in LISTS:
+        rows = list(LISTS[args.kind][1]())
+    else:
+        raise UsageError("list", f'there is no list of "{args.kind}"', did_you_mean(args.kind, LISTS))
     if args.format == "json":
         print(json.dumps(rows, indent=2, ensure_ascii=False))
         return 0
-    numeric = [isinstance(rows[0][key], int | float) for key in rows[0]]
-    cells = [tuple(_text(value) for value in row.values()) for row in rows]
-    print(text_table(tuple(key.replace("_", " ") for key in rows[0]), cells, tuple(numeric)))
+    columns = []
+    for number, (key, value) in enumerate(rows[0].items()):
+        asked = 0 if number < 2 else number  # the name and the line are for people, the rest where there is room
+        columns.append(Column(key, [_text(row[key]) for row in rows], isinstance(value, int), asked))
+    print(fitted_table(columns, terminal_width()))
     return 0
 
 
@@ -34,46 +58,83 @@ def _text(value: object) -> str:
     return ", ".join(value) if isinstance(value, list | tuple) else str(value)
 
 
+def _presets() -> Iterator[dict]:
+    from astrasim_py.topology.hardware import preset, preset_names
+
+    parts = {kind: preset_names(kind) for kind in ("topology", "link", "compute", "collectives")}
+    for name in preset_names():
+        found = preset(name)
+        npu = found.compute
+        yield {
+            "preset": name,
+            "about": found.title,
+            "gives": [kind for kind, names in parts.items() if name in names],
+            "npu": npu.npu if npu else "",
+            "memory": npu.memory if npu else 0,
+            "formats": list(npu.peak) if npu else [],
+        }
+
+
+def _shapes() -> Iterator[dict]:
+    from astrasim_py.topology.shapes import SHAPES
+
+    for name, shape in SHAPES.items():
+        keys = [key for key, field in shape.model_fields.items() if field.is_required() and key != "shape"]
+        yield {"shape": name, "about": str(shape.__doc__).strip(), "needs": keys}
+
+
+def _builders() -> Iterator[dict]:
+    from astrasim_py.builders.registry import BUILDERS
+    from astrasim_py.collectives.collective import COLLECTIVES
+    from astrasim_py.core.choices import LIBRARIES
+
+    served = {name: collectives for name, (collectives, _) in BUILDERS.items()}
+    for name, collectives in (served | dict.fromkeys(LIBRARIES, COLLECTIVES)).items():
+        yield {"builder": name, "about": BUILDERS_IN_A_LINE[name], "collectives": list(collectives)}
+
+
 def _models() -> Iterator[dict]:
     from astrasim_py.training.models import RecommendationModel, model, model_names, recommendation_names
 
     for name in model_names():
         shape = model(name)
+        kind = f"{shape.experts} experts" if shape.experts else "dense"
         yield {
             "model": name,
+            "about": f"{shape.layers} layers of width {shape.hidden}, {kind}",
+            "parameters": shape.params_total,
+            "active": shape.params_active,
             "layers": shape.layers,
             "hidden": shape.hidden,
             "heads": shape.heads,
             "experts": shape.experts,
-            "parameters": shape.params_total,
-            "active": shape.params_active,
         }
     for name in recommendation_names():
         total = RecommendationModel.model_validate(name).params_total
-        yield {"model": name, "layers": "", "hidden": "", "heads": "", "experts": "", "parameters": total, "active": ""}
+        rest = dict.fromkeys(("active", "layers", "hidden", "heads", "experts"), "")
+        yield {"model": name, "about": "recommendation: embedding tables and MLPs", "parameters": total, **rest}
 
 
-def _machines() -> Iterator[dict]:
-    from astrasim_py.topology.hardware import preset, preset_names
+def _plots() -> Iterator[dict]:
+    from astrasim_py.scenario.plot_spec import PLOT_KINDS
 
-    for name in preset_names("topology"):
-        found = preset(name)
-        npu = found.compute
-        yield {
-            "machine": name,
-            "npu": npu.npu if npu else "",
-            "memory": npu.memory if npu else 0,
-            "formats": list(npu.peak) if npu else [],
-            "title": found.title,
-        }
+    for name, kind in PLOT_KINDS.items():
+        yield {"kind": name, "about": kind.about, "keys": sorted(kind.keys)}
 
 
-def _algorithms() -> Iterator[dict]:
-    from astrasim_py.builders.registry import BUILDERS
-    from astrasim_py.collectives.collective import COLLECTIVES
-    from astrasim_py.core.choices import LIBRARIES
+def _lessons() -> Iterator[dict]:
+    from astrasim_py.cli.new import listed
 
-    for name, (served, _) in BUILDERS.items():
-        yield {"algorithm": name, "collectives": list(served)}
-    for name in LIBRARIES:
-        yield {"algorithm": name, "collectives": list(COLLECTIVES)}
+    for name, title in listed():
+        yield {"lesson": name, "about": title}
+
+
+#: Name of a list, what is in it, and its rows: a name, a line, and more.
+LISTS = {
+    "presets": ("machines, links and chips, for preset:, link_preset: and --on", _presets),
+    "shapes": ("topologies, for shape:", _shapes),
+    "builders": ("algorithms of collectives, for builder:", _builders),
+    "models": ("models to train, for model:", _models),
+    "plots": ("figures, for plots:", _plots),
+    "lessons": ("scenarios to start from; new NAME copies one", _lessons),
+}

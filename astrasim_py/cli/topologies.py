@@ -33,6 +33,15 @@ def topology_of(text: str, place: str = "--topology") -> Topology:
     return build(_written(text, place), place, written=True)
 
 
+def drawable_topology(text: str, place: str) -> tuple[Topology, bool]:
+    """As `topology_of`, but rates of links may be left out of a shape; and whether they are given."""
+    shape = text.partition(",")[0].partition(":")[0]
+    keys = SHAPES[shape].model_fields if shape in SHAPES and not os.path.exists(text) else {}
+    if "link_preset" not in keys or re.search(r"\b(bandwidth|latency|link_preset)\s*=", text):
+        return topology_of(text, place), True
+    return topology_of(f"{text},bandwidth=1 GB/s,latency=1 us", place), False
+
+
 def _yaml_file(path: str) -> Topology:
     # An edge list may be far longer than a scenario, and has a reader of its own.
     if _is_edge_list(path):

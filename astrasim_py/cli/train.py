@@ -55,7 +55,7 @@ KEYS = {
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL")
-    parser.add_argument("--on", default="dgx_h100", metavar="MACHINE", help="list machines; dgx_h100 by default")
+    parser.add_argument("--on", default="dgx_h100", metavar="MACHINE", help="list presets; dgx_h100 by default")
     parser.add_argument("--gpus", type=int, metavar="N", help="tp x pp x cp x dp by default, or 8")
     for key, text in KEYS.items():
         parser.add_argument(f"--{key.replace('_', '-')}", metavar=key[:1].upper(), help=text)

@@ -24,9 +24,35 @@ def test_models_are_listed_with_their_parameters(capsys):
     assert {"megatron-1t", "deepseek-v3", "dlrm-v2"} <= found.keys()
 
 
-def test_every_kind_of_list_has_a_heading_and_rows(capsys):
-    for kind in ("models", "machines", "algorithms"):
-        assert len(out(capsys, "list", kind).splitlines()) > 3
+def test_every_list_has_a_line_for_each_item(capsys, monkeypatch):
+    kinds = ("presets", "shapes", "builders", "models", "plots", "lessons")
+    assert [line.split()[0] for line in out(capsys, "list").splitlines()[2:]] == [*kinds]
+    for kind in kinds:
+        rows = json.loads(out(capsys, "list", kind, "--format", "json"))
+        monkeypatch.setenv("COLUMNS", "80")
+        lines = out(capsys, "list", kind).splitlines()
+        assert len(lines) == len(rows) + 2 > 5 and max(map(len, lines)) <= 80
+        assert all(row["about"] and next(iter(row.values())) in line for row, line in zip(rows, lines[2:], strict=True))
+    assert main(["list", "machine"]) == 2 and "there is no list" in capsys.readouterr().err
+
+
+def test_a_topology_is_described_and_drawn(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert out(capsys, "topology", "torus:4x4").splitlines() == [
+        "torus 4x4",
+        "NPUs        16",
+        "switches    0",
+        "links       64",
+    ]
+    assert "50 GB/s" in out(capsys, "topology", "ring:4,bandwidth=50 GB/s,latency=1 us")
+    assert out(capsys, "topology", "dgx_h100", "--draw").splitlines()[-1] == "dgx_1x8.png"
+    assert (tmp_path / "dgx_1x8.png").read_bytes()[:4] == b"\x89PNG"
+    out(capsys, "topology", "leaf_spine,leaves=2,hosts_per_leaf=2,spines=2", "--draw", "a/b.svg")
+    assert "<svg" in (tmp_path / "a" / "b.svg").read_text()
+    for bad in (["toruss:4x4"], ["torus:4x4", "--draw", "a.gif"], ["fully_connected:1000", "--draw"], ["missing.csv"]):
+        assert main(["topology", *bad]) in (2, 3)
+        said = capsys.readouterr()
+        assert len(said.err.splitlines()) == 1 and not said.out
 
 
 def test_parts_of_the_closed_form_add_up_to_the_step(capsys):

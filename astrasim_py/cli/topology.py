@@ -1,0 +1,58 @@
+"""Say what a topology has, and draw it.
+
+TOPOLOGY is a file, a preset, or a shape as in torus:4x4 or leaf_spine,leaves=4,… (list presets, list shapes).
+"""
+
+import argparse
+import json
+import re
+from pathlib import Path
+
+from astrasim_py.cli.options import format_option
+from astrasim_py.core.errors import UsageError
+
+_SUFFIXES = (".png", ".svg", ".pdf")
+#: Larger drawings show nothing.
+_MOST_DRAWN = 2**14
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("topology", metavar="TOPOLOGY", help='file, preset, or e.g. torus:4x4 or "ring:8,bandwidth=…"')
+    parser.add_argument(
+        "--draw", nargs="?", const="", metavar="FILE", help=f"draw it ({', '.join(_SUFFIXES)}); NAME.png by default"
+    )
+    format_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from astrasim_py.cli.topologies import drawable_topology
+
+    if args.draw and Path(args.draw).suffix not in _SUFFIXES:
+        raise UsageError("--draw", f'"{args.draw}" is no picture', f"write a name that ends in {', '.join(_SUFFIXES)}")
+    topology, rates = drawable_topology(args.topology, "topology")
+    facts = {key: value for key, value in topology._facts()[1].items() if value or key in ("switches", "links")}
+    facts = facts if rates else {key: facts[key] for key in facts if key not in ("bandwidth", "latency")}
+    if args.draw is not None and topology.links > _MOST_DRAWN:
+        problem = f"{topology.links} links are more than can be told apart"
+        raise UsageError("--draw", problem, f"draw a smaller one, of at most {_MOST_DRAWN} links")
+    if args.format == "json":
+        print(json.dumps({"name": topology.name, **facts}, indent=1))
+    else:
+        print(topology.name)
+        for name, value in facts.items():
+            print(f"{name:<11} {value}")
+    if args.draw is not None:
+        print(_draw(topology, args.draw or f"{re.sub(r'[^A-Za-z0-9._-]+', '_', topology.name) or 'topology'}.png"))
+    return 0
+
+
+def _draw(topology, file: str) -> Path:
+    from matplotlib.figure import Figure
+
+    from astrasim_py.core.files import write_file
+    from astrasim_py.report import figure_style as style
+
+    with style.our_style():
+        figure = Figure(figsize=(5, 5), layout="constrained")
+        topology.draw(ax=figure.add_subplot())
+        return write_file(file, style.render(figure, Path(file).suffix[1:], {}), make_folder=True)
