@@ -260,8 +260,9 @@ def test_keys_that_follow_from_others_are_not_in_the_legend():
 
 
 def test_long_headings_take_several_lines():
-    from astrasim_py.report.figure_style import canvas
+    from astrasim_py.report.figure_style import Sheet
 
-    figure, _ = canvas(1, "Recommendation on few accelerators with expanded memory, or on many of them without it")
+    heading = "Recommendation on few accelerators with expanded memory, or on many of them without it"
+    figure, _ = Sheet(heading=heading).panels(1)
     lines = figure.get_suptitle().splitlines()
     assert len(lines) > 1 and "…" not in lines[-1] and lines[-1].endswith("without it")
