@@ -1,31 +1,56 @@
-"""Say where the time of a finished point went: the critical path across ranks, exposed communication by
-collective, the busiest links.
+"""Say where the time of a finished point went: the critical path across ranks, exposed communication by collective, the
+busiest links, and what would save most. Of two points: what differs.
+
+  explain ring_vs_torus size="1 MiB" model=cut_through placement=linear topology=torus_2d
+  explain ring_vs_torus size="1 MiB" model=cut_through placement=linear topology=ring topology=torus_2d
 """
 
 import argparse
+import os
 
 from astrasim_py.cli.options import check_positive, complain, engines_text
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="DIR", help="folder of a point: results/SCENARIO/points/NUMBER-LABEL")
+    parser.add_argument(
+        "names",
+        nargs="+",
+        metavar="NAME | KEY=VALUE",
+        help="a folder of results, or the name or the file of a scenario that was run; then as many swept values as "
+        "tell the point from the others. Two names, or a key with two values: what differs",
+    )
+    parser.add_argument(
+        "--worst", action="store_true", help="the point farthest from its bound; without bounds the slowest"
+    )
+    parser.add_argument("--out", default="results", metavar="FOLDER", help="folder of all results (results)")
     parser.add_argument("--lines", type=int, default=None, metavar="N", help="rows of each table")
 
 
 def run(args: argparse.Namespace) -> int:
+    from astrasim_py.report.difference import difference_text
     from astrasim_py.report.explain import explanation_text
     from astrasim_py.report.jobs import jobs_text
-    from astrasim_py.study.explain_and_plot import explain_folder
+    from astrasim_py.study.explained import difference_of, explain_chosen
+    from astrasim_py.study.point_choice import parse_words
 
     check_positive(args, "lines")
-    explained = explain_folder(args.folder)
-    complain(explained.notes)
+    names = [word for word in args.names if "=" not in word or os.path.exists(word)]
+    wanted = parse_words([word for word in args.names if word not in names])
+    explained = explain_chosen(names, wanted, args.out, worst=args.worst)
+    for each in explained:
+        complain(each.notes)
+    if len(explained) == 2:
+        print(engines_text([each.point.manifest.get("engine") or None for each in explained]), end="")
+        print(difference_text(difference_of(*explained)))
+        return 0
+    (found,) = explained
     more = {} if args.lines is None else {"lines": args.lines}
-    print(f"{explained.point.manifest['scenario']}: {explained.point.manifest['point']}")
-    if "repeat" in explained.point.manifest:
-        print("seeds: " + ", ".join(f"{key} {seed}" for key, seed in explained.point.manifest["seeds"].items()))
-    print(engines_text([explained.point.manifest.get("engine") or None]), end="")
-    if explained.point.summary.get("jobs"):
-        print(f"\n{jobs_text(explained.point.summary['jobs'])}\n")
-    print(explanation_text(explained.explanation, **more))
+    manifest = found.point.manifest
+    print(f"{manifest['scenario']}: {manifest['point']}")
+    if "repeat" in manifest:
+        print("seeds: " + ", ".join(f"{key} {seed}" for key, seed in manifest["seeds"].items()))
+    print(engines_text([manifest.get("engine") or None]), end="")
+    if found.point.summary.get("jobs"):
+        print(f"\n{jobs_text(found.point.summary['jobs'])}\n")
+    print(explanation_text(found.explanation, **more))
     return 0

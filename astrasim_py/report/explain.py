@@ -100,13 +100,14 @@ class Explanation:
     path: tuple[Segment, ...]  # the critical path from 0 to `makespan`, without gaps
     totals: Mapping[str, int]  # category → ps; they add up to the makespan
     exposures: tuple[Exposure, ...]  # by collective, the most exposed first
-    links: tuple[dict, ...]  # rows of the link table with the name of the link, the busiest first
+    links: tuple[dict, ...]  # rows of the link table with the name of the link, the busiest first (`busiest_links`)
     labels: Mapping[int, str]  # row of the node table → what it is, for rows on the path
     messages: Mapping[int, tuple[int, int, int]]
     link_names: Mapping[int, str]  # of links on the path
     queue_pairs: Mapping[int, int]  # of `messages`, where there are several
     jobs: tuple[JobPath, ...] = ()  # the path of each of several jobs
     switches: Mapping[int, str] = field(default_factory=dict)  # names of switches, by rank
+    advice: str = ""  # what would make the run faster
 
     def __str__(self) -> str:
         return explanation_text(self)
@@ -137,18 +138,27 @@ class Explanation:
 
 
 def busiest_links(
-    link: Table, names: Mapping[int, str], rates: np.ndarray | None = None, count: int = 10
+    link: Table, names: Mapping[int, str], rates: np.ndarray | None = None, count: int = 10, *, fold: bool = True
 ) -> tuple[dict, ...]:
     """Rows of the links that were busy longest, of several the slowest first; by bytes where busy times were not
-    recorded. `rates`: int64, bytes per second of each row; also in the result.
+    recorded. `rates`: int64, bytes per second of each row; also in the result. `fold`: only the first of links whose
+    figures are equal; ``alike`` says how many there are.
     """
     if not link.height:
         return ()
     rates = np.zeros(link.height, dtype=np.int64) if rates is None else rates
     busy = np.maximum(link["busy"], 0)
     keys = (-link["bytes"], rates, -busy) if busy.any() else (rates, -link["bytes"])
-    order = np.lexsort((link["link"], *keys))[:count]
-    first = Table({name: np.maximum(column[order], 0) for name, column in ({**link} | {"rate": rates}).items()})
+    order = np.lexsort((link["link"], *keys))
+    figures = [link[name][order] for name in ("bytes", "busy", "messages", "queued")]
+    if fold:
+        _, first, alike = np.unique(np.stack([*figures, rates[order]]), axis=1, return_index=True, return_counts=True)
+        shown = np.argsort(first)[:count]
+        order, alike = order[first[shown]], alike[shown]
+    else:
+        order, alike = order[:count], np.ones(min(count, len(order)), dtype=np.int64)
+    columns = {**link, "rate": rates}
+    first = Table({**{name: np.maximum(column[order], 0) for name, column in columns.items()}, "alike": alike})
     return tuple(row | {"name": names.get(row["link"], f"{row['src']}->{row['dst']}")} for row in first.rows())
 
 
@@ -186,8 +196,8 @@ def explain(
     if "bandwidth" in edges:
         rate = dict(zip(edges["link"].tolist(), edges["bandwidth"].tolist(), strict=True))
         rates = np.array([rate.get(number, 0) for number in records.link["link"].tolist()], dtype=np.int64)
-    links = busiest_links(records.link, names, rates)
     several = len(jobs) > 1
+    links = busiest_links(records.link, names, rates, fold=not several)
     if several and records.hop.height:
         links = tuple(use | {"jobs": bytes_by_job(records, jobs, use["link"])} for use in links)
     pairs = queue_pairs(message, qps)
@@ -240,22 +250,26 @@ def explanation_text(e: Explanation, lines: int = _LINES) -> str:
     if e.jobs:
         blocks.append(job_paths_text(e.jobs))
     if e.exposures:
+        alike: dict[tuple, list[Exposure]] = {}
+        for x in e.exposures:
+            alike.setdefault((x.name, x.duration, x.exposed, x.rank, x.on_path), []).append(x)
         cells = [
             [
-                x.name if x.instance < 0 else f"{x.instance}: {x.name}",
+                (x.name if x.instance < 0 else f"{x.instance}: {x.name}") + and_alike(len(same)),
                 format_time(x.duration),
                 format_time(x.exposed),
                 str(x.rank) if x.rank >= 0 else "",
                 format_time(x.on_path),
             ]
-            for x in e.exposures[:lines]
+            for same in alike.values()
+            for x in same[:1]
         ]
         headings = ["communication", "time", "exposed", "at rank", "on critical path"]
-        blocks.append(text_table(headings, cells, [False, True, True, True, True]) + _more(e.exposures, lines))
+        blocks.append(text_table(headings, cells[:lines], [False, True, True, True, True]) + _more(cells, lines))
     if e.links:
         cells = [
             [
-                use["name"],
+                use["name"] + and_alike(use["alike"]),
                 format_time(use["busy"]),
                 _share(use["busy"], e.makespan),
                 format_size(use["bytes"]),
@@ -279,7 +293,11 @@ def explanation_text(e: Explanation, lines: int = _LINES) -> str:
         singly = _steps(e, whole_collectives=False)
         text = text_table(headings, singly[:lines], [True, True, False, True])
         blocks.append("message by message\n" + text + _more(singly, lines))
-    return "\n\n".join(blocks)
+    return "\n\n".join([*blocks, *([f"advice: {e.advice}"] if e.advice else [])])
+
+
+def and_alike(count: int) -> str:
+    return f" and {count - 1} alike" if count > 1 else ""
 
 
 def _more(rows: Sequence, shown: int) -> str:
@@ -300,6 +318,15 @@ def _steps(e: Explanation, *, whole_collectives: bool = True) -> list[list[str]]
         if piece.message >= 0:
             step["messages"].add(piece.message)
     names = {x.instance: x.name for x in e.exposures}
+    for step in steps:
+        step["count"], step["ends"] = 1, _ends(step["first"], e)
+    folded: list[dict] = []
+    for step in steps:
+        key = _like(step, e, whole_collectives)
+        if folded and key is not None and folded[-1]["like"] == key:
+            folded[-1] |= {"end": step["end"], "count": folded[-1]["count"] + 1, "last": step["ends"]}
+        else:
+            folded.append(step | {"like": key, "last": step["ends"]})
     return [
         [
             format_time(step["start"]),
@@ -307,8 +334,23 @@ def _steps(e: Explanation, *, whole_collectives: bool = True) -> list[list[str]]
             _said(step, e, names, whole_collectives),
             format_time(step["end"] - step["start"]),
         ]
-        for step in steps
+        for step in folded
     ]
+
+
+def _like(step: dict, e: Explanation, whole_collectives: bool) -> tuple | None:
+    """What steps have in common that are told in one line; None for one that stands alone."""
+    piece = step["first"]
+    if piece.message < 0 or (whole_collectives and piece.instance >= 0):
+        return None
+    return piece.instance, e.messages[piece.message][2], step["end"] - step["start"], tuple(step["spent"].items())
+
+
+def _ends(piece: Segment, e: Explanation) -> str:
+    if piece.message < 0:
+        return ""
+    src, dst, _ = e.messages[piece.message]
+    return f"{e.rank_name(src)} → {e.rank_name(dst).removeprefix('rank ')}"
 
 
 def _said(step: dict, e: Explanation, names: Mapping[int, str], whole_collectives: bool) -> str:
@@ -320,10 +362,12 @@ def _said(step: dict, e: Explanation, names: Mapping[int, str], whole_collective
         messages = f"{count} message{'s' if count != 1 else ''} one after the other"
         return f"collective {piece.instance} {names.get(piece.instance, '')}: {messages} ({spent})"
     if piece.message >= 0:
-        src, dst, nbytes = e.messages[piece.message]
-        to = e.rank_name(dst).removeprefix("rank ")
+        size = format_size(e.messages[piece.message][2])
+        if step["count"] > 1:
+            until = f" to {step['last']}" if step["last"] != step["ends"] else ""
+            return f"{step['ends']}{until}: {step['count']} messages of {size} one after the other, each ({spent})"
         pair = f" on queue pair {e.queue_pairs[piece.message]}" if e.queue_pairs else ""
-        return f"{e.rank_name(src)} → {to}{pair}: {e.labels[piece.row]}, {format_size(nbytes)} ({spent})"
+        return f"{step['ends']}{pair}: {e.labels[piece.row]}, {size} ({spent})"
     if piece.row >= 0:
         return f"{e.rank_name(piece.rank)}: {e.labels[piece.row]} ({piece.category})"
     return "after the last completed node" if piece.start else "nothing completed"

@@ -1,4 +1,4 @@
-"""Look at stored results again: explain a point, draw figures. A point recorded too coarsely is run again."""
+"""Look at stored results again: find points, draw figures. A point recorded too coarsely is run again."""
 
 import glob
 import json
@@ -15,7 +15,6 @@ from astrasim_py.core.records import Outcome, Records
 from astrasim_py.report import plots
 from astrasim_py.report.arranged_rows import name_of, select
 from astrasim_py.report.cdf_plot import TABLE_OF, samples
-from astrasim_py.report.explain import Explanation, explain
 from astrasim_py.report.jobs import JOB_KEYS
 from astrasim_py.report.neighbours import Part
 from astrasim_py.report.record_plots import PANELS, Panel
@@ -84,7 +83,7 @@ _TABLES = {
 def panel(point: StoredPoint, kind: str) -> Panel:
     sweep = point.row["sweep"]
     title = ", ".join(f"{name_of(key)} = {value}" for key, value in sweep.items()) or point.manifest["point"]
-    parts = _parts(point)
+    parts = parts_of(point)
     return Panel(
         title=title,
         makespan=int(point.summary["makespan_ps"]),
@@ -159,14 +158,6 @@ def _rows_by_job(spec: Mapping, rows: Sequence[Mapping], points: Sequence[Stored
 _OF_A_POINT = ({"kind": "links"}, {"kind": "gantt"}, {"kind": "breakdown"})
 
 
-class Explained(NamedTuple):
-    """A stored point and why it took so long."""
-
-    point: StoredPoint
-    explanation: Explanation
-    notes: tuple[str, ...]
-
-
 class Drawn(NamedTuple):
     """Figures that were written."""
 
@@ -227,33 +218,7 @@ def stored_runs(folder: Path) -> list[dict]:
     ]
 
 
-def explain_folder(path: str | os.PathLike, name: str = "") -> Explained:
-    """Explain the point in a folder; one recorded below level ``messages`` is run again, and the notes say so. `name`:
-    of one of its points. Raises UsageError: there is no such point, or more than one.
-    """
-    _, points = find(path)
-    if name:
-        named = tuple(point for point in points if point.manifest["point"] == name)
-        if not named:
-            names = "; ".join(point.manifest["point"] for point in points[:3])
-            raise UsageError(str(path), f'no point is called "{name}"', f"name one of: {names} …")
-        points = named
-    if len(points) > 1:
-        names = ", ".join(f"{stored_points.POINTS}/{point.folder.name}" for point in points[:3])
-        raise UsageError(str(path), f"holds {len(points)} points", f"name one of its folders: {names} …")
-    notes: list[str] = []
-    point = at_level(points[0], "messages", notes)
-    longer = {int(i): int(ps) for i, ps in (point.summary.get("hop_latency_ps") or {}).items()}
-    switches = point.summary.get("switches", ()), int(point.summary.get("switch_latency_ps", 0))
-    qps = int(point.summary.get("qps", 1))
-    changes = [event["at_ps"] for event in point.summary.get("link_events", ())]
-    explanation = explain(records_of(point), point.table("edge"), longer, _parts(point), *switches, qps, changes)
-    if point.manifest["status"] != "done":
-        notes.append(f"this point is {point.manifest['status']}: {point.summary.get('cause', '')}")
-    return Explained(point=point, explanation=explanation, notes=tuple(dict.fromkeys(notes)))
-
-
-def _parts(point: StoredPoint) -> list[Part]:
+def parts_of(point: StoredPoint) -> list[Part]:
     """The jobs of a point."""
     parts, first = [], 0
     for row in point.summary.get("jobs", ()):

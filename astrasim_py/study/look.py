@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from astrasim_py.core.errors import UsageError
@@ -9,31 +10,41 @@ from astrasim_py.core.records import Records, Table
 from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.report import plots
 from astrasim_py.report.cdf_plot import TABLE_OF, samples
+from astrasim_py.report.difference import Difference
 from astrasim_py.report.explain import Explanation
 from astrasim_py.report.explain import explain as explain_records
 from astrasim_py.report.record_plots import Panel
 from astrasim_py.scenario.plot_spec import PLOT_KINDS, PlotSpec, level_of
-from astrasim_py.study.explain_and_plot import explain_folder, plot_axes
+from astrasim_py.study.advice import advice
+from astrasim_py.study.explain_and_plot import plot_axes
+from astrasim_py.study.explained import difference_of, explain_folder
 from astrasim_py.study.summary import edge_table, hop_latency, vertex_table
 from astrasim_py.study.sweep import RunResult
 from astrasim_py.system.plan import Plan
 from astrasim_py.system.problem import Problem
 
 
-def explain(what: RunResult | Problem | Records | str | os.PathLike, point: str = "") -> Explanation:
+def explain(
+    what: RunResult | Problem | Records | str | os.PathLike,
+    point: str | Mapping[str, str] = "",
+    other: str | Mapping[str, str] = "",
+) -> Explanation | Difference:
     """Say where the time went: the critical path, exposed communication, the busiest links.
 
     Parameters
     ----------
     what : RunResult, path, Problem or Records
-        A result or a folder of results; a problem, which is simulated; or records of level ``messages``, of which links
-        have no names.
-    point : str
-        Name of a point, as in the column ``point``; needed for a result of several.
+        A result, a folder of results, the name or file of a scenario with results; a problem, which is simulated; or
+        records of level ``messages``, of which links have no names.
+    point : str or dict
+        Swept values of a point, ``"size=1 MiB,topology=ring"`` or ``{"size": "1 MiB"}``: as many as tell it from the
+        others; needed for a result of several points.
+    other : str or dict
+        Of a second point: what differs between the two.
 
     Returns
     -------
-    Explanation
+    Explanation, or Difference of two points
         Its text is what the command ``explain`` prints.
 
     Raises
@@ -41,15 +52,17 @@ def explain(what: RunResult | Problem | Records | str | os.PathLike, point: str 
     UsageError
         No such point, or several; records of a lower level.
     """
-    if isinstance(what, Problem | Records) and point:
+    if isinstance(what, Problem | Records) and (point or other):
         raise UsageError("point", f"a {type(what).__name__} has no points", "leave point out")
     if isinstance(what, Records):
         return explain_records(what)
     if not isinstance(what, Problem):
-        return explain_folder(what.folder if isinstance(what, RunResult) else what, point).explanation
+        folder = what.folder if isinstance(what, RunResult) else what
+        first = explain_folder(folder, point)
+        return difference_of(first, explain_folder(folder, other)) if other else first.explanation
     plan, records = _simulated(what, "messages")
     computing = plan.problem.topology.computing
-    return explain_records(
+    found = explain_records(
         records,
         edge_table(what.topology, records.link["link"]),
         hop_latency(plan),
@@ -58,6 +71,8 @@ def explain(what: RunResult | Problem | Records | str | os.PathLike, point: str 
         computing.latency_ps if computing else 0,
         what.network.qps,
     )
+    done = records.outcome.status == "done"
+    return replace(found, advice=advice(what, found, records.message_hops + records.node.height) if done else "")
 
 
 def plot(what: RunResult | Problem | Records | str | os.PathLike, kind: str | None = None, *, ax=None, **keys: Any):

@@ -11,7 +11,7 @@ import pytest
 from astrasim_py.core.errors import AstraError
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.study.explain_and_plot import explain_folder
+from astrasim_py.study.explained import explain_folder
 from astrasim_py.study.prepare import count_messages, prepare
 from astrasim_py.study.store import RunOptions
 from astrasim_py.study.task import make_task, run_task

@@ -19,7 +19,8 @@ from astrasim_py.report.explain import explanation_text
 from astrasim_py.report.tables import ns_number
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.study.explain_and_plot import explain_folder, panel
+from astrasim_py.study.explain_and_plot import panel
+from astrasim_py.study.explained import explain_folder
 from astrasim_py.study.prepare import prepare
 from astrasim_py.study.stored_points import read_point
 from astrasim_py.workload.iterations import iterate

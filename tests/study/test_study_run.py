@@ -22,7 +22,8 @@ from astrasim_py.report.result_table import summary_text
 from astrasim_py.report.tables import ROW_KEYS, json_text
 from astrasim_py.scenario.load import load_scenario
 from astrasim_py.study import store, stored_points
-from astrasim_py.study.explain_and_plot import explain_folder, find, plot_folder, stored_runs
+from astrasim_py.study.explain_and_plot import find, plot_folder, stored_runs
+from astrasim_py.study.explained import explain_folder
 from astrasim_py.study.progress import Progress, Terminal, on_terminal
 from astrasim_py.study.sweep import parse_share, run_scenario
 

@@ -1,0 +1,103 @@
+"""Two explained runs side by side: where their times differ."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+
+from astrasim_py.core.units import format_time
+from astrasim_py.report.explain import Explanation, and_alike
+from astrasim_py.report.tables import text_table
+
+#: Rows of each table.
+_ROWS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Two runs, each with a name."""
+
+    names: tuple[str, str]
+    runs: tuple[Explanation, Explanation]
+
+    def __str__(self) -> str:
+        return difference_text(self)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(difference_text(self))}</pre>"
+
+
+def difference_text(d: Difference) -> str:
+    """What differs: the time, by category of the critical path, by collective, by link."""
+    a, b = d.runs
+    blocks = [
+        "\n".join(
+            f"{label}: {name}: {format_time(run.makespan)}"
+            for label, name, run in zip("AB", d.names, d.runs, strict=True)
+        )
+    ]
+    blocks.append(_summary(a, b))
+    parts = [
+        ("on the critical path", *({name: ps for name, ps in run.totals.items() if ps} for run in d.runs)),
+        ("communication: exposed", *map(_exposed, d.runs)),
+    ]
+    blocks += [text for heading, one, other in parts if (text := _table(heading, one, other))]
+    links = [
+        f"{label} {use['name']}{and_alike(use['alike'])}, busy {format_time(use['busy'])}"
+        for label, run in zip("AB", d.runs, strict=True)
+        for use in run.links[:1]
+    ]
+    if links:
+        blocks.append(f"busiest link: {'; '.join(links)}")
+    return "\n\n".join(blocks)
+
+
+def _exposed(run: Explanation) -> Mapping[str, int]:
+    """Exposed time of the collectives; the second of one name is ``NAME #2``."""
+    seen: Counter[str] = Counter()
+    found = {}
+    for each in sorted(run.exposures, key=lambda each: each.instance):
+        seen[each.name] += 1
+        found[f"{each.name} #{seen[each.name]}" if seen[each.name] > 1 else each.name] = each.exposed
+    return found
+
+
+def _summary(a: Explanation, b: Explanation) -> str:
+    if a.makespan == b.makespan:
+        return "both take the same time"
+    slow, fast, label = (b, a, "B") if b.makespan > a.makespan else (a, b, "A")
+    gap = slow.makespan - fast.makespan
+    more = {name: slow.totals[name] - fast.totals[name] for name in slow.totals}
+    most = max(more, key=lambda name: more[name])
+    text = f"{label} takes {format_time(gap)} longer"
+    if fast.makespan:
+        text += f", {slow.makespan / fast.makespan:.2f} times as long"
+    text += f": {format_time(more[most])} more of its critical path is {most}"
+    before = dict(fast.waits(most))
+    links = {name: ps - before.get(name, 0) for name, ps in slow.waits(most)}
+    where = max(links, key=lambda name: links[name], default="")
+    if where and 0 < links[where] <= more[most]:
+        text += f", {format_time(links[where])} of it on {where}"
+    less = min(more, key=lambda name: more[name])
+    return text + (f"; {format_time(-more[less])} less is {less}" if more[less] < 0 else "")
+
+
+def _table(heading: str, a: Mapping[str, int], b: Mapping[str, int]) -> str:
+    names = [name for name in dict.fromkeys((*a, *b)) if a.get(name) != b.get(name)]
+    names.sort(key=lambda name: -abs(b.get(name, 0) - a.get(name, 0)))
+    if not names:
+        return ""
+    rows = [
+        [
+            name,
+            *(format_time(each[name]) if name in each else "–" for each in (a, b)),
+            _signed(b.get(name, 0) - a.get(name, 0)),
+        ]
+        for name in names[:_ROWS]
+    ]
+    more = f"\n… and {len(names) - _ROWS} more" if len(names) > _ROWS else ""
+    return text_table([heading, "A", "B", "B - A"], rows, [False, True, True, True]) + more
+
+
+def _signed(ps: int) -> str:
+    return f"{'-' if ps < 0 else '+'}{format_time(abs(ps))}"

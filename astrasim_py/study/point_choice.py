@@ -1,0 +1,144 @@
+"""Which stored points a person means: a scenario or a folder, and words such as ``size=1 MiB``."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from astrasim_py.core.errors import UsageError
+from astrasim_py.core.fields import did_you_mean
+from astrasim_py.core.units import format_time
+from astrasim_py.report.arranged_rows import text_of
+from astrasim_py.report.tables import SIZES, TEXTS, ps_of, value_order
+from astrasim_py.scenario.load import load_scenario
+from astrasim_py.study.explain_and_plot import STUDY, find
+from astrasim_py.study.stored_points import StoredPoint
+
+#: Points that are listed where a choice is not clear.
+_LISTED = 10
+#: Columns by which points are chosen although they are not swept.
+_COLUMNS = ("topology", "size", "algorithm", "npus", "network_model")
+_NUMBERS = 0
+
+
+class Unclear(UsageError):
+    """A choice of points that holds for too many. `points`: these."""
+
+    def __init__(self, place: str, problem: str, remedy: str, points: Sequence[StoredPoint]) -> None:
+        super().__init__(place, problem, remedy)
+        self.points = points
+
+    def lines(self) -> list[str]:
+        """The error, and a line for each candidate."""
+        more = [f"… and {len(self.points) - _LISTED} more"] if len(self.points) > _LISTED else []
+        return [*super().lines(), *(f"  {line_of(point)}" for point in self.points[:_LISTED]), *more]
+
+
+def line_of(point: StoredPoint) -> str:
+    """A point and its time."""
+    ns = point.row["time_ns"]
+    return f"{point.manifest['point']}  {point.manifest['status'] if ns is None else format_time(ps_of(ns))}"
+
+
+def folder_of(name: str | os.PathLike, out: str | os.PathLike = "results") -> Path:
+    """The folder of results that a person names: itself, a scenario's name, or the scenario's file. Raises UsageError:
+    there is none. Raises ScenarioError: the file is no scenario.
+    """
+    path = Path(name)
+    if path.is_dir() and ((path / STUDY).is_file() or not (Path(out) / path).is_dir()):
+        return path
+    known = Path(out) / path
+    if path.is_file():
+        known = Path(out) / load_scenario(path, allow_outside=True).name
+        if not known.is_dir():
+            raise UsageError(str(name), f"has no results in {out}", f"run it first: astrasim-py {name}")
+    if known.is_dir():
+        return known
+    inside = sorted(each.name for each in Path(out).iterdir()) if Path(out).is_dir() else []
+    remedy = did_you_mean(str(name), inside) if inside else "run a scenario first"
+    raise UsageError(str(name), f"is no folder of results, no scenario file, and not in {out}", remedy)
+
+
+def points_named(
+    name: str | os.PathLike, wanted: Mapping[str, Sequence[str]], out: str | os.PathLike = "results"
+) -> tuple[StoredPoint, ...]:
+    """The points that a name and swept values mean. `wanted`: key → values of which a point has one. Raises UsageError:
+    there is no such folder, key or value.
+    """
+    _, points = find(folder_of(name, out))
+    for key, values in wanted.items():
+        points = _having(points, key, values, str(name))
+    return points
+
+
+def parse_words(words: Sequence[str]) -> dict[str, list[str]]:
+    """``key=value`` words as key → values.
+
+    >>> parse_words(["size=1 MiB", "topology=ring", "topology=torus"])
+    {'size': ['1 MiB'], 'topology': ['ring', 'torus']}
+    """
+    wanted: dict[str, list[str]] = {}
+    for word in words:
+        key, sign, value = word.partition("=")
+        if not sign or not key.strip():
+            raise UsageError(word, "is no choice of points", 'write KEY=VALUE, e.g. size="1 MiB"')
+        wanted.setdefault(key.strip(), []).append(value.strip())
+    return wanted
+
+
+def one_of(points: Sequence[StoredPoint], name: str) -> StoredPoint:
+    """The only one of some points. Raises Unclear: there are several."""
+    if len(points) > 1:
+        raise several(points, name)
+    return points[0]
+
+
+def several(points: Sequence[StoredPoint], name: str) -> Unclear:
+    """The error where one point, or two, were to be named."""
+    sweeps = [point.row["sweep"] for point in points]
+    differ = [key for key in sweeps[0] if len({str(sweep.get(key)) for sweep in sweeps}) > 1]
+    remedy = f"add {' and '.join(f'{key}=…' for key in differ)}" if differ else "name the folder of one"
+    return Unclear(name, f"holds {len(points)} points that this fits", remedy, points)
+
+
+def worst_of(points: Sequence[StoredPoint]) -> StoredPoint:
+    """The point farthest from its bound, by bound over time; where none has a bound, the slowest. Raises UsageError:
+    none is done.
+    """
+    done = [point for point in points if point.row["time_ns"] is not None and point.manifest["status"] == "done"]
+    if not done:
+        raise UsageError("--worst", "no point is done", "name one point")
+    bounded = [point for point in done if point.row["efficiency"] is not None]
+    if bounded:
+        return min(bounded, key=lambda point: (point.row["efficiency"], -point.row["time_ns"]))
+    return max(done, key=lambda point: point.row["time_ns"])
+
+
+def _having(points: Sequence[StoredPoint], key: str, values: Sequence[str], name: str) -> tuple[StoredPoint, ...]:
+    rows = [point.row for point in points]
+    swept = list(dict.fromkeys(key for row in rows for key in row["sweep"]))
+    full = [each for each in swept if each == key] or [each for each in swept if each.rpartition(".")[2] == key]
+    if len(full) != 1 and key not in _COLUMNS:
+        problem = f"is swept more than once: {', '.join(full)}" if full else "is not swept"
+        raise UsageError(f"{name}: {key}", problem, "write it out" if full else did_you_mean(key, swept))
+    texts = [text_of(row, full[0] if len(full) == 1 else key) for row in rows]
+    found = []
+    for value in values:
+        same = [p for p, text in zip(points, texts, strict=True) if text is not None and same_value(text, value)]
+        if not same:
+            known = sorted({text for text in texts if text is not None}, key=value_order)
+            named = all(value_order(text)[0] == TEXTS for text in known)
+            remedy = did_you_mean(value, known) if named else f"write one of {', '.join(known[:_LISTED])}"
+            raise UsageError(f"{name}: {key}", f'no point has "{value}"', remedy)
+        found += same
+    return tuple(point for point in points if point in found)
+
+
+def same_value(one: str, other: str) -> bool:
+    """Whether two texts mean one value: units as in YAML, sizes also as a number of bytes.
+
+    >>> same_value("1 MiB", "1MiB"), same_value("1 MiB", "1048576"), same_value("1 MiB", "1 MB")
+    (True, True, False)
+    """
+    (kind, worth, _), (other_kind, other_worth, _) = value_order(one), value_order(other)
+    alike = kind == other_kind != TEXTS or {kind, other_kind} == {_NUMBERS, SIZES}
+    return one == other or (alike and worth == other_worth)
