@@ -36,6 +36,7 @@ _HOME = {
     "build_algorithm": "astrasim_py.builders.registry:build",
     "build_topology": "astrasim_py.api",
     "collective": "astrasim_py.api",
+    "compare": "astrasim_py.study.compare",
     "compose": "astrasim_py.builders.compose",
     "convert_pytorch": "astrasim_py.pytorch.convert:convert",
     "explain": "astrasim_py.study.look",

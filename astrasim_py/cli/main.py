@@ -28,6 +28,7 @@ VERBS = {
     "trace": ("trace", "lint, summarise, show, compare, shrink or share Chakra traces"),
     "runs": ("runs", "list stored points, also those of older versions of a scenario"),
     "explain": ("explain", "say where the time of a finished point went"),
+    "compare": ("compare", "put two results side by side"),
     "plot": ("plot", "draw the figures of a finished scenario again"),
     "view": ("view", "write a page that plays a finished point"),
     "new": ("new", "copy a packaged lesson to start from"),

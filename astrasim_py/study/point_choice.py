@@ -8,7 +8,8 @@ from astrasim_py.core.errors import UsageError
 from astrasim_py.core.fields import did_you_mean
 from astrasim_py.core.units import format_time
 from astrasim_py.report.arranged_rows import text_of
-from astrasim_py.report.tables import SIZES, TEXTS, ps_of, value_order
+from astrasim_py.report.row_selection import Selection
+from astrasim_py.report.tables import TEXTS, ps_of, value_order
 from astrasim_py.scenario.load import load_scenario
 from astrasim_py.study.explain_and_plot import STUDY, find
 from astrasim_py.study.stored_points import StoredPoint
@@ -17,7 +18,6 @@ from astrasim_py.study.stored_points import StoredPoint
 _LISTED = 10
 #: Columns by which points are chosen although they are not swept.
 _COLUMNS = ("topology", "size", "algorithm", "npus", "network_model")
-_NUMBERS = 0
 
 
 class Unclear(UsageError):
@@ -97,7 +97,7 @@ def several(points: Sequence[StoredPoint], name: str) -> Unclear:
     sweeps = [point.row["sweep"] for point in points]
     differ = [key for key in sweeps[0] if len({str(sweep.get(key)) for sweep in sweeps}) > 1]
     remedy = f"add {' and '.join(f'{key}=…' for key in differ)}" if differ else "name the folder of one"
-    return Unclear(name, f"holds {len(points)} points that this fits", remedy, points)
+    return Unclear(name, f"holds {len(points)} points to choose from", remedy, points)
 
 
 def worst_of(points: Sequence[StoredPoint]) -> StoredPoint:
@@ -120,25 +120,15 @@ def _having(points: Sequence[StoredPoint], key: str, values: Sequence[str], name
     if len(full) != 1 and key not in _COLUMNS:
         problem = f"is swept more than once: {', '.join(full)}" if full else "is not swept"
         raise UsageError(f"{name}: {key}", problem, "write it out" if full else did_you_mean(key, swept))
-    texts = [text_of(row, full[0] if len(full) == 1 else key) for row in rows]
+    key = full[0] if len(full) == 1 else key
     found = []
     for value in values:
-        same = [p for p, text in zip(points, texts, strict=True) if text is not None and same_value(text, value)]
+        wanted = Selection(where=((key, "=", value),))
+        same = [point for point, row in zip(points, rows, strict=True) if wanted.of([row])]
         if not same:
-            known = sorted({text for text in texts if text is not None}, key=value_order)
+            known = sorted({text for row in rows if (text := text_of(row, key)) is not None}, key=value_order)
             named = all(value_order(text)[0] == TEXTS for text in known)
             remedy = did_you_mean(value, known) if named else f"write one of {', '.join(known[:_LISTED])}"
             raise UsageError(f"{name}: {key}", f'no point has "{value}"', remedy)
         found += same
     return tuple(point for point in points if point in found)
-
-
-def same_value(one: str, other: str) -> bool:
-    """Whether two texts mean one value: units as in YAML, sizes also as a number of bytes.
-
-    >>> same_value("1 MiB", "1MiB"), same_value("1 MiB", "1048576"), same_value("1 MiB", "1 MB")
-    (True, True, False)
-    """
-    (kind, worth, _), (other_kind, other_worth, _) = value_order(one), value_order(other)
-    alike = kind == other_kind != TEXTS or {kind, other_kind} == {_NUMBERS, SIZES}
-    return one == other or (alike and worth == other_worth)

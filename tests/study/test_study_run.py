@@ -493,9 +493,9 @@ def test_explain_refuses_a_point_that_has_changed_since(tmp_path):
 def test_folders_without_a_point_say_so(tmp_path):
     run_scenario(scenario(tmp_path), out=tmp_path)
     for path, why in (
-        (tmp_path / "small", "holds 8 points; name one of its folders"),
+        (tmp_path / "small", "holds 8 points to choose from; add topology=… and"),
         (tmp_path, "holds no finished point; name one of small in it"),
-        (tmp_path / "nowhere", "is not a folder"),
+        (tmp_path / "nowhere", "is no folder of results"),
     ):
         with pytest.raises(UsageError, match=why):
             explain_folder(path)

@@ -1,0 +1,57 @@
+"""Two results side by side: points with the same swept values, the time of each, and the ratio, largest change first.
+
+compare ring_vs_torus other/ring_vs_torus
+compare before after size="1 MiB" --format markdown
+"""
+
+import argparse
+import os
+from decimal import Decimal
+
+from astrasim_py.cli.options import selection_of, table_options, terminal_width
+from astrasim_py.core.errors import UsageError
+
+#: Rows that are shown where nothing else is asked for.
+_ROWS = 30
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "names",
+        nargs="+",
+        metavar="A B [KEY=VALUE…]",
+        help="two folders of results or of points, or names or files of scenarios that were run; KEY=VALUE: only such "
+        "points of both",
+    )
+    parser.add_argument("--out", default="results", metavar="FOLDER", help="folder of all results (results)")
+    table_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from astrasim_py.report.result_table import markdown_text
+    from astrasim_py.report.tables import csv_rows, json_text
+    from astrasim_py.study.compare import compare_named, comparison_columns, comparison_text
+    from astrasim_py.study.point_choice import parse_words
+
+    selection = selection_of(args)
+    names = [word for word in args.names if "=" not in word or os.path.exists(word)]
+    if len(names) != 2:
+        raise UsageError("compare", f"names {len(names)} results", "name two")
+    found = compare_named(*names, args.out, parse_words([word for word in args.names if word not in names]))
+    swept = {key: {str(row["sweep"].get(key)) for row in found.rows} for row in found.rows for key in row["sweep"]}
+    selection.check(swept | dict.fromkeys(("a_ns", "b_ns", "ratio"), ()))
+    rows = selection.of(found.rows)
+    if args.format == "json":
+        mean = None if found.mean is None else Decimal(f"{found.mean:.6g}")
+        about = {"a": found.names[0], "b": found.names[1], "mean": mean}
+        print(json_text({**about, "rows": rows, "only_a": found.only_a, "only_b": found.only_b}))
+    elif args.format == "csv":
+        keys = list(dict.fromkeys(key for row in rows for key in row["sweep"]))
+        columns = [*keys, "a_ns", "b_ns", "ratio", "status_a", "status_b"]
+        print(csv_rows(columns, [{**row, **row["sweep"]} for row in rows]).decode(), end="")
+    elif args.format == "markdown":
+        print(markdown_text(comparison_columns(rows)))
+    else:
+        shown = rows if args.top or args.sort or args.where else rows[:_ROWS]
+        print(comparison_text(found, shown, terminal_width()))
+    return 0
