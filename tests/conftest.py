@@ -13,6 +13,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background of a shell: processes that tests start would ignore Ctrl-C, too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# pytest-xdist sets it in its workers; tables are as wide as it says.
+os.environ.pop("COLUMNS", None)
+
 settings.register_profile("ci", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("nightly", max_examples=5000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
