@@ -121,6 +121,23 @@ def _left_out(chart: _Chart) -> str:
     return f"{word} {ranges(chart.left_out)} left out ({len(chart.left_out)} of {total})"
 
 
+def _by_kind(every: Bars, sizes: Sequence[int]) -> Bars:
+    """Bars of all charts; those named by their kind and size, such as all_reduce 4 MiB, are called by their kind alone
+    where no chart has two such names.
+    """
+    pairs = np.stack([np.repeat(np.arange(len(sizes)), sizes), every.kind, every.name])
+    own = {}
+    for chart, kind, name in np.unique(pairs, axis=1).T.tolist():
+        text, word = every.names[name], every.names[kind]
+        if text.replace("_", "-").startswith(f"{word} ") and text[len(word) + 1 :][:1].isdigit():
+            own.setdefault(kind, {}).setdefault(chart, set()).add(name)
+    single = {
+        name: kind for kind, by in own.items() if max(map(len, by.values())) == 1 for s in by.values() for name in s
+    }
+    renamed = np.array([single.get(number, number) for number in range(len(every.names))] or [0])
+    return every._replace(name=renamed[every.name])
+
+
 class _Look(NamedTuple):
     """Names and colours of the groups of bars. `both`: there is compute and communication."""
 
@@ -141,7 +158,7 @@ def _look(charts: Sequence[_Chart]) -> tuple[list[np.ndarray], _Look]:
         where = np.array([number[name] for name in chart.bars.names] or [0])
         parts.append(chart.bars._replace(name=where[chart.bars.name], kind=where[chart.bars.kind]))
     columns = zip(*(bars[:-1] for bars in parts), strict=True)
-    every = Bars(*(np.concatenate(column) for column in columns), names)
+    every = _by_kind(Bars(*(np.concatenate(column) for column in columns), names), [len(b.rank) for b in parts])
     single = [name for name in _OWN if name in number and (every.name == number[name]).any()]
     most = 3 if single else 4
     group, labels, colours = np.full(len(every.rank), -1), [], []

@@ -175,5 +175,5 @@ def _table(panel: Panel, use: np.ndarray) -> dict:
         "panel": Categorical(np.zeros(edge.height, dtype=np.int32), [panel.title]),
         "link": Categorical.of(texts(edge["name"])),
         "bytes": np.array([carried.get(number, 0) for number in edge["link"].tolist()], dtype=np.int64),
-        "busy_share": np.maximum(use, 0.0),
+        "busy_share": np.round(np.maximum(use, 0.0), 9),
     }

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from astrasim_py.core.errors import UsageError
+from astrasim_py.core.fields import did_you_mean
 from astrasim_py.core.records import Categorical
 from astrasim_py.report import figure_style as style
 from astrasim_py.report.figure_style import Drawn, Sheet
@@ -77,8 +78,7 @@ def _rows(panel: Panel, spec: Mapping, jobs: Sequence[str], notes: list[str]) ->
         wanted = [str(name).replace(" ", "").replace("→", "->") for name in spec["links"]]
         for name in wanted:
             if name not in number:
-                some = ", ".join(list(number)[:4])
-                raise UsageError("plots.links", f'there is no link "{name}"', f"write names such as {some}")
+                raise UsageError("plots.links", f'there is no link "{name}"', did_you_mean(name, list(number)))
         chosen = np.array([number[name] for name in wanted])
     else:
         chosen = total["link"][np.lexsort((total["link"], -np.round(total["use"], 12)))[:_CANDIDATES]]
@@ -117,7 +117,7 @@ def _draw(axes, rows: _Rows, colours: Sequence[str], until: int, lines: int) -> 
         names = rows.links[row]
         said = style.clean(names[0], 28).replace("->", " → ") + (f" and {len(names) - 1} alike" if names[1:] else "")
         axes.annotate(
-            f"{said}: {100 * rows.mean[row]:.0f} %", (0, row + 0.5 - _HIGH), xytext=(3, 1), fontsize=6.5,
+            f"{said}, mean {100 * rows.mean[row]:.0f} %", (0, row + 0.5 - _HIGH), xytext=(3, 1), fontsize=6.5,
             xycoords=("axes fraction", "data"), textcoords="offset points", ha="left", va="bottom",
         )  # fmt: skip
     axes.set_yticks([])
@@ -131,7 +131,7 @@ def _draw(axes, rows: _Rows, colours: Sequence[str], until: int, lines: int) -> 
 
 def _table(rows: _Rows, jobs: Sequence[str]) -> dict:
     count, groups, bins = rows.use.shape
-    edges = np.linspace(0, max(rows.panel.makespan, 1), bins + 1) / 1000
+    edges = np.round(np.linspace(0, max(rows.panel.makespan, 1), bins + 1) / 1000, 3)
     size = count * groups * bins
     return {
         "panel": Categorical(np.zeros(size, dtype=np.int32), [rows.panel.title]),
@@ -139,5 +139,5 @@ def _table(rows: _Rows, jobs: Sequence[str]) -> dict:
         "job": Categorical(np.tile(np.repeat(np.arange(groups), bins), count), list(jobs) or [""]),
         "start_ns": np.tile(edges[:-1], count * groups),
         "end_ns": np.tile(edges[1:], count * groups),
-        "use": rows.use.ravel(),
+        "use": np.round(rows.use.ravel(), 9),
     }

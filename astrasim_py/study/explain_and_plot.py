@@ -4,7 +4,7 @@ import glob
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -80,8 +80,9 @@ _TABLES = {
 }
 
 
-def panel(point: StoredPoint, kind: str) -> Panel:
-    sweep = point.row["sweep"]
+def panel(point: StoredPoint, kind: str, keys: Collection[str] | None = None) -> Panel:
+    """What a figure shows of a point. `keys`: swept keys in its title, all by default."""
+    sweep = {key: value for key, value in point.row["sweep"].items() if keys is None or key in keys}
     title = ", ".join(f"{name_of(key)} = {value}" for key, value in sweep.items()) or point.manifest["point"]
     parts = parts_of(point)
     return Panel(
@@ -129,7 +130,9 @@ def _drawn_of(spec: Mapping, points: Sequence[StoredPoint]) -> tuple[list[Mappin
     if of_records(spec):
         need = LEVELS.index(level_of(spec))
         shown = [p for p in _recorded(spec, points) if LEVELS.index(p.manifest["level"]) >= need]
-        panels = [panel(point, spec["kind"]) for point in shown]
+        swept = {key for point in shown for key in point.row["sweep"]}
+        differ = {key for key in swept if len({str(point.row["sweep"].get(key)) for point in shown}) > 1}
+        panels = [panel(point, spec["kind"], differ if len(shown) > 1 else None) for point in shown]
     return _rows_by_job(spec, rows, points), panels
 
 
@@ -155,7 +158,7 @@ def _rows_by_job(spec: Mapping, rows: Sequence[Mapping], points: Sequence[Stored
 
 
 #: Figures of a single point.
-_OF_A_POINT = ({"kind": "links"}, {"kind": "gantt"}, {"kind": "breakdown"})
+_OF_A_POINT = ("links", "gantt", "breakdown")
 
 
 class Drawn(NamedTuple):
@@ -236,7 +239,8 @@ def plot_folder(path: str | os.PathLike) -> Drawn:
     title = str(study.get("title") or study.get("scenario") or folder.name)
     if (Path(path) / stored_points.MANIFEST).exists():
         title = f"{title}: {points[0].manifest['point']}"
-        specs = [{**spec, "name": f"{points[0].folder.name}-{spec['kind']}"} for spec in _OF_A_POINT]
+        kinds = [*_OF_A_POINT, *(["utilisation"] if points[0].manifest["level"] == "messages" else [])]
+        specs = [{"kind": kind, "name": f"{points[0].folder.name}-{kind}"} for kind in kinds]
     else:
         specs = [spec for spec in study.get("plots") or [] if isinstance(spec, dict)]
         if not specs:

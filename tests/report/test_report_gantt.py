@@ -155,6 +155,18 @@ def test_names_that_differ_by_numbers_are_one_and_phases_are_seen():
     assert grouped(bars, COMMUNICATION, 4)[1] == []
 
 
+def test_names_made_of_kind_and_size_are_the_kind_where_that_is_clear():
+    network = ap.build_topology(shape="ring", npus=4, bandwidth="50 GB/s", latency="1 us")
+    sizes = [
+        panel_of(ap.problem(ap.workload(4).all_reduce(size), network), level="nodes") for size in ("1 MiB", "2 MiB")
+    ]
+    assert set(drawn(*sizes).table["colour"]) == {"all-reduce"}
+    assert set(drawn(*sizes).table["bar"]) == {"all_reduce 1 MiB", "all_reduce 2 MiB"}
+    both = ap.workload(4).all_reduce("1 MiB").all_reduce("2 MiB")
+    made = drawn(panel_of(ap.problem(both, network), level="nodes"))
+    assert set(made.table["colour"]) == {"all_reduce 1 MiB", "all_reduce 2 MiB"}
+
+
 def test_overlapping_collectives_have_lanes_of_their_own(training):
     bars = bars_of(training.tables["node"], training.tables["collective"], 8)
     for rank in range(8):
