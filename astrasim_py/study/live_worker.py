@@ -26,7 +26,11 @@ class Worker:
 
     def _start(self) -> None:
         self._pool = Pool(1)
-        self._ready: Future = self._pool.submit(run_live, self._first)
+        try:
+            self._ready: Future = self._pool.submit(run_live, self._first)
+        except KeyboardInterrupt:
+            self._pool.kill()
+            raise
 
     def _restart(self) -> None:
         self._pool.kill()

@@ -64,6 +64,22 @@ def _begin_worker(said: Any) -> None:
         threading.Thread(target=end_with_parent, daemon=True).start()
 
 
+@contextlib.contextmanager
+def _interrupt_after() -> Iterator[None]:
+    """Put off a Ctrl-C, which other threads of a library may catch, until a worker has all that it is started with."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda *_: came.append(1))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
+
+
 class Pool:
     """A pool and the processes it started."""
 
@@ -87,7 +103,8 @@ class Pool:
         # They inherit the mask; before `_begin_worker` has run, a Ctrl-C would make them print tracebacks.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            return self.executor.submit(function, task)
+            with _interrupt_after():
+                return self.executor.submit(function, task)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
