@@ -19,6 +19,8 @@ _MOST = 500_000
 _LEAST = 0.01
 #: A change of one link or rank is told instead of one of all if it brings so much of its gain.
 _NEARLY = 0.9
+#: Kinds of links, by bandwidth and latency, of which more bandwidth is tried.
+_KINDS = 3
 #: What takes less time where links have more bandwidth.
 _ON_LINKS = ("serialization", "queueing", "sharing", "transfer")
 
@@ -52,7 +54,7 @@ def advice(problem: Problem, found: Explanation, cost: int) -> str:
         return ""
     best, *others = sorted(tried.values(), key=lambda change: -change.gain)
     if best.gain < _LEAST:
-        return f"neither {' nor '.join(c.what for c in tried.values())} would save 1 % (simulated)"
+        return f"{' or '.join(c.what for c in tried.values())} would save less than 1 % (simulated)"
     more = [f"{change.what} {_percent(change.gain)}" for change in others if change.gain >= _LEAST]
     return f"{best.what} would save {_percent(best.gain)}{', ' if more else ''}{', '.join(more)} (simulated)"
 
@@ -82,17 +84,13 @@ def changes(problem: Problem, found: Explanation) -> Iterator[Change]:
         elif piece.category == "compute":
             on_rank[piece.rank] = on_rank.get(piece.rank, 0) + took
     if sum(on_link.values()) > worth:
-        link = max(on_link, key=lambda each: (on_link[each], -each))
-        name = f"{topology.vertex_name(int(topology.src[link]))}->{topology.vertex_name(int(topology.dst[link]))}"
-        alike = (topology.bandwidth_class == topology.bandwidth_class[link]) & (
-            topology.latency_ps == topology.latency_ps[link]
-        )
-        one = np.arange(topology.links) == link
-        count = int(alike.sum())
-        yield _bandwidth(problem, f"twice the bandwidth of {name}", one)
-        if count > 1:
-            of_all = "all links" if count == topology.links else f"{name} and the {count - 1} links like it"
-            yield _bandwidth(problem, f"twice the bandwidth of {of_all}", alike)
+        for link, alike in _slowest(topology, on_link):
+            name = f"{topology.vertex_name(int(topology.src[link]))}->{topology.vertex_name(int(topology.dst[link]))}"
+            count = int(alike.sum())
+            yield _bandwidth(problem, f"twice the bandwidth of {name}", np.arange(topology.links) == link)
+            if 1 < count < topology.links:
+                yield _bandwidth(problem, f"twice the bandwidth of {name} and the {count - 1} links like it", alike)
+        yield _bandwidth(problem, "twice the bandwidth of all links", np.ones(topology.links, dtype=bool))
     if found.totals["latency"] > worth:
         shorter = replace(topology, latency_ps=topology.latency_ps // 2)
         yield Change("latency", "half the latency of all links", replace(problem, topology=shorter))
@@ -100,6 +98,18 @@ def changes(problem: Problem, found: Explanation) -> Iterator[Change]:
         rank = max(on_rank, key=lambda each: (on_rank[each], -each))
         yield _compute(problem, f"compute twice as fast on rank {rank}", {rank})
         yield _compute(problem, "compute twice as fast on all ranks", set(range(sum(j.ranks for j in problem.jobs))))
+
+
+def _slowest(topology: Topology, on_link: dict[int, int]) -> Iterator[tuple[int, np.ndarray]]:
+    """Of the links on which a path spends time (ps) the first of each kind, and which links are of its kind."""
+    kinds = np.zeros(topology.links, dtype=bool)
+    listed = 0
+    for link in sorted(on_link, key=lambda each: (-on_link[each], each)):
+        if not kinds[link] and listed < _KINDS:
+            same_rate = topology.bandwidth_class == topology.bandwidth_class[link]
+            alike = same_rate & (topology.latency_ps == topology.latency_ps[link])
+            kinds, listed = kinds | alike, listed + 1
+            yield link, alike
 
 
 def _bandwidth(problem: Problem, what: str, links: np.ndarray) -> Change:

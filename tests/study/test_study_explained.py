@@ -164,8 +164,8 @@ def test_advice_on_random_problems_is_never_false():
             if share:
                 tried += 1
                 assert float(share[1]) == pytest.approx(100 * gain, abs=0.6), (seed, what)
-        if text.startswith("neither"):
-            assert all(gain < 0.012 for what, gain in gains.items() if what in text), seed
+        if "less than 1 %" in text:
+            assert all(gain < 0.012 for gain in gains.values()), seed
     assert tried > 5
 
 
@@ -177,3 +177,11 @@ def test_a_topology_with_more_bandwidth_keeps_everything_else():
     assert [b / a for a, b in zip(*rates, strict=True)] == [Fraction(2 if twice else 1) for twice in links]
     back = replace(faster, bandwidths=topology.bandwidths, bandwidth_class=topology.bandwidth_class)
     assert back.digest() == topology.digest()
+
+
+def test_the_kind_of_link_that_is_short_is_named_wherever_the_path_is_longest():
+    """Hosts' links carry every byte of the path, but the oversubscribed uplinks decide."""
+    keys = {"leaves": 2, "hosts_per_leaf": 4, "spines": 2, "oversubscription": 4}
+    topology = ap.build_topology(shape="leaf_spine", bandwidth="50 GB/s", latency="500 ns", **keys)
+    found = ap.explain(ap.collective("all_to_all", "64 MiB", topology))
+    assert re.match(r"twice the bandwidth of (leaf\d->spine\d|spine\d->leaf\d) and the 7 links like it", found.advice)
