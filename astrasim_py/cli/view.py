@@ -13,7 +13,7 @@ from astrasim_py.cli.options import complain
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="DIR", help="results/SCENARIO, or the folder of a point in it")
+    parser.add_argument("folder", metavar="DIR", help="results/SCENARIO, the scenario, or the folder of a point")
     parser.add_argument(
         "--point",
         action="append",

@@ -1,17 +1,18 @@
 """The page that plays stored points."""
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from astrasim_py.core.errors import AstraError, UsageError
 from astrasim_py.core.records import Records, Table
-from astrasim_py.core.units import number_of
 from astrasim_py.engine.simulation import plan_for
 from astrasim_py.report.page import packed, page_data, page_html, vertex_names
 from astrasim_py.study import astra_sim_point
-from astrasim_py.study.explain_and_plot import at_level, find, point_of, records_of
+from astrasim_py.study.explain_and_plot import at_level, point_of, records_of
+from astrasim_py.study.point_choice import one_of, parse_words, points_named
 from astrasim_py.study.prepare import prepare
 from astrasim_py.study.stored_points import StoredPoint
 from astrasim_py.system.plan import Plan
@@ -29,34 +30,19 @@ def view_page(path: str | os.PathLike, wanted: Sequence[str], notes: list[str]) 
 
 
 def chosen_points(path: str | os.PathLike, wanted: Sequence[str]) -> tuple[list[StoredPoint], tuple[StoredPoint, ...]]:
-    """One or two stored points, and all of their scenario. `path`: folder of a scenario's results or of a point.
-    `wanted`: words of the points' names, such as ``size=1 MiB``, comma-separated; one text for each point. Raises
-    UsageError: there is no such point, or more than one.
+    """One or two stored points, and all of their scenario. `path`: folder of a scenario's results or of a point, or the
+    scenario. `wanted`: swept values such as ``size=1 MiB,topology=ring``; one text for each point. Raises UsageError:
+    there is no such point, or more than one.
     """
-    _, points = find(path)
-    chosen = [_one_of(points, text, path) for text in wanted] or [_one_of(points, "", path)]
-    if len(chosen) > MOST_RUNS:
-        raise UsageError(str(path), f"{len(chosen)} points are asked for", f"name {MOST_RUNS} at most")
-    return chosen, points
+    if len(wanted) > MOST_RUNS:
+        raise UsageError(str(path), f"{len(wanted)} points are asked for", f"name {MOST_RUNS} at most")
+    chosen = [one_of(points_named(path, parse_words(_words(text))), str(path)) for text in wanted or [""]]
+    return chosen, points_named(path, {})
 
 
-def _words(text: str) -> set[str]:
-    """What commas separate; labels of values may hold commas, too."""
-    return {word.strip() for word in text.split(",") if word.strip()}
-
-
-def _one_of(points: Sequence[StoredPoint], text: str, path: str | os.PathLike) -> StoredPoint:
-    words = _words(text)
-    found = [p for p in points if words <= _words(p.manifest["point"])]
-    if len(found) == 1:
-        return found[0]
-    names = "; ".join(point.manifest["point"] for point in (found or points)[:3])
-    problem = (
-        f"{len(found)} points are {text}" if found and text else f"holds {number_of(len(found or points), 'point')}"
-    )
-    if not found:
-        problem = f"no point is {text}"
-    raise UsageError(str(path), problem, f"write --point with some of: {names} …")
+def _words(text: str) -> list[str]:
+    """The parts of ``a=1,b=2, 3``: ``a=1`` and ``b=2, 3``, whose value holds a comma."""
+    return [word for word in re.split(r",(?=[^,=]*=)", text) if word.strip()]
 
 
 def run_data(stored: StoredPoint) -> dict:

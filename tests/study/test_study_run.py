@@ -392,7 +392,7 @@ def test_an_interrupted_run_keeps_finished_points_and_goes_on(tmp_path, jobs):
     stopped = run_scenario(scenario(tmp_path), out=tmp_path / "a", jobs=jobs, progress=Interrupting(3))
     assert stopped.exit_code == 130 and stopped.interrupted and not stopped.figures
     assert [row["status"] for row in stopped.rows].count("done") == 3
-    assert "interrupted: 3 of 8 points are kept; run it again to go on" in stopped.notes
+    assert "interrupted: 3 of 8 points kept; run it again to go on" in stopped.notes
     kept = len(stored_points.read_points(tmp_path / "a" / "small"))
     assert 3 <= kept < 8 and not list((tmp_path / "a").rglob(".*"))
     went_on = run_scenario(scenario(tmp_path), out=tmp_path / "a")
