@@ -18,6 +18,7 @@ from astrasim_py.core.records import Records, Table
 from astrasim_py.core.units import format_size
 from astrasim_py.report.critical_path import CriticalPath
 from astrasim_py.report.explain import called_instances
+from astrasim_py.report.intervals import coverage
 from astrasim_py.report.record_plots import places
 
 _PAGE = Path(__file__).resolve().parents[1] / "page"
@@ -112,15 +113,7 @@ def _use(hop: Table, row: np.ndarray, links: int, makespan: int) -> dict:
     busy, queue = np.zeros((links, bins)), np.zeros((links, bins), dtype=np.int64)
 
     def spread(begin: np.ndarray, end: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Time that intervals cover in each bin, by a sum of differences of clipped ends."""
-        covered = np.zeros((links, bins + 1))
-        for sign, moment in ((1, begin), (-1, end)):
-            at = np.clip(moment / width, 0, bins)
-            whole = np.minimum(at.astype(np.int64), bins - 1)
-            share = at - whole
-            np.add.at(covered, (rows, whole), sign * (1 - share))
-            np.add.at(covered, (rows, whole + 1), sign * share)
-        return np.cumsum(covered, axis=1)[:, :bins]
+        return coverage(rows, begin, end, links, bins, makespan) / width
 
     done = hop["end"] >= 0
     if done.any():

@@ -9,6 +9,8 @@ import numpy as np
 
 from astrasim_py.core.errors import UsageError
 from astrasim_py.report.figure_style import FORMATS, GREY, PALETTE, clean, our_style, render, set_heading
+from astrasim_py.report.intervals import coverage
+from astrasim_py.report.ticks import time_unit
 from astrasim_py.synthesis.model.schedule import Schedule
 
 #: Maximum links, and maximum holds of links, for drawing every transfer.
@@ -19,7 +21,6 @@ MAX_ROWS = 256
 _BINS = 600
 #: Maximum chunks for naming each in a legend, and for using the palette's colours.
 _NAMED, _PLAIN = 4, 7
-_UNITS = ((10**12, "s"), (10**9, "ms"), (10**6, "µs"), (10**3, "ns"))
 
 
 def draw_schedule(schedule: Schedule, form: str, title: str = "") -> bytes:
@@ -41,7 +42,7 @@ def _figure(schedule: Schedule, heading: str):
     transfer, resource, start, end = schedule.holds()
     links = len(schedule.network.links)
     single = links <= MAX_LANES and len(start) <= MAX_HOLDS
-    factor, unit = next(((f, u) for f, u in _UNITS if schedule.time >= f), (1, "ps"))
+    unit, factor = time_unit(schedule.time)
     tall = min(max(2.2, 0.19 * links + 0.5), 9.0) if single else 5.0
     figure = Figure(figsize=(9.0, tall + 2.1), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [tall, 1.5]})
@@ -135,7 +136,7 @@ def _numbers(axes, schedule: Schedule, chunk, start, end, lane, colours) -> None
         )  # fmt: skip
 
 
-def _map(figure, axes, schedule: Schedule, resource, start, end, factor: int) -> None:
+def _map(figure, axes, schedule: Schedule, resource, start, end, factor: float) -> None:
     """Share of the links into each NPU in use, over time."""
     network, topology = schedule.network, schedule.network.topology
     rank_of = np.full(topology.vertices, -1, dtype=np.int64)
@@ -146,7 +147,7 @@ def _map(figure, axes, schedule: Schedule, resource, start, end, factor: int) ->
     ours = head[resource] >= 0
     row = head[resource[ours]] // per_row
     ports = np.bincount(head[head >= 0] // per_row, minlength=rows)
-    used = _coverage(row, start[ours], end[ours], rows, schedule.time) / np.maximum(ports, 1)[:, None]
+    used = _holds(row, start[ours], end[ours], rows, schedule.time) / np.maximum(ports, 1)[:, None]
     image = axes.imshow(
         used, aspect="auto", interpolation="nearest", origin="upper", cmap="viridis", vmin=0, vmax=1,
         extent=(0, schedule.time / factor, rows * per_row - 0.5, -0.5), rasterized=True,
@@ -158,22 +159,12 @@ def _map(figure, axes, schedule: Schedule, resource, start, end, factor: int) ->
     figure.colorbar(image, ax=axes, label="share of the links into it in use", pad=0.01, aspect=30)
 
 
-def _coverage(row: np.ndarray, start: np.ndarray, end: np.ndarray, rows: int, time: int) -> np.ndarray:
+def _holds(row: np.ndarray, start: np.ndarray, end: np.ndarray, rows: int, time: int) -> np.ndarray:
     """float[rows, bins]: how many holds cover each bin of time, on average."""
-    width = max(time, 1) / _BINS
-    part, slope = np.zeros(rows * (_BINS + 1)), np.zeros(rows * (_BINS + 1))
-    for moment, sign in ((start, 1.0), (end, -1.0)):
-        place = np.minimum((moment / width).astype(np.int64), _BINS - 1)
-        # From each time to the end of its bin, and whole bins after that.
-        rest = np.clip((place + 1) - moment / width, 0.0, 1.0)
-        at = row * (_BINS + 1) + place
-        part += sign * np.bincount(at, weights=rest, minlength=len(part))
-        slope += sign * np.bincount(at + 1, minlength=len(slope))
-    whole = np.cumsum(slope.reshape(rows, -1), axis=1)
-    return np.clip((part.reshape(rows, -1) + whole)[:, :_BINS], 0.0, None)
+    return coverage(row, start, end, rows, _BINS, time) * (_BINS / max(time, 1))
 
 
-def _use(axes, schedule: Schedule, links: int, start, end, factor: int) -> None:
+def _use(axes, schedule: Schedule, links: int, start, end, factor: float) -> None:
     """Share of links in use and of transfers delivered, over time."""
     if len(start) <= 20_000:
         moments = np.concatenate([start, end])
@@ -183,7 +174,7 @@ def _use(axes, schedule: Schedule, links: int, start, end, factor: int) -> None:
         used = np.add.reduceat(change[order], last).cumsum()
         time, share = np.append(at, schedule.time) / factor, np.append(used, 0) / links
     else:
-        each = _coverage(np.zeros(len(start), dtype=np.int64), start, end, 1, schedule.time)[0] / links
+        each = _holds(np.zeros(len(start), dtype=np.int64), start, end, 1, schedule.time)[0] / links
         time, share = np.linspace(0, schedule.time / factor, _BINS + 1), np.append(each, each[-1])
     axes.fill_between(time, 100 * share, step="post", color=PALETTE[2], linewidth=0, label="links in use")
     moments = np.unique(schedule.arrival)
