@@ -3,7 +3,7 @@
 import argparse
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from astrasim_py.core.units import parse_time
 
 #: Most nodes that are drawn.
 MOST_DRAWN = 10_000
+#: Largest timeline of all ranks, bytes.
+_MOST_BYTES = 100 * 10**6
 
 
 def _groups_option(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +57,7 @@ def arguments(action: Callable[[str, str], argparse.ArgumentParser]) -> None:
     line = action("timeline", "recorded durations as Chrome trace events, for ui.perfetto.dev")
     line.add_argument("trace", metavar="IN", help="prefix of a set of .et files")
     line.add_argument("target", metavar="OUT.json")
+    line.add_argument("--ranks", metavar="LIST", help='e.g. "0-3,6"; all by default, up to 100 MB')
     compare = action("compare", "time of a step of two sets on several networks")
     compare.add_argument("first", metavar="A")
     compare.add_argument("second", metavar="B")
@@ -70,6 +73,16 @@ def _workload(name: str, groups: str | None = None):
     from astrasim_py.chakra.workload import read_workload
 
     return read_workload(name, groups=groups or groups_beside(name))
+
+
+def _ranks_of(args: argparse.Namespace, workload) -> list[int]:
+    """The ranks of ``--ranks``, all by default. Raises UsageError: one that the workload does not have."""
+    if args.ranks is None:
+        return [*range(workload.ranks)]
+    ranks = list(dict.fromkeys(number_list(args.ranks, "--ranks")))
+    if max(ranks) >= workload.ranks:
+        raise UsageError("--ranks", f"{args.ranks} is not of {workload.ranks} ranks", f"write 0-{workload.ranks - 1}")
+    return ranks
 
 
 def _span(text: str) -> tuple[int, int]:
@@ -90,7 +103,6 @@ def run_part(args: argparse.Namespace) -> int:
     check_apart(args.target, args.trace)
     if all(option is None for option in (args.ranks, args.time, args.layers, args.names)):
         raise UsageError(args.trace, "nothing says which part", "add --ranks, --time, --layers or --names")
-    ranks = None if args.ranks is None else list(dict.fromkeys(number_list(args.ranks, "--ranks")))
     layers = None if args.layers is None else number_list(args.layers, "--layers")
     span = None if args.time is None else _span(args.time)
     try:
@@ -98,9 +110,7 @@ def run_part(args: argparse.Namespace) -> int:
     except re.error as error:
         raise UsageError("--names", f"{args.names!r} is no regular expression: {error}", 'write e.g. "gemm"') from None
     workload = _workload(args.trace, args.groups)
-    ranks = [*range(workload.ranks)] if ranks is None else ranks
-    if max(ranks) >= workload.ranks:
-        raise UsageError("--ranks", f"{args.ranks} is not of {workload.ranks} ranks", f"write 0-{workload.ranks - 1}")
+    ranks = _ranks_of(args, workload)
     times = recorded_times(workload) if span else None
     if times and not any(end.any() for _, end in times):
         raise UsageError("--time", f"no node of {args.trace} has a recorded time", "take nodes by --names or --layers")
@@ -202,6 +212,17 @@ def _plain(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
+def _bounded(pieces: Iterable[bytes], args: argparse.Namespace) -> Iterator[bytes]:
+    """The pieces of a timeline of all ranks, as long as viewers can open it."""
+    written = 0
+    for piece in pieces:
+        written += len(piece)
+        if written > _MOST_BYTES and args.ranks is None:
+            problem = f"the timeline of all ranks has more than {_MOST_BYTES // 10**6} MB, too much for most viewers"
+            raise UsageError(args.target, problem, "name some with --ranks, e.g. --ranks 0-7")
+        yield piece
+
+
 def run_timeline(args: argparse.Namespace) -> int:
     """Write recorded durations as a timeline."""
     from astrasim_py.core.files import write_file
@@ -209,12 +230,13 @@ def run_timeline(args: argparse.Namespace) -> int:
     from astrasim_py.workload.edit import recorded_times
 
     workload = _workload(args.trace)
-    traces = [workload.trace(rank) for rank in range(workload.ranks)]
-    times = recorded_times(workload)
+    ranks = _ranks_of(args, workload)
+    traces, every = [workload.trace(rank) for rank in ranks], recorded_times(workload)
+    times = [every[rank] for rank in ranks]
     make_parent(args.target)
-    write_file(args.target, recorded_timeline(traces, times))
+    write_file(args.target, _bounded(recorded_timeline(traces, times, ranks), args))
     last = max((int(end.max(initial=0)) for _, end in times), default=0)
-    return _said(args, {"ranks": workload.ranks, "nodes": sum(map(len, traces)), "microseconds": last / 10**6})
+    return _said(args, {"ranks": len(ranks), "nodes": sum(map(len, traces)), "microseconds": last / 10**6})
 
 
 def run_compare(args: argparse.Namespace) -> int:

@@ -89,12 +89,12 @@ def _document(events: Iterator[str], about: str = "") -> Iterator[bytes]:
 
 
 def recorded_timeline(
-    traces: Sequence[ExecutionTrace], times: Sequence[tuple[np.ndarray, np.ndarray]]
+    traces: Sequence[ExecutionTrace], times: Sequence[tuple[np.ndarray, np.ndarray]], ranks: Sequence[int]
 ) -> Iterator[bytes]:
-    """The timeline of traces, a process for each; `times`: start and end in ps of the nodes of each."""
+    """The timeline of the traces of some ranks, a process for each. `times`: start and end of the nodes of each, ps."""
 
     def events() -> Iterator[str]:
-        for rank, (trace, (start, end)) in enumerate(zip(traces, times, strict=True)):
+        for rank, trace, (start, end) in zip(ranks, traces, times, strict=True):
             yield _meta("process_name", rank, f"rank {rank}")
             yield _meta("process_sort_index", rank, rank)
             kinds = np.where(np.isin(trace.type, _CALLS), 2, np.where(trace.column("is_cpu_op") > 0, 0, 1))

@@ -13,6 +13,7 @@ from astrasim_py.chakra.et_io import encode_trace, parse_trace, read_prefix, wri
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.wire import varint
 from astrasim_py.chakra.workload import Workload, groups_from_metadata
+from astrasim_py.cli import trace_edit
 from astrasim_py.cli.main import main
 from astrasim_py.workload.edit import keep_nodes, recorded_times
 
@@ -114,9 +115,20 @@ def test_timelines_are_in_microseconds(four, tmp_path, capsys):
     assert end.max() == 4_000_003 and start[3] == 2_500_002
 
 
+def test_a_timeline_too_large_for_viewers_asks_for_ranks(four, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(trace_edit, "_MOST_BYTES", 1000)
+    assert run("timeline", four, tmp_path / "t.json") == 2
+    assert "name some with --ranks" in capsys.readouterr().err and not (tmp_path / "t.json").exists()
+    assert run("timeline", four, tmp_path / "t.json", "--ranks", "3,1") == 0
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert {event["pid"] for event in events} == {1, 3}
+    assert len([event for event in events if event["ph"] == "X"]) == 16
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        (["timeline", "{}", "{}x", "--ranks", "4"], "is not of 4 ranks"),
         (["slice", "{}", "{}x", "--ranks", "1-9"], "is not of 4 ranks"),
         (["slice", "{}", "{}x", "--ranks", "a"], "no list of numbers"),
         (["filter", "{}", "{}x", "--names", "("], "no regular expression"),
