@@ -7,7 +7,7 @@ from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.units import format_size
 from astrasim_py.report import figure_style as style
 from astrasim_py.report import ticks
-from astrasim_py.report.repeats import HIGH, LOW, nearest_rank
+from astrasim_py.report.repeats import HIGH, LOW, SEED, nearest_rank
 from astrasim_py.report.tables import SIZES, TEXTS, value_order
 
 #: Panels of a figure at most.
@@ -52,9 +52,9 @@ class Value(NamedTuple):
 class XAxis:
     """Positions and labels of the values of x: a logarithmic or linear scale for quantities, else categories."""
 
-    def __init__(self, texts: Sequence[str]) -> None:
+    def __init__(self, texts: Sequence[str], *, names: bool = False) -> None:
         self.texts = list(dict.fromkeys(texts))
-        values = numbers_of(self.texts)
+        values = None if names else numbers_of(self.texts)
         self.categories = values is None
         self.kind = TEXTS if values is None else value_order(self.texts[0])[0]
         self.value = values or {text: float(place) for place, text in enumerate(self.texts)}
@@ -119,7 +119,8 @@ class Grid:
         if len(facets) > MOST_PANELS:
             self.notes.append(f"{self.facet_key} takes {len(facets)} values: the first {MOST_PANELS} are drawn")
         self.series = list(dict.fromkeys(series for _, series, _ in self.points))
-        self.axis = XAxis([x for _, _, x in self.points])
+        # Seeds are names, whatever their digits.
+        self.axis = XAxis([x for _, _, x in self.points], names=self.x == SEED)
 
     def name(self, series: tuple[str, ...]) -> str:
         return style.clean(", ".join(series))
