@@ -24,7 +24,7 @@ _MOST = 2**20
 def engine_option(parser: argparse.ArgumentParser, default: str | None = AUTO) -> None:
     """``--engine``; no default: the scenario's."""
     usual = "the scenario's, else auto" if default is None else default
-    text = f"auto picks by size; both runs both engines and compares every record ({usual})"
+    text = f"auto picks the one that costs less; both runs both engines and compares every record ({usual})"
     parser.add_argument("--engine", choices=ENGINES, default=default, help=text)
 
 

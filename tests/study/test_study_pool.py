@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from astrasim_py.core import jit
 from astrasim_py.study.pool import Killed, cores, run_tasks
 
 DIE = "__import__('os')._exit(1)"
@@ -39,6 +40,14 @@ def test_a_killed_worker_loses_its_own_task_only(deadly):
     results = dict(run_tasks(eval, tasks, 2))
     assert results[1] == Killed()
     assert {k: v for k, v in results.items() if k != 1} == {0: 1, 2: "slow", 3: 4, 4: 5}
+
+
+def test_workers_announce_compiling_once_between_them(monkeypatch, capfd):
+    monkeypatch.setattr(jit, "announce", jit.Once(print))
+    say = "[__import__('astrasim_py.core.jit').core.jit.announce('compiling it'), __import__('time').sleep(0.3)][0]"
+    assert dict(run_tasks(eval, [say] * 4, 2)) == dict.fromkeys(range(4))
+    out, err = capfd.readouterr()
+    assert (out, err.count("compiling it")) == ("", 1)
 
 
 def test_an_abandoned_pool_leaves_no_process():
