@@ -1,6 +1,6 @@
 """The table of a run's rows as text: what fits, and of many rows those that answer the question."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from astrasim_py.report.repeats import REPEAT_KEYS
 from astrasim_py.report.tables import (
@@ -128,7 +128,7 @@ def _answer(rows: Sequence[Mapping], most: int) -> tuple[list[Mapping], str]:
         for key, value in row["sweep"].items():
             values.setdefault(key, {})[str(value)] = None
     varying = [key for key, found in values.items() if len(found) > 1]
-    compared = [key for key in varying if all(value_order(value)[0] == TEXTS for value in values[key])]
+    compared = [key for key in varying if not _quantities(values[key])]
     by = [key for key in varying if key not in compared]
     if not by and len(compared) > 1:
         by = [
@@ -156,6 +156,11 @@ def _answer(rows: Sequence[Mapping], most: int) -> tuple[list[Mapping], str]:
 
 def _words(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def _quantities(values: Iterable[str]) -> bool:
+    """Whether swept values are sizes, counts, … ("4 GPUs", too), not names of what is compared."""
+    return any(value_order(value)[0] != TEXTS for value in values) or all(value[:1].isdigit() for value in values)
 
 
 def _fastest(group: Sequence[Mapping], by: Sequence[str], compared: Sequence[str]) -> dict:

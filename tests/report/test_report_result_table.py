@@ -87,6 +87,12 @@ def test_many_rows_show_the_fastest_for_each_swept_value():
     )
 
 
+def test_counts_of_gpus_are_not_compared_with_each_other():
+    rows = [row(n * s, n=f"{n} GPUs", topology=t, size=f"{s} KiB") for n in (4, 16) for t in "ab" for s in range(1, 11)]
+    lines = summary_text(rows, None, 30).splitlines()
+    assert len(lines) == 2 + 20 + 1 and "the fastest topology for each n and size" in lines[-1]
+
+
 def test_many_rows_with_nothing_to_compare_show_the_first_and_the_last():
     rows = [row(s, size=f"{s} KiB") for s in range(1, 301)]
     lines = summary_text(rows, None, 30).splitlines()
