@@ -206,7 +206,9 @@ def set_title(axes, text: object) -> None:
 
 
 def _wrapped(text: object, points: float, size: float) -> str:
-    return textwrap.fill(clean(text, _MAX_TITLE), max(int(points / (0.6 * size)), 16))
+    # No break between a key and its value.
+    line = clean(text, _MAX_TITLE).replace(" = ", "\u00a0=\u00a0")
+    return textwrap.fill(line, max(int(points / (0.6 * size)), 16)).replace("\u00a0", " ")
 
 
 def render(figure, form: str, about: Mapping[str, str]) -> bytes:

@@ -8,9 +8,10 @@ every NPU and every time the share of its incoming links in use; neighbouring NP
 import numpy as np
 
 from astrasim_py.core.errors import UsageError
-from astrasim_py.report.figure_style import FORMATS, GREY, PALETTE, clean, our_style, render, set_heading
+from astrasim_py.report.figure_style import FORMATS, GREY, PALETTE, SMALL, clean, our_style, render, set_heading
 from astrasim_py.report.intervals import coverage
 from astrasim_py.report.ticks import time_unit
+from astrasim_py.scenario.plot_spec import WIDTHS
 from astrasim_py.synthesis.model.schedule import Schedule
 
 #: Maximum links, and maximum holds of links, for drawing every transfer.
@@ -43,9 +44,9 @@ def _figure(schedule: Schedule, heading: str):
     links = len(schedule.network.links)
     single = links <= MAX_LANES and len(start) <= MAX_HOLDS
     unit, factor = time_unit(schedule.time)
-    tall = min(max(2.2, 0.19 * links + 0.5), 9.0) if single else 5.0
-    figure = Figure(figsize=(9.0, tall + 2.1), layout="constrained")
-    upper, lower = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [tall, 1.5]})
+    tall = min(max(1.6, 0.14 * links + 0.4), 8.0) if single else 3.6
+    figure = Figure(figsize=(WIDTHS["text"] / 2.54, tall + 1.6), layout="constrained")
+    upper, lower = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [tall, 1.1]})
     set_heading(figure, heading)
     if single:
         _lanes(figure, upper, schedule, transfer, resource, start / factor, end / factor)
@@ -85,7 +86,7 @@ def _lanes(figure, axes, schedule: Schedule, transfer, resource, start, end) -> 
     _numbers(axes, schedule, chunk, start, end, lane[resource], colours)
     axes.set_ylim(len(order) - 0.4, -0.6)
     axes.set_yticks(np.arange(len(order)))
-    size = 9.0 if len(order) <= 32 else 6.5
+    size = SMALL if len(order) <= 48 else 5.5
     axes.set_yticklabels([clean(topology.link_name(int(link))).replace("->", "→") for link in network.links[order]])
     axes.tick_params(axis="y", labelsize=size, length=0)
     axes.grid(False, axis="y")
@@ -119,10 +120,10 @@ def _colours(count: int) -> np.ndarray:
 def _numbers(axes, schedule: Schedule, chunk, start, end, lane, colours) -> None:
     """The number of its chunk in every bar that is wide enough for it."""
     span = max(float(end.max()), 1e-12)
-    # A bar's width in points, of the 560 that the panel has, and the room that its digits take.
-    room = (end - start) / span * 560
+    # A bar's width in points, of the 410 that the panel has, and the room that its digits take.
+    room = (end - start) / span * 410
     digits = np.array([len(str(c)) for c in chunk.tolist()])
-    size = 7.0
+    size = 6.0
     shown = np.flatnonzero(room >= digits * size * 0.62 + 2)
     if len(shown) > 1500:
         return
@@ -149,14 +150,14 @@ def _map(figure, axes, schedule: Schedule, resource, start, end, factor: float) 
     ports = np.bincount(head[head >= 0] // per_row, minlength=rows)
     used = _holds(row, start[ours], end[ours], rows, schedule.time) / np.maximum(ports, 1)[:, None]
     image = axes.imshow(
-        used, aspect="auto", interpolation="nearest", origin="upper", cmap="viridis", vmin=0, vmax=1,
+        used, aspect="auto", interpolation="nearest", origin="upper", cmap="cividis_r", vmin=0, vmax=1,
         extent=(0, schedule.time / factor, rows * per_row - 0.5, -0.5), rasterized=True,
     )  # fmt: skip
     axes.grid(False)
     members = "rank" if network.npus != tuple(range(network.ranks)) else "NPU"
     axes.set_ylabel(members if per_row == 1 else f"{members} ({per_row} a row)")
     axes.set_ylim(network.ranks - 0.5, -0.5)
-    figure.colorbar(image, ax=axes, label="share of the links into it in use", pad=0.01, aspect=30)
+    figure.colorbar(image, ax=axes, label="links into it in use", format="{x:.0%}", pad=0.01, aspect=30)
 
 
 def _holds(row: np.ndarray, start: np.ndarray, end: np.ndarray, rows: int, time: int) -> np.ndarray:
