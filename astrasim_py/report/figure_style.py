@@ -115,7 +115,7 @@ class Sheet:
     def inches(self, count: int, wide: bool = False) -> float:
         """Width of a figure of so many panels."""
         width = self.width or ("column" if count == 1 and not wide else "text")
-        return WIDTHS.get(width, width) / _INCH
+        return float(WIDTHS.get(width, width)) / _INCH
 
     def columns(self, count: int, least: float = 1.6) -> int:
         """How many of so many panels stand in a row; none is narrower than `least` inches."""

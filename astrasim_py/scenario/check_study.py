@@ -128,11 +128,12 @@ def plot_mistakes(document: Value, plots: Sequence[PlotSpec], axes: Sequence[var
             key, columns = getattr(plot, role), COLUMNS if plot.kind == "pareto" and role == "x" else ()
             if key is not None and key not in (*known, *columns):
                 yield wrong(f'"{key}" is not swept', did_you_mean(key, (*labels, *columns) or known), role)
-        if plot.baseline is not None and plot.series is None:
+        compared = plot.series or (plot.x if plot.kind == "speedup" else None)
+        if plot.baseline is not None and compared is None:
             yield wrong("a baseline without series", "write e.g. series: topology", "baseline")
-        elif plot.baseline is not None and plot.baseline not in labels.get(plot.series, [plot.baseline]):
-            problem = f'"{plot.baseline}" is not a value of {plot.series}'
-            yield wrong(problem, did_you_mean(plot.baseline, labels[plot.series]), "baseline")
+        elif plot.baseline is not None and plot.baseline not in labels.get(compared, [plot.baseline]):
+            problem = f'"{plot.baseline}" is not a value of {compared}'
+            yield wrong(problem, did_you_mean(plot.baseline, labels[compared]), "baseline")
         by_job = not swept and "job" in (plot.x, plot.series, plot.facet, *plot.where)
         if plot.kind == "slowdown" and plot.baseline is None and not (by_job and "compare" in document.data):
             remedy = "write series: KEY and baseline: one of its values"
@@ -140,6 +141,8 @@ def plot_mistakes(document: Value, plots: Sequence[PlotSpec], axes: Sequence[var
             yield wrong("a slowdown needs a baseline", remedy)
         if by_job and plot.kind not in BY_JOB:
             yield wrong(f"{plot.kind} is not known by job", f"write one of the kinds {', '.join(BY_JOB)}")
+        if plot.of == "jobs" and jobs is None:
+            yield wrong("there are no jobs here", "write of: points, or jobs", "of")
         if plot.y in JOB_TIMES and not by_job:
             yield wrong("is known of jobs alone", "write series: job", "y")
         if by_job and plot.y in COLUMNS and plot.y != "time_ns":

@@ -128,7 +128,7 @@ class PlotSpec(StrictModel):
         "exposed_comm_ns", default=None, description="a column of summary.csv; of jobs also times of iterations"
     )
     baseline: Annotated[Text | None, BeforeValidator(lambda v: v if v is None else str(v))] = example(
-        "ring", default=None, description="value of `series` that the others are compared with"
+        "ring", default=None, description="value of `series`, or of a speed-up's `x`, that the others are compared with"
     )
     of: choice(*SAMPLES) | None = example("messages", default=None, description="of what a cdf is; points by default")
     scale: choice("linear", "log", "share") | None = example(

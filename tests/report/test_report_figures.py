@@ -15,7 +15,7 @@ from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.units import parse_size
 from astrasim_py.report import plots, ticks
 from astrasim_py.report.pareto_plot import _front
-from astrasim_py.report.tables import bandwidth_GBps, efficiency_of, ns_number
+from astrasim_py.report.tables import bandwidth_GBps, efficiency_of, json_text, ns_number, parse_json
 from astrasim_py.scenario.plot_spec import PLOT_KINDS, PlotSpec, of_records
 
 SIZES = ("64 KiB", "256 KiB", "1 MiB", "4 MiB", "16 MiB", "64 MiB", "1 GiB")
@@ -297,3 +297,9 @@ def test_keys_without_effect_are_refused(keys, said):
     with pytest.raises(ScenarioError) as error:
         PlotSpec(**keys)
     assert said.lower() in str(error.value).lower()
+
+
+def test_figures_are_drawn_again_from_what_is_stored():
+    """Numbers of a spec come back from JSON as decimals."""
+    spec = parse_json(json_text(PlotSpec(kind="time", x="size", width=12).model_dump(exclude_none=True)))
+    assert plots.draw({**spec, "format": ["svg"]}, sweep_rows()).data["svg"]
