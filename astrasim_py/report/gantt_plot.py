@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from astrasim_py.core.errors import UsageError
 from astrasim_py.core.records import Categorical, empty_table
 from astrasim_py.core.units import format_time
 from astrasim_py.report import figure_style as style
@@ -58,6 +59,9 @@ def draw_gantt(sheet: Sheet, spec: Mapping, panels: Sequence[Panel]) -> Drawn:
         _, every = sheet.panels(1)
         style.say(every[0], "no finished points", empty=True)
         return Drawn(every, [], ["no finished points"])
+    last = max(chart.ranks for chart in charts) - 1
+    if missing := [rank for rank in spec.get("ranks") or () if rank > last]:
+        raise UsageError("plots.ranks", f"there is no rank {missing[0]}", f"write ranks from 0 to {last}")
     most = max(len(chart.rows) for chart in charts)
     tall = _TALL if most <= 8 else max(_LOW, _TALL * 8 / most)
     heights = [0.75 + tall * max(len(chart.rows), 1) for chart in charts]

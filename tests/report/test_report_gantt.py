@@ -10,6 +10,7 @@ from worlds.images import assert_picture, blocks, difference
 from worlds.panels import gantt_panel, panel_of
 
 import astrasim_py as ap
+from astrasim_py.core.errors import UsageError
 from astrasim_py.core.records import Table
 from astrasim_py.report import plots
 from astrasim_py.report.gantt_rows import COMMUNICATION, COMPUTE, MOST_BARS, bars_of, grouped, rows_of, thinned
@@ -99,6 +100,8 @@ def test_rows_and_ranks_are_chosen():
     assert len(set(drawn(gantt_panel(100, 7), rows=60).table["ranks"])) == 60
     assert set(drawn(gantt_panel(100, 7), ranks=(3, 50)).table["ranks"]) == {"3", "50"}
     assert not drawn(gantt_panel(100, 7), ranks=(3, 50)).notes
+    with pytest.raises(UsageError, match="there is no rank 100; write ranks from 0 to 99"):
+        drawn(gantt_panel(100, 7), ranks=(3, 100))
 
 
 def test_jobs_are_marked_and_separated():
