@@ -1,13 +1,22 @@
 """The exercises of the class: every answer is what is simulated, every hint is for a wrong one."""
 
+import base64
+import gzip
+import json
+import re
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 
+import astrasim_py
 from astrasim_py.cli.main import main
 from astrasim_py.core.errors import UsageError
 from astrasim_py.msccl.to_traces import read_algorithm
+from astrasim_py.scenario.load import load_scenario
 from astrasim_py.study.exercises import answer_to, exercises, judged, typed
+from astrasim_py.study.sweep import run_scenario
+from astrasim_py.study.view import view_page
 from astrasim_py.verification.verifier import verify
 
 ALL = [(exercise, question) for exercise in exercises() for question in exercise.questions]
@@ -34,6 +43,19 @@ def test_the_law_of_the_ring_is_exact():
     exercise = exercises()[0]
     step_ns = 1000 + Fraction(8 * 2**20, 50)
     assert answer_to(exercise, exercise.questions[4]) == 14 * step_ns / 1000
+
+
+def test_the_page_shows_how_busy_a_link_is(tmp_path):
+    exercise = exercises()[0]
+    question = exercise.questions[2]
+    sets = ("sweep.size=[512 KiB]", "sweep.latency=[1 us]", "plots=[]")
+    lesson = Path(astrasim_py.__file__).parent / "data/lessons" / f"{exercise.lesson}.yaml"
+    run_scenario(load_scenario(lesson, sets), out=tmp_path)
+    page = view_page(tmp_path / exercise.lesson, question.points, []).decode()
+    run = json.loads(gzip.decompress(base64.b64decode(re.search(r'class="run">(.*?)</script>', page)[1])))
+    bins, row = run["use"]["bins"], run["use"]["link"].index(run["links"]["name"].index(question.link))
+    shown = Fraction(sum(run["use"]["busy"][row * bins : (row + 1) * bins]), bins)
+    assert judged(question, answer_to(exercise, question), shown)[0]
 
 
 def test_numbers_of_the_last_exercise_are_those_of_verify(repo):
