@@ -379,7 +379,7 @@ class _Run:
 #: A sweep of so many points per worker is begun without workers: they cost 2 CPU seconds each before their first point.
 _MANY = 8
 #: CPU seconds from which on workers pay: those of one point, and those of all points that are left.
-_LONG_S, _REST_S = 1.0, 8.0
+_LONG_S, _REST_S = 4.0, 8.0
 
 
 def _each(
