@@ -283,7 +283,7 @@ class _Run:
                         self.notes.append("stopped: the results cannot be written")
                         break
         except CheckFailed as error:  # of the cluster
-            left = f"{self._missing()} of {number_of(len(self.chosen), 'point')} not computed"
+            left = f"{self._missing()} of {number_of(len(self.chosen), 'point')} were not computed"
             self._fail("", error.exit_code, [f"{error.place}: {error.problem}: {left}; {error.remedy}"])
 
     def _missing(self) -> int:
