@@ -4,7 +4,7 @@ import sys
 import time
 from typing import TextIO
 
-from astrasim_py.core.units import format_time
+from astrasim_py.core.units import format_time, number_of
 
 
 class Progress:
@@ -86,7 +86,7 @@ class Notebook(Progress):
             self.handle.update(self._line(more), raw=True)
 
     def _line(self, more: str = "") -> dict[str, str]:
-        return {"text/plain": f"{self.title}: {self.done} of {self.points} points{more}"}
+        return {"text/plain": f"{self.title}: {self.done} of {number_of(self.points, 'point')}{more}"}
 
 
 def _in_notebook() -> bool:

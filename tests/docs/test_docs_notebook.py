@@ -39,7 +39,7 @@ def test_every_cell_shows_what_is_stored(stored, executed):
 @pytest.mark.slow
 def test_progress_is_a_line_and_objects_and_figures_show_themselves(executed):
     first = executed[1].outputs
-    assert first[0].data["text/plain"] == "first: 1 of 1 points"
+    assert first[0].data["text/plain"] == "first: 1 of 1 point"
     assert len(first) == 2 and "<table" in first[1].data["text/html"]
     outputs = [output for cell in executed for output in cell.outputs]
     assert not [output for output in outputs if output.get("name") == "stderr"]
