@@ -31,7 +31,7 @@ def text_of(row: Mapping, key: str) -> str | None:
 
 def name_of(key: str) -> str:
     """A swept key as the label of an axis."""
-    return style.clean(_NAMES.get(key, key.replace("_", " ")))
+    return style.clean(_NAMES.get(key, key if "." in key else key.replace("_", " ")))
 
 
 def numbers_of(texts: Sequence[str]) -> dict[str, float] | None:

@@ -132,19 +132,33 @@ class Sheet:
         look = {"title": title or None, "handlelength": 2.6, "alignment": "left"}
         figure = axes[0].figure
         if isinstance(self.on, Axes):
-            self.on.legend(handles, labels, loc="center left", bbox_to_anchor=(1.02, 0.5), fontsize="small", **look)
+            # Above: beside the panel it would leave it no width.
+            room = max(0.7 * 72 * figure.get_figwidth() / _columns_of(self.on), 60)
+            columns, lines = _arranged(labels, room, 8.5, bool(title))
+            look |= {"loc": "lower left", "bbox_to_anchor": (0, 1), "frameon": False, "fontsize": 8.5}
+            self.on.legend(_by_row(handles, columns), _by_row(labels, columns), ncols=columns, **look)
+            self.on.set_title(self.on.get_title(), pad=8 + lines * 1.5 * 8.5)
             return
         if self.legend == "right":
             figure.legend(handles, labels, loc="outside right center", **look)
             return
-        room = 72 * figure.get_figwidth() - 12
-        wide = [text_width(label) + (2.6 + 0.8 + 2.0) * SMALL for label in labels]
-        columns = next((n for n in range(len(wide), 1, -1) if sum(max(wide[i::n]) for i in range(n)) <= room), 1)
-        lines = math.ceil(len(entries) / columns) + bool(title)
+        columns, lines = _arranged(labels, 72 * figure.get_figwidth() - 12, SMALL, bool(title))
         figure.set_figheight(figure.get_figheight() + lines * 1.5 * SMALL / 72)
         figure.legend(
             _by_row(handles, columns), _by_row(labels, columns), loc="outside lower center", ncols=columns, **look
         )
+
+
+def _columns_of(axes) -> int:
+    place = axes.get_subplotspec()
+    return place.get_gridspec().ncols if place else 1
+
+
+def _arranged(labels: Sequence[str], room: float, size: float, title: bool) -> tuple[int, int]:
+    """Columns and lines of a legend in so many points of width."""
+    wide = [text_width(label, size) + (2.6 + 0.8 + 2.0) * size for label in labels]
+    columns = next((n for n in range(len(wide), 1, -1) if sum(max(wide[i::n]) for i in range(n)) <= room), 1)
+    return columns, math.ceil(len(labels) / columns) + title
 
 
 def _by_row(entries: Sequence, columns: int) -> list:
@@ -200,9 +214,7 @@ def set_heading(figure, text: object) -> None:
 
 def set_title(axes, text: object) -> None:
     """Write a title over a panel, in as many lines as it takes."""
-    place = axes.get_subplotspec()
-    columns = place.get_gridspec().ncols if place else 1
-    axes.set_title(_wrapped(text, 72 * axes.figure.get_figwidth() / columns - 20, 8.0))
+    axes.set_title(_wrapped(text, 72 * axes.figure.get_figwidth() / _columns_of(axes) - 20, 8.0))
 
 
 def _wrapped(text: object, points: float, size: float) -> str:

@@ -112,6 +112,8 @@ def label_values(
     """Label the axis of x at some values, ascending: those whose labels fit, turned if few do. `beside`: points of the
     panel's width that stay free. Returns the height that turned labels take in addition, inches.
     """
+    from matplotlib import rcParams
+    from matplotlib.font_manager import FontProperties
     from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
     values = list(labels)
@@ -124,13 +126,14 @@ def label_values(
     scaled = math.log if log else float
     room = max(width_of(axes) - beside, 40) / (scaled(high) - scaled(low))
     places = [(scaled(value) - scaled(low)) * room for value in values]
-    widths = [style.text_width(text) + 5 for text in labels.values()]
+    size = FontProperties(size=rcParams["xtick.labelsize"]).get_size_in_points()
+    widths = [style.text_width(text, size) + 5 for text in labels.values()]
     shown, extra = fitting(places, widths), 0.0
     if len(shown) < (len(values) if categories else min(len(values), LEAST)):
-        shown = fitting(places, [1.7 * style.SMALL] * len(values))
+        shown = fitting(places, [1.7 * size] * len(values))
         axes.tick_params(axis="x", rotation=40)
         labels = {value: style.shortened(text, _TURNED) for value, text in labels.items()}
-        widths = [style.text_width(text) for text in labels.values()]
+        widths = [style.text_width(text, size) for text in labels.values()]
         extra = max((widths[i] for i in shown), default=0) * math.sin(math.radians(40)) / 72
     axes.xaxis.set_major_locator(FixedLocator([values[i] for i in shown]))
     axes.xaxis.set_major_formatter(FixedFormatter([labels[values[i]] for i in shown]))
@@ -152,11 +155,13 @@ def _widened(low: float, high: float, log: bool) -> tuple[float, float]:
 
 def width_of(axes) -> float:
     """About the width of a panel before the figure is laid out, points."""
+    from matplotlib import rcParams
+
     place = axes.get_subplotspec()
     if place is None or axes.figure.get_layout_engine() is None:
         return axes.bbox.width * 72 / axes.figure.dpi
-    columns = place.get_gridspec().ncols
-    return max((72 * axes.figure.get_figwidth() - 44) / columns - 12, 40)
+    columns, size = place.get_gridspec().ncols, rcParams["font.size"]
+    return max((72 * axes.figure.get_figwidth() - 5.5 * size) / columns - (12 if size < 10 else 5 * size), 40)
 
 
 def fitting(places: Sequence[float], widths: Sequence[float]) -> list[int]:

@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 from worlds.images import assert_picture, blocks, difference
 
 from astrasim_py.core.errors import ScenarioError
@@ -198,6 +199,22 @@ def test_the_front_is_what_no_point_beats(places, gain):
         for (u, v) in places.values() if u <= x and sign * v <= sign * y and (u, v) != (x, y)
     }  # fmt: skip
     assert set(_front(places, False, gain)) == set(places) - beaten
+
+
+@pytest.mark.parametrize("kind", ["time", "busbw", "cdf", "pareto", "stacked"])
+def test_axes_of_the_user_are_not_covered_by_the_legend(kind):
+    figure = Figure(figsize=(7, 3), layout="constrained")
+    axes = figure.subplots(1, 2)[1]
+    spec = {
+        "kind": kind,
+        "series": "topology",
+        **({} if kind == "cdf" else {"x": "npus" if kind == "pareto" else "size"}),
+    }
+    rows = [{**one, "npus": 4} for one in sweep_rows()]
+    assert plots.axes_of(spec, rows, ax=axes) is axes
+    figure.draw_without_rendering()
+    legend = axes.get_legend().get_window_extent()
+    assert not legend.overlaps(axes.get_window_extent()) and legend.y1 <= figure.bbox.y1 + 1
 
 
 # What is written ----------------------------------------------------------------------------------------------------
