@@ -210,8 +210,9 @@ def test_a_topology_is_drawn_into_given_axes_and_is_a_graph_of_networkx():
         axes = Figure().subplots()
         assert topology.draw(ax=axes) is axes
         lines = [one for one in axes.collections if type(one).__name__ == "LineCollection"]
-        assert sum(len(one.get_segments()) for one in lines) == topology.links
-        assert [text.get_text() for text in axes.texts] == [str(npu) for npu in range(topology.npus)]
+        # Two links of opposite directions are one line.
+        assert sum(len(one.get_segments()) for one in lines) == topology.links / 2
+        assert [text.get_text() for text in axes.texts][: topology.npus] == [str(npu) for npu in range(topology.npus)]
         graph = topology.to_networkx()
         assert (len(graph), graph.number_of_edges()) == (topology.vertices, topology.links)
 
@@ -251,7 +252,8 @@ def test_a_new_figure_has_an_axes_for_each_panel(result, monkeypatch):
     assert ap.plot(result, series="topology").get_ylabel() == "time (µs)"
     assert len(ap.plot(result, facet="topology")) == 2
     problem = ap.problem(ap.workload(4).compute("1 us").all_reduce("1 MiB"), ap.build_topology(**RING))
-    assert ap.plot(problem).get_xlim()[1] == ap.simulate(problem).makespan
+    makespan = ap.simulate(problem).makespan
+    assert makespan <= ap.plot(problem).get_xlim()[1] < 1.05 * makespan
     for of in ("ranks", "collectives", "messages"):
         assert ap.plot(problem, "cdf", of=of).get_ylabel() == f"share of {of} (%)"
     links = ap.plot(problem, "links")
