@@ -253,7 +253,7 @@ def label(axes, x: str, y: str) -> None:
     if axes.xaxis.get_tick_params().get("labelbottom", True):
         axes.set_xlabel(_wrapped(x, width / columns - 40, 8.0))
     if axes.yaxis.get_tick_params().get("labelleft", True):
-        axes.set_ylabel(_wrapped(y, height / rows - 40, 8.0))
+        axes.set_ylabel(_wrapped(y, height / rows - 24, 8.0))
 
 
 def name_directly(axes, ends: Sequence[tuple[tuple[float, float], str, str]], log: bool, height: float) -> None:
