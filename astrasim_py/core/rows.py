@@ -1,9 +1,16 @@
 """Rows of unequal length, one after the other (CSR), and numbers within groups."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 
-def pointers(counts: np.ndarray) -> np.ndarray:
+def joined(rows: Sequence[np.ndarray], dtype: type) -> np.ndarray:
+    """Rows, one after the other; there may be none."""
+    return np.concatenate([np.zeros(0, dtype=dtype), *rows])
+
+
+def pointers(counts: np.ndarray | Sequence[int]) -> np.ndarray:
     """int64[k + 1]: where each row begins, by their lengths."""
     ptr = np.zeros(len(counts) + 1, dtype=np.int64)
     np.cumsum(counts, out=ptr[1:])

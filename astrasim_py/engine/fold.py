@@ -84,7 +84,7 @@ def _own_matching(symmetry: Symmetry, position: int, program: RankProgram, peers
     inverse = inverse.reshape(-1)
     sent, received = (np.bincount(inverse[kind == each], minlength=channels.shape[1]) for each in (SEND, RECV))
     keys = np.where(((sent == 1) & (received == 1))[inverse], inverse, ~inverse)
-    return Matching({position: len(program)}, {position: at}, {position: keys})
+    return Matching({position: len(program)}, {position: 0}, {position: len(at)}, at, keys, kind == RECV)
 
 
 class WatchedLink(Link):

@@ -9,7 +9,7 @@ import numpy as np
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.rotation import Rotation
 from astrasim_py.system.programs import RECV, SEND, Matching, RankProgram, RotatedPrograms
-from astrasim_py.system.repeated import shared_programs
+from astrasim_py.system.repeated import SharedPrograms
 
 
 class Matchings:
@@ -70,29 +70,23 @@ def _matching(programs: Sequence[RankProgram], what: str, name: Callable[[int], 
 def _messages(programs: Sequence[RankProgram], members: np.ndarray) -> tuple[Matching, np.ndarray, np.ndarray]:
     """A matching with room for keys (int64[m]), and its messages, int64[5, m]: source, destination, tag, bytes,
     whether received."""
-    found, columns = [], [np.zeros((5, 0), dtype=np.int64)]
-    nodes, nothing = [0] * len(programs), np.zeros(0, dtype=np.int64)
-    for program, positions, shifts in shared_programs(programs):
-        at = np.flatnonzero(program.peer >= 0)
-        for position in positions.tolist():
-            nodes[position] = len(program)
-        if not len(at):
-            continue
-        found.append((positions, at))
-        other, me = members[program.peer[at] + shifts[:, None]], members[positions][:, None]
-        received = program.structure.kind[at] == RECV
-        rows = np.empty((5, *other.shape), dtype=np.int64)
-        rows[0], rows[1] = np.where(received, other, me), np.where(received, me, other)
-        rows[2], rows[3], rows[4] = program.tag[at], program.nbytes[at], received
-        columns.append(rows.reshape(5, -1))
-    messages = np.concatenate(columns, axis=1)
-    keys, begin = np.zeros(messages.shape[1], dtype=np.int64), 0
-    at_of, keys_of = [nothing] * len(programs), [nothing] * len(programs)
-    for positions, at in found:
-        for position in positions.tolist():
-            at_of[position], keys_of[position] = at, keys[begin : begin + len(at)]
-            begin += len(at)
-    return Matching(nodes, at_of, keys_of), keys, messages
+    shared = SharedPrograms(programs)
+    peer = shared.column("peer")
+    at = np.flatnonzero(peer >= 0)
+    owner, taken = shared.everywhere(at)
+    position, row = shared.positions[owner], at[taken]
+    other, me = members[peer[row] + shared.shifts[owner]], members[position]
+    received = shared.kind[row] == RECV
+    src, dst = np.where(received, other, me), np.where(received, me, other)
+    messages = np.stack([src, dst, shared.column("tag")[row], shared.column("nbytes")[row], received])
+    keys = np.zeros(len(row), dtype=np.int64)
+    first = np.searchsorted(at, shared.bounds)
+    local = at - np.repeat(shared.bounds[:-1], np.diff(first))
+    nodes, begin, end = np.zeros((3, len(programs)), dtype=np.int64)
+    nodes[shared.positions] = np.diff(shared.bounds)[shared.which]
+    end[shared.positions] = np.cumsum(np.diff(first)[shared.which])
+    begin[shared.positions] = end[shared.positions] - np.diff(first)[shared.which]
+    return Matching(nodes, begin, end, local[taken], keys, received), keys, messages
 
 
 def _numbers(columns: np.ndarray) -> np.ndarray:

@@ -104,6 +104,39 @@ class RankProgram:
         return len(self.node_id)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ProgramColumns:
+    """The columns of several programs, one after the other; each as in `RankProgram`."""
+
+    rows: np.ndarray
+    node_id: np.ndarray
+    nbytes: np.ndarray
+    duration: np.ndarray
+    peer: np.ndarray
+    tag: np.ndarray
+    slot: np.ndarray
+    instance: np.ndarray
+
+
+def _part(name: str) -> property:
+    return property(lambda program: getattr(program.columns, name)[program.low : program.high])
+
+
+class PlainProgram:
+    """One of many programs without counters and steps: a part of their `ProgramColumns`; used like a `RankProgram`."""
+
+    __slots__ = ("columns", "high", "low", "structure")
+
+    counters = blocks = None
+    rows, node_id, nbytes, duration, peer, tag, slot, instance = map(_part, ProgramColumns.__slots__)
+
+    def __init__(self, columns: ProgramColumns, low: int, high: int, structure: Structure) -> None:
+        self.columns, self.low, self.high, self.structure = columns, low, high, structure
+
+    def __len__(self) -> int:
+        return self.high - self.low
+
+
 def rotate(rotation: Rotation, peers: np.ndarray, by: int) -> np.ndarray:
     """int64[n]: peers rotated by a rank; -1 stays."""
     return np.where(peers >= 0, rotation.shift(np.maximum(peers, 0).astype(np.int64), by), -1)
@@ -171,16 +204,19 @@ class Matching(Sequence[np.ndarray]):
     """
 
     # By position; of a folded run only one.
-    nodes: Sequence[int] | Mapping[int, int]
-    at: Sequence[np.ndarray] | Mapping[int, np.ndarray]  # int64[m]: sends and receives …
-    keys: Sequence[np.ndarray] | Mapping[int, np.ndarray]  # int64[m]: … and their keys
+    nodes: np.ndarray | Mapping[int, int]
+    begin: np.ndarray | Mapping[int, int]  # of its part of the arrays below
+    end: np.ndarray | Mapping[int, int]
+    at: np.ndarray  # int64[m]: sends and receives …
+    keys: np.ndarray  # int64[m]: … their keys …
+    received: np.ndarray  # bool[m]: … and whether they are receives
 
     def __len__(self) -> int:
         return len(self.nodes)
 
     def __getitem__(self, position):
-        every = np.zeros(self.nodes[position], dtype=np.int64)
-        every[self.at[position]] = self.keys[position]
+        every, part = np.zeros(self.nodes[position], dtype=np.int64), slice(self.begin[position], self.end[position])
+        every[self.at[part]] = self.keys[part]
         return every
 
 

@@ -35,6 +35,8 @@ from astrasim_py.system.programs import (
     SEND,
     BlockCosts,
     Counters,
+    PlainProgram,
+    ProgramColumns,
     RankProgram,
     RotatedPrograms,
     Structure,
@@ -46,6 +48,8 @@ from astrasim_py.system.thread_blocks import by_thread_blocks
 _KIND = np.full(256, INSTANT, dtype=np.int8)
 _KIND[[NodeType.COMP, NodeType.COMM_SEND, NodeType.COMM_RECV]] = COMPUTE, SEND, RECV
 _KIND[[NodeType.COMM_COLL, NodeType.MEM_LOAD, NodeType.MEM_STORE]] = COLLECTIVE, MEMORY, MEMORY
+#: Columns of programs that are bound to rows of a table.
+_BOUND = ("nbytes", "duration", "peer", "tag", "slot", "instance")
 _COUNTING = ("counter", "count_of", "count_k", "count_from", "detached")
 
 
@@ -70,13 +74,17 @@ class RankPrograms:
         self.semantics = problem.semantics
         #: Parts of every message.
         self.parts = problem.network.qps if problem.network.split else 1
+        network = problem.network
+        #: Whether nothing takes the place of programs that a table gives.
+        self.unchanged = network.profile is None and network.msccl is None and self.semantics.issue_order == "id"
+        self.unchanged &= self.parts == 1
         self._structures: dict[bytes, Structure] = {}
         self.skeletons, self.of_algorithm = cache(self.skeletons), cache(self.of_algorithm)
         self._of_trace = cache(lambda trace, dependencies: Program.of_traces([trace], dependencies))
         self._of_all = cache(attrgetter("program"))
 
-    def skeletons(self, table: Program) -> list[tuple[np.ndarray, Structure, Counters | None]]:
-        """By rank: rows of the table in ascending node id, the structure and the counters."""
+    def skeletons(self, table: Program) -> list[tuple[Structure, Counters | None]]:
+        """By rank the structure, of nodes in ascending id, and the counters."""
         rows = table.by_id
         place = _inverse(rows)
         child, parents, need = place[table.child], place[table.parents], np.diff(table.ptr)[rows]
@@ -91,7 +99,7 @@ class RankPrograms:
         ):
             waits = need[low:high] if own is None else need[low:high] + (own.of >= 0)
             structure = self.structure(kind[low:high], waits, child[begin:end] - low, parents[begin:end] - low)
-            found.append((rows[low:high], structure, own))
+            found.append((structure, own))
         return found
 
     def structure(self, kind: np.ndarray, need: np.ndarray, child: np.ndarray, parents: np.ndarray) -> Structure:
@@ -159,10 +167,22 @@ class RankPrograms:
 
         `place`: names the table in errors.
         """
+        skeletons, rows = self.skeletons(table), table.by_id
+        own = ProgramColumns(
+            rows - np.repeat(table.bounds[:-1], np.diff(table.bounds)), table.node_id[rows],
+            *(column[rows] for column in columns),
+        )  # fmt: skip
+        ends = list(pairwise(table.bounds.tolist()))
+        if table.ranks > 1 and self.unchanged and all(counters is None for _, counters in skeletons):
+            pairs = zip(ends, skeletons, strict=True)
+            return tuple(PlainProgram(own, low, high, structure) for (low, high), (structure, _) in pairs)
         made = tuple(
-            RankProgram(rows - low, table.node_id[rows], structure, *(column[rows] for column in columns), counters)
-            for low, (rows, structure, counters) in zip(table.bounds.tolist(), self.skeletons(table), strict=False)
-        )
+            RankProgram(
+                own.rows[low:high], own.node_id[low:high], structure,
+                *(getattr(own, name)[low:high] for name in _BOUND), counters,
+            )
+            for (low, high), (structure, counters) in zip(ends, skeletons, strict=True)
+        )  # fmt: skip
         if self.parts == 1:
             return made
         return tuple(split_messages(program, self.parts, self.structure, place) for program in made)

@@ -1,12 +1,13 @@
 """Sequences of a plan with few distinct values: programs of ranks, instances and calls of collectives."""
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from astrasim_py.core.rows import joined, pointers, ranges
 from astrasim_py.system.plan import Instance
 from astrasim_py.system.programs import COLLECTIVE, RankProgram
 
@@ -93,14 +94,32 @@ class WorkloadPrograms(Repeated):
         return super().at(place).own
 
 
-def shared_programs(programs: Sequence[RankProgram]) -> Iterator[tuple[RankProgram, np.ndarray, np.ndarray]]:
-    """Distinct programs, the positions of each, and what is added to its peers there (int64[k] each)."""
-    if isinstance(programs, WorkloadPrograms):
-        distinct, shifts = Repeated.of([value.program for value in programs.values]), programs.shifts
-        which = distinct.which[programs.which]
-    else:
-        distinct, shifts = Repeated.of(programs), np.zeros(len(programs), dtype=np.int64)
-        which = distinct.which
-    order = np.argsort(which, kind="stable")
-    for program, positions in zip(distinct.values, np.split(order, np.cumsum(np.bincount(which))), strict=False):
-        yield program, positions, shifts[positions]
+class SharedPrograms:
+    """The distinct programs among some, one after the other.
+
+    `programs`: k of them. `bounds`: int64[k + 1], where the nodes of each begin. `positions`: int64[n], by program;
+    `which`: int64[n], the program there; `shifts`: int64[n], what is added to its peers there.
+    """
+
+    def __init__(self, programs: Sequence[RankProgram]) -> None:
+        if isinstance(programs, WorkloadPrograms):
+            distinct, shifts = Repeated.of([value.program for value in programs.values]), programs.shifts
+            which = distinct.which[programs.which]
+        else:
+            distinct, shifts = Repeated.of(programs), np.zeros(len(programs), dtype=np.int64)
+            which = distinct.which
+        self.programs = distinct.values
+        self.positions = np.argsort(which, kind="stable")
+        self.which, self.shifts = which[self.positions], shifts[self.positions]
+        self.bounds = pointers([len(program) for program in self.programs])
+        self.kind = joined([program.structure.kind for program in self.programs], np.int8)
+
+    def column(self, name: str) -> np.ndarray:
+        """A column of all nodes."""
+        return joined([getattr(program, name) for program in self.programs], np.int64)
+
+    def everywhere(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Some rows, ascending, in all positions: int64[m] indices into `positions` and into `rows`."""
+        first = np.searchsorted(rows, self.bounds)
+        owner, within = ranges(np.diff(first)[self.which])
+        return owner, first[self.which][owner] + within

@@ -6,10 +6,11 @@ from fractions import Fraction
 import numpy as np
 
 from astrasim_py.core.errors import ScenarioError
+from astrasim_py.core.rows import ranges
 from astrasim_py.program.rotation import Rotation
 from astrasim_py.system.plan import CollectiveCall, RoutedState
 from astrasim_py.system.programs import RECV, SEND, RankProgram, RotatedPrograms
-from astrasim_py.system.repeated import shared_programs
+from astrasim_py.system.repeated import SharedPrograms
 from astrasim_py.topology.link_states import LinkState, link_states
 from astrasim_py.topology.model import Topology
 
@@ -35,31 +36,34 @@ class Traffic:
         #: NPUs of the members, the rotation, and the distances of their sends.
         self._rotated: list[tuple[np.ndarray, Rotation, np.ndarray]] = []
         self._sizes = [np.array([rendezvous_bytes] * bool(rendezvous_bytes), dtype=np.int64)]
-        self._known: dict[RankProgram, tuple[np.ndarray, np.ndarray]] = {}
 
-    def _of_program(self, program: RankProgram) -> tuple[np.ndarray, np.ndarray]:
-        """Distinct destinations of a program, and distinct sizes of its messages."""
-        if program not in self._known:
-            sends = program.structure.kind == SEND
-            asks = (program.structure.kind == RECV) & bool(self.rendezvous)
-            self._known[program] = _distinct(program.peer[sends | asks]), _distinct(program.nbytes[sends])
-        return self._known[program]
+    def _asking(self, kind: np.ndarray) -> np.ndarray:
+        """bool[n]: nodes that send a message, be it a request."""
+        return (kind == SEND) | ((kind == RECV) & bool(self.rendezvous))
 
     def add(self, programs: Sequence[RankProgram], members: Sequence[int]) -> None:
         """Add the messages of programs among `members`."""
         where = self.npu_of[np.asarray(members, dtype=np.int64)]
-        for program, positions, shifts in shared_programs(programs):
-            peers, sizes = self._of_program(program)
-            if len(peers):
-                self._pairs.append((where[positions][:, None] * self.vertices + where[peers + shifts[:, None]]).ravel())
-                self._sizes.append(sizes)
+        shared = SharedPrograms(programs)
+        peer = shared.column("peer")
+        rows = np.flatnonzero(self._asking(shared.kind))
+        # Of each program, the distinct peers.
+        program = np.searchsorted(shared.bounds, rows, side="right") - 1
+        order = np.lexsort((peer[rows], program))
+        rows, program = rows[order], program[order]
+        new = (np.diff(peer[rows], prepend=-1) != 0) | (np.diff(program, prepend=-1) != 0)
+        peers, first = peer[rows[new]], np.searchsorted(program[new], np.arange(len(shared.programs) + 1))
+        owner, within = ranges(np.diff(first)[shared.which])
+        peers = peers[first[shared.which][owner] + within] + shared.shifts[owner]
+        self._pairs.append(where[shared.positions[owner]] * self.vertices + where[peers])
+        self._sizes.append(_distinct(shared.column("nbytes")[shared.kind == SEND]))
 
     def add_calls(self, calls: Sequence[CollectiveCall]) -> None:
         """Add the messages of collective calls."""
         for call in dict.fromkeys(calls):
             if isinstance(call.programs, RotatedPrograms):
                 where = self.npu_of[np.asarray(call.members, dtype=np.int64)]
-                deltas = self._of_program(call.base)[0].astype(np.int64)
+                deltas = _distinct(call.base.peer[self._asking(call.base.structure.kind)]).astype(np.int64)
                 self._rotated.append((where, call.rotation, deltas))
             else:
                 self.add(call.programs, call.members)

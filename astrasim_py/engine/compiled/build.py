@@ -11,7 +11,7 @@ from astrasim_py.core.units import INT64_MAX
 from astrasim_py.engine.compiled import records
 from astrasim_py.engine.compiled.durations import link_changes
 from astrasim_py.engine.compiled.flat import repeated, table_of
-from astrasim_py.engine.compiled.templates import Templates
+from astrasim_py.engine.compiled.templates import Templates, is_plain
 from astrasim_py.system.plan import CollectiveCall, Instance, Phase, Plan
 from astrasim_py.system.problem import Problem
 from astrasim_py.system.switches import actor_count
@@ -245,12 +245,14 @@ class _Building(Templates):
                 partners, channels = [0] * len(call.programs), 0
             else:
                 partners, channels = self.partners(call.programs, call.matching)
-            numbers = [
-                self.template(program, partner, connections=connections, position=position, rank=rank)
-                for position, (program, partner, rank) in enumerate(
-                    zip(call.programs, partners, call.members, strict=True)
-                )
-            ]
+            if call.matching is not None and connections is None and not switches and all(map(is_plain, call.programs)):
+                numbers = self.plain_templates(call.programs, partners)
+            else:
+                each = enumerate(zip(call.programs, partners, call.members, strict=True))
+                numbers = [
+                    self.template(program, partner, connections=connections, position=position, rank=rank)
+                    for position, (program, partner, rank) in each
+                ]
             self.template_of[key] = self.ints.add(numbers), channels
         templates, channels = self.template_of[key]
         row = {"templates": templates, "flags": 0, "channels": channels}

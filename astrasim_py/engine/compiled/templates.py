@@ -6,6 +6,7 @@ from functools import cache
 
 import numpy as np
 
+from astrasim_py.core.rows import joined, pointers, ranges
 from astrasim_py.engine.compiled import records
 from astrasim_py.engine.compiled.durations import Times
 from astrasim_py.engine.compiled.flat import Numbers
@@ -24,6 +25,14 @@ from astrasim_py.system.programs import (
     Matching,
     RankProgram,
 )
+
+#: Columns of programs that templates have.
+_COLUMNS = ("nbytes", "duration", "peer", "tag", "slot")
+
+
+def is_plain(program: RankProgram) -> bool:
+    """Whether a program has neither counters, nor steps, nor an order of its own."""
+    return program.counters is None and program.blocks is None and not program.structure.buckets
 
 
 class Templates:
@@ -114,6 +123,40 @@ class Templates:
         self.templates.append(row | {"flags": flags, "words": max(words, 1)})
         return len(self.templates) - 1
 
+    def plain_templates(self, programs: Sequence[RankProgram], partners: Sequence[np.ndarray]) -> list[int]:
+        """Add programs of an algorithm, of which none has counters, connections or steps; returns their numbers."""
+        bounds = pointers([len(program) for program in programs])
+        columns = {name: joined([getattr(p, name) for p in programs], np.int64) for name in _COLUMNS}
+        structures = [program.structure for program in programs]
+        kind, need = (joined([getattr(s, name) for s in structures], np.int32) for name in ("kind", "need"))
+        roots = [self.ints.once((s.key, "roots"), lambda s=s: s.roots) for s in structures]
+        succ = [self.ints.once((s.key, "succ"), lambda s=s: s.succ) for s in structures]
+        nodes = np.zeros(len(kind), dtype=records.NODE)
+        nodes["kind"], nodes["slot"], nodes["peer"] = kind, columns["slot"], columns["peer"]
+        nodes["partner"][columns["peer"] >= 0] = joined(partners, np.int64)
+        ptr = joined([s.succ_ptr for s in structures], np.int64)
+        begin = np.arange(len(kind)) + np.repeat(np.arange(len(programs)), np.diff(bounds))
+        nodes["successor"] = ptr[begin] + np.repeat(succ, np.diff(bounds))
+        nodes["successors"] = ptr[begin + 1] - ptr[begin]
+        many = np.flatnonzero(need >= records.MOST_NEEDS)
+        begins = np.searchsorted(many, bounds)
+        counts, first = self.ints.add(need[many]), self.states.size
+        nodes["count"][many] = np.arange(len(many)) - np.repeat(begins[:-1], np.diff(begins))
+        for low, high, place, root, begin, end in zip(
+            bounds[:-1].tolist(), bounds[1:].tolist(), roots, structures, begins[:-1].tolist(), begins[1:].tolist(),
+            strict=True,
+        ):  # fmt: skip
+            words = -(-(high - low) // 8) + end - begin
+            row = {"first": first + low, "nodes": high - low, "roots": place, "root_count": len(root.roots)}
+            row |= {"counts": counts + begin, "count_count": end - begin, "counter_word": words, "flags": 0}
+            self.templates.append(row | {"words": max(words, 1)})
+        self.states.add(np.minimum(need, records.MOST_NEEDS))
+        self.nodes.append(nodes)
+        message = (kind == SEND) | (kind == RECV)
+        self.amounts.append(np.where(message, columns["nbytes"], columns["duration"]))
+        self.tags.append(columns["tag"])
+        return list(range(len(self.templates) - len(programs), len(self.templates)))
+
     def steps(self, steps: BlockSteps) -> dict[str, int]:
         """Add the tables of the steps of a template's thread blocks; returns its fields."""
         costs, columns = steps.costs, np.stack([steps.takes, steps.gives, steps.needs])
@@ -172,15 +215,16 @@ class Templates:
         row["counters"], row["waiting"] = counters.number, self.longs.add(waiting)
         return words
 
-    def partners(self, programs: Sequence[RankProgram], matching: Matching) -> tuple[list[np.ndarray], int]:
+    def partners(self, programs: Sequence[RankProgram], matching: Matching | None) -> tuple[list[np.ndarray], int]:
         """Partner node (or ~channel) of the sends and receives of each member, and the number of channels."""
-        messages = {program: np.flatnonzero(program.peer >= 0) for program in dict.fromkeys(programs)}
-        at = [messages[program] for program in programs]
-        if not any(map(len, messages.values())):
-            return at, 0
-        node, partner = np.concatenate(at), np.concatenate([matching[i][own] for i, own in enumerate(at)])
-        received = [program.structure.kind[own] == RECV for program, own in zip(programs, at, strict=True)]
-        received = np.concatenate(received).astype(np.int64)
+        if matching is None:
+            return [np.zeros(0, dtype=np.int64)] * len(programs), 0
+        counts = matching.end - matching.begin
+        owner, within = ranges(counts)
+        place = matching.begin[owner] + within
+        node, partner, received = matching.at[place], matching.keys[place], matching.received[place].astype(np.int64)
+        if not len(place):
+            return [partner] * len(programs), 0
         single, several = partner >= 0, partner < 0
         key, side = partner[single], received[single]
         ends = np.zeros((2, key.max(initial=-1) + 1), dtype=np.int64)
@@ -190,12 +234,14 @@ class Templates:
             # Renumber the channels of the communicator.
             partner[several] = ~np.unique(~partner[several], return_inverse=True)[1]
         channels = -partner[several].min(initial=0)
-        return np.split(partner, np.cumsum([len(own) for own in at]))[:-1], int(channels)
+        return np.split(partner, np.cumsum(counts))[:-1], int(channels)
 
     def sized_nodes(self) -> np.ndarray:
         """NODE[nodes] of all templates."""
-        nodes = np.concatenate([*self.nodes, np.zeros(0 if self.nodes else 1, dtype=records.NODE)])
-        amount = np.concatenate([*self.amounts, np.zeros(0, dtype=np.int64)])
+        # As words: numpy compares the fields of every part that it joins.
+        nodes = joined([part.view(np.int32) for part in self.nodes], np.int32).view(records.NODE)
+        nodes = nodes if self.nodes else np.zeros(1, dtype=records.NODE)
+        amount = joined(self.amounts, np.int64)
         kind = nodes["kind"]
         message, timed = ((kind == first) | (kind == second) for first, second in ((SEND, RECV), (COMPUTE, MEMORY)))
         nodes["size"][message] = np.searchsorted(self.plan.sizes, amount[message])
