@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from astrasim_py.core.cache import cache_folder
+from astrasim_py.core.errors import UsageError
 from astrasim_py.core.jit_notes import note
 
 #: Called with a line of text before a function is compiled; None: no announcements.
@@ -157,6 +158,10 @@ class Function:
 class Kernel(Function):
     """A compiled function that Python calls; `what` is its name in messages."""
 
+    #: Whether an exception such as KeyboardInterrupt has ended a compilation of this process. Numba then keeps parts
+    #: that are half done, and would make a wrong function of them.
+    interrupted = False
+
     def __init__(self, py_func: Callable, what: str, options: dict[str, Any]) -> None:
         super().__init__(py_func, options)
         self.what = what
@@ -197,16 +202,25 @@ class Kernel(Function):
             found = self._load(folders, signature)
             if found:
                 return found
+            if Kernel.interrupted:
+                remedy = "start Python anew, or choose the SimPy engine"
+                raise UsageError(f"compiling {self.what}", "was interrupted in this process", remedy)
             if announce is not None:
                 announce(f"compiling {self.what}, once (this can take a minute; later runs load it)")
-            folder = next(filter(_make_empty, folders), None)
-            if folder is None:
-                self._compile(signature)
-            else:
+            try:
+                folder = next(filter(_make_empty, folders), None)
+                if folder is None:
+                    self._compile(signature)
+                    return None
                 self._compile_in(folder, signature)
-                with contextlib.suppress(OSError):
-                    _seal(folder)
-                    return folder
+            except Exception:
+                raise
+            except BaseException:
+                Kernel.interrupted = True
+                raise
+            with contextlib.suppress(OSError):
+                _seal(folder)
+                return folder
         return None
 
     def _load(self, folders: list[Path], signature: tuple) -> Path | None:

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from astrasim_py.core import jit, jit_notes
+from astrasim_py.core.errors import UsageError
 
 HELPER = """
 from astrasim_py.core.jit import lean
@@ -354,3 +355,18 @@ def test_compiling_is_said_once_for_all_kernels_and_processes():
     for announce in (first, other, first):
         announce(f"compiling {len(said)}")
     assert said == ["compiling 0"]
+
+
+def test_after_an_interrupted_compilation_nothing_is_compiled_in_that_process(load, monkeypatch):
+    total = load()
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(jit.Kernel, "interrupted", False)
+    with monkeypatch.context() as patch:
+        patch.setattr(jit.Kernel, "_compile_in", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            total(VALUES)
+    with pytest.raises(UsageError, match="was interrupted in this process; start Python anew"):
+        total(VALUES)
