@@ -59,7 +59,7 @@ class User:
         self.types(f"python -m astrasim_py scenarios/{scenario}.yaml --quiet")
         for command in re.findall(r"^ +(python -m astrasim_py view .*) --open$", text, re.MULTILINE):
             self.types(command)
-        answers = re.findall(r"^([-\d.e+]+(?: [A-Za-z%/]+)?): ", text, re.MULTILINE)
+        answers = re.findall(r"^(-?\d+(?:\.\d+)?(?:e[-+]?\d+)?(?: [A-Za-z%/]+)?): ", text, re.MULTILINE)
         if len(answers) != 5:
             self.failed.append(f"lesson {number}: {len(answers)} answers")
         for question, answer in enumerate(answers, 1):
