@@ -129,6 +129,10 @@ class Sheet:
         if not entries or self.legend == "none":
             return
         handles, labels = zip(*entries, strict=True)
+        if not isinstance(self.on, Axes):
+            labels = [
+                shortened(label, int(72 * axes[0].figure.get_figwidth() / (0.62 * SMALL)) - 12) for label in labels
+            ]
         look = {"title": title or None, "handlelength": 2.6, "alignment": "left"}
         figure = axes[0].figure
         if isinstance(self.on, Axes):

@@ -132,7 +132,8 @@ def label_values(
     if len(shown) < (len(values) if categories else min(len(values), LEAST)):
         shown = fitting(places, [1.7 * size] * len(values))
         axes.tick_params(axis="x", rotation=40)
-        labels = {value: style.shortened(text, _TURNED) for value, text in labels.items()}
+        most = max(min(_TURNED, int(width_of(axes) / 5)), 12)
+        labels = {value: style.shortened(text, most) for value, text in labels.items()}
         widths = [style.text_width(text, size) for text in labels.values()]
         extra = max((widths[i] for i in shown), default=0) * math.sin(math.radians(40)) / 72
     axes.xaxis.set_major_locator(FixedLocator([values[i] for i in shown]))
