@@ -23,7 +23,7 @@ from astrasim_py.chakra.storage import Csr, check_unique, frozen
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.wire import frame, varint
 from astrasim_py.core.errors import OutputError, TraceError
-from astrasim_py.core.files import open_regular, write_file, write_files
+from astrasim_py.core.files import named, open_regular, write_file, write_files
 
 _CHUNKS = ("msg_chunk_idx", "msg_chunk_cnt", "total_chunk_cnt")
 #: Columns that the absolute dialect lacks: chunk counts, and cells measured in chunks.
@@ -280,10 +280,11 @@ def find_prefix(prefix: str | os.PathLike, ranks: int | None = None) -> list[Pat
     place = os.fspath(prefix)
     folder, base = os.path.split(place)
     try:
-        found = set_files(place)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise TraceError(place, f"cannot list {folder or '.'}: {reason}", "name PREFIX of PREFIX.0.et") from None
+        found = set_files(os.fspath(named(place, TraceError)))
+    except OSError as error:
+        raise TraceError(
+            place, f"cannot list {folder or '.'}: {error.strerror}", "name PREFIX of PREFIX.0.et"
+        ) from None
     if not found:
         hint = f"did you mean {place[: -len('.0.et')]}?" if place.endswith(".0.et") else "check the path"
         raise TraceError(place, f"there is no {base}.0.et", f"name the part before .<rank>.et; {hint}")
@@ -369,6 +370,7 @@ def write_prefix(
     suffix = ".et.gz" if gzip else ".et"
     paths = [Path(f"{place}.{rank}{suffix}") for rank in range(len(traces) if ranks is None else ranks)]
     ours = {path.name for path in paths}
+    named(place, OutputError)
     try:
         present = sorted(name for names in set_files(place).values() for name in names)
     except OSError as error:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from astrasim_py.cli.options import make_parent
 from astrasim_py.core.errors import TraceError, UsageError
-from astrasim_py.core.files import write_files
+from astrasim_py.core.files import named, write_files
 from astrasim_py.core.units import parse_size
 
 #: Nodes that are searched for attributes which a format cannot hold.
@@ -81,7 +81,7 @@ def _value(text: str) -> object:
 
 
 def _jsonl_set(prefix: str) -> list[Path]:
-    folder, base = Path(prefix).parent, Path(prefix).name
+    folder, base = named(prefix, TraceError).parent, Path(prefix).name
     pattern = re.compile(re.escape(base) + r"\.(0|[1-9][0-9]{0,9})\.jsonl")
     try:
         found = {int(m[1]): p for p in folder.iterdir() if (m := pattern.fullmatch(p.name))}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from astrasim_py.core.errors import OutputError, UsageError
 from astrasim_py.core.fields import did_you_mean
+from astrasim_py.core.files import make_folders, named
 
 _SCHEMA_LINE = re.compile(r"^# yaml-language-server: \$schema=.*$", re.MULTILINE)
 SCHEMA = "scenario.schema.json"
@@ -56,14 +57,14 @@ def copy(name: str, target: str | os.PathLike) -> list[Path]:
     lesson = _LESSONS / f"{stem}.yaml"
     files = {file: None for point in expand(load_scenario(lesson)) for file in input_digests(point)}
     text = _SCHEMA_LINE.sub(f"# yaml-language-server: $schema={SCHEMA}", lesson.read_text("utf-8"), count=1)
-    target = Path(target)
+    target = named(target, OutputError)
     written = [target / lesson.name, target / SCHEMA, *(target / file for file in files)]
     for path in written:
         if path.name != SCHEMA and os.path.lexists(path):
             raise OutputError(str(path), "is there already", "name another folder")
     try:
         for path in written:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folders(path.parent)
         written[0].write_text(text, "utf-8")
         shutil.copyfile(_DATA / "schema" / SCHEMA, written[1])
         for file in files:

@@ -8,11 +8,11 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TypeVar
 
 from astrasim_py.core.choices import AUTO, ENGINES, FOLDED, LEVELS
 from astrasim_py.core.errors import AstraError, OutputError, UsageError
+from astrasim_py.core.files import make_folders, named
 from astrasim_py.core.units import parse_time
 
 T, R = TypeVar("T"), TypeVar("R")
@@ -123,9 +123,9 @@ def limits_of(args: argparse.Namespace) -> dict[str, int]:
 
 def make_parent(target: str) -> None:
     """Make the folder of a file that is to be written. Raises OutputError."""
-    folder = Path(target).parent
+    folder = named(target, OutputError).parent
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folders(folder)
     except OSError as error:
         raise OutputError(target, f"cannot make {folder}: {error.strerror}", "choose a writable place") from None
 

@@ -143,7 +143,7 @@ def _show(result, rows: Sequence[Mapping], args: argparse.Namespace) -> None:
         print(line)
     print(f"\n{options.engines_text(row.get('engine') for row in result.rows)}", end="")
     print(options.fold_text(result.rows, result.summaries), end="")
-    if result.folder.is_dir():
+    if os.path.isdir(result.folder):
         print(f"results: {result.folder}")
     for figure in result.figures:
         print(f"figure: {figure}")

@@ -1,6 +1,7 @@
 """List the stored points of scenarios, the newest last: those of a scenario as it is now, and older ones."""
 
 import argparse
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,12 +19,12 @@ def run(args: argparse.Namespace) -> int:
     from astrasim_py.report.result_table import csv_text, markdown_text
     from astrasim_py.report.tables import Column, fitted_table, json_text, ps_of
     from astrasim_py.study.explain_and_plot import stored_runs
-    from astrasim_py.study.stored_points import earlier_layout
+    from astrasim_py.study.stored_points import earlier_layout, names_in
 
     wanted = selection_of(args)
     top = Path(args.folder)
-    inside = sorted(path for path in top.iterdir() if path.is_dir()) if top.is_dir() else []
-    found = [row for folder in (top, *inside) if folder.is_dir() for row in stored_runs(folder)]
+    inside = [top / name for name in names_in(top) if os.path.isdir(top / name)]
+    found = [row for folder in (top, *inside) for row in stored_runs(folder)]
     for folder in (top, *inside):
         if earlier := earlier_layout(folder):
             complain([f"{folder} holds {earlier}; run the scenario again"])

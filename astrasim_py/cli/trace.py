@@ -14,7 +14,8 @@ from operator import itemgetter
 from pathlib import Path
 
 from astrasim_py.cli import trace_convert, trace_edit, trace_share, trace_synthesize
-from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, AstraError, ErrorList, UsageError
+from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, AstraError, ErrorList, TraceError, UsageError
+from astrasim_py.core.files import named
 from astrasim_py.core.units import format_size, number_of
 
 
@@ -87,6 +88,7 @@ def _lint(args: argparse.Namespace) -> int:
             trace, found = lint_file(name)
             findings += found + (lint_trace(trace) if trace is not None else [])
         else:
+            named(name, TraceError)
             if not any(".et" in os.path.basename(path) for path in glob(f"{escape(name)}.*")):
                 find_prefix(name)  # says that there is nothing of that name
             findings += lint_prefix(name, args.groups or trace_share.groups_beside(name))

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Callable
 
 from astrasim_py.cli.options import complain, make_parent
-from astrasim_py.core.errors import EXIT_OK, CheckFailed, TraceError, UsageError
+from astrasim_py.core.errors import EXIT_OK, CheckFailed, OutputError, TraceError, UsageError
+from astrasim_py.core.files import named
 
 
 def arguments(action: Callable[[str, str], argparse.ArgumentParser]) -> None:
@@ -85,7 +86,7 @@ def read_set(args: argparse.Namespace) -> tuple:
 
 def check_apart(target: str, *sources: str) -> None:
     """Refuse to write a set over one that is read."""
-    if os.path.realpath(target) in map(os.path.realpath, sources):
+    if os.path.realpath(named(target, OutputError)) in [os.path.realpath(named(name, UsageError)) for name in sources]:
         raise UsageError(target, "is IN itself, which would be lost", "write another prefix")
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from astrasim_py.core.errors import TraceError
-from astrasim_py.core.files import open_regular
+from astrasim_py.core.files import named, open_regular
 
 
 def digest(value: object) -> str:
@@ -91,10 +91,9 @@ def file_stamp(path: Path | str) -> FileStamp:
     """
     place = os.fspath(path)
     try:
-        status = os.stat(place)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise TraceError(place, f"cannot be read: {reason}", "check the name") from None
+        status = os.stat(named(place, TraceError))
+    except OSError as error:
+        raise TraceError(place, f"cannot be read: {error.strerror}", "check the name") from None
     if not stat.S_ISREG(status.st_mode):
         raise TraceError(place, "is not a regular file", "name a file")
     return FileStamp(place, status.st_mtime_ns, status.st_size, status.st_ino)

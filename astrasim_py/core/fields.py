@@ -42,6 +42,7 @@ _NAME = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}"
 
 def wrong(problem: str, remedy: str = "", at: tuple[str | int, ...] = ()) -> PydanticCustomError:
     """An error for pydantic that carries a remedy, and optionally a place below the value."""
+    problem = problem.encode(errors="backslashreplace").decode()  # pydantic does not take half a character
     return PydanticCustomError("scenario", "{problem}", {"problem": problem, "remedy": remedy, "at": list(at)})
 
 

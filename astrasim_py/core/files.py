@@ -22,6 +22,20 @@ _REMEDIES = {
 }
 
 
+def named(path: str | os.PathLike, error: type[AstraError]) -> Path:
+    """The path that a user or a file names; raises `error`: nothing can have this name.
+
+    Most functions raise ValueError of such a name. Whether something is there, ask ``os.path``: of a name that is too
+    long `pathlib` raises OSError in some versions of Python.
+    """
+    try:
+        if b"\0" not in os.fsencode(path):
+            return Path(path)
+    except UnicodeEncodeError:  # half a character
+        pass
+    raise error(ascii(os.fspath(path))[:80], "is not a file name", "check the name")
+
+
 # -- reading ----------------------------------------------------------------------------------------------------
 
 
@@ -37,9 +51,9 @@ def open_regular(
     """
     place = os.fspath(path)
     try:
-        descriptor = os.open(place, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    except ValueError:
-        raise error(repr(place), "is not a file name", "check the name") from None
+        descriptor = os.open(
+            named(path, error), os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+        )
     except OSError as failure:
         raise error(place, f"cannot be read: {failure.strerror}", "check the name") from None
     try:
@@ -140,6 +154,14 @@ def write_new(path: Path, chunks: Iterable[bytes], *, sync: bool = True) -> tupl
     return state.hexdigest(), length
 
 
+def make_folders(path: Path) -> None:
+    """Make a folder and those above it where they are not there. Raises OSError."""
+    try:
+        os.makedirs(path, exist_ok=True)
+    except RecursionError:  # one level of calls for each folder
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG)) from None
+
+
 def sync_folder(path: Path) -> None:
     """Bring renames within a folder to the disk."""
     if os.name == "nt":  # folders cannot be opened there
@@ -184,9 +206,9 @@ def write_files(
     target = Path()
     try:
         for path, data in files:
-            target = Path(path)
+            target = named(path, OutputError)
             if make_folder:
-                os.makedirs(target.parent, exist_ok=True)
+                make_folders(target.parent)
             if target.parent not in folders:
                 folders.add(target.parent)
                 _remove_abandoned(target.parent)

@@ -26,7 +26,7 @@ def state_of(name: str, *, whole: bool = False) -> str:
         return LOADED
     try:
         found = json.loads(_path(name, whole).read_bytes())
-        kept = Path(found["folder"]).is_dir() and found["files"] == {file: _stamp(file) for file in found["files"]}
+        kept = os.path.isdir(found["folder"]) and found["files"] == {file: _stamp(file) for file in found["files"]}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return ABSENT
     return KEPT if kept else ABSENT
@@ -42,7 +42,7 @@ def note(name: str, whole: bool, folder: Path | None, files: Iterable[str]) -> N
     text = json.dumps({"folder": str(folder), "files": {file: _stamp(file) for file in (*files, *packages)}})
     fresh = path.with_suffix(f".{os.getpid()}")
     with contextlib.suppress(OSError):
-        if not path.exists() or path.read_text() != text:
+        if not os.path.exists(path) or path.read_text() != text:
             path.parent.mkdir(parents=True, exist_ok=True)
             fresh.write_text(text)
             fresh.replace(path)

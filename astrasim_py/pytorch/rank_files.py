@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from glob import escape, glob
 
 from astrasim_py.core.errors import UsageError
+from astrasim_py.core.files import named
 from astrasim_py.pytorch.recording import MAX_RANKS
 from astrasim_py.pytorch.sources import sources
 
@@ -49,6 +50,7 @@ def rank_files(names: Sequence[str], option: str) -> dict[int | None, str]:
 
 def _documents(name: str) -> Iterator[tuple[int | None, str]]:
     """Rank (None: not told) and source of each document of one name."""
+    named(name, UsageError)
     path, _, member = (name, "", "") if os.path.exists(name) else name.partition("!")
     paths = sorted(glob(escape(path).replace(RANK, "*").replace("[*]", "*")))
     for file in [path] if os.path.exists(path) else paths:

@@ -173,14 +173,14 @@ def find(path: str | os.PathLike) -> tuple[Path, tuple[StoredPoint, ...]]:
     Raises UsageError: no whole point is there.
     """
     folder = Path(path)
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise UsageError(str(path), "is not a folder", "name a folder of results, e.g. results/ring_vs_torus")
     one = stored_points.read_point(folder, contents=True)
     if one is not None:
         return Path(os.path.normpath(folder / ".." / "..")), (one,)
-    if folder.name == stored_points.POINTS and (folder.parent / STUDY).is_file():
+    if folder.name == stored_points.POINTS and os.path.isfile(folder.parent / STUDY):
         folder = folder.parent
-    if (folder / stored_points.MANIFEST).exists():
+    if os.path.exists(folder / stored_points.MANIFEST):
         if stored_points.read_object(folder / stored_points.MANIFEST).get("format") != stored_points.FORMAT:
             raise UsageError(str(path), "is of another version of astrasim_py", "run the scenario again")
         raise UsageError(str(path), "is damaged: its files are not what its manifest says", "run with --fresh")
@@ -188,7 +188,7 @@ def find(path: str | os.PathLike) -> tuple[Path, tuple[StoredPoint, ...]]:
     if not every:
         if earlier := stored_points.earlier_layout(folder):
             raise UsageError(str(path), f"holds {earlier}", "run the scenario again")
-        inside = [name for name in sorted(os.listdir(folder)) if (folder / name / STUDY).is_file()]
+        inside = [name for name in stored_points.names_in(folder) if os.path.isfile(folder / name / STUDY)]
         hint = f"name one of {', '.join(inside[:5])} in it" if inside else "run a scenario first"
         raise UsageError(str(path), "holds no finished point", hint)
     return folder, _current(folder, every)
@@ -237,7 +237,7 @@ def plot_folder(path: str | os.PathLike) -> Drawn:
     study = stored_points.read_object(folder / STUDY)
     notes: list[str] = []
     title = str(study.get("title") or study.get("scenario") or folder.name)
-    if (Path(path) / stored_points.MANIFEST).exists():
+    if os.path.exists(Path(path) / stored_points.MANIFEST):
         title = f"{title}: {points[0].manifest['point']}"
         kinds = [*_OF_A_POINT, *(["utilisation"] if points[0].manifest["level"] == "messages" else [])]
         specs = [{"kind": kind, "name": f"{points[0].folder.name}-{kind}"} for kind in kinds]

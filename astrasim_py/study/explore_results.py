@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from astrasim_py.core.errors import OutputError
-from astrasim_py.core.files import output_error, write_file
+from astrasim_py.core.files import make_folders, output_error, write_file
 from astrasim_py.report.explore import table_csv, table_row
 from astrasim_py.report.tables import csv_rows, json_bytes
 from astrasim_py.study import store
@@ -24,7 +24,7 @@ def results_folder(out: str | os.PathLike, name: str) -> Path:
     """Where results go. Raises OutputError: it cannot be written, or holds something else."""
     folder = store.scenario_folder(out, f"{name[:55]}-explored")
     try:
-        os.makedirs(folder.parent, exist_ok=True)
+        make_folders(folder.parent)
         with store.scratch(folder.parent) as beside:
             if beside is None:
                 raise PermissionError(13, "Permission denied")

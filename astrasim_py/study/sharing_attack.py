@@ -5,6 +5,7 @@ model and its layout). The raw attacker compares with the library as it is, the 
 through the same level.
 """
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from astrasim_py.chakra.schema import CommType, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload, read_workload
 from astrasim_py.core.errors import UsageError
+from astrasim_py.core.files import named
 from astrasim_py.scenario.job_models import TrainingWorkload
 from astrasim_py.sharing.levels import Original
 from astrasim_py.sharing.secrets import Scales
@@ -179,10 +181,11 @@ def read_corpus(folder: str, rules: Rules | None = None) -> list[Sample]:
     Raises UsageError: fewer than two samples. Raises TraceError: as `read_workload`.
     """
     samples = []
+    named(folder, UsageError)
     for first in sorted([*Path(folder).glob("*/*.0.et"), *Path(folder).glob("*/*.0.et.gz")]):
         prefix = first.with_name(first.name.partition(".0.et")[0])
         groups = prefix.with_name(f"{prefix.name}.groups.json")
-        workload = read_workload(prefix, groups=groups if groups.exists() else None)
+        workload = read_workload(prefix, groups=groups if os.path.exists(groups) else None)
         source = f"{first.parent.name}/{prefix.name.partition('@')[0]}"
         samples.append(Sample(first.parent.name, source, original_of(workload, rules)))
     if len(samples) < 2:

@@ -25,8 +25,16 @@ from pathlib import Path
 
 from astrasim_py.core.choices import AUTO, BOTH, FOLDED, LEVELS
 from astrasim_py.core.digest import digest
-from astrasim_py.core.errors import UsageError
-from astrasim_py.core.files import abandoned, output_error, sync_folder, temporary_name, write_new
+from astrasim_py.core.errors import OutputError, UsageError
+from astrasim_py.core.files import (
+    abandoned,
+    make_folders,
+    named,
+    output_error,
+    sync_folder,
+    temporary_name,
+    write_new,
+)  # fmt: skip
 from astrasim_py.core.records import RECORD_SCHEMA
 from astrasim_py.report.tables import json_bytes
 from astrasim_py.study import stored_points
@@ -120,11 +128,13 @@ def _apart(folder: Path, identity: str) -> Path:
 
 
 def scenario_folder(out: str | os.PathLike, scenario: str) -> Path:
-    """The folder of a scenario's results. Raises UsageError: a name that could leave that folder or hide in it."""
+    """The folder of a scenario's results. Raises UsageError: a name that could leave that folder or hide in it.
+    Raises OutputError: `out` is no name of a folder.
+    """
     if not _NAME.fullmatch(scenario):
         remedy = "write at most 64 of A-Z a-z 0-9 . _ -, not beginning with a point"
         raise UsageError(f"name {scenario!r}"[:80], "is not a name for a folder of results", remedy)
-    return Path(out) / scenario
+    return named(out, OutputError) / scenario
 
 
 def _remove(path: Path) -> None:
@@ -143,7 +153,7 @@ def scratch(folder: Path) -> Iterator[Path | None]:
     """A folder of this process's own beside the points, for as long as it is used; None where there can be none."""
     path = folder / temporary_name("tmp")
     try:
-        os.makedirs(folder, exist_ok=True)
+        make_folders(folder)
         os.mkdir(path, 0o700)
     except OSError:
         yield None  # who writes results says why
@@ -208,7 +218,7 @@ def write_point(
     parent = folder.parent
     temporary = parent / temporary_name("tmp")
     try:
-        os.makedirs(parent, exist_ok=True)
+        make_folders(parent)
         os.mkdir(temporary)
         entries = {}
         for name, content in files.items():

@@ -147,16 +147,22 @@ def read_points(folder: Path) -> tuple[StoredPoint, ...]:
 
 def point_names(folder: Path) -> list[str]:
     """Names of the folders of a scenario's points, sorted. Raises OutputError: the folder cannot be read."""
+    return _with_manifest(folder / POINTS)
+
+
+def names_in(folder: Path) -> list[str]:
+    """What is in a folder, sorted; nothing where it is none. Raises OutputError: it cannot be read."""
     try:
-        return _with_manifest(folder / POINTS)
-    except FileNotFoundError:
+        return sorted(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    except OSError as error:
-        raise OutputError(str(folder), f"cannot be read: {error.strerror}", "name a folder of results") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise OutputError(str(folder), f"cannot be read: {reason}", "name a folder of results") from None
 
 
 def _with_manifest(folder: Path) -> list[str]:
-    return [name for name in sorted(os.listdir(folder)) if name[:1] != "." and (folder / name / MANIFEST).exists()]
+    return [name for name in names_in(folder) if name[:1] != "." and os.path.exists(folder / name / MANIFEST)]
 
 
 def by_digest(points: Iterable[StoredPoint]) -> dict[str, StoredPoint]:
@@ -171,7 +177,7 @@ def earlier_layout(folder: Path) -> str:
     """What to say of points that are stored as earlier versions of this package did; empty where there are none."""
     try:
         others = _with_manifest(folder)
-    except OSError:
+    except OutputError:
         return ""
     if not others:
         return ""

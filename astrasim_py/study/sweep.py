@@ -236,8 +236,8 @@ class _Run:
     def _own(self) -> None:
         """Refuse a folder with the results of another file. Raises UsageError."""
         said = stored_points.read_object(self.folder / OWNER).get("file")
-        owner = (self.folder / said).resolve() if isinstance(said, str) else self.scenario.path.resolve()
-        if owner != self.scenario.path.resolve() and owner.is_file():
+        owner = self.folder / said if isinstance(said, str) else self.scenario.path
+        if os.path.isfile(owner) and (owner := owner.resolve()) != self.scenario.path.resolve():
             remedy = f"give this scenario another name than {self.scenario.name}, or name another folder with --out"
             raise UsageError(str(self.folder), f"holds the results of {owner}", remedy)
 
@@ -316,7 +316,7 @@ class _Run:
         stored: dict[str, StoredPoint] = {}
         try:
             self._clean()  # after workers that were killed
-            if self.folder.is_dir():
+            if os.path.isdir(self.folder):
                 stored = self._tables()
                 drawn = self._figures(stored, draw=draw and not self.interrupted)
         except AstraError as error:

@@ -5,6 +5,7 @@ state both directions added up; the sources say what was stated.
 """
 
 import json
+import os
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -110,7 +111,7 @@ def _read(name: str) -> Preset:
 def preset_content(name: str) -> dict[str, Any]:
     """The content of a preset's file: a shipped preset, or a name that ends in ``.json``. Raises TopologyError."""
     if not name.endswith(".json"):
-        if not (_FOLDER / f"{name}.json").exists():
+        if not os.path.exists(_FOLDER / f"{name}.json"):
             raise TopologyError("", f"there is no preset {shown(name)}", did_you_mean(name, preset_names()))
         name = str(_FOLDER / f"{name}.json")
     content = read_regular(Path(name), _LARGEST, TopologyError, what="a preset", remedy="check the name")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from astrasim_py.core.errors import AlgorithmError, TopologyError
-from astrasim_py.core.files import host_mark, read_regular, write_file
+import astrasim_py
+from astrasim_py.core.errors import AlgorithmError, OutputError, TopologyError
+from astrasim_py.core.files import host_mark, named, read_regular, write_file
 
 
 def read(path, most=10, error=TopologyError):
@@ -49,3 +52,31 @@ def test_what_a_killed_process_left_is_removed_by_the_next_that_writes_there(tmp
         path.write_text("half")
     write_file(tmp_path / "whole", b"all")
     assert sorted(tmp_path.iterdir()) == sorted([alive, other, tmp_path / "whole"])
+
+
+@pytest.mark.parametrize("name", ["\0", "a\0/b", "\ud800"])
+def test_what_cannot_be_a_name_is_refused_before_anything_is_done(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TopologyError, match=r"^'.*': is not a file name; check the name"):
+        named(name, TopologyError)
+    with pytest.raises(OutputError, match="is not a file name; check the name"):
+        write_file(name, b"x", make_folder=True)
+    assert named("a/é", TopologyError) == Path("a/é")
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "a" * 300 + "/b", "d/" * 1500 + "x", "d/" * 3000 + "x"])
+def test_a_name_too_long_or_too_deep_cannot_be_written(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OutputError, match=r"cannot be written: .*use a shorter path"):
+        write_file(name, b"x", make_folder=True)
+
+
+def test_nothing_asks_pathlib_whether_something_is_there():
+    """It raises OSError of a name that is too long in some versions of Python; ``os.path`` never does."""
+    found = [
+        f"{path.name}: {line.strip()}"
+        for path in Path(astrasim_py.__file__).parent.rglob("*.py")
+        for line in path.read_text("utf-8").splitlines()
+        if re.search(r"(?<!os\.path)\.(exists|is_file|is_dir|is_symlink|is_fifo)\(", line)
+    ]
+    assert not found
