@@ -12,7 +12,7 @@ from astrasim_py.report.row_selection import Selection
 from astrasim_py.report.tables import TEXTS, ps_of, value_order
 from astrasim_py.scenario.load import load_scenario
 from astrasim_py.study.explain_and_plot import STUDY, find
-from astrasim_py.study.stored_points import StoredPoint
+from astrasim_py.study.stored_points import StoredPoint, names_in
 
 #: Points that are listed where a choice is not clear.
 _LISTED = 10
@@ -44,16 +44,16 @@ def folder_of(name: str | os.PathLike, out: str | os.PathLike = "results") -> Pa
     there is none. Raises ScenarioError: the file is no scenario.
     """
     path = Path(name)
-    if path.is_dir() and ((path / STUDY).is_file() or not (Path(out) / path).is_dir()):
+    if os.path.isdir(path) and (os.path.isfile(path / STUDY) or not os.path.isdir(Path(out) / path)):
         return path
     known = Path(out) / path
-    if path.is_file():
+    if os.path.isfile(path):
         known = Path(out) / load_scenario(path, allow_outside=True).name
-        if not known.is_dir():
+        if not os.path.isdir(known):
             raise UsageError(str(name), f"has no results in {out}", f"run it first: astrasim-py {name}")
-    if known.is_dir():
+    if os.path.isdir(known):
         return known
-    inside = sorted(each.name for each in Path(out).iterdir()) if Path(out).is_dir() else []
+    inside = names_in(Path(out))
     remedy = did_you_mean(str(name), inside) if inside else "run a scenario first"
     raise UsageError(str(name), f"is no folder of results, no scenario file, and not in {out}", remedy)
 
