@@ -94,7 +94,7 @@ def typed(text: str, unit: str) -> Fraction:
 
     Raises UsageError: it is no number, or has a unit of another kind.
     """
-    match = re.fullmatch(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(\S*)\s*", text)
+    match = re.fullmatch(r"\s*([-+]?(?:\d{1,30}\.?\d{0,30}|\.\d{1,30})(?:[eE][-+]?\d{1,2})?)\s*(\S*)\s*", text)
     if match:
         number, its_unit = Fraction(match[1]), match[2]
         if its_unit in ("", unit):
