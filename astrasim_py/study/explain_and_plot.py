@@ -197,9 +197,9 @@ def find(path: str | os.PathLike) -> tuple[Path, tuple[StoredPoint, ...]]:
 def _current(folder: Path, points: Sequence[StoredPoint]) -> tuple[StoredPoint, ...]:
     """Points of a scenario as it ran last, in its order; where that is unknown, the newest of each name."""
     known = stored_points.by_digest(points)
-    ours = [
-        known[digest] for digest in stored_points.read_object(folder / STUDY).get("points") or [] if digest in known
-    ]
+    said = stored_points.read_object(folder / STUDY).get("points")
+    digests = said if isinstance(said, list) else ()
+    ours = [known[digest] for digest in digests if isinstance(digest, str) and digest in known]
     return tuple(ours or stored_points.newest(points))
 
 

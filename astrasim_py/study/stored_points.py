@@ -134,7 +134,10 @@ def read_point(folder: Path, *, contents: bool = False) -> StoredPoint | None:
     if manifest is None:
         return None
     summary = read_object(folder / SUMMARY)
-    return StoredPoint(folder=folder, manifest=manifest, summary=summary, volatile=read_object(folder / VOLATILE))
+    volatile = read_object(folder / VOLATILE)  # no manifest vouches for it
+    if type(volatile.get("cpu_s", 0)) not in (int, float, Decimal):
+        del volatile["cpu_s"]
+    return StoredPoint(folder=folder, manifest=manifest, summary=summary, volatile=volatile)
 
 
 def read_points(folder: Path) -> tuple[StoredPoint, ...]:

@@ -199,3 +199,15 @@ def test_row_34_a_worker_that_is_killed_takes_its_own_point_only(cli):
     assert "npus=3: its process was killed" in ended.err
     assert "Traceback" not in ended.err
     assert len(cli.points()) == 2
+
+
+@pytest.mark.parametrize("points", [[["a"]], 7, {"a": 1}, [None], "ab"])
+def test_wrong_types_in_files_that_no_manifest_vouches_for(cli, base, points):
+    path = cli.write("base.yaml", base)
+    assert cli("run", path, "--quiet", "--jobs", 1).code == 0
+    study = cli.results / "base" / "study.json"
+    study.write_text(json.dumps(json.loads(study.read_text()) | {"points": points}))
+    (cli.points()[0] / VOLATILE).write_text(json.dumps({"cpu_s": "x", "finished": [1]}))
+    for argv in (["runs", "results/base"], ["explain", "results/base"], ["run", path, "--jobs", 1]):
+        ended = cli(*argv)
+        assert ended.code == 0, ended.err
