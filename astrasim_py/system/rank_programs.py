@@ -11,7 +11,7 @@ import numpy as np
 
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.chunks import CompOp
-from astrasim_py.core.errors import AlgorithmError, AstraError, TraceError
+from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TraceError
 from astrasim_py.core.units import INT64_MAX
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.table import Program, Unusable
@@ -75,6 +75,9 @@ class RankPrograms:
         #: Parts of every message.
         self.parts = problem.network.qps if problem.network.split else 1
         network = problem.network
+        if network.msccl is not None and self.semantics.issue_order == "hash_set":
+            what = "does not support network.msccl, which cuts nodes into pieces"
+            raise ScenarioError("semantics.issue_order: hash_set", what, "write issue_order: id, or drop msccl")
         #: Whether nothing takes the place of programs that a table gives.
         self.unchanged = network.profile is None and network.msccl is None and self.semantics.issue_order == "id"
         self.unchanged &= self.parts == 1

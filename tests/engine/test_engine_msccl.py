@@ -390,3 +390,13 @@ def test_without_the_model_nothing_is_planned_for_it():
     plan = make_plan(problem(ring(3, fused=True), 64, None))
     assert plan.instances[0].only_call.connections is None
     assert (plan.calls[0].programs[0].structure.kind == SEND).sum() == 2
+
+
+def test_the_order_of_a_hash_set_is_refused():
+    semantics = Semantics.astra_sim(event_order="scheduled", issue_order="hash_set")
+    problem = Problem(
+        topology=shapes.Ring(npus=4, bandwidth=Fraction(10**9), latency=0).build(), jobs=(),
+        network=NetworkModel(msccl=MscclModel()), semantics=semantics,
+    )  # fmt: skip
+    with pytest.raises(ScenarioError, match="issue_order: hash_set: does not support network"):
+        make_plan(problem)

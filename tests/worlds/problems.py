@@ -40,10 +40,11 @@ COLLECTIVES = (
     *("broadcast", "reduce", "gather", "scatter", "barrier"),
 )
 #: The only ones that `FLUID` is made for.
-FLUID_RULES = {"rounding": "up_ps", "event_order": "issued"}
+FLUID_RULES = {"rounding": "up_ps", "event_order": "issued", "issue_order": "id"}
 #: The only ones that queue pairs are made for.
 QUEUE_PAIR_RULES = {
     "event_order": "issued",
+    "issue_order": "id",
     "message_match": "instance",
     "rendezvous_bytes": 0,
     "analytical_route": "all_hops",
@@ -130,6 +131,8 @@ def world(seed: int, size: int = 8) -> Problem:
     if network.profile is not None:
         known = ("gamma", "comm_slots", "compute_slots", "cpu_slots", "zero_duration_ps", "dependencies", "exposed")
         semantics = Semantics.native(**{key: getattr(semantics, key) for key in known})
+    if network.msccl is not None:
+        semantics = semantics.model_copy(update={"issue_order": "id"})
     memory = _memory(rng)
     compute = ComputeModel()
     if rng.random() < 0.3:
@@ -219,6 +222,8 @@ def _semantics(rng: random.Random) -> Semantics:
     ):
         if rng.random() < 0.3:
             changed[key] = rng.choice(values)
+    if changed.get("event_order") == "scheduled" and rng.random() < 0.5:
+        changed["issue_order"] = "hash_set"
     if rng.random() < 0.12:
         changed["rendezvous_bytes"] = rng.choice((1, 100, 8192))
     return make(**changed)
