@@ -95,6 +95,7 @@ def build_topology(**keys: Any) -> Topology:
     Raises
     ------
     TopologyError
+        A wrong key or value, or a network that does not connect its NPUs.
 
     Examples
     --------
@@ -178,6 +179,7 @@ def collective(
     Raises
     ------
     AstraError
+        A wrong size or group, or an algorithm for another collective or number of ranks.
 
     Examples
     --------

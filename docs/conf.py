@@ -18,6 +18,7 @@ html_title = f"astrasim_py {release}"
 html_show_sphinx = False
 nb_execution_mode = "off"  # the tests execute the notebook; its outputs are stored
 myst_heading_anchors = 4
+autodoc_preserve_defaults = True
 autodoc_typehints = "none"  # docstrings say types
 autodoc_member_order = "bysource"
 napoleon_google_docstring = False

@@ -29,10 +29,28 @@ def compose(
     it is done with the first. The outcome is a named collective where its contract is that of one, and custom
     otherwise. In place, both work on one buffer; else the second reads what the first wrote from scratch.
 
-    `first`, `second`: of as many ranks, both in place or both not; their chunks are cut to a common number. `name`: by
-    default both names. `verify`: true if the outcome is verified. Raises AlgorithmError: the second needs a chunk that
-    the first does not promise.
+    Parameters
+    ----------
+    first, second : Algorithm
+        Of equally many ranks, both in place or both not; their chunks are cut to a common number.
+    barrier : bool
+        A rank begins the second when it is done with all of the first.
+    name : str
+        By default both names.
+    verify : bool
+        Verify the result.
 
+    Returns
+    -------
+    Algorithm
+
+    Raises
+    ------
+    AlgorithmError
+        The second needs a chunk that the first does not promise.
+
+    Examples
+    --------
     >>> from astrasim_py.builders.registry import build
     >>> compose(build("ring", "reduce_scatter", 4), build("direct", "all_gather", 4))
     Algorithm(ring+direct: all_reduce, 4 ranks, 4 chunks)

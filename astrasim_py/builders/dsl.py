@@ -55,18 +55,41 @@ def algorithm(
 ) -> Callable[[Callable], Definition]:
     """Make an algorithm of a function that says, chunk by chunk, what moves where.
 
-    `collective`: of those known, or ``custom``. `ranks`, `chunks`: size of the group and T, chunks of the full buffer
-    (or a function of ranks), unless they are given when the algorithm is made; T is by default that of the contract,
-    else one per rank. `root`: of a rooted collective. `in_place`: true if input and output are one buffer, as by
-    default, except for all_to_all and custom collectives. `contract`: what a custom collective promises (or a function
-    of ranks and chunks); without it the result cannot be verified. `scratch`: names of scratch buffers and their
-    chunks; by default any name may be used, and its buffer grows with use. `protocol`: ``Simple``, ``LL`` or ``LL128``,
-    where it is
-    made for one. `name`: by default the function's. `verify`: true if the result is verified.
+    Parameters
+    ----------
+    collective : str
+        A standard collective, or ``custom``.
+    ranks : int, optional
+        Size of the group; by default it is given when the algorithm is made.
+    chunks : int or callable, optional
+        Chunks of the full buffer, or a function of the ranks; by default those of the contract, else one per rank.
+    root : int
+        Of a rooted collective.
+    in_place : bool, optional
+        Input and output are one buffer; the default, except for all_to_all and custom collectives.
+    contract : Contract or callable, optional
+        What a custom collective promises, or a function of ranks and chunks; without it the result is not verified.
+    scratch : mapping of str to int, optional
+        Names of scratch buffers and their chunks; by default any name may be used, and its buffer grows with use.
+    protocol : str
+        ``Simple``, ``LL`` or ``LL128`` if it is made for one.
+    name : str
+        By default that of the function.
+    verify : bool
+        Verify the result.
 
-    Returns a callable that turns ``f(a, **parameters)``, with `a` a `Machine`, into a `Definition`. Raises
-    AlgorithmError, as the definition does, at ``file:line`` of the user's function.
+    Returns
+    -------
+    callable
+        Turns ``f(a, **parameters)``, with `a` a `Machine`, into a `Definition`.
 
+    Raises
+    ------
+    AlgorithmError
+        A wrong argument or step, at ``file:line`` of the user's function.
+
+    Examples
+    --------
     >>> @algorithm("broadcast", chunks=1)
     ... def star(a):
     ...     for rank in range(a.n):

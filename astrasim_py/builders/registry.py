@@ -45,13 +45,28 @@ def options_of(algorithm: str) -> tuple[str, ...]:
 def build(algorithm: str, collective: str, ranks: int, **options) -> Algorithm:
     """Build an algorithm.
 
-    `algorithm`: one of `BUILDERS`. `ranks`: size of the group. `options`: what the builder takes, for example
-    ``root``, ``chunks``, ``bidirectional``, ``window``; and of every builder ``channels``: so many instances side by
-    side, on channels of their own (see `split`). Rooted collectives have root 0 by default.
+    Parameters
+    ----------
+    algorithm : str
+        The name of a builder, as in a scenario: ``ring``, ``direct`` …
+    collective : str
+    ranks : int
+        Size of the group.
+    **options
+        Of the builder, for example ``root`` (0 by default), ``chunks``, ``bidirectional``, ``window``; and of every
+        builder ``channels``: that many instances side by side, on channels of their own (see `split`).
 
-    Raises AlgorithmError: unknown algorithm or option, a collective for which it is not defined, or a group of a wrong
-    size.
+    Returns
+    -------
+    Algorithm
 
+    Raises
+    ------
+    AlgorithmError
+        An unknown algorithm or option, a collective for which it is not defined, or a group of a wrong size.
+
+    Examples
+    --------
     >>> build("ring", "all_reduce", 4).messages
     24
     """

@@ -19,9 +19,25 @@ def split(algorithm: Algorithm, k: int, *, verify: bool = True) -> Algorithm:
     with shards, the j-th part of each, so that every rank's shard stays whole; of a custom collective the j-th part
     of each chunk. Where a step covers chunks that then no longer lie side by side, it becomes several.
 
-    `k`: number of instances. `verify`: true if the outcome is verified. Raises AlgorithmError: an algorithm that does
-    not state its cells, or would become too large.
+    Parameters
+    ----------
+    algorithm : Algorithm
+    k : int
+        Number of instances.
+    verify : bool
+        Verify the result.
 
+    Returns
+    -------
+    Algorithm
+
+    Raises
+    ------
+    AlgorithmError
+        An algorithm that does not state its cells, or would become too large.
+
+    Examples
+    --------
     >>> from astrasim_py.builders.registry import build
     >>> split(build("ring", "all_reduce", 4), 2)
     Algorithm(ring_x2: all_reduce, 4 ranks, 8 chunks)

@@ -57,7 +57,7 @@ def _filled(text: str) -> str:
 
 def _numbered(items, number: int, what: str):
     if not 1 <= number <= len(items):
-        raise UsageError(f"{what} {number}", "there is no such one", f"write 1 to {len(items)}")
+        raise UsageError(f"{what} {number}", "does not exist", f"write 1 to {len(items)}")
     return items[number - 1]
 
 

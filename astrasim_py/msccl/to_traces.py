@@ -39,10 +39,25 @@ _RECORDED = ("coll", "nchannels", "inplace", "outofplace", "min_bytes", "max_byt
 def read_algorithm(path: str | os.PathLike, collective: str | None = None, **promises) -> Algorithm:
     """Read an algorithm from any of its files: MSCCL-IR in ``X.xml``, one ``X.npz``, or the prefix of ``.et`` files.
 
-    `collective`: may be left out where the file states it. `promises`: ``made_for`` (full buffer, bytes, for which
-    absolute sizes were computed), ``root``, ``in_place`` and ``name``, in place of what the file states. Raises
-    TraceError: files that are missing or cannot be decoded. Raises AlgorithmError: an ill-formed algorithm, or one of
-    another collective.
+    Parameters
+    ----------
+    path : path
+    collective : str, optional
+        Needed if the file does not state it.
+    **promises
+        Instead of what the file states: ``made_for`` (full buffer, bytes, for which absolute sizes were computed),
+        ``root``, ``in_place`` and ``name``.
+
+    Returns
+    -------
+    Algorithm
+
+    Raises
+    ------
+    TraceError
+        Files that are missing or cannot be decoded.
+    AlgorithmError
+        An ill-formed algorithm, or one of another collective.
     """
     if os.fspath(path).endswith(".xml"):
         return promised(read_msccl(path), collective, **promises)

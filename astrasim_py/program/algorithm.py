@@ -122,7 +122,7 @@ class Algorithm(Shown):
 
     @property
     def positions(self) -> int:
-        """Traces that it has: n + m."""
+        """Number of traces, n + m."""
         return self.ranks + len(self.actors)
 
     def position_name(self, position: int) -> str:
@@ -197,7 +197,7 @@ class Algorithm(Shown):
 
     @property
     def scales(self) -> bool:
-        """True if its messages grow with the collective: sizes are symbolic, or `made_for` is known."""
+        """True if its messages grow with the collective, as sizes are symbolic or `made_for` is known."""
         return self.made_for is not None or self.symbolic
 
     @cached_property

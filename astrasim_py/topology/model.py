@@ -82,7 +82,7 @@ class Topology(Shown):
     bandwidth_class: np.ndarray = field(repr=False)  # int32[links]: index into `bandwidths`
     bandwidths: tuple[Fraction, ...]  # distinct, bytes per second, ascending
     dims: tuple[Dim, ...] = ()  # the hierarchy of NPU ids, innermost first, little-endian mixed radix; none: edge list
-    #: Names of the vertices after the NPUs: ``("leaf", 4)`` means leaf0..leaf3, ``("tor", None)`` one vertex.
+    #: Names of the vertices after the NPUs; ``("leaf", 4)`` means leaf0..leaf3, ``("tor", None)`` one vertex.
     switches: tuple[tuple[str, int | None], ...] = ()
     failed: tuple[int, ...] = ()  # NPUs; they keep their ids and have no links
     routing: Routing = Routing()
@@ -179,7 +179,10 @@ class Topology(Shown):
 
     @cached_property
     def in_node(self) -> np.ndarray:
-        """bool[links]: links inside a node: the innermost of DGX-like nodes and of products; all of other shapes."""
+        """Whether each link is inside a node, bool[links].
+
+        Of DGX-like nodes and of products the innermost links are; of other shapes all links are.
+        """
         if self.router is None or self.shape not in ("dgx", "product"):
             return np.ones(self.links, dtype=bool)
         level = self.router.ends()[2]
@@ -220,7 +223,7 @@ class Topology(Shown):
 
     @cached_property
     def by_ends(self) -> tuple[np.ndarray, np.ndarray]:
-        """Links in the order of their ends, then of their ids, and the ends of each: ``source * vertices + target``."""
+        """Links in the order of their ends, then of their ids, and ``source * vertices + target`` of each."""
         key = self.src.astype(np.int64) * self.vertices + self.dst
         order = np.argsort(key, kind="stable")
         return order, key[order]

@@ -54,7 +54,7 @@ class Verdict:
 
     @property
     def ok(self) -> bool | None:
-        """False: ill-formed, wrong, or never ending, however many slots there are. None: unknown. Else True.
+        """Whether it is well-formed and correct and ends with enough slots; None if that is unknown.
 
         A race or too few slots do not make it False: they are a matter of the runtime (see `passes`).
         """
@@ -84,11 +84,29 @@ def verify(
 ) -> Verdict:
     """Verify an algorithm by executing it symbolically.
 
-    `slots`: messages that a connection holds; by default those of the algorithm's protocol, or 2. `switch_slots`: cells
-    of scratch that a switch has; by default as many as it needs. `contract`: what it must do, instead of what its
-    collective promises; needed for a custom collective. `problems`, `warnings`: what a reader has found already;
-    problems make it ill-formed. Raises AlgorithmError: a contract for another number of ranks or chunks.
+    Parameters
+    ----------
+    subject : Algorithm or Steps
+    slots : int, optional
+        Messages that a connection holds; by default those of the algorithm's protocol, or 2.
+    switch_slots : int, optional
+        Cells of scratch that a switch has; by default as many as it needs.
+    contract : Contract, optional
+        What it must do, instead of what its collective promises; needed for a custom collective.
+    problems, warnings : sequence of str
+        Findings of a reader; problems make the algorithm ill-formed.
 
+    Returns
+    -------
+    Verdict
+
+    Raises
+    ------
+    AlgorithmError
+        A contract for another number of ranks or chunks.
+
+    Examples
+    --------
     >>> from astrasim_py.builders.registry import build
     >>> verify(build("ring", "all_reduce", 4)).ok
     True
