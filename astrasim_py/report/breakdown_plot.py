@@ -30,6 +30,7 @@ def draw_breakdown(sheet: Sheet, grid: Grid) -> Drawn:
     if not bars:
         style.say(panels[0], "no finished points", empty=True)
         return Drawn(panels, [], ["no finished points"])
+    room_of_names = 0.5 * 72 * sheet.inches(len(grid.facets), True) / sheet.columns(len(grid.facets))
     times = [ps_of(row["time_ns"]) for row in grid.points.values()]
     relative = max(times) > 12 * max(min(times), 1)
     place, gap, last = [], 0.0, None
@@ -56,7 +57,7 @@ def draw_breakdown(sheet: Sheet, grid: Grid) -> Drawn:
             said = format_time(total).replace("us", "µs")
             axes.annotate(said, (left, y), xytext=(3, 0), textcoords="offset points", **look)
         names = [" · ".join(filter(None, (grid.axis.label(x), grid.name(series)))) for x, series in bars]
-        axes.set_yticks(place, names)
+        axes.set_yticks(place, [style.narrowed(name, room_of_names) for name in names])
         axes.grid(False, axis="y")
         # Room for the time behind the longest bar.
         room = 44 * len(panels) ** 0.5 / (72 * axes.get_position().width * axes.figure.get_figwidth())

@@ -5,6 +5,7 @@ Colours are those of Okabe and Ito (2008), told apart by colour-blind readers; m
 
 import io
 import math
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
@@ -120,7 +121,12 @@ class Sheet:
     def columns(self, count: int, least: float = 1.6) -> int:
         """How many of so many panels stand in a row; none is narrower than `least` inches."""
         most = max(int(self.inches(count) / least), 1)
-        return min(most, 2 if count in (2, 4) else 3 if count <= 9 else 4)
+        return min(most, max(count, 1), 2 if count == 4 else 3 if count <= 9 else 4)
+
+    def title_height(self, titles: Sequence[str], columns: int) -> float:
+        """Height of the lines of the panels' titles beyond the first, inches."""
+        points = _room(self.inches(len(titles)) / columns)
+        return 0.14 * max((_wrapped(title, points, 8.0).count("\n") for title in titles), default=0)
 
     def explain(self, axes: Sequence, entries: Sequence[tuple[Any, str]], title: str = "") -> None:
         """A legend beside the panels, never over them. `entries`: handles and their labels."""
@@ -137,7 +143,7 @@ class Sheet:
         figure = axes[0].figure
         if isinstance(self.on, Axes):
             # Above: beside the panel it would leave it no width.
-            room = max(0.7 * 72 * figure.get_figwidth() / _columns_of(self.on), 60)
+            room = max(0.7 * 72 * figure.get_figwidth() / columns_of(self.on), 60)
             columns, lines = _arranged(labels, room, 8.5, bool(title))
             look |= {"loc": "lower left", "bbox_to_anchor": (0, 1), "frameon": False, "fontsize": 8.5}
             self.on.legend(_by_row(handles, columns), _by_row(labels, columns), ncols=columns, **look)
@@ -153,7 +159,7 @@ class Sheet:
         )
 
 
-def _columns_of(axes) -> int:
+def columns_of(axes) -> int:
     place = axes.get_subplotspec()
     return place.get_gridspec().ncols if place else 1
 
@@ -211,20 +217,43 @@ def shortened(text: str, most: int) -> str:
 def set_heading(figure, text: object) -> None:
     """Write a heading over a figure, in as many lines as it takes."""
     if text:
-        lines = _wrapped(text, 72 * figure.get_figwidth(), 9.0)
+        lines = _wrapped(text, 0.94 * 72 * figure.get_figwidth(), 9.0)
         figure.suptitle(lines, fontsize=9.0)
         figure.set_figheight(figure.get_figheight() + 0.16 * (1 + lines.count("\n")))
 
 
 def set_title(axes, text: object) -> None:
     """Write a title over a panel, in as many lines as it takes."""
-    axes.set_title(_wrapped(text, 72 * axes.figure.get_figwidth() / _columns_of(axes) - 20, 8.0))
+    axes.set_title(_wrapped(text, _room(axes.figure.get_figwidth() / columns_of(axes)), 8.0))
+
+
+def _room(inches: float) -> float:
+    """Width of the title of a panel, points; labels beside narrow panels take a larger part."""
+    return 72 * inches - (20 if inches > 2 else 34)
 
 
 def _wrapped(text: object, points: float, size: float) -> str:
-    # No break between a key and its value.
-    line = clean(text, _MAX_TITLE).replace(" = ", "\u00a0=\u00a0")
-    return textwrap.fill(line, max(int(points / (0.6 * size)), 16)).replace("\u00a0", " ")
+    """Text in lines of so many points; a word that is wider is cut in its middle."""
+    # No break between a key and its value, a number and its unit.
+    line = re.sub(r"(?<=\d) (?=\D)|(?<=\S) (?==)|(?<==) ", "\u00a0", clean(text, _MAX_TITLE))
+    lines: list[str] = []
+    for word in re.split(" +", line):
+        joined = f"{lines[-1]} {word}" if lines else word
+        if lines and text_width(joined, size) <= points:
+            lines[-1] = joined
+        else:
+            lines.append(narrowed(word, points, size))
+    return "\n".join(lines).replace("\u00a0", " ")
+
+
+def narrowed(text: str, points: float, size: float = SMALL) -> str:
+    """A text cut in its middle to at most so many points, but not below eight characters."""
+    if (width := text_width(text, size)) <= points:
+        return text
+    most = int(len(text) * points / width)
+    while most > 8 and text_width(shortened(text, most), size) > points:
+        most -= 1
+    return shortened(text, max(most, 8))
 
 
 def render(figure, form: str, about: Mapping[str, str]) -> bytes:

@@ -64,8 +64,9 @@ def draw_gantt(sheet: Sheet, spec: Mapping, panels: Sequence[Panel]) -> Drawn:
         raise UsageError("plots.ranks", f"there is no rank {missing[0]}", f"write ranks from 0 to {last}")
     most = max(len(chart.rows) for chart in charts)
     tall = _TALL if most <= 8 else max(_LOW, _TALL * 8 / most)
-    heights = [0.75 + tall * max(len(chart.rows), 1) for chart in charts]
-    columns = 1 if len(charts) <= 3 else 2 if len(charts) == 4 else 3
+    columns = 1 if len(charts) <= 3 else sheet.columns(len(charts))
+    around = 0.75 + sheet.title_height([chart.panel.title for chart in charts], columns)
+    heights = [around + tall * max(len(chart.rows), 1) for chart in charts]
     lines = [max(heights[i : i + columns]) for i in range(0, len(charts), columns)]
     figure, every = sheet.panels(
         len(charts), height=sum(lines) / len(lines), columns=columns, wide=True, gridspec_kw={"height_ratios": lines}

@@ -20,8 +20,10 @@ def draw_heatmap(sheet: Sheet, grid: Grid) -> Drawn:
     series_of = {grid.name(series): series for series in grid.series}
     down, across = XAxis(list(series_of)), grid.axis
     height = min(max(0.24 * len(down.texts) + 0.75, 1.5), 8.0)
-    beside = max((style.text_width(name) for name in map(down.label, down.texts)), default=0.0)
-    wide = len(across.texts) > 12 or beside > 90
+    names = list(map(down.label, down.texts))
+    wide = len(across.texts) > 12 or max(map(style.text_width, names), default=0.0) > 90
+    names = [style.narrowed(name, 0.3 * 72 * sheet.inches(len(grid.facets), wide)) for name in names]
+    beside = max(map(style.text_width, names), default=0.0)
     figure, panels = sheet.panels(len(grid.facets), height=height, wide=wide, sharex=True, sharey=True)
     beside = (beside + 20) / sheet.columns(len(grid.facets))
     values, rows = np.full((len(grid.facets), len(down.texts), len(across.texts)), np.nan), []
@@ -46,7 +48,7 @@ def draw_heatmap(sheet: Sheet, grid: Grid) -> Drawn:
         extra = max(extra, ticks.label_values(axes, labels, categories=True, beside=beside))
         axes.set_xlim(-0.5, len(across.texts) - 0.5)
         lines = ticks.fitting([room * line for line in range(len(down.texts))], [1.3 * SMALL] * len(down.texts))
-        axes.set_yticks(lines, [down.label(down.texts[line]) for line in lines])
+        axes.set_yticks(lines, [names[line] for line in lines])
         axes.grid(False)
         axes.tick_params(length=0)
         grid.title(axes, facet)

@@ -23,7 +23,7 @@ def draw_links(sheet: Sheet, spec: Mapping, panels: Sequence[Panel]) -> Drawn:
     from matplotlib.colors import Normalize, to_rgba
 
     panels = panels[:PANELS]
-    figure, every = sheet.panels(len(panels), height=_height(sheet, panels), columns=_columns(panels))
+    figure, every = sheet.panels(len(panels), height=_height(sheet, panels), columns=_columns(sheet, panels))
     if not panels:
         style.say(every[0], "no finished points", empty=True)
         return Drawn(every, [], ["no finished points"])
@@ -62,22 +62,28 @@ def _drawable(panel: Panel) -> bool:
     return panel.tables["vertex"].height <= MOST_VERTICES
 
 
-def _columns(panels: Sequence[Panel]) -> int:
-    return min(len(panels), 3 if len(panels) not in (2, 4) and any(map(_drawable, panels)) else 2) or 1
+def _columns(sheet: Sheet, panels: Sequence[Panel]) -> int:
+    return (
+        min(
+            len(panels),
+            sheet.columns(len(panels)),
+            3 if len(panels) not in (2, 4) and any(map(_drawable, panels)) else 2,
+        )
+        or 1
+    )
 
 
 def _height(sheet: Sheet, panels: Sequence[Panel]) -> float:
     """Height of a panel, inches: so high that the drawings fill it."""
     heights = [1.0]
-    wide = 0.85 * sheet.inches(len(panels)) / _columns(panels)
+    wide = 0.85 * sheet.inches(len(panels)) / _columns(sheet, panels)
     for panel in panels:
         if _drawable(panel):
             x, y, _ = places(panel.tables["vertex"], panel.tables["edge"])
             heights.append(min((np.ptp(y) + 1) / (np.ptp(x) + 1), 1.1) * wide + 0.25)
         else:
             heights.append(2.0)
-    lines = max(1 + panel.title.count(" ") * len(panel.title) // 40 // 4 for panel in panels) if panels else 1
-    return max(heights) + 0.14 * min(lines, 2)
+    return max(heights) + 0.14 + sheet.title_height([panel.title for panel in panels], _columns(sheet, panels))
 
 
 def _percent(value: float, _: object) -> str:

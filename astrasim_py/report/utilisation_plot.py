@@ -45,9 +45,10 @@ def draw_utilisation(sheet: Sheet, spec: Mapping, panels: Sequence[Panel]) -> Dr
     jobs = jobs if len(jobs) <= _MOST_JOBS else [*jobs[: _MOST_JOBS - 1], "other jobs"]
     notes: list[str] = []
     rows = [_rows(panel, spec, jobs, notes) for panel in panels]
-    columns = 1 if len(rows) <= 3 else 2 if len(rows) == 4 else 3
+    columns = 1 if len(rows) <= 3 else sheet.columns(len(rows))
     lines = [max(len(r.links) for r in rows[i : i + columns]) for i in range(0, len(rows), columns)]
-    heights = [0.75 + _TALL * max(line, 1) for line in lines]
+    around = 0.75 + sheet.title_height([row.panel.title for row in rows], columns)
+    heights = [around + _TALL * max(line, 1) for line in lines]
     _, every = sheet.panels(
         len(rows), height=sum(heights) / len(heights), columns=columns, gridspec_kw={"height_ratios": heights}
     )
@@ -116,8 +117,10 @@ def _draw(axes, rows: _Rows, colours: Sequence[str], until: int, lines: int) -> 
         axes.axhline(row + 0.5, color="#888888", linewidth=0.5, zorder=2.5)
         names = rows.links[row]
         said = style.clean(names[0], 28).replace("->", " → ") + (f" and {len(names) - 1} alike" if names[1:] else "")
+        room = 72 * axes.figure.get_figwidth() / style.columns_of(axes) - 20
+        said = style.narrowed(f"{said}, mean {100 * rows.mean[row]:.0f} %", room, 6.5)
         axes.annotate(
-            f"{said}, mean {100 * rows.mean[row]:.0f} %", (0, row + 0.5 - _HIGH), xytext=(3, 1), fontsize=6.5,
+            said, (0, row + 0.5 - _HIGH), xytext=(3, 1), fontsize=6.5,
             xycoords=("axes fraction", "data"), textcoords="offset points", ha="left", va="bottom",
         )  # fmt: skip
     axes.set_yticks([])

@@ -87,6 +87,17 @@ def test_panels_share_their_scale_unless_runs_differ_tenfold():
     assert len({axes.get_xlim() for axes in wide.axes}) == 2 and "ten times" in wide.notes[0]
 
 
+def test_nine_panels_fit_into_a_column():
+    title = "algo = halving_doubling, message size = 16 MiB"
+    panel = replace(gantt_panel(), title=title)
+    made = drawn(*[panel] * 9, width="column")
+    made.axes[0].figure.draw_without_rendering()
+    boxes = [axes.title.get_window_extent() for axes in made.axes]
+    bars = [axes.get_window_extent() for axes in made.axes]
+    assert not any(box.overlaps(other) for i, box in enumerate(boxes) for other in boxes[:i] + bars)
+    assert all("16 MiB" in axes.get_title() for axes in made.axes)
+
+
 def test_at_most_forty_rows_and_those_left_out_are_said():
     made = drawn(gantt_panel(100, 7))
     (axes,) = made.axes
