@@ -16,7 +16,7 @@ PATHS = {
     "traces": "a workload read from one .et file a rank",
     "scenario": "the command `run`, results written",
     "astra-sim": "the command `astra-sim` on ASTRA-sim's own files, results written",
-    "fold": "the command `run --fold`: one NPU for all that are alike",
+    "fold": "the command `run --fold`: one NPU for all that do the same",
     "validate": "the command `validate` on all recorded cases",
 }
 

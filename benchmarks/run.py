@@ -136,7 +136,7 @@ def header() -> str:
 
 
 def calibration() -> float:
-    """CPU seconds of ten million turns of an empty loop: what this machine is worth, and whether it is at rest."""
+    """CPU seconds of ten million turns of an empty loop: how fast this machine is, and whether it is idle."""
     code = "import time\nb = time.process_time()\ni = 0\nwhile i < 10**7:\n    i += 1\nprint(time.process_time() - b)"
     return float(child([sys.executable, "-c", code])[0])
 

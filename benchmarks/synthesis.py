@@ -113,7 +113,7 @@ def measure(case: str, rounds: int, rest: bool) -> dict:
 
 
 def loop() -> float:
-    """Seconds that 10^7 additions in Python take: whether the machine is at rest."""
+    """Seconds that 10^7 additions in Python take: whether the machine is idle."""
     begin, total = time.perf_counter(), 0
     for i in range(10**7):
         total += i

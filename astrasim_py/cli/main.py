@@ -126,7 +126,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _told(error: BaseException) -> tuple[int, list[str]]:
-    """The exit code of an error, and what a person is told of it."""
+    """The exit code of an error, and the lines to print."""
     if isinstance(error, errors.AstraError):
         return error.exit_code, error.lines()
     if isinstance(error, KeyboardInterrupt):

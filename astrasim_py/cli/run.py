@@ -24,7 +24,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     options.strict_option(parser)
     parser.add_argument("--fresh", action="store_true", help="compute finished points again")
     parser.add_argument(
-        "--fold", action="store_true", default=None, help="simulate one rank for all where all are alike"
+        "--fold", action="store_true", default=None, help="simulate one rank for all, where all do the same"
     )
     loud = parser.add_mutually_exclusive_group()
     loud.add_argument("--quiet", action="store_true", help="nothing but errors, and what --format asks for")

@@ -30,7 +30,7 @@ def arguments(action: Callable[[str, str], argparse.ArgumentParser]) -> None:
     share.add_argument(
         "--with-topology",
         metavar="TOPOLOGY",
-        help="file, preset or SHAPE:SIZE,KEY=VALUE,…: also write OUT.topology.csv, without names, scaled alike",
+        help="file, preset or SHAPE:SIZE,KEY=VALUE,…: also write OUT.topology.csv, without names, with the same scale",
     )
     share.add_argument(
         "--corpus", metavar="DIR", help="library of the attack: WORKLOAD/SOURCE.<rank>.et; else packaged"

@@ -67,7 +67,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", metavar="PREFIX", help="write PREFIX.<rank>.et and PREFIX.groups.json")
     parser.add_argument("--gzip", action="store_true", help="compress them")
     parser.add_argument("--explain", action="store_true", help="the closed form's terms and the memory; no simulation")
-    parser.add_argument("--fold", action="store_true", default=None, help="simulate one rank for all that are alike")
+    parser.add_argument("--fold", action="store_true", default=None, help="simulate one rank for all that do the same")
     engine_option(parser)
     record_options(parser)
     parser.add_argument("--fresh", action="store_true", help="simulate again")

@@ -39,7 +39,7 @@ def simulate(problem: Problem | Plan, *, engine: str = AUTO, level: str = "links
     level : str
         What to record: ``summary``, ``links``, ``nodes`` or ``messages``.
     fold : bool
-        Simulate one rank for all, where they are all alike (see `astrasim_py.engine.fold`); level ``summary`` or
+        Simulate one rank for all, where they all do the same (see `astrasim_py.engine.fold`); level ``summary`` or
         ``links``. So little is left to simulate that SimPy does it, whatever the engine; with ``both`` all ranks are
         simulated as well, and every record compared.
 
@@ -57,7 +57,7 @@ def simulate(problem: Problem | Plan, *, engine: str = AUTO, level: str = "links
     UsageError
         Unknown engine or level; an engine that cannot run the problem (see `engine_for`).
     FoldError
-        With `fold`: the ranks are not alike, or cannot be shown to be.
+        With `fold`: the ranks differ, or cannot be shown to be equal.
     InternalError
         With ``both``: the engines differ.
     """

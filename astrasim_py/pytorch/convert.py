@@ -52,7 +52,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the command line."""
     names = "files, archives, archive!member, or patterns with {rank} and *"
     parser.add_argument("--kineto", nargs="+", required=True, metavar="FILE", help=f"traces of the profiler: {names}")
-    parser.add_argument("--et", nargs="+", default=(), metavar="FILE", help="traces of ExecutionTraceObserver, alike")
+    parser.add_argument(
+        "--et", nargs="+", default=(), metavar="FILE", help="traces of ExecutionTraceObserver, in the same form"
+    )
     parser.add_argument("--step", default="median", metavar="N", help="an iteration's number, median, or all")
     parser.add_argument("--host", choices=("segments", "none"), default="segments", help="work of the CPU, or none")
     parser.add_argument("--gaps", choices=("nodes", "drop"), default="nodes", help="unexplained time")

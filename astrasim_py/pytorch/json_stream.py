@@ -17,7 +17,7 @@ _DECODER = json.JSONDecoder(strict=False, parse_float=str, parse_constant=str)
 
 
 def unheard(share: float) -> None:
-    """Takes progress that nobody wants to know."""
+    """Ignore lines of progress."""
 
 
 def chunks(source: str, tell: Callable[[float], None] = unheard) -> Iterator[str]:

@@ -123,14 +123,14 @@ class _Table:
         name = event.get("name")
         name = name if isinstance(name, str) else str(name)
         host = category <= Category.CALL
-        speaks = host and name.startswith(COMMUNICATION)
-        self.communicates |= speaks and not name.startswith("nccl:")
+        communicates = host and name.startswith(COMMUNICATION)
+        self.communicates |= communicates and not name.startswith("nccl:")
         if start + duration <= self.first > start or (host and start >= self.last):
             return
         args = event.get("args")
         args = args if isinstance(args, dict) else {}
         process, thread = event.get("pid"), event.get("tid")
-        if speaks or category == Category.SYNC or "Collective name" in args:
+        if communicates or category == Category.SYNC or "Collective name" in args:
             kept = {key: value for key, value in args.items() if key not in _COLUMN_ARGS}
             kept = {key: value for key, value in kept.items() if key not in _LISTS or isinstance(value, list)}
             try:

@@ -49,7 +49,7 @@ def rank_files(names: Sequence[str], option: str) -> dict[int | None, str]:
 
 
 def _documents(name: str) -> Iterator[tuple[int | None, str]]:
-    """Rank (None: not told) and source of each document of one name."""
+    """Rank (None: unknown) and source of each document of one name."""
     named(name, UsageError)
     path, _, member = (name, "", "") if os.path.exists(name) else name.partition("!")
     paths = sorted(glob(escape(path).replace(RANK, "*").replace("[*]", "*")))

@@ -297,7 +297,7 @@ def explanation_text(e: Explanation, lines: int = _LINES) -> str:
 
 
 def and_alike(count: int) -> str:
-    return f" and {count - 1} alike" if count > 1 else ""
+    return f" and {count - 1} equal" if count > 1 else ""
 
 
 def _more(rows: Sequence, shown: int) -> str:
@@ -339,7 +339,7 @@ def _steps(e: Explanation, *, whole_collectives: bool = True) -> list[list[str]]
 
 
 def _like(step: dict, e: Explanation, whole_collectives: bool) -> tuple | None:
-    """What steps have in common that are told in one line; None for one that stands alone."""
+    """What steps that share one line have in common; None for a step with a line of its own."""
     piece = step["first"]
     if piece.message < 0 or (whole_collectives and piece.instance >= 0):
         return None

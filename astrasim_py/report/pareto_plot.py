@@ -97,6 +97,6 @@ def _alike(grid: Grid) -> list[str]:
 
 
 def _name(axes, sweep: Mapping[str, object], hidden: set, place: tuple[float, float]) -> None:
-    """Write beside a point of the front what is swept and told nowhere else."""
+    """Write beside a point of the front the swept values that are shown nowhere else."""
     text = style.clean(", ".join(str(value) for key, value in sweep.items() if key not in hidden), 28)
     axes.annotate(text, place, (5, 4), textcoords="offset points", fontsize=SMALL - 1, color=GREY)

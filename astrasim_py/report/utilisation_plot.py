@@ -116,7 +116,7 @@ def _draw(axes, rows: _Rows, colours: Sequence[str], until: int, lines: int) -> 
             base = top
         axes.axhline(row + 0.5, color="#888888", linewidth=0.5, zorder=2.5)
         names = rows.links[row]
-        said = style.clean(names[0], 28).replace("->", " → ") + (f" and {len(names) - 1} alike" if names[1:] else "")
+        said = style.clean(names[0], 28).replace("->", " → ") + (f" and {len(names) - 1} equal" if names[1:] else "")
         room = 72 * axes.figure.get_figwidth() / style.columns_of(axes) - 20
         said = style.narrowed(f"{said}, mean {100 * rows.mean[row]:.0f} %", room, 6.5)
         axes.annotate(

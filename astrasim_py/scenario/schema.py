@@ -170,7 +170,7 @@ class Scenario(StrictModel):
         examples=["{overhead: 500 ns, gap: 50 ns}"],
     )
     engine: Engine = "auto"
-    fold: bool = Field(default=False, description="simulate one rank for all where all are alike")
+    fold: bool = Field(default=False, description="simulate one rank for all, where all do the same")
     verify: choice(True, False, "strict") = Field(default=True, description="verification of injected algorithms")
     record: Level = "links"
     limits: Limits = Field(default_factory=Limits)

@@ -15,9 +15,9 @@ from astrasim_py.topology.model import Topology
 
 #: Message-hops and nodes of a run up to which changes are simulated.
 _MOST = 500_000
-#: Least share of the critical path that a change must shorten to be tried, and least gain that is told.
+#: Least share of the critical path that a change must shorten to be tried, and least gain that is shown.
 _LEAST = 0.01
-#: A change of one link or rank is told instead of one of all if it brings so much of its gain.
+#: A change of one link or rank is shown instead of one of all if it has this fraction of its gain.
 _NEARLY = 0.9
 #: Kinds of links, by bandwidth and latency, of which more bandwidth is tried.
 _KINDS = 3
@@ -26,7 +26,7 @@ _ON_LINKS = ("serialization", "queueing", "sharing", "transfer")
 
 
 class Change(NamedTuple):
-    """A change of the machine. `kind`: of several of one kind only one is told. `gain`: part of the makespan saved."""
+    """A change of the machine. `kind`: of several of one kind only one is shown. `gain`: part of the makespan saved."""
 
     kind: str
     what: str

@@ -65,7 +65,7 @@ class Simulate(StrictModel):
     _place = "explore.simulate"
 
     top: whole(0, 1000) = Field(default=0, description="this many of the best")
-    fold: bool = Field(default=False, description="one rank for all that are alike")
+    fold: bool = Field(default=False, description="one rank for all that do the same")
 
 
 class WhatIf(StrictModel):

@@ -1,8 +1,8 @@
 """A small HTTP server on this machine alone: the page of a point, and runs of its changes.
 
-Whoever knows the random token in its address may use it; other users of the machine, and other web pages in the same
-browser, do not. It reads no file for a request. It holds at most `_CONNECTIONS` connections, each for `_SECONDS` until
-its request is read.
+Only a client with the random token of its address may use it, so other users of the machine and other web pages in the
+same browser may not. It reads no file for a request. It holds at most `_CONNECTIONS` connections, each for `_SECONDS`
+until its request is read.
 """
 
 import contextlib

@@ -232,7 +232,7 @@ def _client(address: str) -> Iterator[Any]:
     before = logger.level
     logger.setLevel(logging.CRITICAL + 1)
     try:
-        # Its own timeout does not hold against a peer that takes the call and never speaks.
+        # Its own timeout does not hold against a peer that accepts the connection and sends nothing.
         thread = threading.Thread(target=connect, daemon=True)
         thread.start()
         thread.join(CONNECT_S + 2)

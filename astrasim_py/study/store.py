@@ -172,7 +172,7 @@ class RunOptions:
     timeline: bool = False
     limits: Limits = field(default_factory=Limits)
     engine: str = AUTO
-    fold: bool = False  # simulate one rank for all where all are alike
+    fold: bool = False  # simulate one rank for all where all do the same
     in_full: bool = False  # with `fold`: simulate in full what cannot be folded
     collectives: bool = True  # keep the table of collectives, which has millions of rows for a large training
 

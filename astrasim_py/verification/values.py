@@ -103,7 +103,7 @@ class Execution(NamedTuple):
     values: Values
     cells: list[int]  # value of every cell of every rank, `Layout.stride` apart
     writer: list[int]  # step that wrote a cell last, -1 for none
-    undefined: list[int]  # steps that read a cell which nobody had written, in order
+    undefined: list[int]  # steps that read a cell which no step had written, in order
     sequence: list[int]  # steps, as they were executed
     held: list[list[int]]  # values of the chunks that every step moved
 

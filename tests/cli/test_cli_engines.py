@@ -1,4 +1,4 @@
-"""``--engine``: which engine runs, what is told of it, and when a stored point is used again."""
+"""``--engine``: which engine runs, what the output says of it, and when a stored point is used again."""
 
 from __future__ import annotations
 

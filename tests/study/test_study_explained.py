@@ -99,19 +99,19 @@ def test_two_points_are_told_apart_by_category_collective_and_link(told, folder)
     assert str(gap) in out
     assert gap.runs[1].makespan == ap.explain("demo", "topology=mesh,size=1 MiB,time=1 us").makespan
     assert re.search(r"^B takes .* longer, \d\.\d\d times as long: ", out, re.M)
-    assert "latency" in out and "all_reduce 1 MiB" in out and "busiest link: A 0->1 and 3 alike" in out
+    assert "latency" in out and "all_reduce 1 MiB" in out and "busiest link: A 0->1 and 3 equal" in out
     assert "compute" not in out.partition("times as long")[2].split("busiest")[0], "what is equal is left out"
 
 
 def test_equal_links_messages_and_collectives_are_one_line(folder):
     text = str(ap.explain(folder / "results/demo", "topology=ring,size=1 MiB,time=1 us"))
-    assert "0->1 and 3 alike" in text and "1->2" not in text
+    assert "0->1 and 3 equal" in text and "1->2" not in text
     assert "6 messages of 256 KiB one after the other, each" in text
     twice = ap.workload(4).all_reduce("1 MiB").all_gather("4 MiB").all_gather("4 MiB").all_gather("4 MiB")
     text = str(
         ap.explain(ap.problem(twice, ap.build_topology(shape="ring", npus=4, bandwidth="1 GB/s", latency="1 us")))
     )
-    assert re.search(r"\d: all_gather 4 MiB \(\w+\) and 2 alike", text)
+    assert re.search(r"\d: all_gather 4 MiB \(\w+\) and 2 equal", text)
 
 
 def test_advice_is_what_the_changed_scenario_gains(folder):
