@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     facts = {key: value for key, value in topology._facts()[1].items() if value or key in ("switches", "links")}
     facts = facts if rates else {key: facts[key] for key in facts if key not in ("bandwidth", "latency")}
     if args.draw is not None and topology.links > _MOST_DRAWN:
-        problem = f"{topology.links} links are more than can be told apart"
+        problem = f"{topology.links} links are too many to draw"
         raise UsageError("--draw", problem, f"draw a smaller one, of at most {_MOST_DRAWN} links")
     if args.format == "json":
         print(json.dumps({"name": topology.name, **facts}, indent=1))

@@ -82,5 +82,5 @@ def _told_apart(names: Sequence[str], option: str) -> list[int | None]:
         for column in zip(*numbers, strict=False):
             if len(set(column)) == len(column):
                 return list(column)
-    problem = f"the ranks of {len(names)} files cannot be told from their names"
+    problem = f"the ranks of {len(names)} files are not in their names"
     raise UsageError(option, problem, f"write a pattern with {RANK}")
