@@ -73,7 +73,8 @@ def draw_speedup(sheet: Sheet, grid: Grid) -> Drawn:
         values = numbers_of(grid.axis.texts)
         if values and grid.axis.kind == 0 and values[first]:
             ideal = {x: value / values[first] for x, value in values.items()}
-    quantity = _ratio(grid, "speedup", f"speed-up over {style.clean(against)}", lambda time, base: base / time)
+    label = f"speed-up over {style.clean(against)}" if against else "speed-up"
+    quantity = _ratio(grid, "speedup", label, lambda time, base: base / time)
     made, look = _with_bound(grid, quantity, "bound_ns", "upper bound", lambda ps, base: base / ps)
     return _draw(sheet, grid, made, replace(look, ideal=ideal))
 

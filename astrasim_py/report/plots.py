@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from astrasim_py.core.errors import ScenarioError
+from astrasim_py.core.errors import ScenarioError, UsageError
 from astrasim_py.core.records import Table
 from astrasim_py.report import figure_style as style
 from astrasim_py.report.arranged_rows import Grid, select
@@ -110,7 +110,10 @@ def figure_of(
 def axes_of(spec: Mapping, rows: Sequence[Mapping] = (), panels: Sequence[Panel] = (), ax=None):
     """One figure with pyplot, or in `ax`; returns its Axes, or an array of them where it has several panels."""
     from matplotlib import pyplot, rc_context
+    from matplotlib.axes import Axes
 
+    if ax is not None and not isinstance(ax, Axes):
+        raise UsageError("ax", f"{type(ax).__name__} is not matplotlib Axes", "write e.g. ax=plt.subplots()[1]")
     with rc_context({"text.parse_math": False}) if ax is not None else style.our_style():
         drawn = figure_of(spec, rows, panels=panels, place="plot", on=ax or pyplot.figure)
         if ax is None:

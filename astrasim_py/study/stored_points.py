@@ -178,6 +178,8 @@ def by_digest(points: Iterable[StoredPoint]) -> dict[str, StoredPoint]:
 
 def earlier_layout(folder: Path) -> str:
     """What to say of points that are stored as earlier versions of this package did; empty where there are none."""
+    if folder.name == POINTS:  # of a scenario's folder
+        return ""
     try:
         others = _with_manifest(folder)
     except OutputError:

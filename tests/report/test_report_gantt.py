@@ -218,6 +218,11 @@ def test_pictures_of_other_charts_differ():
     assert difference(one, other) and not difference(one, same)
 
 
+def test_what_is_not_axes_is_refused():
+    with pytest.raises(UsageError, match="int is not matplotlib Axes"):
+        plots.axes_of({"kind": "gantt"}, panels=[gantt_panel()], ax=3)
+
+
 def test_a_problem_is_drawn_into_axes_of_the_user():
     from matplotlib.figure import Figure
 

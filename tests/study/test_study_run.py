@@ -175,6 +175,11 @@ def test_points_of_an_earlier_version_are_told_and_not_used(tmp_path):
     assert any("8 points in the layout of an earlier version" in note for note in again.notes)
 
 
+def test_the_folder_of_points_is_not_one_of_an_earlier_version(tmp_path):
+    run_scenario(scenario(tmp_path), out=tmp_path)
+    assert not stored_points.earlier_layout(tmp_path / "small" / "points")
+
+
 def test_figures_and_tables_are_of_the_scenario_as_it_is_now(tmp_path):
     plots = "plots: [{kind: time, x: size, name: old}, {kind: time, x: size}, {kind: time, x: model}]\n"
     jobs = "jobs: {a: {ranks: 2, workload: [{all_reduce: {size: $size}}]}}"
