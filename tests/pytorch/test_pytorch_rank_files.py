@@ -48,7 +48,7 @@ def test_ranks_by_name(names, expected, folder):
         (["m_{rank}.json"], "--kineto: nothing is called m_{rank}.json"),
         (["m.json"], "nothing is called m.json"),
         (["set.tar!x{rank}"], "nothing is called"),
-        (["k_1.json", "*_1.json", "k_{rank}.json"], "rank 1 has two files|cannot be told"),
+        (["k_1.json", "*_1.json", "k_{rank}.json"], "rank 1 has two files|are not in their names"),
         (["k_1.json", "k_x.json"], "the ranks of 2 files are not in their names"),
         (["w{rank}.17.json", "set.tar!run/w{rank}_9.json", "k_{rank}.json"], "rank 0 has two files"),
     ],
