@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import Protocol
 
 from astrasim_py.chakra.workload import Workload
+from astrasim_py.core.shown import Shown
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.selection import AlgorithmTable
 from astrasim_py.system.machine_models import NO_MEMORY, ComputeModel, Limits, MemoryModel, NetworkModel, NicModel
@@ -122,8 +123,8 @@ class Job:
         return len(self.workload.traces)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Problem(Shown):
     """A topology, its jobs, and the rules: the complete input of a simulation.
 
     Attributes
@@ -156,6 +157,10 @@ class Problem:
     limits: Limits = Limits()
     noise: Noise | None = None
     nic: NicModel | None = None
+
+    def _facts(self) -> tuple[str, dict[str, str | int]]:
+        ranks = sum(job.ranks for job in self.jobs)
+        return self.topology.name, {"jobs": len(self.jobs), "ranks": ranks, "network": self.network.model}
 
     @property
     def background(self) -> bool:

@@ -327,8 +327,15 @@ class Topology(Shown):
         return tuple(self.routes([src], [dst])[1].tolist())
 
     def to_networkx(self):
-        """The topology as a `networkx.MultiDiGraph`; see `astrasim_py.topology.export.to_networkx`."""
-        return export.to_networkx(self)
+        """The topology as a `networkx.MultiDiGraph`; see `astrasim_py.topology.export.to_networkx`.
+
+        Edges also have numbers to compute with: ``bandwidth_GBps`` and ``latency_ns``, floats.
+        """
+        graph = export.to_networkx(self)
+        for *_, link, edge in graph.edges(keys=True, data=True):
+            rate = self.bandwidths[self.bandwidth_class[link]]
+            edge |= {"bandwidth_GBps": float(rate) / 1e9, "latency_ns": int(self.latency_ps[link]) / 1e3}
+        return graph
 
     def draw(self, ax=None):
         """Draw NPUs (circles), switches (squares) and links, and return the matplotlib Axes.

@@ -215,6 +215,7 @@ def test_a_topology_is_drawn_into_given_axes_and_is_a_graph_of_networkx():
         assert [text.get_text() for text in axes.texts][: topology.npus] == [str(npu) for npu in range(topology.npus)]
         graph = topology.to_networkx()
         assert (len(graph), graph.number_of_edges()) == (topology.vertices, topology.links)
+        assert {(e["bandwidth_GBps"], e["latency_ns"]) for *_, e in graph.edges(data=True)} <= {(50.0, 500.0)}
 
 
 @pytest.fixture(scope="module")
@@ -355,3 +356,10 @@ def test_sizes_of_written_algorithms_may_be_text(tmp_path):
     for name, option in (("ring", "min_bytes"), ("ring.xml", "size"), ("ring.npz", "size"), ("ring", "sise")):
         with pytest.raises(ap.AstraError, match=f"has no option {option}"):
             ap.write_algorithm(tmp_path / name, ring, **{option: 1})
+
+
+def test_a_problem_shows_itself_in_a_line():
+    ring = ap.build_topology(shape="ring", npus=4, bandwidth="50 GB/s", latency="500 ns")
+    problem = ap.collective("all_reduce", "1 MiB", ring)
+    assert repr(problem) == "Problem(ring 4: 1 job, 4 ranks, cut_through)"
+    assert "<table" in problem._repr_html_()
