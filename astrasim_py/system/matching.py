@@ -125,6 +125,14 @@ class RotatedMatching(Sequence[np.ndarray]):
         keys = np.where(partner >= 0, single, ~(sender * self.channels + ~partner))
         return np.where((peer >= 0) & (received | (base.structure.kind == SEND)), keys, 0)
 
+    def flat(self) -> Matching:
+        """The same, stored for all members."""
+        at, n = np.flatnonzero(self.base.peer >= 0), len(self)
+        ends = np.arange(n + 1) * len(at)
+        keys = np.concatenate([self[position][at] for position in range(n)])
+        received = np.tile(self.base.structure.kind[at] == RECV, n)
+        return Matching(np.full(n, len(self.base)), ends[:-1], ends[1:], np.tile(at, n), keys, received)
+
 
 class _Channels:
     """Channels (distance, tag) of the first member of a rotation, and the sends and receives on each."""

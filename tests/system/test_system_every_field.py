@@ -141,6 +141,7 @@ FIELDS: dict[type, dict[str, list[tuple]]] = {
         "message_match": [("bytes",)],
         "rendezvous_bytes": [(512,)],
         "event_order": [("scheduled",)],
+        "issue_order": [("hash_set", {"semantics": {"event_order": "scheduled"}})],
         "exposed": [("finish_minus_compute",)],
     },
     ComputeModel: {
@@ -169,7 +170,7 @@ FIELDS: dict[type, dict[str, list[tuple]]] = {
 #: Rules that only readers of scenarios apply: `decimal_bandwidth` decides what a text means, before there is a Problem.
 READERS_ONLY = {(Semantics, "decimal_bandwidth")}
 #: Rules that decide nothing in these worlds but in what is stuck or ill-formed; other tests show their effect.
-SILENT = {(Semantics, "message_match"), (Semantics, "event_order")}
+SILENT = {(Semantics, "message_match"), (Semantics, "event_order"), (Semantics, "issue_order")}
 #: Rules under which a field has no meaning, and must not change anything.
 MEANINGLESS = {
     (NetworkModel, "link_busy"): {"model": {"analytical"}},
@@ -317,6 +318,8 @@ def problem_of(world, arguments: dict) -> Problem:
 def refused(arguments: dict) -> bool:
     """Whether there is a profile, shared bandwidth, or queue pairs, under rules that they are not made for."""
     network, rules = arguments.get("network", {}), arguments.get("semantics", {})
+    if rules.get("issue_order") == "hash_set" and "msccl" in network:
+        return True
     if "nic" in arguments and rules.get("event_order") == "scheduled":
         return True
     if "qps" in network:
@@ -393,7 +396,7 @@ def test_both_engines_use_a_field_under_any_rule(model, field, value, beside):
     """Rules replace methods of the engines, which must then use the field, too."""
     given = with_field(model, field, value, beside)
     if refused(given):
-        with pytest.raises(ScenarioError, match=r"profile|fluid|qps|split|nic"):
+        with pytest.raises(ScenarioError, match=r"profile|fluid|qps|split|nic|msccl"):
             seen(ring, given)
     if refused(given) or refused(beside):
         return

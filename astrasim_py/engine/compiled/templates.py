@@ -11,6 +11,7 @@ from astrasim_py.engine.compiled import records
 from astrasim_py.engine.compiled.durations import Times
 from astrasim_py.engine.compiled.flat import Numbers
 from astrasim_py.system.durations import rate_units
+from astrasim_py.system.matching import RotatedMatching
 from astrasim_py.system.plan import Plan
 from astrasim_py.system.programs import (
     COLLECTIVE,
@@ -215,10 +216,14 @@ class Templates:
         row["counters"], row["waiting"] = counters.number, self.longs.add(waiting)
         return words
 
-    def partners(self, programs: Sequence[RankProgram], matching: Matching | None) -> tuple[list[np.ndarray], int]:
+    def partners(
+        self, programs: Sequence[RankProgram], matching: Matching | RotatedMatching | None
+    ) -> tuple[list[np.ndarray], int]:
         """Partner node (or ~channel) of the sends and receives of each member, and the number of channels."""
         if matching is None:
             return [np.zeros(0, dtype=np.int64)] * len(programs), 0
+        if isinstance(matching, RotatedMatching):
+            matching = matching.flat()
         counts = matching.end - matching.begin
         owner, within = ranges(counts)
         place = matching.begin[owner] + within
