@@ -11,6 +11,8 @@ from decimal import Decimal
 from astrasim_py.cli.options import selection_of, table_options, terminal_width
 from astrasim_py.core.errors import UsageError
 
+#: Options may stand between names and values.
+MIXED = True
 #: Rows that are shown where nothing else is asked for.
 _ROWS = 30
 

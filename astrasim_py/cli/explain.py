@@ -10,6 +10,9 @@ import os
 
 from astrasim_py.cli.options import check_positive, complain, engines_text
 
+#: Options may stand between names and values.
+MIXED = True
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(

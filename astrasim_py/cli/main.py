@@ -87,7 +87,8 @@ def parse(argv: Sequence[str], prog: str = "astrasim-py") -> tuple[object, argpa
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     module.arguments(parser)
-    return module, parser.parse_args(argv)
+    mixed = getattr(module, "MIXED", False)  # options may stand between positional arguments
+    return module, parser.parse_intermixed_args(argv) if mixed else parser.parse_args(argv)
 
 
 def main(argv: Sequence[str]) -> int:

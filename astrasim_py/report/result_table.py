@@ -63,7 +63,8 @@ def summary_text(
     shown, said = list(rows), ""
     if most is not None and len(rows) > most:
         shown, said = (rows[:most], f"the first {most}") if ordered else _answer(rows, most)
-        said = f"\n{said}; all {len(rows)} rows: {_ALL}, --top, --sort, --where"
+        said, more = f"\n{said}; ", f"all {len(rows)} rows: {_ALL}, --top, --sort, --where"
+        said = said + more if width is None or len(said + more) <= width + 1 else f"{said.rstrip('; ')}\n{more}"
     gap = most // 2 if most is not None and len(shown) > most else None
     if gap is not None:
         shown = [*shown[:gap], *shown[-gap:]]
@@ -129,6 +130,9 @@ def _answer(rows: Sequence[Mapping], most: int) -> tuple[list[Mapping], str]:
             values.setdefault(key, {})[str(value)] = None
     varying = [key for key, found in values.items() if len(found) > 1]
     compared = [key for key in varying if not _quantities(values[key])]
+    if not compared and len({row.get("npus") for row in rows} - {None}) == 1:  # of one machine: tp, pp, chunks
+        counts = [key for key in varying if all(value.isdigit() for value in values[key])]
+        compared = counts if len(counts) < len(varying) else counts[1:]
     by = [key for key in varying if key not in compared]
     if not by and len(compared) > 1:
         by = [

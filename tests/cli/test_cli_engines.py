@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from astrasim_py.cli.main import main
+from astrasim_py.cli.main import main, parse
 from astrasim_py.core import jit
 from astrasim_py.study.sweep import Failure, RunResult
 
@@ -118,3 +118,9 @@ def test_compiling_is_told_on_stderr_but_for_quiet_runs(run, capsys, monkeypatch
     jit.announce("compiling the engine, once")
     out, err = capsys.readouterr()
     assert (out, err) == ("", "astrasim-py: compiling the engine, once\n")
+
+
+def test_options_may_stand_between_names_and_values():
+    for verb in ("explain", "compare"):
+        _, args = parse([verb, "before", "--out", "elsewhere", "size=1 MiB"])
+        assert (args.names, args.out) == (["before", "size=1 MiB"], "elsewhere")

@@ -77,11 +77,11 @@ def many(sizes: int) -> list[dict]:
 
 def test_many_rows_show_the_fastest_for_each_swept_value():
     lines = summary_text(many(25), 80, 30).splitlines()
-    assert len(lines) == 25 + 2 + 2
+    assert len(lines) == 25 + 2 + 3
     assert lines[0].split()[:3] == ["size", "topology", "time"]
     assert [line.split()[2] for line in lines[2:27]] == ["a"] * 20 + ["b"] * 5
     assert "2.98×" in lines[2], "301 ns over 101 ns"
-    assert lines[-1] == "the fastest topology for each size; all 75 rows: summary.csv, --top, --sort, --where"
+    assert lines[-2:] == ["the fastest topology for each size", "all 75 rows: summary.csv, --top, --sort, --where"]
     assert len(summary_text(many(10), 80, 30).splitlines()) == 32 + ("+" in summary_text(many(10), 80, 30)), (
         "30 rows are"
     )
@@ -91,6 +91,15 @@ def test_counts_of_gpus_are_not_compared_with_each_other():
     rows = [row(n * s, n=f"{n} GPUs", topology=t, size=f"{s} KiB") for n in (4, 16) for t in "ab" for s in range(1, 11)]
     lines = summary_text(rows, None, 30).splitlines()
     assert len(lines) == 2 + 20 + 1 and "the fastest topology for each n and size" in lines[-1]
+
+
+def test_counts_on_one_machine_are_compared_with_each_other():
+    rows = [row(100 * tp + pp, tp=tp, pp=pp) | {"npus": 16} for tp in range(1, 9) for pp in range(4, 0, -1)]
+    lines = summary_text(rows, 50, 30).splitlines()
+    assert [line.split()[:2] for line in lines[2:10]] == [[str(tp), f"{100 * tp + 1}"] for tp in range(1, 9)]
+    assert lines[-2:] == ["the fastest pp for each tp, always pp=1", "all 32 rows: summary.csv, --top, --sort, --where"]
+    rows[0]["npus"] = 8
+    assert "the first and the last 15" in summary_text(rows, 50, 30), "larger machines do not win"
 
 
 def test_many_rows_with_nothing_to_compare_show_the_first_and_the_last():
