@@ -44,6 +44,11 @@ def engine_for(plan: Plan, engine: str = AUTO, points: int = 1) -> str:
     return COMPILED if hops + before >= HOPS[there] else SIMPY
 
 
+def is_compiled() -> bool:
+    """Whether the kernel is in memory or in the cache, without its optional parts."""
+    return state_of(_KERNEL, whole=False) != ABSENT
+
+
 def take_engine(plan: Plan, engine: str = AUTO, points: int = 1) -> str:
     """`engine_for` a plan before its run; also counts the message-hops that SimPy takes because nothing is compiled."""
     chosen = engine_for(plan, engine, points)

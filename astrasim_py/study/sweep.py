@@ -25,6 +25,7 @@ from astrasim_py.core.errors import (
 from astrasim_py.core.files import write_file
 from astrasim_py.core.shown import Shown
 from astrasim_py.core.units import number_of
+from astrasim_py.engine.auto import is_compiled
 from astrasim_py.engine.simulation import ENGINES
 from astrasim_py.report.arranged_rows import text_of
 from astrasim_py.report.dataframe import rows_dataframe
@@ -268,7 +269,8 @@ class _Run:
         todo = [number for number in self.chosen if number not in self.results]
         self.progress.begin(len(self.chosen), len(self.chosen) - len(todo))
         workers = min(jobs or cores(), len(todo))
-        at_first = jobs is None and len(todo) >= _MANY * workers
+        # While a kernel is compiled, workers start and compute.
+        at_first = jobs is None and len(todo) >= _MANY * workers and is_compiled()
         each = len(todo) if cluster else -(-len(todo) // max(workers, 1))
         tasks = [replace(self.tasks[number], points=each) for number in todo]
         try:

@@ -50,6 +50,16 @@ def test_workers_take_over_where_much_is_left(tmp_path, monkeypatch):
     assert {row["status"] for row in result.rows} == {"done"}
 
 
+def test_workers_begin_where_nothing_is_compiled(tmp_path, monkeypatch):
+    handed = []
+    monkeypatch.setattr(sweep, "is_compiled", lambda: False)
+    monkeypatch.setattr(
+        sweep, "run_tasks", lambda f, tasks, n: (handed.append(len(tasks)), enumerate(map(f, tasks)))[1]
+    )
+    ap.run(SCENARIO, out=tmp_path, jobs=None)
+    assert handed == [16]
+
+
 def test_workers_that_are_asked_for_take_every_point(tmp_path, monkeypatch):
     handed = []
     monkeypatch.setattr(
