@@ -16,7 +16,8 @@ from dataclasses import replace as dataclass_replace
 from astrasim_py.collectives.chunks import MAX_CHUNKS_PER_MESSAGE, PROTOCOL_SLOTS, SLOT_BYTES
 from astrasim_py.collectives.collective import CUSTOM, promise_of
 from astrasim_py.collectives.contract import Contract
-from astrasim_py.core.errors import AlgorithmError, TraceError
+from astrasim_py.core.errors import AlgorithmError, TraceError, UsageError
+from astrasim_py.core.fields import shown
 from astrasim_py.core.units import format_size
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.steps import Layout, Steps, steps_of
@@ -104,6 +105,8 @@ def verify(
     ------
     AlgorithmError
         A contract for another number of ranks or chunks.
+    UsageError
+        Something that is no algorithm, such as the name of a file.
 
     Examples
     --------
@@ -111,6 +114,8 @@ def verify(
     >>> verify(build("ring", "all_reduce", 4)).ok
     True
     """
+    if not isinstance(subject, Algorithm | Steps):
+        raise UsageError("verify", f"{shown(subject)} is no algorithm", "read a file first: ap.read_algorithm")
     examination = _Examination([*problems, *_slots_lacking(subject, switch_slots)], list(warnings))
     slots = slots or PROTOCOL_SLOTS.get(subject.protocol, DEFAULT_SLOTS)
     examination.fields["slots"] = slots

@@ -12,6 +12,7 @@ from astrasim_py.chakra.schema import INT_COLUMNS, MISSING, NodeType
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.collectives.collective import promise_of
+from astrasim_py.core.errors import UsageError
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.interchange import algorithm_from_traces
 from astrasim_py.verification.verifier import verify
@@ -343,3 +344,8 @@ def test_every_wrong_source_cell_of_a_ring_is_found():
                 verdict = verify(change(a, rank, src_off=offset))
                 assert verdict.ok is False
                 assert " chunk " in verdict.problem
+
+
+def test_the_name_of_a_file_is_refused():
+    with pytest.raises(UsageError, match='"ring" is no algorithm; read a file first'):
+        verify("ring")
