@@ -101,6 +101,7 @@ def warn(warnings: list[str], quirk: str, detail: str = "") -> None:
 #: Attributes that only this package writes and reads, and that change a run.
 _OWN_ATTRIBUTES = (
     "duration_ps", "slot_kind", "coll_size", "detached", "counter", "count_of", "count_k", "count_from",
+    "consumes", "produces",
 )  # fmt: skip
 
 

@@ -88,6 +88,12 @@ COLUMN_KINDS: Mapping[str, str] = {
     "count_k": "int32_val",
     "count_from": "int64_val",  # … counted from after the completion of the node of this id; absent: from the start
     "slot_kind": "int32_val",  # slot of a workload node: 0 none, 1 CPU, 2 compute, 3 communication; absent: by its type
+    "consumes": "int64_val",  # on COMP nodes of workloads: id of a COMM_COLL node; the node waits for one tile …
+    "consumes_tile": "int32_val",  # … of its output, the number of which is this …
+    "consumes_tiles": "int32_val",  # … of so many
+    "produces": "int64_val",  # on COMP nodes of workloads: id of a COMM_COLL node; its steps wait for this tile …
+    "produces_tile": "int32_val",  # … of its input
+    "produces_tiles": "int32_val",
     "layer": "int32_val",  # of a model, for reports
     "micro_batch": "int32_val",
     "phase": "int32_val",  # 0 forward, 1 backward, 2 weight gradient, 3 optimizer, 4 recomputation
@@ -95,6 +101,8 @@ COLUMN_KINDS: Mapping[str, str] = {
 INT_COLUMNS: tuple[str, ...] = tuple(COLUMN_KINDS)
 #: Columns that Chakra defines; in traces of other producers the other names may have any meaning.
 CHAKRA_COLUMNS = frozenset(INT_COLUMNS[: INT_COLUMNS.index("comm_root")])
+#: Columns that hold ids of nodes.
+REFERENCES = ("payload", "fused", "tb_prev", "count_from", "consumes", "produces")
 #: Columns that count something: negative values are refused.
 COUNTS = frozenset(("comm_size", "num_ops", "tensor_size"))
 #: Integer columns in writing order.

@@ -6,14 +6,11 @@ from dataclasses import replace
 import numpy as np
 
 from astrasim_py.chakra.graph import owners, pointers
-from astrasim_py.chakra.schema import INT_COLUMNS, MISSING, NodeType
+from astrasim_py.chakra.schema import INT_COLUMNS, MISSING, REFERENCES, NodeType
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import RotatedTraces
-
-#: Columns that hold ids of nodes.
-_REFERENCES = ("payload", "fused", "tb_prev", "count_from")
 
 
 def with_endpoint_delay(algorithm: Algorithm, delay_ps: int) -> Algorithm:
@@ -38,7 +35,7 @@ def _delayed(trace: ExecutionTrace, delay_ps: int) -> tuple[ExecutionTrace, np.n
     done_id = new_id + (trace.type == NodeType.COMM_RECV)
 
     def columns(name: str, values: np.ndarray, delays: int) -> np.ndarray:
-        if name in _REFERENCES:
+        if name in REFERENCES:
             rows = trace.rows_of(np.maximum(values, 0).astype(np.uint64))
             values = np.where(values == MISSING, MISSING, (done_id if name == "count_from" else new_id)[rows])
         return np.concatenate([values, np.full(len(received), delays, dtype=values.dtype)])[order]

@@ -9,7 +9,7 @@ import numpy as np
 from astrasim_py.chakra import et_def_pb2 as pb
 from astrasim_py.chakra.et_io import encode_trace, parse_trace
 from astrasim_py.chakra.graph import longest_path
-from astrasim_py.chakra.schema import MISSING, CommType, NodeType
+from astrasim_py.chakra.schema import MISSING, REFERENCES, CommType, NodeType
 from astrasim_py.chakra.storage import RawFile
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.wire import varint
@@ -17,8 +17,6 @@ from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import TraceError
 
 _ROOTED = (CommType.REDUCE, CommType.GATHER, CommType.SCATTER, CommType.BROADCAST)
-#: Attributes that hold ids of nodes.
-_IDS = ("payload", "fused", "tb_prev", "count_from")
 #: Attribute of recordings: why a node waits for each of its data dependencies.
 _KINDS = "dep_kinds"
 _MOST_EDGES = 20_000_000
@@ -343,7 +341,7 @@ def _followed(trace: ExecutionTrace, later: ExecutionTrace) -> ExecutionTrace:
     node.data_deps.extend(np.setdiff1d(trace.node_id, trace.data_deps.ids).tolist())
     node.attr.add(name="slot_kind", int32_val=0)
     bodies = [*map(raw.node, range(len(trace))), node.SerializeToString(deterministic=True)]
-    points = any(map(later.has_column, _IDS))
+    points = any(map(later.has_column, REFERENCES))
     for row in range(len(later)):
         node = pb.Node.FromString(then.node(row))
         node.id += join + 1
@@ -353,7 +351,7 @@ def _followed(trace: ExecutionTrace, later: ExecutionTrace) -> ExecutionTrace:
         if not node.data_deps:
             node.data_deps.append(join)
         for attribute in node.attr if points else ():
-            if attribute.name in _IDS and attribute.WhichOneof("value"):
+            if attribute.name in REFERENCES and attribute.WhichOneof("value"):
                 attribute.int64_val = getattr(attribute, attribute.WhichOneof("value")) + join + 1
         bodies.append(node.SerializeToString(deterministic=True))
     return _assembled(trace, raw, bodies)

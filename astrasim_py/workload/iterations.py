@@ -4,15 +4,12 @@ import dataclasses
 
 import numpy as np
 
-from astrasim_py.chakra.schema import COLUMN_KINDS, MISSING
+from astrasim_py.chakra.schema import COLUMN_KINDS, MISSING, REFERENCES
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import TraceError
 from astrasim_py.workload.microbenchmarks import MAX_NODES
-
-#: Columns that hold ids of nodes.
-_IDS = ("payload", "fused", "tb_prev", "count_from")
 
 
 def iterate(workload: Workload, iterations: int) -> Workload:
@@ -44,7 +41,7 @@ def _repeated(trace: ExecutionTrace, iterations: int) -> ExecutionTrace:
         raise TraceError(trace.place, f"ids of nodes are too large for {iterations} iterations", "renumber its nodes")
     ids, later = trace.node_id.astype(np.int64), np.arange(iterations)[:, None] * shift
     columns = {name: np.tile(trace.column(name), iterations) for name in COLUMN_KINDS if trace.has_column(name)}
-    for name in columns.keys() & {*_IDS}:
+    for name in columns.keys() & {*REFERENCES}:
         own = trace.column(name)
         columns[name] = np.where(own == MISSING, MISSING, own + later).ravel()
     codes, names = trace.group_of()
