@@ -84,6 +84,7 @@ def _check_rules(plan: Plan) -> None:
         (len(problem.jobs) != 1, f"there are {len(problem.jobs)} jobs; only ranks of one job can be symmetric"),
         (network.factory is not None, f"network model {network.model} has unknown symmetry"),
         (network.model == FLUID, "network.model fluid shares links by the rates of all messages at once"),
+        (bool(plan.tiles), "computations wait for tiles of collectives"),
         (problem.noise is not None, "ranks compute under different noise"),
         (problem.nic is not None, "NICs handle messages one after the other (nic), and the order of ranks matters"),
         (network.msccl is not None, "with slots of connections (network.msccl) the order of ranks matters"),

@@ -33,7 +33,7 @@ def problem_bound(plan: Plan) -> int | None:
     walked = 1 if _symmetric(plan, capacities) else plan.npu_ranks
     single = max((i.bound for i in plan.instances.values), default=0)
     known = max(_links(plan, capacities), _compute(plan), single)
-    if sum(map(len, plan.workload.shared[:walked])) > MAX_PATH_NODES:
+    if plan.tiles or sum(map(len, plan.workload.shared[:walked])) > MAX_PATH_NODES:
         return known
     return max(_LongestPath(plan, capacities, plan.workload[:walked]).run(), known)
 

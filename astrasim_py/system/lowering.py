@@ -1,5 +1,6 @@
 """Lowering: from a Problem to its Plan."""
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import cache, cached_property
@@ -10,6 +11,7 @@ import numpy as np
 from astrasim_py.collectives.collective import CUSTOM
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
 from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.system.durations import node_place
 from astrasim_py.system.fluid_rules import check_events, check_fluid
 from astrasim_py.system.instances import JobInstances
 from astrasim_py.system.library_costs import Chooser, LibraryCosts, at_best, charged, check_rules
@@ -19,12 +21,13 @@ from astrasim_py.system.msccl_connections import connections_of
 from astrasim_py.system.nic_rules import check_nic
 from astrasim_py.system.plan import Chunk, CollectiveCall, Instance, Phase, Plan
 from astrasim_py.system.problem import CollectiveRequest, PlannedChunk, PlannedPhase, Problem
-from astrasim_py.system.programs import Connections, RankProgram, RotatedPrograms
+from astrasim_py.system.programs import Connections, RankProgram, RotatedPrograms, TileGates
 from astrasim_py.system.queue_pairs import check_queue_pairs
 from astrasim_py.system.rank_programs import RankPrograms
 from astrasim_py.system.repeated import BoundProgram, Instances, Repeated, WorkloadPrograms
 from astrasim_py.system.routes import Traffic
 from astrasim_py.system.switches import SwitchRanks
+from astrasim_py.system.tiles import tile_gates
 from astrasim_py.topology.model import Topology
 from astrasim_py.verification.bounds import lower_bound_ps, may_reduce
 
@@ -96,6 +99,7 @@ def make_plan(problem: Problem, *, folded: bool = False, choose: Chooser | None 
         route_links=links,
         states=traffic.states(pairs),
         sizes=sizes,
+        tiles=_tiles(problem, work.first_rank, workload, instances),
         folded=folded,
     )
     return work.switches.extend(plan, work.programs)
@@ -327,6 +331,20 @@ def _ill_planned(request: CollectiveRequest, problem: str) -> AlgorithmError:
 def _in_all_jobs(local: tuple[int, ...], first: int) -> tuple[int, ...]:
     """Ranks of a job as ranks of all jobs."""
     return tuple(first + rank for rank in local) if first else local
+
+
+def _tiles(
+    problem: Problem, first_rank: Sequence[int], workload: WorkloadPrograms, instances: Instances
+) -> dict[int, TileGates]:
+    """The gates of the ranks that use collectives in tiles."""
+    uses = np.flatnonzero(workload.column(lambda value: value.program.tiles is not None)).tolist()
+
+    def place(rank: int, node: int) -> str:
+        job = bisect_right(first_rank, rank) - 1
+        local = rank - first_rank[job]
+        return node_place(problem.jobs[job].workload.traces[local], int(workload[rank].rows[node]), f"rank {local}")
+
+    return tile_gates({rank: workload[rank] for rank in uses}, instances.__getitem__, place)
 
 
 def _communicators(workload: WorkloadPrograms, found: Sequence[JobInstances], first_rank: Sequence[int]) -> np.ndarray:

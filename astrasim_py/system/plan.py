@@ -9,7 +9,7 @@ calls of chunks).
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -19,7 +19,7 @@ from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import Rotation
 from astrasim_py.system.noise import Detours
 from astrasim_py.system.problem import Problem
-from astrasim_py.system.programs import SEND, BlockCosts, Connections, Matching, RankProgram
+from astrasim_py.system.programs import SEND, BlockCosts, Connections, Matching, RankProgram, TileGates
 from astrasim_py.topology.link_states import LinkState
 from astrasim_py.topology.model import Topology
 
@@ -175,6 +175,7 @@ class Plan:
     route_links: np.ndarray | None  # int32; None where a table would be too large: then there are no pairs either
     sizes: tuple[int, ...]  # every message size, and perhaps some that no message has; ascending
     states: tuple[tuple[int, RoutedState], ...] = ()  # of a topology with events: from 0 ps, and from each event on
+    tiles: Mapping[int, TileGates] = field(default_factory=dict)  # by rank that uses collectives in tiles
     folded: bool = False  # made for a folded run, without a table of routes
 
     @property

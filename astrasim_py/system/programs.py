@@ -85,6 +85,36 @@ class BlockSteps:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class TileUses:
+    """Uses of collectives in tiles by nodes of a workload.
+
+    `rows`: int64[k, 5]: 0 consumes or 1 produces, the node, the collective's node, the tile, the number of tiles.
+    """
+
+    rows: np.ndarray
+
+
+#: What opens a gate besides the end of a node of a call: the collective begins; the node of the workload itself ends.
+BEGINS, ENDS = -2, -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TileGates:
+    """The gates of one rank, each of which holds a node until it is open; in `Structure.need` it counts as a parent if
+    it holds a node of the workload.
+
+    `count`: int64[g]: triggers that open it; `collective`: int64[g]: whose call it holds a node of, -1: of the
+    workload; `node`: int64[g]: the node. `triggers`: int64[t, 3], ascending: node of the workload, the node of its call
+    that ends (or `BEGINS`, `ENDS`), the gate. A gate may have more triggers than it counts.
+    """
+
+    count: np.ndarray
+    collective: np.ndarray
+    node: np.ndarray
+    triggers: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class RankProgram:
     """One rank's program with everything bound. Arrays are by node, in ascending node id."""
 
@@ -99,6 +129,7 @@ class RankProgram:
     instance: np.ndarray  # int32[n]: instance that a collective node starts; -1 elsewhere
     counters: Counters | None = None  # None where no node counts, waits for a count or is detached
     blocks: BlockSteps | None = None  # of a given program that is run by thread blocks
+    tiles: TileUses | None = None  # of a workload
 
     def __len__(self) -> int:
         return len(self.node_id)

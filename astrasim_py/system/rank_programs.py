@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import cache, partial
 from itertools import pairwise
@@ -44,6 +45,7 @@ from astrasim_py.system.programs import (
 from astrasim_py.system.queue_pairs import split_messages
 from astrasim_py.system.repeated import BoundProgram
 from astrasim_py.system.thread_blocks import by_thread_blocks
+from astrasim_py.system.tiles import tile_uses, without_whole
 
 _KIND = np.full(256, INSTANT, dtype=np.int8)
 _KIND[[NodeType.COMP, NodeType.COMM_SEND, NodeType.COMM_RECV]] = COMPUTE, SEND, RECV
@@ -83,6 +85,7 @@ class RankPrograms:
         self.unchanged &= self.parts == 1
         self._structures: dict[bytes, Structure] = {}
         self.skeletons, self.of_algorithm = cache(self.skeletons), cache(self.of_algorithm)
+        self.uses = cache(lambda table: tile_uses(table, _refusal(TraceError, table, lambda rank: f"rank {rank}")))
         self._of_trace = cache(lambda trace, dependencies: Program.of_traces([trace], dependencies))
         self._of_all = cache(attrgetter("program"))
 
@@ -91,6 +94,9 @@ class RankPrograms:
         rows = table.by_id
         place = _inverse(rows)
         child, parents, need = place[table.child], place[table.parents], np.diff(table.ptr)[rows]
+        uses = self.uses(table)
+        if uses is not None:
+            child, parents, need = without_whole(uses, child, parents, need)
         by_child = np.argsort(child, kind="stable")
         child, parents = child[by_child], parents[by_child]
         kind = _KIND[table.type.astype(np.uint8)][rows]
@@ -163,7 +169,8 @@ class RankPrograms:
         duration += durations.memory_ps(table, self.problem.memory, self.semantics)
         nbytes, peer, tag = _workload_messages(table, rank, job.ranks, job.workload.shifts[rank])
         columns = nbytes, duration, peer, tag, slots_of(table), instance
-        return self.bound(f"{job.name} rank {rank}", table, *columns)[0]
+        made = self.bound(f"{job.name} rank {rank}", table, *columns)[0]
+        return replace(made, tiles=self.uses(table))
 
     def bound(self, place: str, table: Program, *columns: np.ndarray) -> tuple[RankProgram, ...]:
         """Programs of the ranks of a table; `columns`: bytes, durations, peers, tags, slots and instances of its rows.

@@ -187,6 +187,9 @@ def splice(state, call, position, rank, node, run, cause):
     row.flags |= records.SPLICED
     for i in range(template.root_count):
         root = np.int64(table.ints(state)[template.roots + i])
+        if np.int64(table.states(state)[state_of(state, block, root)]) & records.NEEDS:
+            # A gate holds it.
+            continue
         queue.make_ready(state, rank, block, root)
         if state.record_nodes:
             table.node_rows(state, row.row + root).released = cause

@@ -14,6 +14,7 @@ from astrasim_py.engine.compiled.flat import repeated, table_of
 from astrasim_py.engine.compiled.templates import Templates, is_plain
 from astrasim_py.system.plan import CollectiveCall, Instance, Phase, Plan
 from astrasim_py.system.problem import Problem
+from astrasim_py.system.programs import BEGINS, ENDS
 from astrasim_py.system.switches import actor_count
 
 _MODELS = {
@@ -39,10 +40,11 @@ class KernelInput(NamedTuple):
     def whole(self) -> bool:
         """Whether the run needs the optional parts of the kernel.
 
-        These are of ``fluid``, thread blocks, queue pairs, detours, NICs, and orders of a hash set.
+        These are of ``fluid``, thread blocks, queue pairs, detours, NICs, tiles, and orders of a hash set.
         """
         flags, known = self.tables["templates"]["flags"] & (records.STEPS | records.HASH_SET), self.constants
         optional = (known["model"] == records.FLUID, known["qps"] > 1, known["period"] > 0, known["nic"])
+        optional += (bool((self.tables["ranks"]["gates"] >= 0).any()),)
         return any(optional) or bool(flags.any())
 
 
@@ -172,12 +174,36 @@ class _Building(Templates):
                     self.template_of[key] = self.template(program, partner, workload=True)
                 row["template"] = self.template_of[key]
             running = () if job.planner is None else tuple(min(int(c), 2**31) for c in job.planner.capacity)
+            mine["gates"] = [self.gates(rank, len(program)) for rank, program in enumerate(programs, first)]
             mine["background"] = job.background
             mine["first"], mine["queues"] = first + plan.workload.shifts[own], len(running)
             mine["capacities"] = self.longs.add(running)
             self.most_running = max(self.most_running, min(sum(running), 2**31))
             self.most_queues = max(self.most_queues, len(running))
         return ranks
+
+    def gates(self, rank: int, nodes: int) -> int:
+        """Add the gates of a rank with so many nodes; returns their place, -1 for none."""
+        gates = self.plan.tiles.get(rank)
+        if gates is None:
+            return -1
+        node, event, gate = gates.triggers.T
+        place, held = np.zeros(nodes, dtype=np.int64), gates.collective
+        order = np.argsort(held, kind="stable")
+        waiting = self.ints.add(gate)
+        holding = self.ints.add(order)
+        for each in np.unique(np.concatenate([node, held[held >= 0]])).tolist():
+            low, begun, ended, first, high = waiting + np.searchsorted(
+                node * 2**32 + event, each * 2**32 + np.array([BEGINS, BEGINS + 1, ENDS + 1, 0, 2**31])
+            )
+            own, end = holding + np.searchsorted(held[order], [each, each + 1])
+            row = [begun, ended - begun, low, begun - low, own, end - own, 0, 0]
+            if high > first:
+                events = event[first - waiting : high - waiting]
+                begins = first + np.searchsorted(events, np.arange(events[-1] + 2))
+                row[6:] = self.ints.add(begins), len(begins) - 1
+            place[each] = self.ints.add(row)
+        return self.ints.add(np.concatenate([place, [len(held)], gates.count, np.stack([held, gates.node], 1).ravel()]))
 
     # -- collectives ----------------------------------------------------------------------------------------------
 

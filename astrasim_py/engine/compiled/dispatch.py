@@ -6,22 +6,14 @@ import numpy as np
 
 from astrasim_py.core import heap
 from astrasim_py.core.jit import inlined, lean, optional
-from astrasim_py.engine.compiled import blocks, events, queue, records, table
+from astrasim_py.engine.compiled import blocks, events, queue, records, table, tiles
 from astrasim_py.engine.compiled.chunks import begin_chunks, end_phase, start_runs
+from astrasim_py.engine.compiled.needs import lose_need, release
 from astrasim_py.engine.compiled.thread_blocks import begin_step, end_step, may_begin
 from astrasim_py.system.programs import COLLECTIVE, COMPUTE, MEMORY, RECV, SEND
 
 COMPUTE_SLOT = np.int64(2)
 MOST = np.int64(2**63 - 1)
-
-
-@inlined
-def release(state, block, node, cause):
-    """Make a node ready; `cause`: row of the node that released it."""
-    row = table.blocks(state, block)
-    queue.make_ready(state, np.int64(row.rank), block, node)
-    if state.record_nodes:
-        table.node_rows(state, row.row + node).released = cause
 
 
 # -- slots and connections ----------------------------------------------------------------------------------------
@@ -310,9 +302,13 @@ def issue_collective(state, rank, block, node):
         begin_chunks(state, rank, number, node)
         return
     position = blocks.position_in(state, number, rank)
-    if blocks.splice(state, instance.first, position, rank, node, np.int64(0), row.row + node) < 0:
+    tiles.hold(state, rank, node, instance.first, position)
+    spliced = blocks.splice(state, instance.first, position, rank, node, np.int64(0), row.row + node)
+    if spliced < 0:
         blocks.leave_call(state, instance.first, rank)
         events.complete_next(state, block, node, queue.NONE)
+    else:
+        tiles.begun(state, rank, node, spliced)
 
 
 # -- completing ---------------------------------------------------------------------------------------------------
@@ -343,6 +339,7 @@ def complete(state):
             table.node_rows(state, first_row + node).end = state.now
             table.node_rows(state, first_row + node).ended = cause
         release_successors(state, block, node)
+        tiles.ended(state, block, node)
         row.left -= 1
         cause = first_row + node if state.record_nodes else queue.NONE
     if row.left == 0:
@@ -379,25 +376,6 @@ def release_successors(state, block, node):
     at = table.nodes(state, row.first + node)
     for i in range(np.int64(at.successor), np.int64(at.successor) + at.successors):
         lose_need(state, block, np.int64(table.ints(state)[i]), row.row + node)
-
-
-@inlined
-def lose_need(state, block, node, cause):
-    """Decrement the needs of a node; at zero it is ready."""
-    own = blocks.state_of(state, block, node)
-    left = np.int64(table.states(state)[own])
-    if left & records.NEEDS == records.MOST_NEEDS:
-        row = table.blocks(state, block)
-        step = np.int64(row.step)
-        counts = row.words + ((table.templates(state, row.template).nodes * step + 7) >> 3)
-        place = counts + table.nodes(state, row.first + node).count * step + row.offset
-        table.arena(state)[place] -= 1
-        ready = table.arena(state)[place] == 0
-    else:
-        table.states(state)[own] = left - 1
-        ready = (left & records.NEEDS) == 1
-    if ready:
-        release(state, block, node, cause)
 
 
 @lean

@@ -11,7 +11,7 @@ the pool and calls it again.
 import numpy as np
 
 from astrasim_py.core.jit import kernel, lean
-from astrasim_py.engine.compiled import blocks, events, fluid, link_events, queue, records, table
+from astrasim_py.engine.compiled import blocks, events, fluid, link_events, queue, records, table, tiles
 from astrasim_py.engine.compiled.dispatch import complete, issue
 from astrasim_py.engine.compiled.links import carry
 from astrasim_py.engine.compiled.rates import links_changed, settle
@@ -144,6 +144,7 @@ def begin_run(state):
         block.flags |= records.SPLICED
         block.row = rank.row if state.record_nodes else queue.NONE
         state.foreground += 1 if block.left and not rank.background else 0
+        tiles.make_gates(state, number)
         if rank.queues:
             rank.queue = queue.take_zeros(state, records.QUEUE_WORDS * rank.queues)
             for i in range(rank.queues):

@@ -101,8 +101,8 @@ RECEIVE_POSTED, SEND_POSTED, HAS_ARRIVED, ASKED, UNASKED = map(np.int64, (1, 2, 
 BLOCK = _record(
     "rank template first words left parent call position ranks row references next run flags offset step", "i4"
 )
-#: Flags beside those of the template. SPLICED: its rank has begun it.
-ROTATED_BLOCK, UNEVEN_BLOCK, JOINT_BLOCK, SPLICED = map(np.int64, (1 << 8, 1 << 9, 1 << 10, 1 << 11))
+#: Flags beside those of the template. SPLICED: its rank has begun it. TILED: gates may wait for its nodes.
+ROTATED_BLOCK, UNEVEN_BLOCK, JOINT_BLOCK, SPLICED, TILED = map(np.int64, (1 << 8, 1 << 9, 1 << 10, 1 << 11, 1 << 12))
 
 # entry: the first ready node; others: place of the others, with `room`; timers: the first of those that are the first
 # of their time, + 1; finish … compute_sum: ps and counts of what is reported; queue: place of `queues` QUEUEs; first:
@@ -114,8 +114,14 @@ ROTATED_BLOCK, UNEVEN_BLOCK, JOINT_BLOCK, SPLICED = map(np.int64, (1 << 8, 1 << 
 RANK = _record(
     "entry ready others room awake next_awake npu timers finish computing communicating accounted compute exposed"
     " compute_sum server channels queues queue arrivals template first delay capacities row instances background"
-    " phase free sends takes"
+    " phase free sends takes gates closed"
 )
+# What gates wait for at a node of a workload, with places in `ints`. ends, begins: gates that wait for its end, and for
+# the beginning of its call; held: gates that hold nodes of its call; steps: where the gates of the first `step_count`
+# nodes of the call begin. gates of a rank: in `ints`, of each node its TILES or 0; behind them the number of gates, the
+# triggers that open each, and the collective (-1: the workload) and node that each holds. closed: place of the triggers
+# that each still waits for.
+TILES = _record("ends end_count begins begin_count held held_count steps step_count", "i4")
 #: The slots of one kind of a rank, which has SLOT_KINDS, the first unused. refused: place of a heap of waiting nodes.
 SLOT = _record("used refused refused_count")
 SLOT_KINDS = np.int64(4)

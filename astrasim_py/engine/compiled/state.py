@@ -39,6 +39,8 @@ class State:
         template = given.tables["templates"][ranks["template"][:n]]
         own = int(template["words"].sum()) * 2 + n * 16 + 4 * int(template["root_count"].sum())
         own += int(ranks["queues"].sum()) * records.QUEUE_WORDS * 2
+        gated = np.flatnonzero(ranks["gates"][:n] >= 0)
+        own += int(2 * given.tables["ints"][(ranks["gates"][:n] + template["nodes"])[gated]].sum()) + 16 * len(gated)
         arena = _lines(_power(8 + channels + own + 2 * int(s["arena_step"]) + 4096))
         arena[: 8 + channels] = 0
         events, rows = _power(2 * n + 1024), 2**12 if messages else 1

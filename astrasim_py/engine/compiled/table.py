@@ -119,6 +119,7 @@ hop_rows = rows("hop_rows", records.HOP_ROW)
 flows = rows("flows", records.FLOW)
 shared = rows("shared", records.SHARED_LINK)
 uses = rows("uses", records.USE)
+tiles = rows("ints", records.TILES, 4)
 reroutes = rows("reroutes", records.REROUTE)
 # Arena, by place.
 channels = rows("arena", records.CHANNEL, WORD)

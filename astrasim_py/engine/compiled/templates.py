@@ -27,6 +27,8 @@ from astrasim_py.system.programs import (
     RankProgram,
 )
 
+#: Needs from which on a word of the block counts them: a gate can add one to the others.
+_COUNTED = records.MOST_NEEDS - 1
 #: Columns of programs that templates have.
 _COLUMNS = ("nbytes", "duration", "peer", "tag", "slot")
 
@@ -73,7 +75,7 @@ class Templates:
         `position`: in `connections`. `rank`: that runs it, if that matters.
         """
         structure, kind, n = program.structure, program.structure.kind, len(program)
-        many = np.flatnonzero(structure.need >= records.MOST_NEEDS)
+        many = np.flatnonzero(structure.need >= _COUNTED)
         words, flags = -(-n // 8) + len(many), records.WORKLOAD if workload else 0
         row = {
             "first": self.states.size,
@@ -116,7 +118,7 @@ class Templates:
             flags |= records.HASH_SET
             words += 1
             row |= {"buckets": structure.buckets, "ids": self.longs.add(program.node_id.view(np.int64))}
-        self.states.add(np.minimum(structure.need, records.MOST_NEEDS))
+        self.states.add(np.where(structure.need >= _COUNTED, records.MOST_NEEDS, structure.need))
         self.nodes.append(nodes)
         message = (kind == SEND) | (kind == RECV)
         self.amounts.append(np.where(message, program.nbytes if nbytes is None else nbytes, program.duration))
@@ -139,7 +141,7 @@ class Templates:
         begin = np.arange(len(kind)) + np.repeat(np.arange(len(programs)), np.diff(bounds))
         nodes["successor"] = ptr[begin] + np.repeat(succ, np.diff(bounds))
         nodes["successors"] = ptr[begin + 1] - ptr[begin]
-        many = np.flatnonzero(need >= records.MOST_NEEDS)
+        many = np.flatnonzero(need >= _COUNTED)
         begins = np.searchsorted(many, bounds)
         counts, first = self.ints.add(need[many]), self.states.size
         nodes["count"][many] = np.arange(len(many)) - np.repeat(begins[:-1], np.diff(begins))
@@ -151,7 +153,7 @@ class Templates:
             row = {"first": first + low, "nodes": high - low, "roots": place, "root_count": len(root.roots)}
             row |= {"counts": counts + begin, "count_count": end - begin, "counter_word": words, "flags": 0}
             self.templates.append(row | {"words": max(words, 1)})
-        self.states.add(np.minimum(need, records.MOST_NEEDS))
+        self.states.add(np.where(need >= _COUNTED, records.MOST_NEEDS, need))
         self.nodes.append(nodes)
         message = (kind == SEND) | (kind == RECV)
         self.amounts.append(np.where(message, columns["nbytes"], columns["duration"]))

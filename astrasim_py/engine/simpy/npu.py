@@ -12,6 +12,7 @@ import simpy
 
 from astrasim_py.engine.recorder import unequal_bytes
 from astrasim_py.engine.simpy.network import At, Message, Receive, Signal
+from astrasim_py.engine.simpy.tiles import Gates
 from astrasim_py.system.programs import COMM_SLOT, COMPUTE, COMPUTE_SLOT, CPU_SLOT, SEND
 
 #: Ranks dispatch after every timed action of the same time, lowest first.
@@ -54,6 +55,12 @@ class Graph:
             self.recorder.released(self.row + node, row)
             self.npu.ready.append((self.order, node, self))
 
+    def less_need(self, nodes: list[int], row: int) -> None:
+        """These nodes wait for one thing less; `row`: of the node that ended."""
+        for node in nodes:
+            self.need[node] -= 1
+        self.release([node for node in nodes if not self.need[node]], row)
+
     def admit(self, node: int) -> bool:
         """Whether a ready node may be issued now; if not, it is released again later."""
         return True
@@ -64,11 +71,10 @@ class Graph:
 
     def complete(self, node: int, ended_by: int = -1) -> None:
         """A node is done: release the nodes that waited for it alone. The last node ends the graph."""
-        need, children = self.need, self.program.children[node]
         self.recorder.ended(self.row + node, self.npu.env.now, ended_by)
-        for child in children:
-            need[child] -= 1
-        self.release([child for child in children if not need[child]], self.row + node)
+        self.less_need(self.program.children[node], self.row + node)
+        if self.npu.gates is not None:
+            self.npu.gates.ended(self, node)
         self.count_down(node)
         self.npu.wake_up()
 
@@ -147,6 +153,8 @@ class Npu:
         self.slots = {kind: Slots(number) for kind, number in slots.items() if number is not None}
         self.ready: list[tuple[int, int, Graph]] = []
         self.graphs: dict[int, Graph] = {}
+        gates = simulation.plan.tiles.get(rank)
+        self.gates = None if gates is None else Gates(self, gates)
         #: By kind of node, in the order of the plan.
         self.issue = (self.compute, self.send, self.receive, self.collective, self.access_memory, self.compute)
         self.env.process(self.run())
@@ -260,4 +268,9 @@ class Npu:
         if order is not None:
             graph.order = order
         graph.recorder.spliced(graph.row, graph.left, parent)
-        graph.release(graph.program.roots, parent if row < 0 else row)
+        row, roots = parent if row < 0 else row, graph.program.roots
+        if self.gates is not None:
+            roots = self.gates.begin(graph, index, parent - self.graphs[-1].row)
+        graph.release(roots, row)
+        if self.gates is not None:
+            self.gates.begun(graph, parent)
