@@ -45,7 +45,7 @@ from astrasim_py.system.programs import (
 from astrasim_py.system.queue_pairs import split_messages
 from astrasim_py.system.repeated import BoundProgram
 from astrasim_py.system.thread_blocks import by_thread_blocks
-from astrasim_py.system.tiles import tile_uses, without_whole
+from astrasim_py.system.tiles import in_program, tile_uses, without_whole
 
 _KIND = np.full(256, INSTANT, dtype=np.int8)
 _KIND[[NodeType.COMP, NodeType.COMM_SEND, NodeType.COMM_RECV]] = COMPUTE, SEND, RECV
@@ -156,6 +156,9 @@ class RankPrograms:
         refuse = _refusal(TraceError, table, lambda _: f"rank {rank}")
         detached, what = table.column("detached") > 0, "is detached, and not part of an algorithm"
         refuse(np.arange(len(table)), detached, what, "let nodes depend on it or not")
+        if self.uses(table) is not None and self.semantics.issue_order == "hash_set":
+            what = "does not support computations that use collectives in tiles"
+            raise ScenarioError("semantics.issue_order: hash_set", what, "write issue_order: id")
         speed = Fraction(job.compute_speed.get(rank, 1))
         duration = durations.workload_ps(table, self.problem.compute, self.semantics, speed)
         if self.problem.noise is not None and self.problem.noise.compute is not None:
@@ -170,7 +173,8 @@ class RankPrograms:
         nbytes, peer, tag = _workload_messages(table, rank, job.ranks, job.workload.shifts[rank])
         columns = nbytes, duration, peer, tag, slots_of(table), instance
         made = self.bound(f"{job.name} rank {rank}", table, *columns)[0]
-        return replace(made, tiles=self.uses(table))
+        uses = self.uses(table)
+        return made if uses is None else replace(made, tiles=in_program(uses, table, made))
 
     def bound(self, place: str, table: Program, *columns: np.ndarray) -> tuple[RankProgram, ...]:
         """Programs of the ranks of a table; `columns`: bytes, durations, peers, tags, slots and instances of its rows.

@@ -73,6 +73,15 @@ def without_whole(uses: TileUses, child: np.ndarray, parents: np.ndarray, need: 
     return child[kept], parents[kept], need
 
 
+def in_program(uses: TileUses, table: Program, program: RankProgram) -> TileUses:
+    """The uses by the nodes of a program made of the table, whose messages may have been split."""
+    node = np.empty(len(table), dtype=np.int64)
+    node[program.rows] = np.arange(len(program))
+    made = uses.rows.copy()
+    made[:, 1:3] = node[table.by_id[uses.rows[:, 1:3]]]
+    return TileUses(made)
+
+
 class Cells(NamedTuple):
     """The cells of a rank's buffers in an algorithm. Rows are those of the rank's trace."""
 
