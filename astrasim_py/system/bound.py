@@ -1,5 +1,6 @@
 """Lower bound of a problem's makespan, for any algorithms of its collectives."""
 
+from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import cache
@@ -22,7 +23,8 @@ def problem_bound(plan: Plan) -> int | None:
 
     The greatest of: the longest path through the workload; the bounds of single collectives; the bytes of an NPU's
     links, and of all links, over their rates; the compute of a rank over its slots. On the path a member leaves a
-    collective after its links have carried their least bytes and the members that it depends on could reach it. Bounds
+    collective after its links have carried their least bytes and the members that it depends on could reach it; a node
+    that consumes a tile may begin with the collective, which begins with its first tile. Bounds
     of successive collectives are not added: one may begin on some members while another still ends on others. A path of
     more than `MAX_PATH_NODES` nodes is left out.
     """
@@ -33,7 +35,7 @@ def problem_bound(plan: Plan) -> int | None:
     walked = 1 if _symmetric(plan, capacities) else plan.npu_ranks
     single = max((i.bound for i in plan.instances.values), default=0)
     known = max(_links(plan, capacities), _compute(plan), single)
-    if plan.tiles or sum(map(len, plan.workload.shared[:walked])) > MAX_PATH_NODES:
+    if sum(map(len, plan.workload.shared[:walked])) > MAX_PATH_NODES:
         return known
     return max(_LongestPath(plan, capacities, plan.workload[:walked]).run(), known)
 
@@ -103,6 +105,19 @@ class _LongestPath:
         self.ready = [(rank, node) for rank, p in enumerate(workload) for node in p.structure.roots.tolist()]
         self.arrivals: list[dict[int, tuple[int, int]]] = [{} for _ in range(len(plan.instances))]
         self.times: dict[tuple, tuple[list[int], list[int]]] = {}
+        #: By rank and node: the nodes that consume tiles of a collective; the collective of which it produces a tile.
+        self.consumers: dict[tuple[int, int], list[int]] = {}
+        self.produced: dict[tuple[int, int], int] = {}
+        #: By rank and collective: ends of the nodes that have produced tiles of it, and how many do.
+        self.tile_ends: dict[tuple[int, int], list[int]] = {}
+        self.tiles: Counter = Counter()
+        for rank, program in enumerate(workload):
+            for side, node, collective, *_ in () if program.tiles is None else program.tiles.rows.tolist():
+                if side:
+                    self.produced[rank, node] = collective
+                    self.tiles[rank, collective] += 1
+                else:
+                    self.consumers.setdefault((rank, collective), []).append(node)
         #: Job and match key → rank, node and time of the end of a message that was visited first.
         self.first_ends: dict[tuple[int, int], tuple[int, int, int]] = {}
 
@@ -122,11 +137,21 @@ class _LongestPath:
     def finish(self, rank: int, node: int, end: int) -> None:
         self.makespan = max(self.makespan, end)
         structure = self.workload[rank].structure
-        for successor in structure.succ[structure.succ_ptr[node] : structure.succ_ptr[node + 1]].tolist():
-            self.starts[rank][successor] = max(self.starts[rank][successor], end)
-            self.need[rank][successor] -= 1
-            if not self.need[rank][successor]:
-                self.ready.append((rank, successor))
+        self.release(rank, structure.succ[structure.succ_ptr[node] : structure.succ_ptr[node + 1]].tolist(), end)
+        collective = self.produced.get((rank, node))
+        if collective is not None:
+            ends = self.tile_ends.setdefault((rank, collective), [])
+            ends.append(end)
+            if len(ends) == self.tiles[rank, collective]:
+                self.release(rank, [collective], min(ends))
+
+    def release(self, rank: int, nodes: Sequence[int], time: int) -> None:
+        """Nodes wait for one thing less, which took until `time`."""
+        for node in nodes:
+            self.starts[rank][node] = max(self.starts[rank][node], time)
+            self.need[rank][node] -= 1
+            if not self.need[rank][node]:
+                self.ready.append((rank, node))
 
     def message(self, rank: int, node: int, start: int, *, sends: bool) -> None:
         plan, program = self.plan, self.workload[rank]
@@ -162,6 +187,7 @@ class _LongestPath:
     def collective(self, rank: int, node: int, start: int, instance: Instance) -> None:
         arrivals = self.arrivals[instance.index]
         arrivals[rank] = (node, start)
+        self.release(rank, self.consumers.get((rank, node), ()), start)
         members = (rank,) if self.symmetric else instance.members
         if len(arrivals) < len(members):
             return
@@ -174,8 +200,11 @@ class _LongestPath:
             self.times[key] = member_times(instance.type, instance.size, self.capacities, npus, instance.root)
         into, out = self.times[key]
         promise = promise_of(instance.type)
+        produced = [max(self.tile_ends.get((r, arrivals[r][0]), (0,))) for r in members]
+        if not promise.rooted and not promise.scatters and (promise.gathers or promise.reduces):
+            produced = [max(produced)] * len(members)  # every rank's whole input is in every rank's output
         for position, member in enumerate(members):
-            end = begun[position]
+            end = max(begun[position], produced[position])
             if len(instance.members) > 1:
                 if into[position]:
                     end = max(end, earliest + into[position])

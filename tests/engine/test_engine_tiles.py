@@ -18,6 +18,7 @@ from astrasim_py.core.errors import AstraError
 from astrasim_py.core.records import Records
 from astrasim_py.engine.compare import differences
 from astrasim_py.engine.simulation import plan_for, simulate
+from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.workload.items import Collective
 from astrasim_py.workload.microbenchmarks import generate
@@ -123,3 +124,12 @@ def test_any_problem_in_tiles_leaves_the_same_records(seed, size):
     assert differences(reference, compiled) == []
     # Waiting for less never makes a run stuck.
     assert reference.outcome.status == simulate(whole(problem), engine="compiled").outcome.status
+    if problem.bounds_hold and reference.outcome.status == "done":
+        assert (problem_bound(plan) or 0) <= reference.makespan
+
+
+def test_the_bound_of_tiles_is_met_where_nothing_is_in_the_way():
+    """Tiles behind the own shard alone, and all of them in turn."""
+    problem = layer(4, 1024, 4, 4, 4 * 10**9, RING)
+    records, bound = simulate(problem, engine="both"), problem_bound(plan_for(problem))
+    assert 4 * 10**9 <= bound <= records.makespan <= bound + 3 * (ALPHA + 256 * 10)
