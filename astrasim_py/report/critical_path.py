@@ -228,8 +228,10 @@ class CriticalPath:
             self.add(self.start[row], now, category, row)
         now = self.start[row]
         before = self.released[row]
-        if before >= 0 and self.instance[row] >= 0 and self.instance[before] < 0:
-            # The first nodes of an algorithm begin with their collective: continue with the collective's release.
+        calls = before >= 0 and self.labels[self.kinds[before]] == "collective" and self.instance[before] < 0
+        if calls and (self.instance[row] >= 0 or self.end[before] > now):
+            # The first nodes of an algorithm, and tiles of its input, begin with the collective: continue with its
+            # release.
             collective = before
             self.add(self.start[collective], now, "waiting", row)
             now, before = self.start[collective], self.released[collective]

@@ -34,7 +34,9 @@ def called_instances(node: Table) -> np.ndarray:
     called = np.full(node.height, -1, dtype=np.int64)
     instance, released = node["instance"], node["released_by"]
     inner = np.flatnonzero((instance >= 0) & (released >= 0))
-    inner = inner[instance[released[inner]] < 0]
+    kind, kinds = node.coded("kind")
+    collective = kinds.index("collective") if "collective" in kinds else -1
+    inner = inner[(instance[released[inner]] < 0) & (kind[released[inner]] == collective)]
     called[released[inner]] = instance[inner]
     return called
 

@@ -13,13 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from worlds import small_problems
 from worlds.problems import world
+from worlds.tiles import in_tiles
 
 from astrasim_py.builders.registry import build
 from astrasim_py.core.errors import AstraError, UsageError
 from astrasim_py.core.records import NODE_COLUMNS, Records, Table, empty_table
-from astrasim_py.engine.simulation import simulate
+from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.report.critical_path import CATEGORIES
-from astrasim_py.report.explain import busiest_links, explain, explanation_text
+from astrasim_py.report.explain import busiest_links, called_instances, explain, explanation_text
 from astrasim_py.report.intervals import covered, union
 from astrasim_py.report.neighbours import Part
 from astrasim_py.study.summary import edge_table
@@ -280,3 +281,25 @@ def test_the_path_of_each_job_adds_up():
             found += 1
             shared += bool(path.shared)
     assert found > 20 and shared
+
+
+def test_the_path_through_tiles_adds_up():
+    found = through = 0
+    for seed in range(150):
+        try:
+            problem = in_tiles(world(seed), seed)
+            plan = plan_for(problem)
+            records = simulate(plan, engine="simpy", level="messages") if plan.tiles else None
+        except AstraError:
+            continue
+        if records is None or records.outcome.status != "done":
+            continue
+        path = explain(records, edge_table(problem.topology, records.link["link"]))
+        assert sum(path.totals.values()) == records.makespan
+        called, kinds = called_instances(records.node), list(records.node["kind"])
+        assert {str(kinds[row]) for row in np.flatnonzero(called >= 0)} <= {"collective"}
+        kind, released = records.node["kind"], records.node["released_by"]
+        inside = np.flatnonzero((records.node["instance"] >= 0) & (released >= 0))
+        through += any(str(kind[row]) == "compute" for row in released[inside].tolist())
+        found += 1
+    assert found > 30 and through > 10
