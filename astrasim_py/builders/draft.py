@@ -23,6 +23,7 @@ import numpy as np
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.chunks import CompOp
 from astrasim_py.core.errors import AlgorithmError, InternalError
+from astrasim_py.core.rows import distinct, inverse
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import MAX_NODES, RotatedTraces, Rotation
 from astrasim_py.program.table import Program, ProgramTraces
@@ -169,10 +170,12 @@ class Draft:
     def _table(self, ranks: int, rank: np.ndarray) -> Program:
         """The table of nodes of given ranks; where all run alike, of the first."""
         size, by_row = self._size, np.lexsort((self._column("order"), rank))
-        row, rank = np.argsort(by_row), rank[by_row]
+        row, rank = inverse(by_row), rank[by_row]
         bounds = np.searchsorted(rank, np.arange(ranks + 1))
-        columns = {name: np.atleast_2d(self._column(name))[0, by_row] for name in _FIELDS}
-        columns["total_chunk_cnt"] = np.where(columns["msg_chunk_cnt"] == MISSING, MISSING, self.chunks)
+        given = [name for name in _FIELDS if any(name in values for _, values in self._blocks)]
+        columns = {name: np.atleast_2d(self._column(name))[0, by_row] for name in given}
+        if "msg_chunk_cnt" in columns:
+            columns["total_chunk_cnt"] = np.where(columns["msg_chunk_cnt"] == MISSING, MISSING, self.chunks)
         payload = self._column("payload", NONE)[by_row]
         columns["payload"] = np.where(payload == NONE, MISSING, row[payload] - bounds[rank])
         child, parent = row[np.concatenate([np.empty((2, 0), dtype=np.int64), *self._edges], axis=1)]
@@ -180,7 +183,7 @@ class Draft:
             raise InternalError("a builder made a node depend on another rank's")
         if bool((parent >= child).any()):
             raise InternalError("a builder wrote a node before one that it depends on")
-        child, parent = np.divmod(np.unique(child * size + parent), max(size, 1))
+        child, parent = np.divmod(distinct(child * size + parent), max(size, 1))
         return Program(
             bounds=bounds, type=self._column("type")[by_row].astype(np.int8),
             node_id=(np.arange(size) - bounds[rank]).astype(np.uint64),

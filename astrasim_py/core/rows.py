@@ -1,8 +1,21 @@
-"""Rows of unequal length, one after the other (CSR), and numbers within groups."""
+"""Rows of unequal length, one after the other (CSR), numbers within groups, orders and distinct values."""
 
 from collections.abc import Sequence
 
 import numpy as np
+
+
+def distinct(values: np.ndarray) -> np.ndarray:
+    """Distinct values, ascending, by sorting: `numpy.unique` hashes, which is slow for many values."""
+    values = np.sort(values)
+    return values[np.concatenate(([True], values[1:] != values[:-1]))] if len(values) else values
+
+
+def inverse(order: np.ndarray) -> np.ndarray:
+    """int64[n]: the place of each element in an order."""
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    return place
 
 
 def joined(rows: Sequence[np.ndarray], dtype: type) -> np.ndarray:

@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 
 from astrasim_py.collectives.collective import promise_of
+from astrasim_py.core.rows import joined, pointers
 from astrasim_py.core.units import PS_PER_S
 from astrasim_py.system.library_costs import at_best
 from astrasim_py.system.plan import Instance, Plan
@@ -98,8 +99,12 @@ class _LongestPath:
         self.delivery = plan.problem.network.send_completes == "delivery"
         #: All ranks are symmetric: only rank 0 is walked.
         self.symmetric = len(workload) < plan.npu_ranks
-        self.starts = [np.array([plan.start_delay[r]] * len(p), dtype=object) for r, p in enumerate(workload)]
-        self.need = [p.structure.need.copy() for p in workload]
+        lengths = [len(program) for program in workload]
+        #: First node of each rank in `starts` and `need`, which are by node.
+        self.first = pointers(lengths).tolist()
+        self.starts = np.repeat(np.array(plan.start_delay[: len(workload)], dtype=object), lengths).tolist()
+        self.need = joined([program.structure.need for program in workload], np.int32).tolist()
+        self.instance = cache(plan.instances.__getitem__)
         self.match_key = cache(lambda job, position: plan.p2p[job][position])
         self.makespan = 0
         self.ready = [(rank, node) for rank, p in enumerate(workload) for node in p.structure.roots.tolist()]
@@ -124,10 +129,10 @@ class _LongestPath:
     def run(self) -> int:
         while self.ready:
             rank, node = self.ready.pop()
-            program, start = self.workload[rank], self.starts[rank][node]
+            program, start = self.workload[rank], self.starts[self.first[rank] + node]
             kind = program.structure.kind[node]
             if kind == COLLECTIVE:
-                self.collective(rank, node, start, self.plan.instances[int(program.instance[node])])
+                self.collective(rank, node, start, self.instance(int(program.instance[node])))
             elif kind in (SEND, RECV):
                 self.message(rank, node, start, sends=kind == SEND)
             else:
@@ -148,9 +153,10 @@ class _LongestPath:
     def release(self, rank: int, nodes: Sequence[int], time: int) -> None:
         """Nodes wait for one thing less, which took until `time`."""
         for node in nodes:
-            self.starts[rank][node] = max(self.starts[rank][node], time)
-            self.need[rank][node] -= 1
-            if not self.need[rank][node]:
+            at = self.first[rank] + node
+            self.starts[at] = max(self.starts[at], time)
+            self.need[at] -= 1
+            if not self.need[at]:
                 self.ready.append((rank, node))
 
     def message(self, rank: int, node: int, start: int, *, sends: bool) -> None:

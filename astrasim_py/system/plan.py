@@ -7,7 +7,7 @@ of its ranks: one over all members, or those of a planner's chunks, phase by pha
 calls of chunks).
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,7 +19,7 @@ from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import Rotation
 from astrasim_py.system.noise import Detours
 from astrasim_py.system.problem import Problem
-from astrasim_py.system.programs import SEND, BlockCosts, Connections, Matching, RankProgram, TileGates
+from astrasim_py.system.programs import BlockCosts, Connections, Matching, PlainPrograms, RankProgram, TileGates
 from astrasim_py.topology.link_states import LinkState
 from astrasim_py.topology.model import Topology
 
@@ -63,6 +63,14 @@ class CollectiveCall:
     def different(self) -> Sequence[RankProgram]:
         """Programs that differ in more than peers and bytes: for a rotation only the first one."""
         return self.programs if self.rotation is None else [self.base]
+
+    @property
+    def messages(self) -> int:
+        """Messages that its members send."""
+        if isinstance(self.programs, PlainPrograms):
+            return int(self.programs.structures.column(lambda structure: structure.messages).sum())
+        sent = sum(program.structure.messages for program in self.different)
+        return sent if self.rotation is None else sent * len(self.members)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -289,11 +297,9 @@ class Plan:
     @cached_property
     def messages(self) -> int:
         """Messages that a complete run sends, control messages of the rendezvous excluded."""
-        times = Counter(self.workload.shared)
-        for call, number in zip(self.calls.values, np.bincount(self.calls.which).tolist(), strict=True):
-            for program in call.different:
-                times[program] += number if call.rotation is None else number * len(call.members)
-        return sum(n * int(np.count_nonzero(program.structure.kind == SEND)) for program, n in times.items())
+        total = int(self.workload.column(lambda value: value.program.structure.messages).sum())
+        counted = zip(self.calls.values, np.bincount(self.calls.which).tolist(), strict=True)
+        return total + sum(number * call.messages for call, number in counted)
 
     @cached_property
     def positions(self) -> dict[CollectiveCall, dict[int, int]]:

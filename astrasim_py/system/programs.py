@@ -31,6 +31,11 @@ class Structure:
     roots: np.ndarray  # int32: nodes without parents; with `buckets` in the order of issue
     buckets: int = 0  # of the hash set that orders nodes ready together, once it had the roots; 0: they go by id
 
+    @property
+    def messages(self) -> int:
+        """Messages that it sends."""
+        return int(np.count_nonzero(self.kind == SEND))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Counters:
@@ -149,23 +154,28 @@ class ProgramColumns:
     instance: np.ndarray
 
 
-def _part(name: str) -> property:
-    return property(lambda program: getattr(program.columns, name)[program.low : program.high])
+class PlainPrograms(Sequence[RankProgram]):
+    """Many programs without counters and steps, in columns; each is made on demand, then cached.
 
+    `bounds`: int64[n + 1], where the nodes of each begin; `structures`: of each, a `Repeated`.
+    """
 
-class PlainProgram:
-    """One of many programs without counters and steps: a part of their `ProgramColumns`; used like a `RankProgram`."""
-
-    __slots__ = ("columns", "high", "low", "structure")
-
-    counters = blocks = None
-    rows, node_id, nbytes, duration, peer, tag, slot, instance = map(_part, ProgramColumns.__slots__)
-
-    def __init__(self, columns: ProgramColumns, low: int, high: int, structure: Structure) -> None:
-        self.columns, self.low, self.high, self.structure = columns, low, high, structure
+    def __init__(self, columns: ProgramColumns, bounds: np.ndarray, structures: Sequence[Structure]) -> None:
+        self.columns, self.bounds, self.structures = columns, bounds, structures
+        self._made: dict[int, RankProgram] = {}
 
     def __len__(self) -> int:
-        return self.high - self.low
+        return len(self.structures)
+
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            return tuple(self[p] for p in range(len(self))[index])
+        position = range(len(self))[index]
+        if position not in self._made:
+            part = slice(*self.bounds[position : position + 2].tolist())
+            own = {name: getattr(self.columns, name)[part] for name in ProgramColumns.__slots__}
+            self._made[position] = RankProgram(structure=self.structures[position], **own)
+        return self._made[position]
 
 
 def rotate(rotation: Rotation, peers: np.ndarray, by: int) -> np.ndarray:

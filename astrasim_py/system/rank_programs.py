@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache, partial
-from itertools import pairwise
+from itertools import pairwise, repeat
 from operator import attrgetter
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.chunks import CompOp
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TraceError
+from astrasim_py.core.rows import inverse, joined
 from astrasim_py.core.units import INT64_MAX
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.table import Program, Unusable
@@ -36,22 +37,20 @@ from astrasim_py.system.programs import (
     SEND,
     BlockCosts,
     Counters,
-    PlainProgram,
+    PlainPrograms,
     ProgramColumns,
     RankProgram,
     RotatedPrograms,
     Structure,
 )
 from astrasim_py.system.queue_pairs import split_messages
-from astrasim_py.system.repeated import BoundProgram
+from astrasim_py.system.repeated import BoundProgram, Repeated
 from astrasim_py.system.thread_blocks import by_thread_blocks
 from astrasim_py.system.tiles import in_program, tile_uses, without_whole
 
 _KIND = np.full(256, INSTANT, dtype=np.int8)
 _KIND[[NodeType.COMP, NodeType.COMM_SEND, NodeType.COMM_RECV]] = COMPUTE, SEND, RECV
 _KIND[[NodeType.COMM_COLL, NodeType.MEM_LOAD, NodeType.MEM_STORE]] = COLLECTIVE, MEMORY, MEMORY
-#: Columns of programs that are bound to rows of a table.
-_BOUND = ("nbytes", "duration", "peer", "tag", "slot", "instance")
 _COUNTING = ("counter", "count_of", "count_k", "count_from", "detached")
 
 
@@ -89,10 +88,10 @@ class RankPrograms:
         self._of_trace = cache(lambda trace, dependencies: Program.of_traces([trace], dependencies))
         self._of_all = cache(attrgetter("program"))
 
-    def skeletons(self, table: Program) -> list[tuple[Structure, Counters | None]]:
-        """By rank the structure, of nodes in ascending id, and the counters."""
+    def skeletons(self, table: Program) -> tuple[Repeated, list[Counters] | None]:
+        """By rank the structure, of nodes in ascending id; and by rank the counters, None where there are none."""
         rows = table.by_id
-        place = _inverse(rows)
+        place = inverse(rows)
         child, parents, need = place[table.child], place[table.parents], np.diff(table.ptr)[rows]
         uses = self.uses(table)
         if uses is not None:
@@ -101,20 +100,30 @@ class RankPrograms:
         child, parents = child[by_child], parents[by_child]
         kind = _KIND[table.type.astype(np.uint8)][rows]
         counters = _counters(table, rows, kind, parents)
-        edges = np.searchsorted(child, table.bounds).tolist()
-        found = []
-        for (low, high), (begin, end), own in zip(
-            pairwise(table.bounds.tolist()), pairwise(edges), counters, strict=True
-        ):
-            waits = need[low:high] if own is None else need[low:high] + (own.of >= 0)
-            structure = self.structure(kind[low:high], waits, child[begin:end] - low, parents[begin:end] - low)
-            found.append((structure, own))
-        return found
+        if counters is not None:
+            need = need + (joined([own.of for own in counters], np.int32) >= 0)
+        bounds = np.stack([table.bounds, np.searchsorted(child, table.bounds)], axis=1)
+        first = np.repeat(table.bounds[:-1], np.diff(bounds[:, 1]))
+        child, parents = child - first, parents - first
+        # Ranks with equal nodes and edges share a structure.
+        nodes, edges = (np.stack(pair, axis=1).astype(np.int32).tobytes() for pair in ((kind, need), (child, parents)))
+        number: dict[tuple[bytes, bytes], int] = {}
+        which = np.array(
+            [
+                number.setdefault((nodes[low:high], edges[begin:end]), len(number))
+                for (low, begin), (high, end) in pairwise((8 * bounds).tolist())
+            ]
+        )
+        made = []
+        for rank in np.unique(which, return_index=True)[1].tolist():
+            (low, begin), (high, end) = bounds[rank : rank + 2].tolist()
+            made.append(self.structure(kind[low:high], need[low:high], child[begin:end], parents[begin:end]))
+        return Repeated(made, which), counters
 
     def structure(self, kind: np.ndarray, need: np.ndarray, child: np.ndarray, parents: np.ndarray) -> Structure:
         """The structure of nodes with kinds `kind` and `need` parents each; edges ascend by child."""
         state = hashlib.blake2b(digest_size=16)
-        for array in (kind, need.astype(np.int32), parents.astype(np.int32)):
+        for array in (kind, *(each.astype(np.int32) for each in (need, child, parents))):
             state.update(np.ascontiguousarray(array).tobytes())
         digest = state.digest()
         if digest not in self._structures:
@@ -176,27 +185,20 @@ class RankPrograms:
         uses = self.uses(table)
         return made if uses is None else replace(made, tiles=in_program(uses, table, made))
 
-    def bound(self, place: str, table: Program, *columns: np.ndarray) -> tuple[RankProgram, ...]:
+    def bound(self, place: str, table: Program, *columns: np.ndarray) -> Sequence[RankProgram]:
         """Programs of the ranks of a table; `columns`: bytes, durations, peers, tags, slots and instances of its rows.
 
         `place`: names the table in errors.
         """
-        skeletons, rows = self.skeletons(table), table.by_id
+        (structures, counters), rows = self.skeletons(table), table.by_id
         own = ProgramColumns(
             rows - np.repeat(table.bounds[:-1], np.diff(table.bounds)), table.node_id[rows],
             *(column[rows] for column in columns),
         )  # fmt: skip
-        ends = list(pairwise(table.bounds.tolist()))
-        if table.ranks > 1 and self.unchanged and all(counters is None for _, counters in skeletons):
-            pairs = zip(ends, skeletons, strict=True)
-            return tuple(PlainProgram(own, low, high, structure) for (low, high), (structure, _) in pairs)
-        made = tuple(
-            RankProgram(
-                own.rows[low:high], own.node_id[low:high], structure,
-                *(getattr(own, name)[low:high] for name in _BOUND), counters,
-            )
-            for (low, high), (structure, counters) in zip(ends, skeletons, strict=True)
-        )  # fmt: skip
+        made = PlainPrograms(own, table.bounds, structures)
+        if table.ranks > 1 and self.unchanged and counters is None:
+            return made
+        made = tuple(replace(each, counters=of) for each, of in zip(made, counters or repeat(None), strict=False))
         if self.parts == 1:
             return made
         return tuple(split_messages(program, self.parts, self.structure, place) for program in made)
@@ -232,7 +234,7 @@ class RankPrograms:
 
     def _bound(
         self, algorithm: Algorithm, table: Program, size: int, speeds: tuple[Fraction, ...], planned: bool
-    ) -> tuple[RankProgram, ...]:
+    ) -> Sequence[RankProgram]:
         """Programs of the ranks of a table, which are the first ones of the algorithm."""
         refuse = _refusal(AlgorithmError, table, lambda rank: f"{algorithm.name} {algorithm.position_name(rank)}")
         verbatim = self._verbatim(table, planned)
@@ -321,13 +323,6 @@ def slots_of(table: Program) -> np.ndarray:
     return np.where((stated >= NO_SLOT) & (stated <= COMM_SLOT), stated, slot).astype(np.int8)
 
 
-def _inverse(order: np.ndarray) -> np.ndarray:
-    """int64[n]: the place of each element in an order."""
-    place = np.empty(len(order), dtype=np.int64)
-    place[order] = np.arange(len(order))
-    return place
-
-
 def _algorithm_peers(algorithm: Algorithm, table: Program, refuse: Callable[..., None]) -> np.ndarray:
     """int32[rows]: peers of an algorithm's sends and receives."""
     peer = np.full(len(table), -1, dtype=np.int32)
@@ -374,10 +369,10 @@ def _workload_messages(table: Program, rank: int, ranks: int, shift: int) -> tup
     return nbytes, peer, tag
 
 
-def _counters(table: Program, rows: np.ndarray, kind: np.ndarray, parents: np.ndarray) -> list[Counters | None]:
-    """By rank: counters and detached sends of the nodes in `rows`; None of a rank that has neither."""
+def _counters(table: Program, rows: np.ndarray, kind: np.ndarray, parents: np.ndarray) -> list[Counters] | None:
+    """By rank: counters and detached sends of the nodes in `rows`; None where there are neither."""
     if not any(map(table.has, _COUNTING)):
-        return [None] * table.ranks
+        return None
     counts, of, k, start, detached = (table.column(name)[rows] for name in _COUNTING)
     is_detached, waits = detached > 0, of != MISSING
     leads = np.zeros(len(rows), dtype=bool)
@@ -394,7 +389,7 @@ def _counters(table: Program, rows: np.ndarray, kind: np.ndarray, parents: np.nd
     given = waits & (start != MISSING)
     row = table.rows_named("count_from")[rows]
     refuse(given & (row < 0), "has a count_from that is the id of no node", "write the id of a node of this trace")
-    origin = np.where(given, _inverse(rows)[row], -1)
+    origin = np.where(given, inverse(rows)[row], -1)
     refuse(given & is_detached[origin], "counts from a detached send", "count from another node")
     made = []
     for low, high in pairwise(table.bounds.tolist()):

@@ -9,7 +9,7 @@ import numpy as np
 
 from astrasim_py.core.rows import joined, pointers, ranges
 from astrasim_py.system.plan import Instance
-from astrasim_py.system.programs import COLLECTIVE, RankProgram
+from astrasim_py.system.programs import COLLECTIVE, PlainPrograms, RankProgram, Structure
 
 
 class Repeated(Sequence):
@@ -97,26 +97,36 @@ class WorkloadPrograms(Repeated):
 class SharedPrograms:
     """The distinct programs among some, one after the other.
 
-    `programs`: k of them. `bounds`: int64[k + 1], where the nodes of each begin. `positions`: int64[n], by program;
-    `which`: int64[n], the program there; `shifts`: int64[n], what is added to its peers there.
+    `programs`: k of them. `bounds`: int64[k + 1], where the nodes of each begin; `structures`: of each. `positions`:
+    int64[n], by program; `which`: int64[n], the program there; `shifts`: int64[n], what is added to its peers there.
     """
 
     def __init__(self, programs: Sequence[RankProgram]) -> None:
+        self.programs, which, shifts = programs, np.arange(len(programs)), np.zeros(len(programs), dtype=np.int64)
         if isinstance(programs, WorkloadPrograms):
             distinct, shifts = Repeated.of([value.program for value in programs.values]), programs.shifts
-            which = distinct.which[programs.which]
-        else:
-            distinct, shifts = Repeated.of(programs), np.zeros(len(programs), dtype=np.int64)
-            which = distinct.which
-        self.programs = distinct.values
+            self.programs, which = distinct.values, distinct.which[programs.which]
         self.positions = np.argsort(which, kind="stable")
         self.which, self.shifts = which[self.positions], shifts[self.positions]
-        self.bounds = pointers([len(program) for program in self.programs])
-        self.kind = joined([program.structure.kind for program in self.programs], np.int8)
+        if isinstance(programs, PlainPrograms):
+            self.bounds, self.structures = programs.bounds, programs.structures
+        else:
+            self.bounds = pointers([len(program) for program in self.programs])
+            self.structures = Repeated.of([program.structure for program in self.programs])
+        self.kind = self.of_structures(lambda structure: structure.kind)
 
     def column(self, name: str) -> np.ndarray:
         """A column of all nodes."""
+        if isinstance(self.programs, PlainPrograms):
+            return getattr(self.programs.columns, name)
         return joined([getattr(program, name) for program in self.programs], np.int64)
+
+    def of_structures(self, of: Callable[[Structure], np.ndarray]) -> np.ndarray:
+        """A property of the nodes of structures, for all nodes."""
+        values = [of(structure) for structure in self.structures.values]
+        first = pointers([len(value) for value in values])
+        owner, within = ranges(np.diff(self.bounds))
+        return joined(values, np.int8)[first[self.structures.which][owner] + within]
 
     def everywhere(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Some rows, ascending, in all positions: int64[m] indices into `positions` and into `rows`."""

@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 
 from astrasim_py.core.errors import ScenarioError
-from astrasim_py.core.rows import ranges
+from astrasim_py.core.rows import distinct, ranges
 from astrasim_py.program.rotation import Rotation
 from astrasim_py.system.plan import CollectiveCall, RoutedState
 from astrasim_py.system.programs import RECV, SEND, RankProgram, RotatedPrograms
@@ -52,18 +52,18 @@ class Traffic:
         order = np.lexsort((peer[rows], program))
         rows, program = rows[order], program[order]
         new = (np.diff(peer[rows], prepend=-1) != 0) | (np.diff(program, prepend=-1) != 0)
-        peers, first = peer[rows[new]], np.searchsorted(program[new], np.arange(len(shared.programs) + 1))
+        peers, first = peer[rows[new]], np.searchsorted(program[new], np.arange(len(shared.bounds)))
         owner, within = ranges(np.diff(first)[shared.which])
         peers = peers[first[shared.which][owner] + within] + shared.shifts[owner]
         self._pairs.append(where[shared.positions[owner]] * self.vertices + where[peers])
-        self._sizes.append(_distinct(shared.column("nbytes")[shared.kind == SEND]))
+        self._sizes.append(distinct(shared.column("nbytes")[shared.kind == SEND]))
 
     def add_calls(self, calls: Sequence[CollectiveCall]) -> None:
         """Add the messages of collective calls."""
         for call in dict.fromkeys(calls):
             if isinstance(call.programs, RotatedPrograms):
                 where = self.npu_of[np.asarray(call.members, dtype=np.int64)]
-                deltas = _distinct(call.base.peer[self._asking(call.base.structure.kind)]).astype(np.int64)
+                deltas = distinct(call.base.peer[self._asking(call.base.structure.kind)]).astype(np.int64)
                 self._rotated.append((where, call.rotation, deltas))
             else:
                 self.add(call.programs, call.members)
@@ -99,7 +99,7 @@ class Traffic:
         """Queue pairs, ascending, and their routes as CSR; empty if the table would be too large."""
         if self._too_many():
             return np.zeros(0, np.int64), np.zeros(1, np.int64), None
-        pairs = _distinct(np.concatenate([np.zeros(0, np.int64), *self._all_pairs()]))
+        pairs = distinct(np.concatenate([np.zeros(0, np.int64), *self._all_pairs()]))
         pairs = (pairs[:, None] * self.qps + np.arange(self.qps)).ravel()
         return pairs, *self.topology.routes(*self.ends(pairs))
 
@@ -126,12 +126,6 @@ class Traffic:
     def sizes(self) -> tuple[int, ...]:
         """Every size of a message, ascending."""
         return tuple(np.unique(np.concatenate(self._sizes)).tolist())
-
-
-def _distinct(values: np.ndarray) -> np.ndarray:
-    """Distinct values, ascending, by sorting: `numpy.unique` hashes, which is slow for many values."""
-    values = np.sort(values)
-    return values[np.concatenate(([True], values[1:] != values[:-1]))] if len(values) else values
 
 
 def lowest_dimension(topology: Topology, src: int, dst: int) -> tuple[int, Fraction, int]:

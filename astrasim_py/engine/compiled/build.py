@@ -1,6 +1,7 @@
 """Convert a Plan to the kernel's input: records of templates, calls, instances and ranks, and arrays of numbers."""
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -10,11 +11,11 @@ from astrasim_py.core.errors import SimulationError, UsageError
 from astrasim_py.core.units import INT64_MAX
 from astrasim_py.engine.compiled import records
 from astrasim_py.engine.compiled.durations import link_changes
-from astrasim_py.engine.compiled.flat import repeated, table_of
-from astrasim_py.engine.compiled.templates import Templates, is_plain
+from astrasim_py.engine.compiled.flat import repeated
+from astrasim_py.engine.compiled.templates import COUNTED, Templates
 from astrasim_py.system.plan import CollectiveCall, Instance, Phase, Plan
 from astrasim_py.system.problem import Problem
-from astrasim_py.system.programs import BEGINS, ENDS
+from astrasim_py.system.programs import BEGINS, ENDS, PlainPrograms
 from astrasim_py.system.switches import actor_count
 
 _MODELS = {
@@ -111,17 +112,18 @@ class _Building(Templates):
             "call_count": len(plan.calls),
             "shared_channels": self.channels,
         }
+        templates = self.templates.array()[:-1].view(records.TEMPLATE)
         self.routes()
-        self.times()
+        self.times(templates)
         nodes = self.sized_nodes()
-        self.room(fields, found)
+        self.room(templates, fields, found)
         if max(len(nodes), self.ints.size, sum(map(len, self.paths))) >= 2**31 - 1:
             raise SimulationError(problem.topology.name, "has more than 2^31 - 1 nodes or links of routes")
         semantics = problem.semantics
         slots = (None, semantics.cpu_slots, semantics.compute_slots, semantics.comm_slots)
         tables = {
             "nodes": nodes,
-            "templates": table_of(self.templates, records.TEMPLATE),
+            "templates": templates,
             "calls": calls,
             "instances": instances,
             "ranks": ranks,
@@ -161,18 +163,19 @@ class _Building(Templates):
             own = slice(first, first + job.ranks)
             mine = ranks[own]
             programs = plan.workload.shared[own]
-            partners, channels = self.partners(programs, plan.p2p[number])
+            partner, bounds, channels = self.partners(programs, plan.p2p[number])
             if self.by_bytes:
                 self.channels = max(self.channels, channels)
             else:
                 mine["channels"] = self.channels
                 self.channels += channels
-            for row, program, partner in zip(mine, programs, partners, strict=True):
+            for rank, (program, ends) in enumerate(zip(programs, pairwise(bounds.tolist()), strict=True)):
                 # Ranks with the same nodes share a template.
-                key = program, partner.tobytes()
+                part = partner[slice(*ends)]
+                key = program, part.tobytes()
                 if key not in self.template_of:
-                    self.template_of[key] = self.template(program, partner, workload=True)
-                row["template"] = self.template_of[key]
+                    self.template_of[key] = self.template(program, part, workload=True)
+                mine["template"][rank] = self.template_of[key]
             running = () if job.planner is None else tuple(min(int(c), 2**31) for c in job.planner.capacity)
             mine["gates"] = [self.gates(rank, len(program)) for rank, program in enumerate(programs, first)]
             mine["background"] = job.background
@@ -258,8 +261,8 @@ class _Building(Templates):
         states += int(records.STEP_MESSAGE_WORDS) * row.get("steps", 0)
         words = states
         if row["flags"] & records.JOINT:
-            template, n = self.templates[row["templates"]], row["members"]
-            words += -(-template["nodes"] * n // 8) + template["count_count"] * n
+            n, need = row["members"], call.base.structure.need
+            words += -(-len(need) * n // 8) + int(np.count_nonzero(need >= COUNTED)) * n
         return row | {"slots": slots, "states": states, "words": words}
 
     def plain(self, call: CollectiveCall, *, shared: bool) -> dict[str, int]:
@@ -267,13 +270,11 @@ class _Building(Templates):
         connections, switches = call.connections, tuple(call.members[len(call.members) - actor_count(call) :])
         key = call.programs, call.matching, connections, switches
         if key not in self.template_of:
-            if call.matching is None:
-                partners, channels = [0] * len(call.programs), 0
+            partner, bounds, channels = self.partners(call.programs, call.matching)
+            if isinstance(call.programs, PlainPrograms) and not switches:
+                numbers = self.plain_templates(call.programs, partner)
             else:
-                partners, channels = self.partners(call.programs, call.matching)
-            if call.matching is not None and connections is None and not switches and all(map(is_plain, call.programs)):
-                numbers = self.plain_templates(call.programs, partners)
-            else:
+                partners = np.split(partner, bounds[1:-1]) if call.matching else [0] * len(call.programs)
                 each = enumerate(zip(call.programs, partners, call.members, strict=True))
                 numbers = [
                     self.template(program, partner, connections=connections, position=position, rank=rank)
@@ -317,8 +318,8 @@ class _Building(Templates):
             partner = call.matching.partner[base.peer >= 0]
             self.template_of[key] = self.template(base, partner, nbytes=nbytes, connections=call.connections)
         template = self.template_of[key]
-        flags, made = records.ROTATED, self.templates[template]
-        if made["nodes"] and not made["flags"] & (records.COUNTS | records.HASH_SET):
+        flags, counters = records.ROTATED, base.counters
+        if len(base) and not base.structure.buckets and not (counters and counters.number):
             flags |= records.JOINT
         row = {"flags": flags, "templates": template, "channels": call.matching.channels * n}
         row["dims"] = self.ints.once((rotation.dims, "digits"), lambda: _digits(rotation.dims, n))
@@ -359,7 +360,7 @@ class _Building(Templates):
         constants["shape"] = self.ints.add([dim.size for dim in dims])
         constants["wraps"] = self.ints.add([dim.kind == "ring" for dim in dims])
 
-    def times(self) -> None:
+    def times(self, templates: np.ndarray) -> None:
         """Add the tables of times by size, except those of links."""
         problem, plan, constants = self.problem, self.plan, self.constants
         constants |= {"nbytes": self.longs.add(plan.sizes), "sizes": len(plan.sizes), "request": -1}
@@ -372,13 +373,11 @@ class _Building(Templates):
         hops, fluid = sum(dim.size for dim in problem.topology.dims), problem.network.model == FLUID
         ptrs = [plan.route_ptr, *(state.ptr for _, state in plan.states)]
         hops = max(max(np.diff(ptr), default=0) for ptr in ptrs) if plan.route_links is not None else hops
-        constants["step_rows"] = max(
-            records.ROWS, int(hops) + 4 if fluid or any(row.get("steps") for row in self.templates) else 0
-        )
+        constants["step_rows"] = max(records.ROWS, int(hops) + 4 if fluid or templates["steps"].any() else 0)
 
-    def room(self, calls: Iterable[dict[str, int]], instances: Iterable[dict[str, int]]) -> None:
+    def room(self, templates: np.ndarray, calls: Iterable[dict[str, int]], instances: Iterable[dict[str, int]]) -> None:
         """Set the most memory that one step of the kernel can take."""
-        words, nodes = (max((row[name] for row in self.templates), default=1) for name in ("words", "nodes"))
+        words, nodes = (int(templates[name].max(initial=1)) for name in ("words", "nodes"))
         chunks = sum(row.get("chunk_count", 0) for row in instances)
         starts = min(self.most_running, chunks) + 2 if chunks else 2
         of_call = max((row.get("words", 0) for row in calls), default=0)

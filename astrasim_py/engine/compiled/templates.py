@@ -1,6 +1,6 @@
 """Templates: the programs of a plan as records; the kernel makes blocks of nodes from them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import cache
 
@@ -24,18 +24,13 @@ from astrasim_py.system.programs import (
     Counters,
     LinkCosts,
     Matching,
+    PlainPrograms,
     RankProgram,
 )
+from astrasim_py.system.repeated import SharedPrograms
 
 #: Needs from which on a word of the block counts them: a gate can add one to the others.
-_COUNTED = records.MOST_NEEDS - 1
-#: Columns of programs that templates have.
-_COLUMNS = ("nbytes", "duration", "peer", "tag", "slot")
-
-
-def is_plain(program: RankProgram) -> bool:
-    """Whether a program has neither counters, nor steps, nor an order of its own."""
-    return program.counters is None and program.blocks is None and not program.structure.buckets
+COUNTED = records.MOST_NEEDS - 1
 
 
 class Templates:
@@ -45,9 +40,10 @@ class Templates:
         self.plan, self.problem, self.constants = plan, plan.problem, constants
         self.by_bytes = plan.problem.semantics.message_match == "bytes"
         self.ints, self.longs = Numbers(np.int32), Numbers(np.int64)
+        #: Words of TEMPLATE.
+        self.templates = Numbers(np.int64)
         #: Initial states of all nodes; bytes added to messages of the template.
         self.states, self.longer = Numbers(np.uint8), Numbers(np.uint8)
-        self.templates: list[dict[str, int]] = []
         #: By template: its nodes, without the sizes of messages and durations; these; and its program's tags.
         self.nodes, self.amounts, self.tags = [], [], []
         self.template_of: dict[tuple, int] = {}
@@ -75,7 +71,7 @@ class Templates:
         `position`: in `connections`. `rank`: that runs it, if that matters.
         """
         structure, kind, n = program.structure, program.structure.kind, len(program)
-        many = np.flatnonzero(structure.need >= _COUNTED)
+        many = np.flatnonzero(structure.need >= COUNTED)
         words, flags = -(-n // 8) + len(many), records.WORKLOAD if workload else 0
         row = {
             "first": self.states.size,
@@ -118,47 +114,51 @@ class Templates:
             flags |= records.HASH_SET
             words += 1
             row |= {"buckets": structure.buckets, "ids": self.longs.add(program.node_id.view(np.int64))}
-        self.states.add(np.where(structure.need >= _COUNTED, records.MOST_NEEDS, structure.need))
+        self.states.add(np.where(structure.need >= COUNTED, records.MOST_NEEDS, structure.need))
         self.nodes.append(nodes)
         message = (kind == SEND) | (kind == RECV)
         self.amounts.append(np.where(message, program.nbytes if nbytes is None else nbytes, program.duration))
         self.tags.append(program.tag)
-        self.templates.append(row | {"flags": flags, "words": max(words, 1)})
-        return len(self.templates) - 1
+        return self.add(row | {"flags": flags, "words": max(words, 1)})
 
-    def plain_templates(self, programs: Sequence[RankProgram], partners: Sequence[np.ndarray]) -> list[int]:
-        """Add programs of an algorithm, of which none has counters, connections or steps; returns their numbers."""
-        bounds = pointers([len(program) for program in programs])
-        columns = {name: joined([getattr(p, name) for p in programs], np.int64) for name in _COLUMNS}
-        structures = [program.structure for program in programs]
-        kind, need = (joined([getattr(s, name) for s in structures], np.int32) for name in ("kind", "need"))
-        roots = [self.ints.once((s.key, "roots"), lambda s=s: s.roots) for s in structures]
-        succ = [self.ints.once((s.key, "succ"), lambda s=s: s.succ) for s in structures]
+    def add(self, columns: Mapping[str, int | np.ndarray], count: int = 1) -> int:
+        """Add rows of TEMPLATE; returns the number of the first."""
+        made = np.zeros(count, dtype=records.TEMPLATE)
+        for name, values in columns.items():
+            made[name] = values
+        return self.templates.add(made.view(np.int64)) // len(made.dtype.names)
+
+    def plain_templates(self, programs: PlainPrograms, partner: np.ndarray) -> np.ndarray:
+        """Add programs of an algorithm; returns their numbers. `partner`: as for `template`, one after the other."""
+        bounds, columns, structures = programs.bounds, programs.columns, programs.structures
+        of_nodes, lengths = SharedPrograms(programs).of_structures, np.diff(bounds)
+        kind, need = of_nodes(lambda structure: structure.kind), of_nodes(lambda structure: structure.need)
         nodes = np.zeros(len(kind), dtype=records.NODE)
-        nodes["kind"], nodes["slot"], nodes["peer"] = kind, columns["slot"], columns["peer"]
-        nodes["partner"][columns["peer"] >= 0] = joined(partners, np.int64)
-        ptr = joined([s.succ_ptr for s in structures], np.int64)
-        begin = np.arange(len(kind)) + np.repeat(np.arange(len(programs)), np.diff(bounds))
-        nodes["successor"] = ptr[begin] + np.repeat(succ, np.diff(bounds))
-        nodes["successors"] = ptr[begin + 1] - ptr[begin]
-        many = np.flatnonzero(need >= _COUNTED)
+        nodes["kind"], nodes["slot"], nodes["peer"] = kind, columns.slot, columns.peer
+        nodes["partner"][columns.peer >= 0] = partner
+        succ = structures.column(lambda structure: self.ints.once((structure.key, "succ"), lambda: structure.succ))
+        nodes["successor"] = of_nodes(lambda structure: structure.succ_ptr[:-1]) + np.repeat(succ, lengths)
+        nodes["successors"] = of_nodes(lambda structure: np.diff(structure.succ_ptr))
+        many = np.flatnonzero(need >= COUNTED)
         begins = np.searchsorted(many, bounds)
-        counts, first = self.ints.add(need[many]), self.states.size
-        nodes["count"][many] = np.arange(len(many)) - np.repeat(begins[:-1], np.diff(begins))
-        for low, high, place, root, begin, end in zip(
-            bounds[:-1].tolist(), bounds[1:].tolist(), roots, structures, begins[:-1].tolist(), begins[1:].tolist(),
-            strict=True,
-        ):  # fmt: skip
-            words = -(-(high - low) // 8) + end - begin
-            row = {"first": first + low, "nodes": high - low, "roots": place, "root_count": len(root.roots)}
-            row |= {"counts": counts + begin, "count_count": end - begin, "counter_word": words, "flags": 0}
-            self.templates.append(row | {"words": max(words, 1)})
-        self.states.add(np.where(need >= _COUNTED, records.MOST_NEEDS, need))
+        own = np.diff(begins)
+        nodes["count"][many] = np.arange(len(many)) - np.repeat(begins[:-1], own)
+        words = -(-lengths // 8) + own
+        row = {
+            "first": self.states.size + bounds[:-1],
+            "nodes": lengths,
+            "roots": structures.column(lambda s: self.ints.once((s.key, "roots"), lambda: s.roots)),
+            "root_count": structures.column(lambda structure: len(structure.roots)),
+            "counts": self.ints.add(need[many]) + begins[:-1],
+            "count_count": own,
+            "counter_word": words,
+            "words": np.maximum(words, 1),
+        }
+        self.states.add(np.where(need >= COUNTED, records.MOST_NEEDS, need))
         self.nodes.append(nodes)
-        message = (kind == SEND) | (kind == RECV)
-        self.amounts.append(np.where(message, columns["nbytes"], columns["duration"]))
-        self.tags.append(columns["tag"])
-        return list(range(len(self.templates) - len(programs), len(self.templates)))
+        self.amounts.append(np.where((kind == SEND) | (kind == RECV), columns.nbytes, columns.duration))
+        self.tags.append(columns.tag)
+        return self.add(row, len(programs)) + np.arange(len(programs))
 
     def steps(self, steps: BlockSteps) -> dict[str, int]:
         """Add the tables of the steps of a template's thread blocks; returns its fields."""
@@ -220,10 +220,11 @@ class Templates:
 
     def partners(
         self, programs: Sequence[RankProgram], matching: Matching | RotatedMatching | None
-    ) -> tuple[list[np.ndarray], int]:
-        """Partner node (or ~channel) of the sends and receives of each member, and the number of channels."""
+    ) -> tuple[np.ndarray, np.ndarray, int]:
+        """Partner node (or ~channel) of the sends and receives of all members, where those of each begin, and the
+        number of channels."""
         if matching is None:
-            return [np.zeros(0, dtype=np.int64)] * len(programs), 0
+            return np.zeros(0, dtype=np.int64), np.zeros(len(programs) + 1, dtype=np.int64), 0
         if isinstance(matching, RotatedMatching):
             matching = matching.flat()
         counts = matching.end - matching.begin
@@ -231,7 +232,7 @@ class Templates:
         place = matching.begin[owner] + within
         node, partner, received = matching.at[place], matching.keys[place], matching.received[place].astype(np.int64)
         if not len(place):
-            return [partner] * len(programs), 0
+            return partner, pointers(counts), 0
         single, several = partner >= 0, partner < 0
         key, side = partner[single], received[single]
         ends = np.zeros((2, key.max(initial=-1) + 1), dtype=np.int64)
@@ -241,7 +242,7 @@ class Templates:
             # Renumber the channels of the communicator.
             partner[several] = ~np.unique(~partner[several], return_inverse=True)[1]
         channels = -partner[several].min(initial=0)
-        return np.split(partner, np.cumsum(counts))[:-1], int(channels)
+        return partner, pointers(counts), int(channels)
 
     def sized_nodes(self) -> np.ndarray:
         """NODE[nodes] of all templates."""
