@@ -238,11 +238,10 @@ class TileLowering:
     ) -> dict[int, _Pattern]:
         """The patterns of a call by the number of tiles of its output; 1 where its output is not used in tiles."""
         algorithm = call.algorithm
-        source = algorithm.source or algorithm.name
         place = self.place(rank, collective)
         if not algorithm.has_cells:
-            what = f"does not say which cells its steps read and write, and {place} is used in tiles"
-            raise AlgorithmError(source, what, "use an algorithm with cells, or tiles: 1")
+            what = f"is used in tiles, and {algorithm.name} does not say which cells its steps read and write"
+            raise AlgorithmError(place, what, "use an algorithm with cells, or tiles: 1")
         position = call.members.index(rank)
         cells = self.cells(algorithm, position)
         sizes = []
@@ -250,10 +249,8 @@ class TileLowering:
             tiles = {k for _, _, k in listed}
             for k in sorted(tiles):
                 if many % k and k % many:
-                    what = (
-                        f"has {many} chunks in its {word} on a rank, which do not divide into the {k} tiles of {place}"
-                    )
-                    raise AlgorithmError(source, what, f"write tiles: {_near(many, k)}, or change its chunks")
+                    what = f"is used in {k} tiles, and {algorithm.name} has {many} chunks of {word} on a rank"
+                    raise AlgorithmError(place, what, f"write tiles: {_near(many, k)}, or change its chunks")
             sizes.append(tiles)
         program = call.base or call.programs[position]
         outputs, (inputs, *_) = (sorted(each) or [1] for each in sizes)

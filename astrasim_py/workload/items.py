@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, WithJsonSchema
 from pydantic.json_schema import SkipJsonSchema
 
-from astrasim_py.core.fields import Name, Operations, Rank, Ranks, Size, Time, either, whole, wrong
+from astrasim_py.core.fields import Name, Operations, Rank, Ranks, Size, Speed, Time, either, whole, wrong
 from astrasim_py.core.strict_model import StrictModel, example
 
 
@@ -24,6 +24,7 @@ After = Annotated[
     ),
 ]
 Repeat = whole(1, 100_000)
+MAX_TILES = 4096
 RootPosition = whole(0, 2**20 - 1, "position in the group")
 
 
@@ -72,6 +73,15 @@ class Compute(Item):
     operations: Operations | None = example("2.5 GFLOP", default=None)
     bytes: Size | None = Field(default=None, description="bytes that it moves from and to memory")
     ranks: Ranks | None = Field(default=None, description="ranks that compute; all by default")
+    tiles: whole(1, MAX_TILES) = Field(default=1, description="equal parts, which run in turn")
+    consumes: Name | None = Field(
+        default=None, description="the collective before, each part of whose output a tile waits for"
+    )
+    produces: Name | None = Field(default=None, description="the collective after, parts of whose input the tiles are")
+    tile_overhead: Time | None = Field(default=None, description="added to each of several tiles")
+    comm_slows_compute: Speed | None = Field(
+        default=None, description="speed of several tiles, which share the NPU with communication; 1 or less"
+    )
 
     def _complete(self) -> None:
         if (self.time is None) == (self.operations is None):
@@ -79,6 +89,18 @@ class Compute(Item):
             raise wrong(f"has {given}", 'write time: "100 us", or operations: "2.5 GFLOP"')
         if self.bytes is not None and self.operations is None:
             raise wrong("bytes without operations", "drop bytes", ("bytes",))
+        if self.comm_slows_compute is not None and self.comm_slows_compute > 1:
+            raise wrong("is more than 1", "write a speed, such as 0.9", ("comm_slows_compute",))
+        used = self.consumes is not None or self.produces is not None
+        for key in ("tile_overhead", "comm_slows_compute"):
+            if getattr(self, key) is not None and not used:
+                raise wrong("needs consumes or produces", "name a collective", (key,))
+            if getattr(self, key) is not None and self.time is None:
+                raise wrong("needs a time", 'write time: "100 us" in place of operations', (key,))
+        if self.tiles > 1 and not used:
+            raise wrong("needs consumes or produces", "name a collective", ("tiles",))
+        if used and self.repeat > 1:
+            raise wrong("does not go with consumes or produces", "write one item for each repetition", ("repeat",))
 
 
 class Send(Item):

@@ -11,7 +11,8 @@ from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.units import format_size, format_time
-from astrasim_py.workload.items import Collective, Item, Memory, Send
+from astrasim_py.workload.items import Collective, Compute, Item, Memory, Send
+from astrasim_py.workload.tiles import TILE_COLUMNS, Uses, consume, in_tiles, produce
 
 _COMM_TYPE = {name: code for code, name in sorted(COLLECTIVE_NAMES.items(), reverse=True)}
 _PS_PER_US = 10**6
@@ -26,6 +27,7 @@ class _Rank:
     deps: list[tuple[int, ...]] = field(default_factory=list)
     last: tuple[int, ...] = ()  # nodes of the item before
     named: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    uses: Uses = field(default_factory=dict)
 
 
 def generate(
@@ -40,8 +42,8 @@ def generate(
 
     `groups`: each name stands for one group or several disjoint ones, then called ``name.0``, ``name.1``, …; a
     collective on the name is one per group. Traces have two attributes of our own: ``coll_size`` (the exact full
-    buffer) and ``duration_ps``. Ranks that do the same share one trace. Raises ScenarioError: a rank, group, name or
-    root that does not exist; too many nodes.
+    buffer) and ``duration_ps``, and those of tiles. Ranks that do the same share one trace. Raises ScenarioError: a
+    rank, group, name or root that does not exist; too many nodes; tiles of a collective that is not before or after.
     """
     groups = {key: tuple(tuple(g) for g in listed) for key, listed in (groups or {}).items()}
     defined: dict[str, tuple[int, ...]] = {}
@@ -87,13 +89,26 @@ def generate(
         if item.name:
             names.add(item.name)
         for rank, nodes in own.items():
-            state[rank].last = state[rank].named[item.name] = nodes
+            mine = state[rank]
+            if isinstance(item, Compute) and item.consumes is not None:
+                consume(mine.uses, item, nodes, mine.named, mine.deps, f"{where}.consumes", f"rank {rank}")
+            mine.last = mine.named[item.name] = nodes
+    for number, item in enumerate(items):
+        if isinstance(item, Compute) and item.produces is not None:
+            others = [each for each in items[number + 1 :] if each.name == item.produces]
+            if not others or not isinstance(others[0], Collective) or others[0].repeat > 1:
+                what = f'"{item.produces}" is not one collective after it'
+                raise ScenarioError(f"{place}[{number}].produces", what, "name one, without repeat")
+    for rank, mine in enumerate(state):
+        produce(mine.uses, [known[node] for node in mine.nodes], mine.deps, place, f"rank {rank}")
     traces: dict[tuple, ExecutionTrace] = {}
+    by_rank = []
     for mine in state:
         key = tuple(mine.nodes), tuple(mine.deps)
         if key not in traces:
-            traces[key] = _trace([known[node] for node in mine.nodes], mine.deps)
-    by_rank = [traces[tuple(mine.nodes), tuple(mine.deps)] for mine in state] * (ranks if alike else 1)
+            traces[key] = _trace([known[node] | mine.uses.get(at, {}) for at, node in enumerate(mine.nodes)], mine.deps)
+        by_rank.append(traces[key])
+    by_rank *= ranks if alike else 1
     return Workload(traces=tuple(by_rank), groups=defined, name=name)
 
 
@@ -160,12 +175,12 @@ def _nodes(item: Item, ranks: int, groups, defined, where: str) -> list[tuple[Se
         node = {"type": kind, "name": f"{verb} {format_size(size)}", "tensor_size": size}
     elif item.time is not None:
         node = {"name": f"compute {format_time(item.time)}", "duration_ps": item.time}
-        node["micros"] = -(-item.time // _PS_PER_US)
     else:
         node = {"name": f"compute {item.operations} operations", "num_ops": item.operations}
         node["tensor_size"] = item.bytes or 0
     node = {"type": NodeType.COMP, **node, "name": item.name or node["name"], "is_cpu_op": 0}
-    return [(range(ranks) if item.ranks is None else item.ranks, node)]
+    nodes = in_tiles(node, item) if isinstance(item, Compute) else [node]
+    return [(range(ranks) if item.ranks is None else item.ranks, each) for each in nodes]
 
 
 def _check_ranks(place: str, listed: Sequence[int], ranks: int) -> None:
@@ -175,7 +190,7 @@ def _check_ranks(place: str, listed: Sequence[int], ranks: int) -> None:
 
 
 _COLUMNS = ("comm_type", "comm_size", "coll_size", "comm_root", "comm_src", "comm_dst", "comm_tag", "is_cpu_op")
-_COLUMNS += ("num_ops", "tensor_size", "duration_ps")
+_COLUMNS += ("num_ops", "tensor_size", "duration_ps", *TILE_COLUMNS)
 
 
 def _trace(nodes: Sequence[dict], deps: Sequence[tuple[int, ...]]) -> ExecutionTrace:
@@ -186,7 +201,7 @@ def _trace(nodes: Sequence[dict], deps: Sequence[tuple[int, ...]]) -> ExecutionT
         node_id=np.arange(len(nodes), dtype=np.uint64),
         type=np.array([node["type"] for node in nodes], dtype=np.int8),
         data_deps=Csr(ptr, np.array([p for d in deps for p in d], dtype=np.uint64)),
-        duration_micros=np.array([node.get("micros", 0) for node in nodes], dtype=np.uint64),
+        duration_micros=np.array([-(-node.get("duration_ps", 0) // _PS_PER_US) for node in nodes], dtype=np.uint64),
         names=[node["name"] for node in nodes], pg_name=labels if any(labels) else None,
         **{c: values for c, values in columns.items() if (values != MISSING).any()},
     )  # fmt: skip

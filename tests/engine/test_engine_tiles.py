@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -133,3 +134,41 @@ def test_the_bound_of_tiles_is_met_where_nothing_is_in_the_way():
     problem = layer(4, 1024, 4, 4, 4 * 10**9, RING)
     records, bound = simulate(problem, engine="both"), problem_bound(plan_for(problem))
     assert 4 * 10**9 <= bound <= records.makespan <= bound + 3 * (ALPHA + 256 * 10)
+
+
+@pytest.mark.parametrize(
+    ("names", "gather", "scatter", "message"),
+    [
+        (RING, 3, 0, "rank 0: node 0: is used in 3 tiles, and ring has 4 chunks of output on a rank; write tiles: 2"),
+        (RING, 0, 6, "rank 0: node 0: is used in 6 tiles, and ring has 4 chunks of input on a rank; write tiles: 4"),
+    ],
+)
+def test_tiles_that_do_not_divide_are_refused(names, gather, scatter, message):
+    with pytest.raises(AstraError, match=re.escape(message)):
+        plan_for(layer(4, MIB, gather, scatter, 0, names))
+
+
+def test_an_algorithm_without_cells_is_refused():
+    problem = layer(4, MIB, 4, 0, 0, RING)
+    table = problem.jobs[0].algorithms
+    cells = dict.fromkeys(("src_buf", "dst_buf"), MISSING)
+    made = table.select("all_gather", MIB, 4, "")
+    bare = tuple(t.with_columns({n: np.full(len(t), v) for n, v in cells.items()}) for t in made.traces)
+    table.made["all_gather", 4] = replace(made, traces=bare)
+    with pytest.raises(AstraError, match="ring does not say which cells its steps read and write"):
+        plan_for(problem)
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ({"consumes": 77}, "node 2: consumes node 77, which is not there"),
+        ({"consumes": 3}, "node 2: consumes node 3, which is not a collective"),
+        ({"produces": 0}, "node 2: produces node 0, which does not wait for it"),
+        ({"consumes_tile": 4}, "node 2: has consumes_tile 4, which is not one of its tiles"),
+        ({"produces_tile": 1}, "node 2: produces tiles of node 1, and none produces tile 0"),
+    ],
+)
+def test_wrong_attributes_of_tiles_are_refused(extra, message):
+    with pytest.raises(AstraError, match=re.escape(message)):
+        plan_for(layer(4, MIB, 4, 4, 0, RING, extra))

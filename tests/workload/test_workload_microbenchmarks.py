@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
+from fractions import Fraction
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from astrasim_py.chakra.et_io import encode_trace
 from astrasim_py.chakra.lint import lint
@@ -13,6 +17,7 @@ from astrasim_py.chakra.schema import MISSING, CommType, NodeType
 from astrasim_py.core.errors import ScenarioError, TraceError
 from astrasim_py.workload.items import Barrier, Collective, Compute, Memory, Send
 from astrasim_py.workload.microbenchmarks import MAX_NODES, generate
+from astrasim_py.workload.tiles import tile_times
 
 
 def parents(trace) -> list[list[int]]:
@@ -203,3 +208,87 @@ def test_absent_attributes_stay_absent():
     assert trace.column("comm_size").tolist() == [MISSING, 8]
     assert trace.column("duration_ps").tolist() == [1, MISSING]
     assert np.array_equal(trace.node_id, [0, 1])
+
+
+def layer(tiles: int, **keys) -> list:
+    keys = {"time": 10, "consumes": "gather", "produces": "scatter"} | keys
+    return [
+        Collective(type="all_gather", size=64, name="gather"),
+        Compute(tiles=tiles, name="mm", **keys),
+        Collective(type="reduce_scatter", size=64, name="scatter"),
+    ]
+
+
+def columns(trace, *names) -> list[list[int]]:
+    return [trace.column(name).tolist() for name in names]
+
+
+def test_tiles_wait_for_one_collective_and_make_the_input_of_the_next():
+    trace = generate(layer(3), 4).traces[0]
+    assert parents(trace) == [[], [0], [0], [0], [1, 2, 3]]
+    assert [*trace.names[1:4]] == ["mm tile 1/3", "mm tile 2/3", "mm tile 3/3"]
+    none = MISSING
+    assert columns(trace, "consumes", "consumes_tile", "consumes_tiles") == [
+        [none, 0, 0, 0, none], [none, 0, 1, 2, none], [none, 3, 3, 3, none]
+    ]  # fmt: skip
+    assert columns(trace, "produces", "produces_tile", "produces_tiles") == [
+        [none, 4, 4, 4, none], [none, 0, 1, 2, none], [none, 3, 3, 3, none]
+    ]  # fmt: skip
+
+
+@given(st.integers(0, 10**9), st.integers(2, 40), st.integers(0, 10**6), st.fractions(Fraction(1, 10), 1))
+def test_tiles_take_the_time_of_the_whole_and_what_they_cost(time, tiles, overhead, speed):
+    found = tile_times(time, tiles, overhead, speed)
+    assert len(found) == tiles and max(found) - min(found) <= -(-1 // speed)
+    assert 0 <= (sum(found) - tiles * overhead) - time / speed <= tiles
+    assert sum(tile_times(time, tiles)) == time
+    assert tile_times(time, 1, overhead, speed) == [time]
+
+
+def test_one_tile_is_the_computation_as_it_is():
+    one, plain = (generate(layer(1, **keys), 4).traces[0] for keys in ({}, {"consumes": None, "produces": None}))
+    assert parents(one) == parents(plain) and one.names == plain.names
+    assert columns(one, "duration_ps") == columns(plain, "duration_ps")
+
+
+def test_computations_that_produce_one_collective_are_its_tiles_in_turn():
+    items = [
+        Compute(time=4, name="a", tiles=2, produces="bucket"),
+        Compute(time=4, name="b", produces="bucket"),
+        Collective(type="all_reduce", size=64, name="bucket", after=("a", "b")),
+    ]
+    trace = generate(items, 2).traces[0]
+    assert columns(trace, "produces_tile", "produces_tiles") == [[0, 1, 2, MISSING], [3, 3, 3, MISSING]]
+
+
+def test_operations_are_cut_into_tiles():
+    trace = generate(layer(4, time=None, operations=10, bytes=7), 2).traces[0]
+    assert columns(trace, "num_ops", "tensor_size") == [[MISSING, 2, 3, 2, 3, MISSING], [MISSING, 1, 2, 2, 2, MISSING]]
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        (layer(2, consumes="nothing"), '"nothing" is not one node that it waits for on rank 0; write after: nothing'),
+        (layer(2, produces="gather"), '"gather" is not one collective after it; name one'),
+        ([*layer(2)[:2], Collective(type="all_reduce", size=64, name="scatter", after=("gather",))], "does not wait"),
+        ([layer(2)[0], Compute(time=1), layer(2)[1], layer(2)[2]], '"gather" is not one node that it waits for'),
+    ],
+)
+def test_tiles_of_a_collective_that_is_not_before_or_after_are_refused(items, message):
+    with pytest.raises(ScenarioError, match=re.escape(message)):
+        generate(items, 4)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"consumes": None, "produces": None}, "tiles: needs consumes or produces"),
+        ({"comm_slows_compute": 1.5}, "comm_slows_compute: is more than 1"),
+        ({"time": None, "operations": 5, "tile_overhead": 3}, "tile_overhead: needs a time"),
+        ({"repeat": 2}, "repeat: does not go with consumes or produces"),
+    ],
+)
+def test_keys_of_tiles_that_do_not_go_together_are_refused(keys, message):
+    with pytest.raises(ScenarioError, match=re.escape(message)):
+        layer(2, **keys)
