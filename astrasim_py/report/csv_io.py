@@ -1,14 +1,13 @@
 """Tables of records as CSV and back, by columns: a run can record ten million rows.
 
-Writing turns a block of rows into a matrix of bytes, in which every cell of a column has the same width; blanks are
-bytes that UTF-8 never uses, removed from the whole block at once. The standard library's writer takes four times as
-long, and a folded run writes hundreds of megabytes. numpy reads the tables.
+A block of rows is formatted at once, which takes half as long as the standard library's writer. numpy reads the tables.
 """
 
 import csv
 import io
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -21,12 +20,6 @@ TEXT_COLUMNS = frozenset({"job", "group", "type", "algorithm", "kind", "name"})
 # A spreadsheet takes a cell that begins with one of these for a formula (or strips it to reach one).
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
 _CHUNK_ROWS = 65536
-_CHUNK_BYTES = 2**22
-_BLANK = b"\xff"
-_COMMA, _NEWLINE = (np.array([[ord(end)]], dtype=np.uint8) for end in ",\n")
-#: Texts of more bytes than these are handled one by one.
-_LONG = 64
-_TEN = np.uint64(10)
 
 
 def csv_cell(text: str) -> str:
@@ -55,70 +48,26 @@ def csv_chunks(table: Mapping[str, np.ndarray]) -> Iterator[bytes]:
     yield (",".join(map(csv_cell, table)) + "\n").encode()
     if not isinstance(table, Table):
         table = Table(table)
-    makers = [_cells(table, name) for name in table]
-    # Cells are as wide as the widest: of long texts there are fewer rows in a block.
-    widest = max((len(str(text)) for name in table if table.is_text(name) for text in table.coded(name)[1]), default=0)
-    step = max(min(_CHUNK_ROWS, _CHUNK_BYTES // max(widest, 1)), 1)
-    for first in range(0, table.height, step):
-        part = slice(first, min(first + step, table.height))
-        cells = [cell for make in makers for cell in (make(part), _COMMA)]
-        cells[-1] = _NEWLINE
-        rows = part.stop - part.start
-        block = np.concatenate([np.broadcast_to(cell, (rows, cell.shape[1])) for cell in cells], axis=1)
-        yield block.tobytes().translate(None, _BLANK)
+    cells_of = [_cells(table, name) for name in table]
+    line = ",".join(["%s"] * len(cells_of)) + "\n"
+    for first in range(0, table.height, _CHUNK_ROWS):
+        part = slice(first, min(first + _CHUNK_ROWS, table.height))
+        rows = zip(*(cells(part) for cells in cells_of), strict=True)
+        yield (line * (part.stop - part.start) % tuple(chain.from_iterable(rows))).encode()
 
 
-def _cells(table: Table, name: str):
-    """A function from a slice of rows to the cells of a column, uint8[rows, width]."""
+def _cells(table: Table, name: str) -> Callable[[slice], list]:
+    """A function from a slice of rows to the cells of a column."""
     if table.is_text(name):
         codes, labels = table.coded(name)
-        texts = [csv_cell(str(label)).encode() for label in labels]
-        if max(map(len, texts), default=0) <= _LONG:
-            matrix = _text_cells(texts)
-            return lambda part: matrix[codes[part]]
-        return lambda part: _text_cells([texts[code] for code in codes[part].tolist()])
+        texts = [csv_cell(str(label)) for label in labels]
+        return lambda part: [texts[code] for code in codes[part].tolist()]
     column = table[name]
-    if column.dtype.kind in "iu":
-        return lambda part: _digit_cells(column[part])
-    if column.dtype.kind == "S":
-        return lambda part: _ascii(column[part])
-    return lambda part: _fractions(column[part])
-
-
-def _ascii(column: np.ndarray) -> np.ndarray:
-    """Cells that are bytes already (ASCII, nothing to quote), as rows of bytes."""
-    matrix = np.ascontiguousarray(column).view(np.uint8).reshape(len(column), column.dtype.itemsize)
-    return np.where(matrix == 0, np.uint8(_BLANK[0]), matrix)
-
-
-def _fractions(column: np.ndarray) -> np.ndarray:
-    """Numbers with a point as rows of bytes; most occur in many rows."""
-    bits, rows = np.unique(np.ascontiguousarray(column, dtype=np.float64).view(np.int64), return_inverse=True)
-    values = bits.view(np.float64).tolist()
-    return _text_cells([b"" if v != v else repr(v).encode() for v in values])[rows]
-
-
-def _text_cells(texts: Sequence[bytes]) -> np.ndarray:
-    """Texts of unequal length as rows of bytes, filled up with blanks."""
-    width = max(map(len, texts), default=0)
-    joined = b"".join([text.ljust(width, _BLANK) for text in texts])
-    return np.frombuffer(joined, dtype=np.uint8).reshape(len(texts), width)
-
-
-def _digit_cells(column: np.ndarray) -> np.ndarray:
-    """Whole numbers as rows of characters: a sign or a blank, then digits with blanks in front."""
-    negative = column < 0
-    rest = column.astype(np.uint64)
-    rest[negative] = -rest[negative]
-    width = len(str(int(rest.max(initial=0))))
-    matrix = np.empty((len(rest), width + 1), dtype=np.uint8)
-    matrix[:, 0] = np.where(negative, ord("-"), _BLANK[0])
-    for place in range(width, 0, -1):
-        above = rest // _TEN
-        digit = (rest - above * _TEN).astype(np.uint8) + np.uint8(ord("0"))
-        matrix[:, place] = digit if place == width else np.where(rest > 0, digit, np.uint8(_BLANK[0]))
-        rest = above
-    return matrix
+    if column.dtype.kind == "S":  # ASCII, nothing to quote
+        return lambda part: column[part].astype(str).tolist()
+    if column.dtype.kind == "f":
+        return lambda part: ["" if value != value else value for value in column[part].tolist()]
+    return lambda part: column[part].tolist()
 
 
 def read_csv(data: bytes) -> Table:
