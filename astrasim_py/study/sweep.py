@@ -34,8 +34,9 @@ from astrasim_py.scenario.expand import Point, expand
 from astrasim_py.scenario.load import LoadedScenario
 from astrasim_py.scenario.plot_spec import level_of
 from astrasim_py.study import store, stored_points
+from astrasim_py.study.cluster import check_address, run_on_cluster
 from astrasim_py.study.explain_and_plot import FIGURES, draw_figures, recorded, write_study
-from astrasim_py.study.pool import Killed, check_address, cores, run_on_cluster, run_tasks
+from astrasim_py.study.pool import Killed, cores, run_tasks
 from astrasim_py.study.progress import Progress
 from astrasim_py.study.store import RunOptions
 from astrasim_py.study.stored_points import StoredPoint

@@ -35,9 +35,8 @@ def wait_for_a_point(cli, process) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("jobs", [1, 2])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_row_27_28_a_signal_keeps_what_is_finished(cli, jobs, number):
+@pytest.mark.parametrize(("number", "jobs"), [(signal.SIGINT, 2), (signal.SIGTERM, 1)])
+def test_row_27_28_a_signal_keeps_what_is_finished(cli, number, jobs):
     path = cli.write("s.yaml", SWEEP)
     process = cli.spawn("run", path, "--jobs", jobs)
     wait_for_a_point(cli, process)

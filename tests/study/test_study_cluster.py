@@ -18,8 +18,7 @@ from astrasim_py.cli.main import main
 from astrasim_py.core.errors import UsageError
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.study import pool as cluster
-from astrasim_py.study import stored_points
+from astrasim_py.study import cluster, stored_points
 from astrasim_py.study.store import RunOptions
 from astrasim_py.study.sweep import run_scenario
 from astrasim_py.study.task import make_task
@@ -137,7 +136,8 @@ def test_a_killed_worker_costs_no_point_and_then_none_is_left(farm, scenario, tm
 
 
 @pytest.mark.slow
-def test_a_lost_scheduler_ends_the_run_in_a_line_and_the_next_finishes_it(farm, scenario, tmp_path, capfd):
+def test_a_lost_scheduler_ends_the_run_in_a_line_and_the_next_finishes_it(farm, scenario, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(cluster, "CONNECT_S", 3.0)
     farm.work(1)
     result = run_scenario(
         scenario, out=tmp_path / "lost", engine="simpy", cluster=farm.address, progress=KillAt([farm.scheduler])
