@@ -22,7 +22,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 #: Folders of tests that run the compiled engine.
-COMPILED = {"astra_sim", "bad", "cli", "docs", "engine", "promises", "pytorch", "scenario", "study"}
+COMPILED = {"astra_sim", "bad", "cli", "docs", "engine", "optimizer", "promises", "pytorch", "scenario", "study"}
 
 
 def pytest_collection_modifyitems(items):

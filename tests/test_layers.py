@@ -32,7 +32,8 @@ FLOORS = {
     "astra_sim": 9,
     "report": 10,
     "study": 11,
-    "cli": 12,
+    "optimizer": 12,
+    "cli": 13,
 }
 STRANGERS = {("chakra", "topology"), ("topology", "chakra"), ("scenario", "astra_sim"), ("astra_sim", "scenario")}
 ROOT = Path(__file__).resolve().parents[1]

@@ -22,6 +22,7 @@ VERBS = {
     "convert": ("convert", "turn an algorithm or a workload into another format"),
     "train": ("train", "training of a model on a cluster: step time, memory, traces"),
     "explore": ("explore", "price every way to train a model, and simulate the best"),
+    "optimize": ("optimize", "choose algorithms, pieces, buckets, order and placement for a whole step"),
     "list": ("list", "list presets, shapes, builders, models, plots, lessons"),
     "topology": ("topology", "say what a topology has, and draw it"),
     "astra-sim": ("astra_sim", "run ASTRA-sim's own inputs: same flags, same numbers"),

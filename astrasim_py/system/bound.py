@@ -9,7 +9,7 @@ import numpy as np
 
 from astrasim_py.collectives.collective import promise_of
 from astrasim_py.core.rows import joined, pointers
-from astrasim_py.core.units import PS_PER_S
+from astrasim_py.core.units import PS_PER_S, format_size
 from astrasim_py.system.library_costs import at_best
 from astrasim_py.system.plan import Instance, Plan
 from astrasim_py.system.programs import COLLECTIVE, COMPUTE_SLOT, CPU_SLOT, RECV, SEND, RankProgram
@@ -29,27 +29,41 @@ def problem_bound(plan: Plan) -> int | None:
     of successive collectives are not added: one may begin on some members while another still ends on others. A path of
     more than `MAX_PATH_NODES` nodes is left out.
     """
+    parts = bound_parts(plan)
+    return None if parts is None else max(parts.values())
+
+
+def bound_parts(plan: Plan) -> dict[str, int] | None:
+    """The lower bounds of which `problem_bound` is the greatest, ps, by what each is of; None where none applies."""
     problem = plan.problem
     if not problem.bounds_hold or any(i.bound < 0 for i in plan.instances.values):
         return None
     capacities = Capacities(at_best(problem))
     walked = 1 if _symmetric(plan, capacities) else plan.npu_ranks
-    single = max((i.bound for i in plan.instances.values), default=0)
-    known = max(_links(plan, capacities), _compute(plan), single)
-    if sum(map(len, plan.workload.shared[:walked])) > MAX_PATH_NODES:
-        return known
-    return max(_LongestPath(plan, capacities, plan.workload[:walked]).run(), known)
+    parts = dict([_compute(plan)])
+    single = max(plan.instances.values, key=lambda instance: instance.bound, default=None)
+    if single is not None:
+        parts[f"{single.type} of {format_size(single.size)} in group {single.group or 'of all'}"] = single.bound
+    parts["bytes on links"] = _links(plan, capacities)
+    if sum(map(len, plan.workload.shared[:walked])) <= MAX_PATH_NODES:
+        path = _LongestPath(plan, capacities, plan.workload[:walked])
+        end = path.run()
+        parts[f"the longest path through the workload, which ends on {plan.rank_name(path.last)}"] = end
+    return parts
 
 
-def _compute(plan: Plan) -> int:
-    semantics = plan.problem.semantics
-    best = 0
-    for program in dict.fromkeys(plan.workload.shared):
+def _compute(plan: Plan) -> tuple[str, int]:
+    """The compute of the rank that has most over its slots, ps."""
+    semantics, first = plan.problem.semantics, dict[RankProgram, int]()
+    for rank, program in enumerate(plan.workload.shared):
+        first.setdefault(program, rank)
+    best, where = 0, 0
+    for program, rank in first.items():
         for slot, count in ((CPU_SLOT, semantics.cpu_slots), (COMPUTE_SLOT, semantics.compute_slots)):
             if count is not None:
-                total = sum(program.duration[program.slot == slot].tolist())
-                best = max(best, -(-total // count))
-    return best
+                total = -(-sum(program.duration[program.slot == slot].tolist()) // count)
+                best, where = (total, rank) if total > best else (best, where)
+    return f"compute on {plan.rank_name(where)}", best
 
 
 def _links(plan: Plan, capacities: Capacities) -> int:
@@ -106,7 +120,7 @@ class _LongestPath:
         self.need = joined([program.structure.need for program in workload], np.int32).tolist()
         self.instance = cache(plan.instances.__getitem__)
         self.match_key = cache(lambda job, position: plan.p2p[job][position])
-        self.makespan = 0
+        self.makespan = self.last = 0
         self.ready = [(rank, node) for rank, p in enumerate(workload) for node in p.structure.roots.tolist()]
         self.arrivals: list[dict[int, tuple[int, int]]] = [{} for _ in range(len(plan.instances))]
         self.times: dict[tuple, tuple[list[int], list[int]]] = {}
@@ -139,8 +153,13 @@ class _LongestPath:
                 self.finish(rank, node, start + int(program.duration[node]))
         return self.makespan
 
+    def reach(self, rank: int, time: int) -> None:
+        """The run lasts until `time` at least, which a rank reaches."""
+        if time > self.makespan:
+            self.makespan, self.last = time, rank
+
     def finish(self, rank: int, node: int, end: int) -> None:
-        self.makespan = max(self.makespan, end)
+        self.reach(rank, end)
         structure = self.workload[rank].structure
         self.release(rank, structure.succ[structure.succ_ptr[node] : structure.succ_ptr[node + 1]].tolist(), end)
         collective = self.produced.get((rank, node))
@@ -199,7 +218,7 @@ class _LongestPath:
             return
         begun = [arrivals[r][1] for r in members]
         earliest, last = min(begun), max(begun)
-        self.makespan = max(self.makespan, earliest + max(instance.bound, 0))
+        self.reach(rank, earliest + max(instance.bound, 0))
         npus = tuple(self.plan.npu_of[r] for r in instance.members)
         key = (instance.type, instance.size, instance.root, npus)
         if key not in self.times:

@@ -1,0 +1,94 @@
+"""Optimize a step: algorithms of all calls, pieces, overlap, buckets, order and placement together, by simulation.
+
+Goes on where it was stopped if the same arguments are given again; --budget and --evaluations may differ. Ctrl-C writes
+the best so far (exit code 130). Results: DIR/scenario.yaml with every choice, DIR/report.md, DIR/before_after.svg.
+"""
+
+import argparse
+
+from astrasim_py.cli.options import changing_line, check_positive, complain, engine_option, format_option
+from astrasim_py.core.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
+from astrasim_py.core.units import PS_PER_S, number_of, parse_time
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("scenario", metavar="SCENARIO.yaml")
+    parser.add_argument("--out", required=True, metavar="DIR", help="folder of the results, new or of this search")
+    parser.add_argument("--over", metavar="KINDS", help="of algorithms,chunks,tiles,buckets,order,priority,placement")
+    parser.add_argument("--budget", metavar="T", help='wall-clock time of the search ("60 s"; none with --evaluations)')
+    parser.add_argument("--evaluations", type=int, metavar="N", help="end after so many candidates: always the same")
+    parser.add_argument("--seed", type=int, default=1, help="of the moves (1)")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override any key")
+    parser.add_argument("--allow-outside", action="store_true", help="files may lie outside the scenario's folder")
+    parser.add_argument("--allow-code", action="store_true", help="the scenario may name Python files, which are run")
+    engine_option(parser, default=None)
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    format_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Search, write the best, and say what it is."""
+    from pathlib import Path
+
+    from astrasim_py.optimizer.optimize import optimize
+    from astrasim_py.optimizer.write import check_files, write_optimized
+    from astrasim_py.scenario.expand import expand
+    from astrasim_py.scenario.load import load_scenario
+
+    check_positive(args, "evaluations")
+    seconds = _seconds(args)
+    allowed = {"allow_outside": args.allow_outside, "allow_code": args.allow_code}
+    scenario = load_scenario(args.scenario, args.set, **allowed)
+    check_files(expand(scenario)[0])
+    with changing_line(quiet=args.quiet) as tell:
+        result = optimize(
+            scenario,
+            args.out,
+            over=args.over,
+            seconds=seconds,
+            evaluations=args.evaluations,
+            seed=args.seed,
+            engine=args.engine,
+            tell=tell,
+        )
+    files = write_optimized(result, Path(args.out))
+    _show(args, result, files)
+    return EXIT_INTERRUPTED if result.found.interrupted else EXIT_OK
+
+
+def _seconds(args: argparse.Namespace) -> float | None:
+    """Seconds of the budget. Raises UsageError: none."""
+    if args.budget is None:
+        return None if args.evaluations is not None else 60.0
+    seconds = parse_time(args.budget, "--budget") / PS_PER_S
+    if not seconds:
+        raise UsageError("--budget", "0 leaves no time to search", 'write e.g. "60 s"')
+    return seconds
+
+
+def _show(args: argparse.Namespace, result, files: list[str]) -> None:
+    from astrasim_py.optimizer import text
+    from astrasim_py.report.tables import json_text
+
+    listed = list(text.changes(result))
+    if args.format == "json":
+        found = {
+            "baseline_ps": result.baseline_ps,
+            "makespan_ps": result.makespan_ps,
+            "bound_ps": result.bound.ps,
+            "bound_of": result.bound.of,
+            "evaluations": result.evaluations,
+            "combinations": result.space.count,
+            "all_tried": result.found.whole,
+            "changes": [dict(zip(("what", "before", "after", "without"), row, strict=True)) for row in listed],
+        }
+        print(json_text(found))
+        return
+    print(text.headline(result))
+    for what, before, after, lost in listed:
+        print(f"  {what}: {before} -> {after} ({lost} without)")
+    print(text.tried(result))
+    print(f"results: {args.out}")
+    if not args.quiet and result.simulated:
+        simulated = number_of(result.simulated, "simulation")
+        complain([f"{simulated} in {result.seconds:.1f} s, {result.rate:.1f} a second"])

@@ -1,0 +1,241 @@
+"""Classes of collective calls, and the algorithms that may carry each of them out."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from astrasim_py.builders.registry import ALGORITHMS, BUILDERS, IN_NETWORK, build, default_algorithm, options_of
+from astrasim_py.builders.switch_trees import reached
+from astrasim_py.collectives.collective import COLLECTIVES
+from astrasim_py.core.errors import AstraError
+from astrasim_py.core.units import format_size
+from astrasim_py.optimizer.choices import Choice, frozen, holder, thawed
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.study.injected import group_dims
+from astrasim_py.system.library_choice import nodes_of
+from astrasim_py.system.plan import Plan
+
+#: Calls of one class differ in size by this factor at most.
+_ALIKE = 4
+#: Numbers of pieces that are tried, and of messages that may be in flight.
+_PIECES, _WINDOWS = (2, 4, 8), (1, 2, 4)
+#: Largest group for builders of which every member sends to every other one.
+_MOST_DIRECT = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallClass:
+    """Calls of one collective in groups of one role and number of ranks, of sizes above `over` up to `upto` bytes.
+
+    None: without limit. `npus`: of the group with the largest call, of `size` bytes (full buffer). `total`: bytes of
+    all calls.
+    """
+
+    job: str
+    collective: str
+    role: str
+    ranks: int
+    over: int | None
+    upto: int | None
+    npus: tuple[int, ...]
+    group: str
+    size: int
+    root: int
+    total: int
+
+    @property
+    def name(self) -> str:
+        parts = [self.collective, *([f"of {self.role}"] if self.role else []), f"over {self.ranks} ranks"]
+        limits = [f"above {format_size(self.over)}"] if self.over is not None else []
+        limits += [f"up to {format_size(self.upto)}"] if self.upto is not None else []
+        return " ".join([*([f"{self.job}:"] if self.job else []), *parts, *limits])
+
+    def when(self) -> dict[str, str]:
+        """The condition under which a case of a scenario is for these calls."""
+        limits = [f"> {self.over} B"] if self.over is not None else []
+        limits += [f"<= {self.upto} B"] if self.upto is not None else []
+        found = {"size": " and ".join(limits), "ranks": f"== {self.ranks}", "group": self.role}
+        return {key: text for key, text in found.items() if text}
+
+
+def classes_of(plan: Plan, names: Sequence[str]) -> list[CallClass]:
+    """The classes of the calls of a plan, those with most bytes first. `names`: of its jobs, as `Choice.job` says."""
+    kinds: dict[tuple, list] = {}
+    counts = np.bincount(plan.instances.which, minlength=len(plan.instances.values)).tolist()
+    for instance, count in zip(plan.instances.values, counts, strict=True):
+        if len(instance.members) > 1:
+            key = instance.job, instance.type, _role(instance.group), len(instance.members)
+            kinds.setdefault(key, []).append((instance.size, count, instance))
+    found = []
+    for (job, collective, role, ranks), every in kinds.items():
+        ends: list[list[int]] = []
+        for size in sorted({size for size, _, _ in every}):
+            if ends and size <= _ALIKE * max(ends[-1][0], 1):
+                ends[-1].append(size)
+            else:
+                ends.append([size])
+        for place, sizes in enumerate(ends):
+            own = [each for each in every if sizes[0] <= each[0] <= sizes[-1]]
+            size, _, largest = max(own, key=lambda each: each[0])
+            found.append(
+                CallClass(
+                    job=names[job],
+                    collective=collective,
+                    role=role,
+                    ranks=ranks,
+                    over=ends[place - 1][-1] if place else None,
+                    upto=sizes[-1] if place + 1 < len(ends) else None,
+                    npus=tuple(plan.npu_of[rank] for rank in largest.members),
+                    group=largest.group,
+                    size=size,
+                    root=largest.root,
+                    total=sum(size * count for size, count, _ in own),
+                )
+            )
+    return sorted(found, key=lambda each: -each.total)
+
+
+def _role(group: str) -> str:
+    """The name that groups of one kind share, as a condition can say it; empty where it cannot, and for all ranks."""
+    name = re.sub(r"\.\d+$", "", group)
+    return name if name != "world" and re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", name) else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlgorithmChoice(Choice):
+    """The algorithm of a class of calls. Values are frozen cases of a scenario without `when`; the first is None, for
+    what the scenario says."""
+
+    calls: CallClass
+    alone: bool = False  # the only class of its collective
+
+    @property
+    def plain(self) -> tuple:
+        """Its values that do not say a number of pieces, but what the scenario says."""
+        return tuple(v for v in self.values[1:] if v is not None and not {"chunks", "window"} & thawed(v).keys())
+
+    def case(self, value: Any) -> dict[str, Any]:
+        """The case of a scenario for a value."""
+        return {**thawed(value), **({} if self.alone else {"when": self.calls.when()})}
+
+    def say(self, value: Any) -> str:
+        if value is None:
+            return "as in the scenario"
+        said = thawed(value)
+        options = ", ".join(f"{key} {_text(own)}" for key, own in said.items() if key != "builder")
+        return f"{said['builder']} ({options})" if "builder" in said and options else said.get("builder") or options
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return _text([f"{key} {_text(own)}" for key, own in value.items()])
+    return "+".join(map(_text, value)) if isinstance(value, list) else str(value).lower()
+
+
+def write_cases(config: dict[str, Any], chosen: list[tuple[AlgorithmChoice, Any]]) -> None:
+    """Write the algorithms of classes into the configuration of a point, before the cases that it has."""
+    cases: dict[tuple[str, str], list] = {}
+    for choice, value in chosen:
+        cases.setdefault((choice.job, choice.calls.collective), []).append(choice.case(value))
+    for (job, collective), listed in cases.items():
+        own = holder(config, job)
+        said = by_collective(own.get("algorithms"))
+        rest = [] if "when" not in listed[-1] else said_cases(config, job, collective)
+        every = [*listed, *rest]
+        own["algorithms"] = {**said, collective: every[0] if len(every) == 1 else every}
+
+
+def by_collective(said: Any) -> dict[str, Any]:
+    """Algorithms as a scenario says them, by collective."""
+    return dict.fromkeys(COLLECTIVES, said) if isinstance(said, str) else dict(said or {})
+
+
+def said_cases(config: dict[str, Any], job: str, collective: str) -> list[dict[str, Any]]:
+    """The cases of a collective in a scenario, its default where it has none."""
+    for keys in (holder(config, job), config):
+        said = by_collective(keys.get("algorithms")).get(collective)
+        if said is not None:
+            listed = said if isinstance(said, list) else [said]
+            return [{"builder": each} if isinstance(each, str) else each for each in listed]
+    return [{"builder": default_algorithm(collective)}]
+
+
+def algorithm_choices(
+    plan: Plan, names: Sequence[str], config: dict[str, Any], kinds: tuple[str, ...]
+) -> list[AlgorithmChoice]:
+    """The choices of algorithms (``algorithms`` in `kinds`) and of their pieces (``chunks``)."""
+    classes = [each for each in classes_of(plan, names) if each.collective in COLLECTIVES]
+    choices = []
+    for calls in classes:
+        said = said_cases(config, calls.job, calls.collective)
+        known = [{key: own for key, own in each.items() if key != "when"} for each in said]
+        tried = list(known)
+        if "algorithms" in kinds:
+            tried += _builders(plan, calls)
+        elif calls.collective in COLLECTIVES and len(known) > 1:
+            tried = []  # which of them carries the calls out is not known here
+        if "chunks" in kinds:
+            tried += [each for one in list(tried) for each in _in_pieces(one)]
+        plain = known[0] if len(said) == 1 and "when" not in said[0] else None
+        values = dict.fromkeys(
+            frozen(each) for each in tried if each != plain and ("builder" not in each or _builds(each, calls))
+        )
+        if values:
+            kind = "algorithms" if "algorithms" in kinds else "chunks"
+            alone = sum((each.job, each.collective) == (calls.job, calls.collective) for each in classes) == 1
+            name = calls.name if kind == "algorithms" else f"pieces of {calls.name}"
+            choices.append(
+                AlgorithmChoice(kind=kind, name=name, job=calls.job, values=(None, *values), calls=calls, alone=alone)
+            )
+    return choices
+
+
+def _builders(plan: Plan, calls: CallClass) -> Iterator[dict[str, Any]]:
+    """Cases of the builders that have a collective, for the place of its group on the topology."""
+    topology, npus = plan.problem.topology, calls.npus
+    dims, nodes = group_dims(topology, npus), nodes_of(topology, npus)
+    rails = max(map(len, nodes))
+    for name, (collectives, _) in BUILDERS.items():
+        if calls.collective not in collectives or name == "hierarchical":
+            continue
+        if name in IN_NETWORK and not (topology.computing and reached(topology, name, {}, npus)):
+            continue
+        if name in ("direct", "linear") and calls.ranks > _MOST_DIRECT:
+            continue
+        yield {"builder": name}
+        options = options_of(name)
+        if "bidirectional" in options and calls.ranks > 2:
+            yield {"builder": name, "bidirectional": True}
+        if "nodes" in options and 1 < len(nodes) < calls.ranks:
+            yield {"builder": name, "nodes": "auto", "channels": rails}
+    if calls.collective in ALGORITHMS["hierarchical"][0] and len(dims) > 1:
+        for inner in ("ring", "direct", "halving_doubling"):
+            for outer in dict.fromkeys(("ring", "direct", inner)):
+                levels = [inner, *[outer] * (len(dims) - 1)]
+                yield {"builder": "hierarchical", "algorithms": levels}
+
+
+def _in_pieces(said: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The cases of a builder with other numbers of pieces, and of messages in flight."""
+    options = options_of(said["builder"]) if said.get("builder") in BUILDERS else ()
+    for option, counts in (("chunks", _PIECES), ("window", _WINDOWS)):
+        if option in options:
+            yield from ({**said, option: count} for count in counts if said.get(option) != count)
+
+
+def _builds(said: dict[str, Any], calls: CallClass) -> bool:
+    """Whether a builder is defined for the calls of a class, as far as their number of ranks says."""
+    name, fitted = said["builder"], {"channels": 1, "nodes": None, "protocol": None}
+    if name not in ALGORITHMS:
+        return True
+    options = {key: own for key, own in said.items() if key != "builder" and key not in fitted}
+    if name == "hierarchical":
+        return True
+    try:
+        made: Algorithm = build(name, calls.collective, calls.ranks, **options)
+    except AstraError:
+        return False
+    return made is not None

@@ -1,0 +1,93 @@
+"""A choice: one thing of a step that can be done in several ways."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from astrasim_py.chakra.workload import Workload
+
+#: What can be chosen, as ``--over`` names it.
+KINDS = ("algorithms", "chunks", "tiles", "buckets", "order", "priority", "placement")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """One thing that can be done in several ways.
+
+    Attributes
+    ----------
+    kind : str
+        One of `KINDS`.
+    name : str
+        What is chosen, for people.
+    job : str
+        The job that it belongs to; empty where a scenario has no jobs.
+    values : tuple
+        Ways that are known from the start, hashable and plain; the first is what the scenario has.
+    whole : bool
+        Whether there are no others.
+    """
+
+    kind: str
+    name: str
+    job: str = ""
+    values: tuple
+    whole: bool = True
+
+    def apply(self, config: dict[str, Any], value: Any) -> None:
+        """Write a value, other than the first, into the configuration of a point."""
+
+    def reorder(self, workload: Workload, value: Any) -> Workload:
+        """The workload of its job with a value other than the first, where that is not in the configuration."""
+        return workload
+
+    def move(self, value: Any, random: Random) -> Any:
+        """A value near another one."""
+        others = [each for each in self.values if each != value]
+        return random.choice(others) if others else value
+
+    def say(self, value: Any) -> str:
+        """A value for people."""
+        return str(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyChoice(Choice):
+    """The value of one key. `path`: keys below the job's, or below the scenario's; None drops the key."""
+
+    path: tuple[str | int, ...]
+
+    def apply(self, config: dict[str, Any], value: Any) -> None:
+        below = holder(config, self.job)
+        for key in self.path[:-1]:
+            below = below[key] if isinstance(below, list) else below.setdefault(key, {})
+        if value is None:
+            below.pop(self.path[-1], None)
+        else:
+            below[self.path[-1]] = value
+
+    def say(self, value: Any) -> str:
+        return "not set" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def holder(config: dict[str, Any], job: str) -> dict[str, Any]:
+    """The keys of a job in the configuration of a point."""
+    return config["jobs"][job] if job else config
+
+
+def frozen(value: Any) -> Any:
+    """A plain value as a hashable one: mappings and lists as tuples behind a mark; see `thawed`."""
+    if isinstance(value, Mapping):
+        return ("{}", *((key, frozen(value[key])) for key in value))
+    if isinstance(value, list | tuple):
+        return ("[]", *map(frozen, value))
+    return value
+
+
+def thawed(value: Any) -> Any:
+    """The plain value that `frozen` was given."""
+    if isinstance(value, tuple):
+        mark, *inner = value
+        return {key: thawed(own) for key, own in inner} if mark == "{}" else [thawed(own) for own in inner]
+    return value

@@ -1,0 +1,177 @@
+"""The judge: the makespan of a candidate by simulation, each simulated once; and the budget."""
+
+import time
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass, field
+
+from astrasim_py.core.digest import digest
+from astrasim_py.core.errors import AstraError, InternalError, ScenarioError
+from astrasim_py.core.units import format_time
+from astrasim_py.engine.simulation import engine_for, plan_for, simulate
+from astrasim_py.optimizer.calls import AlgorithmChoice
+from astrasim_py.optimizer.choices import KeyChoice
+from astrasim_py.optimizer.placed import PlacementChoice
+from astrasim_py.optimizer.space import Candidate, Space
+from astrasim_py.program.selection import AlgorithmTable, Case
+from astrasim_py.system.bound import bound_parts
+from astrasim_py.system.machine_models import Limits
+from astrasim_py.system.plan import Plan
+from astrasim_py.system.problem import Job, Problem
+from astrasim_py.workload.items import Collective
+from astrasim_py.workload.microbenchmarks import generate
+
+#: A candidate is given up beyond so many times the makespan and the messages of the baseline.
+_TOO_LONG, _TOO_MANY = 8, 32
+#: Runs for which it pays to load the compiled engine.
+_RUNS = 1000
+#: Makespan that stands for a candidate that cannot run, or takes too long.
+NEVER = 2**63 - 1
+
+
+class Stop(Exception):
+    """The budget is used up."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A lower bound, ps, for all algorithms of a workload on a placement, and what it is of; None: none applies."""
+
+    ps: int | None
+    of: str
+
+    def gap(self, makespan: int) -> float | None:
+        """By which part a makespan is above it."""
+        return makespan / self.ps - 1 if self.ps else None
+
+
+@dataclass(kw_only=True)
+class Judge:
+    """Gives the makespans of candidates.
+
+    `plan`: of the baseline, which is judged first. `known`: makespans by key of a candidate, also of earlier runs,
+    which are not simulated again but count as evaluations. `evaluations`: most of this run; `seconds`: of it. `tell`:
+    gets a line of progress.
+    """
+
+    space: Space
+    plan: Plan
+    engine: str
+    known: MutableMapping[str, int]
+    evaluations: int | None
+    seconds: float | None
+    tell: Callable[[str], None]
+    save: Callable[[], None]
+    best: Candidate | None = None
+    makespan: int = NEVER
+    bound: Bound | None = None
+    counted: int = 0
+    simulated: int = 0
+    began: float = field(default_factory=time.monotonic)
+    free: bool = False  # nothing counts any more: see `freely`
+    _seen: set[str] = field(default_factory=set)
+    _bounds: dict[str, Bound] = field(default_factory=dict)
+    _shown: float = 0.0
+    _limits: Limits | None = None
+
+    def __call__(self, candidate: Candidate) -> int:
+        """The makespan, ps; `NEVER` where it cannot run. Raises Stop."""
+        key = digest(candidate)[:24]
+        if key not in self._seen:
+            self.spend()
+            self._seen.add(key)
+            self.counted += not self.free
+        if key not in self.known:
+            self.known[key] = self._simulate(candidate)
+            self.simulated += 1
+        makespan = self.known[key]
+        if self._limits is None:
+            own = self.space.point.spec.limits
+            longest = min(_TOO_LONG * makespan, own.max_sim_time_ps or NEVER)
+            self._limits = own.model_copy(update={"max_sim_time_ps": longest})
+        if makespan < self.makespan and not self.free:
+            self.best, self.makespan = candidate, makespan
+            self.bound = self.bound_of(candidate)
+        self._show()
+        return makespan
+
+    def spend(self) -> None:
+        """Raise Stop where nothing more may be simulated."""
+        if self.free:
+            return
+        if self.evaluations is not None and self.counted >= self.evaluations:
+            raise Stop
+        if self.seconds is not None and self._seen and time.monotonic() - self.began >= self.seconds:
+            raise Stop
+
+    @property
+    def rate(self) -> float:
+        """Simulations a second."""
+        return self.simulated / max(time.monotonic() - self.began, 1e-9)
+
+    def _simulate(self, candidate: Candidate) -> int:
+        if candidate == self.space.baseline:
+            records = simulate(self.plan, engine=engine_for(self.plan, self.engine, _RUNS), level="summary")
+            if records.outcome.status != "done":
+                problem = f"does not end: {records.outcome.status}"
+                raise ScenarioError(self.space.point.scenario, problem, "see what run says")
+            return records.makespan
+        try:
+            plan = plan_for(self.space.problem(candidate, self._limits))
+            if plan.messages > _TOO_MANY * max(self.plan.messages, 1):
+                return NEVER
+            records = simulate(plan, engine=engine_for(plan, self.engine, _RUNS), level="summary")
+        except AstraError:
+            return NEVER
+        return records.makespan if records.outcome.status == "done" else NEVER
+
+    def bound_of(self, candidate: Candidate) -> Bound:
+        """The bound of a candidate's workload on its placement."""
+        pairs = zip(self.space.choices, candidate, strict=True)
+        key = digest([value for choice, value in pairs if isinstance(choice, KeyChoice | PlacementChoice)])
+        if key not in self._bounds:
+            parts = bound_parts(plan_for(self.space.problem(candidate)))
+            found = Bound(None, "") if parts is None else Bound(*max((ps, of) for of, ps in parts.items()))
+            self._bounds[key] = found
+        return self._bounds[key]
+
+    def alone(self, choice: AlgorithmChoice, number: int, value: object) -> int:
+        """Time of the largest call of a class alone on its NPUs, by the algorithm of a value, ps; or `NEVER`."""
+        self.spend()
+        calls = choice.calls
+        jobs = [job.name for job in self.plan.problem.jobs] if calls.job else [""]
+        try:
+            found = self.space.problem(self.space.with_value(self.space.baseline, number, value))
+            table = found.jobs[jobs.index(calls.job)].algorithms
+            where = {"root": calls.root, "npus": calls.npus}
+            algorithm = table.select(calls.collective, calls.size, calls.ranks, calls.group, **where)
+            call = Collective(type=calls.collective, size=calls.size, root=calls.root)
+            table = AlgorithmTable({calls.collective: [Case(make=lambda *_: algorithm)]})
+            job = Job(workload=generate([call], calls.ranks), placement=calls.npus, algorithms=table)
+            same = {"topology": found.topology, "network": found.network, "semantics": found.semantics}
+            records = simulate(Problem(jobs=(job,), **same, limits=self._limits), level="summary")
+        except AstraError:
+            return NEVER
+        return records.makespan if records.outcome.status == "done" else NEVER
+
+    def freely(self) -> "Judge":
+        """From now on nothing is limited or counted, and the best stays as it is."""
+        self.free = True
+        return self
+
+    def _show(self) -> None:
+        now = time.monotonic()
+        if now - self._shown < 0.2 or self.best is None:
+            return
+        self._shown = now
+        self.save()
+        self.tell(f"best {status(self.makespan, self.bound)}; {self.counted:,} evaluations, {self.rate:.1f} a second")
+
+
+def status(makespan: int, bound: Bound | None) -> str:
+    """A makespan beside its bound, in words."""
+    if bound is None or bound.ps is None:
+        return f"{format_time(makespan)}, no bound applies"
+    gap = f"{100 * bound.gap(makespan):.1f} % above" if makespan > bound.ps else "at"
+    if makespan < bound.ps:
+        raise InternalError(f"a makespan of {makespan} ps is below its bound of {bound.ps} ps")
+    return f"{format_time(makespan)}, {gap} the bound of {format_time(bound.ps)}"

@@ -1,0 +1,249 @@
+"""The order in which nodes that are ready together are issued: a permutation of the ids of a workload's nodes.
+
+Ready nodes go in ascending id. Exchanged are ids of compute nodes, and of collectives whose groups are called by this
+trace alone; collectives that several traces call keep their order, so that the k-th call of a group stays the k-th on
+every member.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from astrasim_py.chakra.schema import MISSING, REFERENCES, NodeType
+from astrasim_py.chakra.storage import Csr
+from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.chakra.workload import Workload
+from astrasim_py.core.errors import TraceError
+from astrasim_py.core.units import number_of
+from astrasim_py.optimizer.choices import Choice
+from astrasim_py.system.plan import Plan
+from astrasim_py.system.programs import COLLECTIVE
+
+#: Largest trace whose order is chosen, most orders that are listed, and how far apart exchanged nodes are.
+_MOST_NODES, _MOST_ORDERS, _REACH = 20_000, 120, 16
+#: Most nodes of which all orders are listed.
+_MOST_LISTED = 12
+#: Rules of ``priority``.
+LONGEST, CALLS = "longest path first", "communication first"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Orders(Choice):
+    """A choice of an order. By number of the distinct trace: `rows`: of its movable nodes; `stay`: of the collectives
+    that keep their order, as they are executed. `dependencies`: those that hold in the job's workload."""
+
+    rows: tuple[np.ndarray, ...]
+    stay: tuple[list[int], ...]
+    dependencies: str
+
+    def reorder(self, workload: Workload, value: Any) -> Workload:
+        made = {}
+        for number, trace in enumerate(dict.fromkeys(workload.traces)):
+            rows = self.rows[number]
+            made[trace] = self.changed(number, trace, rows[np.argsort(trace.node_id[rows])], value)
+            if _staying(made[trace], rows, self.dependencies) != self.stay[number]:
+                problem = "this order moves a collective that ranks with other traces call as well"
+                raise TraceError(trace.place, problem, "keep the order of such collectives")
+        return replace(workload, traces=tuple(made[trace] for trace in workload.traces))
+
+    def changed(self, number: int, trace: ExecutionTrace, rows: np.ndarray, value: Any) -> ExecutionTrace:
+        """The distinct trace of this number in a new order; `rows`: its movable ones, by id."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrderChoice(_Orders):
+    """The order of one trace: pairs of places among its movable nodes that are exchanged in turn; the first is none."""
+
+    trace: int
+    free: Mapping[int, tuple[int, ...]]  # place -> later places whose nodes do not depend on its node
+
+    def changed(self, number: int, trace: ExecutionTrace, rows: np.ndarray, value: Any) -> ExecutionTrace:
+        if number != self.trace:
+            return trace
+        order = rows.copy()
+        for a, b in value:
+            order[[a, b]] = order[[b, a]]
+        return renumbered(trace, rows, order)
+
+    def move(self, value: Any, random: Random) -> Any:
+        if self.whole:
+            return super().move(value, random)
+        if value and random.random() < 0.25:
+            gone = random.randrange(len(value))
+            return (*value[:gone], *value[gone + 1 :])
+        first = random.choice(list(self.free))
+        return (*value, (first, random.choice(self.free[first])))
+
+    def say(self, value: Any) -> str:
+        return number_of(len(value), "exchange") if value else "as in the workload"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PriorityChoice(_Orders):
+    """The rule by which the movable nodes of all traces of a job are ordered; the first is none. `keys`: by rule and
+    number of the distinct trace: int64, what its rows are sorted by."""
+
+    keys: Mapping[str, tuple[np.ndarray, ...]]
+
+    def changed(self, number: int, trace: ExecutionTrace, rows: np.ndarray, value: Any) -> ExecutionTrace:
+        key = self.keys[value][number]
+        return renumbered(trace, rows, rows[np.argsort(key[rows], kind="stable")])
+
+
+def _movable(workload: Workload) -> list[np.ndarray]:
+    """By distinct trace, the rows whose ids may be exchanged, by id."""
+    groups: dict[ExecutionTrace, dict[str, set[str]]] = {trace: {} for trace in workload.traces}
+    for rank, trace in enumerate(workload.traces):
+        for name in trace.group_of()[1]:
+            own = workload.group(name, rank)
+            groups[trace].setdefault(name, set()).add("" if own in ("0", "world") else own)
+    found = []
+    for trace in groups:
+        others = {
+            group for each, names in groups.items() if each is not trace for own in names.values() for group in own
+        }
+        codes, names = trace.group_of()
+        single = len(groups) == 1  # then all ranks have this trace
+        alone = [single or ("" not in own and own.isdisjoint(others)) for own in (groups[trace][n] for n in names)]
+        own = np.array([*alone, single])[codes]
+        rows = np.flatnonzero((trace.type == NodeType.COMP) | ((trace.type == NodeType.COMM_COLL) & own))
+        found.append(rows[np.argsort(trace.node_id[rows])])
+    return found
+
+
+def _staying(trace: ExecutionTrace, rows: np.ndarray, dependencies: str) -> list[int]:
+    """Rows of the collectives that keep their order, in the order of execution. `rows`: those that may move."""
+    order = trace.order(dependencies)
+    return order[np.isin(order, rows, invert=True) & (trace.type[order] == NodeType.COMM_COLL)].tolist()
+
+
+def renumbered(trace: ExecutionTrace, rows: np.ndarray, order: np.ndarray) -> ExecutionTrace:
+    """A trace in which `rows` have their ids in the order of `order`, a permutation of them by id."""
+    ids = trace.node_id.copy()
+    ids[order] = trace.node_id[rows]
+    columns = {
+        name: Csr(part.ptr, ids[trace.rows_of(part.ids)])
+        for name, part in (("data_deps", trace.data_deps), ("ctrl_deps", trace.ctrl_deps))
+        if len(part.ids)
+    }
+    for name in REFERENCES:
+        if trace.has_column(name):
+            old = trace.column(name)
+            there = old != MISSING
+            new = old.copy()
+            new[there] = ids[trace.rows_of(old[there].astype(np.uint64))].astype(np.int64)
+            columns[name] = new
+    return trace.replace(node_id=ids, **columns)
+
+
+def order_choices(plan: Plan, job: int, name: str, kinds: tuple[str, ...]) -> Iterator[Choice]:
+    """The choices of orders in the workload of a job; none where nothing is free."""
+    own = plan.problem.jobs[job]
+    workload = own.workload
+    distinct = list(dict.fromkeys(workload.traces))
+    if own.skeleton or own.iterations > 1 or own.algorithms.nodes or max(map(len, distinct)) > _MOST_NODES:
+        return
+    dependencies = own.dependencies or plan.problem.semantics.dependencies
+    every = _movable(workload)
+    free = [_free(trace, rows, dependencies) for trace, rows in zip(distinct, every, strict=True)]
+    if not any(free):
+        return
+    stay = tuple(_staying(trace, rows, dependencies) for trace, rows in zip(distinct, every, strict=True))
+    same = {"job": name, "rows": tuple(every), "stay": stay, "dependencies": dependencies}
+    ranks = [workload.traces.index(trace) for trace in distinct]
+    if "priority" in kinds:
+        keys = [_keys(plan, plan.first_rank[job] + rank, dependencies) for rank in ranks]
+        by_rule = {rule: tuple(each[rule] for each in keys) for rule in (LONGEST, CALLS)}
+        yield PriorityChoice(
+            kind="priority", name="issue order", values=("as in the workload", *by_rule), keys=by_rule, **same
+        )
+    for number, (trace, pairs) in enumerate(zip(distinct, free, strict=True)):
+        if pairs and "order" in kinds:
+            listed = _extensions(trace, every[number], dependencies) if len(every[number]) <= _MOST_LISTED else None
+            like = " and of those like it" if len(distinct) < own.ranks else ""
+            yield OrderChoice(
+                kind="order",
+                name=f"order of the nodes of rank {ranks[number]}{like}",
+                values=((),) if listed is None else listed,
+                whole=listed is not None,
+                trace=number,
+                free=pairs,
+                **same,
+            )
+
+
+def _before(trace: ExecutionTrace, dependencies: str) -> list[int]:
+    """By row, the rows that must be done before it, as bits."""
+    ptr, parents = trace.parents(dependencies)
+    before = [0] * len(trace)
+    for row in trace.order(dependencies).tolist():
+        for parent in parents[ptr[row] : ptr[row + 1]].tolist():
+            before[row] |= before[parent] | 1 << parent
+    return before
+
+
+def _free(trace: ExecutionTrace, rows: np.ndarray, dependencies: str) -> dict[int, tuple[int, ...]]:
+    """Places among `rows` -> near later places of rows of which neither depends on the other."""
+    before, found = _before(trace, dependencies), {}
+    listed = rows.tolist()
+    for place, row in enumerate(listed):
+        near = enumerate(listed[place + 1 : place + 1 + _REACH], place + 1)
+        apart = tuple(at for at, other in near if not (before[other] >> row | before[row] >> other) & 1)
+        if apart:
+            found[place] = apart
+    return found
+
+
+def _extensions(trace: ExecutionTrace, rows: np.ndarray, dependencies: str) -> tuple | None:
+    """Every order of `rows` that dependencies allow, as exchanges; None where there are too many."""
+    before, listed = _before(trace, dependencies), rows.tolist()
+    orders: list[list[int]] = []
+
+    def extend(chosen: list[int]) -> None:
+        if len(orders) > _MOST_ORDERS:
+            return
+        if len(chosen) == len(listed):
+            orders.append(chosen)
+        for row in listed:
+            if row not in chosen and not any(before[row] >> other & 1 for other in listed if other not in chosen):
+                extend([*chosen, row])
+
+    extend([])
+    if len(orders) > _MOST_ORDERS:
+        return None
+    found = dict.fromkeys(_exchanges(listed, order) for order in orders)
+    return tuple(dict.fromkeys(((), *found)))
+
+
+def _exchanges(listed: list[int], order: list[int]) -> tuple[tuple[int, int], ...]:
+    """Exchanges of places that bring a list into an order."""
+    now, pairs = list(listed), []
+    for place, row in enumerate(order):
+        other = now.index(row)
+        if other != place:
+            now[place], now[other] = now[other], now[place]
+            pairs.append((place, other))
+    return tuple(pairs)
+
+
+def _keys(plan: Plan, rank: int, dependencies: str) -> dict[str, np.ndarray]:
+    """By rule, int64 by row of the trace of a rank: what its nodes are sorted by."""
+    trace, program = plan.trace(rank, -1), plan.workload[rank]
+    took = np.zeros(len(trace), dtype=np.int64)
+    took[program.rows] = program.duration
+    calls = np.flatnonzero(program.structure.kind == COLLECTIVE)
+    took[program.rows[calls]] = [max(plan.instances[int(program.instance[node])].bound, 0) for node in calls]
+    communicates = ~np.isin(trace.type, [NodeType.COMP, NodeType.METADATA, NodeType.INVALID])
+    ptr, parents = trace.parents(dependencies)
+    far = 2**62
+    longest, until = took.copy(), np.where(communicates, 0, far)
+    for row in trace.order(dependencies)[::-1].tolist():
+        for parent in parents[ptr[row] : ptr[row + 1]].tolist():
+            longest[parent] = max(longest[parent], took[parent] + longest[row])
+            if not communicates[parent]:
+                until[parent] = min(until[parent], until[row] + took[row])
+    return {LONGEST: -longest, CALLS: until}

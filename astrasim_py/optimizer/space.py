@@ -1,0 +1,151 @@
+"""All choices of a scenario together: candidates, and the problem that each of them is."""
+
+import math
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+from pydantic import ValidationError
+
+from astrasim_py.chakra.workload import Workload
+from astrasim_py.core.digest import digest
+from astrasim_py.core.errors import AstraError, ScenarioError, UsageError
+from astrasim_py.core.strict_model import mistakes
+from astrasim_py.engine.simulation import plan_for
+from astrasim_py.optimizer.calls import AlgorithmChoice, algorithm_choices, write_cases
+from astrasim_py.optimizer.choices import Choice, KeyChoice
+from astrasim_py.optimizer.keys import in_our_names, key_choices
+from astrasim_py.optimizer.order import order_choices
+from astrasim_py.optimizer.placed import PlacementChoice, placement_choice
+from astrasim_py.scenario.expand import Point
+from astrasim_py.study.prepare import prepare
+from astrasim_py.system.machine_models import Limits
+from astrasim_py.system.plan import Plan
+from astrasim_py.system.problem import Problem
+
+#: A value for each choice, in the order of `Space.choices`.
+Candidate = tuple[Any, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """The choices of one point.
+
+    Attributes
+    ----------
+    point : Point
+        The scenario as it is.
+    choices : tuple of Choice
+    """
+
+    point: Point
+    choices: tuple[Choice, ...]
+
+    @property
+    def baseline(self) -> Candidate:
+        """The scenario as it is."""
+        return tuple(choice.values[0] for choice in self.choices)
+
+    @property
+    def count(self) -> int | None:
+        """Number of candidates; None where they are not all listed."""
+        return math.prod(len(c.values) for c in self.choices) if all(c.whole for c in self.choices) else None
+
+    def changes(self, candidate: Candidate) -> list[int]:
+        """Numbers of the choices in which a candidate differs from the baseline."""
+        return [k for k, (own, first) in enumerate(zip(candidate, self.baseline, strict=True)) if own != first]
+
+    def with_value(self, candidate: Candidate, number: int, value: Any) -> Candidate:
+        """The candidate with another value of one choice."""
+        return (*candidate[:number], value, *candidate[number + 1 :])
+
+    def config(self, candidate: Candidate) -> dict[str, Any]:
+        """The configuration of a point with a candidate's values, its orders left out."""
+        config = deepcopy(dict(self.point.config))
+        changed = [(self.choices[number], candidate[number]) for number in self.changes(candidate)]
+        for choice, value in changed:
+            choice.apply(config, value)
+        if config.get("jobs") and any(isinstance(choice, PlacementChoice) for choice, _ in changed):
+            # A job that lists its NPUs leaves others to the rest, so all of them must.
+            for choice, value in zip(self.choices, candidate, strict=True):
+                if isinstance(choice, PlacementChoice):
+                    choice.apply(config, value)
+        write_cases(config, [(choice, value) for choice, value in changed if isinstance(choice, AlgorithmChoice)])
+        return config
+
+    def problem(self, candidate: Candidate, limits: Limits | None = None) -> Problem:
+        """The problem of a candidate. Raises AstraError: there is none with these values together."""
+        try:
+            found = prepare(replace(self.point, config=self.config(candidate)), limits=limits)
+        except ValidationError as error:
+            wrong = next(mistakes(error))
+            raise ScenarioError(wrong.path(""), wrong.problem, wrong.remedy) from None
+        jobs = tuple(replace(job, workload=self._ordered(job.name, job.workload, candidate)) for job in found.jobs)
+        return replace(found, jobs=jobs)
+
+    def _ordered(self, job: str, workload: Workload, candidate: Candidate) -> Workload:
+        for number in self.changes(candidate):
+            choice = self.choices[number]
+            if choice.job in ("", job):
+                workload = choice.reorder(workload, candidate[number])
+        return workload
+
+    def reordered(self, candidate: Candidate) -> bool:
+        """Whether a candidate changes traces themselves."""
+        return any(type(self.choices[n]).reorder is not Choice.reorder for n in self.changes(candidate))
+
+    def listed(self) -> Iterator[Candidate]:
+        """All candidates that are listed, the baseline first."""
+        return product(*(choice.values for choice in self.choices))
+
+
+def space_of(point: Point, kinds: tuple[str, ...]) -> tuple[Space, Plan]:
+    """The choices of some kinds that a point has, and its plan as it is.
+
+    Raises UsageError: it has no collective, or nothing of these kinds can be chosen. Raises AstraError: it cannot run.
+    """
+    config = deepcopy(dict(point.config))
+    in_our_names(config)
+    point = replace(point, config=config)
+    problem = prepare(point)
+    plan = plan_for(problem)
+    if not len(plan.instances):
+        remedy = "add e.g. - all_reduce: {size: 64 MiB}, or name a scenario that has one"
+        raise UsageError(point.scenario, "calls no collective, so there is nothing to optimize", remedy)
+    names = [job.name if config.get("jobs") else "" for job in problem.jobs]
+    choices: list[Choice] = []
+    if not {"algorithms", "chunks"}.isdisjoint(kinds):
+        choices += algorithm_choices(plan, names, config, kinds)
+    choices += _effective(point, problem, list(key_choices(config, kinds)))
+    for number, name in enumerate(names):
+        if "placement" in kinds and (found := placement_choice(problem, number, name)):
+            choices.append(found)
+        choices += order_choices(plan, number, name, kinds)
+    if not choices:
+        problem = f"has nothing to choose under {', '.join(kinds)}"
+        raise UsageError(point.scenario, problem, "name more kinds with --over, or drop it")
+    return Space(point=point, choices=tuple(choices)), plan
+
+
+def _effective(point: Point, problem: Problem, found: list[KeyChoice]) -> list[KeyChoice]:
+    """Choices of keys, without values that are refused alone or make the same workload as one before."""
+    kept = []
+    for choice in found:
+        alone = Space(point=point, choices=(choice,))
+        made: dict[str, Any] = {_made(problem): choice.values[0]}
+        for value in choice.values[1:]:
+            try:
+                made.setdefault(_made(alone.problem((value,))), value)
+            except AstraError:
+                continue
+        if len(made) > 1:
+            kept.append(replace(choice, values=tuple(made.values())))
+    return kept
+
+
+def _made(problem: Problem) -> str:
+    """What a key can change of a problem."""
+    planned = [getattr(getattr(job.planner, "default", None), "how", None) for job in problem.jobs]
+    return digest([[job.workload.digest() for job in problem.jobs], planned])

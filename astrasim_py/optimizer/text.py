@@ -1,0 +1,73 @@
+"""What an optimization has found, in words."""
+
+from collections.abc import Iterator
+
+from astrasim_py.core.units import format_time, number_of
+from astrasim_py.optimizer.judge import NEVER, status
+from astrasim_py.optimizer.optimize import Optimized
+
+
+def headline(result: Optimized) -> str:
+    """The result in one sentence."""
+    before, after = result.baseline_ps, result.makespan_ps
+    left = "" if result.bound.ps in (None, after) else f"; what is left is {result.bound.of}"
+    if after < before:
+        return f"{format_time(before)} -> {status(after, result.bound)}, {share(after - before, before)}{left}"
+    why = "the scenario is at its bound" if after == result.bound.ps else "no better choice is known"
+    return f"nothing found: {why}; {status(after, result.bound)}{left}"
+
+
+def share(more: int, of: int) -> str:
+    """A difference as a signed part of something."""
+    return f"{100 * more / max(of, 1):+.1f} %"
+
+
+def tried(result: Optimized) -> str:
+    """How much was searched."""
+    if result.found.whole:
+        return f"all {number_of(result.space.count, 'combination')} were tried"
+    every = "" if result.space.count is None else f" of {number_of(result.space.count, 'combination')}"
+    return f"{result.evaluations:,}{every} were tried" if every else number_of(result.evaluations, "evaluation")
+
+
+def changes(result: Optimized) -> Iterator[tuple[str, str, str, str]]:
+    """Name, value before and after of each change, and what is lost without it."""
+    space, brings = result.space, dict(result.brings)
+    for number in space.changes(result.best):
+        choice = space.choices[number]
+        lost = "not known"
+        if number in brings:
+            lost = "does not run" if brings[number] is None else f"+{format_time(brings[number])}"
+        yield choice.name, choice.say(choice.values[0]), choice.say(result.best[number]), lost
+
+
+def report(result: Optimized, notes: list[str], figure: str | None) -> str:
+    """The report as Markdown. `notes`: further lines. `figure`: name of the file of the figure."""
+    space, before = result.space, result.baseline_ps
+    lines = [f"# {space.point.scenario}, optimized", "", f"{headline(result)}.", ""]
+    lines += ["| step | makespan | against the scenario | above its bound |", "|---|---|---|---|"]
+    rows = [("as in the scenario", before, result.baseline_bound)]
+    if result.found.uniform and min(result.found.uniform.values()) < NEVER:
+        name = min(result.found.uniform, key=result.found.uniform.__getitem__)
+        rows.append((f"best algorithm for all calls: {name}", result.found.uniform[name], result.baseline_bound))
+    if result.found.alone is not None and result.found.alone[1] < NEVER:
+        rows.append(("best algorithm of each class of calls alone", result.found.alone[1], result.baseline_bound))
+    rows.append(("optimized", result.makespan_ps, result.bound))
+    for name, makespan, bound in rows:
+        gap = bound.gap(makespan)
+        above = "no bound applies" if gap is None else f"{100 * gap:.1f} %"
+        lines.append(f"| {name} | {format_time(makespan)} | {share(makespan - before, before)} | {above} |")
+    lines += ["", "The bound is of the workload on its placement, for all algorithms and orders.", "", "## Changes", ""]
+    listed = list(changes(result))
+    if listed:
+        lines += ["| what | before | after | without this change alone |", "|---|---|---|---|"]
+        lines += [f"| {' | '.join(row)} |" for row in listed]
+    else:
+        lines.append("None.")
+    lines += ["", "## Search", "", f"{tried(result).capitalize()}. Choices, and the ways that were listed of each:", ""]
+    for choice in space.choices:
+        more = "" if choice.whole else ", and exchanges"
+        lines.append(f"* {choice.kind}: {choice.name}: {len(choice.values)}{more}")
+    lines += ["", *(f"{note}." for note in notes)] if notes else []
+    lines += ["", f"![before and after]({figure})"] if figure else []
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,125 @@
+"""The folder of an optimization: a scenario with every choice, its files, a report and a figure."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from astrasim_py.chakra.et_io import encode_trace
+from astrasim_py.core.errors import InternalError, UsageError
+from astrasim_py.core.files import write_files
+from astrasim_py.engine.simulation import plan_for, simulate
+from astrasim_py.optimizer.choices import holder
+from astrasim_py.optimizer.optimize import Optimized
+from astrasim_py.optimizer.space import Space
+from astrasim_py.optimizer.text import report
+from astrasim_py.report import plots
+from astrasim_py.report.record_plots import Panel
+from astrasim_py.scenario.expand import Point, expand
+from astrasim_py.scenario.load import load_scenario
+from astrasim_py.study.preparation import input_digests
+from astrasim_py.study.prepare import prepare
+from astrasim_py.system.problem import Problem
+
+SCENARIO, REPORT, FIGURE = "scenario.yaml", "report.md", "before_after.svg"
+#: Rows of the table of nodes up to which a figure is drawn.
+_MOST_ROWS = 1_500_000
+_TRACES = "workload"
+
+
+def check_files(point: Point) -> list[str]:
+    """Names of the files of a point, which are copied beside the scenario that is written.
+
+    Raises UsageError: one lies outside the scenario's folder.
+    """
+    names = list(input_digests(point))
+    for name in names:
+        if name.startswith("..") or os.path.isabs(name):
+            problem = "lies outside the scenario's folder, and files are copied beside the scenario that is written"
+            raise UsageError(name, problem, "move it into the folder of the scenario")
+    return names
+
+
+def write_optimized(result: Optimized, folder: Path) -> list[str]:
+    """Write the folder, all files or none; returns their names.
+
+    Raises OutputError: a file cannot be written. Raises InternalError: the scenario that is written takes another time.
+    """
+    space, best = result.space, result.best
+    files: dict[str, bytes] = {}
+    for name in check_files(space.point):
+        files[name] = (Path(space.point.folder) / name).read_bytes()
+    problems = space.problem(space.baseline), space.problem(best)
+    config = space.config(best)
+    if space.reordered(best):
+        for job in problems[1].jobs:
+            named = job.name if config.get("jobs") else ""
+            files |= dict(_traces(holder(config, named), job))
+    files[SCENARIO] = _document(space, config)
+    notes, figure = [], _figure(problems, result)
+    if figure is None:
+        notes.append("No figure: the run has too many nodes to draw")
+    else:
+        files[FIGURE] = figure
+    files[REPORT] = report(result, notes, FIGURE if figure else None).encode()
+    write_files(((folder / name, data) for name, data in files.items()), make_folder=True)
+    again = _makespan(folder, space.point)
+    if again != result.makespan_ps:
+        raise InternalError(f"the scenario that was written takes {again} ps, not {result.makespan_ps} ps")
+    return list(files)
+
+
+def _document(space: Space, config: dict[str, Any]) -> bytes:
+    config = dict(config)
+    topology, called = config.pop("topology"), config.pop("topology_name")
+    if config.get("jobs") and all("placement" in job for job in config["jobs"].values()):
+        config.pop("placement", None)
+    document = {"name": space.point.scenario, "topologies": {called: topology}, **config}
+    text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
+    return text.encode()
+
+
+def _traces(keys: dict[str, Any], job) -> Iterator[tuple[str, bytes]]:
+    """Files of the traces of a job, which its keys then name."""
+    workload, said = job.workload, keys["workload"]
+    prefix = f"{_TRACES}/{job.name}"
+    for rank in range(workload.ranks):
+        yield f"{prefix}.{rank}.et", encode_trace(workload.trace(rank))
+    groups = {name: list(members) for name, members in workload.groups.items()}
+    yield f"{prefix}.groups.json", json.dumps(groups, indent=1).encode()
+    kept = {"dependencies": said["dependencies"]} if isinstance(said, dict) and "dependencies" in said else {}
+    keys["workload"] = {"trace": prefix, "groups": f"{prefix}.groups.json", **kept}
+    keys.pop("groups", None)
+
+
+def _figure(problems: tuple[Problem, Problem], result: Optimized) -> bytes | None:
+    """Gantt charts of the step before and after; None where it has too many nodes."""
+    plans = [plan_for(problem) for problem in problems]
+    if max(plan.row_count for plan in plans) > _MOST_ROWS:
+        return None
+    panels = []
+    for plan, title in zip(plans, ("as in the scenario", "optimized"), strict=True):
+        records = simulate(plan, level="nodes")
+        jobs = dict(enumerate(map(plan.job_name, range(plan.npu_ranks))))
+        panels.append(
+            Panel(
+                title=title,
+                makespan=records.makespan,
+                tables=records.tables(),
+                jobs=jobs if len(set(jobs.values())) > 1 else {},
+                npu_of=plan.npu_of[: plan.npu_ranks],
+                switches=plan.switches,
+                shares=plan.problem.network.model == "fluid",
+            )
+        )
+    drawn = plots.draw({"kind": "gantt", "format": ["svg"]}, (), panels, title=result.space.point.scenario)
+    return b"".join(drawn.data["svg"])
+
+
+def _makespan(folder: Path, point: Point) -> int:
+    """Makespan of the scenario that was written, ps."""
+    allowed = {"allow_outside": point.allow_outside, "allow_code": point.allow_code}
+    return simulate(prepare(expand(load_scenario(folder / SCENARIO, **allowed))[0]), level="summary").makespan

@@ -1,0 +1,167 @@
+"""`optimize`: the same for a seed, goes on where it stopped, never below its bound, and right where all is tried."""
+
+from __future__ import annotations
+
+import json
+from itertools import permutations
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from astrasim_py.api import run
+from astrasim_py.cli.main import main
+from astrasim_py.core.errors import AstraError
+from astrasim_py.engine.simulation import simulate
+from astrasim_py.optimizer.judge import Judge
+from astrasim_py.optimizer.optimize import optimize
+from astrasim_py.optimizer.space import space_of
+from astrasim_py.optimizer.state import STATE
+from astrasim_py.optimizer.write import SCENARIO, write_optimized
+from astrasim_py.scenario.expand import expand
+from astrasim_py.scenario.load import load_scenario
+from astrasim_py.study.prepare import prepare
+
+RING = {"shape": "ring", "npus": 4, "bandwidth": "50 GB/s", "latency": "500 ns"}
+#: A call that can go beside the longest compute, if what it needs is computed first.
+ORDERED = [
+    {"compute": {"name": "long", "time": "90 us", "after": []}},
+    {"compute": {"name": "short", "time": "10 us", "after": []}},
+    {"all_reduce": {"name": "sum", "size": "4 MiB", "after": ["short"]}},
+    {"all_gather": {"name": "all", "size": "1 MiB", "after": ["long"]}},
+    {"compute": {"name": "end", "time": "20 us", "after": ["sum", "all"]}},
+]
+
+
+def scenario(workload=ORDERED, **keys):
+    return {"name": "step", "topologies": {"ring": RING}, "workload": workload, **keys}
+
+
+def found(tmp_path, said=None, **options):
+    options = {"seconds": None, "evaluations": 40, "over": "algorithms,placement,order", **options}
+    return optimize(load_scenario(said or scenario()), tmp_path, **options)
+
+
+def test_a_seed_and_a_number_of_evaluations_decide_everything(tmp_path):
+    first, second = (found(tmp_path / name, seed=3) for name in "ab")
+    assert (first.best, first.makespan_ps, first.brings) == (second.best, second.makespan_ps, second.brings)
+    assert first.evaluations == 40 and first.makespan_ps < first.baseline_ps
+    for name, result in (("a", first), ("b", second)):
+        write_optimized(result, tmp_path / name)
+    for name in ("scenario.yaml", "report.md", "before_after.svg", STATE):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_a_search_that_goes_on_is_one_that_was_not_interrupted(tmp_path):
+    found(tmp_path / "a", evaluations=12)
+    stopped, whole = found(tmp_path / "a"), found(tmp_path / "b")
+    assert stopped.simulated < whole.simulated
+    assert (stopped.best, stopped.makespan_ps) == (whole.best, whole.makespan_ps)
+    assert stopped.evaluations == whole.evaluations and stopped.found == whole.found
+
+
+def test_the_scenario_that_is_written_takes_that_time(tmp_path):
+    result = found(tmp_path / "out", over="algorithms,order,priority")
+    write_optimized(result, tmp_path / "out")
+    (row,) = run(tmp_path / "out" / SCENARIO, out=tmp_path / "results", jobs=1).rows
+    assert round(float(row["time_ns"]) * 1000) == result.makespan_ps < result.baseline_ps
+    assert (tmp_path / "out" / "workload" / "job0.3.et").exists()
+    report = (tmp_path / "out" / "report.md").read_text()
+    assert "order" in report and "without this change alone" in report
+
+
+def test_what_a_change_brings_is_the_makespan_without_it(tmp_path):
+    result = found(tmp_path)
+    assert result.brings
+    for number, lost in result.brings:
+        without = result.space.with_value(result.best, number, result.space.baseline[number])
+        assert simulate(result.space.problem(without), level="summary").makespan - result.makespan_ps == lost > 0
+
+
+def test_the_optimum_where_all_is_tried(tmp_path):
+    """Beside another enumeration: the items in every order that is one, on every placement."""
+    items = [*ORDERED[:3], {"compute": {"name": "end", "time": "20 us", "after": ["sum", "long"]}}]
+    result = found(tmp_path, scenario(items, placement=[0, 2, 1, 3]), over="order,placement", evaluations=None)
+    assert result.found.whole and result.space.count == result.evaluations == 3 * 24
+    times = {}
+    for listed in permutations(items):
+        for npus in permutations(range(4)):
+            try:
+                problem = prepare(expand(load_scenario(scenario(list(listed), placement=list(npus))))[0])
+            except AstraError:
+                continue  # an item before one that it needs
+            times[tuple(str(item) for item in listed), npus] = simulate(problem, level="summary").makespan
+    assert len(times) == result.space.count
+    assert result.makespan_ps == min(times.values()) < result.baseline_ps
+
+
+def test_nothing_found_is_said(tmp_path, capsys):
+    path = tmp_path / "one.yaml"
+    path.write_text(yaml.safe_dump(scenario([{"compute": {"time": "1 ms"}}, {"barrier": {}}])))
+    assert main(["optimize", str(path), "--out", str(tmp_path / "o"), "--over", "placement", "--evaluations", "9"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("nothing found: ") and (tmp_path / "o" / "report.md").exists()
+
+
+@st.composite
+def steps(draw):
+    """Small workloads: compute and collectives, each after some of those before."""
+    items = []
+    for number in range(draw(st.integers(2, 6))):
+        after = [f"i{k}" for k in range(number) if draw(st.booleans())]
+        kind = draw(st.sampled_from(["compute", "all_reduce", "all_gather", "all_to_all"]))
+        more = {"time": f"{draw(st.integers(1, 60))} us"} if kind == "compute" else {}
+        more = more or {"size": f"{4 * draw(st.integers(1, 2**18))} B"}
+        items.append({kind: {"name": f"i{number}", "after": after, **more}})
+    return [*items, {"all_reduce": {"name": "last", "size": "64 KiB", "after": [f"i{len(items) - 1}"]}}]
+
+
+@settings(max_examples=15)
+@given(steps(), st.randoms(use_true_random=False))
+def test_no_candidate_is_below_its_bound(items, random):
+    space, plan = space_of(expand(load_scenario(scenario(items)))[0], ("algorithms", "order", "priority", "placement"))
+    judge = Judge(
+        space=space, plan=plan, engine="auto", known={}, evaluations=None, seconds=None, tell=str, save=lambda: None
+    )
+    candidate = space.baseline
+    for _ in range(4):
+        makespan, bound = judge(candidate), judge.bound_of(candidate)
+        assert bound.ps is not None and bound.ps <= makespan
+        number = random.randrange(len(space.choices))
+        candidate = space.with_value(candidate, number, space.choices[number].move(candidate[number], random))
+
+
+WRONG = [
+    (["--budget", "0 s"], {}, "--budget: 0 leaves no time"),
+    (["--over", "algoritms"], {}, '--over: "algoritms" cannot be chosen; did you mean "algorithms"?'),
+    (["--evaluations", "0"], {}, "--evaluations: 0 is less than 1"),
+    ([], {"sweep": {"topology": ["ring", "other"]}, "topologies": {"ring": RING, "other": RING}}, "2 points"),
+    ([], {"workload": [{"compute": {"time": "1 us"}}]}, "calls no collective"),
+    (["--over", "buckets"], {}, "nothing to choose under buckets"),
+]
+
+
+@pytest.mark.parametrize("options, keys, said", WRONG)
+def test_wrong_use_is_one_line(tmp_path, capsys, options, keys, said):
+    path = tmp_path / "step.yaml"
+    path.write_text(yaml.safe_dump({**scenario(), **keys}))
+    assert main(["optimize", str(path), "--out", str(tmp_path / "o"), *options]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+    assert not (tmp_path / "o").exists()
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path, capsys):
+    path, folder = tmp_path / "step.yaml", tmp_path / "o"
+    path.write_text(yaml.safe_dump(scenario()))
+    folder.mkdir()
+    (folder / "mine.txt").write_text("mine")
+    command = ["optimize", str(path), "--out", str(folder), "--evaluations", "3", "--quiet"]
+    assert main(command) == 2 and "other content" in capsys.readouterr().err
+    (folder / "mine.txt").unlink()
+    assert main([*command, "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["evaluations"] == 3
+    assert main([*command, "--seed", "2"]) == 2 and "another seed" in capsys.readouterr().err
+    assert main([*command, "--over", "order"]) == 2 and "another over" in capsys.readouterr().err
+    assert main(command) == 0
