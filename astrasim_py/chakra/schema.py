@@ -94,6 +94,8 @@ COLUMN_KINDS: Mapping[str, str] = {
     "produces": "int64_val",  # on COMP nodes of workloads: id of a COMM_COLL node; its steps wait for this tile …
     "produces_tile": "int32_val",  # … of its input
     "produces_tiles": "int32_val",
+    "inlined_call": "int32_val",  # number of the call of a collective that the node is of, in place of it
+    "inlined_node": "int64_val",  # id in the trace of its algorithm; absent where the call begins
     "layer": "int32_val",  # of a model, for reports
     "micro_batch": "int32_val",
     "phase": "int32_val",  # 0 forward, 1 backward, 2 weight gradient, 3 optimizer, 4 recomputation

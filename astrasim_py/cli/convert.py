@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from astrasim_py.cli import convert_inline
 from astrasim_py.cli.options import make_parent
 from astrasim_py.core.errors import TraceError, UsageError
 from astrasim_py.core.files import named, write_files
@@ -45,6 +46,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--protocol", choices=("Simple", "LL", "LL128"), help="that a runtime is to use")
     parser.add_argument("--min-bytes", metavar="S", help="least full buffer that a runtime uses the XML for")
     parser.add_argument("--max-bytes", metavar="S", help="largest one")
+    convert_inline.arguments(parser)
 
 
 def built(text: str):
@@ -116,6 +118,11 @@ def read(source: str) -> tuple:
 
 def run(args: argparse.Namespace) -> int:
     """Convert; says on stdout what was written and what could not be kept."""
+    if args.inline:
+        return convert_inline.run(args)
+    unused = next((name for name in ("algorithm", "set", "job") if getattr(args, name)), None)
+    if unused:
+        raise UsageError(f"--{unused}", "goes with --inline", f"add --inline, or drop --{unused}")
     sizes = {
         name: parse_size(text, f"--{name.replace('_', '-')}")
         for name in ("size", "made_for", "min_bytes", "max_bytes")

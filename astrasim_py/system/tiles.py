@@ -36,7 +36,9 @@ def tile_uses(table: Program, refuse: Callable[..., None]) -> TileUses | None:
     edges = table.child * len(table) + table.parents
     for number, (side, which, count) in enumerate(_SIDES):
         ids, target = table.column(side), table.rows_named(side)
-        rows = np.flatnonzero(ids != MISSING)
+        # What has been inlined has dependencies in place of gates.
+        inlined = (target >= 0) & (table.column("inlined_call")[target] != MISSING)
+        rows = np.flatnonzero((ids != MISSING) & ~inlined)
         target, tile, tiles = target[rows], table.column(which)[rows], table.column(count)[rows]
         refuse(rows, table.type[rows] != NodeType.COMP, f"{side} a tile, and is not a computation", "move it to one")
         refuse(rows, target < 0, f"{side} node {{}}, which is not there", "write the id of a collective", ids[rows])

@@ -1,0 +1,77 @@
+"""Write a workload in which every collective is replaced by the nodes of its algorithm."""
+
+import argparse
+
+from astrasim_py.cli.trace_share import check_apart, groups_beside, write_set
+from astrasim_py.core.errors import UsageError
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--inline",
+        action="store_true",
+        help="IN is a scenario of one point, or a prefix of .et files of a workload: write its traces to a prefix OUT "
+        "with the nodes of algorithms in place of collectives",
+    )
+    parser.add_argument(
+        "--algorithm",
+        action="append",
+        default=[],
+        metavar="COLLECTIVE=NAME",
+        help="with --inline and traces: what carries out a collective, as under algorithms of a scenario",
+    )
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="with --inline: as of run")
+    parser.add_argument("--job", metavar="NAME", help="with --inline: of a scenario of several jobs")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Inline; says on stdout what was written and what could not be kept."""
+    from astrasim_py.scenario.expand import expand
+    from astrasim_py.study.prepare import prepare
+    from astrasim_py.system.inlining import inline
+
+    check_apart(args.target, args.source)
+    warnings: list[str] = []
+    points = expand(_scenario(args))
+    if len(points) > 1:
+        axes = ", ".join(points[0].values)
+        raise UsageError(args.source, f"has {len(points)} points, which differ in {axes}", "choose one with --set")
+    problem = prepare(points[0], warnings=warnings)
+    workload, lost = inline(problem, _job(args, [job.name for job in problem.jobs]))
+    write_set(args, workload)
+    nodes = sum(map(len, workload.traces))
+    print(f"{args.source} -> {args.target}.0.et … {args.target}.{workload.ranks - 1}.et")
+    print(f"{workload.ranks} files, {nodes} nodes")
+    print(f"dropped: {', '.join(lost) if lost else 'nothing'}")
+    for warning in warnings:
+        print(f"warning: {warning}")
+    return 0
+
+
+def _scenario(args: argparse.Namespace):
+    """The scenario; of traces alone one that gives them a network, which does not matter here."""
+    from astrasim_py.chakra.et_io import read_prefix
+    from astrasim_py.scenario.load import load_scenario
+
+    if args.source.endswith((".yaml", ".yml")):
+        if args.algorithm:
+            raise UsageError("--algorithm", "is for traces; a scenario names its own", "write --set algorithms.…=…")
+        return load_scenario(args.source, args.set, allow_outside=True)
+    given = dict(text.partition("=")[::2] for text in args.algorithm)
+    wrong = next((text for text in args.algorithm if "=" not in text), None)
+    if wrong is not None:
+        raise UsageError("--algorithm", f'"{wrong}" names no collective', "write e.g. all_reduce=ring")
+    network = {"shape": "switch", "npus": max(len(read_prefix(args.source)), 2), "bandwidth": "100 GB/s"}
+    groups = groups_beside(args.source)
+    trace = {"trace": args.source} | ({"groups": groups} if groups else {})
+    scenario = {"topology": network | {"latency": "500 ns"}, "workload": trace}
+    return load_scenario(scenario | ({"algorithms": given} if given else {}), args.set, allow_outside=True)
+
+
+def _job(args: argparse.Namespace, names: list[str]) -> int:
+    if args.job in names:
+        return names.index(args.job)
+    if len(names) > 1 or args.job is not None:
+        listed = ", ".join(names)
+        raise UsageError("--job", f"is one of {listed}" if args.job else f"is missing: there are {listed}", "name one")
+    return 0

@@ -1,0 +1,270 @@
+"""Inlining: a workload in which every collective is replaced by the nodes of its algorithm.
+
+A node of each call stands for the collective where it begins; the nodes of the algorithm follow it, and what waited for
+the collective waits for those of them on which no other one waits. Ids ascend as the order of dispatch does: workload,
+then calls. So the workload runs as with the collectives, event for event.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from astrasim_py.chakra import et_def_pb2 as pb
+from astrasim_py.chakra.schema import COLUMN_KINDS, MISSING, NodeType
+from astrasim_py.chakra.storage import Csr
+from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.chakra.workload import Workload
+from astrasim_py.core.errors import ScenarioError
+from astrasim_py.core.rows import pointers
+from astrasim_py.system.durations import node_place
+from astrasim_py.system.lowering import make_plan
+from astrasim_py.system.plan import CollectiveCall, Instance, Plan
+from astrasim_py.system.problem import Problem
+from astrasim_py.system.programs import BEGINS, COLLECTIVE, ENDS, RECV, SEND, RankProgram
+
+#: Columns of an algorithm's nodes that are kept.
+_KEPT = ("comp_op", "src_buf", "src_off", "dst_buf", "dst_off", "msg_chunk_idx", "msg_chunk_cnt", "total_chunk_cnt")
+_WORDS = ("compute", "send", "receive", "collective", "memory", "metadata")
+
+
+class _Call(NamedTuple):
+    """One rank's part of a call. `node`: of its workload; `first`: place of its first node among all of the rank."""
+
+    index: int
+    node: int
+    call: CollectiveCall
+    position: int
+    program: RankProgram
+    first: int
+
+    @property
+    def ends(self) -> np.ndarray:
+        """Places of the nodes on which no other waits; of the workload's node where there are none."""
+        ends = np.flatnonzero(np.diff(self.program.structure.succ_ptr) == 0)
+        return self.first + ends if len(ends) else np.array([self.node])
+
+
+def inline(problem: Problem, job: int = 0) -> tuple[Workload, list[str]]:
+    """Replace the collectives of a job by the nodes of their algorithms.
+
+    Returns the workload, whose traces have all their own columns and groups, and what it does not say of the problem.
+
+    Raises
+    ------
+    ScenarioError
+        Collectives that run dimension by dimension, slots of communication, switches that take part, algorithms with
+        counters or detached sends, or more tags than 2^31.
+    TraceError, AlgorithmError
+        As `make_plan`.
+    """
+    network = problem.network
+    lost = [
+        f"{key}, which is a rule for collectives"
+        for key, given in (("network.profile", network.profile), ("network.msccl", network.msccl))
+        if given is not None
+    ]
+    bare = network.model_copy(update={"profile": None, "protocol": None, "msccl": None, "qps": 1, "split": False})
+    jobs = tuple(replace(each, compute_speed={}) for each in problem.jobs)
+    plan = make_plan(replace(problem, network=bare, jobs=jobs))
+    _check(plan, job)
+    made = _Inlining(plan, job)
+    given = problem.jobs[job].workload
+    traces: dict[bytes, ExecutionTrace] = {}
+    ranks = [made.trace(rank) for rank in range(problem.jobs[job].ranks)]
+    return Workload(tuple(traces.setdefault(t.digest(), t) for t in ranks), given.groups, given.name), lost
+
+
+def _check(plan: Plan, job: int) -> None:
+    name, semantics = plan.problem.jobs[job].name, plan.problem.semantics
+    if plan.ranks > plan.npu_ranks:
+        raise ScenarioError(name, "has collectives in which switches take part", "choose algorithms without switches")
+    if semantics.comm_slots is not None:
+        what = "holds a slot until a collective ends, which its nodes cannot say"
+        raise ScenarioError("semantics.comm_slots", what, "drop it")
+    for instance in plan.instances.values:
+        if instance.job == job and instance.only_call is None:
+            what = f"runs {instance.type} dimension by dimension, in queues that a trace cannot say"
+            raise ScenarioError(name, what, "choose one algorithm for all ranks of the collective")
+        for algorithm in instance.algorithms if instance.job == job else ():
+            for program in instance.only_call.different:
+                if program.counters is not None:
+                    what = f"{algorithm.name} counts completions or has detached sends, which only collectives do"
+                    raise ScenarioError(name, what, "choose another algorithm")
+
+
+class _Inlining:
+    """The traces of the ranks of a job."""
+
+    def __init__(self, plan: Plan, job: int) -> None:
+        self.plan, self.job, self.first = plan, job, plan.first_rank[job]
+        self.own = [i for i in range(len(plan.instances)) if plan.instances[i].job == job]
+        #: By call: its first tag, and its tags.
+        self.tags: dict[int, tuple[int, np.ndarray]] = {}
+        used = [plan.workload[rank] for rank in range(self.first, self.first + plan.problem.jobs[job].ranks)]
+        next_tag = 1 + max((int(p.tag.max(initial=-1, where=p.peer >= 0)) for p in used), default=-1)
+        known: dict[CollectiveCall, np.ndarray] = {}
+        for number in self.own:
+            index = int(plan.instances.first[number])
+            call = plan.calls[index]
+            if call not in known:
+                tags = [p.tag[p.peer >= 0] for p in call.different]
+                known[call] = np.unique(np.concatenate([np.zeros(0, np.int64), *tags]))
+            self.tags[index] = next_tag, known[call]
+            next_tag += len(known[call])
+        if next_tag > 2**31:
+            name = plan.problem.jobs[job].name
+            raise ScenarioError(name, f"needs {next_tag} tags, more than 2^31", "inline fewer iterations")
+
+    def trace(self, local: int) -> ExecutionTrace:
+        """The trace of a rank."""
+        rank, given = self.first + local, self.plan.problem.jobs[self.job].workload.traces[local]
+        program = self.plan.workload[rank]
+        calls = self.calls(rank, program)
+        nodes = len(program) + sum(len(call.program) for call in calls)
+        parents = self.parents(rank, program, calls)
+        child = np.repeat(np.arange(nodes), [len(each) for each in parents])
+        last = int(program.node_id.max(initial=0))
+        ids = np.concatenate([program.node_id, np.arange(last + 1, last + 1 + nodes - len(program))]).astype(np.uint64)
+        every = np.concatenate([np.zeros(0, np.int64), *(np.asarray(each, dtype=np.int64) for each in parents)])
+        deps = Csr(pointers(np.bincount(child, minlength=nodes)), ids[every])
+        begins = program.structure.kind == COLLECTIVE
+        for name in ("counter", "count_of"):
+            rows = program.rows[begins]
+            if (given.column(name)[rows] != MISSING).any():
+                place = node_place(given, int(rows[given.column(name)[rows] != MISSING][0]), f"rank {local}")
+                raise ScenarioError(place, f"is a collective with {name}", "let nodes depend on it instead")
+        columns = {
+            name: np.where(begins, MISSING, given.column(name)[program.rows])
+            for name in COLUMN_KINDS
+            if given.has_column(name)
+        }
+        columns["duration_ps"] = np.where(begins, 0, given.column("duration_ps")[program.rows])
+        columns["slot_kind"] = np.where(begins, 0, given.column("slot_kind")[program.rows])
+        columns["is_cpu_op"] = np.where(begins, 0, given.column("is_cpu_op")[program.rows])
+        for kind, name in ((SEND, "comm_dst"), (RECV, "comm_src")):
+            own = program.structure.kind == kind
+            if own.any():
+                columns[name] = np.where(own, program.peer, columns[name])
+        columns["inlined_call"] = np.where(begins, np.append(self.plan.instances.first, 0)[program.instance], MISSING)
+        rest, codes = list[bytes](), np.full(nodes, -1)
+        parts = []
+        for call in calls:
+            codes[[call.node, *range(call.first, call.first + len(call.program))]] = len(rest)
+            rest.append(_told(self.plan.instances[self.plan.instance_at(call.index)], call.call))
+            parts.append(self.columns(call, ids))
+        names = {name for part in (columns, *parts) for name in part}
+        lengths = [len(program), *(len(call.program) for call in calls)]
+        joined = {
+            name: np.concatenate(
+                [part.get(name, np.full(n, MISSING)) for part, n in zip((columns, *parts), lengths, strict=True)]
+            )
+            for name in sorted(names)
+        }
+        group, groups = given.group_of()
+        more = nodes - len(program)
+        return ExecutionTrace.from_columns(
+            node_id=ids,
+            type=np.concatenate(
+                [np.where(begins, NodeType.COMP, given.type[program.rows]), *(_types(call) for call in calls)]
+            ).astype(np.int8),
+            data_deps=deps,
+            duration_micros=np.append(given.duration_micros[program.rows], np.zeros(more)).astype(np.uint64),
+            names=[
+                *(given.names[row] for row in program.rows.tolist()),
+                *(self.name(given, program, call, kind) for call in calls for kind in call.program.structure.kind),
+            ],
+            pg_name=(np.append(group[program.rows], np.full(more, -1)).astype(np.int32), groups) if groups else None,
+            rest=(codes.astype(np.int32), tuple(rest)) if rest else None,
+            metadata=given.metadata, place=given.place, rank=given.rank, **joined,
+        )  # fmt: skip
+
+    def calls(self, rank: int, program: RankProgram) -> list[_Call]:
+        """The rank's calls, in the order in which their nodes are dispatched."""
+        found, first = [], len(program)
+        at = np.flatnonzero(program.instance >= 0)
+        for node in at[np.argsort(program.instance[at], kind="stable")].tolist():
+            index = int(self.plan.instances.first[program.instance[node]])
+            call = self.plan.calls[index]
+            if len(call.programs):
+                position = self.plan.position(rank, index)
+                found.append(_Call(index, node, call, position, call.programs[position], first))
+                first += len(found[-1].program)
+        return found
+
+    def parents(self, rank: int, program: RankProgram, calls: Sequence[_Call]) -> list[list[int]]:
+        """By node of the rank: the places of those that it waits for."""
+        ends = {call.node: call.ends.tolist() for call in calls}
+        first = {call.node: call.first for call in calls}
+        made: list[list[int]] = [[] for _ in range(len(program) + sum(len(call.program) for call in calls))]
+        for own, begin in ((program, 0), *((call.program, call.first) for call in calls)):
+            ptr, children = own.structure.succ_ptr.tolist(), own.structure.succ.tolist()
+            for parent in range(len(own)):
+                before = ends.get(parent, [parent]) if begin == 0 else [begin + parent]
+                for child in children[ptr[parent] : ptr[parent + 1]]:
+                    made[begin + child] += before
+        for call in calls:
+            for root in call.program.structure.roots.tolist():
+                made[call.first + root].append(call.node)
+        gates = self.plan.tiles.get(rank)
+        if gates is not None:
+            targets = list(zip(gates.collective.tolist(), gates.node.tolist(), strict=True))
+            # A trace cannot say "the first of several": the collective begins with its other dependencies.
+            all_of_them = gates.count == np.bincount(gates.triggers[:, 2], minlength=len(gates.count))
+            for node, event, gate in gates.triggers[all_of_them[gates.triggers[:, 2]]].tolist():
+                collective, held = targets[gate]
+                at = held if collective < 0 else first[collective] + held
+                ended = ends.get(node, [node]) if event == ENDS else [node if event == BEGINS else first[node] + event]
+                made[at] += ended
+        return [sorted(set(each)) for each in made]
+
+    def columns(self, call: _Call, ids: np.ndarray) -> dict[str, np.ndarray]:
+        """The columns of the nodes of a call."""
+        program, table = call.program, self.plan.trace(self.rank_of(call), call.index)
+        kind, moves = program.structure.kind, program.peer >= 0
+        first, tags = self.tags[call.index]
+        members = np.asarray(call.call.members, dtype=np.int64) - self.first
+        peer = np.where(moves, members[np.maximum(program.peer, 0)], MISSING)
+        rows, none = program.rows, np.full(len(program), MISSING)
+        made = {name: table.column(name)[rows] for name in _KEPT if table.has_column(name)}
+        if call.call.rotation is not None and not call.call.algorithm.given:
+            own = call.call.algorithm.program_of([call.position])
+            made = {name: own.column(name)[rows] for name in _KEPT if own.has(name)}
+        payload = table.column("payload")[rows]
+        if (payload != MISSING).any():
+            giver = np.searchsorted(program.node_id, np.maximum(payload, 0).astype(np.uint64))
+            made["payload"] = np.where(
+                payload == MISSING, MISSING, ids[call.first + giver % len(program)].astype(np.int64)
+            )
+        return made | {
+            "comm_size": np.where(moves, program.nbytes, MISSING),
+            "comm_dst": np.where(kind == SEND, peer, none),
+            "comm_src": np.where(kind == RECV, peer, none),
+            "comm_tag": np.where(moves, first + np.searchsorted(tags, program.tag), MISSING),
+            "duration_ps": np.where(moves, MISSING, program.duration),
+            "is_cpu_op": np.zeros(len(program), dtype=np.int64),
+            "slot_kind": np.zeros(len(program), dtype=np.int64),
+            "inlined_call": np.full(len(program), call.index),
+            "inlined_node": program.node_id.astype(np.int64),
+        }
+
+    def rank_of(self, call: _Call) -> int:
+        return call.call.members[call.position]
+
+    def name(self, given: ExecutionTrace, program: RankProgram, call: _Call, kind: int) -> str:
+        label = given.names[int(program.rows[call.node])] or call.call.algorithm.collective
+        return f"{label}: {_WORDS[kind]}"
+
+
+def _types(call: _Call) -> np.ndarray:
+    of = np.array([NodeType.COMP, NodeType.COMM_SEND, NodeType.COMM_RECV, 0, 0, NodeType.COMP])
+    return of[call.program.structure.kind]
+
+
+def _told(instance: Instance, call: CollectiveCall) -> bytes:
+    """Attributes in words: the collective and its algorithm."""
+    node = pb.Node()
+    for name, text in (("collective", instance.type), ("algorithm", call.algorithm.name if call.algorithm else "")):
+        node.attr.add(name=name, string_val=text)
+    return node.SerializeToString(deterministic=True)
