@@ -27,10 +27,10 @@ _MODELS = {
 
 
 class KernelInput(NamedTuple):
-    """The kernel's input, read-only: constants and tables by name (`records`).
+    """The kernel's input, for one run: constants and tables by name (`records`).
 
-    `tables`: ``links``, ``flows`` and ``ranks`` are the initial rows of tables that the kernel writes. `tags`: by node
-    of a template; the kernel does not use them.
+    `tables`: ``links``, ``shared``, ``flows`` and ``ranks`` are the initial rows of tables that the kernel writes; it
+    only reads the others. `tags`: by node of a template; the kernel does not use them.
     """
 
     constants: dict[str, int]

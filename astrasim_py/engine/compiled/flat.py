@@ -30,7 +30,10 @@ class Numbers:
 
     def array(self) -> np.ndarray:
         """All values and a final 0: never empty."""
-        return np.concatenate([*self.parts, np.zeros(1, dtype=self.dtype)])
+        made = np.concatenate([*self.parts, np.zeros(1, dtype=self.dtype)])
+        # The parts are not kept twice.
+        self.parts = [made[:-1]]
+        return made
 
 
 def table_of(rows: list[dict[str, int]], dtype: np.dtype) -> np.ndarray:

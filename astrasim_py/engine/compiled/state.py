@@ -36,7 +36,8 @@ class State:
         # Word 0 is unused; then the channels of workloads, then the workloads' blocks and queues.
         channels = 2 * max(int(s["shared_channels"]), 0)
         s["channels"], s["arena_top"] = 8, 8 + channels
-        template = given.tables["templates"][ranks["template"][:n]]
+        names = ("words", "root_count", "nodes")
+        template = {name: given.tables["templates"][name][ranks["template"][:n]] for name in names}
         own = int(template["words"].sum()) * 2 + n * 16 + 4 * int(template["root_count"].sum())
         own += int(ranks["queues"].sum()) * records.QUEUE_WORDS * 2
         gated = np.flatnonzero(ranks["gates"][:n] >= 0)
@@ -53,8 +54,6 @@ class State:
         pools["free"] = -1
         self.tables = {
             **given.tables,
-            "ranks": _copy(ranks),
-            "links": _copy(given.tables["links"]),
             "slots": _lines(4 * n, records.SLOT, 0),
             "servers": np.zeros(int(ranks["server"].max()) + 1, dtype=np.int64),
             "progress": _lines(int(s["call_count"]) + len(given.tables["instances"]), records.PROGRESS, 0),
@@ -74,8 +73,6 @@ class State:
             "node_rows": _lines(max(nodes, 1), records.NODE_ROW),
             "message_rows": np.empty(rows, dtype=records.MESSAGE_ROW),
             "hop_rows": np.empty(rows, dtype=records.HOP_ROW),
-            "shared": _copy(given.tables["shared"]),
-            "flows": _copy(given.tables["flows"]),
             "pairs_sent": np.zeros(routes if s["qps"] > 1 else 1, dtype=np.int64),
             "crossed": np.zeros(len(given.tables["shared"]), dtype=np.int64),
             "filling": np.empty(len(given.tables["shared"]) + 1, dtype=records.ENTRY),
@@ -170,12 +167,6 @@ def _lines(rows: int, dtype: np.dtype | type = np.int64, value: int | None = Non
     space = np.zeros(count + LINE, dtype=np.uint8) if value == 0 else np.empty(count + LINE, dtype=np.uint8)
     begin = -space.ctypes.data % LINE
     return space[begin : begin + count].view(dtype)
-
-
-def _copy(rows: np.ndarray) -> np.ndarray:
-    made = _lines(len(rows), rows.dtype)
-    made[:] = rows
-    return made
 
 
 def _power(least: int) -> int:
