@@ -225,7 +225,7 @@ def test_the_numbers_obey_the_laws(tmp_path, number):
     from astrasim_py.engine.simulation import simulate
     from astrasim_py.system.bound import problem_bound
     from astrasim_py.system.lowering import make_plan
-    from astrasim_py.system.plan import SEND
+    from astrasim_py.system.programs import SEND
 
     folder = in_folder(tmp_path / "here")
     problem = prepare(expand(load_scenario(folder / "s.yaml"))[number])
