@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 RING = {"shape": "ring", "bandwidth": "50 GB/s", "latency": "500 ns"}
+_SWITCH = {**RING, "shape": "switch"}
+_TREE = {"algorithm": "binomial_tree", "collective": "reduce", "shape": _SWITCH}
 #: Bytes of every collective: they decide no cost, but all NPU counts below divide them.
 SIZE = 2**28
 
@@ -115,6 +117,9 @@ CASES: dict[str, Case] = {
     "direct_64_fluid": _ring(64, "builder", "quick", algorithm="direct", collective="all_to_all", model="fluid"),
     "ring_64_on_torus": _ring(64, "builder", "quick", shape=_torus(8, 8)),
     "ring_1024_on_torus": _ring(1024, "builder", "table", shape=_torus(32, 32)),
+    # A program of its own for every rank.
+    **{f"binomial_{n}": _ring(n, "builder", "irregular", **_TREE) for n in (16384, 65536)},
+    "bruck_16384": _ring(16384, "builder", "irregular", algorithm="bruck", collective="all_gather", shape=_SWITCH),
     # Tori by dimension.
     "torus_512": _hierarchical((8, 8, 8), "builder", "scaling", "quick"),
     "torus_4096": _hierarchical((16, 16, 16), "builder", "table", "scaling"),

@@ -250,7 +250,7 @@ def _double_binary_tree(size: int, n: int, tree: str, charges: Charges) -> Progr
     for waiting in (up, down):
         draft.depend(waiting[up_of[above[inner]]], done[inner])
     draft.depend(give[~inner], done[~inner])
-    return ProgramTraces(draft.program())
+    return ProgramTraces(draft.program, n)
 
 
 @lru_cache(maxsize=128)

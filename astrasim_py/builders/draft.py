@@ -207,7 +207,8 @@ def finish(
     draft: Draft, name: str, collective: str, *, source: str = "builder", actors: tuple[str, ...] = (), **stated
 ) -> Algorithm:
     """The `Algorithm` of a draft of all ranks, of which the last are `actors`; `stated`: more of its fields."""
-    traces, ranks, chunks = ProgramTraces(draft.program(actors)), draft.ranks - len(actors), draft.chunks
+    traces = ProgramTraces(partial(draft.program, actors), draft.ranks)
+    ranks, chunks = draft.ranks - len(actors), draft.chunks
     return Algorithm(
         name=name, collective=collective, ranks=ranks, traces=traces, chunks=chunks, source=source, actors=actors,
         **stated,

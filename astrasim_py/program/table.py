@@ -7,7 +7,7 @@ Columns have the names of Chakra's attributes (`astrasim_py.chakra.schema.INT_CO
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -83,7 +83,7 @@ class Program:
     def column(self, name: str) -> np.ndarray:
         """int64[rows]: an integer attribute of every node, MISSING where it has none."""
         if name not in self.columns:
-            self.columns[name] = np.full(len(self), MISSING, dtype=np.int64)
+            self.columns[name] = np.broadcast_to(np.int64(MISSING), len(self))
         return self.columns[name]
 
     @property
@@ -236,22 +236,31 @@ def file_of(nodes: ExecutionTrace | Program, row: int) -> str:
 
 
 class ProgramTraces(Sequence[ExecutionTrace]):
-    """Traces of a program, made when they are asked for first."""
+    """Traces of the program of so many `ranks`, which `make` makes. Both are made when they are asked for first."""
 
     given = ()
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
+    def __init__(self, make: Callable[[], Program], ranks: int) -> None:
+        self._make, self._ranks = make, ranks
+
+    @classmethod
+    def of(cls, program: Program) -> ProgramTraces:
+        return cls(lambda: program, program.ranks)
+
+    @cached_property
+    def program(self) -> Program:
+        made, self._make = self._make(), None
+        return made
 
     @cached_property
     def _made(self) -> tuple[ExecutionTrace, ...]:
         return self.program.traces()
 
     def __len__(self) -> int:
-        return self.program.ranks
+        return self._ranks
 
     def __reduce__(self):
-        return type(self), (self.program,)
+        return self.of, (self.program,)
 
     def __getitem__(self, index):
         return self._made[index]

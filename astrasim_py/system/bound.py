@@ -121,7 +121,8 @@ class _LongestPath:
         self.instance = cache(plan.instances.__getitem__)
         self.match_key = cache(lambda job, position: plan.p2p[job][position])
         self.makespan = self.last = 0
-        self.ready = [(rank, node) for rank, p in enumerate(workload) for node in p.structure.roots.tolist()]
+        roots = cache(lambda structure: structure.roots.tolist())
+        self.ready = [(rank, node) for rank, p in enumerate(workload) for node in roots(p.structure)]
         self.arrivals: list[dict[int, tuple[int, int]]] = [{} for _ in range(len(plan.instances))]
         self.times: dict[tuple, tuple[list[int], list[int]]] = {}
         #: By rank and node: the nodes that consume tiles of a collective; the collective of which it produces a tile.

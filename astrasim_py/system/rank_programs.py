@@ -191,10 +191,10 @@ class RankPrograms:
         `place`: names the table in errors.
         """
         (structures, counters), rows = self.skeletons(table), table.by_id
-        own = ProgramColumns(
-            rows - np.repeat(table.bounds[:-1], np.diff(table.bounds)), table.node_id[rows],
-            *(column[rows] for column in columns),
-        )  # fmt: skip
+        columns = table.node_id, *columns
+        if bool((np.diff(rows) < 0).any()):
+            columns = tuple(column[rows] for column in columns)
+        own = ProgramColumns(rows - np.repeat(table.bounds[:-1], np.diff(table.bounds)), *columns)
         made = PlainPrograms(own, table.bounds, structures)
         if table.ranks > 1 and self.unchanged and counters is None:
             return made

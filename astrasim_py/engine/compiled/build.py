@@ -177,7 +177,10 @@ class _Building(Templates):
                     self.template_of[key] = self.template(program, part, workload=True)
                 mine["template"][rank] = self.template_of[key]
             running = () if job.planner is None else tuple(min(int(c), 2**31) for c in job.planner.capacity)
-            mine["gates"] = [self.gates(rank, len(program)) for rank, program in enumerate(programs, first)]
+            mine["gates"] = [
+                self.gates(rank, len(program)) if rank in plan.tiles else -1
+                for rank, program in enumerate(programs, first)
+            ]
             mine["background"] = job.background
             mine["first"], mine["queues"] = first + plan.workload.shifts[own], len(running)
             mine["capacities"] = self.longs.add(running)
@@ -186,10 +189,8 @@ class _Building(Templates):
         return ranks
 
     def gates(self, rank: int, nodes: int) -> int:
-        """Add the gates of a rank with so many nodes; returns their place, -1 for none."""
-        gates = self.plan.tiles.get(rank)
-        if gates is None:
-            return -1
+        """Add the gates of a rank with so many nodes; returns their place."""
+        gates = self.plan.tiles[rank]
         node, event, gate = gates.triggers.T
         place, held = np.zeros(nodes, dtype=np.int64), gates.collective
         order = np.argsort(held, kind="stable")
