@@ -291,7 +291,7 @@ def one_t(nodes: int, npus: int):
     return training_workload(layout, ByHand(ONE_T), gather="end"), from_keys.build(keys, "test", written=True)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_transformer_1t_on_1024_npus(only_layers):
     workload, topology = one_t(128, 8)
     assert run(workload, topology).makespan == ONE_T_MAKESPAN
