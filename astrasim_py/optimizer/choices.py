@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from astrasim_py.chakra.workload import Workload
-
 #: What can be chosen, as ``--over`` names it.
 KINDS = ("algorithms", "chunks", "tiles", "buckets", "order", "priority", "placement")
 
@@ -38,9 +36,10 @@ class Choice:
     def apply(self, config: dict[str, Any], value: Any) -> None:
         """Write a value, other than the first, into the configuration of a point."""
 
-    def reorder(self, workload: Workload, value: Any) -> Workload:
-        """The workload of its job with a value other than the first, where that is not in the configuration."""
-        return workload
+    @property
+    def of_traces(self) -> bool:
+        """Whether it changes traces, and not the configuration."""
+        return False
 
     def move(self, value: Any, random: Random) -> Any:
         """A value near another one."""

@@ -31,25 +31,42 @@ LONGEST, CALLS = "longest path first", "communication first"
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Orders(Choice):
-    """A choice of an order. By number of the distinct trace: `rows`: of its movable nodes; `stay`: of the collectives
-    that keep their order, as they are executed. `dependencies`: those that hold in the job's workload."""
+class Facts:
+    """What orders need to know of a job's workload, by number of its distinct traces.
+
+    `rows`: of the movable nodes. `stay`: rows of the collectives that keep their order, as they are executed. `keys`:
+    by rule of ``priority``, int64 by row: what the rows are sorted by. `dependencies`: those that hold.
+    """
 
     rows: tuple[np.ndarray, ...]
     stay: tuple[list[int], ...]
+    keys: tuple[Mapping[str, np.ndarray], ...]
     dependencies: str
 
-    def reorder(self, workload: Workload, value: Any) -> Workload:
+
+@dataclass(frozen=True, kw_only=True)
+class _Orders(Choice):
+    """A choice of an order."""
+
+    @property
+    def of_traces(self) -> bool:
+        return True
+
+    def reorder(self, workload: Workload, value: Any, facts: Facts) -> Workload:
+        """The workload of its job with a value other than the first. `facts`: of the workload before all orders.
+
+        Raises TraceError: the order does not fit it, or moves collectives of which other ranks would not know.
+        """
         made = {}
         for number, trace in enumerate(dict.fromkeys(workload.traces)):
-            rows = self.rows[number]
-            made[trace] = self.changed(number, trace, rows[np.argsort(trace.node_id[rows])], value)
-            if _staying(made[trace], rows, self.dependencies) != self.stay[number]:
+            rows = facts.rows[number]
+            made[trace] = self.changed(number, trace, rows[np.argsort(trace.node_id[rows])], value, facts)
+            if _staying(made[trace], rows, facts.dependencies) != facts.stay[number]:
                 problem = "this order moves a collective that ranks with other traces call as well"
                 raise TraceError(trace.place, problem, "keep the order of such collectives")
         return replace(workload, traces=tuple(made[trace] for trace in workload.traces))
 
-    def changed(self, number: int, trace: ExecutionTrace, rows: np.ndarray, value: Any) -> ExecutionTrace:
+    def changed(self, number: int, trace: ExecutionTrace, rows: np.ndarray, value: Any, facts: Facts) -> ExecutionTrace:
         """The distinct trace of this number in a new order; `rows`: its movable ones, by id."""
         raise NotImplementedError
 
@@ -61,9 +78,11 @@ class OrderChoice(_Orders):
     trace: int
     free: Mapping[int, tuple[int, ...]]  # place -> later places whose nodes do not depend on its node
 
-    def changed(self, number: int, trace: ExecutionTrace, rows: np.ndarray, value: Any) -> ExecutionTrace:
+    def changed(self, number: int, trace: ExecutionTrace, rows: np.ndarray, value: Any, facts: Facts) -> ExecutionTrace:
         if number != self.trace:
             return trace
+        if len(rows) <= max(max(pair) for pair in value):
+            raise TraceError(trace.place, "this order is of more nodes", "drop it")
         order = rows.copy()
         for a, b in value:
             order[[a, b]] = order[[b, a]]
@@ -84,14 +103,10 @@ class OrderChoice(_Orders):
 
 @dataclass(frozen=True, kw_only=True)
 class PriorityChoice(_Orders):
-    """The rule by which the movable nodes of all traces of a job are ordered; the first is none. `keys`: by rule and
-    number of the distinct trace: int64, what its rows are sorted by."""
+    """The rule by which the movable nodes of all traces of a job are ordered; the first is none."""
 
-    keys: Mapping[str, tuple[np.ndarray, ...]]
-
-    def changed(self, number: int, trace: ExecutionTrace, rows: np.ndarray, value: Any) -> ExecutionTrace:
-        key = self.keys[value][number]
-        return renumbered(trace, rows, rows[np.argsort(key[rows], kind="stable")])
+    def changed(self, number: int, trace: ExecutionTrace, rows: np.ndarray, value: Any, facts: Facts) -> ExecutionTrace:
+        return renumbered(trace, rows, rows[np.argsort(facts.keys[number][value][rows], kind="stable")])
 
 
 def _movable(workload: Workload) -> list[np.ndarray]:
@@ -140,39 +155,46 @@ def renumbered(trace: ExecutionTrace, rows: np.ndarray, order: np.ndarray) -> Ex
     return trace.replace(node_id=ids, **columns)
 
 
+def facts_of(plan: Plan, job: int) -> Facts:
+    """Facts of the workload of a job of a plan."""
+    own = plan.problem.jobs[job]
+    workload, dependencies = own.workload, own.dependencies or plan.problem.semantics.dependencies
+    distinct, every = list(dict.fromkeys(workload.traces)), _movable(workload)
+    ranks = [plan.first_rank[job] + workload.traces.index(trace) for trace in distinct]
+    return Facts(
+        rows=tuple(every),
+        stay=tuple(_staying(trace, rows, dependencies) for trace, rows in zip(distinct, every, strict=True)),
+        keys=tuple(_keys(plan, rank, dependencies) for rank in ranks),
+        dependencies=dependencies,
+    )
+
+
 def order_choices(plan: Plan, job: int, name: str, kinds: tuple[str, ...]) -> Iterator[Choice]:
     """The choices of orders in the workload of a job; none where nothing is free."""
     own = plan.problem.jobs[job]
-    workload = own.workload
-    distinct = list(dict.fromkeys(workload.traces))
-    if own.skeleton or own.iterations > 1 or own.algorithms.nodes or max(map(len, distinct)) > _MOST_NODES:
+    distinct = list(dict.fromkeys(own.workload.traces))
+    if {"order", "priority"}.isdisjoint(kinds) or max(map(len, distinct)) > _MOST_NODES:
+        return
+    if own.skeleton or own.iterations > 1 or own.algorithms.nodes:
         return
     dependencies = own.dependencies or plan.problem.semantics.dependencies
-    every = _movable(workload)
+    every = _movable(own.workload)
     free = [_free(trace, rows, dependencies) for trace, rows in zip(distinct, every, strict=True)]
-    if not any(free):
-        return
-    stay = tuple(_staying(trace, rows, dependencies) for trace, rows in zip(distinct, every, strict=True))
-    same = {"job": name, "rows": tuple(every), "stay": stay, "dependencies": dependencies}
-    ranks = [workload.traces.index(trace) for trace in distinct]
-    if "priority" in kinds:
-        keys = [_keys(plan, plan.first_rank[job] + rank, dependencies) for rank in ranks]
-        by_rule = {rule: tuple(each[rule] for each in keys) for rule in (LONGEST, CALLS)}
-        yield PriorityChoice(
-            kind="priority", name="issue order", values=("as in the workload", *by_rule), keys=by_rule, **same
-        )
+    if "priority" in kinds and any(free):
+        values = ("as in the workload", LONGEST, CALLS)
+        yield PriorityChoice(kind="priority", name="issue order", job=name, values=values)
     for number, (trace, pairs) in enumerate(zip(distinct, free, strict=True)):
         if pairs and "order" in kinds:
             listed = _extensions(trace, every[number], dependencies) if len(every[number]) <= _MOST_LISTED else None
             like = " and of those like it" if len(distinct) < own.ranks else ""
             yield OrderChoice(
                 kind="order",
-                name=f"order of the nodes of rank {ranks[number]}{like}",
+                name=f"order of the nodes of rank {own.workload.traces.index(trace)}{like}",
+                job=name,
                 values=((),) if listed is None else listed,
                 whole=listed is not None,
                 trace=number,
                 free=pairs,
-                **same,
             )
 
 

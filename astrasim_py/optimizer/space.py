@@ -3,13 +3,12 @@
 import math
 from collections.abc import Iterator
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
 from pydantic import ValidationError
 
-from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import AstraError, ScenarioError, UsageError
 from astrasim_py.core.strict_model import mistakes
@@ -17,7 +16,7 @@ from astrasim_py.engine.simulation import plan_for
 from astrasim_py.optimizer.calls import AlgorithmChoice, algorithm_choices, write_cases
 from astrasim_py.optimizer.choices import Choice, KeyChoice
 from astrasim_py.optimizer.keys import in_our_names, key_choices
-from astrasim_py.optimizer.order import order_choices
+from astrasim_py.optimizer.order import Facts, facts_of, order_choices
 from astrasim_py.optimizer.placed import PlacementChoice, placement_choice
 from astrasim_py.scenario.expand import Point
 from astrasim_py.study.prepare import prepare
@@ -38,10 +37,13 @@ class Space:
     point : Point
         The scenario as it is.
     choices : tuple of Choice
+    known_facts : dict
+        Facts of workloads, by job and values of keys, once they are known.
     """
 
     point: Point
     choices: tuple[Choice, ...]
+    known_facts: dict[tuple, Facts] = field(default_factory=dict, repr=False)
 
     @property
     def baseline(self) -> Candidate:
@@ -82,19 +84,29 @@ class Space:
         except ValidationError as error:
             wrong = next(mistakes(error))
             raise ScenarioError(wrong.path(""), wrong.problem, wrong.remedy) from None
-        jobs = tuple(replace(job, workload=self._ordered(job.name, job.workload, candidate)) for job in found.jobs)
-        return replace(found, jobs=jobs)
+        return self._ordered(found, candidate)
 
-    def _ordered(self, job: str, workload: Workload, candidate: Candidate) -> Workload:
-        for number in self.changes(candidate):
-            choice = self.choices[number]
-            if choice.job in ("", job):
-                workload = choice.reorder(workload, candidate[number])
-        return workload
+    def _ordered(self, problem: Problem, candidate: Candidate) -> Problem:
+        """The problem with the orders of a candidate."""
+        orders = [(self.choices[n], candidate[n]) for n in self.changes(candidate) if self.choices[n].of_traces]
+        jobs = list(problem.jobs)
+        for number, job in enumerate(problem.jobs if orders else ()):
+            facts = self._facts(problem, number, candidate)
+            for choice, value in orders:
+                if choice.job in ("", job.name):
+                    jobs[number] = replace(jobs[number], workload=choice.reorder(jobs[number].workload, value, facts))
+        return replace(problem, jobs=tuple(jobs))
+
+    def _facts(self, problem: Problem, job: int, candidate: Candidate) -> Facts:
+        pairs = zip(self.choices, candidate, strict=True)
+        key = job, *(value for choice, value in pairs if isinstance(choice, KeyChoice))
+        if key not in self.known_facts:
+            self.known_facts[key] = facts_of(plan_for(problem), job)
+        return self.known_facts[key]
 
     def reordered(self, candidate: Candidate) -> bool:
         """Whether a candidate changes traces themselves."""
-        return any(type(self.choices[n]).reorder is not Choice.reorder for n in self.changes(candidate))
+        return any(self.choices[number].of_traces for number in self.changes(candidate))
 
     def listed(self) -> Iterator[Candidate]:
         """All candidates that are listed, the baseline first."""

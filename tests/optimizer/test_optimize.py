@@ -165,3 +165,18 @@ def test_a_folder_of_something_else_is_refused(tmp_path, capsys):
     assert main([*command, "--seed", "2"]) == 2 and "another seed" in capsys.readouterr().err
     assert main([*command, "--over", "order"]) == 2 and "another over" in capsys.readouterr().err
     assert main(command) == 0
+
+
+def test_orders_go_with_buckets(tmp_path):
+    """A key that makes another workload leaves orders of the one before without effect, or refuses them."""
+    said = {
+        "topologies": {"node": {"preset": "dgx_h100", "nodes": 1, "npus": 4}},
+        "compute": {"preset": "dgx_h100"},
+        "workload": {
+            "training": {"model": {"base": "llama3-8b", "layers": 2}, "seq": 256, "gbs": 8, "overlap": {"dp": True}},
+            "memory": "ignore",
+        },
+    }
+    result = found(tmp_path, said=scenario() | said, over="buckets,order,priority", evaluations=30)
+    assert {"buckets", "order", "priority"} <= {choice.kind for choice in result.space.choices}
+    assert result.bound.ps <= result.makespan_ps <= result.baseline_ps
