@@ -7,22 +7,22 @@ a hash over the sources of all functions that a kernel calls, which numba's own 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
-import json
 import os
-import shutil
-import stat
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import cached_property, update_wrapper, wraps
+from functools import cached_property, partial, update_wrapper
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from astrasim_py.core import jit_files
 from astrasim_py.core.cache import cache_folder
 from astrasim_py.core.errors import UsageError
 from astrasim_py.core.jit_notes import note
@@ -36,8 +36,6 @@ _paused: tuple[float, float | None] = 0.0, None
 #: One thread compiles or loads at a time.
 _turn = threading.RLock()
 
-#: Seconds to wait for another process that compiles before saying so: it may be of this run, and have said it itself.
-_PATIENCE_S = 1.0
 #: Settings of numba that change the code it makes.
 _SETTINGS = (
     *("BOUNDSCHECK", "CPU_FEATURES", "CPU_NAME", "DEBUGINFO_DEFAULT", "DEBUG_NRT", "DISABLE_INTEL_SVML", "DISABLE_JIT"),
@@ -110,20 +108,44 @@ def optional(function: Callable) -> Callable:
     It is compiled where the type of its first argument, a record, has a field ``whole``. Elsewhere a call of it is
     compiled to the number 0, and never made: numba then sees neither the function nor those that only it calls.
     """
-    from numba.extending import overload
 
     def nothing(*args: Any) -> int:
         return 0
 
-    @wraps(function)
-    def called(*args: Any) -> Any:
-        raise NotImplementedError
+    @deferred
+    def make() -> Callable:
+        from numba.extending import overload
 
-    @overload(called, strict=False, jit_options=_INSIDE)
-    def compiled(state: Any, *others: Any) -> Callable:
-        return function if "whole" in state.fields else nothing
+        def called(*args: Any) -> Any:
+            raise NotImplementedError
 
-    return called
+        @overload(called, strict=False, jit_options=_INSIDE)
+        def compiled(state: Any, *others: Any) -> Callable:
+            return function if "whole" in state.fields else nothing
+
+        return called
+
+    return update_wrapper(make(), function)
+
+
+def deferred(make: Callable[..., Any]) -> Callable[..., Later]:
+    """A maker of functions that compiled code calls, which makes them where numba first meets them."""
+    return lambda *args: Later(partial(make, *args))
+
+
+class Later:
+    """A function that compiled code calls, not made yet."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+
+    @cached_property
+    def _numba_type_(self) -> Any:
+        from numba.core.registry import cpu_target
+
+        made = self._make()
+        cpu_target.typing_context.refresh()
+        return cpu_target.typing_context.resolve_value_type(made)
 
 
 def kernel(what: str, *, threads: bool = False, lean: bool = False) -> Callable[[Callable], Kernel]:
@@ -133,6 +155,11 @@ def kernel(what: str, *, threads: bool = False, lean: bool = False) -> Callable[
     no Python object). `lean`: whether it allocates no memory, like `lean` functions.
     """
     return lambda function: Kernel(function, what, {"nogil": threads, **(_LEAN if lean else {})})
+
+
+def record_kernel(what: str) -> Callable[[Callable], RecordKernel]:
+    """A `kernel` that is lean, takes one record, given as an array of length 1, and returns nothing."""
+    return lambda function: RecordKernel(function, what, _INSIDE)
 
 
 class Function:
@@ -197,7 +224,7 @@ class Kernel(Function):
         found = self._load(folders, signature)
         if found:
             return found
-        with _lock(folders, self.what):
+        with jit_files.lock(folders, self.what, announce):
             # Another process may have compiled it meanwhile.
             found = self._load(folders, signature)
             if found:
@@ -208,7 +235,7 @@ class Kernel(Function):
             if announce is not None:
                 announce(f"compiling {self.what}, once (this can take a minute; later runs load it)")
             try:
-                folder = next(filter(_make_empty, folders), None)
+                folder = next(filter(jit_files.make_empty, folders), None)
                 if folder is None:
                     self._compile(signature)
                     return None
@@ -219,13 +246,13 @@ class Kernel(Function):
                 Kernel.interrupted = True
                 raise
             with contextlib.suppress(OSError):
-                _seal(folder)
+                jit_files.seal(folder)
                 return folder
         return None
 
     def _load(self, folders: list[Path], signature: tuple) -> Path | None:
         """Load the function from one of the folders; returns that folder."""
-        for folder in filter(_is_sound, folders):
+        for folder in filter(jit_files.is_sound, folders):
             try:
                 self._compile_in(folder, signature)
                 return folder
@@ -260,6 +287,71 @@ class Kernel(Function):
         return [place / "kernels" / f"{self.__name__}-{key}" for place in (base, beside)]
 
 
+class RecordKernel(Kernel):
+    """A kernel of one record. A process that finds it on disk runs its machine code without importing numba."""
+
+    def __init__(self, py_func: Callable, what: str, options: dict[str, Any]) -> None:
+        super().__init__(py_func, what, options)
+        self._linked: dict[np.dtype, MachineCode] = {}
+
+    def __call__(self, held: np.ndarray) -> None:
+        if held.dtype not in self._linked:
+            with _compiling():
+                self._load_or_compile((held.dtype,))
+        self._linked[held.dtype](held)
+
+    def _compile(self, signature: tuple) -> None:
+        self._link(self._machine_code(signature), signature)
+
+    def _compile_in(self, folder: Path, signature: tuple) -> None:
+        path = folder / "code.o"
+        try:
+            code = path.read_bytes()
+        except FileNotFoundError:
+            code = self._machine_code(signature)
+            fresh = path.with_suffix(f".{os.getpid()}")
+            with contextlib.suppress(OSError):
+                fresh.write_bytes(code)
+                fresh.replace(path)
+        self._link(code, signature)
+
+    def _link(self, code: bytes, signature: tuple) -> None:
+        self._linked[signature[0]] = MachineCode(code)
+
+    def _machine_code(self, signature: tuple) -> bytes:
+        """Compile the function: its symbol, a line feed, its object file."""
+        import numba
+
+        types = tuple(map(numba.from_dtype, signature))
+        self._inside.compile(types)
+        made = self._inside.overloads[types]
+        return made.fndesc.llvm_func_name.encode() + b"\n" + made.library.serialize_using_object_code()[2][0]
+
+
+class MachineCode:
+    """A compiled function of one record. `code`: its symbol, a line feed, its object file."""
+
+    def __init__(self, code: bytes) -> None:
+        import llvmlite.binding as llvm
+
+        symbol, _, self._object = code.partition(b"\n")
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
+        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+        self._engine.add_object_file(llvm.ObjectFileRef.from_data(self._object))
+        self._engine.finalize_object()
+        # Numba's convention: places for the result and for an exception come first.
+        convention = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 3)
+        self._function = convention(self._engine.get_function_address(symbol.decode()))
+
+    def __call__(self, held: np.ndarray) -> None:
+        places = (ctypes.c_void_p * 2)()
+        at = ctypes.addressof(places)
+        if self._function(at, at + ctypes.sizeof(ctypes.c_void_p), held.ctypes.data):
+            raise RuntimeError("compiled code raised an exception")
+
+
 class Locator:
     """Tells numba the folder of its cache; the interface of ``NUMBA_CACHE_LOCATOR_CLASSES``."""
 
@@ -275,99 +367,14 @@ class Locator:
         )
 
 
-# -- the folder of one compiled function ----------------------------------------------------------------------------
-
-_SEAL = "digests.json"
-
-
-def _digests(folder: Path) -> dict[str, str]:
-    """Digests of numba's files in a folder, each over the folder's name too, so that files cannot be exchanged."""
-    files = sorted(path for path in folder.iterdir() if path.suffix in (".nbi", ".nbc"))
-    name = folder.name.encode()
-    return {path.name: hashlib.blake2b(name + path.read_bytes(), digest_size=16).hexdigest() for path in files}
-
-
-def _seal(folder: Path) -> None:
-    """Write the digests of a folder's files, last, so that a damaged or unfinished folder is never loaded."""
-    for path in folder.iterdir():
-        path.chmod(0o644)
-    fresh = folder / f".{_SEAL}.{os.getpid()}"
-    fresh.write_text(json.dumps(_digests(folder)))
-    fresh.chmod(0o644)
-    fresh.replace(folder / _SEAL)
-
-
-def _is_sound(folder: Path) -> bool:
-    """Whether a folder is complete and undamaged, and only the user or the administrator can have written it.
-
-    Numba unpickles the files that it loads, so they must be trusted.
-    """
-    try:
-        return (
-            _is_trusted(folder)
-            and all(map(_is_trusted, folder.iterdir()))
-            and json.loads((folder / _SEAL).read_bytes()) == _digests(folder) != {}
-        )
-    except (OSError, ValueError):
-        return False
-
-
-def _is_trusted(path: Path) -> bool:
-    status = path.lstat()
-    if stat.S_ISLNK(status.st_mode):
-        return False
-    if not hasattr(os, "getuid"):
-        return True
-    return status.st_uid in (os.getuid(), 0) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-
-
-def _make_empty(folder: Path) -> bool:
-    """Empty or make a folder; returns whether it is writable."""
-    try:
-        folder.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.parent.mkdir(exist_ok=True)
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        folder.chmod(0o755)
-    except OSError:
-        return False
-    return os.access(folder, os.W_OK)
-
-
-@contextlib.contextmanager
-def _lock(folders: list[Path], what: str) -> Iterator[None]:
-    """Lock a function's folder across processes, where the file system has locks; announce before waiting."""
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(ImportError, OSError, IndexError):
-            import fcntl
-
-            folders[0].parent.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(open(folders[0].with_suffix(".lock"), "w"))
-            until = time.monotonic() + _PATIENCE_S
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() < until:
-                        time.sleep(0.05)
-                        continue
-                if announce is not None:
-                    announce(f"another process compiles {what}; waiting for it")
-                fcntl.flock(file, fcntl.LOCK_EX)
-                break
-        yield
-
-
 def _machine() -> tuple:
-    """Dependencies of compiled code besides its sources: versions, processor, settings."""
-    import llvmlite
+    """Dependencies of compiled code besides its sources: versions, processor, settings. Numba is not imported."""
     import llvmlite.binding as llvm
-    import numba
-    from numba.core import config
 
-    settings = [(name, str(getattr(config, name, None))) for name in _SETTINGS]
-    versions = sys.version, numba.__version__, llvmlite.__version__, np.__version__
+    settings = [os.environ.get(f"NUMBA_{name}") for name in _SETTINGS]
+    with contextlib.suppress(OSError):
+        settings.append(Path(".numba_config.yaml").read_text("utf-8", "replace"))
+    versions = sys.version, *map(version, ("numba", "llvmlite", "numpy"))
     features = llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
     return versions, features, settings
 

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
 
 from astrasim_py.core.cache import cache_folder
@@ -38,7 +39,7 @@ def note(name: str, whole: bool, folder: Path | None, files: Iterable[str]) -> N
     path = _path(name, whole)
     if path is None or folder is None:
         return
-    packages = [sys.modules[package].__file__ for package in ("llvmlite", "numba", "numpy")]
+    packages = [find_spec(package).origin for package in ("llvmlite", "numba", "numpy")]
     text = json.dumps({"folder": str(folder), "files": {file: _stamp(file) for file in (*files, *packages)}})
     fresh = path.with_suffix(f".{os.getpid()}")
     with contextlib.suppress(OSError):

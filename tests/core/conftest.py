@@ -20,6 +20,8 @@ def writer(tmp_path, monkeypatch):
     code.mkdir()
     monkeypatch.syspath_prepend(str(code))
     monkeypatch.setenv("ASTRASIM_CACHE", str(tmp_path / "cache"))
+    # Modules differ in seconds that bytecode does not tell apart.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     said: list[str] = []
     monkeypatch.setattr(jit, "announce", said.append)
     written: list[str] = []

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from astrasim_py.core import jit, jit_notes
+from astrasim_py.core import jit, jit_files, jit_notes
 from astrasim_py.core.errors import UsageError
 
 HELPER = """
@@ -28,7 +28,7 @@ def following(value):
     return value + STEP
 """
 KERNEL = """
-from astrasim_py.core.jit import kernel
+from astrasim_py.core.jit import kernel, record_kernel
 from jit_helper import following
 
 @kernel("the test", lean=True)
@@ -41,6 +41,22 @@ def total(values):
     for value in values:
         out += following(value)
     return out
+
+@record_kernel("the test")
+def advance(record):
+    if record.value == 7:
+        raise ValueError
+    record.value = following(record.value)
+"""
+#: Prints the record after a step, and whether numba was imported.
+STEP = """
+import sys, numpy
+from astrasim_py.core import jit
+jit.announce = lambda line: print(line, file=sys.stderr)
+from jit_kernel import advance
+held = numpy.zeros(1, dtype=[("value", "i8")])
+advance(held)
+print(held["value"][0], "numba" in sys.modules)
 """
 
 
@@ -158,6 +174,30 @@ def test_what_must_not_be_written_is_refused(load):
     assert values.tolist() == [1, 1, 1]
 
 
+def test_a_kernel_of_one_record_is_kept_without_numba(load, tmp_path):
+    """A new process runs its machine code; damaged, it is compiled anew; without a cache, in memory."""
+    load()
+
+    def run(**environment: str) -> tuple[str, str]:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(load.code), *sys.path]), **environment}
+        ended = subprocess.run([sys.executable, "-c", STEP], env=environment, capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout, ended.stderr.partition(",")[0]
+
+    compiled, loaded = ("1 True\n", "compiling the test"), ("1 False\n", "")
+    assert [run(), run()] == [compiled, loaded]
+    (code,) = (tmp_path / "cache").rglob("*.o")
+    code.write_bytes(turned(code.read_bytes()))
+    assert [run(), run()] == [compiled, loaded]
+    assert run(ASTRASIM_CACHE="") == compiled
+
+
+def test_an_exception_in_a_kernel_of_one_record_is_not_lost(load):
+    held = np.full(1, 7, dtype=[("value", "i8")])
+    with pytest.raises(RuntimeError, match="exception"):
+        load.modules().advance(held)
+
+
 def cut(data: bytes) -> bytes:
     return data[: len(data) // 2]
 
@@ -211,13 +251,13 @@ def test_code_that_others_could_write_is_not_even_read(load, tmp_path, what):
     load()(VALUES)
     (index,) = (path for path in files(tmp_path / "cache") if path.suffix == ".nbi")
     index.write_bytes(pickle.dumps(Planted(tmp_path / "planted")))
-    jit._seal(index.parent)
+    jit_files.seal(index.parent)
     assert load()(VALUES) == 10
     assert (tmp_path / "planted").exists(), "the test plants what would be executed"
     (tmp_path / "planted").unlink()
     (index,) = (path for path in files(tmp_path / "cache") if path.suffix == ".nbi")
     index.write_bytes(pickle.dumps(Planted(tmp_path / "planted")))
-    jit._seal(index.parent)
+    jit_files.seal(index.parent)
     if what == "link":
         index.rename(tmp_path / "elsewhere")
         index.symlink_to(tmp_path / "elsewhere")
@@ -243,7 +283,7 @@ def test_read_only_installation_compiles_in_memory(load, tmp_path, lean):
     if lean:
         for name in ("jit_helper", "jit_kernel"):
             path = load.code / f"{name}.py"
-            path.write_text(path.read_text().replace('"the test")', '"the test", lean=True)'))
+            path.write_text(path.read_text().replace('@kernel("the test")', '@kernel("the test", lean=True)'))
     # A file where a folder should be is in the way of the superuser, too.
     (load.code / "__pycache__").write_text("")
     (tmp_path / "file").write_text("")
@@ -325,9 +365,8 @@ def test_settings_that_do_not_change_the_code_do_not_compile_it_anew(load, monke
 
 
 def test_settings_that_change_the_code_compile_it_anew(load, monkeypatch):
-    config = pytest.importorskip("numba").core.config
     assert load()(VALUES) == 10
-    monkeypatch.setattr(config, "BOUNDSCHECK", 1)
+    monkeypatch.setenv("NUMBA_BOUNDSCHECK", "1")
     assert load()(VALUES) == 10
     assert len(load.said) == 2
 

@@ -10,7 +10,7 @@ the pool and calls it again.
 
 import numpy as np
 
-from astrasim_py.core.jit import kernel, lean
+from astrasim_py.core.jit import lean, record_kernel
 from astrasim_py.engine.compiled import blocks, events, fluid, link_events, queue, records, table, tiles
 from astrasim_py.engine.compiled.dispatch import complete, issue
 from astrasim_py.engine.compiled.links import carry
@@ -18,13 +18,12 @@ from astrasim_py.engine.compiled.rates import links_changed, settle
 from astrasim_py.engine.compiled.thread_blocks import head_arrives
 
 
-@kernel("the engine", lean=True)
-def advance(held):
+@record_kernel("the engine")
+def advance(state):
     """Run until no work is left, an error occurs, a pool could run out, or the step budget is used up.
 
-    `held`: the state, `records.STATE` or `records.WHOLE` of `astrasim_py.engine.compiled`, as an array of length 1.
+    `state`: `records.STATE` or `records.WHOLE` of `astrasim_py.engine.compiled`.
     """
-    state = held[0]
     state.budget = 0
     if state.status == records.UNBORN:
         begin_run(state)

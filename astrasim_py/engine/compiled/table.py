@@ -6,6 +6,7 @@ call and several times faster to compile. Indices are never negative and not che
 
 import numpy as np
 
+from astrasim_py.core.jit import deferred
 from astrasim_py.engine.compiled import records
 
 
@@ -18,6 +19,7 @@ def _row(context, builder, args, field: str, size: int):
     return builder.add(table, builder.mul(args[1], context.get_constant(types.int64, size))) if args[1:] else table
 
 
+@deferred
 def rows(field: str, dtype: np.dtype, unit: int = 0):
     """``function(state, index)``: the record at `index` of a table.
 
@@ -36,6 +38,7 @@ def rows(field: str, dtype: np.dtype, unit: int = 0):
     return at
 
 
+@deferred
 def numbers(field: str, kind: str):
     """``function(state)``: a table of numbers, readable and writable by index; `kind`: their numba type."""
     import numba
@@ -52,6 +55,7 @@ def numbers(field: str, kind: str):
     return at
 
 
+@deferred
 def heaps(field: str, unit: int):
     """``function(state, index)``: the heap that begins at `index` of a table, as an array of unknown length."""
     import numba
@@ -73,6 +77,7 @@ def heaps(field: str, unit: int):
     return at
 
 
+@deferred
 def prefetcher():
     """``function(record)``: prefetch a record that will be written soon; it need not exist."""
     import numba
