@@ -10,8 +10,8 @@ from astrasim_py.core.jit_notes import ABSENT, KEPT, LOADED, state_of
 from astrasim_py.system.plan import Plan
 
 #: Message-hops in which the SimPy engine costs as much as the compiled engine before its first event. SimPy takes 50 µs
-#: a message-hop; the compiled engine 20 ms where it is in memory, 0.5 s to load, 15 s to compile.
-HOPS = {LOADED: 1_000, KEPT: 10_000, ABSENT: 300_000}
+#: a message-hop; the compiled engine 20 ms where it is in memory, 0.1 s to load, 15 s to compile.
+HOPS = {LOADED: 1_000, KEPT: 3_000, ABSENT: 300_000}
 _KERNEL = "astrasim_py.engine.compiled.kernel.advance"
 
 
@@ -78,7 +78,10 @@ def _whole(plan: Plan) -> bool:
     problem = plan.problem
     detours = problem.noise is not None and problem.noise.detours is not None
     optional = problem.network.model == FLUID or problem.network.qps > 1 or problem.nic is not None or detours
-    return optional or any(call.by_blocks for call in plan.calls.values)
+    if optional or plan.tiles or any(call.by_blocks for call in plan.calls.values):
+        return True
+    programs = (p for call in plan.calls.values for p in call.different)
+    return problem.semantics.issue_order == "hash_set" and any(p.structure.buckets for p in programs)
 
 
 def predicted_hops(plan: Plan) -> int:

@@ -17,6 +17,7 @@ from astrasim_py.core.jit_notes import state_of
 from astrasim_py.core.records import Outcome, Records, Table
 from astrasim_py.engine import auto
 from astrasim_py.engine.compare import differences, run_both
+from astrasim_py.engine.compiled.build import kernel_input
 from astrasim_py.engine.simpy.network import CutThrough
 from astrasim_py.engine.simulation import engine_for, plan_for, predicted_hops, simulate
 from astrasim_py.system import routes
@@ -160,6 +161,13 @@ def test_a_kernel_is_known_to_be_compiled_before_it_is_loaded(monkeypatch):
     assert state_of(kernel) == "kept"
     monkeypatch.setenv("ASTRASIM_CACHE", "")
     assert state_of(kernel) == "absent"
+
+
+def test_the_parts_of_the_kernel_that_a_plan_needs_are_known_before_it_is_loaded():
+    plans = [plan_for(world(seed)) for seed in range(150)]
+    needed = [kernel_input(plan).whole for plan in plans]
+    assert [auto._whole(plan) for plan in plans] == needed
+    assert {True, False} == set(needed)
 
 
 def test_prediction_is_exact_where_all_routes_are_alike():
