@@ -94,6 +94,7 @@ COLUMN_KINDS: Mapping[str, str] = {
     "produces": "int64_val",  # on COMP nodes of workloads: id of a COMM_COLL node; its steps wait for this tile …
     "produces_tile": "int32_val",  # … of its input
     "produces_tiles": "int32_val",
+    "tile_order": "bool_val",  # tiles count in the order in which the collective needs or brings them on the rank
     "inlined_call": "int32_val",  # number of the call of a collective that the node is of, in place of it
     "inlined_node": "int64_val",  # id in the trace of its algorithm; absent where the call begins
     "layer": "int32_val",  # of a model, for reports

@@ -93,7 +93,8 @@ class BlockSteps:
 class TileUses:
     """Uses of collectives in tiles by nodes of a workload.
 
-    `rows`: int64[k, 5]: 0 consumes or 1 produces, the node, the collective's node, the tile, the number of tiles.
+    `rows`: int64[k, 6]: 0 consumes or 1 produces, the node, the collective's node, the tile, the number of tiles,
+    whether tiles count in the order of the collective.
     """
 
     rows: np.ndarray

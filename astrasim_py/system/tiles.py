@@ -4,6 +4,9 @@ A node that consumes tile t of T waits for the steps that write the cells of thi
 produces tile t of T, the steps that touch the cells of this tile on its rank wait for it, and the collective begins
 with the first of its tiles. Cells are the chunks of the algorithm's buffers; of C cells tile t has those from ⌊tC/T⌋
 on. T divides C or is a multiple of it.
+
+With ``tile_order`` tile k is the k-th in the order in which the collective of `produces` sends the tiles of this rank,
+those that it does not send last; without `produces`, the k-th in the order in which that of `consumes` brings them.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -58,8 +61,9 @@ def tile_uses(table: Program, refuse: Callable[..., None]) -> TileUses | None:
                 lost = np.setdiff1d(np.arange(tiles[own][0]), tile[own])
                 what = f"produces tiles of node {int(table.node_id[each])}, and none produces tile {{}}"
                 refuse(rows[own][:1], np.array([len(lost) > 0]), what, "give each tile a node", np.append(lost, 0)[:1])
-        part = tiles > 1
-        found.append(np.stack([np.full(len(rows), number), node[rows], node[target], tile, tiles], axis=1)[part])
+        part, ordered = tiles > 1, table.column("tile_order")[rows] == 1
+        every = [np.full(len(rows), number), node[rows], node[target], tile, tiles, ordered]
+        found.append(np.stack(every, axis=1)[part])
     every = np.concatenate(found)
     return TileUses(every) if len(every) else None
 
@@ -91,6 +95,8 @@ class Cells(NamedTuple):
     same: np.ndarray  # int64[outputs]: cell of the input that it is, -1 for none
     inputs: int
     touched: np.ndarray  # int64[k, 2]: rows that read or write a cell of the input, and the cell
+    place: np.ndarray  # int64[rows]: of each row in the order of execution
+    sends: np.ndarray  # bool[rows]
     parents: np.ndarray  # int64[e, 2]: rows, and rows that they wait for
 
 
@@ -121,8 +127,9 @@ def cells_of_rank(algorithm: Algorithm, rank: int) -> Cells:
     rows, cells = (np.concatenate(each) for each in zip(*accesses, strict=True))
     cells = cells - first[Buffer.INPUT]
     touched = np.unique(np.stack([rows, cells], axis=1)[(cells >= 0) & (cells < inputs)], axis=0)
-    edges = np.stack([table.child, table.parents], axis=1)
-    return Cells(last[output], np.where((same >= 0) & (same < inputs), same, -1), inputs, touched, edges)
+    same = np.where((same >= 0) & (same < inputs), same, -1)
+    edges, sends = np.stack([table.child, table.parents], axis=1), table.type == NodeType.COMM_SEND
+    return Cells(last[output], same, inputs, touched, table.place, sends, edges)
 
 
 class _Pattern(NamedTuple):
@@ -146,7 +153,7 @@ class TileLowering:
     def __init__(self, place: Callable[[int, int], str]) -> None:
         #: ``place(rank, node)`` names a node of a workload for errors.
         self.place = place
-        self.cells, self.pattern = cache(cells_of_rank), cache(self.pattern)
+        self.cells, self.pattern, self.order = cache(cells_of_rank), cache(self.pattern), cache(self.order)
 
     def pattern(self, algorithm: Algorithm, program: RankProgram, position: int, outputs: int, inputs: int) -> _Pattern:
         """The pattern for so many tiles of output and input (1: not in tiles)."""
@@ -199,17 +206,19 @@ class TileLowering:
         ScenarioError: a collective that runs dimension by dimension.
         """
         gates = _Gates()
+        calls: dict[int, CollectiveCall] = {}
         for collective in np.unique(program.tiles.rows[:, 2]).tolist():
-            uses = program.tiles.rows[program.tiles.rows[:, 2] == collective]
-            consumers, producers = ([(n, t, k) for s, n, _, t, k in uses.tolist() if s == side] for side in (0, 1))
-            instance = instance_of(int(program.instance[collective]))
-            if instance.only_call is None:
+            calls[collective] = instance_of(int(program.instance[collective])).only_call
+            if calls[collective] is None:
                 what = "is used in tiles, and its collective runs dimension by dimension"
                 raise ScenarioError(self.place(rank, collective), what, "choose one algorithm for all of its ranks")
+        rows = self.ordered(rank, program.tiles.rows, calls)
+        for collective, call in calls.items():
+            uses = rows[rows[:, 2] == collective]
+            consumers, producers = ([(n, t, k) for s, n, _, t, k, _ in uses.tolist() if s == side] for side in (0, 1))
             begin = None
             if producers:
                 begin = gates.add(-1, collective)
-            call = instance.only_call
             if call.algorithm is None:
                 # A group of one: there is nothing to send.
                 for node, _, _ in consumers:
@@ -234,6 +243,38 @@ class TileLowering:
             if begin is not None:
                 gates.first.add(begin)
         return gates.made()
+
+    def ordered(self, rank: int, rows: np.ndarray, calls: Mapping[int, CollectiveCall]) -> np.ndarray:
+        """Uses with the tiles themselves in place of their numbers in the order of the collective."""
+        made = rows.copy()
+        produced = {node: (collective, tiles) for side, node, collective, _, tiles, _ in rows.tolist() if side == 1}
+        for row, (_, node, collective, tile, tiles, by_order) in enumerate(rows.tolist()):
+            if not by_order:
+                continue
+            leads, many = produced.get(node, (collective, tiles))
+            if many != tiles:
+                what = f"has tile_order, consumes one of {tiles} tiles and produces one of {many}"
+                raise ScenarioError(self.place(rank, node), what, "divide both by the same number, or drop tile_order")
+            call = calls[leads]
+            if call.algorithm is not None and call.algorithm.has_cells:
+                made[row, 3] = self.order(call.algorithm, call.members.index(rank), tiles, node in produced)[tile]
+        return made
+
+    def order(self, algorithm: Algorithm, position: int, tiles: int, produced: bool) -> list[int]:
+        """Tiles of the input in the order in which a rank sends them, or of the output in that of their last writes."""
+        cells = self.cells(algorithm, position)
+        many = cells.inputs if produced else len(cells.last)
+        at = np.full(many, len(cells.place) if produced else -1)
+        if produced:
+            sent = cells.touched[cells.sends[cells.touched[:, 0]]]
+            np.minimum.at(at, sent[:, 1], cells.place[sent[:, 0]])
+        else:
+            written = cells.last >= 0
+            at[written] = cells.place[cells.last[written]]
+        owner, tile = _tiles_of(np.arange(many), many, tiles)
+        of_tile = np.full(tiles, len(cells.place) if produced else -1)
+        (np.minimum if produced else np.maximum).at(of_tile, tile, at[owner])
+        return np.argsort(of_tile, kind="stable").tolist()
 
     def patterns(
         self, rank: int, collective: int, call: CollectiveCall, consumers: Iterable[tuple], producers: Iterable[tuple]

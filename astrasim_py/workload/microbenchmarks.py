@@ -179,7 +179,7 @@ def _nodes(item: Item, ranks: int, groups, defined, where: str) -> list[tuple[Se
         node = {"name": f"compute {item.operations} operations", "num_ops": item.operations}
         node["tensor_size"] = item.bytes or 0
     node = {"type": NodeType.COMP, **node, "name": item.name or node["name"], "is_cpu_op": 0}
-    nodes = in_tiles(node, item) if isinstance(item, Compute) else [node]
+    nodes = in_tiles(node, item, where) if isinstance(item, Compute) else [node]
     return [(range(ranks) if item.ranks is None else item.ranks, each) for each in nodes]
 
 

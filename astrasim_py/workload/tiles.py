@@ -8,6 +8,7 @@ from astrasim_py.core.errors import ScenarioError
 from astrasim_py.workload.items import Compute
 
 TILE_COLUMNS = tuple(f"{side}{part}" for side in ("consumes", "produces") for part in ("", "_tile", "_tiles"))
+TILE_COLUMNS += ("tile_order",)
 #: By place of a node on its rank: columns of the tiles that it consumes and produces.
 Uses = dict[int, dict[str, int]]
 
@@ -28,15 +29,15 @@ def split(amount: int, tiles: int) -> list[int]:
     return [(tile + 1) * amount // tiles - tile * amount // tiles for tile in range(tiles)]
 
 
-def in_tiles(node: Mapping, item: Compute) -> list[dict]:
-    """The nodes of a computation in tiles."""
+def in_tiles(node: Mapping, item: Compute, where: str) -> list[dict]:
+    """The nodes of a computation in tiles; `where`: its item."""
+    label = {"produced": item.produces, "item": where}
     if item.tiles == 1:
-        return [dict(node) | {"produced": item.produces}]
+        return [{**node, **label}]
     columns = {name: split(node[name], item.tiles) for name in ("num_ops", "tensor_size") if name in node}
     if "duration_ps" in node:
         speed = item.comm_slows_compute or 1
         columns["duration_ps"] = tile_times(node["duration_ps"], item.tiles, item.tile_overhead or 0, speed)
-    label = {"produced": item.produces}
     return [
         {**node, **label, "name": f"{node['name']} tile {tile + 1}/{item.tiles}"}
         | {name: parts[tile] for name, parts in columns.items()}
@@ -55,11 +56,14 @@ def consume(
         raise ScenarioError(place, what, f"write after: {item.consumes}, a collective of {rank}")
     for tile, node in enumerate(nodes):
         columns = {"consumes": source[0], "consumes_tile": tile, "consumes_tiles": len(nodes)}
-        uses.setdefault(node, {}).update(columns)
+        uses.setdefault(node, {}).update(columns | ({} if item.produces else {"tile_order": 1}))
 
 
 def produce(uses: Uses, nodes: Sequence[Mapping], deps: Sequence[tuple[int, ...]], place: str, rank: str) -> None:
-    """Let the nodes of a rank that name a collective after them produce its tiles, in their order."""
+    """Let the nodes of a rank that name a collective after them produce its tiles.
+
+    Those of one item follow the order in which the collective needs them, those of several the order of the items.
+    """
     by_name: dict[str, list[int]] = {}
     for at, node in enumerate(nodes):
         if node.get("produced") is not None:
@@ -75,4 +79,5 @@ def produce(uses: Uses, nodes: Sequence[Mapping], deps: Sequence[tuple[int, ...]
             raise ScenarioError(f"{place}", what, "write after: with the names of all of it")
         for tile, node in enumerate(made):
             columns = {"produces": found[0], "produces_tile": tile, "produces_tiles": len(made)}
-            uses.setdefault(node, {}).update(columns)
+            alone = len({nodes[at]["item"] for at in made}) == 1
+            uses.setdefault(node, {}).update(columns | ({"tile_order": 1} if alone else {}))

@@ -323,14 +323,15 @@ def test_the_switch_wins_with_few_bytes_and_with_many_gpus(repo):
         assert found[n, "1 GiB", "tree"] < found[n, "1 GiB", "nvls"]
 
 
-def test_four_tiles_hide_most_of_the_collectives_of_a_layer(repo):
+def test_eight_tiles_hide_most_of_the_collectives_of_a_layer(repo):
     found = times(repo, "overlap")
-    for speed in ("1", "0.9"):
-        assert min(found, key=lambda key: (key[0] != speed, found[key])) == (speed, "4")
-        assert found[speed, "4"] < found[speed, "1"] * 0.72
-    # One tile has neither overhead nor a lower speed; with 16 all of the reduce_scatter comes after the last tile.
+    # One tile has neither overhead nor a lower speed. The first of two ends with the half that arrives last.
     step = 2**26 // 8 * 10 + 10**6
     assert found["1", "1"] == found["0.9", "1"] == 10**9 + 14 * step
-    assert found["1", "16"] == 10**9 + 16 * 5 * 10**6 + 7 * step
     assert found["0.9", "2"] > found["0.9", "1"]
-    assert {found["0.9", tiles] - found["1", tiles] for tiles in ("4", "8", "16")} == {111_111_112, 111_111_120}
+    for speed, best in (("1", ("8", "16")), ("0.9", ("8",))):
+        ranked = sorted((t for s, t in found if s == speed), key=lambda tiles: found[speed, tiles])
+        assert tuple(sorted(ranked[: len(best)], key=int)) == best
+        assert found[speed, "8"] < found[speed, "1"] * 0.57
+    assert found["1", "64"] < 10**9 + 64 * 5 * 10**6 + step
+    assert found["0.9", "4"] - found["1", "4"] == 111_111_112

@@ -86,6 +86,23 @@ def test_tiles_behind_a_ring_all_gather_are_a_pipeline(ranks, time, parts):
     assert records.makespan == max(end, (ranks - 1) * step)
 
 
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+@pytest.mark.parametrize("time", [8 * 10**6, 40 * 10**6, 10**9])
+def test_tiles_before_a_ring_reduce_scatter_are_a_pipeline(ranks, time):
+    """In the order of the collective, step s of the ring waits for tile s, and for the step before."""
+    size = 1024 * 1000 * ranks
+    step = ALPHA + size // ranks * 10**12 // RATE
+    problem = layer(ranks, size, 0, ranks, time * ranks, RING, {"tile_order": 1})
+    end = 0
+    for tile in range(ranks - 1):
+        end = max(end, (tile + 1) * time) + step
+    end = max(end, ranks * time)
+    assert simulate(problem, engine="both").makespan == end
+    # In the order of the rows some rank needs the last tile first, and all of the ring follows the computation.
+    in_rows = layer(ranks, size, 0, ranks, time * ranks, RING)
+    assert simulate(in_rows, engine="both").makespan == ranks * time + (ranks - 1) * step
+
+
 def whole(problem: Problem) -> Problem:
     """The problem without tiles: dependencies are on whole collectives."""
     none = dict.fromkeys(("consumes", "produces"), MISSING)
@@ -167,6 +184,10 @@ def test_an_algorithm_without_cells_is_refused():
         ({"produces": 0}, "node 2: produces node 0, which does not wait for it"),
         ({"consumes_tile": 4}, "node 2: has consumes_tile 4, which is not one of its tiles"),
         ({"produces_tile": 1}, "node 2: produces tiles of node 1, and none produces tile 0"),
+        (
+            {"consumes_tiles": 2, "consumes_tile": 0, "tile_order": 1},
+            "node 2: has tile_order, consumes one of 2 tiles and produces one of 4",
+        ),
     ],
 )
 def test_wrong_attributes_of_tiles_are_refused(extra, message):

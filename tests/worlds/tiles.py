@@ -74,13 +74,15 @@ def _with_tiles(rng: random.Random, plan: Plan, rank: int, trace: ExecutionTrace
             tiles = _tiles(rng, promise.output_chunks(ranks, chunks))
             for tile in rng.sample(range(tiles), rng.randint(1, min(tiles, 6))):
                 use = {"consumes": node, "consumes_tile": tile, "consumes_tiles": tiles}
+                use["tile_order"] = rng.randint(0, 1)
                 nodes.append({"deps": [node], "duration_ps": rng.randint(0, 3) * 500_000, **use})
         tiles = _tiles(rng, promise.input_chunks(ranks, chunks))
         if rng.random() < 0.7 and tiles <= 24:
             row = int(program.rows[at])
             before = trace.data_deps.ids[trace.data_deps.ptr[row] : trace.data_deps.ptr[row + 1]].tolist()
+            by_order = rng.randint(0, 1)
             for tile in rng.sample(range(tiles), tiles):
                 waits.setdefault(node, []).append(first + len(nodes))
-                use = {"produces": node, "produces_tile": tile, "produces_tiles": tiles}
+                use = {"produces": node, "produces_tile": tile, "produces_tiles": tiles, "tile_order": by_order}
                 nodes.append({"deps": before[:1], "duration_ps": rng.randint(0, 3) * 500_000, **use})
     return with_nodes(trace, nodes, waits) if nodes else trace
