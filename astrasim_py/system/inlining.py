@@ -221,16 +221,13 @@ class _Inlining:
 
     def columns(self, call: _Call, ids: np.ndarray) -> dict[str, np.ndarray]:
         """The columns of the nodes of a call."""
-        program, table = call.program, self.plan.trace(self.rank_of(call), call.index)
+        program, table = call.program, call.call.algorithm.program_of([call.position])
         kind, moves = program.structure.kind, program.peer >= 0
         first, tags = self.tags[call.index]
         members = np.asarray(call.call.members, dtype=np.int64) - self.first
         peer = np.where(moves, members[np.maximum(program.peer, 0)], MISSING)
         rows, none = program.rows, np.full(len(program), MISSING)
-        made = {name: table.column(name)[rows] for name in _KEPT if table.has_column(name)}
-        if call.call.rotation is not None and not call.call.algorithm.given:
-            own = call.call.algorithm.program_of([call.position])
-            made = {name: own.column(name)[rows] for name in _KEPT if own.has(name)}
+        made = {name: table.column(name)[rows] for name in _KEPT if table.has(name)}
         payload = table.column("payload")[rows]
         if (payload != MISSING).any():
             giver = np.searchsorted(program.node_id, np.maximum(payload, 0).astype(np.uint64))
@@ -248,9 +245,6 @@ class _Inlining:
             "inlined_call": np.full(len(program), call.index),
             "inlined_node": program.node_id.astype(np.int64),
         }
-
-    def rank_of(self, call: _Call) -> int:
-        return call.call.members[call.position]
 
     def name(self, given: ExecutionTrace, program: RankProgram, call: _Call, kind: int) -> str:
         label = given.names[int(program.rows[call.node])] or call.call.algorithm.collective

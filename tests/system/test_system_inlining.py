@@ -102,6 +102,19 @@ def step(ranks: int, algorithms, **more) -> Problem:
     return Problem(topology=topology, jobs=(job,), **more)
 
 
+@pytest.mark.parametrize("gamma", [0, "20 ns/MiB"])
+def test_every_rank_has_its_own_cells(gamma):
+    """Also where reductions take time, and chunks of unequal size another one on each rank."""
+    problem, table = step(4, Built("ring"), semantics=Semantics.native(gamma=gamma)), Built("ring")
+    workload = generate([Collective(type="all_reduce", size=MIB + 1)], 4)
+    job = replace(problem.jobs[0], workload=workload, algorithms=table)
+    made = table.select("all_reduce", MIB + 1, 4, "")
+    for rank, trace in enumerate(inline(replace(problem, jobs=(job,)))[0].traces):
+        own, rows = made.program_of([rank]), np.flatnonzero(trace.column("inlined_node") != MISSING)
+        for name in ("src_off", "dst_off", "msg_chunk_idx"):
+            assert np.array_equal(trace.column(name)[rows], own.column(name)), (rank, name)
+
+
 def test_an_inlined_set_is_clean_and_comes_back_from_files(tmp_path):
     workload, _ = inline(step(4, Built("ring")))
     write_prefix(tmp_path / "one", workload.traces)
