@@ -97,6 +97,7 @@ COLUMN_KINDS: Mapping[str, str] = {
     "tile_order": "bool_val",  # tiles count in the order in which the collective needs or brings them on the rank
     "inlined_call": "int32_val",  # number of the call of a collective that the node is of, in place of it
     "inlined_node": "int64_val",  # id in the trace of its algorithm; absent where the call begins
+    "inlined_rank": "int32_val",  # where the call begins: the position of the rank in its group
     "layer": "int32_val",  # of a model, for reports
     "micro_batch": "int32_val",
     "phase": "int32_val",  # 0 forward, 1 backward, 2 weight gradient, 3 optimizer, 4 recomputation

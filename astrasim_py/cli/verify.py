@@ -1,13 +1,14 @@
 """Verify algorithms: are they well-formed, do they terminate, are they correct, are they free of races?
 
-ALGORITHM is MSCCL XML (X.xml), a prefix of .et files, an .npz, or builder:NAME:COLLECTIVE:RANKS[:OPTION=VALUE,…].
+ALGORITHM is MSCCL XML (X.xml), a prefix of .et files, an .npz, or builder:NAME:COLLECTIVE:RANKS[:OPTION=VALUE,…]; or
+the prefix of a workload that convert --inline wrote, of which every collective is verified, and what tiles wait for.
 Exits with 1 if one of the four verdicts is no, and then shows a counterexample.
 """
 
 import argparse
 import json
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from astrasim_py.cli.options import format_option
 from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, AstraError, ErrorList, UsageError
@@ -18,8 +19,20 @@ _KEYS = (
     "well_formed", "slots", "terminates", "min_slots", "min_slots_large", "max_safe_bytes", "correct",
     "wrong_cells", "race_free", "races", "order_consistent", "problems", "unknown", "warnings", "counterexample",
 )  # fmt: skip
+#: Options that a workload does not take.
+_OF_ALGORITHMS = ("--slots", "--switch-slots", "--collective", "--root", "--contract")
 #: Slots that may be asked for.
 MAX_SLOTS = 2**20
+
+
+class _Inlined(NamedTuple):
+    """What a verdict says of a workload."""
+
+    ranks: int
+    collective: str = "inlined workload"
+    chunks: int = 0
+    protocol: str = ""
+    actors: tuple[str, ...] = ()
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,8 +97,14 @@ def _verified(source: str, args: argparse.Namespace, contract) -> tuple[str, obj
         return source, what, verdict
     from astrasim_py.cli.convert import read
     from astrasim_py.program.interchange import algorithm_from_traces
+    from astrasim_py.verification.workloads import is_inlined, verify_workload
 
     traces, what, _ = read(source)
+    if what is None and is_inlined(traces):
+        given = [option for option in _OF_ALGORITHMS if getattr(args, option.strip("-").replace("-", "_")) is not None]
+        if given:
+            raise UsageError(given[0], "is for algorithms, and this is a workload", "drop it")
+        return source, _Inlined(len(traces)), verify_workload(traces)
     if what is None:
         what = algorithm_from_traces(traces, args.collective, source=source, root=args.root)
     what = _renamed(what, source, args)
@@ -155,6 +174,8 @@ def _many(number: int | None, one: str, more: str) -> str:
 
 
 def _slots(verdict) -> str:
+    if not verdict.slots:
+        return ""
     have = f"with {verdict.slots} slot{'s' if verdict.slots > 1 else ''} per connection"
     if verdict.min_slots is None:
         return have if verdict.terminates is None else "with any number of slots per connection"

@@ -203,7 +203,7 @@ class Algorithm(Shown):
     @cached_property
     def has_cells(self) -> bool:
         """True if all data movement is stated as cells, so that it can be executed symbolically."""
-        return self.symbolic and all(_has_cells(table) for table in self._tables)
+        return self.symbolic and not any(without_cells(table).any() for table in self._tables)
 
     @cached_property
     def messages(self) -> int:
@@ -345,7 +345,9 @@ def _in_chunks(trace: ExecutionTrace | Program) -> np.ndarray:
     return stated & (trace.column("total_chunk_cnt") > 0) | ~message
 
 
-def _has_cells(trace: ExecutionTrace | Program) -> bool:
+def without_cells(trace: ExecutionTrace | Program) -> np.ndarray:
+    """bool[n]: True for a node that moves data, and does not state the cells; or that no algorithm may hold."""
+
     def present(side: str) -> np.ndarray:
         return (trace.column(f"{side}_buf") >= 0) & (trace.column(f"{side}_off") >= 0)
 
@@ -357,5 +359,4 @@ def _has_cells(trace: ExecutionTrace | Program) -> bool:
     lacks = send & ~(source | handed)
     lacks |= comp & (op == CompOp.COPY) & ~((source | handed) & target)
     lacks |= comp & (op == CompOp.REDUCE) & ~(source & (target | handed))
-    lacks &= trace.column("msg_chunk_cnt") != 0
-    return bool(known.all()) and not lacks.any()
+    return ~known | (lacks & (trace.column("msg_chunk_cnt") != 0))

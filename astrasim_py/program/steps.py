@@ -93,6 +93,7 @@ class Steps:
     outputs: int = 0
     source: str = ""
     actors: tuple[str, ...] = ()  # names of the switches that take part, behind the ranks
+    makes: frozenset[int] = frozenset()  # steps of a workload that make the chunks of input which they write
 
     def __len__(self) -> int:
         return len(self.rank)

@@ -148,11 +148,14 @@ class _Inlining:
             if own.any():
                 columns[name] = np.where(own, program.peer, columns[name])
         columns["inlined_call"] = np.where(begins, np.append(self.plan.instances.first, 0)[program.instance], MISSING)
+        columns["inlined_rank"] = np.full(len(program), MISSING)
         rest, codes = list[bytes](), np.full(nodes, -1)
         parts = []
         for call in calls:
-            codes[[call.node, *range(call.first, call.first + len(call.program))]] = len(rest)
-            rest.append(_told(self.plan.instances[self.plan.instance_at(call.index)], call.call))
+            instance = self.plan.instances[self.plan.instance_at(call.index)]
+            columns["inlined_rank"][call.node] = call.position
+            codes[call.node], codes[call.first : call.first + len(call.program)] = len(rest), len(rest) + 1
+            rest += [_told(instance, call.call, begins=True), _told(instance, call.call, begins=False)]
             parts.append(self.columns(call, ids))
         names = {name for part in (columns, *parts) for name in part}
         lengths = [len(program), *(len(call.program) for call in calls)]
@@ -256,9 +259,13 @@ def _types(call: _Call) -> np.ndarray:
     return of[call.program.structure.kind]
 
 
-def _told(instance: Instance, call: CollectiveCall) -> bytes:
-    """Attributes in words: the collective and its algorithm."""
-    node = pb.Node()
-    for name, text in (("collective", instance.type), ("algorithm", call.algorithm.name if call.algorithm else "")):
-        node.attr.add(name=name, string_val=text)
+def _told(instance: Instance, call: CollectiveCall, *, begins: bool) -> bytes:
+    """Attributes without columns: the collective and its algorithm; where it begins also how its cells are laid out."""
+    node, algorithm = pb.Node(), call.algorithm
+    node.attr.add(name="collective", string_val=instance.type)
+    node.attr.add(name="algorithm", string_val=algorithm.name)
+    if begins:
+        node.attr.add(name="chunks", int64_val=algorithm.chunks)
+        node.attr.add(name="in_place", bool_val=algorithm.in_place)
+        node.attr.add(name="root", int64_val=instance.root)
     return node.SerializeToString(deterministic=True)

@@ -36,20 +36,17 @@ class Accesses(NamedTuple):
 
 def scan(where: Layout, flow: Flow) -> Accesses:
     steps, size = where.steps, len(where.steps)
-    neighbours, dead = _neighbours(where, flow.sequence)
+    neighbours, dead = conflicts(where, flow.sequence)
     parents = steps.parents
-    doubtful = [key for key in neighbours if key // size not in parents[key % size]]
     # Steps with several parents, of which one may imply another.
     implied = {
         g: [p * size + q for p in waits for q in parents[g] if p != q and NEVER not in (p, q)]
         for g, waits in enumerate(steps.waits)
         if waits and len(parents[g]) > 1
     }
-    within = _within_ranks(steps, flow.sequence, [*doubtful, *(key for keys in implied.values() for key in keys)])
+    within = _within_ranks(steps, flow.sequence, [key for keys in implied.values() for key in keys])
     redundant = [g for g, keys in implied.items() if not within.isdisjoint(keys)]
-    doubtful = [key for key in doubtful if key not in within]
-    ordered = _ordered(steps, flow.sequence, flow.sender, doubtful)
-    doubtful = [key for key in doubtful if key not in ordered]
+    doubtful = unordered(steps, flow, neighbours)
     if not doubtful:
         return Accesses(0, None, dead, redundant)
     first = Race(*divmod(doubtful[0], size), neighbours[doubtful[0]][0])
@@ -58,7 +55,17 @@ def scan(where: Layout, flow: Flow) -> Accesses:
     return Accesses(max(1, _count(where, flow, raced)), first, dead, redundant)
 
 
-def _neighbours(where: Layout, sequence: list[int]) -> tuple[dict[int, list[int]], list[int]]:
+def unordered(steps: Steps, flow: Flow, keys: Iterable[int]) -> list[int]:
+    """Those of the pairs first · N + second, both of one rank, that nothing orders, in the order given."""
+    size = len(steps)
+    doubtful = [key for key in keys if key // size not in steps.parents[key % size]]
+    within = _within_ranks(steps, flow.sequence, doubtful)
+    doubtful = [key for key in doubtful if key not in within]
+    ordered = _ordered(steps, flow.sequence, flow.sender, doubtful)
+    return [key for key in doubtful if key not in ordered]
+
+
+def conflicts(where: Layout, sequence: list[int]) -> tuple[dict[int, list[int]], list[int]]:
     """Conflicting accesses that follow each other on some cell, as first · N + second -> cells; and dead writes."""
     steps, size, chain = where.steps, len(where.steps), where.steps.chain
     writer: dict[int, int] = {}
@@ -118,7 +125,7 @@ def _within_ranks(steps: Steps, sequence: list[int], keys: Iterable[int]) -> set
     for key in keys:
         wanted[steps.rank[key // len(steps)]].append(key)
     rows: list[list[int]] = [[] for _ in range(steps.positions)]
-    for g in sequence:
+    for g in sequence if any(wanted) else ():
         rows[steps.rank[g]].append(g)
     return set().union(*(_ordered(steps, mine, None, asked) for mine, asked in zip(rows, wanted, strict=True)))
 

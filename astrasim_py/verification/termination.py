@@ -11,6 +11,7 @@ ones.
 from bisect import bisect_left
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 from astrasim_py.program.steps import NEVER, Steps
 
@@ -25,6 +26,13 @@ class Blocked:
     chain: tuple[str, ...]  # each line says what waits for what; the last waits for the first
     crossing: tuple[str, ...]  # those lines in which one rank waits for another
     cycle: bool  # true if the chain is closed; otherwise its end can never happen
+
+
+class Order(NamedTuple):
+    """Senders, and an order of execution, as of a `Flow`, of a part of a program."""
+
+    sender: list[int]
+    sequence: list[int]
 
 
 class Flow:

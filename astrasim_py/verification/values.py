@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from astrasim_py.program.steps import Layout
-from astrasim_py.verification.termination import Flow
+from astrasim_py.verification.termination import Flow, Order
 
 #: Terms of a value, and writes to a cell, that a message lists.
 MAX_TOLD = 6
@@ -108,7 +108,7 @@ class Execution(NamedTuple):
     held: list[list[int]]  # values of the chunks that every step moved
 
 
-def execute(where: Layout, flow: Flow, sequence: list[int] | None = None) -> Execution:
+def execute(where: Layout, flow: Flow | Order, sequence: list[int] | None = None) -> Execution:
     """Run all steps, or those of `sequence`, every one after all it depends on."""
     steps, reads, writes, sender = where.steps, where.reads, where.writes, flow.sender
     sequence = flow.sequence if sequence is None else sequence
@@ -123,6 +123,8 @@ def execute(where: Layout, flow: Flow, sequence: list[int] | None = None) -> Exe
                     contents[base + k] = values.leaf(r, k)
         elif r == steps.root or not where.promise.from_root:
             contents[base : base + many] = range(values.leaf(r, 0), values.leaf(r, many))
+    for g in steps.makes:
+        contents[writes[g] : writes[g] + steps.count[g]] = [0] * steps.count[g]
     # Data of every step: values of its chunks.
     held: list[list[int]] = [[]] * len(steps)
     undefined: list[int] = []
@@ -140,6 +142,9 @@ def execute(where: Layout, flow: Flow, sequence: list[int] | None = None) -> Exe
             data = held[sender[g]]
         elif steps.payload[g] >= 0:
             data = held[steps.payload[g]]
+        elif g in steps.makes:
+            first = values.leaf(steps.rank[g], steps.write_off[g])
+            data = list(range(first, first + count))
         else:
             data = cells(operand, count)
             if operand >= 0 and 0 in data:

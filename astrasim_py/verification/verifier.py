@@ -9,7 +9,8 @@
 `astrasim_py.collectives.collective` has the table of what collectives promise.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from dataclasses import replace as dataclass_replace
 
@@ -116,24 +117,15 @@ def verify(
     """
     if not isinstance(subject, Algorithm | Steps):
         raise UsageError("verify", f"{shown(subject)} is no algorithm", "read a file first: ap.read_algorithm")
-    examination = _Examination([*problems, *_slots_lacking(subject, switch_slots)], list(warnings))
+    examination = Examination([*problems, *_slots_lacking(subject, switch_slots)], list(warnings))
     slots = slots or PROTOCOL_SLOTS.get(subject.protocol, DEFAULT_SLOTS)
     examination.fields["slots"] = slots
-    try:
+    with examination.usable():
         steps = subject if isinstance(subject, Steps) else _steps(subject)
         if contract is not None:
             _check_contract(steps, contract)
             steps = dataclass_replace(steps, contract=contract)
         examination.run(steps, slots)
-    except Unusable as found:
-        if found.unknown:
-            examination.unknown(found.problem)
-            if examination.fields["well_formed"]:
-                examination.fields["well_formed"] = None
-        else:
-            examination.ill_formed(found.problem)
-    except TraceError as error:
-        examination.ill_formed(str(error))
     return examination.verdict()
 
 
@@ -159,13 +151,28 @@ def _check_contract(steps: Steps, contract: Contract) -> None:
             raise AlgorithmError(contract.place, problem, f"write {word}: {ours}")
 
 
-class _Examination:
+class Examination:
     """A verdict in the making."""
 
     def __init__(self, problems: list[str], warnings: list[str]) -> None:
         self.problems, self.warnings = problems, warnings
         self.fields: dict[str, object] = {"well_formed": not problems}
         self.counterexample = {"kind": "ill-formed", "text": problems[0]} if problems else None
+
+    @contextmanager
+    def usable(self) -> Iterator[None]:
+        """What cannot be executed ends the examination: it is ill-formed, or unknown."""
+        try:
+            yield
+        except Unusable as found:
+            if found.unknown:
+                self.unknown(found.problem)
+                if self.fields["well_formed"]:
+                    self.fields["well_formed"] = None
+            else:
+                self.ill_formed(found.problem)
+        except TraceError as error:
+            self.ill_formed(str(error))
 
     def ill_formed(self, problem: str) -> None:
         """The first problem of this kind counts: others follow from it, or repeat what a reader found."""
@@ -226,14 +233,14 @@ class _Examination:
         flow = self.flow
         if not flow.ends:
             self.fields["terminates"] = False
-            self._deadlock(flow.run(slots), "it never ends")
+            self.deadlock(flow.run(slots), "it never ends")
             return
         smallest = flow.smallest()
         parts = flow.split(1) if matched else None
         large = smallest if parts is None else flow.smallest(parts)
         self.fields |= {"terminates": smallest <= slots, "min_slots": smallest, "min_slots_large": large}
         if smallest > slots:
-            self._deadlock(flow.run(slots), f"it needs {smallest} slots per connection, and there are {slots}")
+            self.deadlock(flow.run(slots), f"it needs {smallest} slots per connection, and there are {slots}")
         elif large > slots:
             safe = self._largest_safe(slots)
             limit = "" if safe is None else f" of more than {format_size(safe)}"
@@ -241,7 +248,7 @@ class _Examination:
             needs = f"it then needs up to {large} slots per connection, and there are {slots}"
             self.warnings.append(f"large buffers{limit} can block it: {needs}")
 
-    def _deadlock(self, blocked: Blocked, why: str) -> None:
+    def deadlock(self, blocked: Blocked, why: str) -> None:
         text = "\n".join([f"deadlock: {why}", *(f"  {line}" for line in blocked.chain)])
         if blocked.cycle:
             text += "\n  … which is where this began"

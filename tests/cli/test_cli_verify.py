@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from astrasim_py.chakra.et_io import read_trace, write_prefix
 from astrasim_py.cli.main import main
 
 HEAD = '<algo name="t" proto="{proto}" nchannels="1" nchunksperloop="{chunks}" ngpus="{n}" coll="{coll}" inplace="1">'
@@ -191,3 +192,47 @@ def test_bad_usage_is_told(argv, capsys):
 def test_one_that_cannot_be_read_does_not_hide_the_others(xml, capsys):
     code, out, err = run(capsys, "builder:ring:4", xml("garbage"))
     assert code == 3 and "correct      yes" in out and len(err.splitlines()) == 1
+
+
+LAYER = """
+topology: {shape: ring, npus: 4, bandwidth: 100 GB/s, latency: 1 us}
+workload:
+  - all_gather: {name: gather, size: 64 KiB}
+  - compute: {name: product, time: 1 ms, tiles: 4, consumes: gather, produces: scatter}
+  - reduce_scatter: {name: scatter, size: 64 KiB}
+algorithms: {all_gather: ring, reduce_scatter: ring}
+"""
+
+
+def test_an_inlined_workload_is_verified(tmp_path, capsys):
+    (tmp_path / "layer.yaml").write_text(LAYER)
+    step = tmp_path / "step"
+    assert main(["convert", "--inline", str(tmp_path / "layer.yaml"), str(step)]) == 0
+    capsys.readouterr()
+    code, out, _ = run(capsys, step)
+    assert code == 0 and out.splitlines() == [
+        f"{step}: inlined workload, 4 ranks",
+        "  well-formed  yes",
+        "  terminates   yes",
+        "  correct      yes",
+        "  race-free    yes",
+    ]
+    code, _, err = run(capsys, step, "--slots", 2)
+    assert code == 2 and "--slots: is for algorithms, and this is a workload" in err
+    trace = read_trace(tmp_path / "step.2.et")
+    tile = trace.column("consumes_tile").copy()
+    tile[trace.row(3)] = 1
+    write_prefix(
+        tmp_path / "edited",
+        [
+            *(read_trace(tmp_path / f"step.{r}.et") for r in (0, 1)),
+            trace.replace(consumes_tile=tile),
+            read_trace(tmp_path / "step.3.et"),
+        ],
+    )
+    code, out, _ = run(capsys, tmp_path / "edited")
+    assert code == 1 and "  race-free    NO       1 pair of steps races" in out
+    assert "problem: race: rank 2 node 3 (consumes_tile 1 of 4 of all_gather, call 0) reads output chunk 1" in out
+    code, out, _ = run(capsys, tmp_path / "edited", "--format", "json")
+    row = json.loads(out)
+    assert set(KEYS) == set(row) and row["collective"] == "inlined workload" and row["counterexample"]["rank"] == 2
