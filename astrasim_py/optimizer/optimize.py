@@ -147,7 +147,7 @@ def optimize(
     best, makespan = judge.best, judge.makespan
     brings: tuple = ()
     if not found.interrupted:
-        best, brings = _needed(space, judge, best, makespan)
+        best, makespan, brings = _needed(space, judge, best, makespan)
     save_state(folder, asked, known)
     return Optimized(
         space=space,
@@ -164,14 +164,16 @@ def optimize(
     )
 
 
-def _needed(space: Space, judge: Judge, best: Candidate, makespan: int) -> tuple[Candidate, tuple]:
-    """The candidate without changes that bring nothing, and what each of the others brings: each undone alone."""
+def _needed(space: Space, judge: Judge, best: Candidate, makespan: int) -> tuple[Candidate, int, tuple]:
+    """The candidate without changes that bring nothing, its makespan, and what each of the others brings: each undone
+    alone.
+    """
     for number in space.changes(best):
         without = space.with_value(best, number, space.baseline[number])
-        if judge(without) <= makespan:
-            best = without
+        if (made := judge(without)) <= makespan:
+            best, makespan = without, made
     brings = []
     for number in space.changes(best):
         made = judge(space.with_value(best, number, space.baseline[number]))
         brings.append((number, None if made == NEVER else made - makespan))
-    return best, tuple(brings)
+    return best, makespan, tuple(brings)

@@ -180,3 +180,12 @@ def test_orders_go_with_buckets(tmp_path):
     result = found(tmp_path, said=scenario() | said, over="buckets,order,priority", evaluations=30)
     assert {"buckets", "order", "priority"} <= {choice.kind for choice in result.space.choices}
     assert result.bound.ps <= result.makespan_ps <= result.baseline_ps
+
+
+def test_a_change_that_makes_the_step_longer_is_left_out(tmp_path):
+    """Stopped early, the best one known can have such a change; the makespan is that of the step without it."""
+    items = [{"all_gather": {"size": "9 MiB", "after": []}}, {"broadcast": {"size": "4 MiB", "after": []}}]
+    mesh = {"ring": {"shape": "mesh", "dims": [3, 3], "bandwidth": "50 GB/s", "latency": "500 ns"}}
+    result = found(tmp_path, scenario(items) | {"topologies": mesh}, over="algorithms", evaluations=2)
+    assert simulate(result.space.problem(result.best), level="summary").makespan == result.makespan_ps
+    assert result.makespan_ps < result.found.alone[1]
