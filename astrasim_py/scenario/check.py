@@ -166,9 +166,17 @@ class _JobCheck:
                     yield _wrong(problem, "put it last", *at)
                 group = case.when.group if case.when is not None else None
                 foreign = isinstance(self.job.workload, job_models.TraceWorkload | job_models.RecordedWorkload)
-                if group not in (None, *self.known) and not foreign:
+                if group is not None and not self._names_calls(group) and not foreign:
                     problem = f'no group is called "{group}"'
                     yield _wrong(problem, did_you_mean(group, self.known), *at, "when", "group")
+
+    def _names_calls(self, group: str) -> bool:
+        """Whether a condition's `group` names a group, one of several of a name, or groups whose names begin so."""
+        name, _, number = group.rpartition(".")
+        listed = self.job.groups.get(name, ())
+        count = len(listed) if isinstance(listed, tuple) and listed and isinstance(listed[0], tuple) else None
+        one = number.isdecimal() and name in self.known and (count is None or int(number) < count)
+        return group in self.known or one or any(own.startswith(f"{group}.") for own in self.known)
 
     def _outside(self, ranks: Iterable[int], *steps: str | int) -> Iterator[Mistake]:
         beyond = [rank for rank in ranks if self.ranks is not None and rank >= self.ranks]
