@@ -16,7 +16,7 @@ from astrasim_py.optimizer.choices import Choice, frozen, holder, thawed
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.study.injected import group_dims
 from astrasim_py.system.library_choice import nodes_of
-from astrasim_py.system.plan import Plan
+from astrasim_py.system.plan import Instance, Plan
 
 #: Calls of one class differ in size by this factor at most.
 _ALIKE = 4
@@ -53,6 +53,13 @@ class CallClass:
         limits += [f"up to {format_size(self.upto)}"] if self.upto is not None else []
         return " ".join([*([f"{self.job}:"] if self.job else []), *parts, *limits])
 
+    def holds(self, instance: Instance, names: Sequence[str]) -> bool:
+        """Whether a call is of this class. `names`: of the jobs of its plan, as `Choice.job` says."""
+        own = names[instance.job], instance.type, role_of(instance.group), len(instance.members)
+        if own != (self.job, self.collective, self.role, self.ranks):
+            return False
+        return (self.over is None or instance.size > self.over) and (self.upto is None or instance.size <= self.upto)
+
     def when(self) -> dict[str, str]:
         """The condition under which a case of a scenario is for these calls."""
         limits = [f"> {self.over} B"] if self.over is not None else []
@@ -67,7 +74,7 @@ def classes_of(plan: Plan, names: Sequence[str]) -> list[CallClass]:
     counts = np.bincount(plan.instances.which, minlength=len(plan.instances.values)).tolist()
     for instance, count in zip(plan.instances.values, counts, strict=True):
         if len(instance.members) > 1:
-            key = instance.job, instance.type, _role(instance.group), len(instance.members)
+            key = instance.job, instance.type, role_of(instance.group), len(instance.members)
             kinds.setdefault(key, []).append((instance.size, count, instance))
     found = []
     for (job, collective, role, ranks), every in kinds.items():
@@ -98,7 +105,7 @@ def classes_of(plan: Plan, names: Sequence[str]) -> list[CallClass]:
     return sorted(found, key=lambda each: -each.total)
 
 
-def _role(group: str) -> str:
+def role_of(group: str) -> str:
     """The name that groups of one kind share, as a condition can say it; empty where it cannot, and for all ranks."""
     name = re.sub(r"\.\d+$", "", group)
     return name if name != "world" and re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", name) else ""
@@ -106,8 +113,8 @@ def _role(group: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmChoice(Choice):
-    """The algorithm of a class of calls. Values are frozen cases of a scenario without `when`; the first is None, for
-    what the scenario says."""
+    """The algorithm of a class of calls. Values are frozen cases of a scenario without `when`, or lists of cases of
+    which all but the last are for a group; the first is None, for what the scenario says."""
 
     calls: CallClass
     alone: bool = False  # the only class of its collective
@@ -117,14 +124,21 @@ class AlgorithmChoice(Choice):
         """Its values that do not say a number of pieces, but what the scenario says."""
         return tuple(v for v in self.values[1:] if v is not None and not {"chunks", "window"} & thawed(v).keys())
 
-    def case(self, value: Any) -> dict[str, Any]:
-        """The case of a scenario for a value."""
-        return {**thawed(value), **({} if self.alone else {"when": self.calls.when()})}
+    def cases(self, value: Any) -> list[dict[str, Any]]:
+        """The cases of a scenario for a value."""
+        said = thawed(value)
+        made = []
+        for each in said if isinstance(said, list) else [said]:
+            when = {**({} if self.alone else self.calls.when()), **each.get("when", {})}
+            made.append({**each, "when": when} if when else each)
+        return made
 
     def say(self, value: Any) -> str:
         if value is None:
             return "as in the scenario"
         said = thawed(value)
+        if isinstance(said, list):
+            return f"files {', '.join(each['file'] for each in said)}"
         options = ", ".join(f"{key} {_text(own)}" for key, own in said.items() if key != "builder")
         return f"{said['builder']} ({options})" if "builder" in said and options else said.get("builder") or options
 
@@ -139,7 +153,7 @@ def write_cases(config: dict[str, Any], chosen: list[tuple[AlgorithmChoice, Any]
     """Write the algorithms of classes into the configuration of a point, before the cases that it has."""
     cases: dict[tuple[str, str], list] = {}
     for choice, value in chosen:
-        cases.setdefault((choice.job, choice.calls.collective), []).append(choice.case(value))
+        cases.setdefault((choice.job, choice.calls.collective), []).extend(choice.cases(value))
     for (job, collective), listed in cases.items():
         own = holder(config, job)
         said = by_collective(own.get("algorithms"))

@@ -104,6 +104,11 @@ class Judge:
             raise Stop
 
     @property
+    def at_bound(self) -> bool:
+        """Whether the best is at its bound."""
+        return self.bound is not None and self.bound.ps == self.makespan
+
+    @property
     def rate(self) -> float:
         """Simulations a second."""
         return self.simulated / max(time.monotonic() - self.began, 1e-9)

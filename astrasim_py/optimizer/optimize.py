@@ -141,7 +141,8 @@ def optimize(
         tell=tell,
         save=save,
     )
-    found = search(space, judge, seed)
+    found = search(judge, seed)
+    space = judge.space
     spent, simulated = time.monotonic() - judge.began, judge.simulated
     judge.free = True
     best, makespan = judge.best, judge.makespan

@@ -1,17 +1,21 @@
-"""The search: known starts, then one choice after the other, then all candidates or seeded local moves."""
+"""The search: known starts, then one choice after the other, then synthesized algorithms, then all or seeded moves."""
 
 from dataclasses import dataclass, field
 from random import Random
 
+from astrasim_py.engine.simulation import plan_for
 from astrasim_py.optimizer.calls import AlgorithmChoice
 from astrasim_py.optimizer.judge import NEVER, Judge, Stop
 from astrasim_py.optimizer.space import Candidate, Space
+from astrasim_py.optimizer.synthesized import MOST_CLASSES, Step, synthesized
 
 #: Most candidates that are all tried.
 MOST_TRIED = 2048
 #: Moves are compared with the candidate of so many moves before (late acceptance hill climbing, Burke and Bykov 2017);
 #: from the best one again after so many without a better one; and given up after so many that find nothing new.
 _LATE, _PATIENCE, _NOTHING_NEW = 24, 240, 4000
+#: How often algorithms are synthesized for each class of calls, at most.
+_SYNTHESES = 3
 
 
 @dataclass
@@ -19,23 +23,29 @@ class Found:
     """What a search found beside the best candidate, which the judge has.
 
     `uniform`: makespan by each algorithm for all calls that have it, ps. `alone`: the candidate of the algorithms that
-    are best one by one, and its makespan. `whole`: whether all candidates were tried.
+    are best one by one, and its makespan. `made`: what was synthesized, or why nothing was, and for which calls.
+    `whole`: whether all candidates were tried.
     """
 
     uniform: dict[str, int] = field(default_factory=dict)
     alone: tuple[Candidate, int] | None = None
+    made: dict[str, str] = field(default_factory=dict)
     whole: bool = False
     interrupted: bool = False
 
 
-def search(space: Space, judge: Judge, seed: int) -> Found:
-    """Search until the judge stops it, nothing is left, or Ctrl-C. Raises AstraError: the baseline cannot run."""
-    found = Found()
+def search(judge: Judge, seed: int) -> Found:
+    """Search until the judge stops it, nothing is left, or Ctrl-C. Raises AstraError: the baseline cannot run.
+
+    The space of the judge gets the algorithms that are synthesized on the way.
+    """
+    found, space = Found(), judge.space
     judge(space.baseline)
     try:
         order = _starts(space, judge, found)
         for start in _distinct_starts(space, judge, found):
             _descend(space, judge, start, order)
+        space = _synthesize(judge, seed, order, found)
         if space.count is not None and space.count <= MOST_TRIED:
             for candidate in space.listed():
                 judge(candidate)
@@ -74,6 +84,31 @@ def _distinct_starts(space: Space, judge: Judge, found: Found) -> list[Candidate
     """Where descents begin: the best start, the best choices one by one, the baseline."""
     listed = [judge.best, *([found.alone[0]] if found.alone else []), space.baseline]
     return list(dict.fromkeys(each for each in listed if each is not None))
+
+
+def _synthesize(judge: Judge, seed: int, order: dict[int, list], found: Found) -> Space:
+    """Add algorithms that are synthesized for one class of calls after the other, as each is in the best step by then;
+    again while that brings something. Then descend."""
+    space, step = judge.space, None
+    for _ in range(_SYNTHESES):
+        before = judge.makespan
+        for number in [n for n, c in enumerate(space.choices) if isinstance(c, AlgorithmChoice)][:MOST_CLASSES]:
+            choice = space.choices[number]
+            if choice.kind != "algorithms" or judge.at_bound:
+                continue
+            if step is None or step.of != judge.best:
+                step = Step.of_plan(judge.best, plan_for(space.problem(judge.best)), space.job_names)
+            for made in synthesized(choice.calls, step, seed, judge.spend):
+                found.made |= {made.text: made.name}
+                if made.value is not None and made.value not in order[number]:
+                    judge.space = space = space.wider(number, made.value, made.algorithms)
+                    order[number].append(made.value)
+                    judge(space.with_value(judge.best, number, made.value))
+        if judge.makespan == before:
+            break
+    if found.made:
+        _descend(space, judge, judge.best, order)
+    return space
 
 
 def _descend(space: Space, judge: Judge, candidate: Candidate, order: dict[int, list]) -> Candidate:

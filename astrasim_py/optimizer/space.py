@@ -1,7 +1,7 @@
 """All choices of a scenario together: candidates, and the problem that each of them is."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -18,6 +18,7 @@ from astrasim_py.optimizer.choices import Choice, KeyChoice
 from astrasim_py.optimizer.keys import in_our_names, key_choices
 from astrasim_py.optimizer.order import Facts, facts_of, order_choices
 from astrasim_py.optimizer.placed import PlacementChoice, placement_choice
+from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.scenario.expand import Point
 from astrasim_py.study.prepare import prepare
 from astrasim_py.system.machine_models import Limits
@@ -39,11 +40,14 @@ class Space:
     choices : tuple of Choice
     known_facts : dict
         Facts of workloads, by job and values of keys, once they are known.
+    made : dict
+        Algorithms that were synthesized, by name of their file.
     """
 
     point: Point
     choices: tuple[Choice, ...]
     known_facts: dict[tuple, Facts] = field(default_factory=dict, repr=False)
+    made: dict[str, Algorithm] = field(default_factory=dict, repr=False)
 
     @property
     def baseline(self) -> Candidate:
@@ -54,6 +58,11 @@ class Space:
     def count(self) -> int | None:
         """Number of candidates; None where they are not all listed."""
         return math.prod(len(c.values) for c in self.choices) if all(c.whole for c in self.choices) else None
+
+    @property
+    def job_names(self) -> list[str]:
+        """Names of the jobs, as `Choice.job` says."""
+        return list(self.point.config.get("jobs") or [""])
 
     def changes(self, candidate: Candidate) -> list[int]:
         """Numbers of the choices in which a candidate differs from the baseline."""
@@ -80,7 +89,7 @@ class Space:
     def problem(self, candidate: Candidate, limits: Limits | None = None) -> Problem:
         """The problem of a candidate. Raises AstraError: there is none with these values together."""
         try:
-            found = prepare(replace(self.point, config=self.config(candidate)), limits=limits)
+            found = prepare(replace(self.point, config=self.config(candidate)), limits=limits, given=self.made)
         except ValidationError as error:
             wrong = next(mistakes(error))
             raise ScenarioError(wrong.path(""), wrong.problem, wrong.remedy) from None
@@ -108,6 +117,13 @@ class Space:
         """Whether a candidate changes traces themselves."""
         return any(self.choices[number].of_traces for number in self.changes(candidate))
 
+    def wider(self, number: int, value: Any, algorithms: Mapping[str, Algorithm]) -> "Space":
+        """The space with one more value of a choice, which names files of `algorithms`."""
+        choice = self.choices[number]
+        more = replace(choice, values=tuple(dict.fromkeys((*choice.values, value))))
+        self.made.update(algorithms)
+        return replace(self, choices=(*self.choices[:number], more, *self.choices[number + 1 :]))
+
     def listed(self) -> Iterator[Candidate]:
         """All candidates that are listed, the baseline first."""
         return product(*(choice.values for choice in self.choices))
@@ -126,7 +142,7 @@ def space_of(point: Point, kinds: tuple[str, ...]) -> tuple[Space, Plan]:
     if not len(plan.instances):
         remedy = "add e.g. - all_reduce: {size: 64 MiB}, or name a scenario that has one"
         raise UsageError(point.scenario, "calls no collective, so there is nothing to optimize", remedy)
-    names = [job.name if config.get("jobs") else "" for job in problem.jobs]
+    names = list(config.get("jobs") or [""])
     choices: list[Choice] = []
     if not {"algorithms", "chunks"}.isdisjoint(kinds):
         choices += algorithm_choices(plan, names, config, kinds)

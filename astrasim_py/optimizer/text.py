@@ -1,6 +1,6 @@
 """What an optimization has found, in words."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from astrasim_py.core.units import format_time, number_of
 from astrasim_py.optimizer.judge import NEVER, status
@@ -41,8 +41,9 @@ def changes(result: Optimized) -> Iterator[tuple[str, str, str, str]]:
         yield choice.name, choice.say(choice.values[0]), choice.say(result.best[number]), lost
 
 
-def report(result: Optimized, notes: list[str], figure: str | None) -> str:
-    """The report as Markdown. `notes`: further lines. `figure`: name of the file of the figure."""
+def report(result: Optimized, algorithms: Mapping[str, str], notes: list[str], figure: str | None) -> str:
+    """The report as Markdown. `algorithms`: what each of their files does. `notes`: further lines. `figure`: name of
+    the file of the figure."""
     space, before = result.space, result.baseline_ps
     lines = [f"# {space.point.scenario}, optimized", "", f"{headline(result)}.", ""]
     lines += ["| step | makespan | against the scenario | above its bound |", "|---|---|---|---|"]
@@ -64,6 +65,14 @@ def report(result: Optimized, notes: list[str], figure: str | None) -> str:
         lines += [f"| {' | '.join(row)} |" for row in listed]
     else:
         lines.append("None.")
+    lines += ["", "## Algorithms", ""]
+    if algorithms:
+        lines += ["| file | carries out |", "|---|---|", *(f"| {name} | {use} |" for name, use in algorithms.items())]
+    else:
+        lines.append("None are there as files.")
+    if result.found.made:
+        lines += ["", "Synthesized for the best step by then:", ""]
+        lines += [f"* {name}: {text}" for text, name in result.found.made.items()]
     lines += ["", "## Search", "", f"{tried(result).capitalize()}. Choices, and the ways that were listed of each:", ""]
     for choice in space.choices:
         more = "" if choice.whole else ", and exchanges"

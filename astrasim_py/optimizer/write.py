@@ -1,6 +1,5 @@
 """The folder of an optimization: a scenario with every choice, its files, a report and a figure."""
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,11 +7,11 @@ from typing import Any
 
 import yaml
 
-from astrasim_py.chakra.et_io import encode_trace
 from astrasim_py.core.errors import InternalError, UsageError
 from astrasim_py.core.files import write_files
 from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.optimizer.choices import holder
+from astrasim_py.optimizer.extras import algorithm_bytes, algorithms_of, inlined_files, trace_files
 from astrasim_py.optimizer.optimize import Optimized
 from astrasim_py.optimizer.space import Space
 from astrasim_py.optimizer.text import report
@@ -22,7 +21,7 @@ from astrasim_py.scenario.expand import Point, expand
 from astrasim_py.scenario.load import load_scenario
 from astrasim_py.study.preparation import input_digests
 from astrasim_py.study.prepare import prepare
-from astrasim_py.system.problem import Problem
+from astrasim_py.system.plan import Plan
 
 SCENARIO, REPORT, FIGURE = "scenario.yaml", "report.md", "before_after.svg"
 #: Rows of the table of nodes up to which a figure is drawn.
@@ -52,19 +51,23 @@ def write_optimized(result: Optimized, folder: Path) -> list[str]:
     files: dict[str, bytes] = {}
     for name in check_files(space.point):
         files[name] = (Path(space.point.folder) / name).read_bytes()
-    problems = space.problem(space.baseline), space.problem(best)
+    plans = plan_for(space.problem(space.baseline)), plan_for(space.problem(best))
     config = space.config(best)
     if space.reordered(best):
-        for job in problems[1].jobs:
+        for job in plans[1].problem.jobs:
             named = job.name if config.get("jobs") else ""
             files |= dict(_traces(holder(config, named), job))
     files[SCENARIO] = _document(space, config)
-    notes, figure = [], _figure(problems, result)
+    algorithms, notes = algorithms_of(plans[1], space.made)
+    files |= dict(algorithm_bytes(algorithms))
+    files |= dict(inlined_files(plans[1], notes))
+    figure = _figure(plans, result)
     if figure is None:
         notes.append("No figure: the run has too many nodes to draw")
     else:
         files[FIGURE] = figure
-    files[REPORT] = report(result, notes, FIGURE if figure else None).encode()
+    uses = {name: use for name, (_, use) in algorithms.items()}
+    files[REPORT] = report(result, uses, notes, FIGURE if figure else None).encode()
     write_files(((folder / name, data) for name, data in files.items()), make_folder=True)
     again = _makespan(folder, space.point)
     if again != result.makespan_ps:
@@ -86,18 +89,14 @@ def _traces(keys: dict[str, Any], job) -> Iterator[tuple[str, bytes]]:
     """Files of the traces of a job, which its keys then name."""
     workload, said = job.workload, keys["workload"]
     prefix = f"{_TRACES}/{job.name}"
-    for rank in range(workload.ranks):
-        yield f"{prefix}.{rank}.et", encode_trace(workload.trace(rank))
-    groups = {name: list(members) for name, members in workload.groups.items()}
-    yield f"{prefix}.groups.json", json.dumps(groups, indent=1).encode()
+    yield from trace_files(prefix, workload)
     kept = {"dependencies": said["dependencies"]} if isinstance(said, dict) and "dependencies" in said else {}
     keys["workload"] = {"trace": prefix, "groups": f"{prefix}.groups.json", **kept}
     keys.pop("groups", None)
 
 
-def _figure(problems: tuple[Problem, Problem], result: Optimized) -> bytes | None:
+def _figure(plans: tuple[Plan, Plan], result: Optimized) -> bytes | None:
     """Gantt charts of the step before and after; None where it has too many nodes."""
-    plans = [plan_for(problem) for problem in problems]
     if max(plan.row_count for plan in plans) > _MOST_ROWS:
         return None
     panels = []

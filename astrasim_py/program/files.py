@@ -105,10 +105,14 @@ def _stated(traces: RotatedTraces, chunks: int) -> _Stated | None:
 
 
 def write_npz(path: str | os.PathLike, algorithm: Algorithm) -> None:
-    """Write an algorithm as one ``.npz`` file of its columns, whole or not at all. Names of nodes are dropped, and
-    metadata that is neither number nor text. Identical traces are stored once, and of an algorithm of a rotation one
-    trace and what the others differ in."""
-    place = os.fspath(path)
+    """Write an algorithm as one ``.npz`` file, whole or not at all. Raises OutputError."""
+    write_file(path, encode_npz(algorithm, os.fspath(path)))
+
+
+def encode_npz(algorithm: Algorithm, place: str) -> bytes:
+    """Bytes of a ``.npz`` file of the columns of an algorithm. Names of nodes are dropped, and metadata that is neither
+    number nor text. Identical traces are stored once, and of an algorithm of a rotation one trace and what the others
+    differ in. Raises OutputError, at `place`: too much metadata."""
     index: dict[ExecutionTrace, int] = {}
     turned = None
     if isinstance(algorithm.traces, RotatedTraces):
@@ -165,7 +169,7 @@ def write_npz(path: str | os.PathLike, algorithm: Algorithm) -> None:
     }
     packed = io.BytesIO()
     np.savez_compressed(packed, **arrays)
-    write_file(place, packed.getvalue())
+    return packed.getvalue()
 
 
 def kept_metadata(attribute: Attribute) -> bool:

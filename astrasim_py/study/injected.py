@@ -214,6 +214,8 @@ def _below(error: AstraError, place: str) -> AstraError:
 
 
 def _from_files(run: Preparation, said: AlgorithmFile, collective: str, place: str) -> Algorithm:
+    if said.file in run.given:
+        return run.given[said.file]
     path = run.path(said.file, place)
     files = [path] if path.suffix in (".npz", ".xml") else run.trace_files(path, None, place)
     contract = None if said.contract is None else run.path(said.contract, place)

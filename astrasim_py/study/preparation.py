@@ -10,7 +10,7 @@ import pickle
 import re
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from astrasim_py.core.digest import digest, file_digest, file_stamp
 from astrasim_py.core.errors import AstraError, ScenarioError, TraceError
 from astrasim_py.core.fields import CodeText, FileText, named_files
 from astrasim_py.core.registry import own_code
+from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.pytorch.rank_files import RANK, rank_files
 from astrasim_py.scenario.check import confined, split_code
 from astrasim_py.scenario.expand import Point
@@ -99,6 +100,7 @@ class Preparation:
     synthesized: list[dict]
     beside: Path | None
     network: NetworkModel = NetworkModel()
+    given: Mapping[str, Algorithm] = field(default_factory=dict)
 
     @property
     def spec(self) -> SimpleNamespace:

@@ -4,7 +4,7 @@ Everything is kept per process, so that the points of a sweep share what they ha
 the worker processes of a run, too.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import chain
 from pathlib import Path
@@ -21,6 +21,7 @@ from astrasim_py.core.errors import ScenarioError, TopologyError, TraceError
 from astrasim_py.core.fields import CodeText, FileText, named_files
 from astrasim_py.core.registry import names, provided
 from astrasim_py.engine.simulation import plan_for
+from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.pytorch.convert import convert
 from astrasim_py.pytorch.workload import Options
 from astrasim_py.scenario.expand import Point
@@ -58,6 +59,7 @@ def prepare(
     kept: Path | None = None,
     synthesized: list[dict] | None = None,
     beside: Path | None = None,
+    given: Mapping[str, Algorithm] | None = None,
 ) -> Problem:
     """Make the Problem of a point.
 
@@ -75,6 +77,8 @@ def prepare(
         Facts of each synthesized algorithm are added once a plan asks for it.
     beside : Path, optional
         Folder in which processes share the files that they read.
+    given : mapping of str to Algorithm, optional
+        Algorithms by the names of files that need not be there yet.
 
     Raises
     ------
@@ -85,7 +89,7 @@ def prepare(
     """
     lists = {"warnings": warnings, "synthesized": synthesized}
     lists = {name: [] if given is None else given for name, given in lists.items()}
-    run = Preparation(point=point, kept=kept, beside=beside, **lists)
+    run = Preparation(point=point, kept=kept, beside=beside, given=given or {}, **lists)
     run = replace(run, network=_network(run))
     spec, topology = run.spec, _topology(run)
     free = _free(run, topology)

@@ -1,0 +1,75 @@
+"""What lies beside an optimized scenario: the algorithms of its calls as files, and its traces with these inlined."""
+
+import json
+from collections.abc import Iterator, Mapping
+
+from astrasim_py.chakra.et_io import encode_trace
+from astrasim_py.chakra.workload import Workload
+from astrasim_py.core.errors import AstraError
+from astrasim_py.core.units import number_of
+from astrasim_py.optimizer.calls import role_of
+from astrasim_py.optimizer.synthesized import file_name
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.files import encode_npz
+from astrasim_py.system.inlining import inline
+from astrasim_py.system.plan import Plan
+
+#: Folder of the traces with inlined algorithms.
+INLINED = "inlined"
+#: Most messages of an algorithm that is written, most such algorithms, and most nodes of inlined traces (300 B each).
+_MESSAGES, _ALGORITHMS, _NODES = 2**18, 64, 300_000
+
+
+def algorithms_of(plan: Plan, made: Mapping[str, Algorithm]) -> tuple[dict[str, tuple[Algorithm, str]], list[str]]:
+    """The algorithms that carry out the calls of a plan, each with what it does in words, by name of its file; and what
+    is left out. `made`: those that the scenario names, by file."""
+    names = {algorithm.digest(): name for name, algorithm in made.items()}
+    found: dict[str, tuple[Algorithm, list[str]]] = {}
+    notes: dict[str, None] = {}
+    for instance in plan.instances.values:
+        if len(instance.members) < 2:
+            continue
+        role = role_of(instance.group)
+        for algorithm in instance.algorithms:
+            words = [instance.type, *([f"of {role}"] if role else []), f"over {len(instance.members)} ranks"]
+            if algorithm.messages > _MESSAGES:
+                much = f"{number_of(algorithm.messages, 'message')}, more than {_MESSAGES:,}"
+                notes[f"No file of {algorithm.name} for {' '.join(words)}: it has {much}"] = None
+                continue
+            name = names.setdefault(algorithm.digest(), file_name(algorithm, role))
+            if name not in found and len(found) == _ALGORITHMS:
+                notes[f"Not all algorithms are there as files: there are more than {_ALGORITHMS}"] = None
+                continue
+            _, uses = found.setdefault(name, (algorithm, []))
+            uses += [" ".join(words)] if " ".join(words) not in uses else []
+    return {name: (algorithm, ", ".join(uses)) for name, (algorithm, uses) in found.items()}, list(notes)
+
+
+def inlined_files(plan: Plan, notes: list[str]) -> Iterator[tuple[str, bytes]]:
+    """Files of the traces of all jobs with the algorithms of their calls inlined; `notes` says what is left out."""
+    for number, job in enumerate(plan.problem.jobs):
+        what = f"No inlined traces of {job.name}" if len(plan.problem.jobs) > 1 else "No inlined traces"
+        if plan.row_count > _NODES:
+            notes.append(f"{what}: {number_of(plan.row_count, 'node')}, more than {_NODES:,}")
+            continue
+        try:
+            workload, lost = inline(plan.problem, number)
+        except AstraError as error:
+            notes.append(f"{what}: {error.place}: {error.problem}")
+            continue
+        notes += [f"The inlined traces do not say {each}" for each in lost]
+        yield from trace_files(f"{INLINED}/{job.name}", workload)
+
+
+def algorithm_bytes(found: Mapping[str, tuple[Algorithm, str]]) -> Iterator[tuple[str, bytes]]:
+    """Files of algorithms."""
+    for name, (algorithm, _) in found.items():
+        yield name, encode_npz(algorithm, name)
+
+
+def trace_files(prefix: str, workload: Workload) -> Iterator[tuple[str, bytes]]:
+    """Files of the traces and the groups of a workload."""
+    for rank in range(workload.ranks):
+        yield f"{prefix}.{rank}.et", encode_trace(workload.trace(rank))
+    groups = {name: list(members) for name, members in workload.groups.items()}
+    yield f"{prefix}.groups.json", json.dumps(groups, indent=1).encode()

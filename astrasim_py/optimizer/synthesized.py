@@ -1,0 +1,235 @@
+"""Algorithms synthesized for calls of a step: for their own links alone, and beside the calls that run meanwhile."""
+
+import re
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from astrasim_py.collectives.collective import promise_of
+from astrasim_py.core.choices import QUEUEING_MODELS
+from astrasim_py.core.digest import digest
+from astrasim_py.core.errors import AstraError
+from astrasim_py.core.records import Records
+from astrasim_py.core.units import number_of
+from astrasim_py.engine.simulation import simulate
+from astrasim_py.optimizer.calls import CallClass
+from astrasim_py.optimizer.choices import frozen
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.study.synthesized import find
+from astrasim_py.synthesis.emit.emitter import emit
+from astrasim_py.synthesis.model.network import Network, Occupied
+from astrasim_py.synthesis.model.timing import CostModel, hop_services
+from astrasim_py.synthesis.request import Found, Request
+from astrasim_py.system.plan import Instance, Plan
+from astrasim_py.topology.model import Topology
+
+#: Folder of the algorithms, beside the scenario that names them.
+FOLDER = "algorithms"
+#: Classes of calls for which algorithms are synthesized: those with most bytes.
+MOST_CLASSES = 8
+#: Runs of each search; most transfers of a schedule, and most ranks of a group.
+_ROUNDS, _TRANSFERS, _RANKS = 20, 2**12, 64
+#: Most groups of a class whose links are compared, and most of them that get an algorithm of their own.
+_COMPARED, _OWN = 64, 8
+#: Most messages of a run of which it is looked up which links they take when.
+_MESSAGES = 2**18
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A step for whose calls algorithms are synthesized.
+
+    `of`: the candidate that it is. `names`: of its jobs, as `Choice.job` says. `records`: of its messages; None where
+    these are too many, or links serve several at once.
+    """
+
+    of: Hashable
+    plan: Plan
+    names: Sequence[str]
+    records: Records | None
+
+    @classmethod
+    def of_plan(cls, of: Hashable, plan: Plan, names: Sequence[str]) -> "Step":
+        known = plan.messages <= _MESSAGES and plan.problem.network.model in QUEUEING_MODELS
+        return cls(of=of, plan=plan, names=names, records=simulate(plan, level="messages") if known else None)
+
+    def npus(self, instance: Instance) -> tuple[int, ...]:
+        """NPUs of a call, in the order of its group."""
+        return tuple(self.plan.npu_of[rank] for rank in instance.members)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """What was synthesized for a class of calls, or why nothing was.
+
+    `name`: of the class. `value`: of its choice; None: nothing was made. `algorithms`: by name of their file. `text`:
+    what they are, or why there are none.
+    """
+
+    name: str
+    value: Hashable = None
+    algorithms: Mapping[str, Algorithm]
+    text: str
+
+
+def synthesized(calls: CallClass, step: Step, seed: int, spend: Callable[[], None]) -> Iterator[Made]:
+    """Algorithms for a class of calls as they are in a step: alone, then beside what else runs during the longest one.
+
+    `spend`: raises where the time is over.
+    """
+    instances = step.plan.instances
+    own = [i for i in range(len(instances)) if calls.holds(instances[i], step.names)]
+    groups = _Groups(step, [instances[i] for i in own])
+    if groups.refusal:
+        yield Made(name=calls.name, algorithms={}, text=f"nothing: {groups.refusal}")
+        return
+    alone = dict.fromkeys(groups.layouts, ())
+    made = _made(calls, step, groups, alone, False, seed, spend)
+    yield made
+    if made.value is not None and step.records is not None:
+        busy = {npus: (_busy(step, own, npus),) for npus in groups.layouts}
+        if any(len(each.link) for (each,) in busy.values()):
+            for clock in (False, True):
+                yield _made(calls, step, groups, busy, clock, seed, spend)
+
+
+def _made(
+    calls: CallClass,
+    step: Step,
+    groups: "_Groups",
+    busy: Mapping[tuple[int, ...], tuple[Occupied, ...]],
+    clock: bool,
+    seed: int,
+    spend: Callable[[], None],
+) -> Made:
+    """The algorithms of a class, one for each layout of its groups. `clock`: whether sends wait for their time."""
+    algorithms, cases, texts = {}, [], []
+    network, rooted = step.plan.problem.network, promise_of(calls.collective).rooted
+    model = network.model if network.model in QUEUEING_MODELS else "cut_through"
+    for npus, members in groups.layouts.items():
+        spend()
+        request = Request(
+            topology=step.plan.problem.topology.without_events,
+            npus=npus,
+            collective=calls.collective,
+            size=groups.largest.size,
+            root=groups.largest.root if rooted else None,
+            cost=CostModel(model=model, link_busy=network.link_busy),
+            occupied=busy[npus],
+            seed=seed,
+            rounds=_ROUNDS,
+        )
+        try:
+            found = _fastest(request, spend)
+            algorithm = emit(found.schedule, clock=clock)
+        except AstraError as error:
+            return Made(name=calls.name, algorithms={}, text=f"nothing: {error.problem}")
+        name = file_name(algorithm, calls.role)
+        algorithms[name] = algorithm
+        texts.append(f"{name} ({', '.join(_told(found, busy[npus], clock, members if cases else ()))})")
+        cases += [{"file": name, "when": {"group": group}} for group in members] if cases else [{"file": name}]
+    value = frozen(cases[0] if len(cases) == 1 else [*cases[1:], cases[0]])
+    return Made(name=calls.name, value=value, algorithms=algorithms, text=f"{', '.join(texts)}{groups.shared}")
+
+
+def file_name(algorithm: Algorithm, role: str = "") -> str:
+    """The name of the file of an algorithm: no other one has it."""
+    name = re.sub(r"[^A-Za-z0-9_.+-]+", "_", algorithm.name)[:64]
+    return f"{FOLDER}/{'-'.join([name, algorithm.collective, *([role] if role else []), algorithm.digest()[:8]])}.npz"
+
+
+def _told(found: Found, busy: Sequence[Occupied], clock: bool, members: Sequence[str]) -> Iterator[str]:
+    schedule = found.schedule
+    if members:
+        yield f"for {' '.join(members)}"
+    yield number_of(found.chunks, "chunk")
+    yield "beside other calls" if busy else "alone"
+    if clock:
+        yield "with a clock"
+    if schedule.bound:
+        yield f"{100 * (schedule.time / schedule.bound - 1):.1f} % above its bound"
+
+
+class _Groups:
+    """The groups of a class, by how they lie on the topology.
+
+    `largest`: the first of the largest calls. `layouts`: NPUs of one group for each layout -> names of the groups that
+    have it, first the one with that call. `refusal`: why nothing is synthesized. `shared`: what is to be told of groups
+    that get the algorithm of the first.
+    """
+
+    def __init__(self, step: Step, instances: Sequence[Instance]) -> None:
+        self.refusal, self.shared = self._refusal(instances), ""
+        if self.refusal:
+            return
+        self.largest = max(instances, key=lambda each: each.size)
+        own: dict[tuple[int, ...], str] = {}
+        for each in (self.largest, *instances):
+            own.setdefault(step.npus(each), each.group)
+        alike: dict[str, tuple[int, ...]] = {}
+        self.layouts: dict[tuple[int, ...], list[str]] = {}
+        for npus, group in own.items() if len(own) <= _COMPARED else ():
+            key = _layout(step.plan.problem.topology.without_events, npus)
+            self.layouts.setdefault(alike.setdefault(key, npus), []).append(group)
+        others = sum(map(len, list(self.layouts.values())[1:]))
+        if len(own) > _COMPARED or others > _OWN:
+            first = step.npus(self.largest)
+            self.layouts = {first: [own[first]]}
+            self.shared = f", made for group {own[first]}; others that lie differently have it as well"
+
+    def _refusal(self, instances: Sequence[Instance]) -> str:
+        if not instances:
+            return "no such calls in the best step"
+        ranks, roots = len(instances[0].members), {each.root for each in instances}
+        if ranks > _RANKS:
+            return f"groups of {ranks} ranks, more than {_RANKS}"
+        if promise_of(instances[0].type).rooted and len(roots) > 1:
+            return f"calls with {len(roots)} roots"
+        return ""
+
+
+def _layout(topology: Topology, npus: tuple[int, ...]) -> str:
+    """A key that groups have in common whose links are alike, rank by rank; empty where they are not connected."""
+    try:
+        network = Network.of(topology, npus)
+    except AstraError:
+        return ""
+    _, first, at = np.unique(network.hop, return_index=True, return_inverse=True)
+    number = np.argsort(np.argsort(first, kind="stable"), kind="stable")[at]  # of each link, by its first use
+    services = hop_services(topology, network.links[network.hop], (1, 2**30))
+    return digest([network.src, network.dst, network.hop_ptr, number, *services])
+
+
+def _fastest(request: Request, spend: Callable[[], None]) -> Found:
+    """The fastest schedule over numbers of chunks: 1, 2, 4 … until one is no faster or has too many transfers."""
+    ranks, chunks = len(request.npus), 1
+    once = (ranks - 1) * (1 if promise_of(request.collective).rooted else ranks)
+    once *= 2 if request.collective == "all_reduce" else 1
+    best = None
+    while best is None or chunks * once <= _TRANSFERS:
+        found = find(replace(request, chunks=chunks))
+        if best is not None and found.schedule.time >= best.schedule.time:
+            break
+        best, chunks = found, 2 * chunks
+        spend()
+    return best
+
+
+def _busy(step: Step, own: Sequence[int], npus: tuple[int, ...]) -> Occupied:
+    """When others hold links of a group during the longest of its largest calls, ps from its start on.
+
+    `own`: the calls of its class.
+    """
+    instances, records = step.plan.instances, step.records
+    began, ended = records.collective["start"], records.collective["end"]
+    calls = [i for i in own if step.npus(instances[i]) == npus]
+    call = max(calls, key=lambda i: (instances[i].size, int(ended[i] - began[i])))
+    begin, took = int(began[call]), int(ended[call] - began[call])
+    hop = records.hop
+    # The new schedule may take longer than the call does now.
+    meanwhile = (hop["end"] > begin) & (hop["start"] < begin + 2 * took)
+    meanwhile &= records.message["instance"][hop["message"]] != call
+    meanwhile &= np.isin(hop["link"], Network.of(step.plan.problem.topology.without_events, npus).links)
+    link, start, end = (hop[name][meanwhile].astype(np.int64) for name in ("link", "start", "end"))
+    return Occupied(link.astype(np.int32), np.maximum(start - begin, 0), end - begin)
