@@ -354,6 +354,54 @@ def test_optional_functions_are_compiled_for_whole_records_only(writer):
         module.try_wrong(whole)
 
 
+#: In the process that compiles it each record has the same number, which numba makes symbols of.
+RECORDS = """
+from astrasim_py.core.jit import lean, optional, record_kernel
+
+@optional
+def ten_more(record):
+    record.value += 10
+
+@lean
+def steps(record, left):
+    # It calls itself twice, so that it stays a function of its own.
+    if left == 0:
+        record.value += 1
+        ten_more(record)
+        return
+    steps(record, left - 1)
+    record.value *= 2
+    steps(record, left - 1)
+
+@record_kernel("the test")
+def advance(record):
+    steps(record, 3 + record.value)
+"""
+ADVANCE = """
+import sys, numpy
+from jit_kernel import advance
+for name in sys.argv[1:]:
+    held = numpy.zeros(1, dtype=[(each, "i8") for each in ("value", "whole")[: 1 + (name == "whole")]])
+    advance(held)
+    print(held["value"][0])
+"""
+
+
+@pytest.mark.parametrize("order", [("plain", "whole"), ("whole", "plain")])
+def test_code_that_two_processes_compiled_goes_together(writer, order):
+    module = writer("jit", HELPER, RECORDS)
+    module(1)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(module.code), *sys.path])}
+
+    def run(*names: str) -> list[str]:
+        command = [sys.executable, "-c", ADVANCE, *names]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
+
+    right = {"plain": "255", "whole": "2805"}
+    assert [run(name) for name in order] == [[right[name]] for name in order]
+    assert run(*order) == [right[name] for name in order]
+
+
 @pytest.mark.parametrize(
     "name", ["NUM_THREADS", "THREADING_LAYER", "DISABLE_PERFORMANCE_WARNINGS", "DUMP_CFG", "OTHER"]
 )
