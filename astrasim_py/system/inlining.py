@@ -147,6 +147,15 @@ class _Inlining:
             own = program.structure.kind == kind
             if own.any():
                 columns[name] = np.where(own, program.peer, columns[name])
+        gates = self.plan.tiles.get(rank)
+        if gates is not None:
+            # What each node uses is said as it is: no collective is left whose order it could follow.
+            columns["tile_order"] = np.full(len(program), MISSING)
+            for side, name in enumerate(("consumes_tile", "produces_tile")):
+                own = gates.uses[gates.uses[:, 0] == side]
+                if len(own):
+                    columns[name] = columns[name].copy()
+                    columns[name][own[:, 1]] = own[:, 3]
         columns["inlined_call"] = np.where(begins, np.append(self.plan.instances.first, 0)[program.instance], MISSING)
         columns["inlined_rank"] = np.full(len(program), MISSING)
         rest, codes = list[bytes](), np.full(nodes, -1)

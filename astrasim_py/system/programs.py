@@ -109,11 +109,13 @@ class TileGates:
     """The gates of one rank, each of which holds a node until it is open; in `Structure.need` it counts as a parent if
     it holds a node of the workload.
 
-    `count`: int64[g]: triggers that open it; `collective`: int64[g]: whose call it holds a node of, -1: of the
-    workload; `node`: int64[g]: the node. `triggers`: int64[t, 3], ascending: node of the workload, the node of its call
-    that ends (or `BEGINS`, `ENDS`), the gate. A gate may have more triggers than it counts.
+    `uses`: rows of `TileUses`, with tiles as they lie in the buffer. `count`: int64[g]: triggers that open it;
+    `collective`: int64[g]: whose call it holds a node of, -1: of the workload; `node`: int64[g]: the node. `triggers`:
+    int64[t, 3], ascending: node of the workload, the node of its call that ends (or `BEGINS`, `ENDS`), the gate. A gate
+    may have more triggers than it counts.
     """
 
+    uses: np.ndarray
     count: np.ndarray
     collective: np.ndarray
     node: np.ndarray

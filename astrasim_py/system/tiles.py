@@ -242,7 +242,7 @@ class TileLowering:
                     gates.triggers += [(p, ENDS, own) for at in present if at >= 0 for p in makes[at]]
             if begin is not None:
                 gates.first.add(begin)
-        return gates.made()
+        return gates.made(rows)
 
     def ordered(self, rank: int, rows: np.ndarray, calls: Mapping[int, CollectiveCall]) -> np.ndarray:
         """Uses with the tiles themselves in place of their numbers in the order of the collective."""
@@ -317,12 +317,12 @@ class _Gates:
         self.targets.append((collective, node))
         return len(self.targets) - 1
 
-    def made(self) -> TileGates:
+    def made(self, uses: np.ndarray) -> TileGates:
         triggers = np.unique(np.array(self.triggers, dtype=np.int64).reshape(-1, 3), axis=0)
         targets = np.array(self.targets, dtype=np.int64).reshape(-1, 2)
         count = np.bincount(triggers[:, 2], minlength=len(targets))
         count[sorted(self.first)] = 1
-        return TileGates(count, targets[:, 0], targets[:, 1], triggers)
+        return TileGates(uses, count, targets[:, 0], targets[:, 1], triggers)
 
 
 def tile_gates(

@@ -240,6 +240,8 @@ class _Workload:
                     continue
                 if self.number[target] == MISSING or self.own[target] != MISSING:
                     raise Unusable(f"{node} {verb} node {int(ids[row])}, where no collective begins")
+                if program.column("tile_order")[row] != MISSING:
+                    raise Unusable(f"{node} has tile_order, which is an order of collectives that are not inlined")
                 if not 0 <= tile[row] < tiles[row]:
                     raise Unusable(f"{node} has {verb}_tile {int(tile[row])} of {int(tiles[row])}")
                 use = _Use(row, side, int(tile[row]), int(tiles[row]))

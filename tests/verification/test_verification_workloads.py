@@ -389,6 +389,7 @@ def test_a_tile_that_reads_a_partial_sum_is_told_what_it_holds(sums):
     [
         (lambda t: with_value(t, "consumes", t.row(3), 77), "rank 2 node 3 consumes node 77, which is not there"),
         (lambda t: with_value(t, "consumes", t.row(3), 2), "rank 2 node 3 consumes node 2, where no collective begins"),
+        (lambda t: with_value(t, "tile_order", t.row(3), 1), "rank 2 node 3 has tile_order, which is an order of"),
         (lambda t: with_value(t, "consumes_tile", t.row(3), 4), "rank 2 node 3 has consumes_tile 4 of 4"),
         (
             lambda t: with_value(t, "consumes_tiles", t.row(3), 3),
