@@ -38,6 +38,9 @@ def called_instances(node: Table) -> np.ndarray:
     collective = kinds.index("collective") if "collective" in kinds else -1
     inner = inner[(instance[released[inner]] < 0) & (kind[released[inner]] == collective)]
     called[released[inner]] = instance[inner]
+    # Where tiles of its input have released all of these, the last one names the collective.
+    whole = np.flatnonzero((called < 0) & (instance < 0) & (kind == collective) & (node["ended_by"] >= 0))
+    called[whole] = np.maximum(instance[node["ended_by"][whole]], -1)
     return called
 
 

@@ -178,6 +178,18 @@ def test_compute_hides_communication():
     assert records.exposed_comm.tolist() == [US, US]
 
 
+def test_a_collective_produced_in_tiles_is_exposed_after_the_last_of_them():
+    topology = shapes.Ring(npus=2, bandwidth=RATE, latency=0).build()
+    items = [
+        Compute(time=US, tiles=2, produces="sum", name="product"),
+        Collective(type="reduce_scatter", size=2000, name="sum"),
+    ]
+    explanation = explain(run(topology, items))
+    (only,) = explanation.exposures
+    assert (only.exposed, explanation.makespan) == (explanation.makespan - US, only.duration + US // 2)
+    assert only.exposed > 0
+
+
 def test_the_path_goes_through_the_straggler():
     topology = shapes.Ring(npus=4, bandwidth=RATE, latency=500).build()
     items = [Compute(time=9 * US, ranks=(2,)), Collective(type="all_gather", size=4000)]
