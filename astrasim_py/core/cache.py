@@ -76,10 +76,13 @@ class Memo(Generic[T]):
         self.most = most
         self._values: OrderedDict[Hashable, T] = OrderedDict()
 
-    def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """The value of a key, made if it is not cached."""
+    def get(self, key: Hashable, make: Callable[[], T], *, fits: Callable[[T], bool] = lambda value: True) -> T:
+        """The value of a key, made if it is not cached; one that does not fit is not cached."""
         if key not in self._values:
-            self._values[key] = make()
+            value = make()
+            if not fits(value):
+                return value
+            self._values[key] = value
             if len(self._values) > self.most:
                 self._values.popitem(last=False)
         self._values.move_to_end(key)

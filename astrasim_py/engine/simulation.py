@@ -91,9 +91,9 @@ def simulate(problem: Problem | Plan, *, engine: str = AUTO, level: str = "links
     return run(chosen)
 
 
-def plan_for(problem: Problem, engine: str = AUTO, *, fold: bool = False) -> Plan:
-    """The plan of a problem for `simulate`: for a folded run only what it needs."""
-    return make_plan(problem, folded=fold and engine != BOTH, choose=partial(fastest, simulate))
+def plan_for(problem: Problem, engine: str = AUTO, *, fold: bool = False, bounds: bool = True) -> Plan:
+    """The plan of a problem for `simulate`: for a folded run only what it needs; `bounds`: with bounds of calls."""
+    return make_plan(problem, folded=fold and engine != BOTH, choose=partial(fastest, simulate), bounds=bounds)
 
 
 def _too_large(plan: Plan) -> str:

@@ -20,8 +20,9 @@ from astrasim_py.system.problem import Job, Problem
 from astrasim_py.workload.items import Collective
 from astrasim_py.workload.microbenchmarks import generate
 
-#: A candidate is given up beyond so many times the makespan and the messages of the baseline.
-_TOO_LONG, _TOO_MANY = 8, 32
+#: A candidate is given up beyond so many times the makespan and the messages of the baseline, if these are more than
+#: what takes about a second.
+_TOO_LONG, _TOO_MANY, _FEW = 8, 32, 2**22
 #: Runs for which it pays to load the compiled engine.
 _RUNS = 1000
 #: Makespan that stands for a candidate that cannot run, or takes too long.
@@ -49,8 +50,8 @@ class Judge:
     """Gives the makespans of candidates.
 
     `plan`: of the baseline, which is judged first. `known`: makespans by key of a candidate, also of earlier runs,
-    which are not simulated again but count as evaluations. `evaluations`: most of this run; `seconds`: of it. `tell`:
-    gets a line of progress.
+    which are not simulated again but count as evaluations; -T for one that takes more than T ps. `evaluations`: most of
+    this run; `seconds`: of it. `tell`: gets a line of progress.
     """
 
     space: Space
@@ -71,23 +72,25 @@ class Judge:
     _seen: set[str] = field(default_factory=set)
     _bounds: dict[str, Bound] = field(default_factory=dict)
     _shown: float = 0.0
-    _limits: Limits | None = None
+    longest: int = NEVER  # most that a candidate may take, ps
 
-    def __call__(self, candidate: Candidate) -> int:
-        """The makespan, ps; `NEVER` where it cannot run. Raises Stop."""
+    def __call__(self, candidate: Candidate, most: int = NEVER) -> int:
+        """The makespan, ps; `NEVER` where it cannot run, or takes more than `most` ps. Raises Stop.
+
+        What was simulated before, up to another time, does not change the answer.
+        """
         key = digest(candidate)[:24]
         if key not in self._seen:
             self.spend()
             self._seen.add(key)
             self.counted += not self.free
-        if key not in self.known:
-            self.known[key] = self._simulate(candidate)
+        most = max(min(most, self.longest), 1)
+        if key not in self.known or -most < self.known[key] < 0:
+            self.known[key] = self._simulate(candidate, most)
             self.simulated += 1
-        makespan = self.known[key]
-        if self._limits is None:
-            own = self.space.point.spec.limits
-            longest = min(_TOO_LONG * makespan, own.max_sim_time_ps or NEVER)
-            self._limits = own.model_copy(update={"max_sim_time_ps": longest})
+        makespan = self.known[key] if 0 <= self.known[key] <= most else NEVER
+        if self.longest == NEVER:
+            self.longest = min(_TOO_LONG * makespan, self.space.point.spec.limits.max_sim_time_ps or NEVER)
         if makespan < self.makespan and not self.free:
             self.best, self.makespan = candidate, makespan
             self.bound = self.bound_of(candidate)
@@ -113,7 +116,10 @@ class Judge:
         """Simulations a second."""
         return self.simulated / max(time.monotonic() - self.began, 1e-9)
 
-    def _simulate(self, candidate: Candidate) -> int:
+    def _limits(self, most: int) -> Limits:
+        return self.space.point.spec.limits.model_copy(update={"max_sim_time_ps": most})
+
+    def _simulate(self, candidate: Candidate, most: int) -> int:
         if candidate == self.space.baseline:
             records = simulate(self.plan, engine=engine_for(self.plan, self.engine, _RUNS), level="summary")
             if records.outcome.status != "done":
@@ -121,13 +127,13 @@ class Judge:
                 raise ScenarioError(self.space.point.scenario, problem, "see what run says")
             return records.makespan
         try:
-            plan = plan_for(self.space.problem(candidate, self._limits))
-            if plan.messages > _TOO_MANY * max(self.plan.messages, 1):
+            plan = plan_for(self.space.problem(candidate, self._limits(most)), bounds=False)
+            if plan.messages > max(_TOO_MANY * self.plan.messages, _FEW):
                 return NEVER
             records = simulate(plan, engine=engine_for(plan, self.engine, _RUNS), level="summary")
         except AstraError:
             return NEVER
-        return records.makespan if records.outcome.status == "done" else NEVER
+        return {"done": records.makespan, "limit": -most}.get(records.outcome.status, NEVER)
 
     def bound_of(self, candidate: Candidate) -> Bound:
         """The bound of a candidate's workload on its placement."""
@@ -139,8 +145,9 @@ class Judge:
             self._bounds[key] = found
         return self._bounds[key]
 
-    def alone(self, choice: AlgorithmChoice, number: int, value: object) -> int:
-        """Time of the largest call of a class alone on its NPUs, by the algorithm of a value, ps; or `NEVER`."""
+    def alone(self, choice: AlgorithmChoice, number: int, value: object, most: int) -> tuple[int, int]:
+        """Time of the largest call of a class alone on its NPUs, by the algorithm of a value, ps, and its messages;
+        `NEVER` where it cannot run, or takes more than `most` ps."""
         self.spend()
         calls = choice.calls
         jobs = [job.name for job in self.plan.problem.jobs] if calls.job else [""]
@@ -153,10 +160,12 @@ class Judge:
             table = AlgorithmTable({calls.collective: [Case(make=lambda *_: algorithm)]})
             job = Job(workload=generate([call], calls.ranks), placement=calls.npus, algorithms=table)
             same = {"topology": found.topology, "network": found.network, "semantics": found.semantics}
-            records = simulate(Problem(jobs=(job,), **same, limits=self._limits), level="summary")
+            limits = self._limits(min(most, self.longest))
+            plan = plan_for(Problem(jobs=(job,), **same, limits=limits), bounds=False)
+            records = simulate(plan, level="summary")
         except AstraError:
-            return NEVER
-        return records.makespan if records.outcome.status == "done" else NEVER
+            return NEVER, 0
+        return records.makespan if records.outcome.status == "done" else NEVER, plan.messages
 
     def freely(self) -> "Judge":
         """From now on nothing is limited or counted, and the best stays as it is."""

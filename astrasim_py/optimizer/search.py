@@ -11,6 +11,11 @@ from astrasim_py.optimizer.synthesized import MOST_CLASSES, Step, synthesized
 
 #: Most candidates that are all tried.
 MOST_TRIED = 2048
+#: Algorithms whose calls take so many times as long alone as the best one are found by moves only; those that send so
+#: many times the messages of one that takes at most so many times as long are costly to simulate, and tried once.
+_PROMISING, _COSTLY, _ALIKE = 2, 4, 1.05
+#: Part of the moves to an algorithm that goes to a promising one.
+_TO_PROMISING = 0.8
 #: Moves are compared with the candidate of so many moves before (late acceptance hill climbing, Burke and Bykov 2017);
 #: from the best one again after so many without a better one; and given up after so many that find nothing new.
 _LATE, _PATIENCE, _NOTHING_NEW = 24, 240, 4000
@@ -42,16 +47,16 @@ def search(judge: Judge, seed: int) -> Found:
     found, space = Found(), judge.space
     judge(space.baseline)
     try:
-        order = _starts(space, judge, found)
-        for start in _distinct_starts(space, judge, found):
-            _descend(space, judge, start, order)
-        space = _synthesize(judge, seed, order, found)
+        promising, costly = _starts(space, judge, found)
+        candidate = _descend(space, judge, _start(space, judge, promising), promising)
+        _descend(space, judge, judge.best, costly)
+        space, candidate = _synthesize(judge, seed, candidate, promising, found)
         if space.count is not None and space.count <= MOST_TRIED:
             for candidate in space.listed():
-                judge(candidate)
+                judge(candidate, judge.makespan)
             found.whole = True
         else:
-            _climb(space, judge, Random(seed))
+            _climb(space, judge, candidate, promising, Random(seed))
     except Stop:
         pass
     except KeyboardInterrupt:
@@ -59,16 +64,29 @@ def search(judge: Judge, seed: int) -> Found:
     return found
 
 
-def _starts(space: Space, judge: Judge, found: Found) -> dict[int, list]:
-    """Judge uniform choices, and the best ones one by one; returns the values of each choice, promising ones first."""
-    order = {number: list(choice.values) for number, choice in enumerate(space.choices)}
+def _starts(space: Space, judge: Judge, found: Found) -> tuple[list[tuple], list[tuple]]:
+    """Judge uniform choices, and the best ones one by one; returns the promising values of each choice, best first, and
+    those of them that are costly to simulate."""
+    promising = [choice.values for choice in space.choices]
+    costly: list[tuple] = [()] * len(promising)
     algorithms = [(n, c) for n, c in enumerate(space.choices) if isinstance(c, AlgorithmChoice)]
     best = space.baseline
     for number, choice in algorithms:
-        times = {value: judge.alone(choice, number, value) for value in choice.values}
-        order[number].sort(key=times.__getitem__)
-        if times[order[number][0]] < times[choice.values[0]]:
-            best = space.with_value(best, number, order[number][0])
+        times, messages = {}, {}
+        for value in choice.values:
+            most = _PROMISING * min(times.values(), default=NEVER)
+            times[value], messages[value] = judge.alone(choice, number, value, most)
+        fastest = min(times.values())
+        listed = [v for v in times if times[v] <= min(_PROMISING * fastest, NEVER - 1)]
+        listed.sort(key=times.__getitem__)
+        costly[number] = tuple(
+            value
+            for value in listed
+            if any(times[o] <= _ALIKE * times[value] and _COSTLY * messages[o] < messages[value] for o in listed)
+        )
+        promising[number] = tuple(value for value in listed if value not in costly[number])
+        if fastest < times[choice.values[0]]:
+            best = space.with_value(best, number, listed[0])
     if algorithms:
         found.alone = best, judge(best)
     for value in dict.fromkeys(value for _, choice in algorithms for value in choice.plain):
@@ -76,17 +94,22 @@ def _starts(space: Space, judge: Judge, found: Found) -> dict[int, list]:
         for number, choice in algorithms:
             candidate = space.with_value(candidate, number, value) if value in choice.values else candidate
         label = next(choice.say(value) for _, choice in algorithms if value in choice.values)
-        found.uniform[label] = judge(candidate)
-    return order
+        found.uniform[label] = judge(candidate, min(found.uniform.values(), default=NEVER))
+    return promising, costly
 
 
-def _distinct_starts(space: Space, judge: Judge, found: Found) -> list[Candidate]:
-    """Where descents begin: the best start, the best choices one by one, the baseline."""
-    listed = [judge.best, *([found.alone[0]] if found.alone else []), space.baseline]
-    return list(dict.fromkeys(each for each in listed if each is not None))
+def _start(space: Space, judge: Judge, promising: list[tuple]) -> Candidate:
+    """Where the search begins: the best one known, with algorithms that are not costly to simulate."""
+    candidate = judge.best
+    for number, choice in enumerate(space.choices):
+        if isinstance(choice, AlgorithmChoice) and candidate[number] not in promising[number] and promising[number]:
+            candidate = space.with_value(candidate, number, promising[number][0])
+    return candidate
 
 
-def _synthesize(judge: Judge, seed: int, order: dict[int, list], found: Found) -> Space:
+def _synthesize(
+    judge: Judge, seed: int, candidate: Candidate, promising: list[tuple], found: Found
+) -> tuple[Space, Candidate]:
     """Add algorithms that are synthesized for one class of calls after the other, as each is in the best step by then;
     again while that brings something. Then descend."""
     space, step = judge.space, None
@@ -100,49 +123,58 @@ def _synthesize(judge: Judge, seed: int, order: dict[int, list], found: Found) -
                 step = Step.of_plan(judge.best, plan_for(space.problem(judge.best)), space.job_names)
             for made in synthesized(choice.calls, step, seed, judge.spend):
                 found.made |= {made.text: made.name}
-                if made.value is not None and made.value not in order[number]:
+                if made.value is not None and made.value not in promising[number]:
                     judge.space = space = space.wider(number, made.value, made.algorithms)
-                    order[number].append(made.value)
-                    judge(space.with_value(judge.best, number, made.value))
+                    promising[number] = (*promising[number], made.value)
+                    judge(space.with_value(judge.best, number, made.value), judge.makespan)
         if judge.makespan == before:
             break
     if found.made:
-        _descend(space, judge, judge.best, order)
-    return space
+        candidate = _descend(space, judge, _start(space, judge, promising), promising)
+    return space, candidate
 
 
-def _descend(space: Space, judge: Judge, candidate: Candidate, order: dict[int, list]) -> Candidate:
-    """Take the best value of one choice after the other until none is better."""
+def _descend(space: Space, judge: Judge, candidate: Candidate, values: list[tuple]) -> Candidate:
+    """Take the best of the values of one choice after the other until none is better."""
     now = judge(candidate)
+    order = sorted(range(len(space.choices)), key=lambda number: len(values[number]))
     changed = True
     while changed:
         changed = False
-        for number in range(len(space.choices)):
-            for value in order[number]:
+        for number in order:
+            for value in values[number]:
                 other = space.with_value(candidate, number, value)
-                if (made := judge(other)) < now:
+                if (made := judge(other, now)) < now:
                     candidate, now, changed = other, made, True
     return candidate
 
 
-def _climb(space: Space, judge: Judge, random: Random) -> None:
+def _climb(space: Space, judge: Judge, best: Candidate, promising: list[tuple], random: Random) -> None:
     """Move at random, and accept what is not worse than some moves before."""
-    current, now = judge.best, judge.makespan
+    least = now = judge(best)
+    current = best
     late, idle, stale = [now] * _LATE, 0, 0
     step = 0
     while stale < _NOTHING_NEW:
         candidate = current
         for _ in range(1 + (random.random() < 0.3)):
             number = random.randrange(len(space.choices))
-            candidate = space.with_value(candidate, number, space.choices[number].move(candidate[number], random))
-        before, best = judge.counted, judge.makespan
-        made = judge(candidate)
+            choice, value = space.choices[number], candidate[number]
+            if isinstance(choice, AlgorithmChoice) and promising[number] and random.random() < _TO_PROMISING:
+                value = random.choice(promising[number])
+            else:
+                value = choice.move(value, random)
+            candidate = space.with_value(candidate, number, value)
+        before = judge.counted
+        made = judge(candidate, max(now, late[step % _LATE]))
         stale = 0 if judge.counted > before else stale + 1
-        if made <= now or (made <= late[step % _LATE] and made < NEVER):
+        if made < NEVER:
             current, now = candidate, made
         late[step % _LATE] = now
         step += 1
-        idle = 0 if judge.makespan < best else idle + 1
+        idle += 1
+        if now < least:
+            best, least, idle = current, now, 0
         if idle >= _PATIENCE:
-            current, now, idle = judge.best, judge.makespan, 0
+            current, now, idle = best, least, 0
             late = [now] * _LATE

@@ -49,6 +49,9 @@ from astrasim_py.workload.microbenchmarks import generate
 
 _TOPOLOGIES: Memo[Topology] = Memo(32)
 _WORKLOADS: Memo[Workload] = Memo(4)
+_MODELS: Memo[Workload] = Memo(8)
+#: Most nodes of the distinct traces of a model that are kept for the next point.
+_MOST_KEPT = 2**18
 
 
 def prepare(
@@ -185,7 +188,7 @@ def _job(run: Preparation, topology: Topology, name: str, key: str, job: Any, fr
             ranks = len(kind) if isinstance(kind, tuple) else len(topology.alive)
         if isinstance(job.workload, ModelWorkload):
             called = key.removeprefix("jobs.") or run.point.scenario
-            workload = model_workload(*_on_machine(run, job.workload, topology, ranks, key), called)
+            workload = _model(*_on_machine(run, job.workload, topology, ranks, key), called)
         else:
             workload = _generate(run, job, ranks, key)
     count = len(workload.traces)
@@ -230,6 +233,18 @@ def _on_machine(
         routing = routing.model_copy(update={"file": str(run.path(routing.file, place))})
         spec = spec.model_copy(update={"training": spec.training.model_copy(update={"routing": routing})})
     return spec, Machine(topology=topology, compute=run.spec.compute, ranks=ranks, place=place)
+
+
+def _model(spec: ModelWorkload, machine: Machine, called: str) -> Workload:
+    """The workload of a model, kept for further points if it is small and reads no file."""
+    if isinstance(spec, TrainingWorkload) and spec.training.routing.file is not None:
+        return model_workload(spec, machine, called)
+    key = digest([spec, machine.topology.digest(), machine.compute, machine.ranks, called])
+
+    def fits(workload: Workload) -> bool:
+        return sum(map(len, dict.fromkeys(workload.traces))) <= _MOST_KEPT
+
+    return _MODELS.get(key, lambda: model_workload(spec, machine, called), fits=fits)
 
 
 def _refuse_beyond(listed: Iterable[int], ranks: int, place: str) -> None:

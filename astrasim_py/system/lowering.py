@@ -32,21 +32,21 @@ from astrasim_py.topology.model import Topology
 from astrasim_py.verification.bounds import lower_bound_ps, may_reduce
 
 
-def make_plan(problem: Problem, *, folded: bool = False, choose: Chooser | None = None) -> Plan:
+def make_plan(problem: Problem, *, folded: bool = False, choose: Chooser | None = None, bounds: bool = True) -> Plan:
     """Lower a problem for the engines, checking everything that can be checked without running.
 
     `folded`: for a folded run, which needs no table of routes: routes are computed. `choose`: chooses between several
-    ways to carry out a call, which a profile can have. Raises TraceError: cycles, dangling
-    dependencies, missing attributes, collectives that differ between members of a group. Raises AlgorithmError: no
-    algorithm for a collective, one for another number of ranks, sends without receives. Raises ScenarioError: a
-    placement that does not fit.
+    ways to carry out a call, which a profile can have. Without `bounds` the lower bounds of collectives are left out,
+    which take longer than all else. Raises TraceError: cycles, dangling dependencies, missing attributes, collectives
+    that differ between members of a group. Raises AlgorithmError: no algorithm for a collective, one for another number
+    of ranks, sends without receives. Raises ScenarioError: a placement that does not fit.
     """
     check_placement(problem)
     check_rules(problem)
     check_events(problem)
     check_queue_pairs(problem)
     check_nic(problem)
-    work = _Lowering(problem, choose)
+    work = _Lowering(problem, choose, bounds)
     bound: list[list[BoundProgram]] = []
     found: list[JobInstances] = []
     for job in problem.jobs:
@@ -108,8 +108,8 @@ def make_plan(problem: Problem, *, folded: bool = False, choose: Chooser | None 
 class _Lowering:
     """Builder of the instances and collective calls of a plan."""
 
-    def __init__(self, problem: Problem, choose: Chooser | None) -> None:
-        self.problem, self.choose = problem, choose
+    def __init__(self, problem: Problem, choose: Chooser | None, bounds: bool) -> None:
+        self.problem, self.choose, self.bounds = problem, choose, bounds
         self.semantics = problem.semantics
         self.library = None if problem.network.profile is None else LibraryCosts(problem)
         ranks = [job.ranks for job in problem.jobs]
@@ -303,8 +303,10 @@ class _Lowering:
     def bound(
         self, request: CollectiveRequest, algorithms: Sequence[Algorithm], npus: tuple[int, ...], *, planned: bool
     ) -> int:
-        """Lower bound of a collective call, ps; -1 where none applies."""
+        """Lower bound of a collective call, ps; -1 where none applies, or none is wanted."""
         if not self.problem.network.contention or self.semantics.name != "native" or request.type == CUSTOM:
+            return -1
+        if not self.bounds:
             return -1
         if not algorithms:
             return 0

@@ -14,7 +14,7 @@ from astrasim_py.api import run
 from astrasim_py.cli.main import main
 from astrasim_py.core.errors import AstraError
 from astrasim_py.engine.simulation import simulate
-from astrasim_py.optimizer.judge import Judge
+from astrasim_py.optimizer.judge import NEVER, Judge
 from astrasim_py.optimizer.optimize import optimize
 from astrasim_py.optimizer.space import space_of
 from astrasim_py.optimizer.state import STATE
@@ -117,13 +117,31 @@ def steps(draw):
     return [*items, {"all_reduce": {"name": "last", "size": "64 KiB", "after": [f"i{len(items) - 1}"]}}]
 
 
+def judged(items):
+    kinds = ("algorithms", "order", "priority", "placement")
+    space, plan = space_of(expand(load_scenario(scenario(items)))[0], kinds)
+    limits = {"evaluations": None, "seconds": None}
+    return space, Judge(space=space, plan=plan, engine="auto", known={}, **limits, tell=str, save=lambda: None)
+
+
+@settings(max_examples=8)
+@given(steps(), st.data())
+def test_a_candidate_that_takes_longer_than_asked_is_given_up_and_known_again(items, data):
+    space, judge = judged(items)
+    first = judge(space.baseline)
+    number = data.draw(st.integers(0, len(space.choices) - 1))
+    candidate = space.with_value(space.baseline, number, data.draw(st.sampled_from(space.choices[number].values)))
+    full = simulate(space.problem(candidate), level="summary").makespan
+    for part in data.draw(st.lists(st.integers(0, 20), min_size=3, max_size=3)):
+        most = full * part // 10
+        assert judge(candidate, most) == (full if full <= min(most, judge.longest) else NEVER)
+    assert judge.counted <= 2 and judge.makespan <= first
+
+
 @settings(max_examples=15)
 @given(steps(), st.randoms(use_true_random=False))
 def test_no_candidate_is_below_its_bound(items, random):
-    space, plan = space_of(expand(load_scenario(scenario(items)))[0], ("algorithms", "order", "priority", "placement"))
-    judge = Judge(
-        space=space, plan=plan, engine="auto", known={}, evaluations=None, seconds=None, tell=str, save=lambda: None
-    )
+    space, judge = judged(items)
     candidate = space.baseline
     for _ in range(4):
         makespan, bound = judge(candidate), judge.bound_of(candidate)
