@@ -10,9 +10,13 @@ from astrasim_py.cli.options import changing_line, check_positive, complain, eng
 from astrasim_py.core.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
 from astrasim_py.core.units import PS_PER_S, number_of, parse_time
 
+#: Options may stand between the scenario and values.
+MIXED = True
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scenario", metavar="SCENARIO.yaml")
+    parser.add_argument("point", nargs="*", metavar="KEY=VALUE", help='of a sweep: the point, e.g. size="1 MiB"')
     parser.add_argument("--out", required=True, metavar="DIR", help="folder of the results, new or of this search")
     parser.add_argument("--over", metavar="KINDS", help="of algorithms,chunks,tiles,buckets,order,priority,placement")
     parser.add_argument("--budget", metavar="T", help='wall-clock time of the search ("60 s"; none with --evaluations)')
@@ -31,19 +35,22 @@ def run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from astrasim_py.optimizer.optimize import optimize
+    from astrasim_py.optimizer.point import point_of
     from astrasim_py.optimizer.write import check_files, write_optimized
-    from astrasim_py.scenario.expand import expand
     from astrasim_py.scenario.load import load_scenario
+    from astrasim_py.study.point_choice import parse_words
 
     check_positive(args, "evaluations")
     seconds = _seconds(args)
     allowed = {"allow_outside": args.allow_outside, "allow_code": args.allow_code}
     scenario = load_scenario(args.scenario, args.set, **allowed)
-    check_files(expand(scenario)[0])
+    wanted = parse_words(args.point)
+    check_files(point_of(scenario, wanted))
     with changing_line(quiet=args.quiet) as tell:
         result = optimize(
             scenario,
             args.out,
+            wanted=wanted,
             over=args.over,
             seconds=seconds,
             evaluations=args.evaluations,

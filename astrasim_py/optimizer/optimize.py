@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,10 +10,10 @@ from astrasim_py.core.errors import UsageError
 from astrasim_py.core.fields import did_you_mean
 from astrasim_py.optimizer.choices import KINDS
 from astrasim_py.optimizer.judge import NEVER, Bound, Judge
+from astrasim_py.optimizer.point import point_of
 from astrasim_py.optimizer.search import Found, search
 from astrasim_py.optimizer.space import Candidate, Space, space_of
 from astrasim_py.optimizer.state import asked_of, load_state, save_state
-from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import LoadedScenario
 
 #: Most seconds from one save of the state to the next.
@@ -77,6 +77,7 @@ def optimize(
     scenario: LoadedScenario,
     out: str | os.PathLike,
     *,
+    wanted: Mapping[str, Sequence[str]] | None = None,
     over: str | None = None,
     seconds: float | None = 60.0,
     evaluations: int | None = None,
@@ -92,9 +93,11 @@ def optimize(
     Parameters
     ----------
     scenario : LoadedScenario
-        Of one point.
+        Of one point, or several of which `wanted` chooses one.
     out : path
         A folder that is new or empty, or holds the state of this search.
+    wanted : mapping of str to sequence of str, optional
+        Values of swept keys of which the point has one each.
     over : str, optional
         Kinds of choices, ``"algorithms,placement"``; all by default.
     seconds, evaluations : optional
@@ -112,13 +115,8 @@ def optimize(
     AstraError
         The scenario cannot run.
     """
-    if scenario.points != 1 or scenario.repeat != 1:
-        what = f"{scenario.points} points" if scenario.points != 1 else f"{scenario.repeat} runs of a point"
-        raise UsageError(
-            str(scenario.path), f"has {what}, and one is optimized", "choose one with --set, or drop sweep"
-        )
     kinds, folder = kinds_of(over), Path(out)
-    point = expand(scenario)[0]
+    point = point_of(scenario, wanted or {})
     engine = engine or scenario.engine
     asked = asked_of(point, kinds, seed, engine)
     known = load_state(folder, asked)

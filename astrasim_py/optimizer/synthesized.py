@@ -135,7 +135,7 @@ def _made(
 
 def file_name(algorithm: Algorithm, role: str = "") -> str:
     """The name of the file of an algorithm: no other one has it."""
-    name = re.sub(r"[^A-Za-z0-9_.+-]+", "_", algorithm.name)[:64]
+    name = re.sub(r"[^A-Za-z0-9_.+-]+", "_", algorithm.name)[:64].strip("_")
     return f"{FOLDER}/{'-'.join([name, algorithm.collective, *([role] if role else []), algorithm.digest()[:8]])}.npz"
 
 

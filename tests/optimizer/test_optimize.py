@@ -150,11 +150,14 @@ def test_no_candidate_is_below_its_bound(items, random):
         candidate = space.with_value(candidate, number, space.choices[number].move(candidate[number], random))
 
 
+SWEPT = {"sweep": {"topology": ["ring", "other"]}, "topologies": {"ring": RING, "other": RING}}
 WRONG = [
     (["--budget", "0 s"], {}, "--budget: 0 leaves no time"),
     (["--over", "algoritms"], {}, '--over: "algoritms" cannot be chosen; did you mean "algorithms"?'),
     (["--evaluations", "0"], {}, "--evaluations: 0 is less than 1"),
-    ([], {"sweep": {"topology": ["ring", "other"]}, "topologies": {"ring": RING, "other": RING}}, "2 points"),
+    ([], SWEPT, '2 points, and one is optimized; add e.g. topology="ring"'),
+    (["topology=rng"], SWEPT, 'topology: no point has "rng"; write one of ring, other'),
+    (["size=4"], SWEPT, "size: is not swept"),
     ([], {"workload": [{"compute": {"time": "1 us"}}]}, "calls no collective"),
     (["--over", "buckets"], {}, "nothing to choose under buckets"),
 ]
@@ -183,6 +186,14 @@ def test_a_folder_of_something_else_is_refused(tmp_path, capsys):
     assert main([*command, "--seed", "2"]) == 2 and "another seed" in capsys.readouterr().err
     assert main([*command, "--over", "order"]) == 2 and "another over" in capsys.readouterr().err
     assert main(command) == 0
+
+
+def test_one_point_of_a_sweep_is_optimized(tmp_path):
+    items = [*ORDERED[:2], {"all_reduce": {"name": "sum", "size": "$size", "after": ["short"]}}]
+    swept = scenario(items, sweep={"size": ["1 KiB", "4 MiB"]})
+    result = found(tmp_path / "a", swept, wanted={"size": ["4096 KiB"]}, evaluations=2)
+    items[2]["all_reduce"] = {**items[2]["all_reduce"], "size": "4 MiB"}
+    assert result.baseline_ps == found(tmp_path / "b", scenario(items), evaluations=2).baseline_ps
 
 
 def test_orders_go_with_buckets(tmp_path):
