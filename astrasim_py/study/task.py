@@ -39,6 +39,7 @@ from astrasim_py.study.prepare import prepare
 from astrasim_py.study.store import RunOptions
 from astrasim_py.study.stored_points import StoredPoint
 from astrasim_py.study.summary import empty_row, files_of, summary_of
+from astrasim_py.study.tiles import check_tiles
 from astrasim_py.system.library_costs import beyond_the_rows
 from astrasim_py.system.plan import Plan
 from astrasim_py.system.problem import Job, Problem
@@ -290,6 +291,7 @@ def _simulated(problem: Problem, task: Task, warn: Callable[[str], None]) -> tup
                 raise
             warn(f"simulated in full; {error.place}: {error.problem}")
     plan = plan_for(problem, options.engine)
+    check_tiles(plan, task.point, warn)
     return plan, simulate(plan, engine=take_engine(plan, options.engine, task.points), level=options.level)
 
 
