@@ -186,10 +186,15 @@ def make_task(
     or may not be read.
     """
     inputs = input_digests(point, known_inputs)
-    resolved = {key: value for key, value in point.config.items() if key != "limits"}
-    identity = store.point_digest({"point": resolved, "sweep": dict(point.values)}, inputs, version=package_version())
+    identity = identity_of(point, inputs)
     folder = folder if isinstance(folder, Path) else folder(identity)
     return Task(point=point, folder=folder, identity=identity, inputs=inputs, options=options)
+
+
+def identity_of(point: Point, inputs: Mapping[str, str]) -> str:
+    """The digest of a point under this version; see `store.point_digest`."""
+    resolved = {key: value for key, value in point.config.items() if key != "limits"}
+    return store.point_digest({"point": resolved, "sweep": dict(point.values)}, inputs, version=package_version())
 
 
 def _interrupted(error: BaseException | None) -> bool:
