@@ -60,7 +60,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     for key, text in KEYS.items():
         parser.add_argument(f"--{key.replace('_', '-')}", metavar=key[:1].upper(), help=text)
     parser.add_argument("--sp", action=argparse.BooleanOptionalAction, help="sequence parallel; with tp by default")
-    parser.add_argument("--overlap", metavar="KINDS", help="communication beside computation: tp,dp,ep")
+    parser.add_argument(
+        "--overlap", metavar="KINDS", help="communication beside computation: tp,dp,ep, or tp=tiles,dp=buckets,ep=tiles"
+    )
     parser.add_argument("--algorithm", action="append", default=[], metavar="COLLECTIVE=BUILDER", help="repeatable")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any key of the scenario")
     parser.add_argument("--ignore-memory", action="store_true", help="also what does not fit")
@@ -112,7 +114,8 @@ def _scenario(args: argparse.Namespace) -> tuple:
     keys |= {key: _plain(text) for key in KEYS if (text := getattr(args, key)) is not None}
     keys |= {} if args.sp is None else {"sp": args.sp}
     if args.overlap:
-        keys["overlap"] = dict.fromkeys(args.overlap.split(","), True)
+        kinds = (kind.partition("=") for kind in args.overlap.split(","))
+        keys["overlap"] = {kind: _plain(value) if equals else True for kind, equals, value in kinds}
     more = [text.removeprefix(f"{kind}.") for text in args.set if text.startswith(f"{kind}.")]
     for text in more:
         key, _, value = text.partition("=")

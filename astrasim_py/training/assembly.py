@@ -13,13 +13,16 @@ from astrasim_py.chakra.graph import pointers
 from astrasim_py.chakra.schema import COLLECTIVE_NAMES, MISSING, NodeType
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.workload.tiles import TILE_COLUMNS
 
 #: Stream of computation and of its dependencies.
 COMPUTE = "compute"
+#: `slot_kind` of nodes that hold nothing.
+NO_SLOT = 0
 COMM_TYPE = {name: code for code, name in sorted(COLLECTIVE_NAMES.items(), reverse=True)}
 _PS_PER_US = 10**6
 _COLUMNS = ("comm_type", "comm_size", "coll_size", "comm_src", "comm_dst", "num_ops", "tensor_size", "duration_ps")
-_COLUMNS += ("layer", "phase", "slot_kind")
+_COLUMNS += ("layer", "phase", "slot_kind", *TILE_COLUMNS)
 
 
 @dataclass(slots=True, eq=False)
@@ -55,7 +58,8 @@ class Block:
         `behind`: streams whose last node before this one, in the whole trace, must be done before. `as_of`: row of this
         block before which `behind` looks, in place of the node's own. `lane`: which of the micro-batches of a copy it
         belongs to. `tag`: message tag of micro-batch 0, and what each further one adds. `columns`: integer columns of
-        the trace, each an int or an int64 array by micro-batch; and `group`, a role.
+        the trace, each an int or an int64 array by micro-batch; `consumes` and `produces` are rows of this block; and
+        `group`, a role.
         """
         row = len(self.rows)
         own = {"type": int(kind), "name": name, "stream": stream, "marks": marks, "lane": lane, "tag": tag}
@@ -70,6 +74,10 @@ class Block:
         if time_ps is not None:
             others["duration_ps"] = time_ps
         return self.add(NodeType.COMP, name, **others)
+
+    def mark(self, name: str, **others) -> int:
+        """Add a node of no time that holds nothing."""
+        return self.compute(name, flops=0, nbytes=0, time_ps=0, **{"stream": None, "slot_kind": NO_SLOT} | others)
 
     def collective(self, name: str, kind: str, size: int, group: str | None, members: int, **others) -> int:
         """Add a collective of `size` bytes, the full buffer, on a role's group of `members` ranks; None: on all."""
@@ -108,6 +116,8 @@ def assemble(program: Sequence[tuple[Block, tuple[int, ...]]], rank: int | None 
     lanes = np.array([(micro + micro[:1])[:2] for _, micro in program], dtype=np.int64).reshape(-1, 2)
     micro = lanes[copy, gathered(row["lane"] for row in rows)]
     columns = {name: _column([row.get(name, MISSING) for row in rows], source, micro) for name in _COLUMNS}
+    for name in ("consumes", "produces"):  # rows of the block
+        columns[name] = np.where(columns[name] == MISSING, MISSING, columns[name] + begins[copy])
     columns["micro_batch"] = np.where(micro < 0, MISSING, micro)
     tags = [row["tag"] or (MISSING, 0) for row in rows]
     columns["comm_tag"] = gathered(tag for tag, _ in tags) + gathered(step for _, step in tags) * np.maximum(micro, 0)

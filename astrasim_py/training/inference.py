@@ -19,12 +19,13 @@ from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.fields import Count, choice
 from astrasim_py.core.strict_model import StrictModel, example
 from astrasim_py.training.assembly import Block, assemble
+from astrasim_py.training.lanes import Lane, Unit
 from astrasim_py.training.layers import Op, stage_params, up
 from astrasim_py.training.memory import with_framework
 from astrasim_py.training.models import NamedModel
 from astrasim_py.training.prices import Prices
 from astrasim_py.training.schedules import FORWARD
-from astrasim_py.training.stages import Lane, Stage, Unit
+from astrasim_py.training.stages import Stage
 from astrasim_py.training.strategy import ATTENTIONS, ELEMENT, Layout, Training
 
 
@@ -266,7 +267,7 @@ class _Generating(_Rank):
 
     def visit(self, lane: Lane, unit: Unit, kind: int) -> Iterator[None]:
         if unit is self.chunks[0][0]:
-            lane.extras = {"behind": (*lane.extras["behind"], "arrived")}
+            lane.behind = (*lane.behind, "arrived")
         return super().visit(lane, unit, kind)
 
     def trace(self) -> ExecutionTrace:

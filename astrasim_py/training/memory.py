@@ -178,7 +178,7 @@ def chunks_in_flight(layout: Layout, stage: Numbers) -> Numbers:
     Overlap of expert communication starts more of them before the first backward pass.
     """
     p, v, m = layout.pp, layout.vp, layout.microbatches
-    paired = np.asarray(layout.ep > 1) * (layout.overlap.ep and layout.schedule in ("1f1b", "interleaved"))
+    paired = np.asarray(layout.ep > 1) * (layout.overlap.ep is True and layout.schedule in ("1f1b", "interleaved"))
     counts = {
         "gpipe": m,
         "1f1b": (1 + paired) * (p - stage),

@@ -14,15 +14,15 @@ from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.fields import Count, choice, whole
 from astrasim_py.core.strict_model import StrictModel, example
-from astrasim_py.training.assembly import COMPUTE, Block, assemble
+from astrasim_py.training.assembly import COMPUTE, NO_SLOT, Block, assemble
 from astrasim_py.training.layers import Comm, Op, up
 from astrasim_py.training.memory import STATE_BYTES, with_framework
 from astrasim_py.training.models import NamedRecommendationModel, RecommendationModel
 from astrasim_py.training.prices import Prices
 from astrasim_py.training.stages import PHASES, SUFFIX
 
-#: Streams of a rank beside computation, and the slot that a node of the memory lane holds: none.
-MEMORY, NETWORK, NO_SLOT = "memory", "network", 0
+#: Streams of a rank beside computation.
+MEMORY, NETWORK = "memory", "network"
 
 
 class Recommendation(StrictModel):

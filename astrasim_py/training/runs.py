@@ -1,6 +1,6 @@
 """Nodes of a layer: its operations in runs, each of which is one node of computation with its collectives."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from astrasim_py.training.layers import Comm, Item, Op
@@ -15,6 +15,11 @@ class Run:
     after: list[Comm] = field(default_factory=list)
     ring: Comm | None = None  # around which the operation is computed step by step
     name: str = ""  # in its layer and pass
+    segments: list = field(default_factory=list)  # the nodes that it becomes
+
+    def uses(self, roles: Container[str]) -> bool:
+        """Whether it has collectives of one of these groups."""
+        return any(comm.group in roles for comm in self.before + self.after)
 
     @property
     def light(self) -> bool:
@@ -22,16 +27,18 @@ class Run:
         return not self.before and not self.after and all(op.kind == "elementwise" for op in self.ops)
 
 
-def runs_of(items: Iterable[Item], nodes: str, *, apart: bool = False) -> list[Run | Comm]:
+def runs_of(items: Iterable[Item], nodes: str, *, apart: bool = False, cut: Container[str] = ()) -> list[Run | Comm]:
     """Runs of a pass, in order, between the all-to-alls.
 
     `nodes`: ``fine`` makes a run of each operation; ``coarse`` one of each block of a layer, cut at all-to-alls and
     around attention that exchanges keys and values; element-wise operations join their neighbour. The gathers of a
     run come before it, other collectives after. `apart`: operations after an all-to-all are always a node of their own.
+    `cut`: groups whose collectives are used in tiles: a run begins with one that brings its input, and ends with one
+    that takes its output; products of weight gradients after that are still part of it.
     """
     items = list(items)
     if nodes == "fine":
-        found = _split(items, each=True)
+        found = _split(items, True, cut)
         for run in found:
             if isinstance(run, Run) and run.ops:
                 run.name = f"{run.ops[0].block}.{run.ops[0].name}"
@@ -41,7 +48,7 @@ def runs_of(items: Iterable[Item], nodes: str, *, apart: bool = False) -> list[R
         if not sections or block_of(sections[-1][-1]) != block_of(item):
             sections.append([])
         sections[-1].append(item)
-    return [run for section in sections for run in _named(_joined(_split(section, each=False), apart))]
+    return [run for section in sections for run in _named(_joined(_split(section, False, cut), apart, cut))]
 
 
 def block_of(item: Item) -> tuple[str, bool]:
@@ -49,7 +56,7 @@ def block_of(item: Item) -> tuple[str, bool]:
     return "moe" if item.block == "shared" else item.block, item.part == "R"
 
 
-def _split(items: list[Item], *, each: bool) -> list[Run | Comm]:
+def _split(items: list[Item], each: bool, cut: Container[str]) -> list[Run | Comm]:
     rings = [item for item in items if isinstance(item, Comm) and item.collective == "ring"]
     found: list[Run | Comm] = []
     run = Run()
@@ -63,10 +70,15 @@ def _split(items: list[Item], *, each: bool) -> list[Run | Comm]:
     for item in items:
         if isinstance(item, Op):
             ring = item.kind == "attention" and next((ring for ring in rings if ring.part == item.part), None)
-            if ring or (run.ops and (each or run.ring)):
+            ends = any(comm.group in cut for comm in run.after)
+            if ring or (run.ops and (each or run.ring or ends) and not (ends and item.part == "W")):
                 close()
             run.ops.append(item)
             run.ring = ring or None
+        elif item.group in cut:
+            if brings(item) and not (item.part == "W" and run.after):
+                close()
+            (run.before if brings(item) else run.after).append(item)
         elif item.collective == "all_to_all":
             close()
             found.append(item)
@@ -80,8 +92,17 @@ def _split(items: list[Item], *, each: bool) -> list[Run | Comm]:
     return found
 
 
-def _joined(found: list[Run | Comm], apart: bool) -> list[Run | Comm]:
+def brings(comm: Comm) -> bool:
+    """Whether a collective brings the input of the operations after it; others take the output of those before."""
+    if comm.collective == "all_to_all":
+        return (comm.name == "dispatch") == (comm.part in ("F", "R"))
+    return comm.collective == "all_gather"
+
+
+def _joined(found: list[Run | Comm], apart: bool, cut: Container[str]) -> list[Run | Comm]:
     """The same without light runs, where their operations can be part of a neighbour."""
+    if any(isinstance(run, Run) and run.uses(cut) for run in found):
+        return found
     heavy = [run for run in found if isinstance(run, Run) and not run.light and not run.ring]
     gone: list[Run] = []
     for place, run in enumerate(found):
@@ -97,11 +118,12 @@ def _joined(found: list[Run | Comm], apart: bool) -> list[Run | Comm]:
 def _named(found: list[Run | Comm]) -> list[Run | Comm]:
     """Runs named by their block, and by their first product where the block has several."""
     own = [run for run in found if isinstance(run, Run) and run.ops]
-    blocks = [_main(run).block for run in own]
+    blocks = [main(run.ops).block for run in own]
     for run, block in zip(own, blocks, strict=True):
-        run.name = block if blocks.count(block) == 1 else f"{block}.{_main(run).name}"
+        run.name = block if blocks.count(block) == 1 else f"{block}.{main(run.ops).name}"
     return found
 
 
-def _main(run: Run) -> Op:
-    return next((op for op in run.ops if op.kind != "elementwise"), run.ops[0])
+def main(ops: Sequence[Op]) -> Op:
+    """The operation that gives a node its name."""
+    return next((op for op in ops if op.kind != "elementwise"), ops[0])

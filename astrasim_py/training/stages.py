@@ -1,15 +1,16 @@
 """One class of ranks of a pipeline stage: its layers in a trace, and their order."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from collections.abc import Iterator
 
 import numpy as np
 
 from astrasim_py.training.assembly import COMPUTE, Block
+from astrasim_py.training.buckets import Buckets, Weights, part_stream
+from astrasim_py.training.lanes import Lane, Unit
 from astrasim_py.training.layers import (
     Comm,
+    Item,
     Op,
     backward,
     boundary,
@@ -22,88 +23,15 @@ from astrasim_py.training.layers import (
 from astrasim_py.training.routing import Routes
 from astrasim_py.training.runs import Run, runs_of
 from astrasim_py.training.schedules import BACKWARD, FORWARD, SPLIT_BACKWARD, WEIGHT, virtual_stage
+from astrasim_py.training.segments import Segment, cut_into_segments
 from astrasim_py.training.strategy import Layout
+from astrasim_py.workload.tiles import tile_times
 
 #: Numbers in the column `phase`, by part of an operation.
 PHASES = {"F": 0, "I": 1, "W": 2, "O": 3, "R": 4}
 SUFFIX = ("fwd", "bwd", "wgrad", "step", "rec")
 #: Pieces in which a computation and the collectives beside it overlap.
 PIECES = 4
-
-
-class Unit(NamedTuple):
-    """A layer, the embedding or the logits."""
-
-    kind: str
-    layer: int | None = None
-    wide: bool = False  # attention without the model's window
-
-    @property
-    def label(self) -> str:
-        return self.kind if self.layer is None else f"L{self.layer}"
-
-    @property
-    def columns(self) -> dict[str, int]:
-        return {} if self.layer is None else {"layer": self.layer}
-
-
-@dataclass(slots=True)
-class Lane:
-    """The chain of one micro-batch in a block: each node waits for the one before it in the chain."""
-
-    block: Block
-    number: int
-    tail: list[int] = field(default_factory=list)
-    extras: dict = field(default_factory=dict)  # of the next node
-
-    def compute(self, *args, **others) -> int:
-        """Add a computation."""
-        return self._then(self.block.compute, *args, **others)
-
-    def collective(self, *args, **others) -> int:
-        """Add a collective that the rank waits for, unless its stream is another."""
-        return self._then(self.block.collective, *args, **({"stream": COMPUTE} | others))
-
-    def _then(self, add, *args, after=None, **others) -> int:
-        row = add(*args, after=self.tail if after is None else after, lane=self.number, **(others | self.extras))
-        self.extras, self.tail = {}, [row]
-        return row
-
-
-class _Buckets:
-    """Collectives on parameters or gradients, joined up to the layout's bucket size."""
-
-    def __init__(self, stage: "Stage", block: Block) -> None:
-        self.stage, self.block = stage, block
-        self.open: dict[tuple, list[tuple[Unit, Comm]]] = {}
-        self.others: dict[tuple, dict] = {}
-        self.rows: dict[tuple[Unit, str], int] = {}
-
-    def add(self, unit: Unit, part: str, when: str, *, stream: str, **others) -> None:
-        """Add those of a layer; the last ones of a bucket decide when it is sent."""
-        for comm in self.stage.comms[unit]:
-            if (comm.part, comm.when) != (part, when):
-                continue
-            key = comm.group, comm.collective
-            self.open.setdefault(key, []).append((unit, comm))
-            self.others[key] = others | {"stream": "tie" if key[0] == "tie" and stream == "dp" else stream}
-            if sum(one.size for _, one in self.open[key]) >= (self.stage.layout.bucket or 0):
-                self._send(key)
-
-    def close(self) -> dict[tuple[Unit, str], int]:
-        """Send the rest; rows by layer and group."""
-        for key in list(self.open):
-            self._send(key)
-        return self.rows
-
-    def _send(self, key: tuple) -> None:
-        found = self.open.pop(key)
-        comm = replace(found[0][1], size=sum(one.size for _, one in found))
-        label = "-".join(dict.fromkeys((found[0][0].label, found[-1][0].label)))
-        row = self.stage.collective(
-            self.block.collective, found[0][0], comm, f"{label}.{comm.name}", **self.others[key]
-        )
-        self.rows |= {(unit, key[0]): row for unit, _ in found}
 
 
 class Stage:
@@ -118,13 +46,19 @@ class Stage:
         self.depth = layout.pp * layout.vp
         self.boundary = int(boundary(layout))
         self.sizes = {role: group.members.shape[1] for role, group in layout.groups().items()}
+        overlap = layout.overlap
+        self.cut = frozenset(role for role in ("tp", "ep") if overlap.by_parts(role) and role in self.sizes)
+        self.by_weights = overlap.by_parts("dp")
         self.chunks = [self._units(chunk) for chunk in range(layout.vp)]
         self.comms = {unit: gradient_comms(layout, unit.kind) for units in self.chunks for unit in units}
+        kinds = {(unit.kind, unit.wide): unit for unit in self.comms}
         self.runs = {
-            (*kind, step): self._runs(*kind, step)
-            for kind in dict.fromkeys((unit.kind, unit.wide) for unit in self.comms)
+            (*kind, step): self._runs(unit, step)
+            for kind, unit in kinds.items()
             for step in (FORWARD, BACKWARD, WEIGHT)
         }
+        by_parts = kinds if self.by_weights and layout.zero == 3 else {}
+        self.weights = {kind: Weights(self._items(unit), self.parts) for kind, unit in by_parts.items()}
         self.blocks: dict[tuple, Block] = {}
         self.priced: dict[tuple[Op, ...], tuple] = {}
 
@@ -142,23 +76,32 @@ class Stage:
             units += [Unit("mtp", layer, wide[layer]) for layer in range(model.layers, len(wide))] + [Unit("logits")]
         return units
 
-    def _runs(self, kind: str, wide: bool, step: int) -> list[Run | Comm]:
-        """Nodes of a pass through a layer."""
-        layout = self.layout.reading_all if wide else self.layout
-        if kind in ("embedding", "logits"):
-            everything = (embedding if kind == "embedding" else logits)(layout)
+    def _items(self, unit: Unit, step: int = FORWARD) -> list[Item]:
+        """What a pass through a unit computes and sends."""
+        layout = self.layout.reading_all if unit.wide else self.layout
+        if unit.kind in ("embedding", "logits"):
+            everything = (embedding if unit.kind == "embedding" else logits)(layout)
             items = [item for item in everything if (item.part == "F") == (step == FORWARD)]
         else:
-            items = list((forward if step == FORWARD else backward)(layout, kind))
+            items = list((forward if step == FORWARD else backward)(layout, unit.kind))
         if step != FORWARD and self.split:
             items = [item for item in items if (item.part == "W") == (step == WEIGHT)]
-        apart = layout.overlap.ep or self.routes is not None
-        runs = runs_of(items, layout.nodes, apart=apart)
-        dispatch = [place for place, run in enumerate(runs) if isinstance(run, Comm)][:1]
-        if layout.overlap.ep and step == FORWARD and dispatch:
+        return items
+
+    def _runs(self, unit: Unit, step: int) -> list[Run | Comm]:
+        """Nodes of a pass through a unit."""
+        nodes, beside, items = self.layout.nodes, self.layout.overlap.ep is True, self._items(unit, step)
+        apart = beside or self.routes is not None
+        runs = runs_of(items, nodes, apart=apart, cut=self.cut)
+        wholes = runs_of(items, nodes, apart=apart)
+        cut_into_segments(
+            runs, wholes, self.cut, lambda run: self.by_weights and not run.ring and not self._in_pieces(run)
+        )
+        exchanges = [place for place, run in enumerate(runs) if isinstance(run, Comm) or run.uses(self.cut & {"ep"})]
+        if (beside or "ep" in self.cut) and step == FORWARD and exchanges:
             shared = [run for run in runs if _shared(run)]
             rest = [run for run in runs if run not in shared]
-            runs = rest[: dispatch[0] + 1] + shared + rest[dispatch[0] + 1 :]
+            runs = rest[: exchanges[0] + 1] + shared + rest[exchanges[0] + 1 :]
         return runs
 
     # -- the program -----------------------------------------------------------------------------------------
@@ -197,7 +140,7 @@ class Stage:
         if self.layout.zero == 3:
             self._ahead(block, units[0], FORWARD, lane=0)
         elif self.gather == "start":
-            buckets = _Buckets(self, block)
+            buckets = self._buckets(block)
             for unit in units:
                 buckets.add(unit, "F", "iteration", stream="dp")
             block.gives = {("parameters", *key): row for key, row in buckets.close().items()}
@@ -206,7 +149,7 @@ class Stage:
     def _end(self) -> Block:
         """Gradients that did not overlap, the optimizer, and parameters that are gathered after it."""
         block = Block()
-        buckets = _Buckets(self, block)
+        buckets = self._buckets(block)
         units = [unit for units in self.chunks for unit in units]
         if not self.layout.overlap.dp:
             for unit in reversed(units):
@@ -214,12 +157,21 @@ class Stage:
             buckets.close()
         op = optimizer(self.layout, self.stage)
         if op.there:
-            self._compute(block.compute, Unit("optimizer"), [op], "optimizer", behind=("dp", "tie"))
+            segment = Segment.whole([op], "optimizer")
+            self._compute(block.compute, Unit("optimizer"), segment, behind=("dp", "tie"))
         if self.gather == "end":
             for unit in units:
                 buckets.add(unit, "F", "iteration", stream="dp", behind=(COMPUTE,))
             buckets.close()
         return block
+
+    def _buckets(self, block: Block, *, by_parts: bool = False) -> Buckets:
+        parts = self.parts if by_parts and self.by_weights else None
+        return Buckets(block, self.comms, self.layout.bucket or 0, self.collective, parts)
+
+    def parts(self, role: str) -> int:
+        """Parts of a collective of a role's groups."""
+        return self.layout.overlap.parts_of(self.sizes[role]) if role in self.sizes else 1
 
     def _block(self, gathers: tuple[int, int] | None, *passes: tuple) -> Block:
         """Passes that run together, each in its lane, which take turns at every all-to-all."""
@@ -238,12 +190,13 @@ class Stage:
             following.append((self.chunks[gathers[1]][0 if gathers[0] == FORWARD else -1], gathers[0], 1))
         overlaps = self.layout.overlap.dp or zero3
         whens = ("microbatch",) + (("iteration",) if last and self.layout.overlap.dp else ())
-        buckets = _Buckets(self, block)
+        buckets = self._buckets(block, by_parts=overlaps)
         if kind != WEIGHT:
             self._message(lane, kind, chunk, arrives=True)
         for place, unit in enumerate(units):
             begin, received = len(block.rows), lane.tail
-            lane.extras = {"behind": (*("tp",) * (not place), *("gather",) * (zero3 and kind != WEIGHT))}
+            whole = zero3 and kind != WEIGHT and not self.weights
+            lane.behind = (*("tp",) * (not place), *("gather",) * whole)
             yield from self.visit(lane, unit, kind)
             if first and self.gather == "start":
                 needs = [comm for comm in self.comms[unit] if comm.part == "F" and comm.when == "iteration"]
@@ -253,7 +206,7 @@ class Stage:
             if kind == self.ends:
                 waits = {"stream": "dp", "after": lane.tail} if overlaps else {"stream": COMPUTE}
                 for when in whens:
-                    buckets.add(unit, "W", when, lane=lane.number, **waits)
+                    buckets.add(unit, "W", when, lane=lane, **waits)
         buckets.close()
         if kind != WEIGHT:
             self._message(lane, kind, chunk, arrives=False)
@@ -286,7 +239,12 @@ class Stage:
         for comm in self.comms[unit]:
             if comm.when == "microbatch" and comm.part == ("F" if kind == FORWARD else "I"):
                 where = {"stream": "dp", "marks": "gather", "behind": (COMPUTE,), "lane": lane}
-                self.collective(block.collective, unit, comm, f"{unit.label}.{comm.name}", **(where | others))
+                name = f"{unit.label}.{comm.name}"
+                row = self.collective(block.collective, unit, comm, name, **(where | others))
+                for part in range(self.parts(comm.group) if self.weights else 0):
+                    tile = {"consumes": row, "consumes_tile": part, "consumes_tiles": self.parts(comm.group)}
+                    where = {"after": [row], "marks": part_stream(comm.group, part), "lane": lane}
+                    block.mark(f"{name} part {part + 1}/{self.parts(comm.group)}", **where, **tile)
 
     # -- layers ----------------------------------------------------------------------------------------------
 
@@ -295,44 +253,118 @@ class Stage:
         runs = deque(self.runs[unit.kind, unit.wide, kind])
         while runs:
             run = runs.popleft()
-            if isinstance(run, Run):
+            before = lane.tail
+            if isinstance(run, Comm):
+                self._exchange(lane, unit, run)
+            else:
                 self._run(lane, unit, run)
+            if isinstance(run, Comm) and self.layout.overlap.ep:
+                sent, lane.tail = lane.tail, before
+            elif not isinstance(run, Comm) and run.uses(self.cut & {"ep"}):
+                sent, lane.tail = lane.tail[-1:], lane.tail[:-1]
+            else:
                 continue
             before = lane.tail
-            self._exchange(lane, unit, run)
-            if self.layout.overlap.ep:
-                sent, lane.tail = lane.tail, before
-                while runs and _shared(runs[0]):
-                    self._run(lane, unit, runs.popleft())
-                lane.tail = sent if lane.tail == before else [*lane.tail, *sent]
-                yield
+            while runs and _shared(runs[0]):
+                self._run(lane, unit, runs.popleft())
+            lane.tail = sent if isinstance(run, Comm) and lane.tail == before else [*lane.tail, *sent]
+            yield
 
     def _run(self, lane: Lane, unit: Unit, run: Run) -> None:
-        """The computation of a run, and its collectives."""
-        if self.layout.overlap.tp and run.ops and not run.ring and any(c.group == "tp" for c in run.before + run.after):
+        """The computation of a run, and its collectives.
+
+        Those that are used in tiles run beside computation; that which brings the input of the run comes before those
+        that only weight gradients wait for.
+        """
+        if self._in_pieces(run):
             self._pieces(lane, unit, run)
             return
+        tail, brought, later = lane.tail, [], []
         for comm in run.before:
-            self.collective(lane.collective, unit, comm)
+            if comm.group in self.cut:
+                row = self.collective(lane.collective, unit, comm, stream=comm.group, after=tail)
+                (later if comm.part == "W" else brought).append(row)
+            else:
+                tail = [self.collective(lane.collective, unit, comm)]
+        lane.tail = tail
         if run.ring:
             self._ring(lane, unit, run)
-        elif run.ops:
-            self._compute(lane.compute, unit, run.ops, run.name)
-        for comm in run.after:
+        sent = []
+        for segment in run.segments if not run.ring else ():
+            if segment.consumes or segment.produces:
+                self._tiles(lane, unit, segment, brought, (run.after if segment.produces else run.before)[0].group)
+            else:
+                after = [*lane.tail, *brought, *(later if segment.beside else ())]
+                row = self._compute(lane.compute, unit, segment, after=after)
+                lane.made(unit, segment.ops, row)
+            brought = []
+            if segment.produces:
+                tiles = lane.tail
+                for comm in run.after:
+                    sent.append(self.collective(lane.collective, unit, comm, stream=comm.group, after=tiles))
+                for tile in tiles:
+                    lane.block.rows[tile]["produces"] = sent[0]
+                lane.tail = tiles
+        lane.tail = [*lane.tail, *sent]
+        for comm in run.after if not sent else ():
             self.collective(lane.collective, unit, comm)
 
-    def _compute(self, add, unit: Unit, ops: Sequence[Op], name: str, piece: tuple[int, int] = (0, 1), **others) -> int:
-        """A node of these operations, or one of several equal pieces of it."""
-        parts = {op.part for op in ops}
-        phase = PHASES["I" if parts > {"W"} else parts.pop()]
-        values = [value if value is None else _part(value, *piece) for value in self.price(tuple(ops), unit)]
-        if self.routes is not None and any(op.name.startswith("experts") for op in ops):
-            values = [value and self.routes.share(value, unit.layer, self.expert) for value in values]
-        label = f"{unit.label}.{name}" if unit.layer is not None else name
+    def _in_pieces(self, run: Run) -> bool:
+        """Whether a run is cut into pieces together with its collectives."""
+        return self.layout.overlap.tp is True and bool(run.ops) and not run.ring and run.uses({"tp"})
+
+    def _compute(self, add, unit: Unit, segment: Segment, piece: tuple[int, int] = (0, 1), **others) -> int:
+        """A node of a segment, or one of several equal pieces of it."""
+        values = self._priced(segment, unit, piece)
         numbered = f".{piece[0]}" if piece[1] > 1 else ""
+        return self._node(add, unit, segment, numbered, values, **others)
+
+    def _tiles(self, lane: Lane, unit: Unit, segment: Segment, brought: list[int], role: str) -> None:
+        """The tiles of a segment, which run in any order after the node before them."""
+        flops, nbytes, time = self._priced(segment, unit)
+        overlap, parts, block, tail = self.layout.overlap, self.parts(role), lane.block, [*lane.tail, *brought]
+        times = [None] * parts
+        if time is not None:
+            times = tile_times(time, parts, overlap.tile_overhead or 0, overlap.comm_slows_compute or 1)
+        first, behind, rows = len(block.rows), (COMPUTE, *lane.first()), []
+        where = {"stream": None, "marks": COMPUTE, "behind": behind, "as_of": first, "after": tail, "lane": lane.number}
+        for tile in range(parts):
+            uses = {"tile_order": 1}
+            if segment.consumes:
+                uses |= {"consumes": brought[0], "consumes_tile": tile, "consumes_tiles": parts}
+            if segment.produces:
+                uses |= {"produces_tile": tile, "produces_tiles": parts}
+            values = _part(flops, tile, parts), _part(nbytes, tile, parts), times[tile]
+            name = f" tile {tile + 1}/{parts}"
+            rows.append(self._node(block.compute, unit, segment, name, values, **where, **uses))
+        lane.tail = rows
+
+    def _node(self, add, unit: Unit, segment: Segment, number: str, values, behind=(), **others) -> int:
         flops, nbytes, time = values
-        columns = unit.columns | {"phase": phase}
-        return add(f"{label}.{SUFFIX[phase]}{numbered}", flops=flops, nbytes=nbytes, time_ps=time, **columns, **others)
+        phases = {op.part for op in segment.ops}
+        phase = PHASES["I" if phases > {"W"} else phases.pop()]
+        label = f"{unit.label}.{segment.name}" if unit.layer is not None else segment.name
+        behind = (*behind, *self._needs(unit, segment))
+        columns = unit.columns | {"phase": phase, "behind": behind} | others
+        return add(f"{label}.{SUFFIX[phase]}{number}", flops=flops, nbytes=nbytes, time_ps=time, **columns)
+
+    def _needs(self, unit: Unit, segment: Segment) -> tuple[str, ...]:
+        """Streams of the parts of gathered parameters that a segment waits for."""
+        weights = self.weights.get((unit.kind, unit.wide))
+        return weights.of(segment.ops) if weights else ()
+
+    def _priced(self, segment: Segment, unit: Unit, piece: tuple[int, int] = (0, 1)) -> tuple:
+        """FLOPs, bytes and picoseconds of a piece of a segment, as `price` gives them; of experts those of its rows."""
+        found = (0, 0, 0)
+        for span in segment.spans:
+            for ops, sign in ((span.ops, 1), (span.before, -1)):
+                values = self.price(ops, unit) if ops else (0, 0, 0)
+                values = [value if value is None else _part(value, *piece) for value in values]
+                if self.routes is not None and span.experts:
+                    values = [value and self.routes.share(value, unit.layer, self.expert) for value in values]
+                both = zip(found, values, strict=True)
+                found = tuple(None if a is None or b is None else a + sign * b for a, b in both)
+        return found
 
     def price(self, ops: tuple[Op, ...], unit: Unit) -> tuple:
         """FLOPs, bytes and picoseconds of a node, ints or arrays by micro-batch; None for the last without prices."""
@@ -364,9 +396,11 @@ class Stage:
             for i in range(PIECES)
         ]
         for i in range(PIECES):
-            row = self._compute(lane.compute, unit, run.ops, run.name, piece=(i, PIECES), after=[*tail, *gathers[i]])
+            after = [*tail, *gathers[i]]
+            row = self._compute(lane.compute, unit, run.segments[0], piece=(i, PIECES), after=after)
             for comm in run.after:
                 self.collective(lane.collective, unit, comm, piece=(i, PIECES), stream="tp", after=[row])
+        lane.made(unit, run.ops, row)
         lane.tail = list(dict.fromkeys([row, len(block.rows) - 1]))
 
     def _ring(self, lane: Lane, unit: Unit, run: Run) -> None:
@@ -374,7 +408,7 @@ class Stage:
         layout, block, comm = self.layout, lane.block, run.ring
         own = self.inside // layout.tp % layout.cp
         arrived = lane.tail
-        self._compute(lane.compute, unit, run.ops, run.name, piece=(0, layout.cp))
+        self._compute(lane.compute, unit, run.segments[0], piece=(0, layout.cp))
         for step in range(1, layout.cp):
             ahead, behind = ((own + one) % layout.cp - own for one in (1, -1))
             common = {
@@ -388,7 +422,7 @@ class Stage:
             row = block.receive(f"receive {name}", size, self.rank, source, stream="receive kv", **common)
             arrived = [row]
             after = [*lane.tail, row]
-            self._compute(lane.compute, unit, run.ops, run.name, piece=(step, layout.cp), after=after)
+            self._compute(lane.compute, unit, run.segments[0], piece=(step, layout.cp), after=after)
 
     def _exchange(self, lane: Lane, unit: Unit, comm: Comm) -> None:
         """An all-to-all of experts: a collective, or messages where its blocks are unequal."""
@@ -396,7 +430,7 @@ class Stage:
         if self.routes is None:
             self.collective(lane.collective, unit, comm, stream=stream)
             return
-        block, layout, extras = lane.block, self.layout, lane.extras
+        block, layout, behind = lane.block, self.layout, lane.first()
         outward = (comm.name == "dispatch") == (comm.part in ("F", "R"))
         table = self.routes.rows(unit.layer)
         row_bytes = int(comm.size) // self.routes.sent
@@ -410,13 +444,13 @@ class Stage:
             into = table[:, source, me] if outward else table[:, me, source]
             peers = [self.rank + (one - me) * layout.etp for one in (to, source)]
             rows.append(
-                block.send(f"send {name}", out * row_bytes, self.rank, peers[0], after=tail, **common, **extras)
+                block.send(f"send {name}", out * row_bytes, self.rank, peers[0], after=tail, behind=behind, **common)
             )
             stream = "receive rows"
             rows.append(
                 block.receive(f"receive {name}", into * row_bytes, self.rank, peers[1], stream=stream, **common)
             )
-        lane.tail, lane.extras = rows, {}
+        lane.tail = rows
 
     @property
     def expert(self) -> int:

@@ -13,12 +13,13 @@ import numpy as np
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo
 
 from astrasim_py.core.errors import ScenarioError
-from astrasim_py.core.fields import Count, FileName, Size, choice, shown, whole, wrong
+from astrasim_py.core.fields import Count, FileName, Size, Speed, Time, choice, shown, whole, wrong
 from astrasim_py.core.strict_model import StrictModel, example
 from astrasim_py.training.aliases import FOREIGN_KEYS, ours
 from astrasim_py.training.models import Model, NamedModel
 from astrasim_py.training.rules import RULES, After, divisors
 from astrasim_py.training.schedules import SCHEDULES, virtual_stage
+from astrasim_py.workload.items import MAX_TILES
 
 ATTENTIONS = ("auto", "eager", "fa1", "fa2", "fa3", "cudnn")
 #: Kinds of recomputation; "part" stands for a number from 0 to 1. `Layout.recompute` is a place here.
@@ -45,15 +46,53 @@ def _recomputation(value: object) -> object:
 Recomputation = Annotated[Any, BeforeValidator(_recomputation)]
 
 
+#: Kinds of communication that can be used by parts, and how that is written.
+_BY_PARTS = {"tp": "tp: tiles", "dp": "dp: buckets", "ep": "ep: tiles"}
+
+
 class Overlap(StrictModel):
     """Communication that runs beside computation."""
 
     _place = "training.overlap"
 
-    tp: bool = False
-    dp: bool = False
-    ep: bool = False
+    tp: choice(False, True, "tiles") = Field(
+        default=False, description="true: in pieces, each with its collectives; tiles: products wait for parts of one"
+    )
+    dp: choice(False, True, "buckets") = Field(
+        default=False, description="buckets: by parts, of gradients and of the parameters of ZeRO 3"
+    )
+    ep: choice(False, True, "tiles") = Field(
+        default=False, description="true: beside another microbatch; tiles: experts wait for parts of the exchange"
+    )
     pp: bool = Field(default=True, description="false: a rank waits until its message to the next stage has arrived")
+    tiles: whole(1, MAX_TILES) | None = Field(
+        default=None, description="most parts of a collective; by default its ranks, up to 8"
+    )
+    tile_overhead: Time | None = Field(default=None, description="added to each of several tiles")
+    comm_slows_compute: Speed | None = Field(
+        default=None, description="speed of several tiles, which share the NPU with communication; 1 or less"
+    )
+
+    def _complete(self) -> None:
+        own = self.__dict__
+        for keys, needed in ((("tiles",), _BY_PARTS), (("tile_overhead", "comm_slows_compute"), ("tp", "ep"))):
+            for key in keys:
+                if own[key] is not None and not any(self.by_parts(kind) for kind in needed):
+                    raise wrong("without tiles", f"write {' or '.join(_BY_PARTS[one] for one in needed)}", (key,))
+        if self.comm_slows_compute is not None and self.comm_slows_compute > 1:
+            raise wrong("is more than 1", "write a speed, such as 0.9", ("comm_slows_compute",))
+        if self.tiles == 1:
+            # One part is the whole collective.
+            own |= {kind: kind == "dp" for kind in _BY_PARTS if self.by_parts(kind)}
+
+    def by_parts(self, kind: str) -> bool:
+        """Whether computation uses parts of the collectives of ``tp``, ``dp`` or ``ep``."""
+        return isinstance(getattr(self, kind), str)
+
+    def parts_of(self, ranks: int) -> int:
+        """Parts of a collective of so many ranks: the most that divide them, or that they divide."""
+        most = self.tiles or min(ranks, 8)
+        return max(k for k in range(1, most + 1) if ranks % k == 0 or k % ranks == 0)
 
 
 class Routing(StrictModel):

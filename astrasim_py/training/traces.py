@@ -43,10 +43,9 @@ def training_workload(
     Raises
     ------
     ScenarioError
-        Expert overlap with ZeRO 3; a routing file that does not fit; more than `MAX_NODES` nodes.
+        An overlap that does not go with the layout; a routing file that does not fit; more than `MAX_NODES` nodes.
     """
-    if layout.overlap.ep and layout.zero == 3:
-        raise ScenarioError("training.overlap", "ep does not go with zero 3", "write zero: 1, or overlap: {ep: false}")
+    _check_overlap(layout, prices)
     if gather == "auto":
         gather = "start" if layout.overlap.dp else "end"
     routes = routes_of(layout)
@@ -56,7 +55,7 @@ def training_workload(
         place = place * layout.stage_ranks + inside % (layout.ep * layout.etp)
     _, first, which = np.unique(place, return_index=True, return_inverse=True)
     # Forward and backward passes of different micro-batches take turns, to hide their all-to-alls.
-    paired = layout.overlap.ep and layout.ep > 1 and layout.schedule in ("1f1b", "interleaved")
+    paired = layout.overlap.ep is True and layout.ep > 1 and layout.schedule in ("1f1b", "interleaved")
     times = _times(layout, prices) if layout.schedule in SPLIT_BACKWARD else (1, 1, 1)
     schedule = programs(layout.schedule, layout.pp, layout.microbatches, layout.vp, times, paired=paired)
     traces: list[ExecutionTrace] = []
@@ -76,6 +75,36 @@ def training_workload(
     groups, roles = _groups(layout, {name for trace in dict.fromkeys(traces) for name in trace.group_of()[1]})
     shifts = np.tile(inside - first[which], layout.pp)
     return Workload(tuple(traces), groups, name, roles=roles, shifts=shifts)
+
+
+def _check_overlap(layout: Layout, prices: Prices | None) -> None:
+    overlap = layout.overlap
+    wrong = (
+        (overlap.ep and layout.zero == 3, "ep does not go with zero 3", "write zero: 1, or overlap: {ep: false}"),
+        (
+            overlap.by_parts("tp") and layout.tp > 1 and not layout.sp,
+            "tp: tiles needs sequence parallelism, as an all-reduce has no parts that products wait for",
+            "write sp: true, or overlap: {tp: true}",
+        ),
+        (
+            overlap.by_parts("ep") and layout.etp > 1,
+            f"ep: tiles does not go with etp {layout.etp}, whose gathers are between experts and exchanges",
+            "write etp: 1, or overlap: {ep: true}",
+        ),
+        (
+            overlap.by_parts("ep") and layout.routing.kind != "balanced",
+            "ep: tiles needs equal routing, as unequal rows are sent as messages",
+            "write routing: {kind: balanced}, or overlap: {ep: true}",
+        ),
+        (
+            prices is None and (overlap.tile_overhead or overlap.comm_slows_compute),
+            "the cost of tiles needs times of computation, and the roofline prices it later",
+            "write times: model",
+        ),
+    )
+    for broken, problem, remedy in wrong:
+        if broken:
+            raise ScenarioError("training.overlap", problem, remedy)
 
 
 def _groups(layout: Layout, used: set[str]) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple]]:
