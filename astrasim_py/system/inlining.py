@@ -119,7 +119,7 @@ class _Inlining:
 
     def trace(self, local: int) -> ExecutionTrace:
         """The trace of a rank."""
-        rank, given = self.first + local, self.plan.problem.jobs[self.job].workload.traces[local]
+        rank, given = self.first + local, self.plan.problem.jobs[self.job].workload.trace(local)
         program = self.plan.workload[rank]
         calls = self.calls(rank, program)
         nodes = len(program) + sum(len(call.program) for call in calls)
@@ -143,10 +143,6 @@ class _Inlining:
         columns["duration_ps"] = np.where(begins, 0, given.column("duration_ps")[program.rows])
         columns["slot_kind"] = np.where(begins, 0, given.column("slot_kind")[program.rows])
         columns["is_cpu_op"] = np.where(begins, 0, given.column("is_cpu_op")[program.rows])
-        for kind, name in ((SEND, "comm_dst"), (RECV, "comm_src")):
-            own = program.structure.kind == kind
-            if own.any():
-                columns[name] = np.where(own, program.peer, columns[name])
         gates = self.plan.tiles.get(rank)
         if gates is not None:
             # What each node uses is said as it is: no collective is left whose order it could follow.

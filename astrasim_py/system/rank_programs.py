@@ -171,7 +171,8 @@ class RankPrograms:
         speed = Fraction(job.compute_speed.get(rank, 1))
         duration = durations.workload_ps(table, self.problem.compute, self.semantics, speed)
         if self.problem.noise is not None and self.problem.noise.compute is not None:
-            rows = np.flatnonzero(table.type == NodeType.COMP)
+            # Steps of algorithms have none, whether inlined or not.
+            rows = np.flatnonzero((table.type == NodeType.COMP) & (table.column("inlined_call") == MISSING))
             own = job.workload.traces[rank].node_id
             last = int(own.max(initial=0))
             added = self.problem.noise.times(job.name, rank, table.node_id[rows], job.iterations, last)

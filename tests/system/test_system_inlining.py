@@ -18,10 +18,12 @@ from astrasim_py.builders.registry import build
 from astrasim_py.chakra.et_io import read_prefix, write_prefix
 from astrasim_py.chakra.lint import lint
 from astrasim_py.chakra.schema import MISSING, NodeType
+from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import AstraError, ScenarioError
 from astrasim_py.core.records import Records
 from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.system.inlining import inline
+from astrasim_py.system.noise import ComputeNoise, Detours, Noise
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.workload.items import Collective, Compute, Send
@@ -100,6 +102,30 @@ def step(ranks: int, algorithms, **more) -> Problem:
     topology = build_topology(shape="ring", npus=ranks, bandwidth="100 GB/s", latency="1 us")
     job = Job(workload=generate(items, ranks), placement=tuple(range(ranks)), algorithms=algorithms)
     return Problem(topology=topology, jobs=(job,), **more)
+
+
+def same_times(problem: Problem) -> bool:
+    after = inlined(problem)
+    spliced, again = (simulate(p, engine="both", level="nodes") for p in (problem, after))
+    return times(again, after, spliced=False) == times(spliced, problem, spliced=True)
+
+
+def test_ranks_that_share_a_trace_have_their_own_peers_and_groups():
+    """Also where a trace names a role in place of a group."""
+    items = [Send(source=0, to=1, size=1000, tag=7), Collective(type="all_reduce", size=MIB, group=(0, 1))]
+    pair = [t.replace(pg_name=(t.group_of()[0], ("pair",))) for t in generate(items, 2).traces]
+    groups, roles = {"a": (0, 1), "b": (2, 3)}, {"pair": ("a", "a", "b", "b")}
+    workload = Workload((*pair, *pair), groups, roles=roles, shifts=(0, 0, 2, 2))
+    problem = step(4, Built("ring"))
+    problem = replace(problem, jobs=(replace(problem.jobs[0], workload=workload),))
+    assert same_times(problem)
+    made = inlined(problem).jobs[0].workload
+    assert [made.traces[rank].group_of()[1] for rank in range(4)] == [("a",), ("a",), ("b",), ("b",)]
+
+
+def test_noise_is_that_of_the_workload():
+    noise = Noise(seed=3, compute=ComputeNoise(exponential="2 us"), detours=Detours(period="20 us", length="2 us"))
+    assert same_times(step(4, Built("ring"), noise=noise, semantics=Semantics.native(gamma="20 us/MiB")))
 
 
 @pytest.mark.parametrize("gamma", [0, "20 ns/MiB"])
