@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,14 @@ from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.study.injected import group_dims
 from astrasim_py.system.library_choice import nodes_of
 from astrasim_py.system.plan import Instance, Plan
+from astrasim_py.system.programs import COLLECTIVE
 
 #: Calls of one class differ in size by this factor at most.
 _ALIKE = 4
 #: Numbers of pieces that are tried, and of messages that may be in flight.
 _PIECES, _WINDOWS = (2, 4, 8), (1, 2, 4)
+#: Part of the moves to an algorithm that goes to a likely one, and that is for all calls; most other exceptions.
+_TO_LIKELY, _TO_ALL, _EXCEPTIONS = 0.8, 0.6, 3
 #: Largest group for builders of which every member sends to every other one.
 _MOST_DIRECT = 256
 
@@ -31,7 +35,7 @@ class CallClass:
     """Calls of one collective in groups of one role and number of ranks, of sizes above `over` up to `upto` bytes.
 
     None: without limit. `npus`: of the group with the largest call, of `size` bytes (full buffer). `total`: bytes of
-    all calls.
+    all calls. `nodes`: their ids in traces, ascending.
     """
 
     job: str
@@ -45,6 +49,7 @@ class CallClass:
     size: int
     root: int
     total: int
+    nodes: tuple[int, ...]
 
     @property
     def name(self) -> str:
@@ -72,21 +77,21 @@ def classes_of(plan: Plan, names: Sequence[str]) -> list[CallClass]:
     """The classes of the calls of a plan, those with most bytes first. `names`: of its jobs, as `Choice.job` says."""
     kinds: dict[tuple, list] = {}
     counts = np.bincount(plan.instances.which, minlength=len(plan.instances.values)).tolist()
-    for instance, count in zip(plan.instances.values, counts, strict=True):
+    for instance, count, nodes in zip(plan.instances.values, counts, _nodes_of(plan), strict=True):
         if len(instance.members) > 1:
             key = instance.job, instance.type, role_of(instance.group), len(instance.members)
-            kinds.setdefault(key, []).append((instance.size, count, instance))
+            kinds.setdefault(key, []).append((instance.size, count, instance, nodes))
     found = []
     for (job, collective, role, ranks), every in kinds.items():
         ends: list[list[int]] = []
-        for size in sorted({size for size, _, _ in every}):
+        for size in sorted({size for size, *_ in every}):
             if ends and size <= _ALIKE * max(ends[-1][0], 1):
                 ends[-1].append(size)
             else:
                 ends.append([size])
         for place, sizes in enumerate(ends):
             own = [each for each in every if sizes[0] <= each[0] <= sizes[-1]]
-            size, _, largest = max(own, key=lambda each: each[0])
+            size, _, largest, _ = max(own, key=lambda each: each[0])
             found.append(
                 CallClass(
                     job=names[job],
@@ -99,10 +104,23 @@ def classes_of(plan: Plan, names: Sequence[str]) -> list[CallClass]:
                     group=largest.group,
                     size=size,
                     root=largest.root,
-                    total=sum(size * count for size, count, _ in own),
+                    total=sum(size * count for size, count, *_ in own),
+                    nodes=tuple(sorted(set().union(*(nodes for *_, nodes in own)))),
                 )
             )
     return sorted(found, key=lambda each: -each.total)
+
+
+def _nodes_of(plan: Plan) -> list[set[int]]:
+    """By distinct instance of a plan, the ids of the nodes that call it, as the first rank with each trace does."""
+    found: list[set[int]] = [set() for _ in plan.instances.values]
+    ranks = {plan.trace(rank, -1): rank for rank in reversed(range(plan.npu_ranks))}
+    for program in map(plan.workload.__getitem__, ranks.values()):
+        at = np.flatnonzero(program.structure.kind == COLLECTIVE)
+        places = plan.instances.which[program.instance[at]].tolist()
+        for place, node in zip(places, program.node_id[at].tolist(), strict=True):
+            found[place].add(node)
+    return found
 
 
 def role_of(group: str) -> str:
@@ -113,8 +131,8 @@ def role_of(group: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmChoice(Choice):
-    """The algorithm of a class of calls. Values are frozen cases of a scenario without `when`, or lists of cases of
-    which all but the last are for a group; the first is None, for what the scenario says."""
+    """The algorithm of a class of calls. Values are frozen cases of a scenario without `when`, or lists of cases: those
+    before the last are for a group or for some of the nodes; the first value is None, for what the scenario says."""
 
     calls: CallClass
     alone: bool = False  # the only class of its collective
@@ -137,10 +155,28 @@ class AlgorithmChoice(Choice):
         if value is None:
             return "as in the scenario"
         said = thawed(value)
-        if isinstance(said, list):
-            return f"files {', '.join(each['file'] for each in said)}"
-        options = ", ".join(f"{key} {_text(own)}" for key, own in said.items() if key != "builder")
-        return f"{said['builder']} ({options})" if "builder" in said and options else said.get("builder") or options
+        listed = said if isinstance(said, list) else [said]
+        rest = ["else as in the scenario"] if "when" in listed[-1] else []
+        return "; ".join([*map(_case_text, listed), *rest])
+
+    def move(self, value: Any, random: Random, likely: Sequence = ()) -> Any:
+        """Another algorithm for all calls, or for one or successive ones of them; `likely` are taken more often."""
+        other = random.choice(likely if likely and random.random() < _TO_LIKELY else self.values)
+        nodes = self.calls.nodes
+        if self.whole or not isinstance(thawed(other), dict) or random.random() < _TO_ALL:
+            return other
+        first = random.randrange(len(nodes))
+        last = random.choice((first, len(nodes) - 1, random.randrange(first, len(nodes))))
+        only = {**thawed(other), "when": {"node": f">= {nodes[first]} and <= {nodes[last]}"}}
+        own = [] if value is None else thawed(value)
+        own = own if isinstance(own, list) else [own]
+        return frozen([only, *own[-_EXCEPTIONS:]])
+
+
+def _case_text(said: Mapping[str, Any]) -> str:
+    options = ", ".join(f"{key} {_text(own)}" for key, own in said.items() if key not in ("builder", "when"))
+    name = f"{said['builder']} ({options})" if "builder" in said and options else said.get("builder") or options
+    return f"{name} for {_text(said['when'])}" if "when" in said else name
 
 
 def _text(value: Any) -> str:
@@ -202,7 +238,15 @@ def algorithm_choices(
             alone = sum((each.job, each.collective) == (calls.job, calls.collective) for each in classes) == 1
             name = calls.name if kind == "algorithms" else f"pieces of {calls.name}"
             choices.append(
-                AlgorithmChoice(kind=kind, name=name, job=calls.job, values=(None, *values), calls=calls, alone=alone)
+                AlgorithmChoice(
+                    kind=kind,
+                    name=name,
+                    job=calls.job,
+                    values=(None, *values),
+                    whole=len(calls.nodes) < 2 or "algorithms" not in kinds,
+                    calls=calls,
+                    alone=alone,
+                )
             )
     return choices
 

@@ -1,6 +1,6 @@
 """A choice: one thing of a step that can be done in several ways."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -41,8 +41,8 @@ class Choice:
         """Whether it changes traces, and not the configuration."""
         return False
 
-    def move(self, value: Any, random: Random) -> Any:
-        """A value near another one."""
+    def move(self, value: Any, random: Random, likely: Sequence = ()) -> Any:
+        """A value near another one; `likely`: values that have proved good."""
         others = [each for each in self.values if each != value]
         return random.choice(others) if others else value
 

@@ -5,7 +5,7 @@ trace alone; collectives that several traces call keep their order, so that the 
 every member.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
@@ -88,7 +88,7 @@ class OrderChoice(_Orders):
             order[[a, b]] = order[[b, a]]
         return renumbered(trace, rows, order)
 
-    def move(self, value: Any, random: Random) -> Any:
+    def move(self, value: Any, random: Random, likely: Sequence = ()) -> Any:
         if self.whole:
             return super().move(value, random)
         if value and random.random() < 0.25:

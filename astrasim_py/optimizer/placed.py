@@ -1,6 +1,6 @@
 """The placement of ranks on the NPUs that a job has."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import permutations
@@ -27,7 +27,7 @@ class PlacementChoice(Choice):
         own.pop("ranks", None)
         own["placement"] = list(value)
 
-    def move(self, value: Any, random: Random) -> Any:
+    def move(self, value: Any, random: Random, likely: Sequence = ()) -> Any:
         if self.whole:
             return super().move(value, random)
         size = self.block if self.block > 1 and random.random() < 0.5 else 1

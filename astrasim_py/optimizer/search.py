@@ -14,8 +14,6 @@ MOST_TRIED = 2048
 #: Algorithms whose calls take so many times as long alone as the best one are found by moves only; those that send so
 #: many times the messages of one that takes at most so many times as long are costly to simulate, and tried once.
 _PROMISING, _COSTLY, _ALIKE = 2, 4, 1.05
-#: Part of the moves to an algorithm that goes to a promising one.
-_TO_PROMISING = 0.8
 #: Moves are compared with the candidate of so many moves before (late acceptance hill climbing, Burke and Bykov 2017);
 #: from the best one again after so many without a better one; and given up after so many that find nothing new.
 _LATE, _PATIENCE, _NOTHING_NEW = 24, 240, 4000
@@ -159,11 +157,7 @@ def _climb(space: Space, judge: Judge, best: Candidate, promising: list[tuple], 
         candidate = current
         for _ in range(1 + (random.random() < 0.3)):
             number = random.randrange(len(space.choices))
-            choice, value = space.choices[number], candidate[number]
-            if isinstance(choice, AlgorithmChoice) and promising[number] and random.random() < _TO_PROMISING:
-                value = random.choice(promising[number])
-            else:
-                value = choice.move(value, random)
+            value = space.choices[number].move(candidate[number], random, promising[number])
             candidate = space.with_value(candidate, number, value)
         before = judge.counted
         made = judge(candidate, max(now, late[step % _LATE]))

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
-from astrasim_py.core.conditions import RanksCondition, SizeCondition, hold
+from astrasim_py.core.conditions import NodeCondition, RanksCondition, SizeCondition, hold
 from astrasim_py.core.errors import AlgorithmError
-from astrasim_py.core.fields import Name, whole
+from astrasim_py.core.fields import Name
 from astrasim_py.core.strict_model import StrictModel
 from astrasim_py.core.units import format_size
 from astrasim_py.program.algorithm import Algorithm
@@ -19,9 +19,7 @@ class When(StrictModel):
     size: SizeCondition
     ranks: RanksCondition
     group: Name | None = None
-    node: whole(0, 2**63 - 1, "id of a node") | None = Field(
-        default=None, description="id of the workload's node on the first rank of its group"
-    )
+    node: NodeCondition
     switches: bool | None = Field(
         default=None,
         description="whether switches that compute reach all NPUs of the call, as the algorithm needs them",
@@ -33,7 +31,7 @@ class When(StrictModel):
             hold(self.size, size)
             and hold(self.ranks, ranks)
             and (self.group is None or self.group == group or group.startswith(f"{self.group}."))
-            and (self.node is None or self.node == node)
+            and (self.node is None or (node >= 0 and hold(self.node, node)))
         )
 
 
@@ -67,8 +65,8 @@ class AlgorithmTable:
         self._cases = {name: tuple(listed) for name, listed in cases.items()}
         self._default = None if default is None else Case(make=default)
         self._made: dict[tuple, Algorithm] = {}
-        #: Ids of the workload's nodes that conditions name.
-        self.nodes = {case.when.node for listed in self._cases.values() for case in listed} - {None}
+        #: Different conditions on ids of the workload's nodes.
+        self.nodes = [*dict.fromkeys(c.when.node for listed in self._cases.values() for c in listed if c.when.node)]
 
     def is_default(self, collective: str) -> bool:
         """True if there is no case for a collective."""

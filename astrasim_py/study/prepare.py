@@ -204,7 +204,7 @@ def _job(run: Preparation, topology: Topology, name: str, key: str, job: Any, fr
     table, choices = algorithms_of(run, job, key, topology)
     arrival, iterations = getattr(job, "arrival", 0), getattr(job, "iterations", 1)
     if iterations > 1 and table.nodes:
-        problem = f"algorithms are chosen for node {min(table.nodes)}, which every iteration numbers anew"
+        problem = "algorithms are chosen by node, and every iteration numbers nodes anew"
         raise ScenarioError(run.at(key, "iterations"), problem, "drop the node from when, or write iterations: 1")
     delays = job.stragglers.start_delay
     return Job(

@@ -12,6 +12,7 @@ import numpy as np
 from astrasim_py.chakra.schema import COLLECTIVE_NAMES, MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.collectives.collective import COLLECTIVES
+from astrasim_py.core.conditions import hold
 from astrasim_py.core.errors import TraceError
 from astrasim_py.system.durations import node_place
 from astrasim_py.system.problem import CollectiveRequest, Job
@@ -134,9 +135,9 @@ class JobInstances:
             self.refuse_difference(name, parts, {part: self._ordered(part, by_id=False) for part in parts})
         leader = next(iter(parts))
         node = self.traces[leader.kind].node_id[rows[leader]].astype(np.int64)
-        named = np.isin(node, list(getattr(self.job.algorithms, "nodes", ())))
+        told = [hold(condition, node) for condition in getattr(self.job.algorithms, "nodes", ())]
         same = first[:, :3] if self.job.planner is None else first
-        different = np.column_stack([same, np.where(named, node, -1)])
+        different = np.column_stack([same, *told])
         _, like, inverse = np.unique(different, axis=0, return_index=True, return_inverse=True)
         return _Calls(first, rows, like[inverse.ravel()])
 

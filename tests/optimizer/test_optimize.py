@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from itertools import permutations
+from itertools import permutations, product
+from random import Random
 
 import pytest
 import yaml
@@ -14,6 +15,7 @@ from astrasim_py.api import run
 from astrasim_py.cli.main import main
 from astrasim_py.core.errors import AstraError
 from astrasim_py.engine.simulation import simulate
+from astrasim_py.optimizer.choices import frozen, thawed
 from astrasim_py.optimizer.judge import NEVER, Judge
 from astrasim_py.optimizer.optimize import optimize
 from astrasim_py.optimizer.space import space_of
@@ -94,6 +96,26 @@ def test_the_optimum_where_all_is_tried(tmp_path):
             times[tuple(str(item) for item in listed), npus] = simulate(problem, level="summary").makespan
     assert len(times) == result.space.count
     assert result.makespan_ps == min(times.values()) < result.baseline_ps
+
+
+def test_calls_of_one_class_get_algorithms_of_their_own(tmp_path):
+    """Beside scenarios that say the same by size, for pairs of algorithms of two calls."""
+    items = [{"all_reduce": {"size": "16 KiB"}}, {"all_reduce": {"size": "63 KiB"}}]
+    result = found(tmp_path, scenario(items), over="algorithms", evaluations=100)
+    (choice,) = result.space.choices
+    first, last = choice.calls.nodes
+    built = [said for said in map(thawed, choice.plain) if "builder" in said][:4]
+    times = {}
+    for small, large in product(built, repeat=2):
+        cases = [{**small, "when": {"size": "<= 16 KiB"}}, large]
+        said = prepare(expand(load_scenario(scenario(items, algorithms={"all_reduce": cases})))[0])
+        own = result.space.problem((frozen([{**small, "when": {"node": f"< {last}"}}, large]),))
+        times[str(small), str(large)] = makespan = simulate(said, level="summary").makespan
+        assert simulate(own, level="summary").makespan == makespan
+    assert result.makespan_ps <= min(times.values()) < min(times[each, each] for each, _ in times)
+    moves = [choice.move(choice.values[1], Random(seed), choice.values) for seed in range(40)]
+    assert any(f">= {first} and <= {first}" in str(move) for move in moves)
+    assert any(choice.say(move).count("for node") == 1 for move in moves)
 
 
 def test_nothing_found_is_said(tmp_path, capsys):

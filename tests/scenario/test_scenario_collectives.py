@@ -187,10 +187,10 @@ def test_placement_decides_the_dimensions_of_ranks(tmp_path):
 
 
 def test_cases_choose_by_size_group_and_node(tmp_path):
-    cases = "algorithms: {all_reduce: [{when: {size: '<= 1 KiB'}, builder: direct}, "
-    cases += "{when: {node: 2}, dims: [halving_doubling]}, {builder: ring}]}\n"
     work = "[{all_reduce: {size: 1 KiB}}, {all_reduce: {size: 1 MiB}}, {all_reduce: {size: 1 MiB}}]"
-    for more in ("", "collectives: {chunks: 2}"):
+    for node, more in (("2", ""), ("2", "collectives: {chunks: 2}"), ("'>= 2 and < 3'", "")):
+        cases = "algorithms: {all_reduce: [{when: {size: '<= 1 KiB'}, builder: direct}, "
+        cases += f"{{when: {{node: {node}}}, dims: [halving_doubling]}}, {{builder: ring}}]}}\n"
         (point,) = points(tmp_path, RING, work, cases + more)
         plan = make_plan(prepare(point))
         node_of = [int(np.flatnonzero(plan.workload[0].instance == k)[0]) for k in range(3)]
@@ -273,6 +273,10 @@ def test_it_works_with_connections_of_runtimes(tmp_path):
         ("algorithms: {all_reduce: {dims: [ring], file: x.xml}}", "algorithms.all_reduce"),
         ("algorithms: {all_reduce: {dim: [ring]}}", "algorithms.all_reduce: has neither builder nor file"),
         ("algorithms: {all_reduce: [{when: {node: -1}, builder: ring}, ring]}", "-1 is less than 0"),
+        (
+            "algorithms: {all_reduce: [{when: {node: '>= one'}, builder: ring}, ring]}",
+            'node "one" is not a whole number',
+        ),
         ("algorithms: {all_reduce: [{when: {nod: 1}, builder: ring}, ring]}", 'did you mean "node"?'),
     ],
 )

@@ -122,7 +122,7 @@ def test_stragglers_start_after_the_arrival(tmp_path):
         ("arrival: soon,", r'jobs.b.arrival: "soon" is not a time; write e.g. "500 ns"'),
         ("arrival: -1 ns,", r"jobs.b.arrival"),
         ("repetitions: 3,", r"jobs.b.repetitions: .*is not a key here"),
-        ("algorithms: {all_reduce: [{when: {node: 1}, builder: ring}, ring]},", r"jobs.b.iterations: .*node 1"),
+        ("algorithms: {all_reduce: [{when: {node: 1}, builder: ring}, ring]},", r"jobs.b.iterations: .*by node"),
     ],
 )
 def test_wrong_keys_of_jobs_are_refused_in_a_line(tmp_path, more, said):
