@@ -38,7 +38,9 @@ def _check(path: str, args: argparse.Namespace) -> dict:
 
     scenario = load_scenario(path, args.set, allow_outside=args.allow_outside, allow_code=args.allow_code)
     from astrasim_py.core.digest import digest
-    from astrasim_py.study.prepare import count_messages, prepare
+    from astrasim_py.engine.simulation import plan_for
+    from astrasim_py.study.prepare import prepare
+    from astrasim_py.study.tiles import check_tiles
 
     points = expand(scenario)
     warnings: list[str] = []
@@ -52,7 +54,9 @@ def _check(path: str, args: argparse.Namespace) -> dict:
         alike = digest({key: value for key, value in point.config.items() if key not in spared})
         if alike not in messages:
             try:
-                messages[alike] = count_messages(prepare(point, warnings=warnings))
+                plan = plan_for(prepare(point, warnings=warnings), fold=True)
+                check_tiles(plan, point, warnings.append)
+                messages[alike] = plan.messages
             except AstraError as error:
                 errors.setdefault(str(error), error)
                 messages[alike] = 0

@@ -1,7 +1,8 @@
 """Verify algorithms: are they well-formed, do they terminate, are they correct, are they free of races?
 
 ALGORITHM is MSCCL XML (X.xml), a prefix of .et files, an .npz, or builder:NAME:COLLECTIVE:RANKS[:OPTION=VALUE,…]; or
-the prefix of a workload that convert --inline wrote, of which every collective is verified, and what tiles wait for.
+a workload, of which every collective is verified, and what tiles wait for: a scenario (X.yaml), or the prefix of what
+convert --inline wrote.
 Exits with 1 if one of the four verdicts is no, and then shows a counterexample.
 """
 
@@ -44,6 +45,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--collective", help="where the file does not say, or says custom")
     parser.add_argument("--root", type=int, metavar="RANK", help="of a rooted collective, where the file does not say")
     parser.add_argument("--contract", metavar="FILE", help="what it must do, in YAML (custom collectives)")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of a scenario, as of run")
     format_option(parser)
 
 
@@ -51,6 +53,8 @@ def run(args: argparse.Namespace) -> int:
     for option, value in (("--slots", args.slots), ("--switch-slots", args.switch_slots)):
         if value is not None and not 1 <= value <= MAX_SLOTS:
             raise UsageError(option, f"{value} is out of range", f"write 1 to {MAX_SLOTS}")
+    if args.set and not all(map(_is_scenario, args.sources)):
+        raise UsageError("--set", "is for scenarios", "drop it")
     contract = None
     if args.contract:
         from astrasim_py.collectives.contract import read_contract
@@ -59,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     found, refused = [], []
     for source in args.sources:
         try:
-            found.append(_verified(source, args, contract))
+            found += _scenario(source, args) if _is_scenario(source) else [_verified(source, args, contract)]
         except AstraError as error:
             if len(args.sources) == 1:
                 raise
@@ -67,7 +71,8 @@ def run(args: argparse.Namespace) -> int:
             refused.append(error)
     if args.format == "json":
         rows = [_row(*one) for one in found]
-        print(json.dumps(rows if len(args.sources) > 1 else rows[0], indent=2, ensure_ascii=False))
+        several = len(args.sources) > 1 or len(rows) > 1
+        print(json.dumps(rows if several else rows[0], indent=2, ensure_ascii=False))
     elif found:
         print("\n\n".join(_text(*one) for one in found))
     if refused:
@@ -101,14 +106,43 @@ def _verified(source: str, args: argparse.Namespace, contract) -> tuple[str, obj
 
     traces, what, _ = read(source)
     if what is None and is_inlined(traces):
-        given = [option for option in _OF_ALGORITHMS if getattr(args, option.strip("-").replace("-", "_")) is not None]
-        if given:
-            raise UsageError(given[0], "is for algorithms, and this is a workload", "drop it")
+        _check_options(args)
         return source, _Inlined(len(traces)), verify_workload(traces)
     if what is None:
         what = algorithm_from_traces(traces, args.collective, source=source, root=args.root)
     what = _renamed(what, source, args)
     return source, what, verify(what, slots=args.slots, switch_slots=args.switch_slots, contract=contract)
+
+
+def _is_scenario(source: str) -> bool:
+    return source.endswith((".yaml", ".yml"))
+
+
+def _check_options(args: argparse.Namespace) -> None:
+    """Refuse options of algorithms for a workload."""
+    for option in _OF_ALGORITHMS:
+        if getattr(args, option.strip("-").replace("-", "_")) is not None:
+            raise UsageError(option, "is for algorithms, and this is a workload", "drop it")
+
+
+def _scenario(source: str, args: argparse.Namespace) -> list[tuple[str, object, Any]]:
+    """What `_verified` gives, of the workloads of a scenario, inlined."""
+    from astrasim_py.scenario.expand import expand
+    from astrasim_py.scenario.load import load_scenario
+    from astrasim_py.study.prepare import prepare
+    from astrasim_py.system.inlining import inline
+    from astrasim_py.verification.workloads import verify_workload
+
+    _check_options(args)
+    found = []
+    points = expand(load_scenario(source, [*args.set, "verify=false"], allow_outside=True))
+    for point in points:
+        problem = prepare(point)
+        for number, job in enumerate(problem.jobs):
+            traces = inline(problem, number)[0].traces
+            names = [source, point.name * (len(points) > 1), job.name * (len(problem.jobs) > 1)]
+            found.append((" ".join(filter(None, names)), _Inlined(len(traces)), verify_workload(traces)))
+    return found
 
 
 def _renamed(what, source: str, args: argparse.Namespace):

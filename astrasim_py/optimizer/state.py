@@ -47,9 +47,11 @@ def load_state(folder: Path, asked: Mapping[str, object]) -> dict[str, int]:
     remedy = "name another folder"
     try:
         found = json.loads(read_regular(path, _MOST, UsageError, what="the state of a search", remedy=remedy))
-        before, known = found["asked"], {str(key): int(value) for key, value in found["makespans"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise UsageError(str(path), "is not the state of a search", remedy) from None
+        before, known = found["asked"], found["makespans"]
+        if found["sha256"] != _sha256(before, known):
+            raise ValueError
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise UsageError(str(path), "is not the state of a search, or was edited", remedy) from None
     if before != dict(asked):
         differ = [key for key in asked if not isinstance(before, dict) or before.get(key) != asked[key]]
         problem = f"{folder} holds a search with another {' and '.join(differ) or 'version'}"
@@ -57,7 +59,11 @@ def load_state(folder: Path, asked: Mapping[str, object]) -> dict[str, int]:
     return known
 
 
+def _sha256(asked: Mapping[str, object], known: Mapping[str, int]) -> str:
+    return digest({"asked": asked, "makespans": known})
+
+
 def save_state(folder: Path, asked: Mapping[str, object], known: Mapping[str, int]) -> None:
     """Write the state. Raises OutputError."""
-    text = json.dumps({"asked": dict(asked), "makespans": dict(known)}, indent=0)
+    text = json.dumps({"asked": asked, "makespans": known, "sha256": _sha256(asked, known)}, indent=0)
     write_file(folder / STATE, text.encode(), make_folder=True, sync=False)

@@ -61,7 +61,7 @@ def run_request(
     inputs = request.inputs() if inputs is None else inputs
     digests = request.files(inputs)
     arguments = {key: value for key, value in asdict(request).items() if key != "folder"}
-    identity = store.point_digest({FRONT_END: arguments}, digests, version=package_version())
+    identity = _identity(arguments, digests)
     result = run_inputs(
         inputs, corrected=request.corrected, engine=options.engine, level=options.level, limits=options.limits
     )
@@ -87,6 +87,10 @@ def run_request(
     return result, stored
 
 
+def _identity(arguments: Mapping, digests: Mapping[str, str]) -> str:
+    return store.point_digest({FRONT_END: arguments}, digests, version=package_version())
+
+
 def is_ours(manifest: Mapping) -> bool:
     return manifest.get("front_end") == FRONT_END
 
@@ -94,9 +98,11 @@ def is_ours(manifest: Mapping) -> bool:
 def run_again(stored: StoredPoint, options: RunOptions) -> StoredPoint | None:
     """Run a stored point again with finer records; None where what it was computed from has changed since."""
     manifest = stored.manifest
+    if _identity(manifest["resolved"], manifest["inputs"]) != manifest["digest"]:
+        return None
     request = Request(**{**manifest["resolved"], "folder": str(stored.volatile.get("source", "."))})
     inputs = request.inputs()
-    if request.files(inputs) != manifest["inputs"] or manifest["version"] != package_version():
+    if request.files(inputs) != manifest["inputs"]:
         return None
     _, again = run_request(request, options, out=stored.folder.parents[2], inputs=inputs)
     return stored_points.read_point(again.folder)

@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from pydantic import ValidationError
+
 from astrasim_py.core.choices import AUTO, FOLDED, LEVELS
 from astrasim_py.core.errors import AstraError, UsageError
 from astrasim_py.core.files import remove_files, write_file
@@ -21,11 +23,12 @@ from astrasim_py.report.record_plots import PANELS, Panel
 from astrasim_py.report.repeats import first_seed
 from astrasim_py.report.tables import json_bytes, json_text, ps_of
 from astrasim_py.scenario.expand import Point
+from astrasim_py.scenario.load import read_plain
 from astrasim_py.scenario.plot_spec import level_of, of_records
 from astrasim_py.study import astra_sim_point, stored_points
 from astrasim_py.study.store import RunOptions
 from astrasim_py.study.stored_points import StoredPoint
-from astrasim_py.study.task import make_task, run_task
+from astrasim_py.study.task import identity_of, make_task, run_task
 from astrasim_py.system.machine_models import Limits
 
 STUDY = "study.json"
@@ -41,9 +44,17 @@ def write_study(
     study = {"scenario": scenario, "title": title, "plots": list(specs), "points": list(points)}
     before = stored_points.read_object(folder / STUDY)
     if before and before != json.loads(json_text(study)):
-        for name in figure_names(before.get("plots") or ()):
+        for name in figure_names(_specs_in(before)):
             remove_files(folder / FIGURES, f"{glob.escape(name)}.*")
     return write_file(folder / STUDY, json_bytes(study), make_folder=True)
+
+
+def _specs_in(study: Mapping) -> list[dict]:
+    """What a study draws; nothing where that is damaged."""
+    try:
+        return [spec.model_dump(exclude_none=True) for spec in read_plain("plots", study.get("plots") or ())]
+    except (ValidationError, AstraError):
+        return []
 
 
 def figure_names(specs: Iterable[Mapping]) -> list[str]:
@@ -88,7 +99,7 @@ def panel(point: StoredPoint, kind: str, keys: Collection[str] | None = None) ->
     return Panel(
         title=title,
         makespan=int(point.summary["makespan_ps"]),
-        tables={name: point.table(name) for name in _TABLES[kind]},
+        tables=point.tables(*_TABLES[kind]),
         npu_of=point.summary.get("npu_of", ()),
         switches=point.summary.get("switches", ()),
         failed=sorted({link for event in point.summary.get("link_events", ()) for link in event["failed"]}),
@@ -242,7 +253,7 @@ def plot_folder(path: str | os.PathLike) -> Drawn:
         kinds = [*_OF_A_POINT, *(["utilisation"] if points[0].manifest["level"] == "messages" else [])]
         specs = [{"kind": kind, "name": f"{points[0].folder.name}-{kind}"} for kind in kinds]
     else:
-        specs = [spec for spec in study.get("plots") or [] if isinstance(spec, dict)]
+        specs = _specs_in(study)
         if not specs:
             raise UsageError(str(path), "its scenario asks for no figures", "add plots: to it, or name one point")
     levels = {point.folder.name: "summary" for point in points}
@@ -257,21 +268,19 @@ def plot_folder(path: str | os.PathLike) -> Drawn:
 
 def records_of(stored: StoredPoint) -> Records:
     """The records of a stored point; tables above its level are empty, and its outcome has only status and cause."""
-    rank = stored.table("rank")
-    names = [
-        name for name in ("collective", "link", "node", "message", "hop") if f"{name}.csv" in stored.manifest["files"]
-    ]
+    names = "collective", "link", "node", "message", "hop"
+    tables = stored.tables("rank", *(name for name in names if f"{name}.csv" in stored.manifest["files"]))
     return Records(
         level=stored.manifest["level"],
         makespan=int(stored.summary["makespan_ps"]),
-        **{name: rank[name] for name in ("finish", "compute", "exposed_comm")},
+        **{name: tables["rank"][name] for name in ("finish", "compute", "exposed_comm")},
         messages=stored.row["messages"],
         message_hops=stored.row["message_hops"],
         events=int(stored.summary["events"]),
         outcome=Outcome(status=stored.manifest["status"], cause=stored.summary.get("cause", "")),
         engine=stored.manifest.get("engine", ""),
         cpu_s=float(stored.volatile.get("cpu_s") or 0),
-        **{name: stored.table(name) for name in names},
+        **{name: tables[name] for name in names if name in tables},
     )
 
 
@@ -305,9 +314,9 @@ def at_level(stored: StoredPoint, level: str, notes: list[str]) -> StoredPoint:
 
 
 def point_of(stored: StoredPoint) -> Point:
-    """The point of a scenario that was stored."""
+    """The point of a scenario that was stored. Raises UsageError: by another version, or edited since."""
     manifest = stored.manifest
-    return Point(
+    point = Point(
         scenario=manifest["scenario"],
         index=0,
         name=manifest["point"],
@@ -318,6 +327,11 @@ def point_of(stored: StoredPoint) -> Point:
         allow_code=bool(stored.volatile.get("allow_code")),
         repeat=int(manifest.get("repeat", 1)),
     )
+    if identity_of(point, manifest["inputs"]) != manifest["digest"]:
+        raise UsageError(
+            str(stored.folder), "is of another version of astrasim_py, or was edited", "run the scenario again"
+        )
+    return point
 
 
 def _run_again(stored: StoredPoint, options: RunOptions) -> StoredPoint | None:

@@ -299,30 +299,39 @@ def _check_fit(algorithm: Algorithm, ranks: int, root: int | None, place: str) -
 
 def _verified(run: Preparation, algorithm: Algorithm, place: str) -> Algorithm:
     """The algorithm with its verdict, if the policy lets it pass."""
-    policy = run.spec.verify
-    if policy is False:
+    if run.spec.verify is False:
         return algorithm.with_verdict(None)
-    verdict = _VERDICTS.get(algorithm.digest(), lambda: _kept_verdict(algorithm))
-    what = f"{algorithm.name} ({algorithm.collective}, {algorithm.ranks} ranks)"
-    refused, doubts = _objections(algorithm, verdict, run.spec.network.msccl)
+    verdict = kept_verdict((algorithm.digest(),), lambda: verify(algorithm))
+    enforce(run.spec, algorithm, verdict, place, run.warnings.append)
+    return algorithm.with_verdict(verdict.ok)
+
+
+def enforce(
+    spec: Any, algorithm: Algorithm, verdict: Verdict, place: str, warn: Callable[[str], None], how: str = ""
+) -> None:
+    """Refuse an algorithm or warn of it, as ``verify`` of a point says; `how`: how it is used, in words."""
+    what = f"{algorithm.name} ({algorithm.collective}, {algorithm.ranks} ranks{how})"
+    refused, doubts = _objections(algorithm, verdict, spec.network.msccl)
     if refused:
         remedy = "correct the algorithm, or write verify: false to simulate it anyway"
         raise AlgorithmError(place, f"{what} is wrong: {refused}", remedy)
     for doubt in doubts:
-        if policy == "strict":
+        if spec.verify == "strict":
             raise AlgorithmError(place, f"{what} {doubt}", "write verify: true to go on with a warning")
-        run.warnings.append(f"{place}: {what} {doubt}")
-    return algorithm.with_verdict(verdict.ok)
+        warn(f"{place}: {what} {doubt}")
 
 
-def _kept_verdict(algorithm: Algorithm) -> Verdict:
-    """The verdict on an algorithm, from the user's cache where it was verified before and not found wrong."""
-    path = cache_file("verdicts", (version("astrasim-py"), _VERDICT_EDITION, algorithm.digest()), ".json")
+def kept_verdict(key: tuple, make: Callable[[], Verdict]) -> Verdict:
+    """A verdict, from the user's cache where it was made before and is not that something is wrong."""
 
     def dump(verdict: Verdict) -> bytes | None:
         return None if verdict.ok is False else json.dumps(asdict(verdict)).encode()
 
-    return cached(path, lambda: verify(algorithm), load=_load_verdict, dump=dump)
+    def kept() -> Verdict:
+        path = cache_file("verdicts", (version("astrasim-py"), _VERDICT_EDITION, *key), ".json")
+        return cached(path, make, load=_load_verdict, dump=dump)
+
+    return _VERDICTS.get(key, kept)
 
 
 def _load_verdict(data: bytes) -> Verdict | None:

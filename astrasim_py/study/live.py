@@ -60,7 +60,7 @@ class LivePoint:
         self._npu_of = list(stored.summary["npu_of"])
         self._jobs = {row["job"]: row["ranks"] for row in stored.summary.get("jobs", ())}
         self._sizes = _sizes(self.point.config)
-        configs = [self.point.config, *(p.manifest["resolved"] for p in points if "resolved" in p.manifest)]
+        configs = [self.point.config, *(p.manifest["resolved"] for p in points)]
         called = {entry["collective"]: None for entry in stored.summary.get("algorithms", ())}
         computing = "switches" in self.point.config["topology"]
         self._algorithms = {c: _choices(c, configs, computing) for c in called}

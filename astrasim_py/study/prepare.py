@@ -20,7 +20,6 @@ from astrasim_py.core.digest import digest, file_digest
 from astrasim_py.core.errors import ScenarioError, TopologyError, TraceError
 from astrasim_py.core.fields import CodeText, FileText, named_files
 from astrasim_py.core.registry import names, provided
-from astrasim_py.engine.simulation import plan_for
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.pytorch.convert import convert
 from astrasim_py.pytorch.workload import Options
@@ -373,8 +372,3 @@ def topology_of(point: Point) -> Topology:
 
 def _alone(point: Point) -> Preparation:
     return Preparation(point=point, kept=None, beside=None, warnings=[], synthesized=[])
-
-
-def count_messages(problem: Problem) -> int:
-    """Messages that a complete run of a problem sends. Raises what `make_plan` raises."""
-    return plan_for(problem, fold=True).messages

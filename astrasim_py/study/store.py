@@ -113,7 +113,7 @@ class PointFolders:
         self.folder = folder / stored_points.POINTS
         names = stored_points.point_names(folder) if os.access(self.folder, os.R_OK | os.X_OK) else ()
         self.digests = {name: read_object(self.folder / name / MANIFEST).get("digest") for name in names}
-        self.names = {digest: name for name, digest in reversed(self.digests.items())}
+        self.names = {digest: name for name, digest in reversed(self.digests.items()) if isinstance(digest, str)}
 
     def of(self, number: int, label: str, identity: str) -> Path:
         """The folder of a point. `number`: of the point in its scenario, from 1."""
@@ -138,13 +138,13 @@ def scenario_folder(out: str | os.PathLike, scenario: str) -> Path:
 
 
 def _remove(path: Path) -> None:
-    """Delete a leftover (our folders hold files only). One that stays is harmless, and the next run tries again."""
+    """Delete a leftover. One that stays is harmless, and the next run tries again."""
     with contextlib.suppress(OSError):
         if not stat.S_ISDIR(os.lstat(path).st_mode):
             os.unlink(path)
             return
         for name in os.listdir(path):
-            os.unlink(path / name)
+            _remove(path / name)
         os.rmdir(path)
 
 

@@ -12,9 +12,8 @@ from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 
-from astrasim_py.core.choices import LEVELS
 from astrasim_py.core.errors import OutputError
-from astrasim_py.core.files import open_regular, remove_files, write_file
+from astrasim_py.core.files import open_regular, read_regular, remove_files, write_file
 from astrasim_py.core.records import Table
 from astrasim_py.core.units import number_of
 from astrasim_py.report.csv_io import csv_chunks, read_csv
@@ -29,6 +28,7 @@ from astrasim_py.report.tables import (
     value_order,
     with_swept_columns,
 )
+from astrasim_py.study.stored_shapes import check_columns, check_references, is_whole, with_references
 
 #: Version of the folder's layout.
 FORMAT = 2
@@ -38,16 +38,16 @@ VOLATILE = "run.json"
 #: Folder of the points in the folder of a scenario's results.
 POINTS = "points"
 _SMALL = (SUMMARY, "collective.csv")
-#: Keys that every manifest has.
-REQUIRED = ("scenario", "point", "folder", "digest", "status", "level", "timeline", "limits", "exit_code")
+_WHAT, _REMEDY = "a file of results", "run with --fresh"
+#: Largest JSON that is read, bytes.
+_MOST = 2**27
 
 
 def read_object(path: Path) -> dict:
     """The object in a JSON file of ours; empty where it is not there or damaged."""
     try:
-        with open_regular(path, OutputError, what="a file of results") as stream:
-            found = parse_json(stream.read().decode())
-    except (OutputError, ValueError):
+        found = parse_json(read_regular(path, _MOST, OutputError, what=_WHAT, remedy=_REMEDY).decode())
+    except (OutputError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -69,26 +69,13 @@ def read_manifest(folder: Path, *, contents: bool = False) -> dict | None:
                 return None
             if (contents or name in _SMALL) and _sha256(folder / name) != entry["sha256"]:
                 return None
-        known = all(isinstance(manifest[key], str) for key in REQUIRED[:5]) and manifest["level"] in LEVELS
-        known = known and SUMMARY in manifest["files"] and manifest.keys() >= set(REQUIRED)
-        return manifest if known and _is_summary(read_object(folder / SUMMARY)) else None
+        return manifest if SUMMARY in manifest["files"] and is_whole(manifest, read_object(folder / SUMMARY)) else None
     except (OSError, OutputError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def _is_summary(summary: dict) -> bool:
-    """Whether the parts that tables over all points are made of have their types."""
-    row, jobs = summary.get("row"), summary.get("jobs", [])
-    return (
-        isinstance(row, dict)
-        and isinstance(row.get("sweep"), dict)
-        and isinstance(jobs, list)
-        and all(isinstance(job, dict) for job in jobs)
-    )
-
-
 def _sha256(path: Path) -> str:
-    with open_regular(path, OutputError, what="a file of results") as stream:
+    with open_regular(path, OutputError, what=_WHAT) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
@@ -112,20 +99,33 @@ class StoredPoint:
 
     def table(self, name: str) -> Table:
         """A table of records (collective, link, node, message, hop, rank, vertex). Raises KeyError: it was not
-        recorded. Raises OutputError: the file cannot be read any more.
+        recorded. Raises OutputError: the file cannot be read any more, or has other columns.
         """
         file = f"{name}.csv"
         if file not in self.manifest["files"]:
             raise KeyError(name)
         try:
-            with open_regular(self.folder / file, OutputError, what="a file of results") as stream:
+            with open_regular(self.folder / file, OutputError, what=_WHAT) as stream:
                 data = stream.read()
             if hashlib.sha256(data).hexdigest() != self.manifest["files"][file]["sha256"]:
                 raise ValueError("its content is not what the manifest says")
-            return read_csv(data)
+            table = read_csv(data)
+            check_columns(name, table)
+            return table
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise OutputError(str(self.folder / file), f"cannot be read: {reason}", "run with --fresh") from None
+            raise OutputError(str(self.folder / file), f"cannot be read: {reason}", _REMEDY) from None
+
+    def tables(self, *names: str) -> dict[str, Table]:
+        """Several tables, and those that they refer to. Raises as `table`, and OutputError: a row refers to one that is
+        not there.
+        """
+        found = {name: self.table(name) for name in with_references(names) if f"{name}.csv" in self.manifest["files"]}
+        try:
+            check_references(found)
+        except ValueError as error:
+            raise OutputError(str(self.folder), f"does not fit together: {error}", _REMEDY) from None
+        return found
 
 
 def read_point(folder: Path, *, contents: bool = False) -> StoredPoint | None:

@@ -39,6 +39,7 @@ from astrasim_py.study.prepare import prepare
 from astrasim_py.study.store import RunOptions
 from astrasim_py.study.stored_points import StoredPoint
 from astrasim_py.study.summary import empty_row, files_of, summary_of
+from astrasim_py.study.tiles import check_tiles
 from astrasim_py.system.library_costs import beyond_the_rows
 from astrasim_py.system.plan import Plan
 from astrasim_py.system.problem import Job, Problem
@@ -185,10 +186,15 @@ def make_task(
     or may not be read.
     """
     inputs = input_digests(point, known_inputs)
-    resolved = {key: value for key, value in point.config.items() if key != "limits"}
-    identity = store.point_digest({"point": resolved, "sweep": dict(point.values)}, inputs, version=package_version())
+    identity = identity_of(point, inputs)
     folder = folder if isinstance(folder, Path) else folder(identity)
     return Task(point=point, folder=folder, identity=identity, inputs=inputs, options=options)
+
+
+def identity_of(point: Point, inputs: Mapping[str, str]) -> str:
+    """The digest of a point under this version; see `store.point_digest`."""
+    resolved = {key: value for key, value in point.config.items() if key != "limits"}
+    return store.point_digest({"point": resolved, "sweep": dict(point.values)}, inputs, version=package_version())
 
 
 def _interrupted(error: BaseException | None) -> bool:
@@ -290,6 +296,7 @@ def _simulated(problem: Problem, task: Task, warn: Callable[[str], None]) -> tup
                 raise
             warn(f"simulated in full; {error.place}: {error.problem}")
     plan = plan_for(problem, options.engine)
+    check_tiles(plan, task.point, warn)
     return plan, simulate(plan, engine=take_engine(plan, options.engine, task.points), level=options.level)
 
 

@@ -10,6 +10,7 @@ from astrasim_py.core.errors import AstraError, UsageError
 from astrasim_py.core.records import Records, Table
 from astrasim_py.engine.simulation import plan_for
 from astrasim_py.report.page import packed, page_data, page_html, vertex_names
+from astrasim_py.scenario.expand import Point
 from astrasim_py.study import astra_sim_point
 from astrasim_py.study.explain_and_plot import at_level, point_of, records_of
 from astrasim_py.study.point_choice import one_of, parse_words, points_named
@@ -49,16 +50,16 @@ def run_data(stored: StoredPoint) -> dict:
     """What the page needs of a stored point of level ``messages``."""
     records = records_of(stored)
     longer = {int(i): int(ps) for i, ps in (stored.summary.get("hop_latency_ps") or {}).items()}
-    vertex = stored.table("vertex")
+    vertex, point = stored.table("vertex"), _made_from(stored)
     return page_data(
         stored.manifest["point"],
         records,
         vertex,
         stored.table("edge"),
         stored.summary["npu_of"],
-        _chunks(stored, records),
+        _chunks(point, records),
         longer,
-        broken_links(stored.manifest.get("resolved", {}).get("topology") or {}, vertex),
+        broken_links(point.config["topology"] if point else {}, vertex),
     )
 
 
@@ -70,12 +71,18 @@ def broken_links(topology: Mapping, vertex: Table) -> list[tuple[int, int]]:
     return [(number[str(a)], number[str(b)]) for a, b in pairs]
 
 
-def _chunks(stored: StoredPoint, records: Records) -> Mapping[str, list[int]] | None:
-    """The chunks of every message, from the algorithms of the point; None where they cannot be made again."""
-    if astra_sim_point.is_ours(stored.manifest):
-        return None
+def _made_from(stored: StoredPoint) -> Point | None:
+    """The point of a scenario that was stored; None where there is none."""
     try:
-        return message_chunks(plan_for(prepare(point_of(stored))), records)
+        return None if astra_sim_point.is_ours(stored.manifest) else point_of(stored)
+    except AstraError:
+        return None
+
+
+def _chunks(point: Point | None, records: Records) -> Mapping[str, list[int]] | None:
+    """The chunks of every message, from the algorithms of the point; None where they cannot be made again."""
+    try:
+        return message_chunks(plan_for(prepare(point)), records) if point else None
     except AstraError:  # a file has gone: the page does without chunks
         return None
 

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from astrasim_py.study.stored_points import VOLATILE, read_manifest
+from astrasim_py.study.stored_points import MANIFEST, VOLATILE, read_manifest
 
 SWEEP = """\
 name: base
@@ -198,6 +198,19 @@ def test_row_34_a_worker_that_is_killed_takes_its_own_point_only(cli):
     assert "npus=3: its process was killed" in ended.err
     assert "Traceback" not in ended.err
     assert len(cli.points()) == 2
+
+
+def test_what_was_edited_in_a_stored_point_is_no_defect(cli, base):
+    path = cli.write("base.yaml", base.replace("workload:", "plots: [{kind: time}]\nworkload:"))
+    assert cli("run", path, "--quiet", "--jobs", 1).code == 0
+    manifest = cli.points()[0] / MANIFEST
+    said = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps(said | {"resolved": said["resolved"] | {"topology": [1]}}))
+    (cli.results / "base" / "study.json").write_text(json.dumps({"plots": [{"kind": 7}], "points": []}))
+    ended = cli("explain", "results/base")
+    assert ended.code == 2 and "is of another version of astrasim_py, or was edited" in ended.err
+    assert cli("plot", "results/base").code == 2
+    assert cli("run", path, "--quiet", "--jobs", 1).code == 0
 
 
 @pytest.mark.parametrize("points", [[["a"]], 7, {"a": 1}, [None], "ab"])

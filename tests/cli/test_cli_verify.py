@@ -218,6 +218,10 @@ def test_an_inlined_workload_is_verified(tmp_path, capsys):
         "  correct      yes",
         "  race-free    yes",
     ]
+    code, out, _ = run(capsys, tmp_path / "layer.yaml", "--set", "workload.1.compute.tiles=2")
+    assert code == 0 and out.startswith(f"{tmp_path / 'layer.yaml'}: inlined workload, 4 ranks\n")
+    code, _, err = run(capsys, step, "--set", "name=x")
+    assert code == 2 and "--set: is for scenarios" in err
     code, _, err = run(capsys, step, "--slots", 2)
     assert code == 2 and "--slots: is for algorithms, and this is a workload" in err
     trace = read_trace(tmp_path / "step.2.et")

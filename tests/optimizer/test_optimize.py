@@ -55,6 +55,16 @@ def test_a_seed_and_a_number_of_evaluations_decide_everything(tmp_path):
     assert files[0] == files[1] and {SCENARIO, STATE, "report.md", "before_after.svg"} < set(map(str, files[0]))
 
 
+@pytest.mark.parametrize("makespan", [1, 10**15, 0.5, None, "1", float("inf"), [[]], '{"deep": ' * 2000])
+def test_a_state_that_was_edited_is_refused(tmp_path, makespan):
+    found(tmp_path, evaluations=2)
+    said = json.loads((tmp_path / STATE).read_text())
+    said["makespans"][next(iter(said["makespans"]))] = makespan
+    (tmp_path / STATE).write_text(json.dumps(said).replace('\\"', '"'))
+    with pytest.raises(AstraError, match=r"is not the state of a search, or was edited; name another folder"):
+        found(tmp_path, evaluations=2)
+
+
 def test_a_search_that_goes_on_is_one_that_was_not_interrupted(tmp_path):
     found(tmp_path / "a", evaluations=12)
     stopped, whole = found(tmp_path / "a"), found(tmp_path / "b")

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from astrasim_py.chakra.et_io import write_prefix
 from astrasim_py.core.errors import AstraError
-from astrasim_py.engine.simulation import simulate
+from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
 from astrasim_py.study.explained import explain_folder
-from astrasim_py.study.prepare import count_messages, prepare
+from astrasim_py.study.prepare import prepare
 from astrasim_py.study.store import RunOptions
 from astrasim_py.study.task import make_task, run_task
 from astrasim_py.system.bound import problem_bound
@@ -89,7 +89,7 @@ def test_bytes_are_conserved(tmp_path, collective, size):
         plan = make_plan(problem)
         records = simulate(plan, level="messages")
         assert records.outcome.status == "done"
-        assert count_messages(problem) == plan.messages == records.messages
+        assert plan_for(problem, fold=True).messages == plan.messages == records.messages
         nbytes = {"1 MiB": 2**20, "1000003 B": 1000003, "7 B": 7}[size]
         moved = int(records.message["bytes"].sum())
         if collective == "all_to_all":
@@ -209,7 +209,7 @@ def test_nodes_choose_without_a_planner_too(tmp_path):
     (point,) = points(tmp_path, RING, "{trace: wl}", text)
     plan = make_plan(prepare(point))
     assert [instance.algorithm_name for instance in plan.instances] == ["ring", "direct"]
-    assert count_messages(prepare(point)) == plan.messages
+    assert plan_for(prepare(point), fold=True).messages == plan.messages
 
 
 def test_injected_algorithms_are_not_cut(tmp_path):

@@ -9,10 +9,11 @@ from fractions import Fraction
 import pytest
 
 from astrasim_py.core.errors import AstraError
+from astrasim_py.engine.simulation import plan_for
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
 from astrasim_py.study.explained import explain_folder
-from astrasim_py.study.prepare import count_messages, prepare
+from astrasim_py.study.prepare import prepare
 from astrasim_py.study.store import RunOptions
 from astrasim_py.study.task import make_task, run_task
 from astrasim_py.system.lowering import make_plan
@@ -103,7 +104,7 @@ def test_what_is_wrong_is_told_with_its_place(tmp_path, text, expected):
 def test_messages_are_counted_as_they_are_sent(tmp_path):
     made = prepare(points(tmp_path, "{msccl: {protocol: LL}}", "algorithms.all_reduce={builder: halving_doubling}")[0])
     plan = make_plan(made)
-    assert count_messages(made) == plan.messages > plan.instances[0].algorithm.messages
+    assert plan_for(made, fold=True).messages == plan.messages > plan.instances[0].algorithm.messages
 
 
 def test_a_point_says_what_held_its_messages_up(tmp_path):

@@ -11,12 +11,12 @@ from astrasim_py.builders.registry import build
 from astrasim_py.chakra.et_io import write_prefix
 from astrasim_py.chakra.schema import MISSING
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TraceError
-from astrasim_py.engine.simulation import simulate
+from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.program.files import write_npz
 from astrasim_py.program.interchange import algorithm_traces
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.study.prepare import count_messages, prepare
+from astrasim_py.study.prepare import prepare
 from astrasim_py.system.lowering import make_plan
 
 HEAD = "name: demo\ntopologies: {r: {shape: ring, npus: 4, bandwidth: 50 GB/s, latency: 500 ns}}\n"
@@ -227,7 +227,7 @@ def test_messages_are_counted_without_running(tmp_path):
         )
     )
     made = problem(tmp_path, text)
-    assert count_messages(made) == make_plan(made).messages == simulate(made).messages
+    assert plan_for(made, fold=True).messages == make_plan(made).messages == simulate(made).messages
 
 
 def test_own_code_runs_only_when_allowed(tmp_path):

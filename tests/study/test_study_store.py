@@ -60,6 +60,10 @@ def row(name: str, **more) -> dict:
     } | more
 
 
+def summary(row: dict) -> dict:
+    return {"row": row, "busbw_factors": [["all_reduce", 4, "3/2"]], "makespan_ps": 20_000, "events": 1}
+
+
 def save(out: Path, name: str = "1 KiB", *, replace=False, identity=None, status="done", level="links", **more) -> Path:
     """Store a small point; `more` goes to the manifest, `row` to the row."""
     identity = identity or store.point_digest({"name": name}, {}, version="1")
@@ -74,13 +78,16 @@ def save(out: Path, name: str = "1 KiB", *, replace=False, identity=None, status
         "exit_code": 0 if status == "done" else 4,
         "timeline": False,
         "limits": {},
+        "sweep": {"size": name},
+        "inputs": {},
+        "resolved": {},
     }
     values = more.pop("row", {})
     finished = more.pop("finished", 1)
     files = {
-        "summary.json": json_text({"row": row(name, **values), "busbw_factors": [["all_reduce", 4, "3/2"]]}).encode(),
+        "summary.json": json_text(summary(row(name, **values))).encode(),
         "collective.csv": csv_chunks(more.pop("table", collective())),
-        "link.csv": b"link,bytes\n0,500\n",
+        "link.csv": b"link,src,dst,bytes,busy,messages,max_queue,queued\n0,0,1,500,5,1,0,0\n",
     }
     options = RunOptions(level=level)
     return store.write_point(
@@ -250,10 +257,9 @@ def test_a_full_disk_is_an_output_error(tmp_path):
         from pathlib import Path
         from astrasim_py.core.errors import OutputError
         from astrasim_py.study import store, stored_points
-        keys = dict.fromkeys(stored_points.REQUIRED, "x") | {{"folder": "p-1", "level": "links"}}
         try:
             files = {{"summary.json": b"{{}}", "big": b"x" * 5000}}
-            store.write_point(Path({str(tmp_path)!r}, "p-1"), files, keys, {{}}, options=store.RunOptions())
+            store.write_point(Path({str(tmp_path)!r}, "p-1"), files, {{}}, {{}}, options=store.RunOptions())
         except OutputError as error:
             print(error.exit_code, error)
     """
@@ -298,7 +304,7 @@ def test_interrupting_a_write_removes_its_folder(tmp_path):
         store.write_point(
             tmp_path / "p",
             {"summary.json": chunks()},
-            dict.fromkeys(stored_points.REQUIRED, "x") | {"folder": "p"},
+            {"folder": "p"},
             {},
             options=RunOptions(),
         )
@@ -345,15 +351,19 @@ def as_fifo(path: Path) -> None:
     os.mkfifo(path)
 
 
-def change_row(folder: Path, **values) -> None:
-    """Change the row of a summary, and its digest in the manifest."""
-    summary = json.loads((folder / "summary.json").read_text())
-    summary["row"] |= values
-    data = json.dumps(summary).encode()
-    (folder / "summary.json").write_bytes(data)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["files"]["summary.json"] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+def forge(folder: Path, name: str, data: bytes, **changes) -> None:
+    """Write a file of a point, and a manifest that vouches for it."""
+    (folder / name).write_bytes(data)
+    manifest = json.loads((folder / "manifest.json").read_text()) | changes
+    manifest["files"][name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def forge_summary(folder: Path, changes=(), **values) -> None:
+    """Change a summary and its row."""
+    summary = json.loads((folder / "summary.json").read_text())
+    summary = summary | dict(changes) | {"row": summary["row"] | values}
+    forge(folder, "summary.json", json.dumps(summary).encode())
 
 
 @pytest.mark.parametrize(
@@ -376,7 +386,18 @@ def change_row(folder: Path, **values) -> None:
         lambda p: as_fifo(p / "link.csv"),
         lambda p: as_fifo(p / "manifest.json"),
         lambda p: (shutil.rmtree(p), p.write_text("a file in its place")),
-        lambda p: change_row(p, sweep="1 KiB"),
+        lambda p: forge_summary(p, sweep="1 KiB"),
+        lambda p: forge_summary(p, time_ns="20"),
+        lambda p: forge_summary(p, time_ns=float("nan")),
+        lambda p: forge_summary(p, {"busbw_factors": [["all_reduce", 4, "3/0"]]}),
+        lambda p: forge_summary(p, {"warnings": [["a"]]}),
+        lambda p: forge_summary(p, {"makespan_ps": None}),
+        lambda p: forge(p, "summary.json", b"[" * 100_000),
+        lambda p: forge(p, "link.csv", b"", digest=["a"]),
+        lambda p: forge(p, "link.csv", b"", exit_code=6),
+        lambda p: forge(p, "link.csv", b"", repeat=3),
+        lambda p: os.truncate(p / "manifest.json", 10 * 2**30),
+        lambda p: ((p / "link.csv").unlink(), (p / "link.csv").mkdir(), (p / "link.csv" / "x").touch()),
     ],
 )
 def test_a_damaged_point_is_ignored(tmp_path, damage):
@@ -388,6 +409,30 @@ def test_a_damaged_point_is_ignored(tmp_path, damage):
     assert save(tmp_path, "bad") in [p.folder for p in stored_points.read_points(tmp_path / "s")], (
         "it can be computed again"
     )
+    assert leftovers(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        ("collective.csv", b"instance,job\n0,a\n", 'there is no column "group"'),
+        (
+            "link.csv",
+            b"link,src,dst,bytes,busy,messages,max_queue,queued\n0,0,1,5.5,5,1,0,0\n",
+            "is not of whole",
+        ),
+    ],
+)
+def test_a_table_with_other_columns_is_refused_even_if_the_manifest_vouches_for_it(tmp_path, name, data, said):
+    point = save(tmp_path)
+    forge(point, name, data)
+    with pytest.raises(OutputError, match=f"{name}: cannot be read: .*{said}.*; run with --fresh"):
+        stored_points.read_point(point).table(name.removesuffix(".csv"))
+    forge(point, "edge.csv", b"link,name,src,dst,bandwidth,latency\n1,a,0,1,1,1\n")
+    forge(point, "vertex.csv", b"vertex,name,kind,x,y\n0,0,npu,,\n1,1,npu,,\n")
+    forge(point, "link.csv", b"link,src,dst,bytes,busy,messages,max_queue,queued\n0,0,1,5,5,1,0,0\n")
+    with pytest.raises(OutputError, match="does not fit together: row 0: link 0 is not there; run with --fresh"):
+        stored_points.read_point(point).tables("link")
 
 
 def test_changed_content_is_noticed(tmp_path):
