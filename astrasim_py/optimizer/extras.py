@@ -13,6 +13,7 @@ from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.files import encode_npz
 from astrasim_py.system.inlining import inline
 from astrasim_py.system.plan import Plan
+from astrasim_py.system.problem import Problem
 
 #: Folder of the traces with inlined algorithms.
 INLINED = "inlined"
@@ -45,15 +46,15 @@ def algorithms_of(plan: Plan, made: Mapping[str, Algorithm]) -> tuple[dict[str, 
     return {name: (algorithm, ", ".join(uses)) for name, (algorithm, uses) in found.items()}, list(notes)
 
 
-def inlined_files(plan: Plan, notes: list[str]) -> Iterator[tuple[str, bytes]]:
+def inlined_files(problem: Problem, plan: Plan, notes: list[str]) -> Iterator[tuple[str, bytes]]:
     """Files of the traces of all jobs with the algorithms of their calls inlined; `notes` says what is left out."""
-    for number, job in enumerate(plan.problem.jobs):
-        what = f"No inlined traces of {job.name}" if len(plan.problem.jobs) > 1 else "No inlined traces"
+    for number, job in enumerate(problem.jobs):
+        what = f"No inlined traces of {job.name}" if len(problem.jobs) > 1 else "No inlined traces"
         if plan.row_count > _NODES:
             notes.append(f"{what}: {number_of(plan.row_count, 'node')}, more than {_NODES:,}")
             continue
         try:
-            workload, lost = inline(plan.problem, number)
+            workload, lost = inline(problem, number)
         except AstraError as error:
             notes.append(f"{what}: {error.place}: {error.problem}")
             continue

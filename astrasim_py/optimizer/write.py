@@ -51,16 +51,17 @@ def write_optimized(result: Optimized, folder: Path) -> list[str]:
     files: dict[str, bytes] = {}
     for name in check_files(space.point):
         files[name] = (Path(space.point.folder) / name).read_bytes()
-    plans = plan_for(space.problem(space.baseline)), plan_for(space.problem(best))
+    problem = space.problem(best)
+    plans = plan_for(space.problem(space.baseline)), plan_for(problem)
     config = space.config(best)
     if space.reordered(best):
-        for job in plans[1].problem.jobs:
+        for job in problem.jobs:
             named = job.name if config.get("jobs") else ""
             files |= dict(_traces(holder(config, named), job))
     files[SCENARIO] = _document(space, config)
     algorithms, notes = algorithms_of(plans[1], space.made)
     files |= dict(algorithm_bytes(algorithms))
-    files |= dict(inlined_files(plans[1], notes))
+    files |= dict(inlined_files(problem, plans[1], notes))
     figure = _figure(plans, result)
     if figure is None:
         notes.append("No figure: the run has too many nodes to draw")
