@@ -49,9 +49,9 @@ class Bound:
 class Judge:
     """Gives the makespans of candidates.
 
-    `plan`: of the baseline, which is judged first. `known`: makespans by key of a candidate, also of earlier runs,
-    which are not simulated again but count as evaluations; -T for one that takes more than T ps. `evaluations`: most of
-    this run; `seconds`: of it. `tell`: gets a line of progress.
+    `plan`: of the baseline, which is judged first. `known`: makespans by key of a candidate, and times and messages of
+    calls alone, also of earlier runs, which are not simulated again but count as evaluations; -T for one that takes
+    more than T ps. `evaluations`: most of this run; `seconds`: of it. `tell`: gets a line of progress.
     """
 
     space: Space
@@ -81,7 +81,7 @@ class Judge:
         """
         key = digest(candidate)[:24]
         if key not in self._seen:
-            self.spend()
+            self.spend(known=key in self.known)
             self._seen.add(key)
             self.counted += not self.free
         most = max(min(most, self.longest), 1)
@@ -97,13 +97,15 @@ class Judge:
         self._show()
         return makespan
 
-    def spend(self) -> None:
-        """Raise Stop where nothing more may be simulated."""
+    def spend(self, known: bool = False) -> None:
+        """Raise Stop where nothing more may be judged, or can be better. `known`: it is known, and takes no time."""
         if self.free:
             return
         if self.evaluations is not None and self.counted >= self.evaluations:
             raise Stop
-        if self.seconds is not None and self._seen and time.monotonic() - self.began >= self.seconds:
+        if self.at_bound and not any(isinstance(choice, KeyChoice | PlacementChoice) for choice in self.space.choices):
+            raise Stop
+        if self.seconds is not None and not known and self._seen and time.monotonic() - self.began >= self.seconds:
             raise Stop
 
     @property
@@ -148,7 +150,15 @@ class Judge:
     def alone(self, choice: AlgorithmChoice, number: int, value: object, most: int) -> tuple[int, int]:
         """Time of the largest call of a class alone on its NPUs, by the algorithm of a value, ps, and its messages;
         `NEVER` where it cannot run, or takes more than `most` ps."""
-        self.spend()
+        most = min(most, self.longest)
+        key = digest(["alone", number, value])[:24]
+        self.spend(known=key in self.known)
+        if key not in self.known or -most < self.known[key] < 0:
+            self.known[key], self.known[f"{key} messages"] = self._simulate_alone(choice, number, value, most)
+        makespan = self.known[key]
+        return makespan if 0 <= makespan <= most else NEVER, self.known[f"{key} messages"]
+
+    def _simulate_alone(self, choice: AlgorithmChoice, number: int, value: object, most: int) -> tuple[int, int]:
         calls = choice.calls
         jobs = [job.name for job in self.plan.problem.jobs] if calls.job else [""]
         try:
@@ -160,12 +170,11 @@ class Judge:
             table = AlgorithmTable({calls.collective: [Case(make=lambda *_: algorithm)]})
             job = Job(workload=generate([call], calls.ranks), placement=calls.npus, algorithms=table)
             same = {"topology": found.topology, "network": found.network, "semantics": found.semantics}
-            limits = self._limits(min(most, self.longest))
-            plan = plan_for(Problem(jobs=(job,), **same, limits=limits), bounds=False)
+            plan = plan_for(Problem(jobs=(job,), **same, limits=self._limits(most)), bounds=False)
             records = simulate(plan, level="summary")
         except AstraError:
             return NEVER, 0
-        return records.makespan if records.outcome.status == "done" else NEVER, plan.messages
+        return {"done": records.makespan, "limit": -most}.get(records.outcome.status, NEVER), plan.messages
 
     def freely(self) -> "Judge":
         """From now on nothing is limited or counted, and the best stays as it is."""

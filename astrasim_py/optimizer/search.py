@@ -120,7 +120,8 @@ def _synthesize(
             if step is None or step.of != judge.best:
                 step = Step.of_plan(judge.best, plan_for(space.problem(judge.best)), space.job_names)
             for made in synthesized(choice.calls, step, seed, judge.spend):
-                found.made |= {made.text: made.name}
+                if made.value is None or made.value not in promising[number]:
+                    found.made |= {made.text: made.name}
                 if made.value is not None and made.value not in promising[number]:
                     judge.space = space = space.wider(number, made.value, made.algorithms)
                     promising[number] = (*promising[number], made.value)

@@ -75,7 +75,8 @@ def report(result: Optimized, algorithms: Mapping[str, str], notes: list[str], f
         lines += [f"* {name}: {text}" for text, name in result.found.made.items()]
     lines += ["", "## Search", "", f"{tried(result).capitalize()}. Choices, and the ways that were listed of each:", ""]
     for choice in space.choices:
-        more = "" if choice.whole else ", and exchanges"
+        others = "others for some of the calls" if choice.kind == "algorithms" else "exchanges"
+        more = "" if choice.whole else f", and {others}"
         lines.append(f"* {choice.kind}: {choice.name}: {len(choice.values)}{more}")
     lines += ["", *(f"{note}." for note in notes)] if notes else []
     lines += ["", f"![before and after]({figure})"] if figure else []

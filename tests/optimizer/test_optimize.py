@@ -73,6 +73,20 @@ def test_a_search_that_goes_on_is_one_that_was_not_interrupted(tmp_path):
     assert stopped.evaluations == whole.evaluations and stopped.found == whole.found
 
 
+def test_what_was_found_before_takes_no_time(tmp_path):
+    before = found(tmp_path)
+    again = found(tmp_path, seconds=1e-9, evaluations=None)
+    assert (again.best, again.makespan_ps, again.simulated) == (before.best, before.makespan_ps, 0)
+
+
+def test_a_step_at_its_bound_ends_the_search(tmp_path):
+    """No algorithm and no order can be better; another placement could."""
+    items = [{"compute": {"name": "long", "time": "9 ms", "after": []}}, {"all_reduce": {"size": "4 MiB", "after": []}}]
+    for over, evaluations in (("algorithms,order", 1), ("placement", 24)):
+        result = found(tmp_path / over, scenario(items), over=over, evaluations=None)
+        assert result.makespan_ps == result.bound.ps and result.evaluations == evaluations
+
+
 def test_the_scenario_that_is_written_takes_that_time(tmp_path):
     result = found(tmp_path / "out", over="algorithms,order,priority")
     write_optimized(result, tmp_path / "out")
