@@ -122,11 +122,12 @@ class _Part(NamedTuple):
 
 
 class _Wrong(NamedTuple):
-    """A wrong value; `later`: the right one is written after a step reads it."""
+    """A wrong value; `later`: the right one is written after a step reads it; `cells`: how many are wrong like it."""
 
     text: str
     call: int
     later: bool
+    cells: int
     known: dict[str, object]
 
 
@@ -172,8 +173,8 @@ class _Workload:
         self.wrong = [each for each in self.wrong if not (each.later and each.call in raced)]
         for each in self.wrong:
             self.examination.no("post-condition", each.text, **each.known)
-        known = "unknown" not in fields
-        fields |= {"correct": False if self.wrong else known or None, "wrong_cells": len(self.wrong) if known else None}
+        known, wrong = "unknown" not in fields, sum(each.cells for each in self.wrong)
+        fields |= {"correct": False if wrong else known or None, "wrong_cells": wrong if known else None}
         fields |= {"race_free": False if keys else known or None, "races": len(keys) if known else None}
         fields["order_consistent"] = None if None in orders else all(orders)
 
@@ -335,13 +336,13 @@ class _Workload:
         return order
 
     def note(
-        self, part: _Part, position: int, cell: int, text: str, *, holds: str, expected: str, g: int, later: bool
+        self, part: _Part, position: int, cell: int, text: str, *, holds: str, expected: str, g: int, cells: int = 0
     ) -> None:
-        """A wrong value that step g reads, or has written; see `_Wrong`."""
+        """A wrong value that step g reads, or, in so many cells, has written last."""
         buffer, chunk, _ = part.cell(position, cell)
         known = {"rank": part.call.members[position], "buffer": buffer, "chunk": chunk, "holds": holds}
         known |= {"expected": expected, "step": part.steps.place(g) if g >= 0 else None}
-        self.wrong.append(_Wrong(text, part.call.number, later, known))
+        self.wrong.append(_Wrong(text, part.call.number, not cells, cells or 1, known))
 
     def early(self, part: _Part) -> None:
         """Steps that read input before it is made."""
@@ -356,9 +357,7 @@ class _Workload:
                 if cell in made and when[g] < when[made[cell]]:
                     _, _, name = part.cell(steps.rank[g], cell)
                     text = f"{place(g)} reads {name}, which holds nothing defined: {place(made[cell])} makes it later"
-                    self.note(
-                        part, steps.rank[g], cell, text, holds="nothing defined", expected="input", g=g, later=True
-                    )
+                    self.note(part, steps.rank[g], cell, text, holds="nothing defined", expected="input", g=g)
                     return
 
     def stale(self, part: _Part) -> None:
@@ -371,7 +370,7 @@ class _Workload:
                     _, _, name = part.cell(steps.rank[g], cell)
                     text = f"{steps.place(g)} reads {name}, which holds {holds}: "
                     text += f"{steps.place(run.writer[cell])} writes {final} later"
-                    self.note(part, steps.rank[g], cell, text, holds=holds, expected=final, g=g, later=True)
+                    self.note(part, steps.rank[g], cell, text, holds=holds, expected=final, g=g)
                     return
 
     def ends(self, part: _Part) -> bool:
@@ -384,7 +383,7 @@ class _Workload:
             last = f"last written by {part.steps.place(writer)}" if writer >= 0 else "and no step writes it"
             text = f"rank {part.call.members[wrong.rank]} {name} of {part.call.name} holds {holds} at the end, "
             text += f"not {expected}: {last}"
-            self.note(part, wrong.rank, wrong.cell, text, holds=holds, expected=expected, g=writer, later=False)
+            self.note(part, wrong.rank, wrong.cell, text, holds=holds, expected=expected, g=writer, cells=found.wrong)
         return found.same_order
 
     # -- races

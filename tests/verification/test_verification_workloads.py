@@ -29,7 +29,7 @@ from astrasim_py.verification.workloads import verify_workload
 from astrasim_py.workload.items import Collective
 from astrasim_py.workload.microbenchmarks import generate
 
-EXAMPLES = min(500, settings().max_examples)
+EXAMPLES = min(300, settings().max_examples)
 SERVED = sorted(
     (name, collective) for name, (served, _) in ALGORITHMS.items() for collective in served if collective != "barrier"
 )
@@ -250,7 +250,8 @@ def survey(number: int, seed: int) -> tuple[Counter, list]:
 
 
 @pytest.mark.parametrize(
-    ("number", "seed"), [(60, 1), pytest.param(600, 2026, marks=[pytest.mark.slow, pytest.mark.nightly])]
+    ("number", "seed"),
+    [(60, 1), *(pytest.param(300, seed, marks=[pytest.mark.slow, pytest.mark.nightly]) for seed in (2026, 2027))],
 )
 def test_every_edit_that_changes_a_value_is_found(number, seed):
     """What passes is right in every order of running it. Some that are found change no value in the orders tried."""
@@ -359,7 +360,7 @@ def test_a_tile_made_after_a_receive_into_its_cell_destroys_what_came():
     assert verify_workload(traces).passes
     after = with_deps(traces[1], [[], [6], [6], [6], [6], [0], [5]])
     verdict = judged(traces, 1, after)
-    assert (verdict.race_free, verdict.wrong_cells) == (True, 1)
+    assert (verdict.race_free, verdict.wrong_cells) == (True, 4)
     assert verdict.problem == (
         "rank 1 input chunk 0 (part 1 of 4) of broadcast, call 0 holds chunk 0 of rank 1 at the end, "
         "not chunk 0 of rank 0: last written by rank 1 node 1 (produces_tile 0 of 4 of broadcast, call 0)"
