@@ -9,18 +9,20 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from training.test_training_traces import random_keys
-from worlds.training import TINY, ByWork, fast, layout_of, run
+from worlds.training import TINY, ByWork, fast, layout_of, problem_of, run
 from worlds.training import whole as whole_set
 
 from astrasim_py.chakra.lint import lint
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.core.errors import ScenarioError
+from astrasim_py.system.inlining import inline
 from astrasim_py.topology import shapes
 from astrasim_py.training.closed_form import step, terms
 from astrasim_py.training.prices import SIMULATED, Prices
 from astrasim_py.training.strategy import Overlap
 from astrasim_py.training.system import system
 from astrasim_py.training.traces import training_workload
+from astrasim_py.verification.workloads import verify_workload
 
 MOE = TINY | {"experts": 8, "topk": 2, "moe_ffn": 128, "shared_ffn": 128}
 PARTS = {"tp": "tiles", "dp": "buckets", "ep": "tiles"}
@@ -76,6 +78,16 @@ def test_engines_agree_on_parts(name):
     ranks, keys = LAYOUTS[name]
     slow = shapes.FullyConnected(npus=ranks, bandwidth=Fraction(10**10), latency=1000).build()
     run(training_workload(layouts(ranks, keys)[0], ByWork()), slow, engine="both", level="messages")
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_parts_wait_for_what_they_use(name):
+    ranks, keys = LAYOUTS[name]
+    workload = training_workload(layouts(ranks, keys)[0], ByWork())
+    traces = inline(problem_of(workload, fast(ranks)))[0].traces
+    verdict = verify_workload(traces)
+    assert verdict.passes and verdict.correct and not verdict.unknown, verdict.problems
+    assert sum(int((trace.column("produces") != MISSING).sum()) for trace in traces)
 
 
 def test_parts_of_random_layouts_leave_work_and_bytes_as_they_are():
