@@ -5,6 +5,7 @@ Only folders of regular files count whose manifest is there and true (see `astra
 
 import hashlib
 import itertools
+import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -46,7 +47,10 @@ _MOST = 2**27
 def read_object(path: Path) -> dict:
     """The object in a JSON file of ours; empty where it is not there or damaged."""
     try:
-        found = parse_json(read_regular(path, _MOST, OutputError, what=_WHAT, remedy=_REMEDY).decode())
+        text = read_regular(path, _MOST, OutputError, what=_WHAT, remedy=_REMEDY).decode()
+        found = parse_json(text)
+        if "\\ud" in text.lower():  # half a character, which no file can hold?
+            json.dumps(found, ensure_ascii=False, default=str).encode()
     except (OutputError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -125,8 +125,12 @@ class _Inlining:
         nodes = len(program) + sum(len(call.program) for call in calls)
         parents = self.parents(rank, program, calls)
         child = np.repeat(np.arange(nodes), [len(each) for each in parents])
-        last = int(program.node_id.max(initial=0))
-        ids = np.concatenate([program.node_id, np.arange(last + 1, last + 1 + nodes - len(program))]).astype(np.uint64)
+        own = program.node_id.astype(np.uint64)
+        last, more = int(own.max(initial=0)), nodes - len(program)
+        if last + more >= 2**64:
+            place = node_place(given, int(program.rows[own.argmax()]), f"rank {local}")
+            raise ScenarioError(place, f"leaves no ids for {more} further nodes", "number the nodes from 0")
+        ids = np.append(own, np.arange(1, more + 1, dtype=np.uint64) + np.uint64(last))
         every = np.concatenate([np.zeros(0, np.int64), *(np.asarray(each, dtype=np.int64) for each in parents)])
         deps = Csr(pointers(np.bincount(child, minlength=nodes)), ids[every])
         begins = program.structure.kind == COLLECTIVE
@@ -171,7 +175,6 @@ class _Inlining:
             for name in sorted(names)
         }
         group, groups = given.group_of()
-        more = nodes - len(program)
         return ExecutionTrace.from_columns(
             node_id=ids,
             type=np.concatenate(

@@ -392,6 +392,7 @@ def forge_summary(folder: Path, changes=(), **values) -> None:
         lambda p: forge_summary(p, {"busbw_factors": [["all_reduce", 4, "3/0"]]}),
         lambda p: forge_summary(p, {"warnings": [["a"]]}),
         lambda p: forge_summary(p, {"makespan_ps": None}),
+        lambda p: forge_summary(p, {"new": {"\ud800": 1}}),
         lambda p: forge(p, "summary.json", b"[" * 100_000),
         lambda p: forge(p, "link.csv", b"", digest=["a"]),
         lambda p: forge(p, "link.csv", b"", exit_code=6),

@@ -18,6 +18,7 @@ from astrasim_py.builders.registry import build
 from astrasim_py.chakra.et_io import read_prefix, write_prefix
 from astrasim_py.chakra.lint import lint
 from astrasim_py.chakra.schema import MISSING, NodeType
+from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import AstraError, ScenarioError
 from astrasim_py.core.records import Records
@@ -46,7 +47,8 @@ def times(records: Records, problem: Problem, *, spliced: bool) -> dict[tuple[in
     columns = zip(*(node[name].tolist() for name in ("rank", "instance", "node", "start", "end")), kinds, strict=True)
     call, own = ([t.column(name).tolist() for t in traces] for name in ("inlined_call", "inlined_node"))
     row = [{int(i): at for at, i in enumerate(t.node_id.tolist())} for t in traces]
-    for rank, instance, number, start, end, kind in columns:
+    for rank, instance, recorded, start, end, kind in columns:
+        number = recorded % 2**64  # records hold ids as int64
         if spliced and instance >= 0:
             found[rank, instance, number] = start, end
         elif not spliced and own[rank][row[rank][number]] != MISSING:
@@ -161,9 +163,26 @@ def test_an_inlined_set_is_clean_and_comes_back_from_files(tmp_path):
     assert told == ("all_gather", "ring")
 
 
+def numbered(first: int) -> Problem:
+    """A step whose nodes have ids from `first` on."""
+    problem = step(2, Built("ring"))
+    traces = generate([Compute(time=10**8), Collective(type="all_reduce", size=MIB)], 2).traces
+    shift = np.uint64(first)
+    traces = [
+        t.replace(node_id=t.node_id + shift, data_deps=Csr(t.data_deps.ptr, t.data_deps.ids + shift)) for t in traces
+    ]
+    return replace(problem, jobs=(replace(problem.jobs[0], workload=Workload(traces, {})),))
+
+
+@pytest.mark.parametrize("first", [2**53 + 1, 2**63 - 3, 2**63, 2**64 - 9])
+def test_ids_of_any_size_are_kept(first):
+    assert same_times(numbered(first))
+
+
 @pytest.mark.parametrize(
     ("problem", "message"),
     [
+        (numbered(2**64 - 4), "rank 0: node 18446744073709551613: leaves no ids for "),
         (step(4, Built("ring"), semantics=Semantics.native(comm_slots=1)), "semantics.comm_slots: holds a slot"),
     ],
 )
