@@ -3,7 +3,9 @@
 import argparse
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
+from statistics import geometric_mean
 from typing import Any
 
 from astrasim_py.core.errors import AstraError
@@ -58,16 +60,22 @@ def by_hand(result: Optimized) -> int:
         return NEVER
 
 
-def row(result: Optimized) -> Iterator[str]:
-    uniform = min(result.found.uniform.values())
-    alone = result.found.alone[1]
-    for makespan in (result.baseline_ps, uniform, alone, by_hand(result), result.makespan_ps):
-        gap = result.bound.gap(makespan)
-        yield f"{format_time(makespan)} ({100 * gap:+.0f} %)" if gap is not None else format_time(makespan)
-    yield f"{100 * (1 - result.makespan_ps / alone):.1f} %"
-    yield f"{100 * (1 - result.makespan_ps / by_hand(result)):.1f} %"
-    yield f"{result.rate:.1f}"
-    yield f"{result.seconds:.0f}"
+def others(result: Optimized) -> tuple[int, ...]:
+    """Makespans as the scenario is, and of (i), (ii) and (iii), ps."""
+    return result.baseline_ps, min(result.found.uniform.values()), result.found.alone[1], by_hand(result)
+
+
+def row(result: Optimized, before: tuple[int, ...], cpu_s: float) -> Iterator[str]:
+    for makespan in (*before, result.makespan_ps):
+        yield f"{format_time(makespan)} (+{100 * result.bound.gap(makespan):.0f} %)"
+    for makespan in before[1:]:
+        yield percent(result.makespan_ps / makespan)
+    yield f"{result.simulated / cpu_s:.1f}"
+    yield f"{cpu_s:.0f}"
+
+
+def percent(share: float) -> str:
+    return f"{100 * (share - 1):+.1f} %"
 
 
 def main(argv: list[str]) -> int:
@@ -79,15 +87,21 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--verbose", action="store_true")
     args = parser.parse_args(argv)
     heads = ("step", "network", "as it is", "(i) uniform", "(ii) one by one", "(iii) buckets by hand", "optimized")
-    heads += ("below (ii)", "below (iii)", "evaluations/s", "s")
+    heads += ("to (i)", "to (ii)", "to (iii)", "simulations/CPU s", "CPU s")
+    shares: list[list[float]] = [[], [], []]
     print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
     for step in args.steps or STEPS:
         for network in NETWORKS:
             with tempfile.TemporaryDirectory() as folder:
                 loaded = load_scenario(scenario(step, network))
                 options = {"seconds": None, "evaluations": args.evaluations, "seed": args.seed, "over": args.over}
+                begin = time.process_time()
                 result = optimize(loaded, folder, **options)
-            print(f"| {step} | {network} | {' | '.join(row(result))} |", flush=True)
+                cpu_s = time.process_time() - begin
+            before = others(result)
+            for listed, makespan in zip(shares, before[1:], strict=True):
+                listed.append(result.makespan_ps / makespan)
+            print(f"| {step} | {network} | {' | '.join(row(result, before, cpu_s))} |", flush=True)
             if args.verbose:
                 for number in result.space.changes(result.best):
                     choice = result.space.choices[number]
@@ -95,6 +109,8 @@ def main(argv: list[str]) -> int:
                     print(
                         f"    {choice.name}: {choice.say(result.best[number])}: {format_time(brings or 0)}", flush=True
                     )
+    means = [percent(geometric_mean(listed)) for listed in shares]
+    print(f"| geometric mean |{' |' * 6} {' | '.join(means)} | | |")
     return 0
 
 

@@ -346,7 +346,10 @@ def _tiles(
         local = rank - first_rank[job]
         return node_place(problem.jobs[job].workload.traces[local], int(workload[rank].rows[node]), f"rank {local}")
 
-    return tile_gates({rank: workload[rank] for rank in uses}, instances.__getitem__, place)
+    def instance_of(index: int) -> Instance:
+        return instances.values[instances.which[index]]
+
+    return tile_gates({rank: workload[rank] for rank in uses}, instance_of, place)
 
 
 def _communicators(workload: WorkloadPrograms, found: Sequence[JobInstances], first_rank: Sequence[int]) -> np.ndarray:

@@ -154,6 +154,8 @@ class TileLowering:
         #: ``place(rank, node)`` names a node of a workload for errors.
         self.place = place
         self.cells, self.pattern, self.order = cache(cells_of_rank), cache(self.pattern), cache(self.order)
+        #: Gates by the uses of a trace, and by what each of its calls is on the rank.
+        self.known: dict[tuple, TileGates] = {}
 
     def pattern(self, algorithm: Algorithm, program: RankProgram, position: int, outputs: int, inputs: int) -> _Pattern:
         """The pattern for so many tiles of output and input (1: not in tiles)."""
@@ -205,13 +207,20 @@ class TileLowering:
         Raises AlgorithmError: an algorithm without cells, or a number of tiles that does not go with its chunks. Raises
         ScenarioError: a collective that runs dimension by dimension.
         """
-        gates = _Gates()
         calls: dict[int, CollectiveCall] = {}
         for collective in np.unique(program.tiles.rows[:, 2]).tolist():
             calls[collective] = instance_of(int(program.instance[collective])).only_call
             if calls[collective] is None:
                 what = "is used in tiles, and its collective runs dimension by dimension"
                 raise ScenarioError(self.place(rank, collective), what, "choose one algorithm for all of its ranks")
+        kinds = ((call.algorithm, id(call.programs), call.members.index(rank)) for call in calls.values())
+        key = program.tiles, *kinds
+        if key not in self.known:
+            self.known[key] = self._made(rank, program, calls)
+        return self.known[key]
+
+    def _made(self, rank: int, program: RankProgram, calls: Mapping[int, CollectiveCall]) -> TileGates:
+        gates = _Gates()
         rows = self.ordered(rank, program.tiles.rows, calls)
         for collective, call in calls.items():
             uses = rows[rows[:, 2] == collective]

@@ -1,6 +1,7 @@
 """Convert a Plan to the kernel's input: records of templates, calls, instances and ranks, and arrays of numbers."""
 
 from collections.abc import Iterable
+from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from astrasim_py.engine.compiled.flat import repeated
 from astrasim_py.engine.compiled.templates import COUNTED, Templates
 from astrasim_py.system.plan import CollectiveCall, Instance, Phase, Plan
 from astrasim_py.system.problem import Problem
-from astrasim_py.system.programs import BEGINS, ENDS, PlainPrograms
+from astrasim_py.system.programs import BEGINS, ENDS, PlainPrograms, TileGates
 from astrasim_py.system.switches import actor_count
 
 _MODELS = {
@@ -177,8 +178,9 @@ class _Building(Templates):
                     self.template_of[key] = self.template(program, part, workload=True)
                 mine["template"][rank] = self.template_of[key]
             running = () if job.planner is None else tuple(min(int(c), 2**31) for c in job.planner.capacity)
+            gates = cache(self.gates)
             mine["gates"] = [
-                self.gates(rank, len(program)) if rank in plan.tiles else -1
+                gates(plan.tiles[rank], len(program)) if rank in plan.tiles else -1
                 for rank, program in enumerate(programs, first)
             ]
             mine["background"] = job.background
@@ -188,9 +190,8 @@ class _Building(Templates):
             self.most_queues = max(self.most_queues, len(running))
         return ranks
 
-    def gates(self, rank: int, nodes: int) -> int:
-        """Add the gates of a rank with so many nodes; returns their place."""
-        gates = self.plan.tiles[rank]
+    def gates(self, gates: TileGates, nodes: int) -> int:
+        """Add the gates of ranks with so many nodes; returns their place."""
         node, event, gate = gates.triggers.T
         place, held = np.zeros(nodes, dtype=np.int64), gates.collective
         order = np.argsort(held, kind="stable")
