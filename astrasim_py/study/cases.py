@@ -10,6 +10,7 @@ from pathlib import Path
 
 from astrasim_py.astra_sim.input_set import AWARE_MULTIDIM, BACKENDS, Arguments
 from astrasim_py.core.errors import UsageError
+from astrasim_py.core.fields import shown
 from astrasim_py.core.table_file import read_text, table_rows
 
 #: Columns without which a row cannot be judged, and those that may be absent; others are for the reader.
@@ -51,7 +52,7 @@ def read_cases(path: str | os.PathLike, sets: Sequence[str] = ()) -> list[Case]:
     known = dict.fromkeys(row["set"] for _, row in rows)
     for name in sets:
         if name not in known:
-            raise UsageError("--set", f'{place} has no set "{name}"', f"write one of {', '.join(known) or 'none'}")
+            raise UsageError("--set", f"{place} has no set {shown(name)}", f"write one of {', '.join(known) or 'none'}")
     folder = Path(path).resolve().parent
     return [_case(row, here, folder) for here, row in rows if not sets or row["set"] in sets]
 
@@ -60,15 +61,17 @@ def _case(row: Mapping[str, str], here: str, folder: Path) -> Case:
     def existing(key: str, name: str) -> Path:
         path = folder / name
         if not name or not os.path.isfile(path):
-            raise UsageError(f"{here}: {key}", f'there is no file "{name}"', f"name a file relative to {folder}")
+            raise UsageError(f"{here}: {key}", f"there is no file {shown(name)}", f"name a file relative to {folder}")
         return path
 
     if not row["set"]:
         raise UsageError(f"{here}: set", "is empty", "name the group of the row")
     if row["backend"] not in BACKENDS:
-        raise UsageError(f"{here}: backend", f'"{row["backend"]}" is unknown', f"write one of {', '.join(BACKENDS)}")
+        raise UsageError(
+            f"{here}: backend", f"{shown(row['backend'])} is unknown", f"write one of {', '.join(BACKENDS)}"
+        )
     if row["outcome"] not in (OK, UNFINISHED):
-        raise UsageError(f"{here}: outcome", f'"{row["outcome"]}" is unknown', f'write "{OK}" or "{UNFINISHED}"')
+        raise UsageError(f"{here}: outcome", f"{shown(row['outcome'])} is unknown", f'write "{OK}" or "{UNFINISHED}"')
     npus = _whole(row["npus"], f"{here}: npus")
     if not 1 <= npus <= MAX_NPUS:
         raise UsageError(f"{here}: npus", f"{npus} is out of range", f"write 1 to {MAX_NPUS}")
@@ -100,7 +103,7 @@ def find_workload(folder: Path, name: str, npus: int, here: str) -> tuple[Path, 
     is neither.
     """
     if not name or "/" in name or "\\" in name:
-        raise UsageError(f"{here}: workload", f'"{name}" is no name of a workload', "write the name of its files")
+        raise UsageError(f"{here}: workload", f"{shown(name)} is no name of a workload", "write the name of its files")
     for stem in (f"wl_{name}", name):
         own = folder / "workloads" / f"{stem}_{npus}npus"
         if os.path.isdir(own):
@@ -111,7 +114,8 @@ def find_workload(folder: Path, name: str, npus: int, here: str) -> tuple[Path, 
         same = folder / "workloads_same_on_every_rank" / f"{stem}.et"
         if os.path.isfile(same):
             return (same,) * npus
-    problem = f"there is neither workloads/wl_{name}_{npus}npus/ nor workloads_same_on_every_rank/{name}.et"
+    short = shown(name)[1:-1]
+    problem = f"there is neither workloads/wl_{short}_{npus}npus/ nor workloads_same_on_every_rank/{short}.et"
     raise UsageError(f"{here}: workload", problem, f"put it into {folder}")
 
 
@@ -124,10 +128,10 @@ def _flags(text: str, place: str) -> dict[str, object]:
         raise UsageError(place, f"cannot be read: {error}", "write --name=value, separated by blanks") from None
     while words:
         name, equals, value = words.pop(0).partition("=")
-        where = f"{place}: {name}"
+        where = f"{place}: {shown(name)[1:-1]}"
         if not equals:
             if not words or words[0].startswith("--"):
-                raise UsageError(where, "has no value", f"write {name}=…")
+                raise UsageError(where, "has no value", "write --name=value")
             value = words.pop(0)
         if name not in _FLAGS:
             remedy = (
@@ -146,19 +150,19 @@ def _scale(text: str, place: str) -> Fraction:
     except InvalidOperation:
         value = Decimal("NaN")
     if not value.is_finite() or not 0 <= value <= 10**9:
-        raise UsageError(place, f'"{text}" is no scale', "write a number, as in 2 or 0.5")
+        raise UsageError(place, f"{shown(text)} is no scale", "write a number, as in 2 or 0.5")
     return Fraction(value)
 
 
 def _whole(text: str, place: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise UsageError(place, f'"{text}" is no whole number', "write digits")
+        raise UsageError(place, f"{shown(text)} is no whole number", "write digits")
     return int(text)
 
 
 def _switch(text: str, place: str) -> bool:
     if text not in ("true", "false"):
-        raise UsageError(place, f'"{text}" is neither true nor false', "write one of them")
+        raise UsageError(place, f"{shown(text)} is neither true nor false", "write one of them")
     return text == "true"
 
 
