@@ -52,18 +52,22 @@ def tile_uses(table: Program, refuse: Callable[..., None]) -> TileUses | None:
         child, parent = (rows, target) if side == "consumes" else (target, rows)
         what = f"{side} node {{}}, which " + ("it does not wait for" if side == "consumes" else "does not wait for it")
         refuse(rows, ~np.isin(child * len(table) + parent, edges), what, "add it to the dependencies", ids[rows])
+        ordered = table.column("tile_order")[rows] == 1
         if side == "produces":
             for each in np.unique(target).tolist():
                 own = target == each
                 same = tiles[own] == tiles[own][0]
                 what = f"produces one of {{}} tiles of node {int(table.node_id[each])}, and others divide it otherwise"
                 refuse(rows[own], ~same, what, "divide it once", tiles[own])
+                what = f"produces a tile of node {int(table.node_id[each])}, and its tile_order is not that of others"
+                refuse(
+                    rows[own], ordered[own] != ordered[own][0], what, "write it on all of them, or on none", tile[own]
+                )
                 lost = np.setdiff1d(np.arange(tiles[own][0]), tile[own])
                 what = f"produces tiles of node {int(table.node_id[each])}, and none produces tile {{}}"
                 refuse(rows[own][:1], np.array([len(lost) > 0]), what, "give each tile a node", np.append(lost, 0)[:1])
-        part, ordered = tiles > 1, table.column("tile_order")[rows] == 1
         every = [np.full(len(rows), number), node[rows], node[target], tile, tiles, ordered]
-        found.append(np.stack(every, axis=1)[part])
+        found.append(np.stack(every, axis=1)[tiles > 1])
     every = np.concatenate(found)
     return TileUses(every) if len(every) else None
 

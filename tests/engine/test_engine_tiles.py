@@ -193,3 +193,15 @@ def test_an_algorithm_without_cells_is_refused():
 def test_wrong_attributes_of_tiles_are_refused(extra, message):
     with pytest.raises(AstraError, match=re.escape(message)):
         plan_for(layer(4, MIB, 4, 4, 0, RING, extra))
+
+
+def test_tiles_of_one_collective_are_all_in_its_order_or_none():
+    problem = layer(4, MIB, 4, 4, 0, RING, {"tile_order": 1})
+    plan_for(problem)
+    (job,) = problem.jobs
+    mixed = job.workload.traces[0].column("tile_order").copy()
+    mixed[-1] = MISSING
+    workload = replace(job.workload, traces=(job.workload.traces[0].with_columns({"tile_order": mixed}),) * 4)
+    message = "node 5: produces a tile of node 1, and its tile_order is not that of others; write it on all of them, or"
+    with pytest.raises(AstraError, match=re.escape(message)):
+        plan_for(replace(problem, jobs=(replace(job, workload=workload),)))
