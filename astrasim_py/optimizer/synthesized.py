@@ -29,11 +29,11 @@ FOLDER = "algorithms"
 #: Classes of calls for which algorithms are synthesized: those with most bytes.
 MOST_CLASSES = 8
 #: Runs of each search; most transfers of a schedule, and most ranks of a group.
-_ROUNDS, _TRANSFERS, _RANKS = 20, 2**12, 64
+_ROUNDS, _TRANSFERS, _RANKS = 20, 2**13, 64
 #: Most groups of a class whose links are compared, and most of them that get an algorithm of their own.
 _COMPARED, _OWN = 64, 8
 #: Most messages of a run of which it is looked up which links they take when.
-_MESSAGES = 2**18
+_MESSAGES = 2**19
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """The folder of an optimization: a scenario with every choice, its files, a report and a figure."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,10 @@ from astrasim_py.core.errors import InternalError, UsageError
 from astrasim_py.core.files import write_files
 from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.optimizer.choices import holder
-from astrasim_py.optimizer.extras import algorithm_bytes, algorithms_of, inlined_files, trace_files
+from astrasim_py.optimizer.extras import INLINED, algorithm_bytes, algorithms_of, inlined_files, trace_files
 from astrasim_py.optimizer.optimize import Optimized
 from astrasim_py.optimizer.space import Space
+from astrasim_py.optimizer.synthesized import FOLDER
 from astrasim_py.optimizer.text import report
 from astrasim_py.report import plots
 from astrasim_py.report.record_plots import Panel
@@ -70,10 +71,19 @@ def write_optimized(result: Optimized, folder: Path) -> list[str]:
     uses = {name: use for name, (_, use) in algorithms.items()}
     files[REPORT] = report(result, uses, notes, FIGURE if figure else None).encode()
     write_files(((folder / name, data) for name, data in files.items()), make_folder=True)
+    _remove_others(folder, files)
     again = _makespan(folder, space.point)
     if again != result.makespan_ps:
         raise InternalError(f"the scenario that was written takes {again} ps, not {result.makespan_ps} ps")
     return list(files)
+
+
+def _remove_others(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Remove algorithms and traces that an earlier result of the search has left."""
+    for below in (FOLDER, INLINED, _TRACES):
+        for path in folder.glob(f"{below}/*"):
+            if path.suffix in (".npz", ".et", ".json") and path.relative_to(folder).as_posix() not in files:
+                path.unlink()
 
 
 def _document(space: Space, config: dict[str, Any]) -> bytes:
