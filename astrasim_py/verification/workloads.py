@@ -205,9 +205,9 @@ class _Workload:
         ranks = program.rank[begins].tolist()
         if sorted(positions) != list(range(len(begins))) or len(set(ranks)) < len(ranks):
             raise Unusable(f"call {number} does not begin once at each position of its group (inlined_rank)")
-        lost = next((row for row in rows if program.rank[row] not in ranks), None)
-        if lost is not None:
-            raise Unusable(f"{program.node(lost)} is of call {number}, which does not begin on its rank")
+        foreign = np.flatnonzero(~np.isin(program.rank[rows], ranks))
+        if len(foreign):
+            raise Unusable(f"{program.node(rows[foreign[0]])} is of call {number}, which does not begin on its rank")
         told = [self.told(row) for row in begins]
         odd = next((i for i, each in enumerate(told) if each != told[0]), None)
         if odd is not None:
@@ -217,7 +217,11 @@ class _Workload:
             raise Unusable(f"{program.node(begins[0])} begins call {number}, and does not say of which collective")
         members = tuple(rank for _, rank in sorted(zip(positions, ranks, strict=True)))
         root = root if promise_of(collective).rooted else None
+        if promise_of(collective).rooted and (type(root) is not int or not 0 <= root < len(members)):
+            raise Unusable(f"{program.node(begins[0])} begins {collective}, and has no root among {len(members)} ranks")
         call = _Call(number, collective, chunks, bool(in_place), root, members, rows, uses)
+        if uses and collective == "barrier":
+            raise Unusable(f"{program.node(uses[0].row)} uses a tile of {call.name}, which moves no data")
         if chunks and promise_of(collective).sharded and chunks % len(members):
             raise Unusable(f"the {chunks} chunks of {call.name} do not divide among {len(members)} ranks")
         return call
@@ -301,10 +305,10 @@ class _Workload:
             if use.side:
                 by_rank.setdefault(int(self.program.rank[use.row]), []).append(use)
         for uses in by_rank.values():
-            first = uses[0]
-            lost = set(range(first.tiles)) - {use.tile for use in uses}
-            if lost or any(use.tiles != first.tiles for use in uses):
-                what = f"none produces tile {min(lost)}" if lost else "others divide it otherwise"
+            first, made = uses[0], {use.tile for use in uses}
+            lost = next((tile for tile in range(first.tiles) if tile not in made), None)
+            if lost is not None or any(use.tiles != first.tiles for use in uses):
+                what = "others divide it otherwise" if lost is None else f"none produces tile {lost}"
                 raise Unusable(f"{self.program.node(first.row)} produces a tile of {call.name}, and {what}")
 
     def label(self, call: _Call, row: int) -> str:

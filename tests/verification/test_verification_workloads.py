@@ -15,7 +15,7 @@ from worlds.tiles import with_nodes
 
 from astrasim_py import algorithm, build_topology
 from astrasim_py.builders.registry import ALGORITHMS, build, options_of
-from astrasim_py.chakra.schema import MISSING, NodeType
+from astrasim_py.chakra.schema import INT_COLUMNS, MISSING, NodeType
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.collectives.collective import promise_of
@@ -391,6 +391,10 @@ def test_a_tile_that_reads_a_partial_sum_is_told_what_it_holds(sums):
         (lambda t: with_value(t, "consumes", t.row(3), 77), "rank 2 node 3 consumes node 77, which is not there"),
         (lambda t: with_value(t, "consumes", t.row(3), 2), "rank 2 node 3 consumes node 2, where no collective begins"),
         (lambda t: with_value(t, "tile_order", t.row(3), 1), "rank 2 node 3 has tile_order, which is an order of"),
+        (
+            lambda t: with_value(t, "produces_tiles", t.row(2), 2**31 - 1),
+            "rank 2 node 2 uses one of 2147483647 tiles of the 4 chunks of reduce_scatter, call 1",
+        ),
         (lambda t: with_value(t, "consumes_tile", t.row(3), 4), "rank 2 node 3 has consumes_tile 4 of 4"),
         (
             lambda t: with_value(t, "consumes_tiles", t.row(3), 3),
@@ -418,6 +422,17 @@ def test_a_tile_that_reads_a_partial_sum_is_told_what_it_holds(sums):
 def test_edits_that_cannot_be_run_are_named(layer, edit, problem):
     verdict = judged(layer, 2, edit(layer[2]))
     assert not verdict.passes and problem in verdict.problem, verdict.problem
+
+
+def test_any_value_in_any_column_is_judged(layer):
+    """Whatever a file holds, the answer is a verdict, and soon."""
+    rng = random.Random(5)
+    for _ in range(60):
+        trace, name = layer[1], rng.choice([name for name in INT_COLUMNS if layer[1].has_column(name)])
+        value = rng.choice((MISSING, -1, 0, 1, 7, 99, 2**31 - 1, 2**40, 2**62))
+        rows = np.flatnonzero(trace.column(name) != MISSING).tolist()
+        verdict = judged(layer, 1, with_value(trace, name, rng.choice(rows), value))
+        assert verdict.passes or verdict.problem
 
 
 def test_what_is_not_known_is_said(layer):
