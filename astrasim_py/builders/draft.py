@@ -23,7 +23,7 @@ import numpy as np
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.chunks import CompOp
 from astrasim_py.core.errors import AlgorithmError, InternalError
-from astrasim_py.core.rows import distinct, inverse
+from astrasim_py.core.rows import compact, distinct, inverse
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import MAX_NODES, RotatedTraces, Rotation
 from astrasim_py.program.table import Program, ProgramTraces
@@ -187,7 +187,7 @@ class Draft:
         return Program(
             bounds=bounds, type=self._column("type")[by_row].astype(np.int8),
             node_id=(np.arange(size) - bounds[rank]).astype(np.uint64),
-            columns={name: column for name, column in columns.items() if bool((column != MISSING).any())},
+            columns={name: compact(column) for name, column in columns.items() if bool((column != MISSING).any())},
             ptr=np.searchsorted(child, np.arange(size + 1)), parents=parent,
         )  # fmt: skip
 

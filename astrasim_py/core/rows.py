@@ -11,6 +11,11 @@ def distinct(values: np.ndarray) -> np.ndarray:
     return values[np.concatenate(([True], values[1:] != values[:-1]))] if len(values) else values
 
 
+def compact(values: np.ndarray) -> np.ndarray:
+    """The same values, read-only and in the memory of one where all are equal."""
+    return np.broadcast_to(values[0].copy(), values.shape) if len(values) and (values == values[0]).all() else values
+
+
 def inverse(order: np.ndarray) -> np.ndarray:
     """int64[n]: the place of each element in an order."""
     place = np.empty(len(order), dtype=np.int64)

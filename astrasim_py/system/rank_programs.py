@@ -13,7 +13,7 @@ import numpy as np
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.chunks import CompOp
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TraceError
-from astrasim_py.core.rows import inverse, joined
+from astrasim_py.core.rows import compact, inverse, joined
 from astrasim_py.core.units import INT64_MAX
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.table import Program, Unusable
@@ -195,6 +195,8 @@ class RankPrograms:
         columns = table.node_id, *columns
         if bool((np.diff(rows) < 0).any()):
             columns = tuple(column[rows] for column in columns)
+        if table.ranks > 1:
+            columns = map(compact, columns)
         own = ProgramColumns(rows - np.repeat(table.bounds[:-1], np.diff(table.bounds)), *columns)
         made = PlainPrograms(own, table.bounds, structures)
         if table.ranks > 1 and self.unchanged and counters is None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from functools import cache
 
 import numpy as np
 
@@ -51,7 +50,7 @@ class Templates:
         self.variants: dict[int, int] = {0: 0}
         self.durations = Times(self.problem, plan.sizes)
         self.links = self.durations.links(self.longs)
-        self.connected, self.of_switch = cache(self.connected), cache(self.costs_of_switch)
+        self.known: dict[Connections | int, dict[str, int]] = {}
 
     def template(
         self,
@@ -106,7 +105,7 @@ class Templates:
                 flags |= records.CONNECTED | records.ADMITTED
         if rank >= self.plan.npu_ranks and self.problem.topology.computing.latency_ps:
             flags |= records.PACED
-            row |= self.rates(None, self.of_switch(rank))
+            row |= self.of_switch(rank)
         if program.blocks is not None:
             flags |= records.STEPS | records.ADMITTED
             row |= self.steps(program.blocks)
@@ -175,11 +174,13 @@ class Templates:
             made["costs"] = self.longs.once((links, "costs"), lambda: np.stack([links.latency_ps, hold], axis=1))
         return made
 
-    def costs_of_switch(self, rank: int) -> LinkCosts:
-        """Links for the messages of a switch, with added latency on the first."""
-        topology = self.problem.topology
-        latency = topology.latency_ps + (topology.src == self.plan.npu_of[rank]) * topology.computing.latency_ps
-        return LinkCosts(latency, topology.bandwidth_class, topology.bandwidths)
+    def of_switch(self, rank: int) -> dict[str, int]:
+        """Fields of the template of a switch, whose messages have added latency on their first link."""
+        if rank not in self.known:
+            topology = self.problem.topology
+            latency = topology.latency_ps + (topology.src == self.plan.npu_of[rank]) * topology.computing.latency_ps
+            self.known[rank] = self.rates(None, LinkCosts(latency, topology.bandwidth_class, topology.bandwidths))
+        return self.known[rank]
 
     def columns_of(self, connections: Connections, n: int, position: int) -> np.ndarray:
         """int64[4, n]: by node of a member, the slots needed and freed, the connection, and what posts it."""
@@ -191,13 +192,15 @@ class Templates:
 
     def connected(self, connections: Connections) -> dict[str, int]:
         """Fields of the templates of some connections."""
-        own = {
-            "of_member": connections.of_member,
-            "longer": connections.latency_ps,
-            "post": connections.post_ps,
-            "variant": self.variants.setdefault(connections.latency_ps, len(self.variants)),
-        }
-        return own | self.rates(connections.pace, connections.links)
+        if connections not in self.known:
+            own = {
+                "of_member": connections.of_member,
+                "longer": connections.latency_ps,
+                "post": connections.post_ps,
+                "variant": self.variants.setdefault(connections.latency_ps, len(self.variants)),
+            }
+            self.known[connections] = own | self.rates(connections.pace, connections.links)
+        return self.known[connections]
 
     def counters(self, counters: Counters, row: dict[str, int], n: int) -> int:
         """Add the tables of a template's counters; returns the words per block that they need."""
