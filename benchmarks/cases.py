@@ -6,7 +6,18 @@ from dataclasses import dataclass, field
 
 RING = {"shape": "ring", "bandwidth": "50 GB/s", "latency": "500 ns"}
 _SWITCH = {**RING, "shape": "switch"}
-_TREE = {"algorithm": "binomial_tree", "collective": "reduce", "shape": _SWITCH}
+#: Algorithms in which each rank has a program of its own, or peers that no ring has: name, builder, collective.
+_IRREGULAR = (
+    ("binomial", "binomial_tree", "reduce"),
+    ("binomial_broadcast", "binomial_tree", "broadcast"),
+    ("binomial_gather", "binomial_tree", "gather"),
+    ("binomial_scatter", "binomial_tree", "scatter"),
+    ("two_trees", "double_binary_tree", "all_reduce"),
+    ("bruck", "bruck", "all_gather"),
+    ("dissemination", "dissemination", "barrier"),
+    ("halving", "halving_doubling", "all_reduce"),
+    ("doubling", "recursive_doubling", "all_reduce"),
+)
 #: Bytes of every collective: they decide no cost, but all NPU counts below divide them.
 SIZE = 2**28
 
@@ -118,8 +129,16 @@ CASES: dict[str, Case] = {
     "ring_64_on_torus": _ring(64, "builder", "quick", shape=_torus(8, 8)),
     "ring_1024_on_torus": _ring(1024, "builder", "table", shape=_torus(32, 32)),
     # A program of its own for every rank.
-    **{f"binomial_{n}": _ring(n, "builder", "irregular", **_TREE) for n in (16384, 65536)},
-    "bruck_16384": _ring(16384, "builder", "irregular", algorithm="bruck", collective="all_gather", shape=_SWITCH),
+    **{
+        f"{name}_{n}": _ring(n, "builder", "irregular", algorithm=algorithm, collective=kind, shape=_SWITCH)
+        for n in (16384, 65536)
+        for name, algorithm, kind in _IRREGULAR
+    },
+    **{
+        f"{name}_{n}_scenario": _ring(n, "scenario", "irregular", algorithm=algorithm, collective=kind, shape=_SWITCH)
+        for name, algorithm, kind in (_IRREGULAR[0], _IRREGULAR[5])
+        for n in (16, 16384, 65536)
+    },
     # Tori by dimension.
     "torus_512": _hierarchical((8, 8, 8), "builder", "scaling", "quick"),
     "torus_4096": _hierarchical((16, 16, 16), "builder", "table", "scaling"),

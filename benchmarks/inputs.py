@@ -30,7 +30,7 @@ def write(name: str, folder: Path) -> Path:
 
     kind = case.problem.get("collective", "all_reduce")
     prefix = None
-    if case.path in ("files", "npz", "scenario"):
+    if case.path in ("files", "npz") or (case.path == "scenario" and "algorithm" not in case.problem):
         prefix = place / ("ring.npz" if case.path == "npz" else "ring")
         algorithm = ap.build_algorithm(case.problem.get("algorithm", "ring"), kind, case.npus)
         ap.write_algorithm(prefix, algorithm)

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import product
 from pathlib import Path
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -24,7 +25,7 @@ HERE = Path(__file__).resolve().parent
 PARTS = ("start", "read", "plan", "engine", "kernel")
 #: Of a row, in the order of printing: title, format, width.
 COLUMNS = {
-    "case": ("case", "", 27),
+    "case": ("case", "", 35),
     "npus": ("NPUs", ",d", 10),
     "path": ("path", "", 10),
     "ran": ("engine", "", 10),
@@ -76,10 +77,10 @@ def command_of(name: str, engine: str, source: Path, out: str) -> list[str]:
     return [sys.executable, os.fspath(HERE / "measure.py"), name, engine, os.fspath(source)]
 
 
-def once(name: str, engine: str, source: Path) -> dict:
+def once(name: str, engine: str, source: Path, environ: dict[str, str]) -> dict:
     """One run of a case."""
     with tempfile.TemporaryDirectory() as out:
-        text, cpu, peak = child(command_of(name, engine, source, out))
+        text, cpu, peak = child(command_of(name, engine, source, out), environ)
     found = json.loads(text)
     if CASES[name].path in ("scenario", "fold"):
         found = {
@@ -141,11 +142,11 @@ def calibration() -> float:
     return float(child([sys.executable, "-c", code])[0])
 
 
-def warm_up(cold: bool) -> str:
+def warm_up(cold: bool, environ: dict[str, str]) -> str:
     """Compile what any case needs, and say what that cost: no case pays for it."""
     warm = [sys.executable, os.fspath(HERE / "measure.py"), "--warm"]
-    if not cold:
-        child(warm)
+    if not cold or environ:
+        child(warm, environ)
         return "compiling: not measured"
     with tempfile.TemporaryDirectory() as folder:
         first = child(warm, {"NUMBA_CACHE_DIR": folder, "ASTRASIM_CACHE": folder})[1]
@@ -170,6 +171,9 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3, help="runs of each; medians are printed (3)")
     parser.add_argument("--long", action="store_true", help="also what takes minutes")
     parser.add_argument("--no-cold", action="store_true", help="do not measure what compiling costs")
+    parser.add_argument(
+        "--before", type=Path, metavar="FOLDER", help="also run each case with the package of another clone"
+    )
     parser.add_argument("--list", action="store_true", help="say what there is, and run nothing")
     parser.add_argument(
         "--inputs", type=Path, metavar="FOLDER", help="only write what the cases read, and how to run it"
@@ -228,8 +232,13 @@ def measure_all(names: list[str], arguments: argparse.Namespace) -> None:
     print(
         f"Python {machine['python']}, {machine['cores']} cores; 10^7 turns of an empty loop: {machine['loop_s']:.2f} s"
     )
+    versions = {"": {}}
+    if arguments.before:
+        path = os.pathsep.join([os.fspath(arguments.before.resolve()), os.fspath(HERE)])
+        versions = {", before": {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}, "": {}}
     if "compiled" in engines:
-        machine["compiling"] = warm_up(not arguments.no_cold)
+        for environ in versions.values():
+            machine["compiling"] = warm_up(not arguments.no_cold, environ)
         print(machine["compiling"])
     print("CPU seconds; kernel: the part of the engine that is neither lists nor compiling\n")
     print(header())
@@ -245,24 +254,25 @@ def measure_all(names: list[str], arguments: argparse.Namespace) -> None:
             except LookupError as missing:
                 print(f"{name}: left out: {missing}")
                 continue
-            for engine in runnable:
+            for engine, (version, environ) in product(runnable, versions.items()):
                 loop = calibration()
                 try:
                     runs = []
                     begin = time.monotonic()
                     while len(runs) < max(1, arguments.repeat) and (not runs or time.monotonic() - begin < 120):
-                        runs.append(once(name, engine, source))
+                        runs.append(once(name, engine, source, environ))
                 except RuntimeError as problem:
-                    print(f"{name}, {engine}: {problem}")
+                    print(f"{name}{version}, {engine}: {problem}")
                     continue
                 found = problems.setdefault((case.path, name), runs[0].get("makespan"))
                 if found is not None and found != runs[0]["makespan"]:
                     raise SystemExit(f"{name}: the engines disagree: {found} and {runs[0]['makespan']} ps")
-                rows.append({**row_of(name, engine, runs), "loop_s": loop})
+                row = row_of(name, engine, runs)
+                rows.append({**row, "case": f"{name}{version}", "loop_s": loop})
                 print(line(rows[-1]), flush=True)
                 keep(rows, machine, arguments.out)
     if rows:
-        for path in draw(rows, arguments.out):
+        for path in draw([row for row in rows if not row["case"].endswith(", before")], arguments.out):
             print(f"figure: {path}")
 
 
