@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import permutations, product
 from random import Random
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astrasim_py.api import run
+from astrasim_py.builders.registry import build
+from astrasim_py.chakra.schema import MISSING
 from astrasim_py.cli.main import main
 from astrasim_py.core.errors import AstraError
 from astrasim_py.engine.simulation import simulate
@@ -21,6 +25,7 @@ from astrasim_py.optimizer.optimize import optimize
 from astrasim_py.optimizer.space import space_of
 from astrasim_py.optimizer.state import STATE
 from astrasim_py.optimizer.write import SCENARIO, write_optimized
+from astrasim_py.program.files import write_npz
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
 from astrasim_py.study.prepare import prepare
@@ -122,6 +127,30 @@ def test_the_optimum_where_all_is_tried(tmp_path):
     assert result.makespan_ps == min(times.values()) < result.baseline_ps
 
 
+@pytest.mark.slow
+def test_the_optimum_of_pieces_and_tiles_where_all_is_tried(tmp_path):
+    """Beside scenarios with each number of chunks of two calls and each number of tiles."""
+    items = [
+        {"all_gather": {"name": "gather", "size": "1 MiB"}},
+        {"compute": {"name": "matmul", "time": "30 us", "tiles": 2, "consumes": "gather", "tile_overhead": "1 us"}},
+        {"all_reduce": {"name": "sum", "size": "1 MiB", "after": ["matmul"]}},
+    ]
+    result = found(tmp_path, scenario(items), over="chunks,tiles", evaluations=None)
+    assert result.found.whole and result.bound.ps <= result.makespan_ps < result.baseline_ps
+    times = {}
+    for gather, reduce, tiles in product((1, 2, 4, 8), (1, 2, 4, 8), (1, 2, 4, 8, 16)):
+        items[1]["compute"]["tiles"] = tiles
+        algorithms = {"all_gather": {"builder": "ring", "chunks": gather}}
+        algorithms["all_reduce"] = {"builder": "ring", "chunks": reduce}
+        try:
+            problem = prepare(expand(load_scenario(scenario(items, algorithms=algorithms)))[0])
+            times[gather, reduce, tiles] = simulate(problem, level="summary").makespan
+        except AstraError:
+            continue  # the tiles do not go with the chunks
+    assert len(times) > 40 and result.makespan_ps == min(times.values())
+
+
+@pytest.mark.slow
 def test_calls_of_one_class_get_algorithms_of_their_own(tmp_path):
     """Beside scenarios that say the same by size, for pairs of algorithms of two calls."""
     items = [{"all_reduce": {"size": "16 KiB"}}, {"all_reduce": {"size": "63 KiB"}}]
@@ -217,6 +246,31 @@ def test_wrong_use_is_one_line(tmp_path, capsys, options, keys, said):
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
     assert not (tmp_path / "o").exists()
+
+
+GATHERED = [
+    {"all_gather": {"name": "gather", "size": "1 MiB", "after": []}},
+    {"compute": {"name": "matmul", "time": "30 us", "consumes": "gather"}},
+]
+WRONG_TILES = [
+    ({"tiles": 3}, {}, 3, "is used in 3 tiles, and ring has 4 chunks of output on a rank; write tiles: 2"),
+    ({"tiles": 4, "after": []}, {}, 2, '"gather" is not one node that it waits for on rank 0; write after: gather'),
+    ({"tiles": 4}, {"file": "bare.npz"}, 3, "does not say which cells its steps read and write"),
+]
+
+
+@pytest.mark.parametrize("keys, algorithm, code, said", WRONG_TILES)
+def test_wrong_tiles_are_one_line(tmp_path, capsys, keys, algorithm, code, said):
+    made = build("ring", "all_gather", 4)
+    bare = [t.with_columns({n: np.full(len(t), MISSING) for n in ("src_buf", "dst_buf")}) for t in made.traces]
+    write_npz(tmp_path / "bare.npz", replace(made, traces=tuple(bare)))
+    items = [GATHERED[0], {"compute": {**GATHERED[1]["compute"], **keys}}]
+    algorithms = {"algorithms": {"all_gather": algorithm}} if algorithm else {}
+    path = tmp_path / "step.yaml"
+    path.write_text(yaml.safe_dump(scenario(items, **algorithms, verify=False)))
+    assert main(["optimize", str(path), "--out", str(tmp_path / "o"), "--quiet"]) == code
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path, capsys):
