@@ -5,7 +5,7 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 
 from astrasim_py.core.digest import digest
-from astrasim_py.core.errors import AstraError, InternalError, ScenarioError
+from astrasim_py.core.errors import AstraError, InternalError, SimulationError
 from astrasim_py.core.units import format_time
 from astrasim_py.engine.simulation import engine_for, plan_for, simulate
 from astrasim_py.optimizer.calls import AlgorithmChoice
@@ -126,7 +126,7 @@ class Judge:
             records = simulate(self.plan, engine=engine_for(self.plan, self.engine, _RUNS), level="summary")
             if records.outcome.status != "done":
                 problem = f"does not end: {records.outcome.status}"
-                raise ScenarioError(self.space.point.scenario, problem, "see what run says")
+                raise SimulationError(self.space.point.scenario, problem, "see what run says")
             return records.makespan
         try:
             plan = plan_for(self.space.problem(candidate, self._limits(most)), bounds=False)

@@ -273,6 +273,15 @@ def test_wrong_tiles_are_one_line(tmp_path, capsys, keys, algorithm, code, said)
     assert said in line
 
 
+def test_a_scenario_that_does_not_end_is_not_optimized(tmp_path, capsys):
+    path = tmp_path / "step.yaml"
+    path.write_text(yaml.safe_dump(scenario(limits={"max_sim_time": "10 us"})))
+    assert main(["optimize", str(path), "--out", str(tmp_path / "o")]) == 4
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == "astrasim-py: step: does not end: limit; see what run says"
+    assert not (tmp_path / "o").exists()
+
+
 def test_a_folder_of_something_else_is_refused(tmp_path, capsys):
     path, folder = tmp_path / "step.yaml", tmp_path / "o"
     path.write_text(yaml.safe_dump(scenario()))
