@@ -24,43 +24,20 @@ from astrasim_py.pytorch.recording import Category, Recording
 
 @dataclass(frozen=True)
 class Call:
-    """A communication of one rank.
+    """A communication of one rank."""
 
-    Attributes
-    ----------
-    row : int
-        Of the device operation, or of the backend's span, in the recording.
-    issued : int
-        Place in the order of issue of this rank.
-    kind : str
-        One of `KINDS`.
-    in_bytes, out_bytes : int or None
-        Input and output of this rank; None where the recording does not say.
-    group : Communicator
-    peer : int or None
-        Global rank that a message goes to or comes from.
-    tag : int or None
-        As recorded.
-    in_splits, out_splits : tuple of int
-        Shares of the input that go to each member, and of the output that come from each; empty: equal shares.
-    root : int
-        Place of the root in the group.
-    seq : int or None
-        Number of the call in its group, as recorded.
-    """
-
-    row: int
-    issued: int
-    kind: str
-    in_bytes: int | None
+    row: int  # of the device operation, or of the backend's span, in the recording
+    issued: int  # place in the order of issue of this rank
+    kind: str  # one of `KINDS`
+    in_bytes: int | None  # input and output of this rank; None where the recording does not say
     out_bytes: int | None
     group: Communicator
-    peer: int | None = None
-    tag: int | None = None
-    in_splits: tuple[int, ...] = ()
-    out_splits: tuple[int, ...] = ()
-    root: int = 0
-    seq: int | None = None
+    peer: int | None = None  # global rank that a message goes to or comes from
+    tag: int | None = None  # as recorded
+    in_splits: tuple[int, ...] = ()  # shares of the input that go to each member; empty: equal shares
+    out_splits: tuple[int, ...] = ()  # of the output that come from each
+    root: int = 0  # place in the group
+    seq: int | None = None  # number of the call in its group, as recorded
 
     @property
     def nbytes(self) -> int | None:

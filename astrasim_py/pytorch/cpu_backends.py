@@ -23,26 +23,17 @@ _WAITS = re.compile(r"_c10d_functional(?:_autograd)?::wait_tensor|c10d::(?:wait|
 
 @dataclass(frozen=True)
 class Transfers:
-    """Spans of a backend that belong to calls of the step, in order of start.
+    """Spans of a backend that belong to calls of the step, in order of start; int64 each.
 
-    Attributes
-    ----------
-    span, call : ndarray of int64
-        Rows of each span and of the operation of c10d that asked for it.
-    lane : ndarray of int64
-        Spans of one lane run one after the other: those of a thread of the backend. A span on the thread of its call
-        has a lane of its own.
-    start : ndarray of int64
-        When each was posted, ns: a span on the thread of its call with the call, others when they begin.
-    awaited : ndarray of int64
-        When the caller begins to wait for the span, ns; -1 if it does not.
+    Spans of one `lane` run one after the other: those of a thread of the backend. A span on the thread of its call has
+    a lane of its own.
     """
 
-    span: np.ndarray
-    call: np.ndarray
+    span: np.ndarray  # row of each
+    call: np.ndarray  # row of the operation of c10d that asked for it
     lane: np.ndarray
-    start: np.ndarray
-    awaited: np.ndarray
+    start: np.ndarray  # posted, ns: a span on the thread of its call with the call, others when they begin
+    awaited: np.ndarray  # when the caller begins to wait for it, ns; -1 if it does not
 
 
 def transfers(recording: Recording, node_of: NodeOf) -> Transfers:

@@ -43,46 +43,25 @@ class Gap:
 class Graph:
     """Nodes and edges of one step of one rank, without gap nodes: `gap` has the time before each node.
 
-    Attributes
-    ----------
-    recording : Recording
-    kind : ndarray of int8
-        A `NodeKind` of each node.
-    row : ndarray of int64
-        Row of its event in the recording: of a piece that of the call it ends with; -1 without one.
-    start, duration, gap : ndarray of int64
-        ns. A node starts `gap` after the end of what it needs, or after the begin of the step if it needs nothing.
-    lane : ndarray of int64
-        Of a piece its thread; of other nodes an index into `lanes`.
-    issue : ndarray of int64
-        When a node was issued, ns: of an operation when its launch returned, of a piece its start.
-    pointers, source, edge_kind : ndarray
-        CSR of edges by target: those of node i are ``pointers[i]:pointers[i + 1]``.
-    binding : ndarray of int64
-        Edge of each node whose source ends last; -1 without any.
-    lanes : tuple of (int, int)
-        Device and stream.
-    dropped : dict of str to int
-        Edges that the times contradict, by kind, and ``"cycle"``: those that would close a circle.
-    order : ndarray of int64
-        A topological order, by time where there is a choice.
+    A node starts `gap` after the end of what it needs, or after the begin of the step if it needs nothing. Edges are a
+    CSR by target: those of node i are ``pointers[i]:pointers[i + 1]``.
     """
 
     recording: Recording
-    kind: np.ndarray
-    row: np.ndarray
-    start: np.ndarray
+    kind: np.ndarray  # a `NodeKind` of each node
+    row: np.ndarray  # of its event in the recording: of a piece that of the call it ends with; -1 without one
+    start: np.ndarray  # ns, as the next two
     duration: np.ndarray
     gap: np.ndarray
-    lane: np.ndarray
-    issue: np.ndarray
+    lane: np.ndarray  # of a piece its thread; of other nodes an index into `lanes`
+    issue: np.ndarray  # when it was issued, ns: an operation when its launch returned, a piece at its start
     pointers: np.ndarray
     source: np.ndarray
     edge_kind: np.ndarray
-    binding: np.ndarray
-    lanes: tuple[tuple[int, int], ...]
-    dropped: dict[str, int]
-    order: np.ndarray
+    binding: np.ndarray  # edge of each node whose source ends last; -1 without any
+    lanes: tuple[tuple[int, int], ...]  # device and stream
+    dropped: dict[str, int]  # edges that the times contradict, by kind; ``"cycle"``: that would close a circle
+    order: np.ndarray  # topological, by time where there is a choice
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -146,13 +125,8 @@ class Edges(NamedTuple):
 def build_graph(recording: Recording, host: str = "segments", without: Collection[str] = ()) -> Graph:
     """Make the graph of a recorded step: CPU pieces, operations of the device, and their dependencies.
 
-    Parameters
-    ----------
-    recording : Recording
-    host : str
-        ``"segments"``, or ``"none"``: operations of the device only.
-    without : collection of str
-        Kinds of edges to leave out, such as ``"sync"``: the time that they explain goes to pieces and gaps.
+    `host`: ``"segments"``, or ``"none"``: operations of the device only. `without`: kinds of edges to leave out, such
+    as ``"sync"``: the time that they explain goes to pieces and gaps.
     """
     events, work = recording.events, device_work(recording)
     finder = DeviceEdges(recording, work)

@@ -42,16 +42,8 @@ def arithmetic(start: int, stride: int, size: int) -> tuple[int, ...]:
 class GroupTable:
     """Groups of a recording, by name.
 
-    Parameters
-    ----------
-    world : int or None
-        Number of ranks, where it is known.
-    declared : iterable of Group
-        Groups of the header and of the host's trace.
-    source : str
-        Name of the recording, for errors.
-
-    Raises TraceError, here and in `find`: groups of more than `MAX_MEMBERS` ranks in all.
+    `world`: number of ranks, where it is known. `declared`: of the header and of the host's trace. `source`: name of
+    the recording, for errors. Raises TraceError, here and in `find`: groups of more than `MAX_MEMBERS` ranks in all.
     """
 
     def __init__(self, world: int | None, declared: Iterable[Group], source: str = "process groups") -> None:

@@ -135,22 +135,11 @@ def rank_trace(
     alone order them. Beside its columns a node has the attributes ``tid`` or ``stream``, ``op`` (the operator around
     it) and ``dep_kinds``: the kind of each dependency, in order, separated by spaces.
 
-    Parameters
-    ----------
-    graph : Graph
-    calls : mapping of int to sequence of Communication
-        By row in the recording what an operation becomes: one node; messages that together are one call (what follows
-        waits for all of them); or nothing but an instant, if the sequence is empty. Other operations are computation.
-    gaps : str
-        ``"nodes"``, or ``"drop"``.
-    moving : mapping of int to int, optional
-        By row, ns that a call takes by itself: a node of computation behind it.
-    skew_ns : int
-        How much later than the first rank this one begins.
-    rank, metadata
-        As of `ExecutionTrace`.
-    declared : mapping of str to sequence of int, optional
-        Communicator groups, which a METADATA node behind the others lists; nothing stands for all ranks.
+    `calls`: by row in the recording what an operation becomes: one node; messages that together are one call (what
+    follows waits for all of them); or nothing but an instant, if the sequence is empty. Other operations are
+    computation. `gaps`: ``"nodes"``, or ``"drop"``. `moving`: by row, ns that a call takes by itself: a node of
+    computation behind it. `skew_ns`: how much later than the first rank this one begins. `declared`: communicator
+    groups, which a METADATA node behind the others lists; nothing stands for all ranks.
     """
     table = _Table(graph)
     columns, groups = table.add_calls(calls or {}, moving or {}, table.add_gaps() if gaps == "nodes" else {})

@@ -30,51 +30,28 @@ _CALL = re.compile(r"(?:cuda|hip|cu)(?P<what>[A-Z]\w*?)(?:_v\d+|_pt[sd]z)*")
 
 @dataclass(frozen=True)
 class Work:
-    """Device operations of a step in order of start, with the calls that launched them.
+    """Device operations of a step in order of start, with the calls that launched them."""
 
-    Attributes
-    ----------
-    row : ndarray of int64
-        Row of each operation in the recording; that of the last operation where one stands for the backlog of a lane.
-    start, end : ndarray of int64
-        ns.
-    lane : ndarray of int64
-        Index into `lanes`.
-    call : ndarray of int64
-        Row of the call that launched it; -1 where unknown.
-    backlog : ndarray of bool
-        True where it stands for all that was launched on the lane before the step.
-    lanes : tuple of (int, int)
-        Device and stream.
-    """
-
-    row: np.ndarray
-    start: np.ndarray
+    row: np.ndarray  # in the recording; of the last operation where one stands for the backlog of a lane
+    start: np.ndarray  # ns
     end: np.ndarray
-    lane: np.ndarray
-    call: np.ndarray
-    backlog: np.ndarray
-    lanes: tuple[tuple[int, int], ...]
+    lane: np.ndarray  # index into `lanes`
+    call: np.ndarray  # row of the call that launched it; -1 where unknown
+    backlog: np.ndarray  # bool: it stands for all that was launched on the lane before the step
+    lanes: tuple[tuple[int, int], ...]  # device and stream
 
 
 @dataclass(frozen=True)
 class Pieces:
     """Pieces of the CPU threads, sorted by thread and end.
 
-    Attributes
-    ----------
-    thread, end : ndarray of int64
-        Each piece lasts from the end of what it needs, at least the piece before it on its thread, to `end`, ns.
-    of_call : dict of int to int
-        Piece that ends with a call, by row of the call.
-    handed : list of (int, int)
-        Pairs of pieces: the second one needs the first one of another thread.
+    Each lasts from the end of what it needs, at least the piece before it on its thread, to its `end`.
     """
 
     thread: np.ndarray
-    end: np.ndarray
-    of_call: dict[int, int]
-    handed: list[tuple[int, int]]
+    end: np.ndarray  # ns
+    of_call: dict[int, int]  # row of a call → the piece that ends with it
+    handed: list[tuple[int, int]]  # the second piece needs the first one, of another thread
 
     def after(self, piece: int) -> int:
         """The next piece of the same thread; -1 if there is none."""
@@ -138,17 +115,8 @@ def cut_threads(
 ) -> Pieces:
     """Cut the threads of a recording into pieces.
 
-    Parameters
-    ----------
-    recording : Recording
-    work : Work
-        What the threads launch.
-    launched : ndarray of int64
-        When the launch of each operation was done, ns.
-    synchronisations : ndarray of int64
-        Rows of the calls that wait for the device.
-    hand_overs : bool
-        Cut where one thread hands over to another, too.
+    `work`: what they launch. `launched`: when the launch of each operation was done, ns. `synchronisations`: rows of
+    the calls that wait for the device. `hand_overs`: cut where one thread hands over to another, too.
     """
     events = recording.events
     calls, first = np.unique(work.call, return_index=True)

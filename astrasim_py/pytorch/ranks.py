@@ -26,30 +26,14 @@ class RankCalls:
 
 @dataclass
 class Instance:
-    """Calls of several ranks that meet: a collective of a group, or a send and its receive.
+    """Calls of several ranks that meet: a collective of a group, or a send and its receive."""
 
-    Attributes
-    ----------
-    kind : str
-        Of the collective, or ``"message"``; empty where the members do not agree.
-    group : str
-        Decimal name; empty for a message.
-    calls : dict of int to int
-        Place of the call among those of each rank.
-    lacks : tuple of int
-        Ranks that should have called, too.
-    moving_ns : int
-        Time without waiting for the last one to come.
-    tag : int
-        Of a message.
-    """
-
-    kind: str
-    group: str
-    calls: dict[int, int]
-    lacks: tuple[int, ...] = ()
-    moving_ns: int = 0
-    tag: int = 0
+    kind: str  # of the collective, or ``"message"``; empty where the members do not agree
+    group: str  # decimal name; empty for a message
+    calls: dict[int, int]  # place of the call among those of each rank
+    lacks: tuple[int, ...] = ()  # ranks that should have called, too
+    moving_ns: int = 0  # without waiting for the last one to come
+    tag: int = 0  # of a message
 
 
 @dataclass
@@ -66,11 +50,7 @@ class Meeting:
 def meet(ranks: Sequence[RankCalls], world: int) -> Meeting:
     """Match the k-th call of a group on every member, and the k-th message from one rank to another with a tag.
 
-    Parameters
-    ----------
-    ranks : sequence of RankCalls
-        Of distinct ranks below `world`; calls in order of issue.
-    world : int
+    `ranks`: distinct ones below `world`; calls in order of issue.
     """
     by_rank = {one.rank: one for one in ranks}
     found = Meeting()

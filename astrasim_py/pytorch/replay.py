@@ -35,23 +35,13 @@ def replay(
     gaps: Mapping[EdgeKind, int] | None = None,
     *,
     duration: np.ndarray | None = None,
-    device_factor: float = 1.0,
 ) -> int:
     """End of the last node, ns, when every node starts as soon as it may.
 
-    Parameters
-    ----------
-    graph : Graph
-    gaps : mapping of EdgeKind to int, optional
-        What an edge of each kind that leads to an operation takes, ns; by default the recorded gap of each node, after
-        the edge that it was measured from.
-    duration : ndarray of int64, optional
-        Another duration for each node, ns.
-    device_factor : float
-        The durations of operations of the device are multiplied by it.
+    `gaps`: what an edge of each kind that leads to an operation takes, ns; by default the recorded gap of each node,
+    after the edge that it was measured from. `duration`: another one for each node, ns.
     """
-    duration = graph.duration if duration is None else duration
-    length = np.where(graph.kind != NodeKind.PIECE, np.rint(duration * device_factor).astype(np.int64), duration)
+    length = graph.duration if duration is None else duration
     start = np.where(graph.binding < 0, graph.gap, 0)
     return max(node_ends(graph.order, graph.pointers, graph.source, latencies(graph, gaps), start, length), default=0)
 

@@ -21,17 +21,9 @@ def replay_together(
 ) -> dict[int, tuple[int, int]]:
     """End of each rank, in the replay and as recorded, ns after the begin of the first rank.
 
-    Parameters
-    ----------
-    ranks : mapping of int to RankGraph
-        By global rank, as `meet` saw them.
-    met : Meeting
-    with_constants : bool
-        Three constants of each rank take the place of all its gaps; see `astrasim_py.pytorch.replay.constants`.
-    waiting : bool
-        Leave waiting in: calls last as long as recorded after all members came.
-    skew : bool
-        Begin each rank when it began.
+    `ranks`: by global rank, as `meet` saw them. `with_constants`: three constants of each rank take the place of all
+    its gaps; see `astrasim_py.pytorch.replay.constants`. `waiting`: leave waiting in: calls last as long as recorded
+    after all members came. `skew`: begin each rank when it began.
     """
     begin = {rank: one.graph.recording.base_ns + met.shifts[rank] for rank, one in ranks.items()}
     zero, graphs = min(begin.values()), {rank: one.graph for rank, one in ranks.items()}

@@ -56,24 +56,11 @@ def build_workload(
     name: str = "",
     metadata: Mapping[int, Mapping[str, object]] | None = None,
 ) -> Built:
-    """Make the traces of all ranks.
+    """Make the traces of all ranks, by global rank.
 
-    Parameters
-    ----------
-    ranks : mapping of int to RankGraph
-        By global rank.
-    world : int or None
-        Number of ranks of the job; None: those given.
-    options : Options
-    name : str
-        Of the workload.
-    metadata : mapping of int to mapping, optional
-        By global rank, metadata of its trace.
-
-    A call that lacks something, or members, stays a computation of its recorded time; ranks without a recording are
-    left out and the others renumbered.
-
-    Raises TraceError: calls without a size and no default; recordings that cannot be replicated.
+    `world`: number of ranks of the job; None: those given. `metadata`: of the trace of each. A call that lacks
+    something, or members, stays a computation of its recorded time; ranks without a recording are left out and the
+    others renumbered. Raises TraceError: calls without a size and no default; recordings that cannot be replicated.
     """
     world = max(world or 0, *(rank + 1 for rank in ranks), 1)
     ranks = {rank: _with_sizes(ranks[rank], options.size_default) for rank in sorted(ranks)}

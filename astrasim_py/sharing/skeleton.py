@@ -35,37 +35,17 @@ _SLOTS = ("", "cpu_slots", "compute_slots", "comm_slots")
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Skeleton:
-    """The calls of a rank and the longest compute paths between them.
+    """The calls of a rank and the longest compute paths between them."""
 
-    Attributes
-    ----------
-    trace : ExecutionTrace
-        That it was made of.
-    kept : numpy.ndarray
-        int64[k]: rows of the nodes that are kept, in topological order: all calls, and few compute nodes.
-    number : numpy.ndarray
-        int64[k]: place of each among them by ascending id.
-    duration : numpy.ndarray
-        int64[k]: their durations in ps, 0 of calls.
-    source, target : numpy.ndarray
-        int64[p]: places in `kept` that the paths lead from and to; `START` and k are start and end of the rank.
-    ps : numpy.ndarray
-        int64[p]: durations of the paths.
-    steps : numpy.ndarray
-        int64[p]: nodes of no duration at the end of each path. They decide the order at one instant, nothing else.
-    exact : bool
-        Whether the order at one instant is kept.
-    """
-
-    trace: ExecutionTrace
-    kept: np.ndarray
-    number: np.ndarray
-    duration: np.ndarray
-    source: np.ndarray
-    target: np.ndarray
-    ps: np.ndarray
-    steps: np.ndarray
-    exact: bool
+    trace: ExecutionTrace  # that it was made of
+    kept: np.ndarray  # int64[k]: rows that are kept, in topological order: all calls, and few compute nodes
+    number: np.ndarray  # int64[k]: place of each among them by ascending id
+    duration: np.ndarray  # int64[k]: ps, 0 of calls
+    source: np.ndarray  # int64[p]: place in `kept` that each path leads from; `START`: start of the rank
+    target: np.ndarray  # int64[p]: that it leads to; k: end of the rank
+    ps: np.ndarray  # int64[p]: durations of the paths
+    steps: np.ndarray  # int64[p]: nodes of no duration at its end, which decide the order at one instant alone
+    exact: bool  # whether the order at one instant is kept
 
     @property
     def places(self) -> np.ndarray:
