@@ -5,7 +5,6 @@ Protobuf also reads large files that the compiled reader refuses because of unus
 
 from __future__ import annotations
 
-import sys
 from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -21,12 +20,8 @@ from astrasim_py.core.errors import TraceError
 
 #: From this many bytes on compiled code pays, although it must be loaded and, once, compiled.
 KERNEL_BYTES = 6 * 2**20
-#: The same, if already loaded.
-LOADED_KERNEL_BYTES = 2**16
 #: Larger files are refused for damaged records before compiled code copies them.
 COPIED_BYTES = 4 * 2**20
-_KERNEL_MODULE = "astrasim_py.chakra.decode_large"
-
 _INTEGERS = ("int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32", "fixed64", "sfixed32", "sfixed64")
 _INTEGER_MEMBERS = frozenset(f"{name}_val" for name in (*_INTEGERS, "bool"))
 #: Attributes that are remembered.
@@ -56,8 +51,7 @@ def decode(
     order of files and nodes.
     """
     if kernel is None:
-        least = min(LOADED_KERNEL_BYTES, KERNEL_BYTES) if _KERNEL_MODULE in sys.modules else KERNEL_BYTES
-        kernel = sum(len(data) for data, _ in files) >= least
+        kernel = sum(len(data) for data, _ in files) >= KERNEL_BYTES
     known = _Attributes(ints, text, False), _Attributes(ints, text, True)
     out = []
     for data, place in files:
