@@ -15,9 +15,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from astrasim_py.core.units import format_time
     from astrasim_py.report.result_table import csv_text, markdown_text
-    from astrasim_py.report.tables import Column, fitted_table, json_text, ps_of
+    from astrasim_py.report.tables import Column, fitted_table, json_text, time_text
     from astrasim_py.study.explain_and_plot import stored_runs
     from astrasim_py.study.stored_points import earlier_layout, names_in
 
@@ -42,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     finished = [datetime.fromtimestamp(float(row["finished"]), UTC).isoformat(" ", "seconds")[:-6] for row in rows]
     columns = [
         Column("point", [row["point"] for row in rows], False, 6),
-        Column("time", ["" if row["time_ns"] is None else format_time(ps_of(row["time_ns"])) for row in rows], True),
+        Column("time", [time_text(row["time_ns"]) for row in rows], True),
         Column("status", [row["status"] for row in rows], False, 1),
         Column("engine", [row["engine"] for row in rows], False, 4),
         Column("level", [row["level"] for row in rows], False, 5),

@@ -96,7 +96,7 @@ def _lint(args: argparse.Namespace) -> int:
         print(json.dumps([dataclasses.asdict(f) for f in findings], indent=1))
     else:
         for found in findings:
-            print(f"{found.place}: {found.severity}: {found.message} [{found.rule}]")
+            print(found)
         counts = {s: sum(f.severity == s for f in findings) for s in ("error", "warning", "info")}
         print(", ".join(f"{n} {s}{'s' if n != 1 and s != 'info' else ''}" for s, n in counts.items()))
     return EXIT_CHECK_FAILED if worst_severity(findings) == "error" else EXIT_OK

@@ -133,7 +133,7 @@ def run_synthesize(args: argparse.Namespace) -> int:
     import numpy as np
 
     from astrasim_py.chakra.lint import lint
-    from astrasim_py.sharing.synthesis_model import join_models
+    from astrasim_py.sharing.synthesis_model import SynthesisModel
     from astrasim_py.sharing.synthesize import Wanted, choose, synthesize
     from astrasim_py.study.sharing import Rules
 
@@ -150,7 +150,7 @@ def run_synthesize(args: argparse.Namespace) -> int:
     if args.seed < 0:
         raise UsageError("--seed", f"{args.seed} is negative", "write 0 or more")
     check_apart(args.target, *(prefix for name in args.sources for prefix in _sets(name)))
-    model = join_models([_learned(name, args) for name in args.sources])
+    model = SynthesisModel(workloads=tuple(each for name in args.sources for each in _learned(name, args).workloads))
     rng = np.random.default_rng(args.seed)
     names = ("repeats", "size_factor", "compute_factor", "ranks")
     wanted = Wanted(**{name: getattr(args, name) for name in names}, **_wanted(args.want))

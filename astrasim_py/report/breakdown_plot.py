@@ -28,8 +28,7 @@ def draw_breakdown(sheet: Sheet, grid: Grid) -> Drawn:
     height = max(1.6, 0.19 * len(bars) + 0.8)
     _, panels = sheet.panels(len(grid.facets), height=height, wide=True, sharex=True, sharey=True)
     if not bars:
-        style.say(panels[0], "no finished points", empty=True)
-        return Drawn(panels, [], ["no finished points"])
+        return style.nothing(panels)
     room_of_names = 0.5 * 72 * sheet.inches(len(grid.facets), True) / sheet.columns(len(grid.facets))
     times = [ps_of(row["time_ns"]) for row in grid.points.values()]
     relative = max(times) > 12 * max(min(times), 1)

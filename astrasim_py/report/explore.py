@@ -77,7 +77,7 @@ def table_text(rows: Sequence[Mapping[str, Any]], flops: str) -> str:
         if simulated:
             done = row.get("gap") is not None
             line += (
-                [f"{row['simulated_s']:.4g} s", f"{100 * row['gap']:+.2f} %{_mark(row)}"]
+                [f"{row['simulated_s']:.4g} s", f"{100 * row['gap']:+.2f} %{' ~' * row['shares_links']}"]
                 if done
                 else [row.get("status", ""), ""]
             )
@@ -92,10 +92,6 @@ def refused_text(refused: Mapping[str, int], total: int) -> str:
     return text_table(
         ("configurations", "count"), [("all", f"{total:,}"), *rows, ("possible", f"{kept:,}")], (False, True)
     )
-
-
-def _mark(row: Mapping[str, Any]) -> str:
-    return " ~" if row["shares_links"] else ""
 
 
 def notes_text(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -271,11 +271,11 @@ def say(axes, text: str, *, empty: bool = False) -> None:
         axes.set_yticks([])
 
 
-def nothing(panels: Sequence, grid, why: str) -> Drawn:
+def nothing(panels: Sequence, grid=None, why: str = "") -> Drawn:
     """A figure without values, which says why. `grid`: its rows."""
-    why = why if grid.points else "no finished points"
+    why = why if grid and grid.points else "no finished points"
     say(panels[0], why, empty=True)
-    return Drawn(panels, [], [*grid.notes, why])
+    return Drawn(panels, [], [*(grid.notes if grid else ()), why])
 
 
 def label(axes, x: str, y: str) -> None:

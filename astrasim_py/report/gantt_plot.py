@@ -56,9 +56,7 @@ class _Chart(NamedTuple):
 def draw_gantt(sheet: Sheet, spec: Mapping, panels: Sequence[Panel]) -> Drawn:
     charts = [_chart(panel, spec) for panel in panels[:PANELS]]
     if not charts:
-        _, every = sheet.panels(1)
-        style.say(every[0], "no finished points", empty=True)
-        return Drawn(every, [], ["no finished points"])
+        return style.nothing(sheet.panels(1)[1])
     last = max(chart.ranks for chart in charts) - 1
     if missing := [rank for rank in spec.get("ranks") or () if rank > last]:
         raise UsageError("plots.ranks", f"there is no rank {missing[0]}", f"write ranks from 0 to {last}")

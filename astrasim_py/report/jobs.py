@@ -7,8 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from astrasim_py.core.records import Records, Table
-from astrasim_py.core.units import PS_PER_S, format_time
-from astrasim_py.report.tables import Column, fitted_table, ns_number, ps_of, rounded
+from astrasim_py.core.units import PS_PER_S
+from astrasim_py.report.repeats import nearest_rank
+from astrasim_py.report.tables import Column, cell_text, fitted_table, ns_number, rate, rounded, time_text
 from astrasim_py.system.problem import Job
 
 JOB_KEYS = (
@@ -85,28 +86,16 @@ def iteration_ends(job: Job, collective: Table, mine: np.ndarray) -> np.ndarray:
 
 def _percentile(values: np.ndarray, percent: int):
     """A percentile of times in ps, as the nearest rank, in ns; None of no values."""
-    return ns_number(np.sort(values)[-(-len(values) * percent // 100) - 1]) if len(values) else None
-
-
-def _time(value) -> str:
-    return "" if value is None else format_time(ps_of(value))
-
-
-def _rate(value) -> str:
-    return "" if value is None else f"{value:.4g}"
-
-
-def _text(value) -> str:
-    return "" if value is None else str(value)
+    return ns_number(nearest_rank(np.sort(values), percent)) if len(values) else None
 
 
 #: Heading, key of the row, and format; a column without any value is left out.
 _SHOWN = (
-    ("job", "job", str), ("ranks", "ranks", str), ("arrival", "arrival_ns", _time), ("finish", "finish_ns", _time),
-    ("time", "time_ns", _time), ("10 to 90 %", "interval", _text), ("seeds", "seeds", _text),
-    ("alone", "alone_ns", _time), ("slowdown", "slowdown", _rate),
-    ("iterations", "iterations", str), ("mean", "iteration_mean_ns", _time), ("p50", "iteration_p50_ns", _time),
-    ("p99", "iteration_p99_ns", _time), ("iterations/s", "iterations_per_s", _rate),
+    ("job", "job", str), ("ranks", "ranks", str), ("arrival", "arrival_ns", time_text),
+    ("finish", "finish_ns", time_text), ("time", "time_ns", time_text), ("10 to 90 %", "interval", cell_text),
+    ("seeds", "seeds", cell_text), ("alone", "alone_ns", time_text), ("slowdown", "slowdown", rate),
+    ("iterations", "iterations", str), ("mean", "iteration_mean_ns", time_text), ("p50", "iteration_p50_ns", time_text),
+    ("p99", "iteration_p99_ns", time_text), ("iterations/s", "iterations_per_s", rate),
 )  # fmt: skip
 
 

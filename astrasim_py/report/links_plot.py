@@ -25,8 +25,7 @@ def draw_links(sheet: Sheet, spec: Mapping, panels: Sequence[Panel]) -> Drawn:
     panels = panels[:PANELS]
     figure, every = sheet.panels(len(panels), height=_height(sheet, panels), columns=_columns(sheet, panels))
     if not panels:
-        style.say(every[0], "no finished points", empty=True)
-        return Drawn(every, [], ["no finished points"])
+        return style.nothing(every)
     scale = Normalize(0.0, 1.0)
     jobs = list(dict.fromkeys(name for panel in panels for name in panel.jobs.values()))
     # Without black: numbers are written on NPUs.

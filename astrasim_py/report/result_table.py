@@ -6,6 +6,7 @@ from astrasim_py.report.repeats import REPEAT_KEYS
 from astrasim_py.report.tables import (
     TEXTS,
     Column,
+    cell_text,
     csv_rows,
     fitted_table,
     percent,
@@ -24,25 +25,21 @@ _NAMED = 32
 _ALL = "summary.csv"
 
 
-def _text(value: object) -> str:
-    return "" if value is None else str(value)
-
-
 #: Heading, key of the row, format, and how readily the column is left out; one without any value is left out at once.
 _SHOWN = (
-    ("chosen", "algorithm", _text, 5),
+    ("chosen", "algorithm", cell_text, 5),
     ("time", "time_ns", time_text, 0),
-    ("10 to 90 %", "interval", _text, 1),
-    ("seeds", "seeds", _text, 9),
+    ("10 to 90 %", "interval", cell_text, 1),
+    ("seeds", "seeds", cell_text, 9),
     ("bound", "bound_ns", time_text, 6),
     ("bound/time", "efficiency", percent, 2),
     ("exposed comm", "exposed_comm_ns", time_text, 4),
     ("algbw GB/s", "algbw_GBps", rate, 7),
     ("busbw GB/s", "busbw_GBps", rate, 3),
-    ("messages", "messages", _text, 11),
-    ("busiest link", "busiest_link", _text, 8),
+    ("messages", "messages", cell_text, 11),
+    ("busiest link", "busiest_link", cell_text, 8),
     ("its GB/s", "busiest_link_GBps", rate, 10),
-    ("slowest", "slowest", _text, 0),
+    ("slowest", "slowest", cell_text, 0),
     ("status", "status", str, 0),
 )
 _NAMES = ("algorithm", "busiest_link", "slowest", "status")

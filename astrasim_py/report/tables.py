@@ -152,6 +152,10 @@ def _value_cell(value: object) -> str:
     return str(int(value)) if isinstance(value, Integral) else csv_cell(str(value))
 
 
+def cell_text(value: object) -> str:
+    return "" if value is None else str(value)
+
+
 def time_text(ns: object) -> str:
     return "" if ns is None else units.format_time(ps_of(ns))
 

@@ -38,9 +38,7 @@ def draw_utilisation(sheet: Sheet, spec: Mapping, panels: Sequence[Panel]) -> Dr
 
     panels = panels[:PANELS]
     if not panels:
-        _, every = sheet.panels(1)
-        style.say(every[0], "no finished points", empty=True)
-        return Drawn(every, [], ["no finished points"])
+        return style.nothing(sheet.panels(1)[1])
     jobs = list(dict.fromkeys(job for panel in panels for job in panel.jobs.values()))
     jobs = jobs if len(jobs) <= _MOST_JOBS else [*jobs[: _MOST_JOBS - 1], "other jobs"]
     notes: list[str] = []

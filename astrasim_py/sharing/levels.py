@@ -96,7 +96,8 @@ class Original:
 
     def with_skeletons(self, skeletons: Sequence[Skeleton]) -> Workload:
         """The workload of some skeletons, without names."""
-        made = {each: without_names(each.build()) for each in dict.fromkeys(skeletons)}
+        built = {each: each.build() for each in dict.fromkeys(skeletons)}
+        made = {each: t.replace(names=[""] * len(t), place="", rank=None) for each, t in built.items()}
         return Workload(tuple(map(made.__getitem__, skeletons)), self.workload.groups)
 
     @cached_property
@@ -124,10 +125,6 @@ def _shape(trace: ExecutionTrace, duration: np.ndarray, dependencies: str) -> tu
         _, first, place = np.unique(named, return_index=True, return_inverse=True)
         columns.append(np.where(named < 0, -1, first[place]))
     return tuple(np.ascontiguousarray(column).tobytes() for column in columns)
-
-
-def without_names(trace: ExecutionTrace) -> ExecutionTrace:
-    return trace.replace(names=[""] * len(trace), place="", rank=None)
 
 
 # -- strip -------------------------------------------------------------------------------------------------------------

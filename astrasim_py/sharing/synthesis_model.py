@@ -7,7 +7,6 @@ each of its places, its values in every occurrence. There are no names.
 
 import json
 import os
-from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
@@ -169,8 +168,3 @@ def read_model(path: str | os.PathLike) -> SynthesisModel:
         ) from None
     except (ValueError, RecursionError) as error:
         raise TraceError(place, f"is no JSON: {error}", remedy) from None
-
-
-def join_models(models: Sequence[SynthesisModel]) -> SynthesisModel:
-    """One model of all their workloads."""
-    return SynthesisModel(workloads=tuple(each for model in models for each in model.workloads))

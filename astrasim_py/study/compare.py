@@ -4,15 +4,13 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from fractions import Fraction
 
 from astrasim_py.core.errors import UsageError
 from astrasim_py.core.extras import optional_module
 from astrasim_py.core.shown import Shown
-from astrasim_py.core.units import format_time
 from astrasim_py.report.repeats import SEED, medians
-from astrasim_py.report.tables import Column, fitted_table, ps_of, rounded, value_order
+from astrasim_py.report.tables import Column, fitted_table, rounded, time_text, value_order
 from astrasim_py.study.point_choice import points_named
 from astrasim_py.study.sweep import RunResult
 
@@ -131,13 +129,9 @@ def comparison_columns(rows: Sequence[Mapping]) -> list[Column]:
     texts = [[str(row["sweep"].get(key, "")) for row in rows] for key in keys]
     found = [Column(key, text, False, int(len(set(text)) == 1)) for key, text in zip(keys, texts, strict=True)]
     for heading, side in (("A", "a"), ("B", "b")):
-        cells = [row[f"status_{side}"] if row[f"{side}_ns"] is None else _time(row[f"{side}_ns"]) for row in rows]
+        cells = [row[f"status_{side}"] if row[f"{side}_ns"] is None else time_text(row[f"{side}_ns"]) for row in rows]
         found.append(Column(heading, cells, True))
     return [*found, Column("B/A", ["" if row["ratio"] is None else f"{row['ratio']:.4g}" for row in rows], True)]
-
-
-def _time(ns: Decimal) -> str:
-    return format_time(ps_of(ns))
 
 
 def comparison_text(c: Comparison, rows: Sequence[Mapping] | None = None, width: int | None = None) -> str:

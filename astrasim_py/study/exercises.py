@@ -82,9 +82,7 @@ def _share_busy(scenario: LoadedScenario, question: Question) -> Fraction:
     (point,) = (point for point in expand(scenario) if wanted.items() <= point.values.items())
     problem = prepare(point)
     records, topology = simulate(problem, level="links"), problem.topology
-    ends = [
-        f"{topology.vertex_name(a)}->{topology.vertex_name(b)}" for a, b in zip(topology.src, topology.dst, strict=True)
-    ]
+    ends = [*map(topology.link_name, range(topology.links))]
     row = records.link["link"].tolist().index(ends.index(question.link))
     return Fraction(100 * int(records.link["busy"][row]), records.makespan)
 

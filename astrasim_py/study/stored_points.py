@@ -224,7 +224,9 @@ def write_tables(folder: Path, points: Sequence[StoredPoint] | None = None) -> t
     header, rows = with_swept_columns([{**point.row, "folder": _relative(point)} for point in points])
     header.append("folder")
     jobs = [
-        {**row, **job, "point": row["point"]} for row, point in zip(rows, points, strict=True) for job in jobs_of(point)
+        {**row, **job, "point": row["point"]}
+        for row, point in zip(rows, points, strict=True)
+        for job in point.summary.get("jobs", ())
     ]
     files = {"summary.csv": (header, rows), "jobs.csv": ([*JOB_KEYS, "folder"], jobs)}
     if any("seeds" in row for row in rows):
@@ -250,11 +252,6 @@ def write_tables(folder: Path, points: Sequence[StoredPoint] | None = None) -> t
 def _relative(point: StoredPoint) -> str:
     """The folder of a point, as it is found from the tables."""
     return f"{POINTS}/{point.folder.name}"
-
-
-def jobs_of(point: StoredPoint) -> Sequence[dict]:
-    """Rows of the table of jobs of a point."""
-    return point.summary.get("jobs", ())
 
 
 def _collectives(points: Sequence[StoredPoint]) -> Iterator[bytes]:
