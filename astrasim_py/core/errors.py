@@ -17,6 +17,9 @@ EXIT_INTERRUPTED = 130
 #: A sweep exits with the worst of its points: earlier in this tuple is worse.
 SEVERITY = (EXIT_INTERRUPTED, EXIT_INTERNAL, EXIT_OUTPUT, EXIT_TRACE, EXIT_STUCK, EXIT_USAGE, EXIT_CHECK_FAILED, 0)
 
+#: Most characters of a line that tells an error.
+_LONGEST = 2000
+
 
 class AstraError(Exception):
     """An error that the user can fix.
@@ -36,8 +39,9 @@ class AstraError(Exception):
         return f"{text}; {self.remedy}" if self.remedy else text
 
     def lines(self) -> list[str]:
-        """One line per error, for printing."""
-        return [" ".join(str(self).splitlines())]
+        """One line per error, for printing; without the middle of one that repeats a very long word of the user's."""
+        line = " ".join(str(self).splitlines())
+        return [line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} … {line[-_LONGEST // 2 :]}"]
 
 
 class UsageError(AstraError):

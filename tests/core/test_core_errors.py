@@ -32,6 +32,12 @@ def test_an_error_is_one_line_with_place_and_remedy():
     assert error.lines() == ["x.et: node 7: depends on 99 which is missing; remove it"]
 
 
+def test_an_error_with_a_very_long_word_shows_its_ends():
+    (line,) = errors.TraceError("x.jsonl:3", f'has no key "{"9" * 5000}"', "see the text form").lines()
+    assert line.startswith('x.jsonl:3: has no key "999') and line.endswith('9"; see the text form')
+    assert len(line) < 2010
+
+
 def test_a_list_exits_with_its_worst():
     found = errors.ErrorList([errors.ScenarioError("", "a"), errors.TraceError("", "b"), errors.CheckFailed("", "c")])
     assert found.exit_code == errors.EXIT_TRACE
