@@ -90,6 +90,7 @@ def test_parts_wait_for_what_they_use(name):
     assert sum(int((trace.column("produces") != MISSING).sum()) for trace in traces)
 
 
+@pytest.mark.slow
 def test_parts_of_random_layouts_leave_work_and_bytes_as_they_are():
     rng = random.Random(3)
     for _ in range(12):
