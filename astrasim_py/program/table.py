@@ -218,8 +218,9 @@ class Program:
 
 
 def named(position: int, ranks: int, actors: Sequence[str]) -> str:
-    """A rank or a switch of an algorithm, in words."""
-    return f"rank {position}" if position < ranks else f"switch {actors[position - ranks]}"
+    """A rank or a switch of an algorithm, or a rank that is not there, in words."""
+    switches = range(ranks, ranks + len(actors))
+    return f"switch {actors[position - ranks]}" if position in switches else f"rank {position}"
 
 
 def counted(ranks: int, actors: Sequence[str]) -> str:

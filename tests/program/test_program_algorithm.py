@@ -21,6 +21,7 @@ from astrasim_py.core.errors import AlgorithmError, AstraError, OutputError, Tra
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.files import read_algorithm, read_npz, write_npz
 from astrasim_py.program.interchange import algorithm_from_traces, algorithm_traces
+from astrasim_py.program.table import named
 
 SEND, RECV = NodeType.COMM_SEND, NodeType.COMM_RECV
 ALL = [(a, c) for a, (collectives, _) in ALGORITHMS.items() for c in collectives]
@@ -398,3 +399,7 @@ def test_a_single_et_file_states_the_contract(tmp_path):
         "in_place": True,
     }
     assert set(trace.column("comm_size").tolist()) == {300}
+
+
+def test_a_peer_that_is_not_there_has_a_name_in_errors():
+    assert [named(position, 4, ("spine",)) for position in (3, 4, 5)] == ["rank 3", "switch spine", "rank 5"]
