@@ -19,6 +19,7 @@ from astrasim_py.report.gantt_rows import (
     LANES,
     RECEIVE,
     SEND,
+    TILE,
     Bars,
     Row,
     bars_of,
@@ -238,8 +239,12 @@ def _names(axes, bars: Bars, group, colours, top, high, points: float, tall: flo
     size = 6.0
     wide = (bars.end - bars.start) * points
     fits = np.flatnonzero((high * tall >= size + 0.5) & (wide >= 2 * size) & (bars.lane != BEHIND))
-    named = [(row, style.clean(bars.names[bars.name[row]], 24)) for row in fits.tolist()]
-    named = [(row, text) for row, text in named if style.text_width(text, size) + 4 <= wide[row]]
+    named = []
+    for row in fits.tolist():
+        name = bars.names[bars.name[row]]
+        # Of a tile at least its number.
+        texts = (style.clean(text, 24) for text in (name, *TILE.findall(name)))
+        named += [(row, text) for text in texts if style.text_width(text, size) + 4 <= wide[row]][:1]
     for row, text in named if len(named) <= _MOST_TEXTS else ():
         colour = colours[group[row]]
         red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))

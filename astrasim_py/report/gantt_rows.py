@@ -18,6 +18,8 @@ SEND, RECEIVE, MEMORY, REDUCTION = "send", "receive (waiting)", "remote memory",
 LANES, BEHIND = 4, 4
 #: Bars of a row are drawn singly up to this number; of more, in so many bins of time.
 MOST_BARS, _BINS = 20_000, 1500
+#: What a tile has behind the name of its computation.
+TILE = re.compile(r" tile (\d+/\d+)$")
 #: Words of a name that say its phase of a training step.
 _PHASES = {"fwd": "forward", "forward": "forward", "bwd": "backward", "backward": "backward", "wgrad": "backward"}
 _PHASES |= {"optimizer": "optimizer"}
@@ -129,7 +131,8 @@ def grouped(bars: Bars, part: int, most: int) -> tuple[np.ndarray, list[str]]:
     """
     mine = bars.part == part
     used, where = np.unique(bars.name[mine], return_inverse=True)
-    whole = [bars.names[number] for number in used.tolist()]
+    # Tiles have the colour of the computation that they are of.
+    whole = [TILE.sub("", bars.names[number]) for number in used.tolist()]
     kinds, of_kind = np.unique(bars.kind[mine], return_inverse=True)
     length = (bars.end - bars.start)[mine].astype(float)
     tries = [whole, _without_numbers(whole)]

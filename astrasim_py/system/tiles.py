@@ -17,7 +17,7 @@ import numpy as np
 
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.chunks import Buffer
-from astrasim_py.collectives.collective import promise_of
+from astrasim_py.collectives.collective import CUSTOM, promise_of
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
 from astrasim_py.core.rows import ranges
 from astrasim_py.program.algorithm import Algorithm
@@ -151,6 +151,14 @@ def _tiles_of(cells: np.ndarray, many: int, tiles: int) -> tuple[np.ndarray, np.
     return owner, low[owner] + within
 
 
+def _grouped(pairs: np.ndarray) -> dict[int, list[int]]:
+    """The second values of pairs by their first ones."""
+    found: dict[int, list[int]] = {}
+    for first, second in pairs.tolist():
+        found.setdefault(first, []).append(second)
+    return found
+
+
 class TileLowering:
     """The gates of ranks whose workloads use collectives in tiles; cells are looked up once."""
 
@@ -209,11 +217,15 @@ class TileLowering:
         """The gates of a rank; `program`: its workload's own.
 
         Raises AlgorithmError: an algorithm without cells, or a number of tiles that does not go with its chunks. Raises
-        ScenarioError: a collective that runs dimension by dimension.
+        ScenarioError: a collective that runs dimension by dimension, a barrier, or a custom one.
         """
         calls: dict[int, CollectiveCall] = {}
         for collective in np.unique(program.tiles.rows[:, 2]).tolist():
-            calls[collective] = instance_of(int(program.instance[collective])).only_call
+            instance = instance_of(int(program.instance[collective]))
+            if instance.type in ("barrier", CUSTOM):
+                what = f"is used in tiles, and a {instance.type} collective promises no parts of an input or output"
+                raise ScenarioError(self.place(rank, collective), what, "wait for all of it: write tiles: 1")
+            calls[collective] = instance.only_call
             if calls[collective] is None:
                 what = "is used in tiles, and its collective runs dimension by dimension"
                 raise ScenarioError(self.place(rank, collective), what, "choose one algorithm for all of its ranks")
@@ -246,10 +258,10 @@ class TileLowering:
                 gates.triggers.append((node, ENDS, begin))
             held = {node: gates.add(collective, node) for node in dict.fromkeys(node for node, _ in holds)}
             gates.triggers += [(p, ENDS, held[node]) for node, tile in holds for p in makes[tile]]
+            reads, there = ({k: _grouped(p[i]) for k, p in patterns.items()} for i in (0, 1))
             for node, tile, tiles in consumers:
-                own, pattern = gates.add(-1, node), patterns[tiles]
-                gates.triggers += [(collective, n, own) for t, n in pattern.reads.tolist() if t == tile]
-                present = [at for t, at in pattern.present.tolist() if t == tile]
+                own, present = gates.add(-1, node), there[tiles].get(tile, [])
+                gates.triggers += [(collective, n, own) for n in reads[tiles].get(tile, [])]
                 gates.triggers += [(collective, BEGINS, own)] * bool(present)
                 if producers:
                     gates.triggers += [(p, ENDS, own) for at in present if at >= 0 for p in makes[at]]

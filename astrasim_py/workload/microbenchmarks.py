@@ -63,6 +63,11 @@ def generate(
         for wanted in item.after or ():
             if wanted not in names:
                 raise ScenarioError(f"{where}.after", f'"{wanted}" is not an earlier item', "name one")
+        if isinstance(item, Compute) and item.consumes is not None:
+            others = [each for each in items[:number] if each.name == item.consumes]
+            if not others or not isinstance(others[-1], Collective):
+                what = f'"{item.consumes}" is not a collective before it'
+                raise ScenarioError(f"{where}.consumes", what, "name one")
         made = _nodes(item, ranks, groups, defined, where)
         if alike:
             made = [((0,), node) for _, node in made]

@@ -21,7 +21,7 @@ from astrasim_py.engine.compare import differences
 from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.problem import Job, Problem
-from astrasim_py.workload.items import Collective
+from astrasim_py.workload.items import Barrier, Collective
 from astrasim_py.workload.microbenchmarks import generate
 
 MIB = 2**20
@@ -174,6 +174,19 @@ def test_an_algorithm_without_cells_is_refused():
     table.made["all_gather", 4] = replace(made, traces=bare)
     with pytest.raises(AstraError, match="ring does not say which cells its steps read and write"):
         plan_for(problem)
+
+
+@pytest.mark.parametrize("side", ["consumes", "produces"])
+def test_collectives_without_parts_are_refused(side):
+    """A node that consumed tiles of a barrier would not wait for it."""
+    items = [Barrier()]
+    use = {side: 0, f"{side}_tile": 0, f"{side}_tiles": 2, "duration_ps": 10**6}
+    nodes = [{"deps": [0] if side == "consumes" else [], **use, f"{side}_tile": tile} for tile in (0, 1)]
+    trace = with_nodes(generate(items, 4).traces[0], nodes, {} if side == "consumes" else {0: [1, 2]})
+    problem = layer(4, MIB, 1, 0, 0, {"barrier": "dissemination"})
+    job = replace(problem.jobs[0], workload=replace(generate(items, 4), traces=(trace,) * 4))
+    with pytest.raises(AstraError, match="node 0: is used in tiles, and a barrier collective promises no parts"):
+        plan_for(replace(problem, jobs=(job,)))
 
 
 @pytest.mark.parametrize(

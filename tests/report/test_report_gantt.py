@@ -14,6 +14,8 @@ from astrasim_py.core.errors import UsageError
 from astrasim_py.core.records import Table
 from astrasim_py.report import plots
 from astrasim_py.report.gantt_rows import COMMUNICATION, COMPUTE, MOST_BARS, bars_of, grouped, rows_of, thinned
+from astrasim_py.workload.items import Collective, Compute
+from astrasim_py.workload.microbenchmarks import generate
 
 
 def drawn(*panels, **keys):
@@ -230,3 +232,13 @@ def test_a_problem_is_drawn_into_axes_of_the_user():
     axes = Figure().subplots()
     assert ap.plot(ap.collective("all_reduce", "1 MiB", ring), kind="gantt", ax=axes) is axes
     assert labels(axes) == ["0–3 (4)"] and axes.get_xlabel() == "time (µs)"
+
+
+def test_tiles_have_the_colour_of_their_computation_and_show_their_numbers():
+    network = ap.build_topology(shape="ring", npus=2, bandwidth="50 GB/s", latency="1 us")
+    items = [Collective(type="all_gather", size=2000, name="gather")]
+    items += [Compute(time=500_000_000, name="product", tiles=8, consumes="gather")]
+    made = drawn(panel_of(ap.problem(generate(items, 2), network), level="nodes"))
+    assert [text.get_text() for text in made.axes[0].figure.legends[0].get_texts()] == ["product", "gather"]
+    numbers = {text for text in texts(made.axes[0]) if "makespan" not in text}
+    assert numbers == {f"{tile}/8" for tile in range(1, 9)}

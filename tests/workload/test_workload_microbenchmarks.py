@@ -269,7 +269,8 @@ def test_operations_are_cut_into_tiles():
 @pytest.mark.parametrize(
     ("items", "message"),
     [
-        (layer(2, consumes="nothing"), '"nothing" is not one node that it waits for on rank 0; write after: nothing'),
+        (layer(2, consumes="nothing"), '"nothing" is not a collective before it; name one'),
+        ([Compute(time=1, name="gather"), *layer(2)[1:]], '"gather" is not a collective before it; name one'),
         (layer(2, produces="gather"), '"gather" is not one collective after it; name one'),
         ([*layer(2)[:2], Collective(type="all_reduce", size=64, name="scatter", after=("gather",))], "does not wait"),
         ([layer(2)[0], Compute(time=1), layer(2)[1], layer(2)[2]], '"gather" is not one node that it waits for'),

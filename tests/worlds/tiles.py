@@ -66,7 +66,8 @@ def _with_tiles(rng: random.Random, plan: Plan, rank: int, trace: ExecutionTrace
         algorithm = call and call.algorithm
         # A group of one uses its collective in tiles, too.
         chunks, ranks = (algorithm.chunks, algorithm.ranks) if algorithm else (2, 1)
-        if call is None or (algorithm and not algorithm.has_cells) or rng.random() < 0.3:
+        whole = plan.instances[int(program.instance[at])].type in ("barrier", "custom")
+        if whole or call is None or (algorithm and not algorithm.has_cells) or rng.random() < 0.3:
             continue
         node = int(program.node_id[at])
         promise = promise_of(plan.instances[int(program.instance[at])].type)
