@@ -94,6 +94,7 @@ def _check_rules(plan: Plan) -> None:
         (network.factory is not None, f"network model {network.model} has unknown symmetry"),
         (network.model == FLUID, "network.model fluid shares links by the rates of all messages at once"),
         (problem.noise is not None, "ranks compute under different noise"),
+        (bool(plan.tiles), "computations wait for tiles of collectives, which hold other chunks on each rank"),
         (network.profile is not None, "under a profile (network.profile) the order of a rank's own messages matters"),
         (problem.nic is not None, "NICs handle messages one after the other (nic), and the order of ranks matters"),
         (network.msccl is not None, "with slots of connections (network.msccl) the order of ranks matters"),

@@ -15,9 +15,10 @@ from worlds.tiles import in_tiles, with_nodes
 from astrasim_py import build_topology
 from astrasim_py.builders.registry import build
 from astrasim_py.chakra.schema import MISSING
-from astrasim_py.core.errors import AstraError
+from astrasim_py.core.errors import AstraError, FoldError
 from astrasim_py.core.records import Records
 from astrasim_py.engine.compare import differences
+from astrasim_py.engine.fold import run_folded
 from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.problem import Job, Problem
@@ -174,6 +175,14 @@ def test_an_algorithm_without_cells_is_refused():
     table.made["all_gather", 4] = replace(made, traces=bare)
     with pytest.raises(AstraError, match="ring does not say which cells its steps read and write"):
         plan_for(problem)
+
+
+def test_ranks_are_not_folded():
+    """Of two tiles of a ring all-gather of 8 ranks, rank 0 can begin one after 4 steps, rank 2 after 6."""
+    problem = layer(8, 8000, 2, 0, 8 * (ALPHA + 10_000), RING)
+    with pytest.raises(FoldError, match="computations wait for tiles of collectives"):
+        run_folded(plan_for(problem), "links")
+    assert simulate(problem, engine="both").makespan == 14 * (ALPHA + 10_000)
 
 
 @pytest.mark.parametrize("side", ["consumes", "produces"])
