@@ -207,6 +207,9 @@ def write_files(
     try:
         for path, data in files:
             target = named(path, OutputError)
+            if os.path.exists(target) and not os.path.isfile(target) and not os.path.isdir(target):
+                # To replace a device would harm the machine.
+                raise OutputError(os.fspath(path), "is no regular file", "choose another name")
             if make_folder:
                 make_folders(target.parent)
             if target.parent not in folders:

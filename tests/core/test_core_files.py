@@ -80,3 +80,14 @@ def test_nothing_asks_pathlib_whether_something_is_there():
         if re.search(r"(?<!os\.path)\.(exists|is_file|is_dir|is_symlink|is_fifo)\(", line)
     ]
     assert not found
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs here")
+def test_what_is_no_regular_file_is_not_replaced(tmp_path):
+    fifo, link = tmp_path / "fifo", tmp_path / "link"
+    os.mkfifo(fifo)
+    link.symlink_to(fifo)
+    for path in (fifo, link):
+        with pytest.raises(OutputError, match="is no regular file; choose another name"):
+            write_file(path, b"text")
+    assert fifo.is_fifo() and link.is_symlink() and sorted(tmp_path.iterdir()) == [fifo, link]
