@@ -25,9 +25,9 @@ def problem_bound(plan: Plan) -> int | None:
     The greatest of: the longest path through the workload; the bounds of single collectives; the bytes of an NPU's
     links, and of all links, over their rates; the compute of a rank over its slots. On the path a member leaves a
     collective after its links have carried their least bytes and the members that it depends on could reach it; a node
-    that consumes a tile may begin with the collective, which begins with its first tile. Bounds
-    of successive collectives are not added: one may begin on some members while another still ends on others. A path of
-    more than `MAX_PATH_NODES` nodes is left out.
+    that consumes a tile may begin with the collective, which begins with its first tile; tiles share the slots of their
+    rank. Bounds of successive collectives are not added: one may begin on some members while another still ends on
+    others. A path of more than `MAX_PATH_NODES` nodes is left out.
     """
     parts = bound_parts(plan)
     return None if parts is None else max(parts.values())
@@ -128,6 +128,10 @@ class _LongestPath:
         #: By rank and node: the nodes that consume tiles of a collective; the collective of which it produces a tile.
         self.consumers: dict[tuple[int, int], list[int]] = {}
         self.produced: dict[tuple[int, int], int] = {}
+        self.slots = plan.problem.semantics.compute_slots
+        #: Earliest start and sum of durations of computations on a rank with tiles: by node, of those that it waits
+        #: for; by rank and collective, of those that produce tiles of it.
+        self.loads: dict[int | tuple[int, int], list[int]] = {}
         #: By rank and collective: ends of the nodes that have produced tiles of it, and how many do.
         self.tile_ends: dict[tuple[int, int], list[int]] = {}
         self.tiles: Counter = Counter()
@@ -151,8 +155,27 @@ class _LongestPath:
             elif kind in (SEND, RECV):
                 self.message(rank, node, start, sends=kind == SEND)
             else:
-                self.finish(rank, node, start + int(program.duration[node]))
+                duration = int(program.duration[node])
+                if program.tiles is not None and program.slot[node] == COMPUTE_SLOT and self.slots:
+                    self.load(rank, node, start, duration)
+                self.finish(rank, node, start + duration)
         return self.makespan
+
+    def load(self, rank: int, node: int, start: int, duration: int) -> None:
+        """What waits for several computations waits until the slots of the rank have done them all."""
+        structure, collective = self.workload[rank].structure, self.produced.get((rank, node))
+        children = structure.succ[structure.succ_ptr[node] : structure.succ_ptr[node + 1]].tolist()
+        for key in (
+            *(self.first[rank] + child for child in children),
+            *[(rank, collective)] * (collective is not None),
+        ):
+            load = self.loads.setdefault(key, [start, 0])
+            load[:] = min(load[0], start), load[1] + duration
+
+    def loaded(self, key: int | tuple[int, int]) -> int:
+        """The earliest end of the computations that something waits for."""
+        start, total = self.loads.get(key, (0, 0))
+        return start - (-total // self.slots) if total else start
 
     def reach(self, rank: int, time: int) -> None:
         """The run lasts until `time` at least, which a rank reaches."""
@@ -177,6 +200,7 @@ class _LongestPath:
             self.starts[at] = max(self.starts[at], time)
             self.need[at] -= 1
             if not self.need[at]:
+                self.starts[at] = max(self.starts[at], self.loaded(at))
                 self.ready.append((rank, node))
 
     def message(self, rank: int, node: int, start: int, *, sends: bool) -> None:
@@ -226,7 +250,8 @@ class _LongestPath:
             self.times[key] = member_times(instance.type, instance.size, self.capacities, npus, instance.root)
         into, out = self.times[key]
         promise = promise_of(instance.type)
-        produced = [max(self.tile_ends.get((r, arrivals[r][0]), (0,))) for r in members]
+        made = [(r, arrivals[r][0]) for r in members]
+        produced = [max(*self.tile_ends.get(each, (0,)), self.loaded(each)) for each in made]
         if not promise.rooted and not promise.scatters and (promise.gathers or promise.reduces):
             produced = [max(produced)] * len(members)  # every rank's whole input is in every rank's output
         for position, member in enumerate(members):
