@@ -75,10 +75,12 @@ def split_messages(program: RankProgram, parts: int, structure: Callable[..., St
     of_parent, of_child = np.divmod(np.arange(len(edge)) - (np.cumsum(edges) - edges)[edge], own[child][edge])
     parent, child = first[parent][edge] + of_parent, first[child][edge] + of_child
     order = np.lexsort((parent, child))
+    gates = program.structure.need - np.bincount(program.structure.succ, minlength=len(own))
+    need = np.bincount(child, minlength=len(origin)) + gates[origin]
     names = ("rows", "node_id", "peer", "tag", "slot", "instance", "duration")
     return replace(
         program,
-        structure=structure(kind[origin], np.bincount(child, minlength=len(origin)), child[order], parent[order]),
+        structure=structure(kind[origin], need, child[order], parent[order]),
         nbytes=share(program.nbytes[origin], number, own[origin]),
         **{name: getattr(program, name)[origin] for name in names},
     )

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from worlds.problems import world
 from worlds.tiles import in_tiles, with_nodes
@@ -123,6 +123,7 @@ def test_one_tile_is_the_whole():
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 2**32 - 1), st.integers(2, 9))
+@example(11152, 2)  # messages of the workload are split
 def test_any_problem_in_tiles_leaves_the_same_records(seed, size):
     try:
         problem = in_tiles(world(seed, size), seed)
@@ -145,7 +146,10 @@ def test_any_problem_in_tiles_leaves_the_same_records(seed, size):
         # Waiting for less never makes a run stuck, unless another order takes the last slot. Either may reach a limit.
         statuses = {reference.outcome.status, simulate(whole(problem), engine="compiled").outcome.status}
         assert statuses != {"done", "stuck"}
-    if problem.bounds_hold and reference.outcome.status == "done":
+    # Random programs do not carry out what they are called for, and some plans have none.
+    calls = [i for i in plan.instances.values if len(i.members) > 1]
+    carried_out = all(i.chunks and {"some", "blocks"}.isdisjoint(a.name for a in i.algorithms) for i in calls)
+    if carried_out and problem.bounds_hold and reference.outcome.status == "done":
         assert (problem_bound(plan) or 0) <= reference.makespan
 
 
