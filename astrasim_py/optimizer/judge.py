@@ -68,7 +68,7 @@ class Judge:
     counted: int = 0
     simulated: int = 0
     began: float = field(default_factory=time.monotonic)
-    free: bool = False  # nothing counts any more: see `freely`
+    free: bool = False  # from now on nothing is limited or counted, and the best stays as it is
     _seen: set[str] = field(default_factory=set)
     _bounds: dict[str, Bound] = field(default_factory=dict)
     _shown: float = 0.0
@@ -175,11 +175,6 @@ class Judge:
         except AstraError:
             return NEVER, 0
         return {"done": records.makespan, "limit": -most}.get(records.outcome.status, NEVER), plan.messages
-
-    def freely(self) -> "Judge":
-        """From now on nothing is limited or counted, and the best stays as it is."""
-        self.free = True
-        return self
 
     def _show(self) -> None:
         now = time.monotonic()
