@@ -97,6 +97,8 @@ def _cells_of(stream: io.StringIO, kinds: Sequence[type]) -> list[np.ndarray]:
     fields = np.dtype([(f"f{i}", kind) for i, kind in enumerate(kinds)])
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*input contained no data")
+        # Some versions of numpy would cut off fractions.
+        warnings.filterwarnings("error", category=DeprecationWarning)
         rows = np.loadtxt(stream, dtype=fields, delimiter=",", quotechar='"', comments=None, ndmin=1)
     return [np.ascontiguousarray(rows[name]) for name in fields.names]
 

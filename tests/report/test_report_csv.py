@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import warnings
 
 import numpy as np
 import pytest
@@ -94,6 +95,13 @@ def test_csv_of_many_blocks():
     again = read_csv(b"".join(chunks))
     assert again["start"].tolist() == list(range(50)) and again["name"].tolist() == names
     assert sorted(again.coded("name")[1]) == ["n0", "n1", "n2"]
+
+
+def test_fractions_are_kept_where_warnings_are_shown_or_ignored():
+    for action in ("ignore", "always"):
+        with warnings.catch_warnings():
+            warnings.simplefilter(action)
+            assert read_csv(b"x,y\n0.0,1\n0.636619772,2\n")["x"].tolist() == [0.0, 0.636619772]
 
 
 def test_fractions_and_numbers_beyond_int64_count_for_the_whole_column():
