@@ -2,10 +2,8 @@
 
 import os
 import re
-import signal
-import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +21,7 @@ from astrasim_py.core.errors import (
     worst,
 )
 from astrasim_py.core.files import write_file
+from astrasim_py.core.interrupts import interruptible
 from astrasim_py.core.shown import Shown
 from astrasim_py.core.units import number_of
 from astrasim_py.engine.auto import is_compiled
@@ -155,38 +154,22 @@ def run_scenario(
     if cluster is not None:
         check_address(cluster)
     run = _Run(scenario, Path(out), progress or Progress())
-    with _terminable():
-        try:
-            run.strict = strict
+    run.strict = strict
+    try:
+        with interruptible() as run.signals:
             run.plan(points, RunOptions(**asked), limits, fresh=fresh)
             run.compute(jobs, cluster)
-        except KeyboardInterrupt:
-            run.interrupted = True
-        finally:
-            run.progress.end()
+    except KeyboardInterrupt:
+        run.interrupted = True
+    finally:
+        run.progress.end()
+    with interruptible():
         return run.finish(draw=figures)
 
 
 def and_more(points: int) -> str:
     """What follows a line that holds for several points, of which the first is named."""
     return f" (and {number_of(points - 1, 'more point')})" if points > 1 else ""
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM (batch systems send it) acts like Ctrl-C."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 class _Run:
@@ -204,6 +187,7 @@ class _Run:
         self.unfolded = 0  # of these, where a folded run was asked for
         self.notes: list[str] = []
         self.failures: list[Failure] = []
+        self.signals: list[int] = []
         self.interrupted = False
         self.strict = False
 
@@ -278,6 +262,8 @@ class _Run:
             with closing(_each(tasks, workers, cluster, self.folder, at_first)) as ended:
                 for position, result in ended:
                     number, point = todo[position], self.points[todo[position]]
+                    if self.signals and isinstance(result, Result) and not result.stored:
+                        raise KeyboardInterrupt
                     if isinstance(result, Killed):
                         result = failed(point, EXIT_CHECK_FAILED, f"{point.name}: {result.reason}")
                     self.results[number] = result

@@ -197,13 +197,6 @@ def identity_of(point: Point, inputs: Mapping[str, str]) -> str:
     return store.point_digest({"point": resolved, "sweep": dict(point.values)}, inputs, version=package_version())
 
 
-def _interrupted(error: BaseException | None) -> bool:
-    """Whether an interrupt stands behind an error: compiled libraries turn one that reaches them into their own."""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__cause__ or error.__context__
-    return error is not None
-
-
 def run_task(task: Task) -> Result:
     """Simulate a point and store it. Lets no exception out but an interruption."""
     point = task.point
@@ -215,8 +208,6 @@ def run_task(task: Task) -> Result:
         remedy = "use fewer NPUs, a lower --record level or fewer --jobs"
         return failed(point, EXIT_CHECK_FAILED, f"{point.name}: out of memory; {remedy}")
     except Exception as error:
-        if _interrupted(error):
-            raise KeyboardInterrupt from error
         text = " ".join(f"{type(error).__name__}: {error}".split())
         own, detail = own_line(error), traceback.format_exc()
         if own:
@@ -269,7 +260,11 @@ def _alone(task: Task, job: Job, warnings: list[str]) -> Alone | None:
     if stored is not None and options.met_by(stored.manifest):
         result = stored_result(stored)
     else:
-        result = run_task(replace(own, replace=task.replace, beside=task.beside))
+        own = replace(own, replace=task.replace, beside=task.beside)
+        try:
+            result = _run(own)
+        except AstraError as error:
+            result = failed(own.point, error.exit_code, *error.lines())
     if result.row["status"] == "done":
         ends, stored = np.zeros(0, dtype=np.int64), stored_points.read_point(own.folder)
         if stored is not None and options.collectives:

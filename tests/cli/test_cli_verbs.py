@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -268,6 +270,19 @@ def test_an_interruption_exits_with_130(scenario, capsys, monkeypatch):
 
     monkeypatch.setattr(schema, "run", interrupted)
     assert run(capsys, "schema")[0] == 130
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_a_library_turns_into_an_error_exits_with_130(capsys, monkeypatch, number):
+    from astrasim_py.cli import schema
+
+    def interrupted(args):
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(number)
+        raise TypeError("cannot compare")
+
+    monkeypatch.setattr(schema, "run", interrupted)
+    assert run(capsys, "schema") == (130, "", "astrasim-py: interrupted\n")
 
 
 def test_help_imports_nothing_heavy():

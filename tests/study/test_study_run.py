@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
@@ -562,9 +563,17 @@ sweep: {trace: [good, bad]}
     assert "this point is stuck" in explain_folder(stuck.folder).notes[-1]
 
 
-def test_an_interrupt_behind_an_error_of_a_library_stops_the_run(tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_a_library_turns_into_an_error_stops_the_run(tmp_path, monkeypatch, number):
     def simulate(*args, **options):
-        raise SystemError("returned a result with an exception set") from KeyboardInterrupt()
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(number)
+        raise TypeError("cannot compare")  # as numpy does
+
+    monkeypatch.setattr("astrasim_py.study.task.simulate", simulate)
+    study = run_scenario(scenario(tmp_path), out=tmp_path, jobs=1)
+    assert study.interrupted and study.exit_code == 130 and not study.failures
+    assert signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL)
 
     monkeypatch.setattr("astrasim_py.study.task.simulate", simulate)
     study = run_scenario(scenario(tmp_path), out=tmp_path, jobs=1)
