@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astrasim_py.core.errors import InternalError
+from astrasim_py.core.errors import OutputError
 from astrasim_py.core.records import Records
 
 #: Categories of the pieces of the critical path, and their meaning.
@@ -191,7 +191,7 @@ class CriticalPath:
 
     def walk(self, ranks: range | None = None) -> tuple[Segment, ...]:
         """The pieces of the path from 0 to the makespan, found from the end of the run back; with `ranks`, of the path
-        to the last node that one of them completed.
+        to the last node that one of them completed. Raises OutputError: the records are damaged.
         """
         self.segments = []
         end, rank = np.asarray(self.end), np.asarray(self.rank)
@@ -209,7 +209,7 @@ class CriticalPath:
             if row < 0:
                 self.segments.reverse()
                 return tuple(self.segments)
-        raise InternalError("the nodes of a run release each other in a circle")
+        raise OutputError("records", "their nodes release each other in a circle", "run with --fresh")
 
     def step(self, row: int, now: int) -> tuple[int, int]:
         """Account for one node that ended at `now`; returns the next (time, node)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from worlds.problems import world
 from worlds.tiles import in_tiles
 
 from astrasim_py.builders.registry import build
-from astrasim_py.core.errors import AstraError, UsageError
+from astrasim_py.core.errors import AstraError, OutputError, UsageError
 from astrasim_py.core.records import NODE_COLUMNS, Records, Table, empty_table
 from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.report.critical_path import CATEGORIES
@@ -208,6 +209,14 @@ def test_start_delays_are_waiting():
     )
     explanation = explain(simulate(Problem(topology=topology, jobs=(job,)), level="messages"))
     assert explanation.path[0].category == "waiting" and explanation.path[0].end == 5 * US
+
+
+def test_a_circle_of_releases_is_refused():
+    records = run(shapes.Ring(npus=2, bandwidth=RATE, latency=500).build(), [Collective(type="all_reduce", size=2)])
+    ring = np.roll(np.arange(records.node.height), 1)
+    node = Table({**records.node, "released_by": ring, "kind": ["compute"] * len(ring)})
+    with pytest.raises(OutputError, match="release each other in a circle"):
+        explain(replace(records, node=node))
 
 
 def test_lower_levels_are_refused():
