@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 import tarfile
+from bisect import bisect_left
 
 import pytest
 
@@ -60,10 +61,6 @@ CASES = {
     "no list": ('{"a": 1}', 'has no "traceEvents"'),
     "object for list": ('{"traceEvents": {}}', 'in place of ['),
     "no events": ('{"traceEvents": []}', "has neither work of a device nor collectives of the host"),
-    "deep args": (
-        trace(KERNEL | {"args": {"Collective name": 7}}).replace(": 7}", ": " + "[" * 990 + "]" * 990 + "}"),
-        "nested too deeply",
-    ),
     "host only": (json.dumps([KERNEL | {"cat": "python_function"}]), "its categories: python_function"),
 }  # fmt: skip
 
@@ -77,6 +74,27 @@ def test_one_line_for_each(case, tmp_path):
     assert str(error.value).startswith(str(tmp_path / "trace.json"))
     assert len(error.value.lines()) == 1
     assert error.value.exit_code == EXIT_TRACE
+
+
+def test_args_nested_about_as_deeply_as_python_reads_are_read_or_refused(tmp_path):
+    def reads(depth: int) -> bool:
+        try:
+            json.loads("[" * depth + "]" * depth)
+        except RecursionError:
+            return False
+        return True
+
+    refused = 0
+    deepest = bisect_left(range(10**6), True, key=lambda depth: not reads(depth))
+    depths = [*range(deepest - 60, deepest + 60), 2 * deepest]  # how deep it reads depends on the stack
+    for depth in depths:
+        text = trace(KERNEL | {"args": {"Collective name": 7}}).replace(": 7}", f": {'[' * depth}{']' * depth}}}")
+        try:
+            read_recording(written(tmp_path / "trace.json", text), None)
+        except TraceError as error:
+            refused += 1
+            assert "nested too deeply" in str(error)
+    assert 1 <= refused < len(depths)
 
 
 @pytest.mark.parametrize(
