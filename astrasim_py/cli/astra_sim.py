@@ -15,8 +15,9 @@ from astrasim_py.cli.options import (
     limits_of,
     record_options,
     terminal_width,
+    timeline_of,
 )
-from astrasim_py.core.errors import UsageError
+from astrasim_py.core.errors import EXIT_USAGE, UsageError, worst
 
 #: ASTRA-sim's flags that change nothing, there or here, and why.
 IGNORED = {
@@ -62,10 +63,11 @@ def run(args: argparse.Namespace) -> int:
     from astrasim_py.report.tables import json_text
     from astrasim_py.study.astra_sim_point import Request, run_request
     from astrasim_py.study.store import RunOptions
+    from astrasim_py.study.task import missing_timeline
     from astrasim_py.system.machine_models import Limits
 
     limits = Limits(**limits_of(args))
-    options = RunOptions(level=args.record, timeline=args.timeline, engine=args.engine, limits=limits)
+    options = RunOptions(level=args.record, timeline=timeline_of(args), engine=args.engine, limits=limits)
     request = Request(
         workload=args.workload_configuration,
         system=args.system_configuration,
@@ -85,6 +87,9 @@ def run(args: argparse.Namespace) -> int:
         complain(f"warning: {name}: ignored: {IGNORED[name]}" for name in given)
         complain(f"warning: {text}" for text in result.warnings)
     complain(point.summary["explanation"])
+    if missing := missing_timeline(options, point.manifest):
+        complain([missing])
+        code = worst((code, EXIT_USAGE))
     if args.format == "json":
         more = {
             "backend": request.backend,

@@ -82,6 +82,7 @@ def record_options(parser: argparse.ArgumentParser, default: str | None = None) 
     parser.add_argument("--out", default="results", metavar="FOLDER", help="folder of all results (results)")
     parser.add_argument("--record", choices=LEVELS, default=default, help="how much to record")
     parser.add_argument("--timeline", action="store_true", help="also write timeline.json for Perfetto")
+    parser.add_argument("--ranks", metavar="LIST", help='of the timeline, e.g. "0-3,6"; all by default, up to 100 MB')
     parser.add_argument("--max-events", type=int, metavar="N", help="give up a point after so many events")
     parser.add_argument("--max-sim-time", metavar="T", help='give up a point after e.g. "10 s" of simulated time')
 
@@ -98,6 +99,15 @@ def number_list(text: str, place: str) -> list[int]:
             raise UsageError(place, f'"{part}" runs backwards, or too far', "write e.g. 0-7,12")
         found += range(first, last + 1)
     return found
+
+
+def timeline_of(args: argparse.Namespace) -> bool | tuple[int, ...]:
+    """What ``--timeline`` and ``--ranks`` ask for. Raises UsageError."""
+    if args.ranks is None:
+        return args.timeline
+    if not args.timeline:
+        raise UsageError("--ranks", "chooses ranks of the timeline", "add --timeline")
+    return tuple(sorted(dict.fromkeys(number_list(args.ranks, "--ranks"))))
 
 
 def check_positive(args: argparse.Namespace, *names: str) -> None:

@@ -33,7 +33,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     options.table_options(parser)
 
 
-_PASSED_ON = ("out", "jobs", "cluster", "fresh", "timeline", "engine", "fold", "strict")
+_PASSED_ON = ("out", "jobs", "cluster", "fresh", "engine", "fold", "strict")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     options.check_positive(args, "jobs")
     if args.jobs is not None and args.cluster is not None:
         raise UsageError("--jobs", "counts processes of this machine, and --cluster has its own", "leave one out")
-    limits, wanted = options.limits_of(args), options.selection_of(args)
+    limits, wanted, timeline = options.limits_of(args), options.selection_of(args), options.timeline_of(args)
     codes, allowed = [0], {"allow_outside": args.allow_outside, "allow_code": args.allow_code}
     loaded = list(options.each(args.scenarios, lambda path: load_scenario(path, args.set, **allowed), codes))
     names = [scenario.name for scenario in loaded]
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         wanted.check(swept_values(scenario.axes))
     share = None if args.points is None else parse_share(args.points)
     rows: list[dict] = []
-    same = {name: getattr(args, name) for name in _PASSED_ON}
+    same = {name: getattr(args, name) for name in _PASSED_ON} | {"timeline": timeline}
 
     def run_one(scenario):
         progress = on_terminal(scenario.name, quiet=args.quiet)

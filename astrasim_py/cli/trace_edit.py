@@ -3,7 +3,7 @@
 import argparse
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
@@ -14,8 +14,6 @@ from astrasim_py.core.units import parse_time
 
 #: Most nodes that are drawn.
 MOST_DRAWN = 10_000
-#: Largest timeline of all ranks, bytes.
-_MOST_BYTES = 100 * 10**6
 
 
 def _groups_option(parser: argparse.ArgumentParser) -> None:
@@ -212,29 +210,21 @@ def _plain(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
-def _bounded(pieces: Iterable[bytes], args: argparse.Namespace) -> Iterator[bytes]:
-    """The pieces of a timeline of all ranks, as long as viewers can open it."""
-    written = 0
-    for piece in pieces:
-        written += len(piece)
-        if written > _MOST_BYTES and args.ranks is None:
-            problem = f"the timeline of all ranks has more than {_MOST_BYTES // 10**6} MB, too much for most viewers"
-            raise UsageError(args.target, problem, "name some with --ranks, e.g. --ranks 0-7")
-        yield piece
-
-
 def run_timeline(args: argparse.Namespace) -> int:
     """Write recorded durations as a timeline."""
     from astrasim_py.core.files import write_file
-    from astrasim_py.report.timeline import recorded_timeline
+    from astrasim_py.report.timeline import CHOOSE, TOO_LARGE, recorded_timeline, within
     from astrasim_py.workload.edit import recorded_times
 
     workload = _workload(args.trace)
     ranks = _ranks_of(args, workload)
     traces, every = [workload.trace(rank) for rank in ranks], recorded_times(workload)
     times = [every[rank] for rank in ranks]
+    pieces = recorded_timeline(traces, times, ranks)
+    if args.ranks is None and (pieces := within(pieces)) is None:
+        raise UsageError(args.target, TOO_LARGE, CHOOSE)
     make_parent(args.target)
-    write_file(args.target, _bounded(recorded_timeline(traces, times, ranks), args))
+    write_file(args.target, pieces)
     last = max((int(end.max(initial=0)) for _, end in times), default=0)
     return _said(args, {"ranks": len(ranks), "nodes": sum(map(len, traces)), "microseconds": last / 10**6})
 

@@ -22,6 +22,7 @@ from astrasim_py.cli.options import (
     limits_of,
     record_options,
     terminal_width,
+    timeline_of,
 )
 from astrasim_py.core.document import parse_document
 from astrasim_py.core.errors import UsageError
@@ -191,13 +192,13 @@ def _simulate(args: argparse.Namespace, scenario) -> int:
     from astrasim_py.study.progress import on_terminal
     from astrasim_py.study.sweep import run_scenario
 
-    options = {"out": args.out, "engine": args.engine, "fold": args.fold, "timeline": args.timeline}
+    options = {"out": args.out, "engine": args.engine, "fold": args.fold, "timeline": timeline_of(args)}
     progress = on_terminal(scenario.name, quiet=args.quiet)
     result = run_scenario(scenario, fresh=args.fresh, progress=progress, **options, **limits_of(args))
     for failure in result.failures:
         complain(failure.lines)
     complain(() if args.quiet else result.notes)
-    if result.failures or not result.rows:
+    if not result.rows or result.rows[0]["status"] != "done":
         return result.exit_code
     point, row = expand(scenario)[0], result.rows[0]
     priced = isinstance(point.spec.workload, TrainingWorkload) and point.spec.workload.times == "model"

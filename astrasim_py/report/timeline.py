@@ -7,7 +7,7 @@ communication), one for the collectives, one for the links.
 
 import heapq
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 
 import numpy as np
@@ -18,6 +18,10 @@ from astrasim_py.core.records import Records, Table, queue_pairs
 from astrasim_py.core.units import format_size
 
 _CALLS = (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV)
+#: Largest timeline of all ranks, bytes, and what is said of a larger one.
+MOST_BYTES = 100 * 10**6
+TOO_LARGE = f"the timeline of all ranks has more than {MOST_BYTES // 10**6} MB, too much for most viewers"
+CHOOSE = "name some with --ranks, e.g. --ranks 0-7"
 #: Events per yielded piece.
 _BLOCK = 16384
 #: Distance of arrow ends inside the receive, so that viewers attach them to it.
@@ -57,27 +61,41 @@ def timeline(
     switches: Sequence[str] = (),
     qps: int = 1,
     marks: Sequence[tuple[int, str]] = (),
+    only: Sequence[int] = (),
 ) -> Iterator[bytes]:
     """The timeline of a run, a piece at a time; together one JSON document. `records`: of level ``messages``; of level
     ``nodes`` there are no links and no arrows. `edges`: ``link`` and ``name``: names of links. `npus`: rank → NPU, for
     the names of lanes. `jobs`: rank → name of its job, of several jobs. `switches`: names of the ranks that follow.
-    `qps`: queue pairs of two NPUs. `marks`: what happened to links, and when (ps).
+    `qps`: queue pairs of two NPUs. `marks`: what happened to links, and when (ps). `only`: ranks; what they do, their
+    messages and all collectives.
     """
     ranks = len(records.finish)
     collectives, links = ranks + len(switches), ranks + len(switches) + 1
     lane_of = np.full(records.node.height, -1, dtype=np.int64)
+    shown = np.isin(np.arange(collectives), only) if only else np.ones(collectives, dtype=bool)
     events = chain(
-        _processes(ranks, npus, jobs, switches),
+        _processes(ranks, npus, jobs, switches, shown),
         _collectives(records.collective, collectives, jobs),
-        _nodes(records, lane_of, collectives),
+        _nodes(records, lane_of, shown),
         (
             f'{{"ph":"i","name":{json.dumps(text)},"cat":"link event","pid":{links},"tid":0,"ts":{_us(at)},"s":"g"}}'
             for at, text in marks
         ),
-        _hops(records, edges, links, jobs, switches, qps) if records.message.height else (),
+        _hops(records, edges, links, jobs, switches, qps, shown) if records.message.height else (),
         _arrows(records, lane_of) if records.message.height else (),
     )
     return _document(events, f',"otherData":{json.dumps({"engine": records.engine})}')
+
+
+def within(pieces: Iterable[bytes]) -> list[bytes] | None:
+    """The pieces of a timeline of all ranks; None beyond `MOST_BYTES`."""
+    kept, left = [], MOST_BYTES
+    for piece in pieces:
+        kept.append(piece)
+        left -= len(piece)
+        if left < 0:
+            return None
+    return kept
 
 
 def _document(events: Iterator[str], about: str = "") -> Iterator[bytes]:
@@ -146,13 +164,17 @@ def _span(name: str, category: str, pid: int, tid: int, start: int, end: int, ar
     )
 
 
-def _processes(ranks: int, npus: Sequence[int], jobs: Sequence[str], switches: Sequence[str]) -> Iterator[str]:
+def _processes(
+    ranks: int, npus: Sequence[int], jobs: Sequence[str], switches: Sequence[str], shown: np.ndarray
+) -> Iterator[str]:
     titles = []
     for rank in range(ranks):
         job = f"{jobs[rank]}: " if jobs else ""
         npu = f" (NPU {npus[rank]})" if rank < len(npus) and npus[rank] != rank else ""
         titles.append(f"{job}rank {rank}{npu}")
     for pid, title in enumerate([*titles, *(f"switch {name}" for name in switches), "collectives", "links"]):
+        if pid < len(shown) and not shown[pid]:
+            continue
         yield _meta("process_name", pid, title)
         yield _meta("process_sort_index", pid, pid)
 
@@ -204,10 +226,10 @@ _LANES = (
 )
 
 
-def _nodes(records: Records, lane_of: np.ndarray, ranks: int) -> Iterator[str]:
+def _nodes(records: Records, lane_of: np.ndarray, shown: np.ndarray) -> Iterator[str]:
     """Nodes in lanes of their kind; fills in `lane_of`, the lane of every node that is drawn.
 
-    `ranks`: with those of switches, of which only what they do for collectives is drawn.
+    `shown`: of each rank; with those of switches, of which only what they do for collectives is drawn.
     """
     node = records.node
     if not node.height:
@@ -218,7 +240,7 @@ def _nodes(records: Records, lane_of: np.ndarray, ranks: int) -> Iterator[str]:
     numbers = np.array([[group.get((str(kind), inner), -1) for inner in (False, True)] for kind in kinds])
     number = numbers[codes, (instance >= 0).astype(np.int64)]
     drawn = (instance >= 0) | (rank < len(records.finish))
-    rows = np.flatnonzero(drawn & (number >= 0) & (start >= 0) & (end >= 0))
+    rows = np.flatnonzero(drawn & shown[rank] & (number >= 0) & (start >= 0) & (end >= 0))
     # By rank, then kind, and as in the table.
     belongs = rank[rows].astype(np.int64) * len(_LANES) + number[rows]
     order = np.argsort(belongs, kind="stable")
@@ -226,7 +248,7 @@ def _nodes(records: Records, lane_of: np.ndarray, ranks: int) -> Iterator[str]:
     where = lanes(belongs, start[rows], end[rows])
     used, first = np.unique(belongs, return_index=True)
     most = np.maximum.reduceat(where, first) + 1 if len(rows) else where
-    low, below, before = np.zeros(ranks * len(_LANES), dtype=np.int64), 0, -1
+    low, below, before = np.zeros(len(shown) * len(_LANES), dtype=np.int64), 0, -1
     for key, count in zip(used.tolist(), most.tolist(), strict=True):
         pid, kind = divmod(key, len(_LANES))
         below = below if pid == before else 0
@@ -247,12 +269,20 @@ def _nodes(records: Records, lane_of: np.ndarray, ranks: int) -> Iterator[str]:
 
 
 def _hops(
-    records: Records, edges: Table | None, pid: int, jobs: Sequence[str], switches: Sequence[str], qps: int
+    records: Records,
+    edges: Table | None,
+    pid: int,
+    jobs: Sequence[str],
+    switches: Sequence[str],
+    qps: int,
+    shown: np.ndarray,
 ) -> Iterator[str]:
     hop, message = records.hop, records.message
     pair_of = queue_pairs(message, qps)
     names = {} if edges is None else dict(zip(edges["link"].tolist(), edges["name"].tolist(), strict=True))
+    mine = shown[message["src"]] | shown[message["dst"]]
     rows = np.argsort(hop["link"], kind="stable")
+    rows = rows[mine[hop["message"][rows]]]
     links, first, of = np.unique(hop["link"][rows], return_index=True, return_inverse=True)
     where = lanes(of.reshape(-1), hop["start"][rows], hop["end"][rows])
     most = np.maximum.reduceat(where, first) + 1 if len(rows) else where

@@ -62,6 +62,7 @@ def run_request(
     digests = request.files(inputs)
     arguments = {key: value for key, value in asdict(request).items() if key != "folder"}
     identity = _identity(arguments, digests)
+    options.check_ranks(inputs.npus)
     result = run_inputs(
         inputs, corrected=request.corrected, engine=options.engine, level=options.level, limits=options.limits
     )

@@ -169,7 +169,7 @@ class RunOptions:
     """Options of a run. None of them changes a result: they set its detail, its limits and its speed."""
 
     level: str = "links"  # record level; ``messages`` where a timeline is asked for
-    timeline: bool = False
+    timeline: bool | tuple[int, ...] = False  # of all ranks, if it is not too large, or of some
     limits: Limits = field(default_factory=Limits)
     engine: str = AUTO
     fold: bool = False  # simulate one rank for all where all do the same
@@ -180,6 +180,17 @@ class RunOptions:
         if self.timeline:
             object.__setattr__(self, "level", "messages")
 
+    @property
+    def said_timeline(self) -> bool | list[int]:
+        """The timeline as a manifest has it."""
+        return self.timeline if isinstance(self.timeline, bool) else list(self.timeline)
+
+    def check_ranks(self, ranks: int) -> None:
+        """Raises UsageError: the timeline is of a rank that is not there. `ranks`: how many are."""
+        last = -1 if isinstance(self.timeline, bool) else max(self.timeline)
+        if last >= ranks:
+            raise UsageError("--ranks", f"{last} is not of {ranks} ranks", f"write 0-{ranks - 1}")
+
     def met_by(self, manifest: Mapping) -> bool:
         """True if a stored point satisfies these options. A point that ended by a limit is of use only under the very
         same limits. A full run is as good as a folded one, unless it reached a limit or both engines are to be
@@ -187,7 +198,7 @@ class RunOptions:
         """
         if LEVELS.index(manifest["level"]) < LEVELS.index(self.level):
             return False
-        if self.timeline and not manifest["timeline"]:
+        if self.timeline and manifest["timeline"] != self.said_timeline:
             return False
         if self.collectives and not manifest.get("collectives", True):
             return False

@@ -92,7 +92,7 @@ class _Manifest(BaseModel):
     digest: str
     status: str
     level: Literal[LEVELS]
-    timeline: Flag
+    timeline: Flag | list[Count]
     limits: dict[str, Count | None]
     exit_code: Literal[SEVERITY]
     sweep: dict[str, str]

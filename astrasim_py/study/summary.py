@@ -1,7 +1,7 @@
 """The stored form of a finished simulation: its row, its summary, and its records as files."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from fractions import Fraction
 
@@ -15,7 +15,7 @@ from astrasim_py.engine.stuck import explanation
 from astrasim_py.report import tables
 from astrasim_py.report.csv_io import csv_chunks
 from astrasim_py.report.explain import busiest_links
-from astrasim_py.report.timeline import timeline
+from astrasim_py.report.timeline import timeline, within
 from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.plan import Instance, Plan
 from astrasim_py.system.programs import COLLECTIVE, INSTANT
@@ -199,8 +199,14 @@ def breakdown(records: Records) -> dict:
 
 
 def files_of(
-    plan: Plan, records: Records, summary: Mapping, *, with_timeline: bool, with_collectives: bool = True
+    plan: Plan,
+    records: Records,
+    summary: Mapping,
+    *,
+    timeline_of: bool | Sequence[int] = False,
+    with_collectives: bool = True,
 ) -> dict[str, Iterable[bytes]]:
+    """Name → content of the files of a point. `timeline_of`: all ranks or some; of all, none that is too large."""
     topology = plan.problem.topology
     per_rank = {name: getattr(records, name) for name in ("finish", "compute", "exposed_comm")}
     tables_of = {name: table for name, table in records.tables().items() if with_collectives or name != "collective"}
@@ -211,13 +217,16 @@ def files_of(
             files[f"{name}.csv"] = csv_chunks(table)
     files["vertex.csv"] = csv_chunks(vertex_table(topology))
     files["edge.csv"] = csv_chunks(edge_table(topology, records.link["link"], plain=True))
-    if with_timeline:
+    if timeline_of:
         edges = edge_table(topology, records.link["link"])
         jobs = [*map(plan.job_name, range(plan.ranks))]
         npus = plan.npu_of[: plan.npu_ranks]
         qps = plan.problem.network.qps
         marks = [(event["at_ps"], event["text"]) for event in summary.get("link_events", ())]
-        files["timeline.json"] = timeline(records, edges, npus, jobs if any(jobs) else (), plan.switches, qps, marks)
+        only = () if timeline_of is True else timeline_of
+        pieces = timeline(records, edges, npus, jobs if any(jobs) else (), plan.switches, qps, marks, only)
+        if only or (pieces := within(pieces)) is not None:
+            files["timeline.json"] = pieces
     return files
 
 

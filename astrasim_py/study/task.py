@@ -25,12 +25,14 @@ from astrasim_py.core.errors import (
     EXIT_USAGE,
     AstraError,
     FoldError,
+    worst,
 )
 from astrasim_py.core.records import RECORD_SCHEMA, Records
 from astrasim_py.core.registry import own_line
 from astrasim_py.engine.auto import take_engine
 from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.report.jobs import Alone, iteration_ends, job_rows
+from astrasim_py.report.timeline import CHOOSE, TOO_LARGE
 from astrasim_py.scenario.expand import Point
 from astrasim_py.study import store, stored_points
 from astrasim_py.study.hints import hints
@@ -102,6 +104,8 @@ def store_run(
     ``run.json``. `more`: for the summary.
     """
     summary = summary_of(plan, records, row, warnings) | (more or {})
+    asked = {"timeline_of": options.timeline, "with_collectives": options.collectives}
+    files = files_of(plan, records, summary, **asked)
     status = records.outcome.status
     manifest = {
         "package": "astrasim-py",
@@ -113,16 +117,19 @@ def store_run(
         "exit_code": EXIT_OK if status == "done" else EXIT_STUCK,
         "engine": records.engine,
         "level": options.level,
-        "timeline": options.timeline,
+        "timeline": options.said_timeline if "timeline.json" in files else False,
         "limits": dict(options.limits),
         **({} if options.collectives else {"collectives": False}),
         **facts,
     }
     volatile = usage.volatile(records, **source)
-    asked = {"with_timeline": options.timeline, "with_collectives": options.collectives}
-    files = files_of(plan, records, summary, **asked)
     folder = store.write_point(folder, files, manifest, volatile, options=options, replace=replace)
     return StoredPoint(folder=folder, manifest=manifest, summary=summary, volatile=volatile)
+
+
+def missing_timeline(options: store.RunOptions, manifest: Mapping) -> str:
+    """Why a stored point has not the timeline that was asked for; empty if it has."""
+    return f"{TOO_LARGE}; {CHOOSE}" if options.timeline and not manifest["timeline"] else ""
 
 
 FAILED = "failed"
@@ -222,6 +229,7 @@ def _run(task: Task) -> Result:
     synthesized: list[dict] = []
     notes = {"warnings": warnings, "synthesized": synthesized}
     problem = prepare(point, limits=options.limits, kept=task.kept, beside=task.beside, **notes)
+    options.check_ranks(sum(job.ranks for job in problem.jobs))
     plan, records = _simulated(problem, task, lambda text: warnings.append(f"{point.name}: {text}"))
     warnings += [f"{point.name}: network.profile: {text}" for text in beyond_the_rows(plan)]
     facts = {
@@ -243,7 +251,12 @@ def _run(task: Task) -> Result:
         alone = {job.name: _alone(task, job, warnings) for job in problem.jobs} if point.spec.compare else {}
         alone = {name: found for name, found in alone.items() if found is not None}
         about["more"] |= {"jobs": job_rows(point.name, problem.jobs, records, alone)}
-    return stored_result(store_run(task.folder, plan, records, options, usage, replace=task.replace, **about))
+    stored = store_run(task.folder, plan, records, options, usage, replace=task.replace, **about)
+    result, missing = stored_result(stored), missing_timeline(options, stored.manifest)
+    if missing:
+        code = worst((result.exit_code, EXIT_USAGE))
+        return replace(result, exit_code=code, lines=(*result.lines, f"{point.name}: {missing}"))
+    return result
 
 
 def _alone(task: Task, job: Job, warnings: list[str]) -> Alone | None:

@@ -13,8 +13,8 @@ from astrasim_py.chakra.et_io import encode_trace, parse_trace, read_prefix, wri
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.wire import varint
 from astrasim_py.chakra.workload import Workload, groups_from_metadata
-from astrasim_py.cli import trace_edit
 from astrasim_py.cli.main import main
+from astrasim_py.report import timeline
 from astrasim_py.workload.edit import keep_nodes, recorded_times
 
 
@@ -116,7 +116,7 @@ def test_timelines_are_in_microseconds(four, tmp_path, capsys):
 
 
 def test_a_timeline_too_large_for_viewers_asks_for_ranks(four, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(trace_edit, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(timeline, "MOST_BYTES", 1000)
     assert run("timeline", four, tmp_path / "t.json") == 2
     assert "name some with --ranks" in capsys.readouterr().err and not (tmp_path / "t.json").exists()
     assert run("timeline", four, tmp_path / "t.json", "--ranks", "3,1") == 0

@@ -148,6 +148,27 @@ def test_it_is_written_piece_by_piece(monkeypatch):
     assert {e["ph"] for e in nodes} == {"M", "X"}
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], max_examples=30)
+@given(records(), st.integers(0, 2**8 - 1))
+def test_of_some_ranks_it_has_what_they_do_and_their_messages(found, mask):
+    _, run = found
+    ranks = len(run.finish)
+    only = [rank for rank in range(ranks) if mask >> rank & 1] or [0]
+
+    def spans(*more) -> list[tuple]:
+        data = json.loads(b"".join(timeline(run, None, (), (), (), 1, (), *more)), parse_float=Decimal)
+        return sorted(
+            (e["pid"], e["name"], e["ts"], e["dur"], str(e["args"])) for e in data["traceEvents"] if e["ph"] == "X"
+        )
+
+    def concerns(pid: int, name: str, *_) -> bool:
+        ends = [int(end) for end in name.split(" → ")] if pid == ranks + 1 else [pid]
+        return pid == ranks or not set(ends).isdisjoint(only)
+
+    assert spans(only) == [span for span in spans() if concerns(*span)]
+    assert spans(range(ranks)) == spans()
+
+
 def test_names_of_the_user_are_encoded():
     names = ['"\n</script>', "→" * 5, "long " * 20_000]
     workload = generate([Compute(time=5)] * len(names), 2)

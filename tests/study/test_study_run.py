@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from astrasim_py.core.errors import OutputError, UsageError, worst
+from astrasim_py.report import timeline as report_timeline
 from astrasim_py.report.explain import explanation_text
 from astrasim_py.report.result_table import summary_text
 from astrasim_py.report.tables import ROW_KEYS, json_text
@@ -111,6 +112,29 @@ def test_a_higher_level_serves_a_lower_one_and_not_the_other_way_round(tmp_path)
     assert run(timeline=True).reused == 8
     point = stored_points.read_points(tmp_path / "small")[0]
     assert json.loads((point.folder / "timeline.json").read_text())["traceEvents"]
+
+
+def test_a_timeline_too_large_for_viewers_asks_for_ranks_and_loses_no_result(tmp_path, monkeypatch):
+    monkeypatch.setattr(report_timeline, "MOST_BYTES", 5_000)
+    run = lambda **more: run_scenario(scenario(tmp_path), out=tmp_path, jobs=1, **more)  # noqa: E731
+    asked = run(timeline=True)
+    assert (asked.computed, asked.exit_code) == (8, 2)
+    assert {row["status"] for row in asked.rows} == {"done"}
+    assert all("name some with --ranks, e.g. --ranks 0-7" in failure.lines[0] for failure in asked.failures)
+    assert len(asked.failures) == 8 and not list(tmp_path.rglob("timeline.json"))
+    assert run(level="messages").reused == 8
+
+    def ranks_of(file) -> set[int]:
+        events = json.loads(file.read_text())["traceEvents"]
+        return {e["pid"] for e in events if e["ph"] == "X"} - {4, 5}  # collectives and links
+
+    for ranks in ((0,), (1, 2)):
+        some = run(timeline=ranks)
+        assert (some.computed, some.exit_code) == (8, 0)
+        assert run(timeline=ranks).reused == 8 and run().reused == 8
+        assert all(ranks_of(file) == set(ranks) for file in tmp_path.rglob("timeline.json"))
+    beyond = run(timeline=(1, 4))
+    assert beyond.exit_code == 2 and beyond.failures[0].lines == ("--ranks: 4 is not of 4 ranks; write 0-3",)
 
 
 def test_a_changed_scenario_is_computed_and_the_old_points_are_kept(tmp_path):
