@@ -10,9 +10,12 @@ from astrasim_py.core.units import format_time
 from astrasim_py.report.arranged_rows import text_of
 from astrasim_py.report.row_selection import Selection
 from astrasim_py.report.tables import TEXTS, ps_of, value_order
+from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
 from astrasim_py.study.explain_and_plot import STUDY, find
+from astrasim_py.study.preparation import input_digests
 from astrasim_py.study.stored_points import StoredPoint, names_in
+from astrasim_py.study.task import identity_of
 
 #: Points that are listed where a choice is not clear.
 _LISTED = 10
@@ -61,13 +64,29 @@ def folder_of(name: str | os.PathLike, out: str | os.PathLike = "results") -> Pa
 def points_named(
     name: str | os.PathLike, wanted: Mapping[str, Sequence[str]], out: str | os.PathLike = "results"
 ) -> tuple[StoredPoint, ...]:
-    """The points that a name and swept values mean. `wanted`: key → values of which a point has one. Raises UsageError:
-    there is no such folder, key or value.
+    """The points that a name and swept values mean; of a scenario's file those of the file as it is now. `wanted`: key
+    → values of which a point has one. Raises UsageError: there is no such folder, key or value, or the file has
+    changed. Raises AstraError: the file, or one that it names, cannot be read.
     """
-    _, points = find(folder_of(name, out))
+    folder = folder_of(name, out)
+    _, points = find(folder)
+    if os.path.isfile(name):
+        points = _as_in_file(name, points, folder)
     for key, values in wanted.items():
         points = _having(points, key, values, str(name))
     return points
+
+
+def _as_in_file(name: str | os.PathLike, points: Sequence[StoredPoint], folder: Path) -> tuple[StoredPoint, ...]:
+    """Of some points those of a scenario's file."""
+    known: dict = {}
+    expanded = expand(load_scenario(Path(name), allow_outside=True))
+    digests = {identity_of(point, input_digests(point, known)) for point in expanded}
+    same = tuple(point for point in points if point.manifest["digest"] in digests)
+    if not same:
+        problem = "is not as it was run: it has changed, or it was run with --set or by another version"
+        raise UsageError(str(name), problem, f"run it again, or name the folder {folder}")
+    return same
 
 
 def parse_words(words: Sequence[str]) -> dict[str, list[str]]:

@@ -86,6 +86,23 @@ def test_a_wrong_choice_is_one_line(told, words, said):
     assert (code, out) == (2, "") and said in err and len(err.splitlines()) == 1
 
 
+def test_a_file_means_points_of_the_file_as_it_is_now(told, folder):
+    words = "size=1 MiB", "time=1 us"
+    assert told("demo.yaml", "topology=ring", *words)[0] == 0
+    file = folder / "demo.yaml"
+    try:
+        file.write_text(SCENARIO.replace("dims: [4], bandwidth: 50", "dims: [4], bandwidth: 25"))
+        assert told("demo.yaml", "topology=ring", *words)[0] == 0
+        code, _, err = told("demo.yaml", "topology=mesh", *words)
+        assert code == 2 and 'demo.yaml: topology: no point has "mesh"; write one of ring' in err
+        file.write_text(SCENARIO.replace("500 ns", "400 ns"))
+        code, _, err = told("demo.yaml", "topology=ring", *words)
+        assert code == 2 and err.count("\n") == 1 and "demo.yaml: is not as it was run" in err
+        assert told("demo", "topology=ring", *words)[0] == 0
+    finally:
+        file.write_text(SCENARIO)
+
+
 def test_the_worst_point_is_the_one_farthest_from_its_bound(told, folder):
     rows = [row for row in ap.run(folder / "demo.yaml", out=folder / "results").rows if row["topology"] == "ring"]
     least = min(rows, key=lambda row: row["efficiency"])
