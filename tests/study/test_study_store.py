@@ -436,6 +436,12 @@ def test_a_table_with_other_columns_is_refused_even_if_the_manifest_vouches_for_
         stored_points.read_point(point).tables("link")
 
 
+@pytest.mark.parametrize("code", [4, 70])
+def test_an_exit_code_without_a_reason_is_no_stored_one(tmp_path, code):
+    save(tmp_path, "stuck", exit_code=code)
+    assert stored_points.read_points(tmp_path / "s") == ()
+
+
 def test_changed_content_is_noticed(tmp_path):
     point = save(tmp_path)
     path = point / "link.csv"
