@@ -78,7 +78,9 @@ def read_csv(data: bytes) -> Table:
     names = [csv_text(cell) for line in csv.reader([stream.readline()]) for cell in line]
     begin = stream.tell()
     try:
-        cells = _cells_of(stream, [object if name in TEXT_COLUMNS else np.int64 for name in names])
+        # loadtxt reads beyond its memory at a character of other alphabets in place of a number.
+        number = np.int64 if data.isascii() else object
+        cells = _cells_of(stream, [object if name in TEXT_COLUMNS else number for name in names])
     except ValueError:  # fractions, empty cells, numbers beyond int64
         stream.seek(begin)
         cells = _cells_of(stream, [object] * len(names))
