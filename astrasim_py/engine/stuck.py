@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from astrasim_py.chakra.schema import MISSING
@@ -77,22 +78,29 @@ def explain_stuck(
     waits_for: dict[int, set[int]] = {}
     for entry in (*posted, *held, *unasked):
         waits_for.setdefault(entry.rank, set()).add(entry.peer)
-    waiting = []
-    for receive in posted:
+
+    def lost(receive: Posted) -> WaitingNode:
         why = _turn(plan, receive, turns) or _no_message(plan, receive, progress, unreceived)
         pair = plan.npu_of[receive.peer], plan.npu_of[receive.rank]
         if pair in without_path:
             why = f"no path is left from {' to '.join(_vertex(plan, end) for end in pair)}"
-        waiting.append(_waiting(plan, receive, why))
-    waiting += [_waiting_for_slot(plan, send) for send in held]
-    for send in unasked:
+        return _waiting(plan, receive, why)
+
+    def unwanted(send: Posted) -> WaitingNode:
         why = _turn(plan, send, turns) or f"{plan.rank_name(send.peer)} has not posted its receive"
-        waiting.append(_waiting(plan, send, why, asks=True))
-    waiting += [_waiting_for_count(plan, *entry) for entry in uncounted]
-    of_rank: dict[int, list[WaitingNode]] = {}
-    for entry in waiting:
-        of_rank.setdefault(entry.rank, []).append(entry)
-    few = [entry for listed in of_rank.values() for entry in listed[:_PER_RANK]]
+        return _waiting(plan, send, why, asks=True)
+
+    waiting = [
+        *((receive.rank, partial(lost, receive)) for receive in posted),
+        *((send.rank, partial(_waiting_for_slot, plan, send)) for send in held),
+        *((send.rank, partial(unwanted, send)) for send in unasked),
+        *((entry[0].rank, partial(_waiting_for_count, plan, *entry)) for entry in uncounted),
+    ]
+    of_rank: dict[int, list[Callable[[], WaitingNode]]] = {}
+    for rank, told in waiting:
+        of_rank.setdefault(rank, []).append(told)
+    # The trace of a rank of an algorithm may take long to build.
+    few = [told() for listed in of_rank.values() for told in listed[:_PER_RANK]]
     few += [
         _waiting(plan, m, f"was delivered to {plan.rank_name(m.peer)}, which never receives it") for m in unreceived
     ]
