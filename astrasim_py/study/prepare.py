@@ -4,6 +4,7 @@ Everything is kept per process, so that the points of a sweep share what they ha
 the worker processes of a run, too.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import chain
@@ -339,7 +340,11 @@ def _generate(run: Preparation, job: Any, ranks: int, key: str) -> Workload:
         _refuse_beyond(chain(*listed), ranks, run.at(key, f"groups.{name}"))
     name = key.removeprefix("jobs.") or run.point.scenario
     items = [item.body for item in job.workload]
-    return generate(items, ranks, groups, name=name, place=run.at(key, "workload"))
+    try:
+        return generate(items, ranks, groups, name=name)
+    except ScenarioError as error:
+        item = re.match(r"workload(\[\d+\])?", error.place)[0]
+        raise ScenarioError(run.at(key, item) + error.place.removeprefix(item), error.problem, error.remedy) from None
 
 
 def _members(group: Any, ranks: int) -> tuple[tuple[int, ...], ...]:

@@ -36,7 +36,6 @@ def generate(
     groups: Mapping[str, Sequence[Sequence[int]]] | None = None,
     *,
     name: str = "generated",
-    place: str = "workload",
 ) -> Workload:
     """Make a workload of items, which run one after the other on every rank, unless `after` says otherwise.
 
@@ -59,7 +58,7 @@ def generate(
     names: set[str] = set()
     total = 0
     for number, item in enumerate(items):
-        where = f"{place}[{number}]"
+        where = f"workload[{number}]"
         for wanted in item.after or ():
             if wanted not in names:
                 raise ScenarioError(f"{where}.after", f'"{wanted}" is not an earlier item', "name one")
@@ -103,9 +102,9 @@ def generate(
             others = [each for each in items[number + 1 :] if each.name == item.produces]
             if not others or not isinstance(others[0], Collective) or others[0].repeat > 1:
                 what = f'"{item.produces}" is not one collective after it'
-                raise ScenarioError(f"{place}[{number}].produces", what, "name one, without repeat")
+                raise ScenarioError(f"workload[{number}].produces", what, "name one, without repeat")
     for rank, mine in enumerate(state):
-        produce(mine.uses, [known[node] for node in mine.nodes], mine.deps, place, f"rank {rank}")
+        produce(mine.uses, [known[node] for node in mine.nodes], mine.deps, "workload", f"rank {rank}")
     traces: dict[tuple, ExecutionTrace] = {}
     by_rank = []
     for mine in state:

@@ -146,13 +146,13 @@ def test_a_group_may_be_listed_in_place():
     ],
 )
 def test_what_cannot_be_generated_is_said_with_its_place(item, problem):
-    with pytest.raises(ScenarioError, match=rf"^w\[0\].*{problem}"):
-        generate([item], 4, place="w")
+    with pytest.raises(ScenarioError, match=rf"^workload\[0\].*{problem}"):
+        generate([item], 4)
 
 
 def test_too_many_nodes_are_refused_before_they_are_made():
-    with pytest.raises(ScenarioError, match=rf"^w\[0\].*20000000 nodes, more than {MAX_NODES}"):
-        generate([Compute(time=1, ranks=tuple(range(200)), repeat=100_000)], 200, place="w")
+    with pytest.raises(ScenarioError, match=rf"^workload\[0\].*20000000 nodes, more than {MAX_NODES}"):
+        generate([Compute(time=1, ranks=tuple(range(200)), repeat=100_000)], 200)
 
 
 def test_a_group_that_lists_a_rank_twice_is_refused():
