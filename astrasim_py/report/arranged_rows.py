@@ -97,7 +97,8 @@ class Grid:
             if key and rows and all(text_of(row, key) is None for row in rows):
                 keys = ", ".join(swept) or "none"
                 raise ScenarioError(f"{place}.{name}", f'"{key}" is not swept', f"write one of the swept keys: {keys}")
-        if spec.get("kind") == "cdf" and not self.facet_key and _places(rows, [self.series_key]) > style.MOST_ENTRIES:
+        one_panel = not self.facet_key or _places(rows, [self.facet_key]) == 1
+        if spec.get("kind") == "cdf" and one_panel and _places(rows, [self.series_key]) > style.MOST_ENTRIES:
             # Curves of a cdf end at the same height, where there is no room for many names: a panel for each.
             self.series_key, self.facet_key = None, self.series_key
         # Other varying keys go to the series' names where several points would coincide otherwise.

@@ -181,6 +181,7 @@ def world(kind, counts, names, sizes, spread, width, title):
     kind="time", counts=(60, 1), names="a rather long name of a series, number {}", sizes=SIZES, spread=3,
     width="column", title=None,
 )  # fmt: skip
+@example(kind="cdf", counts=(60, 1), names="n{}", sizes=SIZES, spread=3, width=None, title=None)
 def test_whatever_is_drawn_can_be_read(**chosen):
     # With the bound, or the front. A cdf with a facet has nowhere else to name its series.
     check_laws(draw(*world(**chosen)), 60 if chosen["kind"] == "cdf" and chosen["counts"][1] > 1 else 10)
