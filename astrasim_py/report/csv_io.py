@@ -110,6 +110,8 @@ def _numbers(cells: Sequence[str]) -> np.ndarray:
         whole = list(map(int, cells))
     except ValueError:
         return np.array([float(cell) if cell else np.nan for cell in cells])
-    if whole and max(whole) > INT64_MAX and min(whole) < 0:
-        raise ValueError("numbers below 0 and beyond 2^63 - 1 in one column")
-    return np.array(whole, dtype=np.uint64 if whole and max(whole) > INT64_MAX else np.int64)
+    low, high = min(whole, default=0), max(whole, default=0)
+    kind = np.int64 if high <= INT64_MAX else np.uint64
+    if low < np.iinfo(kind).min or high > np.iinfo(kind).max:
+        raise ValueError("numbers beyond 64 bits, or below 0 and beyond 2^63 - 1 in one column")
+    return np.array(whole, dtype=kind)

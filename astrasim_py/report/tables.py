@@ -100,8 +100,14 @@ def json_bytes(value: object) -> bytes:
 
 
 def parse_json(text: str) -> object:
-    """The inverse of `json_text`: numbers with a point become `decimal.Decimal`."""
-    return json.loads(text, parse_float=Decimal)
+    """The inverse of `json_text`: numbers with a point become `decimal.Decimal`. Raises ValueError: it is no JSON, of
+    which NaN and Infinity are no part.
+    """
+    return json.loads(text, parse_float=Decimal, parse_constant=_refuse)
+
+
+def _refuse(text: str) -> None:
+    raise ValueError(f"{text} is no number of JSON")
 
 
 #: Kinds of swept values in their order: what reads them; plain text comes last.

@@ -28,6 +28,7 @@ from astrasim_py.scenario.plot_spec import level_of, of_records
 from astrasim_py.study import astra_sim_point, stored_points
 from astrasim_py.study.store import RunOptions
 from astrasim_py.study.stored_points import StoredPoint
+from astrasim_py.study.summary import FIRST_LEVEL
 from astrasim_py.study.task import identity_of, make_task, run_task
 from astrasim_py.system.machine_models import Limits
 
@@ -268,8 +269,10 @@ def plot_folder(path: str | os.PathLike) -> Drawn:
 
 def records_of(stored: StoredPoint) -> Records:
     """The records of a stored point; tables above its level are empty, and its outcome has only status and cause."""
-    names = "collective", "link", "node", "message", "hop"
-    tables = stored.tables("rank", *(name for name in names if f"{name}.csv" in stored.manifest["files"]))
+    level = LEVELS.index(stored.manifest["level"])
+    finer = [name for name, first in FIRST_LEVEL.items() if LEVELS.index(first) <= level]
+    names = ("collective", "link", *finer)
+    tables = stored.tables("rank", *names)
     return Records(
         level=stored.manifest["level"],
         makespan=int(stored.summary["makespan_ps"]),

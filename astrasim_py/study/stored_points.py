@@ -102,12 +102,12 @@ class StoredPoint:
         return row
 
     def table(self, name: str) -> Table:
-        """A table of records (collective, link, node, message, hop, rank, vertex). Raises KeyError: it was not
-        recorded. Raises OutputError: the file cannot be read any more, or has other columns.
+        """A table of records (collective, link, node, message, hop, rank, vertex). Raises OutputError: it was not
+        recorded, cannot be read any more, or has other columns.
         """
         file = f"{name}.csv"
         if file not in self.manifest["files"]:
-            raise KeyError(name)
+            raise OutputError(str(self.folder / file), "is not in the manifest", _REMEDY)
         try:
             with open_regular(self.folder / file, OutputError, what=_WHAT) as stream:
                 data = stream.read()
@@ -121,10 +121,11 @@ class StoredPoint:
             raise OutputError(str(self.folder / file), f"cannot be read: {reason}", _REMEDY) from None
 
     def tables(self, *names: str) -> dict[str, Table]:
-        """Several tables, and those that they refer to. Raises as `table`, and OutputError: a row refers to one that is
-        not there.
+        """Several tables, and those that they refer to; without collectives where these are not kept. Raises as
+        `table`, and OutputError: a row refers to one that is not there.
         """
-        found = {name: self.table(name) for name in with_references(names) if f"{name}.csv" in self.manifest["files"]}
+        lacking = () if self.manifest.get("collectives", True) else ("collective",)
+        found = {name: self.table(name) for name in with_references(names) if name not in lacking}
         try:
             check_references(found)
         except ValueError as error:

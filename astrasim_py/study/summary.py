@@ -25,7 +25,7 @@ from astrasim_py.topology.model import Topology
 from astrasim_py.verification.bounds import CLOSED_FORMS, busbw_factor, closed_form_ps
 
 #: The first level that keeps a table; others are kept at every level.
-_FROM = {"node": "nodes", "message": "messages", "hop": "messages"}
+FIRST_LEVEL = {"node": "nodes", "message": "messages", "hop": "messages"}
 #: Collectives that a summary lists.
 _FEW = 64
 
@@ -213,7 +213,7 @@ def files_of(
     kept = {"rank": Table({"rank": np.arange(len(records.finish)), **per_rank}), **tables_of}
     files: dict[str, Iterable[bytes]] = {"summary.json": (tables.json_bytes(summary),)}
     for name, table in kept.items():
-        if LEVELS.index(records.level) >= LEVELS.index(_FROM.get(name, "summary")):
+        if LEVELS.index(records.level) >= LEVELS.index(FIRST_LEVEL.get(name, "summary")):
             files[f"{name}.csv"] = csv_chunks(table)
     files["vertex.csv"] = csv_chunks(vertex_table(topology))
     files["edge.csv"] = csv_chunks(edge_table(topology, records.link["link"], plain=True))

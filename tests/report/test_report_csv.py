@@ -127,6 +127,8 @@ def test_an_empty_table_has_its_heading():
         b"start\n-\n",
         b"start\n1-2\n",
         b"start\n12345678/\n",
+        b"start\n-9223372036854775809\n",
+        b"start\n18446744073709551616\n",
         "start\n\U000d68cb\n".encode(),
         b"name\n\xff\n",
     ],

@@ -458,7 +458,7 @@ def test_what_is_read_is_what_was_written(tmp_path):
     assert point.row["point"] == "=1+1"
     assert point.row["cpu_s"] == Decimal("0.5")
     assert [c.tolist() for c in point.table("collective").values()] == [c.tolist() for c in collective().values()]
-    with pytest.raises(KeyError):
+    with pytest.raises(OutputError, match=r"node\.csv: is not in the manifest; run with --fresh"):
         point.table("node")
 
 
