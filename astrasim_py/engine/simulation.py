@@ -11,7 +11,7 @@ from astrasim_py.core.errors import FoldError, SimulationError, UsageError
 from astrasim_py.core.records import Records
 from astrasim_py.engine.auto import engine_for, predicted_hops, take_engine
 from astrasim_py.engine.choose import fastest
-from astrasim_py.engine.compare import run_both
+from astrasim_py.engine.compare import BEYOND, run_both
 from astrasim_py.engine.fold import check_level, run_folded
 from astrasim_py.engine.fold_roles import run_folded_roles
 from astrasim_py.engine.simpy.dialects import DialectSimulation
@@ -77,7 +77,7 @@ def simulate(problem: Problem | Plan, *, engine: str = AUTO, level: str = "links
         except OverflowError:
             raise SimulationError(
                 _too_large(plan),
-                "its times or its bytes on a link go beyond 2^63 - 1 (of picoseconds: 106 days)",
+                BEYOND,
                 "use smaller sizes, fewer repeats or faster links",
             ) from None
         most = plan.problem.limits.max_events

@@ -9,6 +9,9 @@ import pytest
 from astrasim_py.api import build_topology, collective
 from astrasim_py.core.errors import SimulationError
 from astrasim_py.engine.simulation import simulate
+from astrasim_py.system.machine_models import Limits
+from astrasim_py.workload.items import Compute
+from astrasim_py.workload.microbenchmarks import generate
 
 RING = {"shape": "ring", "npus": 4, "latency": "500 ns"}
 WORDS = "its times or its bytes on a link go beyond 2^63 - 1"
@@ -35,6 +38,17 @@ def test_both_engines_refuse_alike(model, level, bandwidth, size):
     simpy, compiled = (refused(problem, engine, level) for engine in ("simpy", "compiled"))
     assert simpy == compiled
     assert simpy.startswith("all_reduce: ")
+
+
+def test_of_a_limit_and_numbers_beyond_the_engines_may_tell_either():
+    topology = build_topology(**RING, bandwidth="1 B/s")
+    (job,) = collective("all_reduce", 4, topology, algorithm="ring").jobs
+    job = dataclasses.replace(job, workload=generate([Compute(time=10**6), Compute(time=9_223_372_036_854 * 10**6)], 4))
+    limits = Limits(max_sim_time_ps=10**12)
+    problem = dataclasses.replace(collective("all_reduce", 4, topology), jobs=(job,), limits=limits)
+    assert simulate(problem, engine="simpy").outcome.status == "limit"
+    for engine in ("compiled", "both"):
+        refused(problem, engine, "links")
 
 
 def test_what_just_fits_is_run_alike():
