@@ -95,6 +95,8 @@ class CriticalPath:
     def transit(self, send: int, arrived: int) -> None:
         """The pieces of a message from the start of its send node to `arrived`."""
         message = self.message_of[send]
+        if message < 0:
+            raise OutputError("records", f"node {send} sends no message", "run with --fresh")
         links, requested, start, end = self.hops
         posted = self.start[send]
         first, last = self.first_hop[message], self.first_hop[message + 1]

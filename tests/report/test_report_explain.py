@@ -219,6 +219,13 @@ def test_a_circle_of_releases_is_refused():
         explain(replace(records, node=node))
 
 
+def test_a_send_without_a_message_is_refused():
+    records = run(shapes.Ring(npus=2, bandwidth=RATE, latency=500).build(), [Collective(type="all_reduce", size=2)])
+    nobody = np.full(records.message.height, -1)
+    with pytest.raises(OutputError, match="sends no message"):
+        explain(replace(records, message=Table({**records.message, "send_node": nobody})))
+
+
 def test_lower_levels_are_refused():
     records = run(
         shapes.Ring(npus=2, bandwidth=RATE, latency=500).build(), [Collective(type="all_reduce", size=2)], level="nodes"
