@@ -128,15 +128,18 @@ def _table(args: argparse.Namespace, priced) -> int:
         from astrasim_py.study.explore_figures import figures
 
         files |= figures(priced, rows, changes)
-    write_results(args.folder, priced, rows, args.flops, files)
+    best = {"best": rows[found.best]["configuration"], "best_by_closed_form": rows[0]["configuration"]}
+    write_results(args.folder, priced, rows, args.flops, best, files)
     if args.parquet:
         table_parquet(rows, args.flops, args.parquet)
     if args.format == "json":
         shown = [text.table_row(row, args.flops) for row in rows[: args.rows]]
         said = {"configurations": priced.grid.count, "refused": priced.refused, "rows": shown, "what_if": changes}
-        print(json_text(said))
+        print(json_text(said | best))
         return code
     print(text.refused_text(priced.refused, priced.grid.count))
+    if exploration.keys.memory == "fit":
+        print(text.fit_text(rows[0]))
     print(f"\n{text.table_text(rows[: args.rows], args.flops)}\n")
     if found.gaps:
         print(text.order_text(rows[:top], found.gaps, found.wrong_pairs, found.pairs, found.fastest))
@@ -145,5 +148,5 @@ def _table(args: argparse.Namespace, priced) -> int:
         print(notes)
     if changes:
         print(f"{text.what_if_text(changes)}\n")
-    print(f"best: {rows[0]['configuration']}\nresults: {args.folder}")
+    print(f"{text.best_text(rows, found.best)}\nresults: {args.folder}")
     return code

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from astrasim_py.report.tables import csv_rows, text_table
-from astrasim_py.report.training import PARTS
+from astrasim_py.report.training import PARTS, room_text
 from astrasim_py.training.schedules import SPLIT_BACKWARD
 
 #: Heading → key of a row.
@@ -70,7 +70,7 @@ def table_text(rows: Sequence[Mapping[str, Any]], flops: str) -> str:
         line = [str(row[key]) for key in (*_LAYOUT.values(), "zero", "recompute", *(("schedule",) * schedules))]
         line += [f"{row['tokens_per_s_per_gpu']:.1f}", f"{row['tflops_per_gpu'][flops]:.1f}", f"{row['step_s']:.4g} s"]
         line += [
-            f"{row['memory_total_bytes'] / 1e9:.1f} GB",
+            f"{row['memory_total_bytes'] / 1e9:.1f} GB{', ' * bool(room_text(row))}{room_text(row)}",
             _share(exposed, row),
             _share(row["parts_s"]["bubble"], row),
         ]
@@ -114,6 +114,27 @@ def notes_text(rows: Sequence[Mapping[str, Any]]) -> str:
             f"and no closed form is sure{rest}"
         )
     return "\n".join(notes)
+
+
+def fit_text(row: Mapping[str, Any]) -> str:
+    """What counts as a fit: the memory of an NPU less its reserve."""
+    capacity, reserve = row["capacity_bytes"], row["reserve_bytes"]
+    if not reserve:
+        return f"memory: what needs up to {capacity / 1e9:.1f} GB counts as a fit; no reserve stays free"
+    return (
+        f"memory: what needs up to {(capacity - reserve) / 1e9:.1f} GB counts as a fit: of {capacity / 1e9:.1f} GB the "
+        f"reserve of {reserve / 1e9:.1f} GB stays free for the CUDA context, NCCL's buffers and fragments"
+    )
+
+
+def best_text(rows: Sequence[Mapping[str, Any]], best: int) -> str:
+    """The best configuration; where simulation and closed form differ, both. `best`: its place in the rows."""
+    said, simulated = f"best: {rows[best]['configuration']}", sum(row.get("gap") is not None for row in rows)
+    if simulated:
+        said += f" (in simulation, of {simulated} simulated)"
+    if best:
+        said += f"\nbest by the closed form: {rows[0]['configuration']}"
+    return said
 
 
 def _sizes(gaps: Sequence[float]) -> str:

@@ -33,7 +33,8 @@ def explain_text(found: Mapping[str, Any]) -> str:
     ]
     parts.append(("step", f"{found['step_s']:.4g} s", "100 %"))
     memory = [(name, f"{size / 1e9:.2f} GB") for name, size in found["memory_bytes"].items() if size]
-    memory.append(("all", f"{found['memory_total_bytes'] / 1e9:.2f} GB of {found['capacity_bytes'] / 1e9:.4g} GB"))
+    total = f"{found['memory_total_bytes'] / 1e9:.2f} GB of {found['capacity_bytes'] / 1e9:.4g} GB"
+    memory.append(("all", ", ".join(filter(None, (total, room_text(found))))))
     rates = ", ".join(f"{value:.1f} ({name})" for name, value in found["tflops_per_gpu"].items())
     return "\n\n".join(
         (
@@ -43,6 +44,14 @@ def explain_text(found: Mapping[str, Any]) -> str:
             f"{found['tokens_per_s_per_gpu']:.1f} tokens/s/GPU; TFLOP/s/GPU by convention: {rates}",
         )
     )
+
+
+def room_text(found: Mapping[str, Any]) -> str:
+    """What is wrong with the memory that a training needs: nothing, too much, or that it leaves less than the reserve."""
+    total, capacity = found["memory_total_bytes"], found["capacity_bytes"]
+    if total > capacity:
+        return "too much"
+    return "tight" if total > capacity - found["reserve_bytes"] else ""
 
 
 def step_text(found: Mapping[str, Any], row: Mapping[str, Any]) -> str:

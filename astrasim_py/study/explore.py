@@ -64,7 +64,7 @@ class Priced:
                 "drop it",
             )
         ((_, layout),) = self.grid.layouts(np.array([number]))
-        return evaluate(layout, self.prices).reason(0)
+        return evaluate(layout, self.prices, reserve=self.exploration.keys.reserve).reason(0)
 
     def best(self) -> int:
         """The best configuration. Raises ScenarioError: none is possible."""
@@ -86,7 +86,7 @@ class Priced:
         numbers = np.asarray(numbers, dtype=np.int64)
         found: dict[int, dict[str, Any]] = {}
         for chosen, layout in self.grid.layouts(numbers):
-            ideal = alone = priced = evaluate(layout, self.prices)
+            ideal = alone = priced = evaluate(layout, self.prices, reserve=self.exploration.keys.reserve)
             if self.grid.ranks == self.exploration.ranks:  # otherwise there is no network
                 nominal = self.exploration.nominal
                 ideal = priced if self.prices is nominal else evaluate(layout, nominal)
@@ -119,6 +119,7 @@ class Priced:
             "memory_bytes": memory,
             "memory_total_bytes": sum(memory.values()),
             "capacity_bytes": priced.capacity,
+            "reserve_bytes": priced.reserve,
         }
 
 
@@ -131,7 +132,7 @@ def price(exploration: Exploration, grid: Grid, prices: Prices | None = None, te
     for first in range(0, total, CHUNK):
         numbers = np.arange(first, min(first + CHUNK, total))
         for chosen, layout in grid.layouts(numbers):
-            found = evaluate(layout, prices)
+            found = evaluate(layout, prices, reserve=exploration.keys.reserve)
             here = numbers[chosen]
             refused = found.broken != MEMORY if exploration.keys.memory == "ignore" else True
             broken = np.where(refused, found.broken, -1)
@@ -189,13 +190,18 @@ def why_not(priced: Priced, text: str, option: str = "--why-not") -> dict[str, A
 
 @dataclass(frozen=True, kw_only=True)
 class Simulated:
-    """The best configurations in simulation: columns for their rows, in the order of the closed form."""
+    """The best configurations in simulation: columns for their rows, in the order of the closed form.
+
+    `fastest`: place of the one with the shortest simulated step, -1 if none is done. `best`: place of the best by the
+    objective, in simulation where something is simulated; memory is that of the closed form.
+    """
 
     rows: tuple[dict[str, Any], ...] = ()
     result: RunResult | None = None
     wrong_pairs: int = 0
     pairs: int = 0
     fastest: int = field(default=-1)
+    best: int = 0
 
     @property
     def gaps(self) -> list[float]:
@@ -232,11 +238,14 @@ def simulate(
     real = np.array([one["simulated_s"] for one in found if one["gap"] is not None])
     upper = np.triu_indices(len(real), 1)
     wrong = (ideal[:, None] < ideal) & (real[:, None] > real) | (ideal[:, None] > ideal) & (real[:, None] < real)
-    times = [one["simulated_s"] if one["gap"] is not None else np.inf for one in found]
+    times = np.array([one["simulated_s"] if one["gap"] is not None else np.inf for one in found])
+    tokens = np.array([row["gbs"] * row["seq"] for row in rows])
+    costs = {"time": times, "tokens": times / tokens, "memory": np.where(times < np.inf, np.arange(len(rows)), np.inf)}
     return Simulated(
         rows=tuple(found),
         result=result,
         wrong_pairs=int(wrong[upper].sum()),
         pairs=len(upper[0]),
         fastest=int(np.argmin(times)) if len(real) else -1,
+        best=int(np.argmin(costs[exploration.keys.objective])) if len(real) else 0,
     )

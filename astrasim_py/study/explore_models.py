@@ -25,6 +25,7 @@ from astrasim_py.study.training import npu_of
 from astrasim_py.system.dimension_planner import PLANNED
 from astrasim_py.topology.hardware import preset_names
 from astrasim_py.topology.model import Topology
+from astrasim_py.training.memory import RESERVE
 from astrasim_py.training.models import NamedModel
 from astrasim_py.training.network import LARGE, Network
 from astrasim_py.training.prices import SIMULATED, Constants, Prices
@@ -106,6 +107,9 @@ class Explore(StrictModel):
     overlap: Overlap = Overlap()
     objective: choice(*OBJECTIVES) = Field(default="time", description="time of a step, tokens/s, or memory")
     memory: choice("fit", "ignore") = Field(default="fit", description="refuse what does not fit, or price it")
+    reserve: Annotated[float, Field(ge=0, lt=1)] = Field(
+        default=RESERVE, description="part of an NPU's memory that stays free where a configuration counts as a fit"
+    )
     rates: choice(*_RATES) = Field(
         default="nominal", description="links and host as they are simulated, or as they are measured on real machines"
     )

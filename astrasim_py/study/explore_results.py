@@ -41,15 +41,20 @@ def write_results(
     priced: Priced,
     rows: Sequence[Mapping[str, Any]],
     flops: str,
+    best: Mapping[str, str],
     more: Mapping[str, bytes],
 ) -> None:
-    """Write the table, the counts of what is refused, and more files. Raises OutputError."""
+    """Write the table, the counts of what is refused, and more files. `best`: configurations, for the table.
+
+    Raises OutputError.
+    """
     refused = [{"reason": name, "configurations": count} for name, count in priced.refused.items()]
     table = {
         "exploration": priced.exploration.name,
         "configurations": priced.grid.count,
         "possible": int((priced.reasons < 0).sum()),
         "refused": priced.refused,
+        **best,
         "rows": list(rows),
     }
     files = {

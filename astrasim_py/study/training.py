@@ -17,7 +17,7 @@ from astrasim_py.topology.hardware import Compute, preset
 from astrasim_py.topology.model import Topology
 from astrasim_py.training.closed_form import step, terms
 from astrasim_py.training.inference import inference_memory, inference_workload
-from astrasim_py.training.memory import Expansion, expand, peak_memory, require_memory
+from astrasim_py.training.memory import RESERVE, Expansion, expand, peak_memory, require_memory
 from astrasim_py.training.models import FLOPS_CONVENTIONS
 from astrasim_py.training.prices import SIMULATED, Constants, Prices
 from astrasim_py.training.recommendation import recommendation_memory, recommendation_workload
@@ -112,6 +112,7 @@ class Trained:
             "memory_bytes": {name: int(value) for name, value in memory.items()},
             "memory_total_bytes": int(sum(memory.values())),
             "capacity_bytes": self.machine.capacity,
+            "reserve_bytes": int((self.machine.compute.memory or 0) * RESERVE),
             "tokens_per_s_per_gpu": tokens,
             "tflops_per_gpu": tflops_of(layout, tokens),
         }

@@ -28,6 +28,7 @@ class Configurations:
     layout: Layout  # arrays of one length
     broken: np.ndarray
     capacity: int  # bytes of memory of an NPU, expanded memory included
+    reserve: int  # bytes of it that stay free
     memory: dict[str, np.ndarray]  # int64 bytes by kind at the peak; 0 where one of `RULES` is broken
     step: Step  # float64 seconds of an iteration by part; NaN where one of `RULES` is broken
 
@@ -43,23 +44,25 @@ class Configurations:
             return None
         layout = self.layout.at(index)
         if place == MEMORY:
-            return shortage(
-                {kind: int(nbytes[index]) for kind, nbytes in self.memory.items()}, self.capacity, layout, layout.after
-            )
+            peak = {kind: int(nbytes[index]) for kind, nbytes in self.memory.items()}
+            return shortage(peak, self.capacity, layout, layout.after, self.reserve)
         return RULES[place].problem(layout), RULES[place].remedy(layout, layout.after)
 
 
-def evaluate(layout: Layout, prices: Prices, expanded: ExpandedMemory | None = None) -> Configurations:
+def evaluate(
+    layout: Layout, prices: Prices, expanded: ExpandedMemory | None = None, reserve: float = 0
+) -> Configurations:
     """Price layouts whose numbers are arrays of one length (or single numbers, the same for all).
 
     `expanded`: memory beyond the NPU's; by default what its compute rates name. `prices.expanded` is
-    called with it.
+    called with it. `reserve`: part of the NPU's own memory that stays free.
     """
     sizes = (len(value) for value in layout.__dict__.values() if isinstance(value, np.ndarray))
     count = max(sizes, default=1)
     compute = prices.system.compute
     expanded = expanded or compute.expanded_memory
     capacity = int(compute.memory + (expanded.size if expanded else 0))
+    kept_free = int(compute.memory * reserve)
     broken = np.broadcast_to(first_broken(layout), count).copy()
     memory = {kind: np.zeros(count, np.int64) for kind in KINDS}
     parts = {field.name: np.full(count, np.nan) for field in fields(Step)}
@@ -75,8 +78,9 @@ def evaluate(layout: Layout, prices: Prices, expanded: ExpandedMemory | None = N
             memory[kind][chosen] = nbytes
         for name, values in parts.items():
             values[chosen] = getattr(spent, name)
-        broken[chosen] = np.where(sum(peak.values()) > capacity, MEMORY, -1)
-    return Configurations(layout=layout, broken=broken, capacity=capacity, memory=memory, step=Step(**parts))
+        broken[chosen] = np.where(sum(peak.values()) > capacity - kept_free, MEMORY, -1)
+    size = {"capacity": capacity, "reserve": kept_free}
+    return Configurations(layout=layout, broken=broken, **size, memory=memory, step=Step(**parts))
 
 
 def _taken(layout: Layout, chosen: np.ndarray) -> Layout:

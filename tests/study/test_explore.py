@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from astrasim_py.core.errors import AstraError
-from astrasim_py.report.explore import notes_text
+from astrasim_py.report.explore import best_text, notes_text
+from astrasim_py.report.training import room_text
 from astrasim_py.study.explore import REASONS, best_of, price, simulate, why_not
 from astrasim_py.study.explore_figures import measured_points
 from astrasim_py.study.explore_grid import AXES, grid_of
@@ -99,7 +101,8 @@ def test_rows_are_those_of_the_configuration_alone(explored):
         assert row["step_s"] == pytest.approx(float(alone.seconds), rel=1e-12) == priced.seconds[number]
         assert row["step_s"] == pytest.approx(sum(row["parts_s"].values()))
         assert row["memory_bytes"] == peak_memory(layout)
-        assert row["memory_total_bytes"] <= row["capacity_bytes"] == 80 * 2**30
+        assert row["memory_total_bytes"] <= row["capacity_bytes"] - row["reserve_bytes"]
+        assert (row["capacity_bytes"], row["reserve_bytes"]) == (80 * 2**30, 2**33)
         assert row["tokens_per_s_per_gpu"] == pytest.approx(layout.gbs * 1024 / row["step_s"] / 8)
 
 
@@ -145,7 +148,46 @@ def test_memory_that_is_short_is_a_reason_unless_ignored(explored):
     assert kept == {name: count for name, count in ignored.refused.items() if name != "repeated"}
     assert len(ignored.possible) > len(fit.possible)
     number = int(np.flatnonzero(fit.reasons == REASONS.index("memory"))[0])
-    assert "GB more than 85.9 GB" in fit.reason(number)[0]
+    assert "GB more than 77.3 GB (85.9 GB less a reserve of 8.6 GB)" in fit.reason(number)[0]
+    assert explored(text + "  reserve: 0\n").reason(number)[0].count("GB more than 85.9 GB;") == 1
+
+
+@pytest.mark.parametrize("reserve", [0, 0.1, 0.5])
+def test_a_fit_leaves_the_reserve(explored, reserve):
+    """The boundary is met exactly: the configuration that needs most still fits, and any byte more would not."""
+    text = SMALL.replace("layers: 4", "layers: 24")
+    priced = explored(f"{text}  reserve: {reserve}\n")
+    limit = 80 * 2**30 - int(80 * 2**30 * reserve)
+    everything = explored(text + "  memory: ignore\n")
+    needs = everything.memory[everything.reasons < 0]
+    assert len(priced.possible) == np.count_nonzero(needs <= limit) < len(needs)
+    assert priced.refused["memory"] >= np.count_nonzero(needs > limit)
+
+
+@pytest.mark.parametrize(("objective", "best"), [("time", 2), ("tokens", 1), ("memory", 0)])
+def test_the_best_is_that_of_the_simulation(explored, monkeypatch, objective, best):
+    """The closed form's first is the slowest; the second has more tokens a second, the third the shortest step."""
+    from astrasim_py.study import explore
+
+    priced = explored(SMALL.replace("llama3-8b, layers: 4", "llama3-8b, layers: 2") + f"  objective: {objective}\n")
+    pool = priced.rows(priced.possible)
+    chosen = [next(i for i, row in enumerate(pool) if row["gbs"] == gbs) for gbs in (32, 48, 32)]
+    rows, numbers = [pool[i] for i in chosen], priced.possible[chosen]
+    times = [{"status": "done", "time_ns": str(ns)} for ns in (40_000_000, 33_000_000, 30_000_000)]
+    result = SimpleNamespace(rows=times, summaries=({}, {}, {}))
+    monkeypatch.setattr(explore, "run_scenario", lambda *_, **__: result)
+    found = simulate(priced, rows, numbers, progress=Progress())
+    assert (found.best, found.fastest) == (best, 2)
+    rows = [row | more for row, more in zip(rows, found.rows, strict=True)]
+    said = best_text(rows, found.best)
+    assert said.startswith(f"best: {rows[best]['configuration']} (in simulation, of 3 simulated)")
+    assert ("best by the closed form: " in said) == (best > 0)
+
+
+def test_memory_near_the_limit_is_marked():
+    row = {"capacity_bytes": 100, "reserve_bytes": 10}
+    said = {total: room_text(row | {"memory_total_bytes": total}) for total in (90, 91, 100, 101)}
+    assert said == {90: "", 91: "tight", 100: "tight", 101: "too much"}
 
 
 def test_simulations_are_near_and_used_again(explored, tmp_path):
