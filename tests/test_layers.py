@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import astrasim_py
+from astrasim_py.study import store, synthesized
 
 FLOORS = {
     "core": 0,
@@ -132,3 +133,24 @@ def test_contributing_lists_the_floors():
     rows = re.findall(r"^\| (\d+) \| (.*) \|$", text, re.MULTILINE)
     listed = {name: int(floor) for floor, names in rows for name in re.findall(r"`(\w+)`", names)}
     assert listed == FLOORS
+
+
+@pytest.mark.parametrize(
+    ("roots", "parts"),
+    [
+        (("astrasim_py.study.task", "astrasim_py.study.astra_sim_point"), store.DECIDING),
+        ([name for name in ROOMS if room(name) == "synthesis"], synthesized.DECIDING),
+    ],
+    ids=["points", "schedules"],
+)
+def test_an_edition_covers_all_that_decides(roots, parts):
+    """`core.edition`: else a stored result would outlive a change of what it was computed by."""
+    reached, waiting = set(), list(roots)
+    while waiting:
+        name = waiting.pop()
+        if name in ROOMS and name not in reached:
+            reached.add(name)
+            waiting += imports(name)[0] | imports(name)[1]
+    names = {path.relative_to(PACKAGE).as_posix() for path in map(ROOMS.get, reached) if path.name != "__init__.py"}
+    assert {name for name in names if name not in parts and name.split("/")[0] not in parts} == set()
+    assert all((PACKAGE / part).exists() for part in parts)

@@ -16,9 +16,6 @@ from astrasim_py.core.rows import numbered
 from astrasim_py.core.shown import Shown
 from astrasim_py.core.units import format_time
 
-#: Version of the columns below; part of every point's hash.
-RECORD_SCHEMA = 1
-
 COLLECTIVE_COLUMNS = (
     "instance",  # static index of the collective call
     "job",  # index of the job it belongs to

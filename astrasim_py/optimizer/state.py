@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from astrasim_py.core.digest import digest
+from astrasim_py.core.edition import edition
 from astrasim_py.core.errors import OutputError, UsageError
 from astrasim_py.core.files import named, read_regular, write_file
 from astrasim_py.scenario.expand import Point
 from astrasim_py.study.preparation import input_digests
-from astrasim_py.study.task import package_version
+from astrasim_py.study.store import DECIDING
 
 STATE = "state.json"
 #: Largest state that is read, bytes.
@@ -20,7 +21,7 @@ _MOST = 2**28
 def asked_of(point: Point, kinds: tuple[str, ...], seed: int, engine: str) -> dict[str, object]:
     """What a search is of: with equal answers it is the same, and can go on."""
     return {
-        "version": package_version(),
+        "version": edition("optimizer", *DECIDING),
         "scenario": digest({"point": dict(point.config), "inputs": input_digests(point)}),
         "over": list(kinds),
         "seed": seed,

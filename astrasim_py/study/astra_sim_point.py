@@ -11,7 +11,7 @@ from astrasim_py.study import store, stored_points
 from astrasim_py.study.store import RunOptions
 from astrasim_py.study.stored_points import StoredPoint
 from astrasim_py.study.summary import empty_row
-from astrasim_py.study.task import Usage, package_version, store_run
+from astrasim_py.study.task import Usage, store_run
 
 #: Folder of these points, and what their manifests say they are.
 SCENARIO = FRONT_END = "astra_sim"
@@ -89,7 +89,7 @@ def run_request(
 
 
 def _identity(arguments: Mapping, digests: Mapping[str, str]) -> str:
-    return store.point_digest({FRONT_END: arguments}, digests, version=package_version())
+    return store.point_digest({FRONT_END: arguments}, digests)
 
 
 def is_ours(manifest: Mapping) -> bool:

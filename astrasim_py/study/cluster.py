@@ -24,7 +24,7 @@ from astrasim_py.core.extras import optional_module
 from astrasim_py.study import store
 from astrasim_py.study.pool import Killed
 from astrasim_py.study.preparation import input_digests
-from astrasim_py.study.task import Result, Task, failed, package_version, run_task
+from astrasim_py.study.task import Result, Task, failed, run_task
 
 #: Seconds within which the scheduler must answer.
 CONNECT_S = 10.0
@@ -107,18 +107,18 @@ def _client(address: str) -> Iterator[Any]:
         logger.setLevel(before)
 
 
-def work(task: Task, probe: str, version: str) -> Result:
+def work(task: Task, probe: str, edition: str) -> Result:
     with _one_at_a_time:
-        return _refusal(task, probe, version) or run_task(task)
+        return _refusal(task, probe, edition) or run_task(task)
 
 
-def _refusal(task: Task, probe: str, version: str) -> Result | None:
+def _refusal(task: Task, probe: str, edition: str) -> Result | None:
     """Why this worker cannot compute a point as the client would; None if it can."""
     import socket
 
     here = f"worker on {socket.gethostname()}"
-    if package_version() != version:
-        line = f"{here}: has astrasim_py {package_version()}, and the client has {version}; install the same"
+    if edition != store.result_edition():
+        line = f"{here}: has another version or state of astrasim_py than the client; install the same"
         return failed(task.point, EXIT_USAGE, line)
     if not os.path.exists(probe):
         remedy = "name one with --out that the client and all workers share"
@@ -153,7 +153,7 @@ def _results(client: Any, address: str, tasks: Sequence[Task], probe: str) -> It
             while waiting and len(running) < _AHEAD * workers:
                 number = waiting.popleft()
                 # Not pure: a point that was computed before and removed since is computed again.
-                future = client.submit(work, tasks[number], probe, package_version(), pure=False)
+                future = client.submit(work, tasks[number], probe, store.result_edition(), pure=False)
                 running[future] = number
             if not running:
                 time.sleep(_POLL_S / 4)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from fractions import Fraction
 from functools import cache, lru_cache, partial
-from importlib.metadata import version
 from typing import Any, NamedTuple
 
 from astrasim_py.builders.registry import BUILDERS, build, default_algorithm
@@ -36,6 +35,7 @@ from astrasim_py.scenario.job_models import (
 )
 from astrasim_py.study.link_occupancy import read_occupancy
 from astrasim_py.study.preparation import Preparation
+from astrasim_py.study.store import result_edition
 from astrasim_py.study.synthesized import algorithm_of, facts_in_network
 from astrasim_py.synthesis.model.timing import CostModel
 from astrasim_py.synthesis.request import Request
@@ -51,9 +51,6 @@ from astrasim_py.verification.verifier import Verdict, verify
 _ALGORITHMS: Memo[Algorithm] = Memo(32)
 _BUILT: Memo[Algorithm] = Memo(64)
 _VERDICTS: Memo[Verdict] = Memo(256)
-
-#: Counts up when verification finds more, or says it otherwise: what was kept before is then verified again.
-_VERDICT_EDITION = 2
 
 
 class Choice(NamedTuple):
@@ -328,7 +325,7 @@ def kept_verdict(key: tuple, make: Callable[[], Verdict]) -> Verdict:
         return None if verdict.ok is False else json.dumps(asdict(verdict)).encode()
 
     def kept() -> Verdict:
-        path = cache_file("verdicts", (version("astrasim-py"), _VERDICT_EDITION, *key), ".json")
+        path = cache_file("verdicts", (result_edition(), *key), ".json")
         return cached(path, make, load=_load_verdict, dump=dump)
 
     return _VERDICTS.get(key, kept)

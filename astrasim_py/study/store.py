@@ -7,7 +7,8 @@ Layout of ``results/<scenario>/``::
     points/<number>-<label>/                 manifest.json  summary.json  rank.csv  link.csv  …  run.json
 
 The identity of a point is the digest in its manifest, not the name of its folder: a point keeps the folder in which it
-was stored first, also where an edited scenario has it at another place.
+was stored first, also where an edited scenario has it at another place. One that other sources of this package have
+computed is computed again, and replaced.
 
 A folder is written under another name (``.tmp-<pid>-<random>``, on the same file system), every file flushed and
 synced, ``manifest.json`` last with the SHA-256 of each file; then it is renamed. Whatever happens in between
@@ -25,6 +26,7 @@ from pathlib import Path
 
 from astrasim_py.core.choices import AUTO, BOTH, FOLDED, LEVELS
 from astrasim_py.core.digest import digest
+from astrasim_py.core.edition import edition
 from astrasim_py.core.errors import OutputError, UsageError
 from astrasim_py.core.files import (
     abandoned,
@@ -35,15 +37,21 @@ from astrasim_py.core.files import (
     temporary_name,
     write_new,
 )  # fmt: skip
-from astrasim_py.core.records import RECORD_SCHEMA
 from astrasim_py.report.tables import json_bytes
 from astrasim_py.study import stored_points
 from astrasim_py.study.stored_points import FORMAT, MANIFEST, VOLATILE, read_manifest, read_object
 from astrasim_py.system.machine_models import Limits
 
-#: Raised whenever an engine gives other numbers for the same problem; part of every point's hash.
-ENGINE_SEMANTICS = 2
-
+#: Parts of the package that decide what a point's folder holds: all that computing a point imports, and data.
+DECIDING = (
+    *("astra_sim", "builders", "chakra", "collectives", "core", "data/hardware", "data/training", "engine", "msccl"),
+    *("program", "pytorch", "scenario", "sharing/skeleton.py", "study", "synthesis", "system", "topology", "training"),
+    *("verification", "workload"),
+    *("report/critical_path.py", "report/csv_io.py", "report/explain.py", "report/intervals.py", "report/jobs.py"),
+    *("report/neighbours.py", "report/repeats.py", "report/tables.py", "report/timeline.py"),
+)
+#: The digits of an identity that do not depend on the edition.
+_PROBLEM = 48
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 _READABLE = 72
@@ -55,21 +63,17 @@ _TRIES = 8
 _PLACE = "name a folder that you may write with --out"
 
 
-def point_digest(resolved: Mapping, inputs: Mapping[str, str], *, version: str) -> str:
+def result_edition() -> str:
+    """The edition of the sources that decide a point's result."""
+    return edition(*DECIDING)
+
+
+def point_digest(resolved: Mapping, inputs: Mapping[str, str]) -> str:
     """The identity of a point: whatever can change its records changes this. Which engine runs it cannot. `resolved`:
-    the resolved scenario of this point, seeds included; plain values. `inputs`: file → SHA-256 of its content.
-    `version`: of this package.
+    the resolved scenario of this point, seeds included; plain values. `inputs`: file → SHA-256 of its content. Its last
+    16 digits are `result_edition`.
     """
-    return digest(
-        {
-            "resolved": resolved,
-            "inputs": dict(inputs),
-            "version": version,
-            "records": RECORD_SCHEMA,
-            "semantics": ENGINE_SEMANTICS,
-            "format": FORMAT,
-        }
-    )
+    return digest({"resolved": resolved, "inputs": dict(inputs)})[:_PROBLEM] + result_edition()
 
 
 def folder_name(point: str, identity: str) -> str:
@@ -113,12 +117,13 @@ class PointFolders:
         self.folder = folder / stored_points.POINTS
         names = stored_points.point_names(folder) if os.access(self.folder, os.R_OK | os.X_OK) else ()
         self.digests = {name: read_object(self.folder / name / MANIFEST).get("digest") for name in names}
-        self.names = {digest: name for name, digest in reversed(self.digests.items()) if isinstance(digest, str)}
+        known = [(name, digest) for name, digest in self.digests.items() if isinstance(digest, str)]
+        self.names = {digest[:_PROBLEM]: name for name, digest in reversed(known)}
 
     def of(self, number: int, label: str, identity: str) -> Path:
         """The folder of a point. `number`: of the point in its scenario, from 1."""
-        if identity in self.names:
-            return self.folder / self.names[identity]
+        if identity[:_PROBLEM] in self.names:
+            return self.folder / self.names[identity[:_PROBLEM]]
         home = self.folder / f"{number:0{self.digits}d}-{label}"
         return _apart(home, identity) if home.name in self.digests else home
 
@@ -222,9 +227,9 @@ def write_point(
 ) -> Path:
     """Store a point: the whole folder appears, or nothing does. `files`: name → content. `manifest`: plain values;
     SHA-256 and length of each file are added. `volatile`: host, versions, times: outside every digest. A point that
-    meets `options`, stored by another process meanwhile, stays unless `replace`; beside another point of that name it
-    gets a name of its own. Returns the folder. Raises OutputError: disk full, read-only, path too long …; everything
-    else is untouched.
+    meets `options`, stored by another process meanwhile, stays unless `replace` or computed by other sources; beside
+    another point of that name it gets a name of its own. Returns the folder. Raises OutputError: disk full, read-only,
+    path too long …; everything else is untouched.
     """
     parent = folder.parent
     temporary = parent / temporary_name("tmp")
@@ -255,10 +260,10 @@ def _move_in(temporary: Path, folder: Path, identity: str, options: RunOptions, 
         if _renamed(temporary, folder):
             return folder
         there = read_manifest(folder, contents=not replace)
-        if there is not None and there["digest"] != identity:
+        if there is not None and there["digest"][:_PROBLEM] != identity[:_PROBLEM]:
             folder = _apart(folder, identity)
             continue
-        if there is not None and not replace and options.met_by(there):
+        if there is not None and not replace and there["digest"] == identity and options.met_by(there):
             return folder
         aside = folder.parent / temporary_name("old")
         try:

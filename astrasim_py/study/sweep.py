@@ -185,6 +185,7 @@ class _Run:
         self.results: dict[int, Result] = {}
         self.reused = 0
         self.unfolded = 0  # of these, where a folded run was asked for
+        self.outdated = 0  # points that other sources of this package have computed
         self.notes: list[str] = []
         self.failures: list[Failure] = []
         self.signals: list[int] = []
@@ -214,7 +215,9 @@ class _Run:
             self.tasks[number] = task = replace(task, replace=fresh)
             if number % step == first and not fresh:
                 stored = stored_points.read_point(task.folder, contents=True)
-                if stored is not None and task.options.met_by(stored.manifest):
+                if stored is not None and stored.manifest["digest"] != task.identity:
+                    self.outdated += 1
+                elif stored is not None and task.options.met_by(stored.manifest):
                     self.results[number] = stored_result(stored)
                     self.reused += 1
                     self.unfolded += task.options.fold and not (stored.manifest.get("engine") or "").endswith(FOLDED)
@@ -301,6 +304,9 @@ class _Run:
             what = f"{self.reused} of {number_of(len(self.chosen), 'point')} {were} finished already"
             unfolded = f", {self.unfolded} of them in full, not folded" if self.unfolded else ""
             self.notes.append(f"{what}{unfolded} (--fresh computes them again)")
+        if self.outdated:
+            what = f"{number_of(self.outdated, 'stored point')} of another state of astrasim_py"
+            self.notes.append(f"{what}: computed again")
         drawn: list[Path] = []
         stored: dict[str, StoredPoint] = {}
         try:

@@ -1,8 +1,8 @@
 """A cache of synthesized schedules: each request is searched once.
 
-The cache folder of the user holds the columns of a schedule per version of the synthesizer; they are checked again when
-they are read. The results of a scenario hold its algorithms, too, which any version uses again: another version, or a
-search that a limit of time has cut, may find another schedule.
+The cache folder of the user holds the columns of a schedule per edition of the synthesizer; they are checked again when
+they are read. The results of a scenario hold its algorithms, too, which the same edition uses again: a search that a
+limit of time has cut may find another schedule.
 """
 
 import io
@@ -11,14 +11,13 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
-from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 
 from astrasim_py.core.cache import cache_file, cached
 from astrasim_py.core.digest import digest
+from astrasim_py.core.edition import edition
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.report.tables import json_text, ns_number, parse_json, rounded
 from astrasim_py.synthesis.model.checker import check
@@ -26,18 +25,11 @@ from astrasim_py.synthesis.model.schedule import Bound, Schedule, Search
 from astrasim_py.synthesis.request import Found, Request, solve
 from astrasim_py.verification.bounds import lower_bound_ps
 
+#: Parts of the package that decide a schedule and its algorithm: all that the synthesizer imports.
+DECIDING = ("builders", "chakra", "collectives", "core", "program", "synthesis", "topology")
 #: Largest file of a kept schedule, bytes.
 MAX_BYTES = 2**30
 _COLUMNS = {"arc": np.int32, "chunk": np.int32, "start": np.int64, "reduces": np.bool_}
-
-
-@cache
-def _edition() -> str:
-    from astrasim_py import synthesis
-
-    folder = Path(synthesis.__file__).parent
-    sources = {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.py"))}
-    return digest({"version": version("astrasim-py"), "sources": sources})
 
 
 def find(
@@ -53,7 +45,7 @@ def find(
     Without `record` transfers are only counted, and nothing is kept. See `request.solve`.
     """
     return cached(
-        cache_file("schedules", (request.key(), _edition()), ".npz") if record else None,
+        cache_file("schedules", (request.key(), edition(*DECIDING)), ".npz") if record else None,
         lambda: solve(request, record=record, jobs=jobs, progress=progress),
         load=lambda data: _read(data, request),
         dump=_packed,
@@ -117,7 +109,7 @@ def algorithm_of(request: Request, *, clock: bool | None, folder: Path | None) -
     def dump(made: Synthesized) -> bytes:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_npz(path, made.algorithm)
-        return json_text(made.facts).encode()
+        return json_text(made.facts | {"edition": edition(*DECIDING)}).encode()
 
     # Ignore files that cannot be written: the results report that.
     kept = None if path is None else path.with_suffix(".json")
@@ -177,6 +169,6 @@ def _read_algorithm(facts: bytes, path: Path, request: Request) -> Synthesized |
     facts = parse_json(facts.decode())
     algorithm = read_npz(path)
     fits = (algorithm.collective, algorithm.ranks) == (request.collective, len(request.npus))
-    if not fits or not isinstance(facts, dict):
+    if not fits or not isinstance(facts, dict) or facts.pop("edition", None) != edition(*DECIDING):
         return None
     return Synthesized(algorithm=replace(algorithm, source=""), facts=facts)

@@ -27,7 +27,7 @@ from astrasim_py.core.errors import (
     FoldError,
     worst,
 )
-from astrasim_py.core.records import RECORD_SCHEMA, Records
+from astrasim_py.core.records import Records
 from astrasim_py.core.registry import own_line
 from astrasim_py.engine.auto import take_engine
 from astrasim_py.engine.simulation import plan_for, simulate
@@ -110,8 +110,6 @@ def store_run(
     manifest = {
         "package": "astrasim-py",
         "version": package_version(),
-        "record_schema": RECORD_SCHEMA,
-        "engine_semantics": store.ENGINE_SEMANTICS,
         "folder": folder.name,
         "status": status,
         "exit_code": EXIT_OK if status == "done" else EXIT_STUCK,
@@ -199,9 +197,9 @@ def make_task(
 
 
 def identity_of(point: Point, inputs: Mapping[str, str]) -> str:
-    """The digest of a point under this version; see `store.point_digest`."""
+    """The digest of a point under these sources; see `store.point_digest`."""
     resolved = {key: value for key, value in point.config.items() if key != "limits"}
-    return store.point_digest({"point": resolved, "sweep": dict(point.values)}, inputs, version=package_version())
+    return store.point_digest({"point": resolved, "sweep": dict(point.values)}, inputs)
 
 
 def run_task(task: Task) -> Result:
@@ -270,7 +268,7 @@ def _alone(task: Task, job: Job, warnings: list[str]) -> Alone | None:
     own = replace(point, name=job.name, values={}, config=config)
     own = make_task(own, lambda identity: beside / store.folder_name(job.name, identity), options)
     stored = None if task.replace else stored_points.read_point(own.folder, contents=True)
-    if stored is not None and options.met_by(stored.manifest):
+    if stored is not None and stored.manifest["digest"] == own.identity and options.met_by(stored.manifest):
         result = stored_result(stored)
     else:
         own = replace(own, replace=task.replace, beside=task.beside)

@@ -145,9 +145,10 @@ def test_row_31_what_has_changed_is_computed_again(cli, et, traces, monkeypatch)
     second = set(cli.points())
     assert len(second) == 2
     assert set(first) < second, "the old one is kept"
-    monkeypatch.setattr("astrasim_py.study.task.package_version", lambda *_: "99")
+    monkeypatch.setattr("astrasim_py.study.store.result_edition", lambda: "9" * 16)
     assert traces.run(*files).code == 0
-    assert len(cli.points()) == 3
+    assert set(cli.points()) == second, "the old one is replaced"
+    assert traces.run(*files).code == 0
 
 
 # -- 32 ---------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from astrasim_py.cli.main import main
 from astrasim_py.core.errors import UsageError
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.study import cluster, stored_points
+from astrasim_py.study import cluster, store, stored_points
 from astrasim_py.study.store import RunOptions
 from astrasim_py.study.sweep import run_scenario
 from astrasim_py.study.task import make_task
@@ -159,16 +159,16 @@ def task_of(scenario, folder: Path):
 def test_a_worker_refuses_what_it_does_not_see_as_the_client_does(scenario, tmp_path):
     task = task_of(scenario, tmp_path / "out")
     (tmp_path / "probe").touch()
-    probe, version = str(tmp_path / "probe"), cluster.package_version()
+    probe, edition = str(tmp_path / "probe"), store.result_edition()
     for arguments, code, said in (
-        ((probe, "0.0.0"), 2, "the client has 0.0.0; install the same"),
-        ((str(tmp_path / "absent"), version), 5, "does not see the folder of results"),
+        ((probe, "0" * 16), 2, "has another version or state of astrasim_py than the client; install the same"),
+        ((str(tmp_path / "absent"), edition), 5, "does not see the folder of results"),
     ):
         result = cluster.work(task, *arguments)
         assert result.exit_code == code and said in result.lines[0] and result.row["status"] == "failed"
-    assert cluster.work(task, probe, version).stored
+    assert cluster.work(task, probe, edition).stored
     os.unlink(tmp_path / "ring.npz")
-    result = cluster.work(task, probe, version)
+    result = cluster.work(task, probe, edition)
     assert result.exit_code == 3 and "does not see the same ring.npz" in result.lines[0]
 
 
@@ -201,9 +201,8 @@ def test_a_scheduler_that_is_not_there_is_told_in_time(scenario, tmp_path, monke
 def test_a_worker_process_computes_one_point_at_a_time(scenario, tmp_path):
     (tmp_path / "probe").touch()
     task, done = task_of(scenario, tmp_path / "out"), []
-    thread = threading.Thread(
-        target=lambda: done.append(cluster.work(task, str(tmp_path / "probe"), cluster.package_version()))
-    )
+    arguments = task, str(tmp_path / "probe"), store.result_edition()
+    thread = threading.Thread(target=lambda: done.append(cluster.work(*arguments)))
     with cluster._one_at_a_time:
         thread.start()
         thread.join(0.3)

@@ -66,7 +66,7 @@ def summary(row: dict) -> dict:
 
 def save(out: Path, name: str = "1 KiB", *, replace=False, identity=None, status="done", level="links", **more) -> Path:
     """Store a small point; `more` goes to the manifest, `row` to the row."""
-    identity = identity or store.point_digest({"name": name}, {}, version="1")
+    identity = identity or store.point_digest({"name": name}, {})
     folder = store.scenario_folder(out, "s") / "points" / f"001-{store.point_label({'size': name}, '')}"
     manifest = {
         "scenario": "s",
@@ -505,11 +505,13 @@ def test_a_higher_level_replaces_a_lower_one_and_not_the_other_way_round(tmp_pat
 # -- names ------------------------------------------------------------------------------------------------------
 
 
-def test_whatever_can_change_the_records_changes_the_hash():
-    base = {"resolved": {"a": 1}, "inputs": {"x.et": "00"}, "version": "1"}
-    changes = [{"resolved": {"a": 2}}, {"inputs": {"x.et": "01"}}, {"version": "2"}]
+def test_whatever_can_change_the_records_changes_the_hash(monkeypatch):
+    base = {"resolved": {"a": 1}, "inputs": {"x.et": "00"}}
+    changes = [{"resolved": {"a": 2}}, {"inputs": {"x.et": "01"}}]
     made = [store.point_digest(**(base | change)) for change in [{}, *changes]]
-    assert len(set(made)) == len(made)
+    monkeypatch.setattr(store, "result_edition", lambda: "0" * 16)
+    made.append(store.point_digest(**base))
+    assert len(set(made)) == len(made) and {len(each) for each in made} == {64}
 
 
 @pytest.mark.parametrize("name", ["../x", ".x", "", "a/b", "a\nb", "x" * 65, "a\0b"])
