@@ -9,6 +9,7 @@ import argparse
 import json
 
 from astrasim_py.cli.options import check_positive, complain, make_parent
+from astrasim_py.cli.validate_measured import measured_rows
 from astrasim_py.core.errors import EXIT_OK, UsageError
 
 
@@ -26,12 +27,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--programs", metavar="FOLDER", help="fit costs of given programs, whose MSCCL-IR files are here"
     )
     parser.add_argument("--out", required=True, metavar="FILE.json", help="the preset with the profile")
+    parser.add_argument("--strict", action="store_true", help="a warning about MEASURED is an error")
 
 
 def run(args: argparse.Namespace) -> int:
     from astrasim_py.core.files import write_file
     from astrasim_py.measured.calibration import choose_rows
-    from astrasim_py.measured.rows import read_rows
     from astrasim_py.study.measured_programs import BEGINNING
     from astrasim_py.topology.hardware import preset_content, preset_of
 
@@ -39,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     if args.programs is not None and (args.switch or args.channels):
         raise UsageError("--programs", "goes without --switch and --channels", "fit the library's collectives apart")
     protocols = None if args.programs is None else BEGINNING
-    rows, notes = choose_rows(read_rows(args.measured), args.platform, args.where, protocols, args.hold_out)
+    rows, notes = choose_rows(measured_rows(args)[0], args.platform, args.where, protocols, args.hold_out)
     name = args.preset or rows[0].preset
     if name is None:
         problem = f'no preset is known for the platform "{rows[0].platform}"'

@@ -40,7 +40,9 @@ def run(args: argparse.Namespace) -> int:
     if args.measured is not None:
         _refuse("--measured", args, "cases", "training", "calibrate", "set", "jobs")
         return validate_measured.run(args)
-    _refuse("--measured", args, "profile", "where", "programs", "max_median", "max_p90", "figures", lacking=True)
+    _refuse(
+        "--measured", args, "profile", "where", "programs", "max_median", "max_p90", "figures", "strict", lacking=True
+    )
     if args.training is not None:
         return _training(args)
     if args.calibrate:

@@ -19,12 +19,27 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-median", type=float, metavar="PERCENT", help="fail if the median error is larger")
     parser.add_argument("--max-p90", type=float, metavar="PERCENT", help="fail if the 90th percentile is larger")
     parser.add_argument("--figures", metavar="FOLDER", help="draw measured points over simulated curves")
+    parser.add_argument("--strict", action="store_true", help="a warning about MEASURED is an error")
+
+
+def measured_rows(args: argparse.Namespace) -> tuple[list, list[str]]:
+    """Rows of the files of a command line, and the warnings about them, which are printed. Raises UsageError: there
+    are some under --strict.
+    """
+    from astrasim_py.measured.rows import read_rows
+
+    warnings: list[str] = []
+    rows = read_rows(args.measured, warnings)
+    complain(f"warning: {text}" for text in warnings)
+    if args.strict and warnings:
+        raise UsageError("--strict", f"{len(warnings)} warning{'s' * (len(warnings) > 1)} about MEASURED", "see above")
+    return rows, warnings
 
 
 def run(args: argparse.Namespace) -> int:
     """Compare; 1 if an error is beyond its limit."""
     from astrasim_py.core.files import write_files
-    from astrasim_py.measured.rows import chooser, read_rows
+    from astrasim_py.measured.rows import chooser
     from astrasim_py.study.measured import compare, figures
 
     limits = {"median": args.max_median, "p90": args.max_p90}
@@ -32,7 +47,8 @@ def run(args: argparse.Namespace) -> int:
         if limit is not None and not 0 <= limit < math.inf:
             raise UsageError(f"--max-{name}", f"{limit} is no limit", "write percent, e.g. 10")
     conditions = [chooser(text) for text in args.where]
-    rows = [row for row in read_rows(args.measured) if all(one(row) for one in conditions)]
+    rows, warnings = measured_rows(args)
+    rows = [row for row in rows if all(one(row) for one in conditions)]
     if not rows:
         raise UsageError("--where", "no row has all of this", "change it")
     report = compare(rows, args.profile, args.engine, args.programs)
@@ -40,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     total = report.group()
     if args.format == "json":
         said = measured_json(report, "platform", "collective", "ranks", "band")
-        said |= {"worst": _worst(report), "notes": report.notes}
+        said |= {"worst": _worst(report), "notes": report.notes, "warnings": warnings}
         print(json.dumps(said, indent=2, ensure_ascii=False))
     else:
         print(_text(report))

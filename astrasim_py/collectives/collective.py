@@ -20,6 +20,7 @@ custom         its contract's                its contract's
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 
 from astrasim_py.core.errors import AlgorithmError
 
@@ -107,6 +108,24 @@ _CUSTOM = Collective(name=CUSTOM)
 def promise_of(name: str) -> Collective:
     """The `Collective` of a name, also of `CUSTOM`, which promises nothing by itself."""
     return COLLECTIVES.get(name, _CUSTOM)
+
+
+def busbw_factor(collective: str, ranks: int) -> Fraction | None:
+    """Bus bandwidth per algorithm bandwidth (size / time), by nccl-tests' definition (PERFORMANCE.md).
+
+    2(n-1)/n for all_reduce; (n-1)/n for all_gather, reduce_scatter, all_to_all, gather and scatter; 1 for
+    broadcast and reduce; 0 for barrier; None for custom, whose bytes are unknown.
+    """
+    if collective == CUSTOM:
+        return None
+    if collective == "barrier" or ranks < 1:
+        return Fraction(0)
+    if collective == "all_reduce":
+        return Fraction(2 * (ranks - 1), ranks)
+    promise = promise_of(collective)
+    if promise.rooted and not promise.sharded:
+        return Fraction(1)
+    return Fraction(ranks - 1, ranks)
 
 
 def collective_name(text: str, place: str = "") -> str:

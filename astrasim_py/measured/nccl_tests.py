@@ -1,144 +1,242 @@
-"""Output of nccl-tests and rccl-tests as cells of the CSV of measured times.
+"""Text that nccl-tests and rccl-tests print, as runs.
 
 A run begins with ``# nThread … nGpus``, or before with ``# nccl-tests version`` (from 2.17 on, with the name of the
-test); a line per rank names host and GPU; the table has times in microseconds, out of place and in place; two lines
-with totals end it. Other lines are of other programs (mpirun, NCCL_DEBUG).
+test); a line per rank names group, process, host and GPU; the table has times in microseconds, out of place and in
+place, under a heading that names its columns; two lines with totals end it. Launchers write labels and times before the
+lines: each label is an output of its own, and lines are recognised wherever they begin. Other lines are of other
+programs (mpirun, NCCL_DEBUG).
 """
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from astrasim_py.core.errors import UsageError
+from astrasim_py.measured.benchmark import WHOLE, Device, Leave, Note, Run, Time
 
-_PREFIX = re.compile(r"^\[\d+,\d+\]<stdout>:")  # of mpirun
-_RUN = re.compile(r"#?\s*nThread\s+\d+\s+nGpus\s+\d+")
-_RANK = re.compile(r"#?\s+Rank\s+\d+\s.*?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\S+\s+\[[^\]]*\]\s*(.*?)\s*$")
-_HEADING = re.compile(r"#?\s*size\s+count\s+type\b.*\bbusbw\b")
-_CELLS = re.compile(r"\s*\d+\s+\d+\s+[a-z]\w*\b")
-_END = re.compile(r"#?\s*(Out of bounds values|Avg bus bandwidth)")
+_COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_QUOTED = re.compile(r'^\s*"(.*)",?\s*$')  # a line in a list of strings, as ansible prints it
+_RUN = re.compile(r"\bnThread\s+\d+\s+nGpus\s+\d+")
+_RANK = re.compile(
+    r"\bRank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+(\d+)\s+on\s+(\S+)\s+device\s+\S+\s+\[[^\]]*\]\s*(.*?)\s*$"
+)
+_PLACES = re.compile(r"\b(?:out-of|in)-place\b")
+_HEADING = re.compile(r"\bsize\s+count\s+type\b.*\bbusbw\b.*")
+_CELLS = re.compile(r"(?<![\w.])(\d+)\s+(\d+)\s+([a-z]\w*)\b(.*)")
+_NUMBERS = re.compile(r"(?:(?:^|\s+)(?:\d[\d.e+]*|N/A)){2,}\s*$")
+_END = re.compile(r"\bAvg bus bandwidth")
 _TEST = re.compile(r"([a-z]+(?:_[a-z]+)*)_perf\b")
 _LIBRARY = re.compile(r"nccl-library=(\d+)|\b(?:NCCL|RCCL) version\s*:?\s*([\d.]+)")
-#: Tests whose names are not those of our collectives.
-_TESTS = {"alltoall": "all_to_all", "sendrecv": "send_recv"}
-#: GPU names → platforms.
-_GPUS = (
-    (r"\bA100-SXM", "A100-SXM"),
-    (r"\bH100 80GB HBM3", "H100-SXM"),
-    (r"\bGB([23])00\b", r"GB\g<1>00"),
-    (r"\bH200(?! NVL)\b", "H200"),
-    (r"\bB200\b", "B200-SXM"),
-    (r"\bB300\b", "B300"),
-    (r"\bMI300X\b", "MI300X"),
+_WARNING = re.compile(r"\bNCCL WARN\b\s*(.*)")
+_FAILURE = re.compile(r"\bTest (?:NCCL|CUDA|HIP) failure\b.*|\bTest timeout\b.*|# Out of bounds values : \d+ FAILED.*")
+_BLOCKING = re.compile(r"\bBlocking Enabled\b")
+#: Times that launchers write before a line, which differ from line to line.
+_CLOCK = re.compile(
+    r"\d{4}[-/]\d\d[-/]\d\d|\d\d?:\d\d:\d\d(?:[.,]\d+)?|(?<=\d)(?:Z|[+-]\d\d:?\d\d)(?=\s|$)|\bT(?=\s|$)|\b\d{10}\.\d+\b"
+    r"|\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)\b,?|\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\s+\d+\b"
+    r"|\b(?:19|20)\d\d\b|\b(?:UTC|[AP]M)\b"
 )
+#: Characters of a line that are looked at.
+_LONGEST = 1024
+_TIMES = ("time", "cputime")
+_STAMP = "timestamp"
 
 
 def is_output(text: str) -> bool:
-    """Whether a text is of nccl-tests or rccl-tests."""
-    return any(_RUN.match(line) or _HEADING.match(line) for line in map(_plain, text.splitlines()))
+    """Whether a text is of nccl-tests or rccl-tests, finished or not."""
+    lines = map(_plain, text.splitlines())
+    marks = (_RUN, _HEADING, _RANK, _END)
+    return any("nccl-tests version" in line or any(mark.search(line) for mark in marks) for line in lines)
 
 
 def _plain(line: str) -> str:
-    return _PREFIX.sub("", line)
+    line = _COLOUR.sub("", line[:_LONGEST])
+    return quoted[1] if (quoted := _QUOTED.match(line)) else line
 
 
 @dataclass
-class _Run:
-    """One run of a test as far as it was read."""
+class _Open:
+    """A run whose end was not read yet, of one output. `starts`: processes that print into it without labels."""
 
-    test: str = ""
-    version: str = ""
-    hosts: list[str] = field(default_factory=list)
-    gpu: str = ""
-    library: str = "NCCL"
-    columns: int = 0  # times in a row: out of place, and in place
-    counts_wrong: bool = False  # before 2.12 a row had the largest rounding error instead
-    rows: int = 0
+    run: Run
+    starts: int = 1
+    ends: int = 0
+    columns: list[str] = field(default_factory=list)
+    only_in_place: bool = False
+    cut: tuple[str, str] | None = None  # place and text of a row that lacks its end
 
 
-def cells(text: str, place: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """``file:line`` and cells of every time, but of empty buffers.
+class _Reader:
+    """The runs of a text, in order of their ends."""
 
-    Raises UsageError: it ends in the middle, has wrong values, or does not say ranks or collective.
-    """
-    run, named, number, version = _Run(), "", 0, ""
-    for number, line in enumerate(map(_plain, text.splitlines()), 1):
-        here = f"{place}:{number}"
+    def __init__(self, place: str, leave: Leave, note: Note) -> None:
+        self.place, self.leave, self.note = place, leave, note
+        self.open: dict[str, _Open] = {}
+        self.named: dict[str, str] = {}
+        self.version, self.library = "", "NCCL"
+        self.warnings: list[tuple[str, str]] = []
+
+    def runs(self, text: str) -> Iterator[Run]:
+        number = 1
+        for number, line in enumerate(map(_plain, text.splitlines()), 1):
+            yield from self._line(line, f"{self.place}:{number}")
+        for key in [*self.open]:
+            yield from self._close(key, f"{self.place}:{number}")
+        if self.warnings:
+            here, first = self.warnings[0]
+            self.note(here, f"{len(self.warnings)} warnings or failures of NCCL, the first: {first[:120]}")
+
+    def _line(self, line: str, here: str) -> Iterator[Run]:
+        if found := _WARNING.search(line) or _FAILURE.search(line):
+            self.warnings.append((here, found[found.re.groups].strip()))
+            if found.re is _WARNING and not _CELLS.search(line):
+                return
         if found := _LIBRARY.search(line):
-            version = found[2] or _dotted(int(found[1]))
-        if _RUN.match(line):
-            _check_ended(run, here)
-            run, named = _Run(test=named), ""
-        elif found := _RANK.match(line):
-            run.hosts.append(found[1])
-            run.gpu = found[2]
-        elif line.startswith("rccl-tests"):
-            run.library = "RCCL"
-        elif _HEADING.match(line):
-            run.columns = len(re.findall(r"\btime\b", line))
-            run.counts_wrong = "#wrong" in line
-        elif _END.match(line):
-            run.columns = 0
-        elif run.columns and _CELLS.match(line):
-            run.version = version
-            run.rows += 1
-            yield from _times(line.split(), run, here, place)
-        elif found := _TEST.search(line):
-            named = found[1]
-            if not run.columns and not run.rows:
-                run.test = run.test or named
-    _check_ended(run, f"{place}:{number}")
-    if not run.rows:
-        raise UsageError(f"{place}:{number}", "there is no time in the output of nccl-tests", "name a finished run")
+            self.version = found[2] or _dotted(int(found[1]))
+        if line.lstrip().startswith("rccl-tests"):
+            self.library = "RCCL"
+        if found := _RUN.search(line):
+            yield from self._begin(_label(line, found), here)
+        elif found := _RANK.search(line):
+            if one := self._of(_label(line, found)):
+                rank, group, process, host, gpu = found.groups()
+                one.run.devices.append(Device(int(rank), int(group or 0), process, host, gpu))
+        elif found := _HEADING.search(line):
+            self._heading(found, _label(line, found), here)
+        elif found := _END.search(line):
+            key = self._key(_label(line, found))
+            if key is not None and self.open[key].columns:
+                self.open[key].ends += 1
+                if self.open[key].ends >= self.open[key].starts:
+                    yield from self._close(key, here)
+        elif found := _CELLS.search(line):
+            self._row(found, _label(line, found), here)
+        elif found := _BLOCKING.search(line):
+            self.note(here, "blocking calls (-z): the times hold the waiting of the hosts, too")
+        elif found := _PLACES.search(line):
+            if one := self._of(_label(line, found)):
+                one.only_in_place = "out-of-place" not in line
+        elif "concluded" not in line and (found := _TEST.search(line)):
+            key = self._key(_label(line, found))
+            self.named[_before_hash(line[: found.start()])] = found[1]
+            if key is not None and not self.open[key].columns:
+                self.open[key].run.test = self.open[key].run.test or found[1]
+        elif found := _NUMBERS.search(line):
+            self._continued(found[0], self._of(_label(line, found)))
+
+    def _key(self, label: str) -> str | None:
+        """The output of a line: that of its label, else the only one."""
+        return label if label in self.open else next(iter(self.open)) if len(self.open) == 1 else None
+
+    def _of(self, label: str) -> _Open | None:
+        key = self._key(label)
+        return None if key is None else self.open[key]
+
+    def _begin(self, label: str, here: str) -> Iterator[Run]:
+        one = self.open.get(label)
+        if one and not one.columns:
+            one.starts += 1  # another process that prints into the same output
+            return
+        yield from self._close(label, here) if one else ()
+        named = self.named.pop(label, "")
+        if not named and len(self.named) == 1:
+            (named,) = self.named.values()
+        self.open[label] = _Open(Run(here, named))
+
+    def _heading(self, found: re.Match, label: str, here: str) -> None:
+        one = self._of(label)
+        if one is None:
+            one = self.open[label] = _Open(Run(here, self.named.pop(label, "")))
+        one.columns = found[0].lstrip("# \t").split()
+        one.run.of_host = "cputime" in one.columns
+        one.run.version, one.run.library = self.version, self.library
+
+    def _row(self, found: re.Match, label: str, here: str) -> None:
+        one = self._of(label)
+        if one is None or not one.columns:
+            if re.search(r"(?:\s+\d[\d.e+]*){3}", found[4]):
+                self.leave(here, 'no heading "size count type …" is above this row', WHOLE)
+            return
+        self._drop_cut(one)
+        text = found[0]
+        for host in {device.host for device in one.run.devices}:  # a message of NCCL that follows on the same line
+            text = re.split(rf"{re.escape(host)}:\d+:\d+ \[\d+\] NCCL ", text)[0]
+        if not self._times(text, here, one):
+            one.cut = here, text
+
+    def _continued(self, text: str, one: _Open | None) -> None:
+        """The rest of a row into which another program printed."""
+        if one and one.cut:
+            here, begun = one.cut
+            if self._times(f"{begun} {text}", here, one):
+                one.cut = None
+            else:
+                one.cut = here, f"{begun} {text}"
+
+    def _drop_cut(self, one: _Open) -> None:
+        if one.cut:
+            self.leave(one.cut[0], "a row of nccl-tests is cut", WHOLE)
+            one.cut = None
+
+    def _times(self, text: str, here: str, one: _Open) -> bool:
+        """Take the times of a row; False: it does not have the columns of the heading."""
+        found = _row_cells(text, one.columns)
+        if found is None:
+            return False
+        (size, dtype, redop), blocks = found
+        in_place = ("1",) if one.only_in_place and len(blocks) == 1 else ("0", "1")
+        for place, cells in zip(in_place, blocks, strict=False):
+            us = cells.get("time") or cells.get("cputime") or "N/A"
+            wrong = cells.get("#wrong", "")  # before 2.12 a row had the largest rounding error instead
+            numbers = (us, cells.get("algbw", ""), cells.get("busbw", ""), wrong)
+            one.run.times.append(Time(here, size, dtype, redop, place, *numbers))
+        return True
+
+    def _close(self, key: str, here: str) -> Iterator[Run]:
+        one = self.open.pop(key)
+        self._drop_cut(one)
+        if one.ends:
+            if one.ends < one.starts:
+                self.note(here, f"{one.starts - one.ends} of {one.starts} runs in the same output did not end")
+            yield one.run
+        elif one.columns or one.run.devices:
+            problem = 'the output of nccl-tests ends in the middle: "# Avg bus bandwidth" does not follow'
+            self.leave(here, problem, WHOLE)
 
 
-def _check_ended(run: _Run, here: str) -> None:
-    if run.columns:
-        problem = 'the output of nccl-tests ends in the middle: "# Avg bus bandwidth" does not follow'
-        raise UsageError(here, problem, "name the whole output of a finished run")
+def runs(text: str, place: str, leave: Leave, note: Note) -> Iterator[Run]:
+    """The runs of an output that ended. `leave`, `note`: told of what is not used, and of what to know of the rest."""
+    return _Reader(place, leave, note).runs(text)
 
 
-def _times(words: list[str], run: _Run, here: str, place: str) -> Iterator[tuple[str, dict[str, str]]]:
-    if len(words) < 3 + 4 * run.columns:
-        raise UsageError(here, "a row of nccl-tests is cut", "name the whole output of a finished run")
-    if not run.hosts:
-        raise UsageError(here, 'no line "#  Rank" before the table lists the ranks', "name the whole output")
-    row = {
-        "platform": _platform(run.gpu),
-        "library": "RCCL" if "AMD" in run.gpu else run.library,
-        "version": run.version,
-        "collective": _collective(run, here, place),
-        "dtype": words[2],
-        "ranks": str(len(run.hosts)),
-        "nodes": str(len(set(run.hosts))),
-        "bytes": words[0],
-    }
-    for column in range(run.columns):
-        time = words[4 * (column - run.columns)]
-        if int(words[0]) and time != "N/A":
-            wrong = words[4 * (column - run.columns) + 3]
-            if run.counts_wrong and wrong not in ("0", "N/A"):
-                raise UsageError(here, f"{wrong} values are wrong: no time of this collective", "measure it again")
-            yield here, {**row, "time_us": time, "in_place": str(column)}
+def _row_cells(text: str, columns: list[str]) -> tuple[tuple[str, str, str], list[dict[str, str]]] | None:
+    """Size, type and reduction of a row, and the cells of each place by the names of their columns."""
+    words, names = text.split(), [name for name in columns if name != _STAMP]
+    firsts = [at for at, name in enumerate(names) if name in _TIMES]
+    if len(words) < 3 or not firsts:
+        return None
+    size, _, dtype, *rest = words
+    redop = ""
+    if "redop" in names[: firsts[0]] and rest and re.fullmatch(r"[a-z]\w*", rest[0]):
+        redop = rest.pop(0)  # some tests leave it blank
+    if "root" in names[: firsts[0]]:
+        rest = rest[1:]
+    blocks = [names[at:until] for at, until in zip(firsts, [*firsts[1:], len(names)], strict=True)]
+    if len(rest) == len(blocks[-1]) < sum(map(len, blocks)) and re.search(rf"\s{{20,}}{re.escape(rest[0])}\s", text):
+        return (size, dtype, redop), [*({} for _ in blocks[1:]), dict(zip(blocks[-1], rest, strict=True))]
+    total = sum(map(len, blocks))
+    if len(rest) < total or (len(rest) > total and _STAMP not in columns):
+        return None
+    values = iter(rest)
+    return (size, dtype, redop), [dict(zip(block, values, strict=False)) for block in blocks]
 
 
-def _collective(run: _Run, here: str, place: str) -> str:
-    """The test that was run, by its output or the name of the file."""
-    if not run.test:
-        known = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "alltoall", "sendrecv", "broadcast")
-        run.test = next((name for name in known if name in Path(place).name.lower()), "")
-    if not run.test:
-        problem = "the output of nccl-tests does not say which test ran"
-        raise UsageError(here, problem, "put its name into that of the file, e.g. all_reduce_8.txt")
-    return _TESTS.get(run.test, run.test)
+def _label(line: str, found: re.Match) -> str:
+    return _before_hash(line[: found.start()])
 
 
-def _platform(gpu: str) -> str:
-    for pattern, name in _GPUS:
-        if found := re.search(pattern, gpu):
-            return found.expand(name)
-    return gpu or "unknown"
+def _before_hash(text: str) -> str:
+    """What a launcher wrote before a line, without times."""
+    return " ".join(_CLOCK.sub(" ", text.partition("#")[0]).split())
 
 
 def _dotted(code: int) -> str:

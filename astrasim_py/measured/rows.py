@@ -1,4 +1,4 @@
-"""Measured times of collectives: rows of CSV files, or what nccl-tests and rccl-tests print.
+"""Measured times of collectives: rows of CSV files, or what nccl-tests and rccl-tests print or write as JSON.
 
 Sizes are those of the full buffer, as nccl-tests print them: of all_gather, reduce_scatter and all_to_all n times one
 rank's part.
@@ -7,7 +7,7 @@ rank's part.
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -16,7 +16,7 @@ from astrasim_py.core.errors import UnitError, UsageError
 from astrasim_py.core.fields import NPU_CAP, did_you_mean
 from astrasim_py.core.table_file import read_text, table_rows
 from astrasim_py.core.units import INT64_MAX, format_size, parse_size
-from astrasim_py.measured import nccl_tests
+from astrasim_py.measured import benchmark, nccl_json, nccl_tests
 
 #: Columns that a CSV must have, and those that it may have; others are for the reader.
 REQUIRED = ("platform", "library", "version", "collective", "dtype", "ranks", "nodes", "bytes", "time_us")
@@ -85,20 +85,62 @@ class Row:
         return f"{of} {self.algorithm}".rstrip()
 
 
-def read_rows(paths: Sequence[str | os.PathLike]) -> list[Row]:
+def read_rows(paths: Sequence[str | os.PathLike], warnings: list[str] | None = None) -> list[Row]:
     """Rows of all files, in order.
 
-    Raises UsageError: ``file:line``: a missing column, a number that is none, a time that is not positive, output that
-    ends in the middle, or repeats of one point that contradict each other.
+    `warnings`: takes a line for each kind of row that is left out, and for what to know of the others. Raises
+    UsageError: ``file:line``: a missing column, a number that is none, a time that is not positive, output of
+    nccl-tests of which nothing can be used, or repeats of one point that contradict each other.
     """
     rows: list[Row] = []
+    warnings = [] if warnings is None else warnings
     for path in paths:
         text, place = read_text(path, _WHAT), os.fspath(path)
-        if nccl_tests.is_output(text):
-            rows += (replace(_row(cells, here), repeat=0) for here, cells in nccl_tests.cells(text, place))
-        else:
+        if nccl_json.is_json(text) or nccl_tests.is_output(text):
+            rows += (replace(_row(cells, here), repeat=0) for here, cells in _benchmarked(text, place, warnings))
+        elif _is_table(text):
             rows += (_row(cells, here) for here, cells in table_rows(text, place, _WHAT, REQUIRED))
+        else:
+            problem = "has neither the columns of measured times nor the output of nccl-tests"
+            raise UsageError(f"{place}:1", problem, f"name {_WHAT}")
     return _numbered(rows)
+
+
+def _is_table(text: str) -> bool:
+    """Whether the first line has a known heading, or there is nothing in which to look for anything else."""
+    names = {name.strip() for name in text.partition("\n")[0].split(",")}
+    return bool(names & {*REQUIRED, *OPTIONAL}) or not text.strip()
+
+
+def _benchmarked(text: str, place: str, warnings: list[str]) -> Iterator[tuple[str, dict[str, str]]]:
+    """``file:line`` and cells of the times that nccl-tests measured; adds what is left out to `warnings`."""
+    left: dict[str, list[str]] = {}
+    remedies: dict[str, str] = {}
+    notes: list[str] = []
+
+    def leave(here: str, why: str, remedy: str) -> None:
+        left.setdefault(why, []).append(here)
+        remedies.setdefault(why, remedy)
+
+    def note(here: str, text: str) -> None:
+        notes.append(f"{here}: {text}")
+
+    runs = nccl_json.runs(text, place, note)
+    if not nccl_json.is_json(text):
+        runs = nccl_tests.runs(text, place, leave, note)
+    found = [cell for run in runs for cell in benchmark.cells(run, place, leave, note)]
+    if not found:
+        if not left:
+            remedy = "; ".join(notes) or "name a finished run"
+            raise UsageError(
+                f"{place}:{1 + text.count(chr(10))}", "there is no time in the output of nccl-tests", remedy
+            )
+        why, places = next(iter(left.items()))
+        raise UsageError(places[0], why, remedies[why])
+    for why, places in left.items():
+        notes.append(f"{places[0]}: {why} ({len(places)} left out)")
+    warnings += notes
+    yield from found
 
 
 def _row(cells: dict[str, str], here: str) -> Row:

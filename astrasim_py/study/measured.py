@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from astrasim_py.api import collective
+from astrasim_py.collectives.collective import busbw_factor
 from astrasim_py.core.errors import TopologyError, UsageError
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.measured.formula import COLLECTIVES, reduces_in_switch
@@ -24,7 +25,6 @@ from astrasim_py.report.measured_plots import Curve, bus_bandwidths
 from astrasim_py.topology.from_keys import build
 from astrasim_py.topology.hardware import Preset, preset_names, read_preset
 from astrasim_py.topology.model import Topology
-from astrasim_py.verification.bounds import busbw_factor
 
 #: Bands of sizes, and the largest full buffer of each but the last.
 BANDS = (("≤ 256 KiB", 2**18), ("between", 2**24 - 1), ("≥ 16 MiB", None))
@@ -128,7 +128,9 @@ class Machine:
             return f"{self.name} has no numbers of a library's own collectives"
         if row.collective not in COLLECTIVES:
             return f"no algorithm of the library for {row.collective}"
-        if row.ranks == 1 or (row.nodes > 1 and self.profile.network is None):
+        if row.ranks == 1:
+            return "a call of one rank moves no data"
+        if row.nodes > 1 and self.profile.network is None:
             return f"{row.ranks} ranks on {row.nodes} nodes"
         if row.ranks > row.nodes * self.keys["npus"]:
             return f"more ranks than {self.name} has"

@@ -8,6 +8,7 @@ from fractions import Fraction
 import numpy as np
 
 from astrasim_py.builders.registry import build
+from astrasim_py.collectives.collective import busbw_factor
 from astrasim_py.core.choices import LEVELS
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.core.records import Categorical, Records, Table
@@ -22,7 +23,7 @@ from astrasim_py.system.programs import COLLECTIVE, INSTANT
 from astrasim_py.topology.layout import positions
 from astrasim_py.topology.link_states import event_texts
 from astrasim_py.topology.model import Topology
-from astrasim_py.verification.bounds import CLOSED_FORMS, busbw_factor, closed_form_ps
+from astrasim_py.verification.bounds import CLOSED_FORMS, closed_form_ps
 
 #: The first level that keeps a table; others are kept at every level.
 FIRST_LEVEL = {"node": "nodes", "message": "messages", "hop": "messages"}

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from astrasim_py.collectives.collective import CUSTOM, promise_of
+from astrasim_py.collectives.collective import promise_of
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.core.units import PS_PER_S
 from astrasim_py.topology.model import Topology
@@ -19,24 +19,6 @@ _PRODUCTS = ("ring", "mesh", "torus", "fully_connected", "switch", "hypercube", 
 _FAR = np.iinfo(np.int64).max // 4
 #: Links beyond which shortest latencies are not searched in irregular topologies.
 _SEARCHED_LINKS = 100_000
-
-
-def busbw_factor(collective: str, ranks: int) -> Fraction | None:
-    """Bus bandwidth per algorithm bandwidth (size / time), by nccl-tests' definition (PERFORMANCE.md).
-
-    2(n-1)/n for all_reduce; (n-1)/n for all_gather, reduce_scatter, all_to_all, gather and scatter; 1 for
-    broadcast and reduce; 0 for barrier; None for custom, whose bytes are unknown.
-    """
-    if collective == CUSTOM:
-        return None
-    if collective == "barrier" or ranks < 1:
-        return Fraction(0)
-    if collective == "all_reduce":
-        return Fraction(2 * (ranks - 1), ranks)
-    promise = promise_of(collective)
-    if promise.rooted and not promise.sharded:
-        return Fraction(1)
-    return Fraction(ranks - 1, ranks)
 
 
 def _coefficients(n: int) -> dict[tuple[str, str], tuple[int | Fraction, ...]]:

@@ -139,14 +139,20 @@ def test_a_cut_row_and_a_lost_head_are_refused(tmp_path):
         read_rows([text(tmp_path, NEW[: NEW.index("21.50")])])
     with pytest.raises(UsageError, match="Rank"):
         read_rows([text(tmp_path, NEW.replace(DEVICES, ""))])
-    with pytest.raises(UsageError, match="ends in the middle"):
-        read_rows([text(tmp_path, NEW[: NEW.index(END)] + NEW)])
+    warnings = []
+    assert len(read_rows([text(tmp_path, NEW[: NEW.index(END)] + NEW)], warnings)) == 3
+    assert "ends in the middle" in warnings[0] and len(warnings) == 1
 
 
-def test_times_of_wrong_values_are_refused(tmp_path):
-    wrong = NEW.replace("0.09    0.08      0 ", "0.09    0.08      7 ")
-    with pytest.raises(UsageError, match=r"out.txt:20: 7 values are wrong"):
-        read_rows([text(tmp_path, wrong)])
+def test_times_of_wrong_values_are_left_out_and_counted(tmp_path):
+    wrong, warnings = NEW.replace("0.09    0.08      0 ", "0.09    0.08      7 "), []
+    rows = read_rows([text(tmp_path, wrong)], warnings)
+    assert [(row.bytes, row.in_place) for row in rows] == [(512, "0"), (2048, "1")]
+    assert (
+        len(warnings) == 1 and "out.txt:20: 7 values are wrong: no time of this collective (1 left out)" in warnings[0]
+    )
+    with pytest.raises(UsageError, match=r"out.txt:19: 7 values are wrong"):
+        read_rows([text(tmp_path, wrong.replace("0.02      0 ", "0.02      7 ").replace("22.00 ", "  N/A "))])
     assert len(read_rows([text(tmp_path, OLD.replace("22.92    N/A", "22.92  5e-07"), "all_reduce.txt")])) == 2
 
 

@@ -93,7 +93,7 @@ def test_what_cannot_be_simulated_is_counted_aloud(tmp_path, capsys):
     code = main(["validate", "--measured", written(tmp_path, ROW.format("all_gather", 8, 1024, 8), *others)])
     out, err = capsys.readouterr()
     assert code == 0
-    assert "Toaster" in err and "send_recv" in err and "1 ranks on 1 nodes" in err
+    assert "Toaster" in err and "send_recv" in err and "a call of one rank moves no data" in err
     assert err.count("1 row is left out") == 3
     assert "worst:" in out
 
@@ -220,3 +220,20 @@ def test_a_preset_without_nodes_is_refused(tmp_path, capsys):
     (tmp_path / "my.json").write_text(json.dumps(content), "utf-8")
     assert main(["validate", "--measured", scaled(tmp_path, 1), "--profile", str(tmp_path / "my.json")]) == 2
     assert "is a torus" in capsys.readouterr().err
+
+
+def test_warnings_about_the_files_are_printed_and_strict(tmp_path, capsys):
+    path = tmp_path / "all_reduce.txt"
+    rank = "#  Rank  {0} Group  0 Pid  14 on host{1} device  {0} [0000:00:00] NVIDIA H100 80GB HBM3\n"
+    head = "# nThread 1 nGpus 8 minBytes 512\n" + "".join(rank.format(r, "0") for r in range(8))
+    table = "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong\n"
+    row = "1048576 262144 float sum -1 27.10 38.69 67.71 0 27.20 38.55 67.46 5\n"
+    path.write_text(f"{head}{table}{row}# Avg bus bandwidth : 67\n", "utf-8")
+    argv = ["validate", "--measured", str(path)]
+    assert main([*argv, "--format", "json"]) == 0
+    out, err = capsys.readouterr()
+    (warning,) = json.loads(out)["warnings"]
+    assert f"warning: {warning}" in err and "all_reduce.txt:11: 5 values are wrong" in warning
+    assert main([*argv, "--strict"]) == 2
+    assert "--strict: 1 warning" in capsys.readouterr().err
+    assert main(["validate", "--strict"]) == 2

@@ -10,10 +10,11 @@ import pytest
 
 from astrasim_py.builders.registry import build
 from astrasim_py.chakra.schema import NodeType
+from astrasim_py.collectives.collective import busbw_factor
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.steps import steps_of
-from astrasim_py.verification.bounds import _POWERS_OF_TWO, CLOSED_FORMS, busbw_factor, closed_form_ps
+from astrasim_py.verification.bounds import _POWERS_OF_TWO, CLOSED_FORMS, closed_form_ps
 from astrasim_py.verification.termination import Flow
 
 SIZES = (2, 3, 4, 7, 8, 16, 64)

@@ -1,0 +1,266 @@
+"""A run of nccl-tests or rccl-tests, whatever the form of its output: its call, its times, and what does not fit."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import NamedTuple
+
+from astrasim_py.collectives.collective import busbw_factor
+
+#: Tests whose names are not those of our collectives.
+_TESTS = {"alltoall": "all_to_all", "sendrecv": "send_recv"}
+_NAMES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "alltoall", "sendrecv", "broadcast")
+#: Collectives whose bus bandwidth tells the number of ranks.
+_TELLING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
+#: Relative error of a ratio of printed bandwidths beyond that of their last digits.
+_SLACK = 0.002
+#: Largest relative error of ``size / time`` against the printed bandwidth, beyond that of their last digits.
+_SIZE_SLACK = 0.02
+#: GPU names → platforms.
+_GPUS = (
+    (r"\bA100-SXM", "A100-SXM"),
+    (r"\bH100 80GB HBM3", "H100-SXM"),
+    (r"\bGB([23])00\b", r"GB\g<1>00"),
+    (r"\bH200(?! NVL)\b", "H200"),
+    (r"\bB200\b", "B200-SXM"),
+    (r"\bB300\b", "B300"),
+    (r"\bMI300X\b", "MI300X"),
+)
+WHOLE = "name the whole output of a finished run"
+
+#: Takes what is left out: its place, why, and what to do about it.
+Leave = Callable[[str, str, str], None]
+#: Takes what to know of the rows that are used: a place and a text.
+Note = Callable[[str, str], None]
+
+
+class Device(NamedTuple):
+    """A rank as a run lists it. `process`: what tells processes of one host apart."""
+
+    rank: int
+    group: int
+    process: str
+    host: str
+    gpu: str
+
+
+class Time(NamedTuple):
+    """A time of a run, each number as it is printed. `wrong`: count of wrong values; empty where none is counted."""
+
+    here: str
+    size: str
+    dtype: str
+    redop: str
+    in_place: str
+    us: str
+    algbw: str
+    busbw: str
+    wrong: str
+
+
+@dataclass
+class Run:
+    """One run of a test as far as it was read. `ranks`: their number where no devices are listed; 0: as its bandwidths
+    tell; None: unknown."""
+
+    place: str
+    test: str = ""
+    library: str = "NCCL"
+    version: str = ""
+    devices: list[Device] = field(default_factory=list)
+    ranks: int | None = None
+    times: list[Time] = field(default_factory=list)
+    of_host: bool = False  # its times are those of the CPU
+
+
+class _Call(NamedTuple):
+    ranks: int
+    nodes: int
+
+
+def cells(run: Run, file: str, leave: Leave, note: Note) -> Iterator[tuple[str, dict[str, str]]]:
+    """``file:line`` and cells of every time of a run that can be used."""
+    if run.of_host:
+        for one in run.times:
+            problem = "the times are those of the CPU (-C), not of the collective"
+            leave(one.here, problem, "measure without -C")
+        return
+    times = [one for one in run.times if _usable(one, leave)]
+    if not times:
+        return
+    collective = _collective(run, times, file, note)
+    if not collective:
+        problem = "the output of nccl-tests does not say which test ran"
+        leave(run.place, problem, "put its name into that of the file, e.g. all_reduce_8.txt")
+        return
+    ranks = run.ranks or (_implied(collective, times) if run.ranks is not None else 0)
+    if not run.devices and not ranks:
+        leave(times[0].here, 'no line "#  Rank" before the table lists the ranks', WHOLE)
+        return
+    if not run.devices:
+        note(run.place, f"lists no devices: {_counted(ranks, 'rank')}, taken as one node")
+    call = _spread(_of_one_group(run, note)) if run.devices else _Call(ranks, 1)
+    if call is None:
+        leave(run.place, "its ranks are not spread evenly over its nodes", "measure equal nodes")
+        return
+    gpus = sorted({device.gpu for device in run.devices})
+    if len(gpus) > 1:
+        note(run.place, f"its ranks have different GPUs, {', '.join(gpus)}; the platform is that of the first")
+    gpu = run.devices[0].gpu if run.devices else ""
+    row = {
+        "platform": _platform(gpu),
+        "library": "RCCL" if "AMD" in gpu else run.library,
+        "version": run.version,
+        "collective": collective,
+        "ranks": str(call.ranks),
+        "nodes": str(call.nodes),
+    }
+    kept = _consistent(times, collective, call.ranks, leave)
+    reductions = sorted({one.redop for one in kept})
+    if len(reductions) > 1:
+        note(run.place, f"times of the reductions {', '.join(reductions)} count as repeats of one collective")
+    for one in kept:
+        more = {"bytes": one.size, "dtype": one.dtype, "time_us": one.us, "in_place": one.in_place}
+        yield one.here, row | more
+
+
+def _usable(one: Time, leave: Leave) -> bool:
+    """Whether a time is one; what was not measured (``N/A``, ``SKIP``) and empty buffers say nothing."""
+    if not _is_number(one.us) or not int(one.size):
+        return False
+    if one.wrong not in ("", "N/A") and _is_number(one.wrong) and float(one.wrong):
+        leave(one.here, f"{one.wrong} values are wrong: no time of this collective", "measure it again")
+        return False
+    return True
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"\d+(\.\d*)?(e[+-]?\d+)?", text) is not None
+
+
+# -- the call ---------------------------------------------------------------------------------------------------------
+
+
+def _collective(run: Run, times: Sequence[Time], file: str, note: Note) -> str:
+    """The collective of a run, by its output, the name of the file, or a factor that only all_reduce has; or empty."""
+    name = run.test or next((name for name in _NAMES if name in Path(file).name.lower()), "")
+    if not name and any(found and found[0] > 1 + _SLACK for found in map(_factor, times)):
+        note(run.place, "does not say which test ran: all_reduce, as busbw is more than algbw")
+        name = "all_reduce"
+    return _TESTS.get(name, name)
+
+
+def _of_one_group(run: Run, note: Note) -> list[Device]:
+    """Devices of the call whose times are printed: that of rank 0, where groups of ranks call at once."""
+    devices = _of_one_run(run, note)
+    groups: dict[int, list[Device]] = {}
+    for device in devices:
+        groups.setdefault(device.group, []).append(device)
+    own = groups[min(devices).group]
+    if len(groups) > 1:
+        alike = len({_spread(group) for group in groups.values()}) == 1
+        each = "each" if alike else "of unequal size, that of rank 0"
+        where = f"{_counted(len(own), 'rank')} on {_counted(len({device.host for device in own}), 'node')}"
+        text = f"{len(groups)} groups call at once (NCCL_TESTS_SPLIT), {each} over {where}"
+        note(run.place, f"{text}; the times hold what they cost each other, which a simulated call does not")
+    return own
+
+
+def _of_one_run(run: Run, note: Note) -> list[Device]:
+    """Devices of one process group: of processes that each list the same ranks, those of the first."""
+    processes: dict[tuple[str, str], list[Device]] = {}
+    for device in run.devices:
+        processes.setdefault((device.host, device.process), []).append(device)
+    first, *others = processes.values()
+    ranks = {device.rank for device in first}
+    if others and all({device.rank for device in one} == ranks for one in others):
+        text = f"{1 + len(others)} processes list the same ranks: nccl-tests was built without MPI"
+        note(run.place, f"{text}, and each ran alone, over {_counted(len(ranks), 'rank')}")
+        return first
+    return list({device.rank: device for device in run.devices}.values())  # a list that was printed again
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
+def _spread(devices: Sequence[Device]) -> _Call | None:
+    hosts: dict[str, int] = {}
+    for device in devices:
+        hosts[device.host] = hosts.get(device.host, 0) + 1
+    return _Call(len(devices), len(hosts)) if len({*hosts.values()}) == 1 else None
+
+
+def _platform(gpu: str) -> str:
+    for pattern, name in _GPUS:
+        if found := re.search(pattern, gpu):
+            return found.expand(name)
+    return gpu or "unknown"
+
+
+# -- bandwidths -------------------------------------------------------------------------------------------------------
+
+
+def _bounds(text: str) -> tuple[float, float]:
+    """Range of the values that are printed so."""
+    value = float(text)
+    digits, _, power = text.partition("e")
+    half = 0.5 * 10.0 ** (int(power or 0) - len(digits.partition(".")[2]))
+    return max(value - half, 0.0), value + half
+
+
+def _factor(one: Time) -> tuple[float, float] | None:
+    """Range of busbw / algbw; None where they are not printed, or too small to tell."""
+    if not (_is_number(one.algbw) and _is_number(one.busbw)):
+        return None
+    (low, high), (bus_low, bus_high) = _bounds(one.algbw), _bounds(one.busbw)
+    if low <= 0 or high > 1.2 * low:
+        return None
+    return bus_low / high, bus_high / low
+
+
+def _implied(collective: str, times: Sequence[Time]) -> int:
+    """Number of ranks that the bandwidths mean; 0 where they do not tell."""
+    found = [one for one in map(_factor, times) if one]
+    if not found or collective not in _TELLING:
+        return 0
+    low, high = min(found, key=lambda one: one[1] - one[0])
+    part = (low + high) / 2 / (2 if collective == "all_reduce" else 1)
+    return round(1 / (1 - part)) if part < 1 else 0
+
+
+def _consistent(times: Sequence[Time], collective: str, ranks: int, leave: Leave) -> list[Time]:
+    """Times whose bandwidths are those of their size and number of ranks. What most of them contradict, none is of."""
+    if collective not in _TELLING:
+        return list(times)
+    factor = float(busbw_factor(collective, ranks) or Fraction(0))
+    against, sized = [], []
+    told = 0
+    for one in times:
+        found = _factor(one)
+        told += found is not None
+        if found and not found[0] * (1 - _SLACK) <= factor <= found[1] * (1 + _SLACK):
+            against.append(one)
+        elif found and not _of_its_size(one):
+            sized.append(one)
+    if against and 2 * len(against) > told:
+        told_by = _counted(_implied(collective, against), "rank")
+        problem = f"busbw / algbw is that of {told_by}, but the run lists {_counted(ranks, 'rank')}"
+        for one in times:
+            leave(one.here, problem, "name the output of one run with all its lines")
+        return []
+    for one in against:
+        leave(one.here, f"busbw / algbw is not that of {ranks} ranks, as in other rows", WHOLE)
+    for one in sized:
+        leave(one.here, "algbw is not size / time", WHOLE)
+    bad = {*against, *sized}
+    return [one for one in times if one not in bad]
+
+
+def _of_its_size(one: Time) -> bool:
+    (low, high), (shortest, longest) = _bounds(one.algbw), _bounds(one.us)
+    size = int(one.size) / 1000  # bytes per us are 1/1000 GB/s
+    fastest = size / shortest if shortest else float("inf")
+    return size / longest <= high * (1 + _SIZE_SLACK) and fastest >= low * (1 - _SIZE_SLACK)

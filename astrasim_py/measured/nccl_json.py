@@ -1,0 +1,130 @@
+"""JSON that nccl-tests (``-J FILE``) and rccl-tests (``-Z json``) write, as runs.
+
+nccl-tests write an object per run: its arguments, ``config`` with ``devices`` (of a process with several GPUs only the
+first is listed), and ``results``, each with the times of both places. rccl-tests write a list of rows, a time each.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from itertools import groupby
+
+from astrasim_py.core.errors import UsageError
+from astrasim_py.measured.benchmark import WHOLE, Device, Note, Run, Time
+
+_PLACES = (("out_of_place", "0"), ("in_place", "1"))
+
+
+def is_json(text: str) -> bool:
+    """Whether a text begins like JSON, and not with the label of a launcher."""
+    return re.match(r"\s*(\{|\[\s*\{)", text) is not None
+
+
+def runs(text: str, place: str, note: Note) -> Iterator[Run]:
+    """The runs of a text of one or more documents. Raises UsageError: no JSON, or none of nccl-tests."""
+    decoder, at = json.JSONDecoder(parse_float=str, parse_int=str), 0
+    while at < len(text):
+        here = f"{place}:{1 + text.count(chr(10), 0, at)}"
+        try:
+            document, end = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError) as error:
+            line = here.rpartition(":")[2] if isinstance(error, RecursionError) else str(error.lineno)
+            problem = f"is no whole JSON: {error.args[0].partition(':')[0]}"
+            raise UsageError(f"{place}:{line}", problem, WHOLE) from None
+        at = len(text) - len(text[end:].lstrip(" \t\r\n,"))
+        listed = document if isinstance(document, list) else [document]
+        if not all(isinstance(one, dict) for one in listed):
+            raise UsageError(here, "is no JSON of nccl-tests", "name what nccl-tests write with -J")
+        for one in listed if "results" in (listed[0] if listed else {}) else ():
+            yield _run(one, here, note)
+        if listed and "results" not in listed[0]:
+            yield from _runs_of_rows(listed, here)
+
+
+def _run(document: dict, here: str, note: Note) -> Run:
+    """The run of a document of nccl-tests."""
+    config, results, args = document.get("config"), document.get("results"), document.get("args")
+    config = config if isinstance(config, dict) else {}
+    if not isinstance(results, list) or not all(isinstance(one, dict) for one in results):
+        raise UsageError(here, "its results are no list of objects", "name what nccl-tests write with -J")
+    run = Run(here, ranks=0)
+    named = [found[1] for word in (args if isinstance(args, list) else [])[:1] if (found := _named(word))]
+    run.test = named[0] if named else ""
+    code = _text(document.get("nccl_version"))
+    run.version = f"{int(code) // 10000}.{int(code) // 100 % 100}.{int(code) % 100}" if code.isdigit() else ""
+    run.devices = _devices(config, here)
+    beyond = document.get("out_of_bounds")
+    if isinstance(beyond, dict) and _text(beyond.get("okay")) == "false":
+        note(here, f"says that {_text(beyond.get('count'))} sizes had wrong values")
+    if errors := [_text(one) for one in document.get("errors") or () if one]:
+        note(here, f"{len(errors)} errors of NCCL, the first: {errors[0][:120]}")
+    for number, one in enumerate(results):
+        for key, in_place in _PLACES:
+            cells = one.get(key)
+            if isinstance(cells, dict):
+                run.of_host |= "cpu_time" in cells
+                us = cells.get("time", cells.get("cpu_time"))
+                numbers = (_text(us), *(_text(cells.get(name)) for name in ("alg_bw", "bus_bw", "nwrong")))
+                what = (_size(one, f"{here}: results[{number}]"), _text(one.get("type")), _text(one.get("redop")))
+                run.times.append(Time(f"{here}: results[{number}]", *what, in_place, *numbers))
+    return run
+
+
+def _named(word: object) -> re.Match | None:
+    return re.search(r"([a-z]+(?:_[a-z]+)*)_perf\b", word) if isinstance(word, str) else None
+
+
+def _devices(config: dict, here: str) -> list[Device]:
+    """A device per rank: a process with several GPUs, which lists its first, has the next ranks on its host."""
+    listed, found = config.get("devices"), []
+    each = 1
+    for key in ("nthreads", "ngpus"):
+        each *= int(text) if (text := _text(config.get(key))).isdigit() else 1
+    try:
+        ranks = [int(one["rank"]) for one in listed or ()]
+        each = each if all(rank % each == 0 for rank in ranks) and len(set(ranks)) == len(ranks) else 1
+        for one, rank in zip(listed or (), ranks, strict=True):
+            group, process, host, gpu = (_text(one.get(key)) for key in ("group", "pid", "hostname", "device_info"))
+            found += [Device(rank + more, int(group or 0), process, host, gpu) for more in range(min(each, 1024))]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise UsageError(f"{here}: config.devices", "is no list of ranks", WHOLE) from None
+    return found
+
+
+def _runs_of_rows(rows: list[dict], here: str) -> Iterator[Run]:
+    """The runs of a list of rccl-tests: rows of one test and number of ranks."""
+    for number, one in enumerate(rows):
+        if not {"size", "time", "inPlace"} <= one.keys():
+            raise UsageError(
+                f"{here}: [{number}]", "is no JSON of nccl-tests or rccl-tests", "name what -J or -Z json write"
+            )
+    placed = [(f"{here}: [{number}]", one) for number, one in enumerate(rows)]
+
+    def key(pair: tuple[str, dict]) -> tuple:
+        return tuple(_text(pair[1].get(name)) for name in ("name", "ranks", "nodes"))
+
+    for (name, ranks, nodes), own in groupby(placed, key):
+        test = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().replace("all_to_all", "alltoall")
+        run = Run(here, test, "RCCL")
+        count, hosts = (int(text) if text.isdigit() else 0 for text in (ranks, nodes))
+        if count and hosts and count % hosts == 0 and count <= 2**20:
+            run.devices = [Device(r, 0, "", str(r * hosts // count), "") for r in range(count)]
+        run.ranks = count
+        for place, one in own:
+            numbers = (_text(one.get(name)) for name in ("time", "algBw", "busBw", "wrong"))
+            what = (_size(one, place), _text(one.get("type")), _text(one.get("redop")))
+            in_place = "1" if _text(one.get("inPlace")) in ("1", "True") else "0"
+            run.times.append(Time(place, *what, in_place, *numbers))
+        yield run
+
+
+def _size(one: dict, here: str) -> str:
+    size = _text(one.get("size"))
+    if not re.fullmatch(r"\d{1,19}", size):
+        raise UsageError(f"{here}: size", f'"{size[:64]}" is no count', WHOLE)
+    return size
+
+
+def _text(value: object) -> str:
+    """A number or text as it is written; empty where there is none."""
+    return "" if value is None else str(value).strip()
