@@ -1,6 +1,6 @@
 // Who has which chunk: a matrix of ranks and chunks of the collective that is under way.
 
-import { colours, prepared } from "./view.js";
+import { PALETTE, channels, colours, prepared } from "./view.js";
 
 /** For each collective with chunks: its deliveries in the order of time, and how often each cell gets something. */
 function deliveries(run) {
@@ -40,12 +40,13 @@ function reset(one) {
 
 /** Play deliveries up to a time: only cells that change are coloured again, a pixel each. */
 function playTo(one, messages, time) {
+  const [part, full] = [PALETTE.chunk_part, PALETTE.chunk_all].map(channels);
   if (one.next && messages.delivered[one.rows[one.next - 1]] > time) reset(one);
   while (one.next < one.rows.length && messages.delivered[one.rows[one.next]] <= time) {
     eachCell(one, messages, one.rows[one.next++], (cell) => {
       const share = ++one.got[cell] / one.all[cell];
-      // Light orange to orange, then blue when all is there.
-      one.image.data.set(share === 1 ? [0, 114, 178, 255] : [230, 159, 0, 90 + 165 * share], 4 * cell);
+      // From pale to full, then another colour when all is there.
+      one.image.data.set(share === 1 ? [...full, 255] : [...part, 90 + 165 * share], 4 * cell);
     });
   }
   one.canvas.getContext("2d").putImageData(one.image, 0, 0);
@@ -80,5 +81,5 @@ export function drawChunks(canvas, label, run, time) {
   context.drawImage(one.canvas, 0, 0, width, height);
   label.textContent =
     `${collective.name}: chunks that each rank has received (rows: ${ranksText(one.ranks)}, columns: ` +
-    `${one.chunks} chunks; blue: all that it gets)`;
+    `${one.chunks} chunks; green: all that it gets)`;
 }

@@ -34,11 +34,8 @@ function indexed(run) {
   });
   run.bin = hopsByBin(run.hops, run.makespan);
   run.useRow = new Map(run.use.link.map((link, row) => [link, row]));
-  const moments = new Set([0, run.makespan]);
-  for (const list of [run.hops.start, run.hops.end, run.bars.start, run.bars.end]) {
-    for (let i = 0; i < list.length && moments.size < 200000; i++) if (list[i] >= 0) moments.add(list[i]);
-  }
-  run.moments = Float64Array.from(moments).sort();
+  const moments = Float64Array.from([0, run.makespan].concat(hops.start, hops.end, run.bars.start, run.bars.end)).sort();
+  run.moments = moments.filter((time, i) => time >= 0 && time !== moments[i - 1]);
   run.colourOf = new Map(run.collectives.map(({ instance, type }) => [instance, colourOf(type)]));
   run.byRank = [];
   for (let i = 0; i < run.bars.rank.length; i++) (run.byRank[run.bars.rank[i]] ??= []).push(i);

@@ -121,7 +121,8 @@ function vertexDetails(run, vertex, time) {
   if (rank >= 0) {
     const doing = (run.byRank[rank] ?? []).filter((i) => run.bars.start[i] <= time && run.bars.end[i] > time);
     const names = doing.map((i) => run.bars.names[run.bars.name[i]] || run.bars.kinds[run.bars.kind[i]]);
-    parts.push(list([["rank", rank], ["does now", names.join(", ") || "nothing"], ...(run.aggregated ? [] : [["gets next", nextOf(run, rank, time)]]), ["on the critical path", timeText(onPath(run, (p) => p[3] === rank))]]));
+    const now = run.bars.ranks.includes(rank) ? names.join(", ") || "nothing" : "not known: its bars are left out";
+    parts.push(list([["rank", rank], ["does now", now], ...(run.aggregated ? [] : [["gets next", nextOf(run, rank, time)]]), ["on the critical path", timeText(onPath(run, (p) => p[3] === rank))]]));
   }
   const ends = run.links.src.map((src, link) => [src, run.links.dst[link], link]).filter(([a, b]) => a === vertex || b === vertex);
   const rows = ends.map(([, , link]) => onLink(run, link, time));

@@ -1,9 +1,9 @@
 // The page: one or two runs, one clock.
 
 import { timeText, unpack } from "./data.js";
-import { colourOf, heat, isDark, themeChanged } from "./view.js";
+import { PALETTE, colourOf, heat, isDark, themeChanged } from "./view.js";
 import { drawNetwork, hit } from "./network.js";
-import { drawGantt, ganttAt, pathText } from "./gantt.js";
+import { drawGantt, ganttTime, pathText } from "./gantt.js";
 import { drawChunks } from "./chunks.js";
 import { showDetails } from "./details.js";
 
@@ -22,6 +22,7 @@ function panelOf(run, index) {
   }
   parts.title.textContent = `${run.title}: ${timeText(run.makespan)}`;
   const notes = [`engine: ${run.engine}`];
+  if (run.bars.note) notes.push(run.bars.note);
   if (run.aggregated) notes.push("too many messages to draw one by one: links show their use over time");
   if (run.status !== "done") notes.push(`${run.status}: ${run.cause}`);
   parts.note.textContent = notes.join("; ");
@@ -32,7 +33,7 @@ function panelOf(run, index) {
     choose(index, hit(run, Math.min(state.time, run.makespan), event.offsetX, event.offsetY));
   });
   const seek = (event) => {
-    if (event.buttons) setTime(ganttAt(parts.gantt, run, state.span, event.offsetX, event.offsetY).time);
+    if (event.buttons) setTime(ganttTime(parts.gantt, state.span, event.offsetX));
   };
   parts.gantt.addEventListener("pointerdown", seek);
   parts.gantt.addEventListener("pointermove", seek);
@@ -132,7 +133,7 @@ export function setRuns(runs) {
 function showLegend() {
   const use = `linear-gradient(90deg, ${[0, 0.5, 1].map(heat).join()})`;
   const keys = [...state.kinds, ["critical path", "var(--path)"], ["idle link", "var(--idle)"], ["link busy 0 to 100 %; thicker: messages wait", use]];
-  if (state.runs.some((run) => run.broken.length)) keys.push(["broken link (dashed)", "#d55e00"]);
+  if (state.runs.some((run) => run.broken.length)) keys.push(["broken link (dashed)", PALETTE.broken]);
   by("legend").replaceChildren(
     ...keys.map(([text, colour]) => {
       const [span, box] = [document.createElement("span"), document.createElement("i")];

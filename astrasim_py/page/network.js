@@ -1,10 +1,9 @@
 // The topology and the messages that move on its links.
 
 import { useAt } from "./data.js";
-import { KIND_COLOURS, colours, heat, prepared } from "./view.js";
+import { PALETTE, colours, heat, prepared } from "./view.js";
 
 const MARGIN = 26;
-const BROKEN = "#d55e00";
 
 /** The curve of a link in the plane: bent to one side, so that both directions and long links are seen apart. */
 function curveOf(x, y, from, to, near) {
@@ -94,7 +93,7 @@ export function drawNetwork(canvas, run, time, chosen) {
     context.stroke();
   }
   const first = run.links.src.length;
-  for (const curve of curves.slice(first)) outline(context, curve, BROKEN);
+  for (const curve of curves.slice(first)) outline(context, curve, PALETTE.broken);
   if (chosen?.kind === "link") outline(context, curves[chosen.index], colour.cursor);
   if (chosen?.kind === "broken") outline(context, curves[first + chosen.index], colour.cursor);
   const drawn = drawMessages(context, run, time, curves, radius, chosen);
@@ -122,7 +121,7 @@ function drawMessages(context, run, time, curves, radius, chosen) {
     if (time < hops.start[row] || time > hops.arrive[row]) continue;
     const [x, y] = pointOn(curves[hops.link[row]], progress(hops, row, time));
     const message = hops.message[row];
-    const name = run.colourOf.get(messages.instance[message]) ?? KIND_COLOURS.send;
+    const name = run.colourOf.get(messages.instance[message]) ?? PALETTE.send;
     if (!byColour.has(name)) byColour.set(name, new Path2D());
     const path = byColour.get(name);
     path.moveTo(x + size, y);
@@ -150,7 +149,7 @@ function drawVertices(context, run, px, py, radius, colour, chosen) {
     context.beginPath();
     if (isSwitch[v]) context.rect(px[v] - radius, py[v] - radius, 2 * radius, 2 * radius);
     else context.arc(px[v], py[v], radius, 0, 7);
-    context.fillStyle = failed[v] ? BROKEN : isSwitch[v] ? colour.line : colour.vertex;
+    context.fillStyle = failed[v] ? PALETTE.broken : isSwitch[v] ? colour.line : colour.vertex;
     context.fill();
     context.lineWidth = chosen?.kind === "vertex" && chosen.index === v ? 3 : 1;
     context.strokeStyle = colour.text;

@@ -1,22 +1,21 @@
-// Canvases: resolution, and colours of the theme. Colours of data are those of Okabe and Ito, safe for colour-blind eyes.
+// Canvases: resolution, and colours of the theme. Colours of data are those of the figures.
 
-export const KIND_COLOURS = {
-  compute: "#e69f00",
-  collective: "#0072b2",
-  send: "#56b4e9",
-  recv: "#009e73",
-  memory: "#cc79a7",
-  metadata: "#999999",
-  // Collectives by type, and their messages.
-  all_reduce: "#0072b2",
-  all_gather: "#d55e00",
-  reduce_scatter: "#cc79a7",
-  all_to_all: "#009e73",
-  broadcast: "#56b4e9",
-};
+/** What a rank does, and collectives by type, with their messages → colour. */
+export const PALETTE = JSON.parse(document.body.dataset.palette);
 
 export function colourOf(kind) {
-  return KIND_COLOURS[kind] ?? KIND_COLOURS[kind === "metadata" ? kind : "collective"];
+  return PALETTE[kind] ?? PALETTE.collective;
+}
+
+/** Red, green and blue of a colour such as #0072b2. */
+export function channels(colour) {
+  return [1, 3, 5].map((place) => parseInt(colour.slice(place, place + 2), 16));
+}
+
+/** Black or white, whichever is read better on a colour. */
+export function textOn(colour) {
+  const [red, green, blue] = channels(colour);
+  return 0.299 * red + 0.587 * green + 0.114 * blue > 130 ? "#000000" : "#ffffff";
 }
 
 /** The 2-D context of a canvas of `height` CSS pixels, cleared, and its width in CSS pixels. */

@@ -10,9 +10,9 @@ from astrasim_py.report.ticks import time_axis
 _MAX_BARS = 60
 #: Parts of the time: column, name, colour, hatch.
 PARTS = (
-    ("compute_ns", "compute", "#0072B2", ""),
-    ("exposed_comm_ns", "exposed communication", "#E69F00", "////"),
-    ("other_ns", "other waiting", "#d9d9d9", "...."),
+    ("compute_ns", "compute", style.COMPUTE_COLOURS[0], ""),
+    ("exposed_comm_ns", "exposed communication", style.COMMUNICATION_COLOURS[0], "////"),
+    ("other_ns", "other waiting", style.WAITING_COLOUR, "...."),
 )
 
 

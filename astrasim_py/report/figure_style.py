@@ -23,6 +23,13 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 DASHES = ((0, ()), (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)), (0, (3, 1)), (0, (8, 3)))
 GREY = "#666666"
+#: What a rank does, in figures and on the page: compute in blues, communication in the other colours.
+COMPUTE_COLOURS = ("#0072B2", "#56B4E9", "#1B3A57", "#B3D4EA")
+COMMUNICATION_COLOURS = ("#E69F00", "#D55E00", "#CC79A7", "#009E73")
+SEND_COLOUR, RECEIVE_COLOUR, WAITING_COLOUR = "#8C564B", "#D0D0D0", "#d9d9d9"
+#: Collectives that have a colour of their own wherever they are named by their type.
+_TYPES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
+TYPE_COLOURS = dict(zip(_TYPES, (*COMMUNICATION_COLOURS, "#8B6914"), strict=True))
 #: Most entries of a legend; more series are named at their curves.
 MOST_ENTRIES = 8
 #: Size of text, points.

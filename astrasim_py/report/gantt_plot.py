@@ -13,10 +13,12 @@ from astrasim_py.report import figure_style as style
 from astrasim_py.report.figure_style import Drawn, Sheet
 from astrasim_py.report.gantt_rows import (
     BEHIND,
+    BINS,
     COMMUNICATION,
     COMPUTE,
     INSIDE,
     LANES,
+    MOST_BARS,
     RECEIVE,
     SEND,
     TILE,
@@ -36,11 +38,7 @@ from astrasim_py.report.ticks import time_axis
 ROWS = 40
 #: Height of a row, inches: of few rows, and of many.
 _TALL, _LOW = 0.26, 0.125
-_COLOURS = {
-    COMPUTE: ("#0072B2", "#56B4E9", "#1B3A57", "#B3D4EA"),
-    COMMUNICATION: ("#E69F00", "#D55E00", "#CC79A7", "#009E73"),
-}
-_OWN = {SEND: "#8C564B", RECEIVE: "#D0D0D0"}
+_OWN = {SEND: style.SEND_COLOUR, RECEIVE: style.RECEIVE_COLOUR}
 _BLACK = "#000000"
 #: Most names written into bars.
 _MOST_TEXTS = 200
@@ -94,6 +92,11 @@ def draw_gantt(sheet: Sheet, spec: Mapping, panels: Sequence[Panel]) -> Drawn:
             )  # fmt: skip
             said = f"{chart.panel.title}: " if chart.panel.title else ""
             notes.append(f"{said}{_left_out(chart)} of the Gantt chart; choose with ranks:, or have more with rows:")
+    if any(len(chart.bars.rank) > MOST_BARS for chart in charts):
+        notes.append(
+            f"a Gantt chart of more than {MOST_BARS:,} bars shows in every {BINS}th of the time what fills most of it, "
+            "and nothing where less than half is filled; choose with ranks:"
+        )
     if not shared:
         notes.append("the Gantt charts differ in their scales: the longest run takes more than ten times the shortest")
     sheet.explain(every, look.legend)
@@ -171,7 +174,7 @@ def _look(charts: Sequence[_Chart]) -> tuple[list[np.ndarray], _Look]:
         found, called = grouped(rest, part, most)
         group = np.where(found >= 0, found + len(labels), group)
         labels += called
-        colours += _COLOURS[part][: len(called)]
+        colours += _colours(part, called)
     for name in single:
         group[every.name == number[name]] = len(labels)
         labels.append(name)
@@ -184,6 +187,16 @@ def _look(charts: Sequence[_Chart]) -> tuple[list[np.ndarray], _Look]:
     ends = np.cumsum([0, *(len(chart.bars.rank) for chart in charts)])
     legend = [(Patch(facecolor=c, edgecolor="none"), style.clean(t, 40)) for c, t in zip(colours, labels, strict=True)]
     return [group[a:b] for a, b in pairwise(ends)], _Look(labels, colours, bool(both), legend)
+
+
+def _colours(part: int, labels: Sequence[str]) -> list[str]:
+    """Colours of groups: a collective's type has its own, the others take what is left in order."""
+    if part == COMPUTE:
+        return list(style.COMPUTE_COLOURS[: len(labels)])
+    types = [label.split(" ")[0].replace("-", "_") for label in labels]
+    own = {name: style.TYPE_COLOURS[name] for name in types if types.count(name) == 1 and name in style.TYPE_COLOURS}
+    rest = iter([colour for colour in style.COMMUNICATION_COLOURS if colour not in own.values()])
+    return [own[name] if name in own else next(rest) for name in types]
 
 
 def _draw(axes, chart: _Chart, group: np.ndarray, look: _Look, until: int, room: float, tall: float) -> dict:

@@ -16,8 +16,8 @@ COMPUTE, COMMUNICATION, INSIDE = range(3)
 SEND, RECEIVE, MEMORY, REDUCTION = "send", "receive (waiting)", "remote memory", "compute in an algorithm"
 #: Lanes of a part of a row; what more there is at one time is drawn in the last one. Receives lie behind all of them.
 LANES, BEHIND = 4, 4
-#: Bars of a row are drawn singly up to this number; of more, in so many bins of time.
-MOST_BARS, _BINS = 20_000, 1500
+#: Bars of a chart are drawn singly up to this number; of more, in so many bins of time.
+MOST_BARS, BINS = 20_000, 1500
 #: What a tile has behind the name of its computation.
 TILE = re.compile(r" tile (\d+/\d+)$")
 #: Words of a name that say its phase of a training step.
@@ -185,16 +185,16 @@ def thinned(place: np.ndarray, group: np.ndarray, start: np.ndarray, end: np.nda
     if len(start) <= MOST_BARS:
         return place, group, start, end
     places, groups = int(place.max()) + 1, int(group.max()) + 1
-    filled = coverage(place * groups + group, start, end, places * groups, _BINS, until)
-    filled = filled.reshape(places, groups, _BINS) / (until / _BINS)
+    filled = coverage(place * groups + group, start, end, places * groups, BINS, until)
+    filled = filled.reshape(places, groups, BINS) / (until / BINS)
     best = np.where(filled.sum(axis=1) >= 0.5, filled.argmax(axis=1), -1)
-    border = np.ones((places, _BINS + 1), dtype=bool)
+    border = np.ones((places, BINS + 1), dtype=bool)
     border[:, 1:-1] = best[:, 1:] != best[:, :-1]
     row, bin_ = np.nonzero(border)
-    opens = bin_ < _BINS
+    opens = bin_ < BINS
     row, first = row[opens], bin_[opens]
     last = bin_[np.flatnonzero(opens) + 1]
     group = best[row, first]
     shown = group >= 0
-    at = np.linspace(0, until, _BINS + 1).round().astype(np.int64)
+    at = np.linspace(0, until, BINS + 1).round().astype(np.int64)
     return row[shown], group[shown], at[first[shown]], at[last[shown]]

@@ -16,10 +16,12 @@ import numpy as np
 
 from astrasim_py.core.records import Records, Table
 from astrasim_py.core.units import format_size
+from astrasim_py.report import figure_style
 from astrasim_py.report.critical_path import CriticalPath
 from astrasim_py.report.explain import called_instances
 from astrasim_py.report.intervals import coverage
 from astrasim_py.report.record_plots import places
+from astrasim_py.topology.drawing import FAILED
 
 _PAGE = Path(__file__).resolve().parents[1] / "page"
 #: Modules in an order in which each uses earlier ones only.
@@ -28,8 +30,10 @@ _MODULES = ("view", "data", "network", "gantt", "chunks", "details", "main")
 MOST_HOPS = 400_000
 #: Cells of the table of use over time: links × bins.
 _CELLS = 1_000_000
-#: Nodes of the Gantt chart; of more only the longest are drawn.
+#: Bars of the Gantt chart; of more, those too short to be seen are drawn together, then ranks are left out.
 _MOST_BARS = 60_000
+#: Parts of the run that can be told apart in the chart.
+_BINS = 2000
 _MESSAGE = ("instance", "src", "dst", "bytes", "posted", "delivered")
 
 
@@ -87,7 +91,7 @@ def page_data(
         "messages": {name: message[name][sent].tolist() for name in _MESSAGE}
         | {name: np.asarray(values)[sent].tolist() for name, values in (chunks or {}).items()},
         "use": _use(hop, row_of, edge.height, records.makespan),
-        "bars": _bars(records),
+        "bars": _bars(records, len(npu_of)),
         "path": [
             [s.start, s.end, s.category, s.rank, number.get(s.link, -1), s.message] for s in path if s.end > s.start
         ],
@@ -130,8 +134,11 @@ def _use(hop: Table, row: np.ndarray, links: int, makespan: int) -> dict:
     }
 
 
-def _bars(records: Records) -> dict:
-    """Nodes of the workload for the Gantt chart; the kind of one that calls a collective is the collective's type."""
+def _bars(records: Records, ranks: int) -> dict:
+    """Nodes of the workload for the Gantt chart; the kind of one that calls a collective is the collective's type.
+
+    `ranks`: of the run.
+    """
     node = records.node
     codes, kinds = node.coded("kind")
     types = sorted(set(records.collective["type"].tolist()))
@@ -142,17 +149,83 @@ def _bars(records: Records) -> dict:
     codes[calls] = [len(kinds) + types.index(type_of[instance]) for instance in called[calls].tolist()]
     names, texts = node.coded("name")
     rows = np.flatnonzero((node["end"] >= 0) & (node["end"] > node["start"]) & (node["instance"] < 0))
-    if len(rows) > _MOST_BARS:
-        longest = np.argsort(node["start"][rows] - node["end"][rows], kind="stable")[:_MOST_BARS]
-        rows = np.sort(rows[longest])
+    bars = {"rank": node["rank"][rows], "kind": codes[rows], "name": names[rows]}
+    bars |= {"start": node["start"][rows], "end": node["end"][rows]}
+    bars, ranks, note = _fitting(bars, ranks, len(texts), max(records.makespan, 1))
     return {
         "kinds": [str(kind) for kind in (*kinds, *types)],
-        "names": [text.decode() if isinstance(text, bytes) else str(text) for text in texts],
-        "rank": node["rank"][rows].tolist(),
-        "kind": codes[rows].tolist(),
-        "name": names[rows].tolist(),
-        "start": node["start"][rows].tolist(),
-        "end": node["end"][rows].tolist(),
+        "names": [*(text.decode() if isinstance(text, bytes) else str(text) for text in texts), "several short ones"],
+        "ranks": ranks.tolist(),
+        "note": note,
+        **{name: column.tolist() for name, column in bars.items()},
+    }
+
+
+def _fitting(
+    bars: Mapping[str, np.ndarray], ranks: int, several: int, makespan: int
+) -> tuple[Mapping[str, np.ndarray], np.ndarray, str]:
+    """The bars that are drawn, the ranks that have a row, and what to say of the others.
+
+    Up to `_MOST_BARS` nothing is left out. Of more, bars of one rank and kind that begin in one of `_BINS` parts of the
+    run and are shorter than it become one, called `several`; if that is not enough, whole ranks are left out, evenly.
+    """
+    shown, before, notes = np.arange(ranks), len(bars["rank"]), []
+    if before <= _MOST_BARS:
+        return bars, shown, ""
+    bars = _together(bars, several, makespan / _BINS)
+    drawn = len(bars["rank"])
+    if drawn < before:
+        notes.append(
+            f"bars shorter than 1/{_BINS} of the run that begin in the same part of it are drawn together "
+            f"({before:,} as {drawn:,})"
+        )
+    if drawn > _MOST_BARS:
+        held = np.bincount(bars["rank"], minlength=ranks)
+        kept = max(ranks * _MOST_BARS // drawn, 1)
+        while kept > 1 and held[_evenly(kept, ranks)].sum() > _MOST_BARS:
+            kept -= 1
+        shown = _evenly(kept, ranks)
+        here = np.isin(bars["rank"], shown)
+        bars = {name: column[here] for name, column in bars.items()}
+        notes.append(f"{kept} of {ranks} ranks have a row, evenly spaced")
+    return bars, shown, f"Gantt chart: {'; '.join(notes)}"
+
+
+def _evenly(count: int, ranks: int) -> np.ndarray:
+    return np.arange(count) * ranks // count
+
+
+def _together(bars: Mapping[str, np.ndarray], several: int, width: float) -> dict[str, np.ndarray]:
+    """Short bars of a rank and kind as one for each part of the run in which they begin; ordered by rank and start."""
+    start, end = bars["start"], bars["end"]
+    short = end - start < width
+    # Longer bars stay alone: each has a group of its own.
+    key = np.where(short, start // width, -1 - np.arange(len(start)))
+    order = np.lexsort((start, key, bars["kind"], bars["rank"]))
+    columns = np.stack([bars["rank"], bars["kind"], key])[:, order]
+    first = np.flatnonzero(np.append(True, (np.diff(columns, axis=1) != 0).any(axis=0)))
+    many = np.diff(np.append(first, len(order))) > 1
+    found = {name: column[order[first]] for name, column in bars.items()}
+    found["end"] = np.maximum.reduceat(end[order], first)
+    found["name"] = np.where(many, several, found["name"])
+    again = np.lexsort((found["start"], found["rank"]))
+    return {name: column[again] for name, column in found.items()}
+
+
+def palette() -> dict[str, str]:
+    """What is drawn on the page → its colour, those of the figures."""
+    compute, communication = figure_style.COMPUTE_COLOURS, figure_style.COMMUNICATION_COLOURS
+    return {
+        "compute": compute[0],
+        "memory": compute[1],
+        "collective": communication[0],
+        "send": figure_style.SEND_COLOUR,
+        "recv": figure_style.RECEIVE_COLOUR,
+        "metadata": figure_style.GREY,
+        **figure_style.TYPE_COLOURS,
+        "chunk_part": communication[0],
+        "chunk_all": communication[3],
+        "broken": FAILED["color"],
     }
 
 
@@ -162,6 +235,7 @@ def page_html(title: str, data: Sequence[str], server: Mapping | None = None) ->
         "TITLE": html.escape(title),
         "STYLE": (_PAGE / "style.css").read_text("utf-8"),
         "DATA": "\n".join(f'<script type="text/plain" class="run">{one}</script>' for one in data),
+        "PALETTE": html.escape(json.dumps(palette())),
         "SERVER": html.escape(json.dumps(server)) if server else "",
         "SCRIPT": script(_MODULES if server is None else (*_MODULES, "live")),
     }

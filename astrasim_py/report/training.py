@@ -47,7 +47,7 @@ def explain_text(found: Mapping[str, Any]) -> str:
 
 
 def room_text(found: Mapping[str, Any]) -> str:
-    """What is wrong with the memory that a training needs: nothing, it is too much, or less than the reserve is free."""
+    """What is wrong with the memory that a training needs: it is too much, or less than the reserve stays free."""
     total, capacity = found["memory_total_bytes"], found["capacity_bytes"]
     if total > capacity:
         return "too much"

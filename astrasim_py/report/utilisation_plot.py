@@ -30,7 +30,7 @@ class _Rows(NamedTuple):
     links: list[list[str]]  # names of the links of each row
     use: np.ndarray  # float64[rows, jobs, bins]
     mean: np.ndarray  # float64[rows]
-    left_out: int  # links that were used and are not shown
+    left_out: int  # links that were used and are not shown, unless they were chosen by name
 
 
 def draw_utilisation(sheet: Sheet, spec: Mapping, panels: Sequence[Panel]) -> Drawn:
@@ -59,6 +59,11 @@ def draw_utilisation(sheet: Sheet, spec: Mapping, panels: Sequence[Panel]) -> Dr
         axes.set_ylabel("use, 0 to 100 % each" if number % columns == 0 else "")
         if row.panel.title:
             style.set_title(axes, row.panel.title)
+        if row.left_out:
+            shown = sum(map(len, row.links))
+            said = f"the {shown} busiest of {shown + row.left_out} links in use"
+            place = f"{row.panel.title}: " if row.panel.title else ""
+            notes.append(f"{place}{said} are drawn; choose with links:, or have more with count:")
     legend = [(Patch(facecolor=c), f"job = {style.clean(job, 24)}") for c, job in zip(colours, jobs, strict=False)]
     sheet.explain(every, legend)
     return Drawn(every, joined([_table(row, jobs) for row in rows]), list(dict.fromkeys(notes)))
@@ -97,7 +102,8 @@ def _rows(panel: Panel, spec: Mapping, jobs: Sequence[str], notes: list[str]) ->
     named = [[name_of[int(links[at])] for at in members] for members in shown]
     first = [members[0] for members in shown]
     mean = use[first].sum(axis=1).mean(axis=1)
-    return _Rows(panel, named, use[first], mean, total.height - sum(map(len, named)))
+    left_out = 0 if spec.get("links") else total.height - sum(map(len, named))
+    return _Rows(panel, named, use[first], mean, left_out)
 
 
 def _draw(axes, rows: _Rows, colours: Sequence[str], until: int, lines: int) -> None:

@@ -78,10 +78,14 @@ def _recorded(spec: Mapping, points: Sequence[StoredPoint]) -> list[StoredPoint]
 
 def recorded(spec: Mapping, rows: Sequence[Mapping | None]) -> list[int]:
     """Numbers of the points whose records a figure shows: a panel each, of the first ones; or of all in one figure."""
-    shown = [number for number, row in enumerate(rows) if row and select([row], spec.get("where") or {})]
-    if of_records(spec):
-        shown = [number for number in shown if first_seed(rows[number])][:PANELS]
-    return shown
+    shown = _meant(spec, rows)
+    return shown[:PANELS] if of_records(spec) else shown
+
+
+def _meant(spec: Mapping, rows: Sequence[Mapping | None]) -> list[int]:
+    """Numbers of the points that a figure is of, whether there is room for all of them or not."""
+    found = [number for number, row in enumerate(rows) if row and select([row], spec.get("where") or {})]
+    return [number for number in found if first_seed(rows[number])] if of_records(spec) else found
 
 
 #: Tables that a figure of records shows.
@@ -122,11 +126,19 @@ def draw_figures(
     written: list[Path] = []
     for number, (name, spec) in enumerate(zip(figure_names(specs), specs, strict=True)):
         files = plots.draw(spec, *_drawn_of(spec, points), title=title, place=f"plots[{number}]")
-        notes += [f"figure {name}: {note}" for note in files.notes]
+        notes += [f"figure {name}: {note}" for note in (*_without_panel(spec, points), *files.notes)]
         for form, data in files.data.items():
             path = write_file(folder / FIGURES / f"{name}.{form}", data, make_folder=True)
             written += [path] if form != "csv" else []
     return written
+
+
+def _without_panel(spec: Mapping, points: Sequence[StoredPoint]) -> list[str]:
+    """What to say where a figure has more points than panels."""
+    if not of_records(spec):
+        return []
+    count = len(_meant(spec, [point.row if point.manifest["status"] == "done" else None for point in points]))
+    return [f"the first {PANELS} of {count} points have a panel; choose with where:"] if count > PANELS else []
 
 
 def _drawn_of(spec: Mapping, points: Sequence[StoredPoint]) -> tuple[list[Mapping], list[Panel]]:

@@ -14,6 +14,7 @@ from astrasim_py.core.errors import UsageError
 from astrasim_py.core.records import Table
 from astrasim_py.report import plots
 from astrasim_py.report.gantt_rows import COMMUNICATION, COMPUTE, MOST_BARS, bars_of, grouped, rows_of, thinned
+from astrasim_py.report.record_plots import Panel
 from astrasim_py.workload.items import Collective, Compute
 from astrasim_py.workload.microbenchmarks import generate
 
@@ -207,6 +208,18 @@ def test_very_many_bars_are_drawn_by_bins():
     assert set(what) <= {0, 1, 2}
     few = thinned(place[:9], group[:9], start[:9], end[:9], until)
     assert [column.tolist() for column in few] == [c[:9].tolist() for c in (place, group, start, end)]
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_bars_that_are_drawn_by_bins_are_said(more):
+    """Compute only, one rank, every bar on its own up to the limit."""
+    count = MOST_BARS + more
+    start = np.arange(count, dtype=np.int64) * 10
+    columns = {"rank": 0 * start, "node": np.arange(count), "instance": 0 * start - 1, "kind": ["compute"] * count}
+    columns |= {"name": [""] * count, "start": start, "end": start + 9, "released_by": start * 0 - 1}
+    panel = Panel(title="", makespan=10 * count, tables={"node": Table(columns | {"ended_by": 0 * start - 1})})
+    notes = drawn(panel).notes
+    assert any("more than 20,000 bars" in note for note in notes) == bool(more)
 
 
 def test_a_chart_looks_as_it_should(training):

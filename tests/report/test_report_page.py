@@ -2,14 +2,22 @@
 
 import base64
 import gzip
+import html
 import json
 import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_hex
+from worlds.panels import panel_of
 
+import astrasim_py as ap
 from astrasim_py.cli.main import main
+from astrasim_py.report import breakdown_plot
+from astrasim_py.report import page as page_module
+from astrasim_py.report.plots import figure_of
 
 BROWSER = shutil.which("chromium")
 
@@ -86,6 +94,92 @@ def test_a_ring_all_reduce_brings_every_chunk_to_every_rank(run):
 def test_links_that_failed_before_the_run_are_in_the_page(run):
     assert run["broken"] == [[10, 14]]
     assert not {"10->14", "14->10"} & set(run["links"]["name"])
+
+
+def bars_of(ranks: int, each: int, length: int, apart: int) -> dict[str, np.ndarray]:
+    """Bars one after the other on every rank, alternately of two kinds, each with a name of its own."""
+    rank, number = np.repeat(np.arange(ranks), each), np.tile(np.arange(each), ranks)
+    start = number * (length + apart)
+    return {"rank": rank, "kind": number % 2, "name": number, "start": start, "end": start + length}
+
+
+def rows_of(bars: dict[str, np.ndarray]) -> set[tuple]:
+    return set(zip(*(bars[name].tolist() for name in ("rank", "kind", "name", "start", "end")), strict=True))
+
+
+@pytest.mark.parametrize("ranks", [1, 60, 255, 256, 257])
+@pytest.mark.parametrize("more", [0, 1])
+def test_as_many_bars_as_there_is_room_for_are_all_drawn(ranks, more):
+    each = page_module._MOST_BARS // ranks + more
+    bars = bars_of(ranks, each, 10**9, 0)
+    found, shown, note = page_module._fitting(bars, ranks, each, each * 10**9 if ranks > 30 else 1)
+    if not more:
+        assert (rows_of(found), shown.tolist(), note) == (rows_of(bars), list(range(ranks)), "")
+    elif ranks > 1:
+        assert f"of {ranks} ranks have a row" in note and len(found["rank"]) <= page_module._MOST_BARS
+
+
+@pytest.mark.parametrize(("ranks", "each"), [(160, 400), (256, 400), (1000, 61), (7, 50_000)])
+def test_ranks_that_are_left_out_are_spread_evenly_and_said(ranks, each):
+    """No bar is shorter than a part of the run, so none can be drawn together."""
+    bars = bars_of(ranks, each, 10**6, 10**6)
+    found, shown, note = page_module._fitting(bars, ranks, each, 10**6)
+    assert f"{len(shown)} of {ranks} ranks have a row, evenly spaced" in note and "together" not in note
+    assert page_module._MOST_BARS - each < len(found["rank"]) <= page_module._MOST_BARS
+    gaps = np.diff(shown)
+    assert shown[0] == 0 and gaps.max(initial=1) - gaps.min(initial=1) <= 1
+    assert ranks - shown[-1] <= gaps.max(initial=ranks)
+    assert rows_of(found) == {row for row in rows_of(bars) if row[0] in set(shown.tolist())}
+
+
+def test_bars_too_short_to_be_seen_are_drawn_together_on_every_rank():
+    """A million bars: wherever one of a kind was, one of that kind still is, to a part of the run."""
+    ranks, each, length = 8, 125_000, 1000
+    bars = bars_of(ranks, each, length, 0)
+    until = each * length
+    found, shown, note = page_module._fitting(bars, ranks, each, until)
+    assert shown.tolist() == list(range(ranks)) and len(found["rank"]) <= page_module._MOST_BARS
+    assert f"({ranks * each:,} as {len(found['rank']):,})" in note and "evenly" not in note
+    width = until / page_module._BINS
+    for rank in (0, 7):
+        for kind in (0, 1):
+            mine = (found["rank"] == rank) & (found["kind"] == kind)
+            start, end = found["start"][mine], found["end"][mine]
+            assert (start[0], end[-1]) == (kind * length, until - (1 - kind) * length)
+            # Of one kind there is a gap of 1,000 ps behind every bar; together no gap is wider, and none is added.
+            assert ((start[1:] - end[:-1]) <= width).all() and ((end - start) <= width + length).all()
+            assert (found["name"][mine] == each).all()
+
+
+def test_a_bar_that_is_long_enough_stays_alone():
+    bars = bars_of(1, page_module._MOST_BARS + 1, 1000, 0)
+    bars["end"][5] = bars["start"][5] + 10**9
+    found, _, _ = page_module._fitting(bars, 1, page_module._MOST_BARS + 1, int(bars["end"].max()))
+    assert (0, 1, 5, 5000, 5000 + 10**9) in rows_of(found)
+
+
+def test_colours_are_those_of_figures(folder):
+    """Compute and communication look alike on the page, in a Gantt chart and in a breakdown."""
+    text = (folder / "one.html").read_text("utf-8")
+    colours = json.loads(html.unescape(re.search(r'data-palette="([^"]*)"', text)[1]))
+    parts = {label: colour for _, label, colour, _ in breakdown_plot.PARTS}
+    assert (colours["compute"], colours["collective"]) == (parts["compute"], parts["exposed communication"])
+    for kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"):
+        step = ap.workload(4)
+        step.compute("20 us")
+        getattr(step, kind)("1 MiB")
+        network = ap.build_topology(shape="ring", npus=4, bandwidth="50 GB/s", latency="500 ns")
+        made = figure_of(
+            {"kind": "gantt"}, [], panels=[panel_of(ap.problem(step, network), level="nodes")], place="plots"
+        )
+        legend = made.axes[0].figure.legends[0]
+        drawn = {
+            t.get_text(): to_hex(p.get_facecolor()) for t, p in zip(legend.texts, legend.get_patches(), strict=True)
+        }
+        assert drawn == {"compute": colours["compute"].lower(), kind.replace("_", "-"): colours[kind].lower()}
+    # No colour of data is written in the page's own files.
+    for path in (Path(page_module.__file__).parents[1] / "page").glob("*.js"):
+        assert set(re.findall(r"#[0-9a-fA-F]{6}", path.read_text("utf-8"))) <= {"#000000", "#ffffff", "#0072b2"}
 
 
 def test_bars_of_collectives_have_their_type(run):
@@ -191,6 +285,21 @@ def test_a_click_says_what_a_link_an_npu_and_a_message_do(page, folder):
         " const s = (t - r.hops.start[i]) / (r.hops.arrive[i] - r.hops.start[i]), c = l.curves[r.hops.link[i]];"
         " return [0, 1].map(k => (1-s)*(1-s)*c[k] + 2*s*(1-s)*c[k+2] + s*s*c[k+4]); })()"
     )
+
+
+@pytest.mark.slow
+def test_the_page_says_which_ranks_have_a_row(page, folder, monkeypatch):
+    monkeypatch.setattr(page_module, "_MOST_BARS", 12)
+    few = folder / "few.html"
+    assert main(["view", str(folder / "results" / "seen"), "--point", "topology=torus", "--out", str(few)]) == 0
+    shown(page, few)
+    assert "Gantt chart: 6 of 16 ranks have a row, evenly spaced" in page.inner_text("#runs")
+    assert page.evaluate("window.page.runs[0].bars.ranks") == [0, 2, 5, 8, 10, 13]
+    for name, text in (("2", "does now\nforward"), ("3", "not known: its bars are left out")):
+        page.fill("#find", name)
+        page.press("#find", "Enter")
+        page.wait_for_timeout(100)
+        assert text in page.inner_text("#details")
 
 
 @pytest.mark.slow

@@ -76,6 +76,14 @@ def test_rows_are_the_busiest_links_and_equal_ones_share_a_row(panel):
         assert np.allclose(curves[0], table["use"][table["link"] == name], atol=1e-8)
 
 
+def test_links_that_are_left_out_are_counted(panel):
+    used = len(panel.tables["link"]["link"])
+    some, every = drawn(panel, count=2), drawn(panel, count=used)
+    shown = sum(len(name.split()) for name in set(some.table["link"].tolist()))
+    assert any(f"the {shown} busiest of {used} links in use are drawn" in note for note in some.notes)
+    assert not any("busiest" in note for note in (*every.notes, *drawn(panel, links=("0->leaf0",)).notes))
+
+
 def test_links_are_chosen_in_order(panel):
     made = drawn(panel, links=("leaf1 → spine0", "0->leaf0"), bins=20)
     assert list(dict.fromkeys(made.table["link"].tolist())) == ["leaf1->spine0", "0->leaf0"]

@@ -535,6 +535,20 @@ def test_figures_of_links_and_gantt_record_what_they_need(tmp_path):
     assert contents(tmp_path / "small" / "figures") == before
 
 
+@pytest.mark.parametrize("count", [9, 10])
+def test_points_without_a_panel_are_counted(tmp_path, count):
+    text = f"""
+name: many
+topology: {{shape: ring, npus: 2, bandwidth: 1 GB/s, latency: 1 us}}
+workload: [{{compute: {{time: $time}}}}]
+sweep: {{time: [{", ".join(f"{i} us" for i in range(1, count + 1))}]}}
+plots: [{{kind: gantt, format: [svg]}}]
+"""
+    notes = run_scenario(scenario(tmp_path, text), out=tmp_path, jobs=1).notes
+    said = f"figure gantt: the first 9 of {count} points have a panel; choose with where:"
+    assert (said in notes) == (count > 9)
+
+
 def test_figures_of_one_point(tmp_path):
     run_scenario(scenario(tmp_path), out=tmp_path)
     point = stored_points.read_points(tmp_path / "small")[0]
