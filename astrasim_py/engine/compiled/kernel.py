@@ -11,7 +11,7 @@ the pool and calls it again.
 import numpy as np
 
 from astrasim_py.core.jit import lean, record_kernel
-from astrasim_py.engine.compiled import blocks, events, fluid, link_events, queue, records, table, tiles
+from astrasim_py.engine.compiled import blocks, capacity, events, fluid, link_events, queue, records, table, tiles
 from astrasim_py.engine.compiled.dispatch import complete, issue
 from astrasim_py.engine.compiled.links import carry
 from astrasim_py.engine.compiled.rates import links_changed, settle
@@ -37,31 +37,27 @@ def advance(state):
         else:
             # The kernel can return here.
             state.budget -= 1
-            if (state.budget < 0 or state.arena_top > state.arena_limit) and not has_room(state):
+            if (state.budget < 0 or state.arena_top > state.arena_limit) and not capacity.has_room(state):
                 return
             if state.wave_next < state.wave_size:
                 issue(state)
             elif state.rank >= 0:
-                if not next_wave(state):
-                    return
+                next_wave(state)
             elif not take_next(state):
                 return
 
 
 @lean
 def next_wave(state):
-    """Make the next wave from the nodes that became ready in this one; False if there is no room."""
+    """Make the next wave from the nodes that became ready in this one; without any, the rank's dispatch ends."""
     rank = table.ranks(state, state.rank)
-    if rank.ready > state.wave_room:
-        return False
     if rank.ready:
         queue.make_wave(state, state.rank)
-        return True
+        return
     rank.awake = 0
     state.rank = -1
     if state.issued + state.hops > state.max_events:
         events.fail(state, records.TOO_MANY_EVENTS)
-    return True
 
 
 @lean
@@ -105,29 +101,6 @@ def take_next(state):
         fluid.advance_time(state, time)
     else:
         queue.advance_time(state)
-    return True
-
-
-@lean
-def has_room(state):
-    """Whether another step has room; sets the number of steps until the next check, while the arena lasts."""
-    if state.status != records.RUNNING or state.steps_left <= 0:
-        return False
-    state.arena_limit = state.arena_room - state.arena_step - 4 * state.most_ready
-    if state.arena_top > state.arena_limit:
-        return False
-    free = state.row_room - max(state.message_row_count, state.hop_row_count)
-    for pool in (records.EVENTS, records.MATCHES, records.WAITS):
-        free = min(free, table.pools(state, pool).room - table.pools(state, pool).top)
-    steps = min(
-        free // state.step_rows,
-        (table.pools(state, records.BLOCKS).room - table.pools(state, records.BLOCKS).top) // state.block_step,
-    )
-    if steps < records.SPARE:
-        return False
-    steps = min(steps, state.steps_left)
-    state.steps_left -= steps
-    state.budget = steps - 1
     return True
 
 

@@ -299,7 +299,7 @@ def next_awake(state):
 
 @lean
 def grow_ready(state, number):
-    """Double a rank's room for ready nodes."""
+    """Double a rank's room for ready nodes, and note that waves may be as long."""
     rank = table.ranks(state, number)
     count, old = rank.room, rank.others
     size = max(2 * count, np.int64(4))
@@ -310,14 +310,8 @@ def grow_ready(state, number):
         give(state, old, count)
     rank.others = place
     rank.room = size
-    note_ready(state, size)
-
-
-@lean
-def note_ready(state, count):
-    """Note that a rank has `count` ready nodes: the arena must have room for more."""
-    if count > state.most_ready:
-        state.most_ready = count
+    if size > state.most_ready:
+        state.most_ready = size
         state.budget = 0
 
 
@@ -330,7 +324,7 @@ def make_ready(state, number, block, node):
     if count == 0:
         rank.entry = entry_of(block, node)
         return
-    if count > rank.room:
+    if count >= rank.room:
         grow_ready(state, number)
     table.arena(state)[rank.others + count - 1] = entry_of(block, node)
 

@@ -104,7 +104,7 @@ BLOCK = _record(
 #: Flags beside those of the template. SPLICED: its rank has begun it. TILED: gates may wait for its nodes.
 ROTATED_BLOCK, UNEVEN_BLOCK, JOINT_BLOCK, SPLICED, TILED = map(np.int64, (1 << 8, 1 << 9, 1 << 10, 1 << 11, 1 << 12))
 
-# entry: the first ready node; others: place of the others, with `room`; timers: the first of those that are the first
+# entry: the first ready node; others: place of the others, room: ready nodes with it; timers: the first of those that are the first
 # of their time, + 1; finish … compute_sum: ps and counts of what is reported; queue: place of `queues` QUEUEs; first:
 # what is added to peers; capacities: in `longs`, chunks that each queue runs at once; row: first of the node table;
 # instances: in `ints`, of its collectives; server: of its memory, or of what a switch reduces, -1 for none; background:
@@ -170,9 +170,12 @@ STEP_MESSAGE_WORDS = np.int64(STEP_MESSAGE.itemsize // 8)
 COUNTER = _record("count waiting")  # completions, and nodes that wait for a count
 
 BUCKET = _record("time first last ascending next")
-#: A pool. top: rows used so far; free: first freed row; room: capacity in rows.
-POOL = _record("top free room")
-EVENTS, MATCHES, BLOCKS, BUCKETS, WAITS = map(np.int64, range(5))
+#: A table that grows. room: capacity in rows; asked: the rows that the kernel needs to go on (`capacity`); of a pool,
+#: which gives its rows out one by one and takes them back, top: rows used so far, free: first freed row.
+POOL = _record("top free room asked")
+#: Those tables, by number; the first are pools. The arena counts words.
+POOLS = ("events", "matches", "blocks", "buckets", "waits", "arena", "wave", "message_rows", "hop_rows")
+EVENTS, MATCHES, BLOCKS, BUCKETS, WAITS, ARENA, WAVE, MESSAGE_ROWS, HOP_ROWS = map(np.int64, range(len(POOLS)))
 DUE = _record("block node cause")  # cause: row of the node that caused the completion
 
 # -- state: chunks, in the arena --------------------------------------------------------------------------------
@@ -222,17 +225,18 @@ ADDRESSES = _words(
 #: are due; done: first finished share; sender, send_node, send_match: a message to be sent; carried: a message to be
 #: moved; taken_…: order of the last event; most_ready: maximum ready nodes of one rank so far; wrong_…: a receive and
 #: its send of unequal bytes; begin: first run that begins now; channels: place of the workloads' channels; steps_left:
-#: before the kernel returns; budget: steps before it checks its pools; …_room: rows or words; foreground: ranks that
-#: are not done, but for jobs in the background; routes_now: in `longs`, by flow the first place of its route;
+#: before the kernel returns; budget: steps before it checks its pools; spare: steps that pools must have room for;
+#: arena_limit: the last arena_top at which another step has room; foreground: ranks that are not done, but for jobs in
+#: the background; routes_now: in `longs`, by flow the first place of its route;
 #: change_next: the next CHANGE; changing: the next flow that it is applied to, + 1; cut_count: flows without a path;
 #: altered: whether an event has changed links since rates were set.
 VARIABLES = _words(
     "now issued schedulings sent hops status record_links record_nodes record_messages arena_top time_count hash_mask "
     "last_time last_bucket current current_last awake awake_last awake_count first_dirty rank wave_next wave_size "
-    "wave_room due_count done done_last sender send_node send_match carried taken_scheduled taken_number "
+    "due_count done done_last sender send_node send_match carried taken_scheduled taken_number "
     "end_count touched taken_count crossed_count "
     "message_row_count hop_row_count most_ready wrong_receive wrong_sender wrong_call wrong_node wrong_size begin "
-    "begin_last channels steps_left budget arena_limit arena_room row_room foreground "
+    "begin_last channels steps_left budget spare arena_limit foreground "
     "routes_now change_next changing cut_count altered"
 )
 #: The state, and that of a run that needs the optional parts of the kernel (`jit.optional`): only their types differ.
@@ -244,8 +248,8 @@ STATE, WHOLE = (
 
 #: Maximum completions due at once, and number of free lists of the arena.
 MOST_DUE, SIZE_CLASSES = map(np.int64, (8, 64))
-#: Pools grow unless they have room for SPARE steps; a step can take ROWS rows of events, matches, waits and tables, and
-#: `step_rows` in all where steps of thread blocks reserve a whole route.
-SPARE, ROWS = map(np.int64, (16, 8))
+#: A step can take ROWS rows of events, matches, waits and tables, and `step_rows` in all where steps of thread blocks
+#: reserve a whole route.
+ROWS = np.int64(8)
 #: Fibonacci hashing of times: 2^64 / golden ratio, as a signed number.
 SPREAD = -7046029254386353131

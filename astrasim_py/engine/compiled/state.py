@@ -2,15 +2,14 @@
 
 import numpy as np
 
+from astrasim_py.core.errors import InternalError
 from astrasim_py.engine.compiled import records
 from astrasim_py.engine.compiled.build import KernelInput
 
-#: Steps of the kernel between checks for Ctrl-C: some tenths of a second.
-STEPS = 2**20
 #: Bytes of a cache line.
 LINE = 64
-#: Tables that are pools, by their numbers in `records`.
-_POOLS = ("events", "matches", "blocks", "buckets", "waits")
+#: Variables that say how a call of the kernel is to go, not how far the run is.
+_OF_A_CALL = {"steps_left", "budget", "spare", "arena_limit"}
 
 
 class State:
@@ -19,7 +18,13 @@ class State:
     `scalars`: the record `records.STATE` or `records.WHOLE`. `tables`: the tables of `records.ADDRESSES`. In `progress`
     instances follow the calls; `node_rows`, `message_rows` and `hop_rows` hold the recorded rows, or one row if nothing
     is recorded.
+
+    Tables grow (`records.POOLS`): one begins with `rows` rows and what the begin of the run takes, and gets at least
+    what the kernel asks for (`astrasim_py.engine.compiled.capacity`), which wants room for `spare` steps. The kernel
+    makes at most `steps` steps between two checks for Ctrl-C: some tenths of a second.
     """
+
+    rows, spare, steps = 1024, 16, 2**20
 
     def __init__(self, given: KernelInput, *, nodes: int = 0, messages: bool = False, counting: bool = True) -> None:
         self.input = given
@@ -30,9 +35,9 @@ class State:
         for name in ("current", "last_time", "awake", "rank", "sender", "carried"):
             s[name] = -1
         s["record_links"], s["record_nodes"], s["record_messages"] = counting, nodes > 0, messages
-        s["status"], s["most_ready"] = records.UNBORN, 4
+        s["status"], s["most_ready"], s["spare"] = records.UNBORN, 4, self.spare
         ranks = given.tables["ranks"]
-        n, block_step = int(s["rank_count"]), int(s["block_step"])
+        n = int(s["rank_count"])
         # Word 0 is unused; then the channels of workloads, then the workloads' blocks and queues.
         channels = 2 * max(int(s["shared_channels"]), 0)
         s["channels"], s["arena_top"] = 8, 8 + channels
@@ -42,15 +47,15 @@ class State:
         own += int(ranks["queues"].sum()) * records.QUEUE_WORDS * 2
         gated = np.flatnonzero(ranks["gates"][:n] >= 0)
         own += int(2 * given.tables["ints"][(ranks["gates"][:n] + template["nodes"])[gated]].sum()) + 16 * len(gated)
-        arena = _lines(_power(8 + channels + own + 2 * int(s["arena_step"]) + 4096))
+        arena = _lines(_power(8 + channels + own + 4 * self.rows))
         arena[: 8 + channels] = 0
-        events, rows = _power(2 * n + 1024), 2**12 if messages else 1
+        events, rows = _power(2 * n + self.rows), 4 * self.rows if messages else 1
         fluid = s["model"] == records.FLUID
         routes = len(given.tables["route_targets"])
         flows = routes if fluid else 1
         s["routes_now"] = s["route_ptr"]
         kinds = {"ends": records.ENTRY, "taken": records.ENTRY}
-        pools = np.zeros(len(_POOLS), dtype=records.POOL)
+        pools = np.zeros(len(records.POOLS), dtype=records.POOL)
         pools["free"] = -1
         self.tables = {
             **given.tables,
@@ -62,17 +67,17 @@ class State:
             "buckets": _lines(events, records.BUCKET),
             "times": np.empty(events, dtype=records.ENTRY),
             "hash": np.full(events, -1, dtype=np.int32),
-            "matches": _lines(1024, records.MATCH),
-            "waits": np.empty(1024, dtype=records.WAIT),
-            "blocks": _lines(_power(2 * n + block_step + 64), records.BLOCK),
+            "matches": _lines(self.rows, records.MATCH),
+            "waits": _lines(self.rows, records.WAIT),
+            "blocks": _lines(n + self.rows, records.BLOCK),
             "pools": pools,
             "dirty": np.zeros(n // 64 + 1, dtype=np.int64),
-            "wave": np.empty(1024, dtype=records.ENTRY),
+            "wave": _lines(self.rows, records.ENTRY),
             "due": np.zeros(records.MOST_DUE, dtype=records.DUE),
             "free_words": np.zeros(records.SIZE_CLASSES, dtype=np.int64),
             "node_rows": _lines(max(nodes, 1), records.NODE_ROW),
-            "message_rows": np.empty(rows, dtype=records.MESSAGE_ROW),
-            "hop_rows": np.empty(rows, dtype=records.HOP_ROW),
+            "message_rows": _lines(rows, records.MESSAGE_ROW),
+            "hop_rows": _lines(rows, records.HOP_ROW),
             "pairs_sent": np.zeros(routes if s["qps"] > 1 else 1, dtype=np.int64),
             "crossed": np.zeros(len(given.tables["shared"]), dtype=np.int64),
             "filling": np.empty(len(given.tables["shared"]) + 1, dtype=records.ENTRY),
@@ -96,40 +101,31 @@ class State:
 
     def used(self, pool: str) -> np.ndarray:
         """Used rows of a pool."""
-        return self.tables[pool][: self.tables["pools"]["top"][_POOLS.index(pool)]]
+        return self.tables[pool][: self.top(pool)]
 
     def grow(self) -> None:
-        """Enlarge pools and tables that could run out, and update their addresses."""
+        """Enlarge the tables that the kernel asks more rows of, and update addresses."""
         s, tables, pools = self.scalars, self.tables, self.tables["pools"]
-        need = int(s["arena_top"] + s["arena_step"] + 4 * s["most_ready"])
-        if need > len(tables["arena"]):
-            self._grow("arena", max(need, len(tables["arena"]) * 3 // 2))
-        most = int(s["step_rows"]) * records.SPARE
-        for number, name in enumerate(_POOLS):
-            spare = records.SPARE * int(s["block_step"]) if name == "blocks" else most
-            if name != "buckets" and pools["top"][number] + spare > len(tables[name]):
-                self._grow(name, 2 * len(tables[name]) + (spare if name == "blocks" else 0))
-        if len(tables["events"]) > len(tables["times"]):
-            for name in ("buckets", "times"):
-                self._grow(name, len(tables["events"]))
-            self._hash_again(len(tables["events"]))
-        if s["most_ready"] > len(tables["wave"]):
-            self._grow("wave", _power(int(s["most_ready"])))
-        # The kernel needs room for the longer one in both; untouched pages take no memory.
-        if s["record_messages"]:
-            rows = int(max(s["message_row_count"], s["hop_row_count"])) + most
-            for name in ("message_rows", "hop_rows"):
-                if rows > len(tables[name]):
-                    self._grow(name, 2 * len(tables[name]))
-        pools["room"] = [len(tables[name]) for name in _POOLS]
-        s["arena_room"], s["wave_room"], s["hash_mask"] = (
-            len(tables["arena"]),
-            len(tables["wave"]),
-            len(tables["hash"]) - 1,
-        )
-        s["row_room"] = min(len(tables["message_rows"]), len(tables["hop_rows"])) if s["record_messages"] else 2**40
+        for number, name in enumerate(records.POOLS):
+            rows, asked = len(tables[name]), int(pools["asked"][number])
+            if asked > rows:
+                self._grow(name, max(asked, rows * 3 // 2 if name == "arena" else 2 * rows))
+        if len(tables["buckets"]) > len(tables["times"]):
+            self._grow("times", len(tables["buckets"]))
+            self._hash_again(_power(len(tables["buckets"])))
+        pools["room"] = [len(tables[name]) for name in records.POOLS]
+        s["hash_mask"] = len(tables["hash"]) - 1
         for name in records.ADDRESSES:
             s[f"at_{name}"] = tables[name].ctypes.data
+
+    def top(self, name: str) -> int:
+        """Rows used so far of a table that grows."""
+        others = {"arena": "arena_top", "message_rows": "message_row_count", "hop_rows": "hop_row_count"}
+        if name == "wave":
+            return int(self.scalars["wave_size"])
+        if name in others:
+            return int(self.scalars[others[name]])
+        return int(self.tables["pools"]["top"][records.POOLS.index(name)])
 
     def _grow(self, name: str, rows: int) -> None:
         """Enlarge a table; the new rows are uninitialised."""
@@ -148,13 +144,26 @@ class State:
             hashed[slot] = bucket
 
     def run(self) -> None:
-        """Run until `status` is no longer RUNNING."""
+        """Run until `status` is no longer RUNNING.
+
+        Raises InternalError: the kernel stands still, and this would never end; or it has written beyond a table.
+        """
         from astrasim_py.engine.compiled.kernel import advance
 
+        before, idle, s = None, 0, self.scalars
         while self.status in (records.UNBORN, records.RUNNING):
             self.grow()
-            self.scalars["steps_left"] = STEPS
+            s["steps_left"] = self.steps
             advance(self._held)
+            for name in records.POOLS:
+                if self.top(name) > len(self.tables[name]):
+                    raise InternalError(f"the compiled engine has written beyond its table of {name}")
+            now = [s[name] for name in records.VARIABLES if name not in _OF_A_CALL]
+            idle = idle + 1 if now == before else 0
+            if idle == 2:
+                where = f"at {s['now']} ps, after {s['issued']} events and {s['sent']} messages"
+                raise InternalError(f"the compiled engine stands still {where}; --engine simpy does without it")
+            before = now
 
 
 def _lines(rows: int, dtype: np.dtype | type = np.int64, value: int | None = None) -> np.ndarray:
