@@ -17,7 +17,7 @@ from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import build as topology_of
 
-NS = 1000
+NS, US = 1000, 1_000_000
 #: Bytes per ps of links of 50 GB/s, their latency, and that of a switch.
 B, A, A_SWITCH = Fraction(50, 1000), 500 * NS, 200 * NS
 SHARED = ("cut_through", "store_and_forward", "fluid")
@@ -92,6 +92,22 @@ def test_the_unit_of_a_switch_reduces_one_after_the_other(rate, chunks):
     made = build("switch_tree", "all_reduce", n, chunks=chunks)
     wanted = 2 * (A + b / B) + (n - 1) * b / r + (chunks - 1) * max(b / B, (n - 1) * b / r)
     assert time(star(n, reduce_bandwidth=f"{rate} GB/s"), made, int(b) * chunks) == wanted
+
+
+@pytest.mark.parametrize("model", SHARED)
+def test_a_reduction_of_no_bytes_waits_for_its_unit(model):
+    """Of 2 bytes in 4 chunks the first and the third have none; the third is issued after the second."""
+    n, b = 4, 20
+    made = build("switch_tree", "all_reduce", n, chunks=4)
+    records = simulate(
+        problem(star(n, reduce_bandwidth="1 MB/s"), made, 2, model=model), engine="both", level="messages"
+    )
+    message = records.message
+    from_switch = np.asarray(message["src"]) >= n
+    assert sorted(np.asarray(message["bytes"])[from_switch].tolist()) == [0] * 2 * n + [1] * 2 * n
+    first = A + b + (n - 1) * US
+    wanted = [A] * n + [first] * 2 * n + [first + (n - 1) * US] * n
+    assert sorted(np.asarray(message["posted"])[from_switch].tolist()) == wanted
 
 
 @pytest.mark.parametrize("model", SHARED)

@@ -273,7 +273,7 @@ def issue_timed(state, rank, block, node, kind):
     end = state.now + duration
     if state.period and kind == COMPUTE and duration and rank < state.npu_ranks:
         end = interrupted(state, duration, table.ranks(state, rank).phase)
-    if state.has_servers and (kind == MEMORY or (rank >= state.npu_ranks and duration)):
+    if state.has_servers and (kind == MEMORY or rank >= state.npu_ranks):
         server = table.ranks(state, rank).server
         if server >= 0:
             end = max(table.servers(state)[server], state.now) + duration

@@ -194,7 +194,7 @@ class Npu:
     def compute(self, graph: Graph, node: int) -> None:
         """A compute node takes its duration; metadata takes none."""
         duration = graph.program.duration[node]
-        if self.is_switch and duration:
+        if self.is_switch and graph.program.kind[node] == COMPUTE:
             duration = self.simulation.reduction_time(self.vertex, duration)
         self.complete_after(duration, graph, node)
 
