@@ -7,7 +7,6 @@ from functools import cache
 
 import simpy
 
-from astrasim_py.core.choices import NETWORK_MODELS
 from astrasim_py.core.records import Outcome, Records
 from astrasim_py.engine.recorder import Recorder, used_links
 from astrasim_py.engine.simpy.fluid import Fluid
@@ -17,8 +16,7 @@ from astrasim_py.engine.simpy.npu import Graph, Npu, ProgramLists, WorkloadGraph
 from astrasim_py.engine.stuck import Posted, explain_stuck, ranks_left
 from astrasim_py.system.plan import CollectiveCall, Plan
 
-MODELS = dict(zip(NETWORK_MODELS, (CutThrough, StoreAndForward, Analytical, Fluid), strict=True))
-
+MODELS = {"cut_through": CutThrough, "store_and_forward": StoreAndForward, "analytical": Analytical, "fluid": Fluid}
 
 #: Later (ps) than anything, and earlier than what SimPy says of no event, infinity.
 FOREVER = 1 << 100
