@@ -4,8 +4,6 @@ The kernel asks for the rows that it needs and returns; `astrasim_py.engine.comp
 asked, and knows no rule of its own.
 """
 
-import numpy as np
-
 from astrasim_py.core.jit import inlined, lean
 from astrasim_py.engine.compiled import records, table
 

@@ -104,13 +104,13 @@ BLOCK = _record(
 #: Flags beside those of the template. SPLICED: its rank has begun it. TILED: gates may wait for its nodes.
 ROTATED_BLOCK, UNEVEN_BLOCK, JOINT_BLOCK, SPLICED, TILED = map(np.int64, (1 << 8, 1 << 9, 1 << 10, 1 << 11, 1 << 12))
 
-# entry: the first ready node; others: place of the others, room: ready nodes with it; timers: the first of those that are the first
-# of their time, + 1; finish … compute_sum: ps and counts of what is reported; queue: place of `queues` QUEUEs; first:
-# what is added to peers; capacities: in `longs`, chunks that each queue runs at once; row: first of the node table;
-# instances: in `ints`, of its collectives; server: of its memory, or of what a switch reduces, -1 for none; background:
-# whether the run does not wait for it; phase: ps, of its detours; free, sends, takes: ps at which its NIC is free,
-# sends and takes the next message. The size is not a power of two: else the first lines of all rows would share a few
-# places of the cache.
+# entry: the first ready node; others: place of the others; room: for ready nodes, with the first; timers: the first of
+# those that are the first of their time, + 1; finish … compute_sum: ps and counts of what is reported; queue: place of
+# `queues` QUEUEs; first: what is added to peers; capacities: in `longs`, chunks that each queue runs at once; row:
+# first of the node table; instances: in `ints`, of its collectives; server: of its memory, or of what a switch reduces,
+# -1 for none; background: whether the run does not wait for it; phase: ps, of its detours; free, sends, takes: ps at
+# which its NIC is free, sends and takes the next message. The size is not a power of two: else the first lines of all
+# rows would share a few places of the cache.
 RANK = _record(
     "entry ready others room awake next_awake npu timers finish computing communicating accounted compute exposed"
     " compute_sum server channels queues queue arrivals template first delay capacities row instances background"
