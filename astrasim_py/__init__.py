@@ -49,7 +49,7 @@ _HOME = {
     "read_contract": "astrasim_py.collectives.contract",
     "read_workload": "astrasim_py.chakra.workload",
     "run": "astrasim_py.api",
-    "simulate": "astrasim_py.engine.simulation",
+    "simulate": "astrasim_py.api",
     "split": "astrasim_py.builders.split",
     "verify": "astrasim_py.verification.verifier",
     "workload": "astrasim_py.workload:",  # the package, which is a function, too

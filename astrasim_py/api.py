@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,12 +18,14 @@ from astrasim_py.chakra.schema import COLLECTIVE_NAMES, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.collectives.collective import CUSTOM, collective_name, promise_of
-from astrasim_py.core.choices import LIBRARIES
+from astrasim_py.core.choices import AUTO, LIBRARIES
 from astrasim_py.core.errors import UsageError
 from astrasim_py.core.fields import did_you_mean
+from astrasim_py.core.records import Records
 from astrasim_py.core.units import parse_size
 from astrasim_py.engine.choose import by_library
-from astrasim_py.engine.simulation import simulate
+from astrasim_py.engine.simulation import plan_for
+from astrasim_py.engine.simulation import simulate as run_plan
 from astrasim_py.msccl.xml_writer import write_msccl
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.files import write_npz
@@ -30,6 +33,8 @@ from astrasim_py.program.interchange import algorithm_traces
 from astrasim_py.program.selection import AlgorithmTable, Case
 from astrasim_py.system.durations import unpriced
 from astrasim_py.system.machine_models import ComputeModel, NetworkModel
+from astrasim_py.system.plan import Plan
+from astrasim_py.system.plan_notes import plan_notes
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import from_keys
 from astrasim_py.topology.model import Topology
@@ -78,6 +83,14 @@ def run(
     scenario = with_overrides(scenario, overrides) if loaded else load_scenario(scenario, overrides)
     options.setdefault("progress", on_terminal(scenario.name))
     return run_scenario(scenario, **options)
+
+
+@wraps(run_plan)
+def simulate(problem: Problem | Plan, *, engine: str = AUTO, level: str = "links", fold: bool = False) -> Records:
+    plan = problem if isinstance(problem, Plan) else plan_for(problem, engine, fold=fold)
+    for note in plan_notes(plan):
+        warnings.warn(note, stacklevel=2)
+    return run_plan(plan, engine=engine, level=level, fold=fold)
 
 
 def build_topology(**keys: Any) -> Topology:
@@ -281,7 +294,7 @@ def _case(algorithm: Algorithm | str | None, machine: Problem) -> Case:
         rooted = {"root": root} if promise_of(collective).rooted else {}
         return build(algorithm or default_algorithm(collective), collective, ranks, **rooted)
 
-    fit = partial(by_library, simulate, machine) if algorithm in LIBRARIES else None
+    fit = partial(by_library, run_plan, machine) if algorithm in LIBRARIES else None
     if algorithm in IN_NETWORK:
 
         def fit(collective: str, npus: tuple[int, ...], size: int, root: int) -> Algorithm:

@@ -41,6 +41,7 @@ def _check(path: str, args: argparse.Namespace) -> dict:
     from astrasim_py.engine.simulation import plan_for
     from astrasim_py.study.prepare import prepare
     from astrasim_py.study.tiles import check_tiles
+    from astrasim_py.system.plan_notes import plan_notes
 
     points = expand(scenario)
     warnings: list[str] = []
@@ -56,6 +57,7 @@ def _check(path: str, args: argparse.Namespace) -> dict:
             try:
                 plan = plan_for(prepare(point, warnings=warnings), fold=True)
                 check_tiles(plan, point, warnings.append)
+                warnings += plan_notes(plan)
                 messages[alike] = plan.messages
             except AstraError as error:
                 errors.setdefault(str(error), error)

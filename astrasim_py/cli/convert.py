@@ -158,6 +158,11 @@ def run(args: argparse.Namespace) -> int:
     print(f"{args.source} -> {written[0]}" + (f" … {written[-1].name}" if len(written) > 1 else ""))
     print(f"{len(written)} file{'s' if len(written) > 1 else ''}, {count} nodes")
     print(f"dropped: {', '.join(dict.fromkeys(dropped))}" if dropped else "dropped: nothing")
+    if algorithm is not None and "size" in sizes:
+        from astrasim_py.msccl.ir import outside_window
+
+        if outside := outside_window(algorithm, sizes["size"]):
+            print(f"warning: {args.source}: {outside}")
     return 0
 
 

@@ -37,13 +37,13 @@ def run(args: argparse.Namespace) -> int:
         axes = ", ".join(points[0].values)
         raise UsageError(args.source, f"has {len(points)} points, which differ in {axes}", "choose one with --set")
     problem = prepare(points[0], warnings=warnings)
-    workload, lost = inline(problem, _job(args, [job.name for job in problem.jobs]))
+    workload, lost, notes = inline(problem, _job(args, [job.name for job in problem.jobs]))
     write_set(args, workload)
     nodes = sum(map(len, workload.traces))
     print(f"{args.source} -> {args.target}.0.et … {args.target}.{workload.ranks - 1}.et")
     print(f"{workload.ranks} files, {nodes} nodes")
     print(f"dropped: {', '.join(lost) if lost else 'nothing'}")
-    for warning in warnings:
+    for warning in (*warnings, *notes):
         print(f"warning: {warning}")
     return 0
 

@@ -85,7 +85,7 @@ def _verified(source: str, args: argparse.Namespace, contract) -> tuple[str, obj
     from astrasim_py.verification.verifier import verify
 
     if source.endswith(".xml"):
-        from astrasim_py.msccl.ir import steps_from
+        from astrasim_py.msccl.ir import steps_from, window_text
         from astrasim_py.msccl.well_formed import findings
         from astrasim_py.msccl.xml_reader import read_program
 
@@ -93,6 +93,8 @@ def _verified(source: str, args: argparse.Namespace, contract) -> tuple[str, obj
         what = _renamed(steps_from(program), source, args)
         said = findings(program)
         warnings = said.warnings
+        if window := window_text(program.min_bytes, program.max_bytes, program.outofplace):
+            warnings += (f"{source}:{program.line}: runtimes take it for {window} only (minBytes, maxBytes)",)
         if program.inplace and program.outofplace:
             apart = replace(what, in_place=False)
             other = verify(apart, slots=args.slots, contract=contract)
@@ -139,9 +141,11 @@ def _scenario(source: str, args: argparse.Namespace) -> list[tuple[str, object, 
     for point in points:
         problem = prepare(point)
         for number, job in enumerate(problem.jobs):
-            traces = inline(problem, number)[0].traces
+            made = inline(problem, number)
+            traces = made.workload.traces
+            verdict = replace(verify_workload(traces), warnings=tuple(made.notes))
             names = [source, point.name * (len(points) > 1), job.name * (len(problem.jobs) > 1)]
-            found.append((" ".join(filter(None, names)), _Inlined(len(traces)), verify_workload(traces)))
+            found.append((" ".join(filter(None, names)), _Inlined(len(traces)), verdict))
     return found
 
 

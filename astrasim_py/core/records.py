@@ -26,7 +26,7 @@ COLLECTIVE_COLUMNS = (
     "ranks",  # members of the group
     "start",  # first dispatch on any member, ps
     "end",  # last completion on any member, ps
-    "bound",  # lower bound of its duration, ps; -1 where none applies
+    "bound",  # lower bound of its duration, ps; -1 where none applies; `NO_RATE`
 )
 #: `bytes` is exact at every level; from `links` on the rest is filled, below it is -1.
 LINK_COLUMNS = ("link", "src", "dst", "bytes", "busy", "messages", "max_queue", "queued")
@@ -58,6 +58,8 @@ MESSAGE_COLUMNS = (
     "recv_node",  # row in the node table, -1 if never received
 )
 HOP_COLUMNS = ("message", "link", "requested", "start", "end")
+#: In place of a bound: the messages are not known to be those of the size, so that size over time is no bandwidth.
+NO_RATE = -2
 #: Columns of these tables that are times, ps.
 _PICOSECONDS = ("start", "end", "bound", "busy", "queued", "posted", "delivered", "requested", "latency")
 #: Columns (begin, end, bytes, rate) that describe a transfer.
@@ -165,7 +167,7 @@ class Table(Mapping[str, np.ndarray]):
 
         Behind each column of picoseconds stands the same in ns (``start``, ``start_ns``; NaN for -1, not known). A
         table of collectives or messages also has ``time_ns``, from start or posting to the end, and ``algbw_GBps`` or
-        ``GBps``, its bytes over this time (10**9 bytes per second).
+        ``GBps``, its bytes over this time (10**9 bytes per second; NaN where messages may be those of another size).
         """
         pandas = optional_module("pandas", "notebook", "to_dataframe")
 
@@ -178,7 +180,8 @@ class Table(Mapping[str, np.ndarray]):
             if {first, last, size} <= columns.keys():
                 known = (self[first] >= 0) & (self[last] >= 0)
                 columns["time_ns"] = time = _nanoseconds(np.where(known, self[last] - self[first], -1))
-                columns[rate] = np.divide(self[size], time, out=np.full(len(time), np.nan), where=time > 0)
+                rated = (time > 0) & (self["bound"] != NO_RATE if "bound" in self else True)
+                columns[rate] = np.divide(self[size], time, out=np.full(len(time), np.nan), where=rated)
         return pandas.DataFrame(columns)
 
     def _repr_html_(self) -> str:

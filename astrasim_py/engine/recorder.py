@@ -12,6 +12,7 @@ from astrasim_py.core.records import (
     HOP_COLUMNS,
     LINK_COLUMNS,
     MESSAGE_COLUMNS,
+    NO_RATE,
     NODE_COLUMNS,
     Categorical,
     Outcome,
@@ -19,6 +20,7 @@ from astrasim_py.core.records import (
     Table,
     empty_table,
 )
+from astrasim_py.system.call_sizes import size_doubt
 from astrasim_py.system.plan import CollectiveCall, Plan
 from astrasim_py.system.programs import (
     ADDED,
@@ -254,7 +256,7 @@ def _collective_table(plan: Plan, spans: np.ndarray) -> Table:
             "ranks": instances.column(lambda i: len(i.members)),
             "start": spans[:, 0],
             "end": spans[:, 1],
-            "bound": instances.column(lambda i: i.bound),
+            "bound": instances.column(lambda i: NO_RATE if size_doubt(i, plan.problem.semantics) else i.bound),
         }
     )
 

@@ -8,6 +8,8 @@ from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.collectives.collective import CUSTOM, collective_name, promise_of
 from astrasim_py.collectives.contract import Contract
 from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.core.units import format_size
+from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.steps import NEVER, Connection, Steps
 
 #: Numbers of buffers in columns, by their letters in XML; and the reverse.
@@ -99,6 +101,33 @@ class MscclProgram(NamedTuple):
     source: str = ""
     line: int = 0
     layout: tuple[str, ...] = ()
+
+
+def window_text(low: int | None, high: int | None, outofplace: int | None) -> str:
+    """The sizes (of the full buffer) for which a runtime takes a program, in words; empty where it states none.
+
+    Classic programs, those without ``outofplace``, exclude ``maxBytes``; for others 0 is no limit.
+    """
+    most = f"less than {format_size(high)}" if high is not None and outofplace is None else ""
+    if high and outofplace is not None:
+        most = f"at most {format_size(high)}"
+    return " and ".join(filter(None, [f"at least {format_size(low)}" if low else "", most]))
+
+
+def outside_window(algorithm: Algorithm, size: int) -> str:
+    """Why a runtime would not take the program of an algorithm for a full buffer of so many bytes; empty where it
+    would, as far as the program says.
+    """
+    if not algorithm.given:
+        return ""
+    head = algorithm.given[0]
+    stated = [head.meta(f"msccl_{name}") for name in ("min_bytes", "max_bytes", "outofplace")]
+    low, high, apart = (value if type(value) is int else None for value in stated)
+    below = high is None or (high >= size if apart is not None else high > size) or (apart is not None and not high)
+    if (low or 0) <= size and below:
+        return ""
+    window = window_text(low, high, apart)
+    return f"runtimes take it for {window} (minBytes, maxBytes), and not for {format_size(size)}"
 
 
 #: Cells of a contract that are written out at most.

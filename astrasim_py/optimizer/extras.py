@@ -54,7 +54,7 @@ def inlined_files(problem: Problem, plan: Plan, notes: list[str]) -> Iterator[tu
             notes.append(f"{what}: {number_of(plan.row_count, 'node')}, more than {_NODES:,}")
             continue
         try:
-            workload, lost = inline(problem, number)
+            workload, lost, _ = inline(problem, number)
         except AstraError as error:
             notes.append(f"{what}: {error.place}: {error.problem}")
             continue

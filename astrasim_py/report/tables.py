@@ -16,7 +16,7 @@ from rich.cells import cell_len, set_cell_size
 
 from astrasim_py.core import units
 from astrasim_py.core.errors import UnitError
-from astrasim_py.core.records import Categorical, Table
+from astrasim_py.core.records import NO_RATE, Categorical, Table
 from astrasim_py.report.csv_io import csv_cell
 
 #: Columns of text are not cut to fewer characters.
@@ -315,7 +315,8 @@ def _duration(start, end):
 
 def _rates(kind: str, ranks: int, size: int, bound: int, duration: int, factors: Mapping) -> dict:
     """What follows of a collective's type, group, size, lower bound and duration."""
-    lower, rate, factor = bound if bound >= 0 else None, bandwidth_GBps(size, duration), factors.get((kind, ranks))
+    lower, factor = bound if bound >= 0 else None, factors.get((kind, ranks))
+    rate = None if bound == NO_RATE else bandwidth_GBps(size, duration)
     return {
         "time_ns": ns_number(duration) if duration >= 0 else None,
         "bound_ns": ns_number(lower),

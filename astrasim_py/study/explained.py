@@ -69,10 +69,10 @@ def difference_of(one: Explained, other: Explained) -> Difference:
 
 
 def explain_point(stored: StoredPoint, *, advise: bool = True) -> Explained:
-    """Explain a point; one recorded below level ``messages`` is run again, and the notes say so. `advise`: with a
-    sentence on what would make it faster.
+    """Explain a point; one recorded below level ``messages`` is run again. The notes say so, and what was
+    warned of. `advise`: with a sentence on what would make it faster.
     """
-    notes: list[str] = []
+    notes = [f"warning: {text}" for text in stored.summary.get("warnings", ())]
     point = at_level(stored, LEVELS[-1], notes)
     longer = {int(i): int(ps) for i, ps in (point.summary.get("hop_latency_ps") or {}).items()}
     switches = point.summary.get("switches", ()), int(point.summary.get("switch_latency_ps", 0))

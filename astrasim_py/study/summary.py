@@ -11,7 +11,7 @@ from astrasim_py.builders.registry import build
 from astrasim_py.collectives.collective import busbw_factor
 from astrasim_py.core.choices import LEVELS
 from astrasim_py.core.errors import AlgorithmError
-from astrasim_py.core.records import Categorical, Records, Table
+from astrasim_py.core.records import NO_RATE, Categorical, Records, Table
 from astrasim_py.engine.stuck import explanation
 from astrasim_py.report import tables
 from astrasim_py.report.csv_io import csv_chunks
@@ -115,7 +115,7 @@ def summary_of(plan: Plan, records: Records, row: Mapping, warnings: Iterable[st
             "efficiency": tables.efficiency_of(bound, records.makespan),
             "exposed_comm_ns": tables.ns_number(int(records.exposed_comm.max(initial=0))) if timed else None,
         }
-        if instance is not None and instance.size:
+        if instance is not None and instance.size and records.collective["bound"][0] != NO_RATE:
             duration = int(records.collective["end"][0] - records.collective["start"][0])
             rate = tables.bandwidth_GBps(instance.size, duration)
             factor = busbw_factor(instance.type, len(instance.members))

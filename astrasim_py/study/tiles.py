@@ -82,7 +82,7 @@ def verify_tiles(algorithm: Algorithm, uses: Sequence[Uses]) -> Verdict:
         algorithms=AlgorithmTable({}, default=lambda *_: algorithm.with_verdict(None)),
     )
     try:
-        workload, _ = inline(Problem(topology=topology, jobs=(job,)))
+        workload = inline(Problem(topology=topology, jobs=(job,))).workload
     except AstraError as error:
         return Verdict(well_formed=None, unknown=str(error))
     # The order of addition is the algorithm's, and told with its own verdict.

@@ -18,6 +18,7 @@ from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.rows import pointers
+from astrasim_py.system.call_sizes import size_notes
 from astrasim_py.system.durations import node_place
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.plan import CollectiveCall, Instance, Plan
@@ -46,10 +47,18 @@ class _Call(NamedTuple):
         return self.first + ends if len(ends) else np.array([self.node])
 
 
-def inline(problem: Problem, job: int = 0) -> tuple[Workload, list[str]]:
-    """Replace the collectives of a job by the nodes of their algorithms.
+class Inlined(NamedTuple):
+    """A workload without collectives, whose traces have all their own columns and groups. `lost`: what it does not say
+    of the problem. `notes`: what a person should know of the sizes of its calls.
+    """
 
-    Returns the workload, whose traces have all their own columns and groups, and what it does not say of the problem.
+    workload: Workload
+    lost: list[str]
+    notes: list[str]
+
+
+def inline(problem: Problem, job: int = 0) -> Inlined:
+    """Replace the collectives of a job by the nodes of their algorithms.
 
     Raises
     ------
@@ -73,7 +82,8 @@ def inline(problem: Problem, job: int = 0) -> tuple[Workload, list[str]]:
     given = problem.jobs[job].workload
     traces: dict[bytes, ExecutionTrace] = {}
     ranks = [made.trace(rank) for rank in range(problem.jobs[job].ranks)]
-    return Workload(tuple(traces.setdefault(t.digest(), t) for t in ranks), given.groups, given.name), lost
+    workload = Workload(tuple(traces.setdefault(t.digest(), t) for t in ranks), given.groups, given.name)
+    return Inlined(workload, lost, size_notes(plan))
 
 
 def _check(plan: Plan, job: int) -> None:

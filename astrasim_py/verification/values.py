@@ -178,15 +178,17 @@ class Judgement(NamedTuple):
 
     wrong: int  # promised cells that are wrong
     first: Wrong | None  # the wrong cell that was written first: later errors may follow from it
-    same_order: bool  # true if ranks that should hold the same sum added it in the same order
-    differing: tuple[int, int, int] | None  # (output chunk, one rank, another) that did not
+    same_order: bool  # true if ranks that should hold the same sum added it in the same order, or nothing
+    differing: tuple[int, int, int] | None  # (output chunk, one rank, another) that rightly hold it and did not
 
 
 def judge(where: Layout, run: Execution) -> Judgement:
     steps, values = where.steps, run.values
-    wrong, first, differing = [], None, None
+    wrong, first, differing, same_order = [], None, None, True
     sums = steps.contract is None and where.promise.reduces
-    seen: dict[object, tuple[int, int]] = {}
+    #: By what is promised: what the first rank holds, and what the first one that holds it has, with that rank.
+    seen: dict[object, int] = {}
+    right: dict[object, tuple[int, int]] = {}
     for r, chunk, cell, promised in _promises(where):
         value = run.cells[cell]
         if steps.contract is None:
@@ -196,10 +198,13 @@ def judge(where: Layout, run: Execution) -> Judgement:
             good, key = values.contributions(value) == promised, tuple(sorted(promised.items()))
         if not good:
             wrong.append((r, chunk, cell, promised))
-        if sums or steps.contract is not None or value > values.leaves:
-            known, rank = seen.setdefault(key, (value, r))
-            if known != value and differing is None and (sums or max(known, value) > values.leaves):
+        else:
+            known, rank = right.setdefault(key, (value, r))
+            if known != value and differing is None:
                 differing = (chunk, rank, r)
+        if sums or steps.contract is not None or value > values.leaves:
+            known = seen.setdefault(key, value)
+            same_order &= known == value or max(known, value) <= values.leaves
     if wrong:
         # A cell without a writing step has no culprit: its writer, -1, has the last place.
         when = {g: place for place, g in enumerate(run.sequence)} | {-1: len(run.sequence)}
@@ -207,7 +212,7 @@ def judge(where: Layout, run: Execution) -> Judgement:
         if steps.contract is None:
             promised = {(q, promised[1]): 1 for q in promised[0] if q < steps.ranks}
         first = Wrong(r, chunk, cell, run.cells[cell], Counter(promised))
-    return Judgement(len(wrong), first, differing is None, differing)
+    return Judgement(len(wrong), first, same_order, differing)
 
 
 def _promises(where: Layout) -> Iterator[tuple[int, int, int, tuple[range, int] | Mapping]]:

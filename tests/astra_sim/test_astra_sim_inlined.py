@@ -33,7 +33,7 @@ def test_an_inlined_set_takes_the_time_of_the_injected_algorithm(folder, ranks, 
     topology = build_topology(shape="ring", npus=ranks, bandwidth="50 GB/s", latency="500 ns")
     workload = generate(items, ranks)
     job = Job(workload=workload, placement=tuple(range(ranks)), algorithms=One(algorithm))
-    made, _ = inline(Problem(topology=topology, jobs=(job,)))
+    made, *_ = inline(Problem(topology=topology, jobs=(job,)))
     folder.network(sizes=(ranks,))
     write_prefix(folder.path / "work", made.traces)
     inlined = folder.run()

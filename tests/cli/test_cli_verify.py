@@ -243,3 +243,37 @@ def test_an_inlined_workload_is_verified(tmp_path, capsys):
     code, out, _ = run(capsys, tmp_path / "edited", "--format", "json")
     row = json.loads(out)
     assert set(KEYS) == set(row) and row["collective"] == "inlined workload" and row["counterexample"]["rank"] == 2
+
+
+@pytest.mark.parametrize("adds", ["nobody", "one", "both"])
+def test_orders_of_addition_are_those_of_right_sums(capsys, tmp_path, adds):
+    """Ranks that hold different chunks, or wrong sums, have not added in different orders: they are wrong."""
+    gpus = []
+    for rank in range(3):
+        after, before = (rank + 1) % 3, (rank - 1) % 3
+        last = "re" if adds == "both" or (adds == "one" and not rank) else "cpy"
+        blocks = [
+            (after, before, [step(0, "s", I, S), step(1, "r", I, S, has=1)]),
+            (-1, -1, [step(0, last, S, I, dep=(0, 1))]),
+        ]
+        gpus.append(blocks)
+    path = tmp_path / "wrong.xml"
+    path.write_text(program(gpus))
+    code, out, _ = run(capsys, path)
+    assert code == 1 and "wrong" in out and "different orders" not in out
+
+
+def test_right_sums_in_different_orders_are_told(capsys, tmp_path):
+    """Each of three ranks begins with its own chunk: (a + b) + c is not (b + c) + a to the last bit."""
+    gpus = []
+    for rank in range(3):
+        peers = [(rank + 1) % 3, (rank + 2) % 3]
+        sends = [(peer, -1, [step(0, "s", I, S, has=1)]) for peer in peers]
+        takes = [(-1, peer, [step(0, "r", I, ("s", k), has=1)]) for k, peer in enumerate(peers)]
+        waits = [step(k, "nop", I, I, dep=(k, 0), cnt=0) for k in range(2)]
+        adds = [step(2 + k, "re", ("s", k), I, dep=(2 + k, 0)) for k in range(2)]
+        gpus.append([*sends, *takes, (-1, -1, [*waits, *adds])])
+    path = tmp_path / "orders.xml"
+    path.write_text(program(gpus).replace('s_chunks="1"', 's_chunks="2"'))
+    code, out, _ = run(capsys, path)
+    assert code == 0 and "ranks add in different orders (chunk 0 on ranks 0 and 1)" in out

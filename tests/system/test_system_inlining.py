@@ -35,7 +35,7 @@ EXAMPLES = max(200, settings().max_examples)
 
 
 def inlined(problem: Problem) -> Problem:
-    workload, lost = inline(problem)
+    workload, lost, _ = inline(problem)
     assert lost == []
     return replace(problem, jobs=(replace(problem.jobs[0], workload=workload, planner=None),))
 
@@ -144,7 +144,7 @@ def test_every_rank_has_its_own_cells(gamma):
 
 
 def test_an_inlined_set_is_clean_and_comes_back_from_files(tmp_path):
-    workload, _ = inline(step(4, Built("ring")))
+    workload, *_ = inline(step(4, Built("ring")))
     write_prefix(tmp_path / "one", workload.traces)
     again = read_prefix(tmp_path / "one")
     assert [trace.digest() for trace in again] == [trace.digest() for trace in workload.traces]
