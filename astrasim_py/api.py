@@ -31,6 +31,7 @@ from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.files import write_npz
 from astrasim_py.program.interchange import algorithm_traces
 from astrasim_py.program.selection import AlgorithmTable, Case
+from astrasim_py.system.call_sizes import beyond_links
 from astrasim_py.system.durations import unpriced
 from astrasim_py.system.machine_models import ComputeModel, NetworkModel
 from astrasim_py.system.plan import Plan
@@ -90,7 +91,10 @@ def simulate(problem: Problem | Plan, *, engine: str = AUTO, level: str = "links
     plan = problem if isinstance(problem, Plan) else plan_for(problem, engine, fold=fold)
     for note in plan_notes(plan):
         warnings.warn(note, stacklevel=2)
-    return run_plan(plan, engine=engine, level=level, fold=fold)
+    records = run_plan(plan, engine=engine, level=level, fold=fold)
+    for note in beyond_links(plan, records):
+        warnings.warn(note, stacklevel=2)
+    return records
 
 
 def build_topology(**keys: Any) -> Topology:

@@ -1,17 +1,20 @@
 """Whether the messages of a call are those of its size: algorithms of fixed sizes, programs for a range of sizes."""
 
 from collections.abc import Iterator
+from fractions import Fraction
 
 import numpy as np
 
 from astrasim_py.collectives.collective import CUSTOM
-from astrasim_py.core.units import format_size, number_of
+from astrasim_py.core.records import Records
+from astrasim_py.core.units import format_size, format_time, number_of
 from astrasim_py.msccl.ir import outside_window
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.system.plan import CollectiveCall, Instance, Plan
 from astrasim_py.system.programs import SEND, RotatedPrograms
 from astrasim_py.system.semantics import Semantics
-from astrasim_py.verification.bounds import demand
+from astrasim_py.topology.link_states import best_of_events
+from astrasim_py.verification.bounds import Capacities, demand, lower_bound_ps, may_reduce
 
 
 def size_doubt(instance: Instance, semantics: Semantics) -> str:
@@ -68,6 +71,33 @@ def size_notes(plan: Plan) -> list[str]:
         return f" (and {number_of(calls - 1, 'more call')})" if calls > 1 else ""
 
     return [f"{name}: {texts[0]}{more(len(texts))}; {remedy}" for (name, remedy), texts in found.items()]
+
+
+def beyond_links(plan: Plan, records: Records) -> list[str]:
+    """The call that is farthest beyond what links can carry, under a model that does not make messages share them."""
+    network, topology = plan.problem.network, plan.problem.topology
+    if network.contention or not topology.links or records.outcome.status != "done":
+        return []
+    capacities, table = Capacities(best_of_events(topology)), records.collective
+    took = np.full(len(plan.instances.values), np.iinfo(np.int64).max)
+    np.minimum.at(took, plan.instances.which, table["end"] - table["start"])
+    worst: tuple[Fraction, str] = Fraction(1), ""
+    for duration, instance in zip(took.tolist(), plan.instances.values, strict=True):
+        if instance.type == CUSTOM or not instance.algorithms or duration <= 0:
+            continue
+        npus = tuple(plan.npu_of[rank] for rank in instance.members)
+        switches = may_reduce(topology) or any(each.actors for each in instance.algorithms)
+        least = lower_bound_ps(
+            instance.type, instance.size, capacities.topology, npus, instance.root,
+            capacities=capacities, switches=switches,
+        )  # fmt: skip
+        call = f"{instance.type} of {format_size(instance.size)} takes {format_time(duration)}"
+        worst = max(
+            worst, (Fraction(least, duration), f"{call}, and links that are shared need {format_time(least)} or more")
+        )
+    if not worst[1]:
+        return []
+    return [f"network.model: under {network.model}, {worst[1]}: its bandwidth is beyond what they carry"]
 
 
 def _notes(instance: Instance, semantics: Semantics) -> Iterator[tuple[str, str]]:

@@ -122,6 +122,25 @@ def test_python_says_it_with_a_warning(tmp_path):
             assert records.collective.to_dataframe()["algbw_GBps"][0] > 0
 
 
+@pytest.mark.parametrize(
+    ("model", "builder", "beyond"),
+    [("analytical", "direct", True), ("analytical", "ring", False), ("cut_through", "direct", False)],
+)
+def test_a_bandwidth_beyond_the_links_is_marked(tmp_path, model, builder, beyond):
+    """Without contention seven messages leave a rank at once, each at the rate of a link that all of them cross."""
+    path = tmp_path / "shared.yaml"
+    path.write_text(
+        "topology: {shape: ring, npus: 8, bandwidth: 50 GB/s, latency: 500 ns}\n"
+        f"workload: [{{all_reduce: {{size: 64 MiB}}}}]\nalgorithms: {{all_reduce: {builder}}}\n"
+        f"network: {{model: {model}}}\n"
+    )
+    result = ap.run(path, out=tmp_path / "out", jobs=1)
+    (row,) = result.rows
+    # An all_reduce has twice 7/8 of its bytes leave each NPU, which has two links: busbw of all is 100 GB/s at most.
+    assert (row["busbw_GBps"] > 100) == beyond
+    assert [("beyond what they carry" in text) for text in result.warnings] == [True] * beyond
+
+
 # -- programs of MSCCL-IR for a range of sizes
 
 KIB = 1024
