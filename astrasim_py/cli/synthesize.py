@@ -7,11 +7,12 @@ SHAPE:SIZE,KEY=VALUE,… as in "torus:8x8,bandwidth=50 GB/s,latency=500 ns".
 import argparse
 import sys
 import time
+from collections.abc import Mapping
 from threading import Event, Lock, Thread
 
 from astrasim_py.api import collective, write_algorithm
 from astrasim_py.cli.options import complain, format_option, make_parent, number_list
-from astrasim_py.cli.topologies import size_matrix, topology_of
+from astrasim_py.cli.topologies import network_beside, size_matrix, topology_of
 from astrasim_py.collectives.collective import CUSTOM, collective_name, promise_of
 from astrasim_py.core.choices import QUEUEING_MODELS
 from astrasim_py.core.errors import EXIT_OK, AlgorithmError, InternalError, UsageError
@@ -95,6 +96,7 @@ def run(args: argparse.Namespace) -> int:
         progress.write()
         if not args.quiet:
             complain(_notes(found, topology, None if args.exact else request.budget))
+            complain(_not_planned_for(args))
         row = {"topology": topology.name, **facts_of(found), "seconds": round(found.schedule.search.seconds, 3)}
         row |= {"reused": found.reused, "exact": args.exact, **_written(found, args, original)}
     finally:
@@ -185,6 +187,19 @@ def _notes(found: Found, topology: Topology, budget: float | None) -> list[str]:
     if idle:
         lines.append(f"{topology.name}: {idle} parallel links carry nothing: a message takes the topology's route")
     return lines
+
+
+def _not_planned_for(args: argparse.Namespace) -> list[str]:
+    """What the file of the topology says of its network that the schedule does not follow."""
+    beside, costs = network_beside(args.topology), {"model": args.model, "link_busy": args.link_busy}
+    network = beside.get("network")
+    if isinstance(network, Mapping):
+        left = [f"network.{key}: {value}" for key, value in network.items() if value != costs.get(key)]
+    else:
+        left = ["network"] * bool(network)
+    left += ["nic"] * ("nic" in beside)
+    planned = f"the schedule is planned, and simulated, for {args.model}"
+    return [f"warning: {args.topology}: {planned}, and not for {', '.join(left)}"] if left else []
 
 
 #: Seconds between two lines of progress: with the same best time, with a better one, and on a terminal.

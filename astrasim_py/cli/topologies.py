@@ -59,6 +59,14 @@ def _yaml_file(path: str) -> Topology:
     return build(given, path, name=str(plain.get("name") or Path(path).stem), written=True)
 
 
+def network_beside(text: str) -> dict:
+    """What the YAML file of a topology says beside it of the network: its keys ``network`` and ``nic``."""
+    if Path(text).suffix.lower() not in (".yaml", ".yml") or _is_edge_list(text):
+        return {}
+    plain = read_document(text).plain()
+    return {key: plain[key] for key in ("network", "nic") if isinstance(plain, Mapping) and plain.get(key)}
+
+
 def _is_edge_list(path: str) -> bool:
     data = read_regular(path, MAX_YAML, TopologyError, what="a topology file", remedy="write it as CSV")
     keys = set(re.findall(rb"^([A-Za-z_]+)\s*:", data, re.MULTILINE))

@@ -16,10 +16,10 @@ from astrasim_py.engine.simulation import simulate
 from astrasim_py.optimizer.calls import CallClass
 from astrasim_py.optimizer.choices import frozen
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.study.synthesized import find
+from astrasim_py.study.synthesized import find, planned_cost
 from astrasim_py.synthesis.emit.emitter import emit
 from astrasim_py.synthesis.model.network import Network, Occupied
-from astrasim_py.synthesis.model.timing import CostModel, hop_services
+from astrasim_py.synthesis.model.timing import hop_services
 from astrasim_py.synthesis.request import Found, Request
 from astrasim_py.system.plan import Instance, Plan
 from astrasim_py.topology.model import Topology
@@ -106,7 +106,7 @@ def _made(
     """The algorithms of a class, one for each layout of its groups. `clock`: whether sends wait for their time."""
     algorithms, cases, texts = {}, [], []
     network, rooted = step.plan.problem.network, promise_of(calls.collective).rooted
-    model = network.model if network.model in QUEUEING_MODELS else "cut_through"
+    cost, left_out = planned_cost(network, step.plan.problem.nic)
     for npus, members in groups.layouts.items():
         spend()
         request = Request(
@@ -115,7 +115,7 @@ def _made(
             collective=calls.collective,
             size=groups.largest.size,
             root=groups.largest.root if rooted else None,
-            cost=CostModel(model=model, link_busy=network.link_busy),
+            cost=cost,
             occupied=busy[npus],
             seed=seed,
             rounds=_ROUNDS,
@@ -130,7 +130,12 @@ def _made(
         texts.append(f"{name} ({', '.join(_told(found, busy[npus], clock, members if cases else ()))})")
         cases += [{"file": name, "when": {"group": group}} for group in members] if cases else [{"file": name}]
     value = frozen(cases[0] if len(cases) == 1 else [*cases[1:], cases[0]])
-    return Made(name=calls.name, value=value, algorithms=algorithms, text=f"{', '.join(texts)}{groups.shared}")
+    return Made(
+        name=calls.name,
+        value=value,
+        algorithms=algorithms,
+        text="; ".join(filter(None, [f"{', '.join(texts)}{groups.shared}", left_out])),
+    )
 
 
 def file_name(algorithm: Algorithm, role: str = "") -> str:

@@ -15,7 +15,7 @@ from astrasim_py.builders.switch_trees import IN_NETWORK, in_network, reached, s
 from astrasim_py.collectives.collective import promise_of
 from astrasim_py.collectives.contract import read_contract
 from astrasim_py.core.cache import Memo, cache_file, cached
-from astrasim_py.core.choices import LIBRARIES, QUEUEING_MODELS
+from astrasim_py.core.choices import LIBRARIES
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TopologyError
 from astrasim_py.core.fields import did_you_mean, shown
@@ -36,8 +36,7 @@ from astrasim_py.scenario.job_models import (
 from astrasim_py.study.link_occupancy import read_occupancy
 from astrasim_py.study.preparation import Preparation
 from astrasim_py.study.store import result_edition
-from astrasim_py.study.synthesized import algorithm_of, facts_in_network
-from astrasim_py.synthesis.model.timing import CostModel
+from astrasim_py.study.synthesized import algorithm_of, facts_in_network, planned_cost
 from astrasim_py.synthesis.request import Request
 from astrasim_py.system.dimension_planner import PLANNED, DimensionPlanner, grid
 from astrasim_py.system.library_choice import nodes_of
@@ -241,8 +240,7 @@ def _synthesizer(
 ) -> Callable[[str, tuple[int, ...], int, int], Algorithm]:
     """The function that synthesizes the algorithm of a case for the NPUs and the size of a call."""
     how, network = said.synthesize, run.spec.network
-    # Schedules are planned for links that serve one message at a time.
-    model = network.model if network.model in QUEUEING_MODELS else "cut_through"
+    cost, left_out = planned_cost(network, run.spec.nic)
     where = f"{place}.synthesize.occupied"
     occupied = tuple(read_occupancy(run.path(name, where), topology, where) for name in how.occupied)
     clock = bool(occupied) if how.clock is None else how.clock
@@ -255,7 +253,7 @@ def _synthesizer(
             size=size,
             chunks=None if how.chunks == "auto" else how.chunks,
             root=_rooted(collective, root).get("root"),
-            cost=CostModel(model=model, link_busy=network.link_busy),
+            cost=cost,
             relays=how.relays,
             occupied=occupied,
             seed=how.seed,
@@ -275,6 +273,8 @@ def _synthesizer(
         _check_fit(algorithm, len(npus), request.root, place)
         if facts not in run.synthesized:
             run.synthesized.append(facts)
+            if left_out and (line := f"{place}: {left_out}") not in run.warnings:
+                run.warnings.append(line)
             if made.facts.get("cut"):
                 run.warnings.append(
                     f"{place}: the search for {collective} was cut by its budget: another machine may find "

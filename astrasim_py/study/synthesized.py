@@ -16,13 +16,16 @@ from pathlib import Path
 import numpy as np
 
 from astrasim_py.core.cache import cache_file, cached
+from astrasim_py.core.choices import QUEUEING_MODELS
 from astrasim_py.core.digest import digest
 from astrasim_py.core.edition import edition
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.report.tables import json_text, ns_number, parse_json, rounded
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.schedule import Bound, Schedule, Search
+from astrasim_py.synthesis.model.timing import CostModel
 from astrasim_py.synthesis.request import Found, Request, solve
+from astrasim_py.system.machine_models import NetworkModel, NicModel
 from astrasim_py.verification.bounds import lower_bound_ps
 
 #: Parts of the package that decide a schedule and its algorithm: all that the synthesizer imports.
@@ -30,6 +33,19 @@ DECIDING = ("builders", "chakra", "collectives", "core", "program", "synthesis",
 #: Largest file of a kept schedule, bytes.
 MAX_BYTES = 2**30
 _COLUMNS = {"arc": np.int32, "chunk": np.int32, "start": np.int64, "reduces": np.bool_}
+
+
+def planned_cost(network: NetworkModel, nic: NicModel | None = None) -> tuple[CostModel, str]:
+    """The costs for which schedules are planned on a network, and a line on what they leave out; empty where nothing.
+
+    Schedules are planned for links that serve one message at a time.
+    """
+    model = network.model if network.model in QUEUEING_MODELS else "cut_through"
+    left = [f"network.model: {network.model}"] if network.model != model else []
+    left += [f"network.{key}" for key in network.differs() if key in ("msccl", "profile", "qps")]
+    left += ["nic"] if nic is not None else []
+    note = f"the schedule is planned for {model}, and the scenario has {', '.join(left)}: another one may be faster"
+    return CostModel(model=model, link_busy=network.link_busy), note if left else ""
 
 
 def find(

@@ -92,9 +92,8 @@ def beyond_links(plan: Plan, records: Records) -> list[str]:
             capacities=capacities, switches=switches,
         )  # fmt: skip
         call = f"{instance.type} of {format_size(instance.size)} takes {format_time(duration)}"
-        worst = max(
-            worst, (Fraction(least, duration), f"{call}, and links that are shared need {format_time(least)} or more")
-        )
+        call += f", and links that are shared need {format_time(least)} or more"
+        worst = max(worst, (Fraction(least, duration), call))
     if not worst[1]:
         return []
     return [f"network.model: under {network.model}, {worst[1]}: its bandwidth is beyond what they carry"]

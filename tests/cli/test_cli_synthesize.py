@@ -279,3 +279,31 @@ def test_an_output_that_cannot_be_written(capsys, tmp_path):
     (tmp_path / "file").write_text("")
     code, _, err = synthesize(capsys, "--out", str(tmp_path / "file" / "x"))
     assert code == 5 and "cannot make" in err
+
+
+def test_a_network_beside_the_topology_is_not_ignored_in_silence(tmp_path, capsys):
+    """A scenario's file has a topology, and a network that the schedule may not be planned for."""
+    path = tmp_path / "s.yaml"
+    topology = "topology: {shape: mesh, dims: [2, 2], bandwidth: 50 GB/s, latency: 500 ns}\n"
+    told = {
+        "network: {model: fluid}\n": "not for network.model: fluid",
+        "network: {model: cut_through, msccl: true}\nnic: {gap: 1 ns}\n": "not for network.msccl: True, nic",
+        "network: {model: cut_through}\n": "",
+        "": "",
+    }
+    for more, said in told.items():
+        path.write_text(topology + more)
+        argv = [
+            "synthesize",
+            "--topology",
+            str(path),
+            "--collective",
+            "all_gather",
+            "--size",
+            "64 KiB",
+            "--rounds",
+            "1",
+        ]
+        assert main(argv) == 0
+        err = capsys.readouterr().err
+        assert said in err and ("warning: " in err) == bool(said)

@@ -115,3 +115,25 @@ def test_what_is_not_written_is_said(tmp_path, monkeypatch, keys, patched, said)
     assert said in (tmp_path / REPORT).read_text()
     assert (tmp_path / "inlined").exists() == ("_MESSAGES" in patched)
     assert (tmp_path / "algorithms").exists() != ("_MESSAGES" in patched)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({}, ""),
+        ({"network": {"model": "store_and_forward"}}, ""),
+        ({"network": {"model": "fluid"}}, "planned for cut_through, and the scenario has network.model: fluid:"),
+        ({"network": {"model": "analytical", "qps": 2}}, "has network.model: analytical, network.qps:"),
+        ({"network": {"msccl": True}}, "has network.msccl:"),
+        ({"nic": {"overhead": "100 ns"}}, "has nic:"),
+    ],
+)
+def test_what_a_plan_leaves_out_is_said(more, said):
+    """By the optimizer, and of a scenario that synthesizes: the links are those of a queueing model."""
+    step = scenario([{"all_gather": {"size": "64 KiB"}}], **more)
+    _, _, (made, *_) = made_for(step)
+    assert said in made.text and bool(said) == ("another one may be faster" in made.text)
+    warnings: list[str] = []
+    own = {**step, "algorithms": {"all_gather": {"synthesize": {"rounds": 1}}}}
+    plan_for(prepare(expand(load_scenario(own))[0], warnings=warnings))
+    assert len(warnings) == bool(said) and all(said in text for text in warnings)
