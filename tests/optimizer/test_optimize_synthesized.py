@@ -123,7 +123,7 @@ def test_what_is_not_written_is_said(tmp_path, monkeypatch, keys, patched, said)
         ({}, ""),
         ({"network": {"model": "store_and_forward"}}, ""),
         ({"network": {"model": "fluid"}}, "planned for cut_through, and the scenario has network.model: fluid:"),
-        ({"network": {"model": "analytical", "qps": 2}}, "has network.model: analytical, network.qps:"),
+        ({"network": {"model": "analytical", "msccl": True}}, "has network.model: analytical, network.msccl:"),
         ({"network": {"msccl": True}}, "has network.msccl:"),
         ({"nic": {"overhead": "100 ns"}}, "has nic:"),
     ],
