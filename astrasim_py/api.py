@@ -13,7 +13,9 @@ import numpy as np
 
 from astrasim_py.builders.registry import build, default_algorithm
 from astrasim_py.builders.switch_trees import IN_NETWORK, switches_above
+from astrasim_py.chakra.control import TAKEN, as_data, kind_of
 from astrasim_py.chakra.et_io import write_prefix
+from astrasim_py.chakra.notes import Notes, unplanned
 from astrasim_py.chakra.schema import COLLECTIVE_NAMES, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
@@ -256,6 +258,12 @@ def problem(
     117228640
     """
     workload = workload.build() if isinstance(workload, WorkloadBuilder) else workload
+    notes = Notes([*unplanned(workload.traces)])
+    if kind_of(workload.traces) != "data":  # a reader has seen to its own
+        notes.hints.append(f"{workload.name or 'the workload'}: {TAKEN}")
+        ordered = {trace: as_data(trace) for trace in dict.fromkeys(workload.traces)}
+        workload = replace(workload, traces=tuple(map(ordered.__getitem__, workload.traces)))
+    notes.warn()
     costs = compute if isinstance(compute, ComputeModel) else ComputeModel(**(compute or {}))
     distinct = tuple(dict.fromkeys(workload.traces))
     if any(len(unpriced(trace, costs)) for trace in distinct):

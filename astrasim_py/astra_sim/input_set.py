@@ -9,9 +9,10 @@ from pathlib import Path
 
 from astrasim_py.astra_sim import configs
 from astrasim_py.chakra.et_io import read_traces
+from astrasim_py.chakra.groups import groups_from_json, groups_from_metadata
 from astrasim_py.chakra.schema import NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
-from astrasim_py.chakra.workload import Workload, groups_from_json, groups_from_metadata
+from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import TraceError, UsageError
 from astrasim_py.system.machine_models import MAX_QUEUES, NO_MEMORY, MemoryModel
 

@@ -3,13 +3,16 @@
 An error makes some consumer refuse the trace, hang, or compute nonsense; a warning may; an info is a hint.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from astrasim_py.chakra import graph
+from astrasim_py.chakra.attributes import unknown
 from astrasim_py.chakra.decode import attribute_kinds
+from astrasim_py.chakra.groups import OTHER_NAMES, called_otherwise
 from astrasim_py.chakra.schema import COLUMN_KINDS, INT_COLUMNS, MISSING, CommType, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 
@@ -181,11 +184,15 @@ def _conventions(trace: ExecutionTrace) -> Iterator[_Problem]:
             "of matrix products as multiply-accumulates: give the unit of sizes and the bytes per element"
         )
         yield "warning", "elements-not-bytes", None, text
-    counts = {} if trace.raw is None else attribute_kinds(trace.raw, (*_READ_BY_CONSUMERS, "comm_group"))
+    for name, count in Counter(name for _, name, _ in called_otherwise(trace)).items():
+        text = f"{count} nodes name their group by {name}, which some readers ignore; use pg_name"
+        yield "info", "legacy-attribute", None, text
+    extra = [f"{name} on {count} nodes" for name, count in unknown({trace: 1}, OTHER_NAMES).items()]
+    if extra:
+        yield "info", "unknown-attribute", None, f"nobody reads {', '.join(extra)}"
+    counts = {} if trace.raw is None else attribute_kinds(trace.raw, _READ_BY_CONSUMERS)
     for (name, member), count in counts.items():
-        if name == "comm_group":
-            yield "info", "legacy-attribute", None, f"comm_group on {count} nodes is not read; use pg_name"
-        elif member and member != COLUMN_KINDS[name] and (name, member) not in _ALIKE:
+        if member and member != COLUMN_KINDS[name] and (name, member) not in _ALIKE:
             text = f"{name} is {member} on {count} nodes; some readers take {COLUMN_KINDS[name]} only"
             yield "info", "unusual-kind", None, text
     gpu = (trace.column("is_cpu_op") == 0) & (trace.type == NodeType.COMP)

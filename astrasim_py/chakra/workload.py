@@ -1,19 +1,20 @@
 """`Workload`: the traces of all ranks, in the units that they were written in, and their communicator groups."""
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from astrasim_py.chakra import control
 from astrasim_py.chakra.decode import decode_text
 from astrasim_py.chakra.et_io import read_prefix
+from astrasim_py.chakra.groups import check_distinct, groups_from_json, groups_from_metadata, named
+from astrasim_py.chakra.notes import Notes, Reading, notes_of
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import TraceError
-from astrasim_py.core.files import read_regular
 from astrasim_py.core.shown import Shown
 
 
@@ -142,17 +143,6 @@ class Workload(Shown):
         return digest(value)
 
 
-def check_distinct(ranks: Sequence[int], place: str) -> None:
-    """Raise if a rank is listed twice."""
-    if len(set(ranks)) < len(ranks):
-        twice = next(rank for rank in ranks if ranks.count(rank) > 1)
-        raise TraceError(place, f"rank {twice} is listed twice", "list every rank once")
-
-
-#: Largest communicator-group file that is read, bytes.
-MAX_GROUP_FILE = 64 * 2**20
-
-
 def read_workload(
     prefix: str | os.PathLike,
     *,
@@ -161,11 +151,15 @@ def read_workload(
     dtype_bytes: int | None = None,
     macs: bool = False,
     untyped: str = "error",
+    dependencies: str | None = None,
     ranks: int | None = None,
     name: str = "",
     keep_raw: bool = True,
+    notes: Notes | None = None,
 ) -> Workload:
     """Read the traces of all ranks and their communicator groups.
+
+    What the files say and the workload does not use is told by Python warnings, or put into `notes`.
 
     Parameters
     ----------
@@ -184,15 +178,22 @@ def read_workload(
     untyped : str
         What COMM_COLL nodes without `comm_type` are: ``"error"``, refused where they are simulated, or ``"compute"``,
         CPU work of their recorded duration, as wrappers such as ``nccl:all_reduce`` are.
+    dependencies : str, optional
+        Dependencies that order the nodes; they are the data dependencies of the result. ``"data"``: those, whatever
+        else there is; ``"data+ctrl"``: control dependencies, too; by default data dependencies, or control
+        dependencies where no trace of the set has a data dependency.
     ranks : int, optional
         Number of ranks there must be.
     keep_raw : bool
         Keep the bytes of the files.
+    notes : Notes, optional
+        Takes the lines that are else warnings.
 
     Raises
     ------
     TraceError
-        As `read_prefix`; a bad group file; sizes beyond 2^63 - 1.
+        As `read_prefix`; a bad group file; a node that names two groups; sizes beyond 2^63 - 1; control dependencies
+        that are to hold and are cyclic or dangling.
     """
     place = os.fspath(prefix)
     if size_unit not in ("bytes", "elements"):
@@ -202,21 +203,32 @@ def read_workload(
         raise TraceError(place, problem, 'write size_unit "elements" and dtype_bytes 2, or neither')
     if dtype_bytes is not None and not 1 <= dtype_bytes <= 2**16:
         raise TraceError(place, f"dtype_bytes is {dtype_bytes}", "write the bytes per element, e.g. 2")
+    if dependencies not in (None, "data", "data+ctrl"):
+        raise TraceError(place, f'dependencies "{dependencies}" is unknown', 'write "data" or "data+ctrl"')
     traces = read_prefix(prefix, ranks)
+    given = groups if groups is not None else {}
     if groups is None:
-        groups = {}
         for trace in dict.fromkeys(traces):
-            groups |= groups_from_metadata(trace)
+            given |= groups_from_metadata(trace)
     elif not isinstance(groups, Mapping):
-        groups = groups_from_json(groups)
+        given = groups_from_json(groups)
+    order = dependencies or control.kind_of(traces)
     changed = {}
     for trace in dict.fromkeys(traces):
-        new = scale_sizes(trace, dtype_bytes) if dtype_bytes not in (None, 1) else trace
+        new = named(trace, given) if given else trace
+        new = scale_sizes(new, dtype_bytes) if dtype_bytes not in (None, 1) else new
         new = double_macs(new) if macs else new
         new = _untyped_as_compute(new) if untyped == "compute" else new
-        changed[trace] = new if keep_raw else new.without_raw()
-    members = {key: tuple(ranks) for key, ranks in groups.items()}
-    return Workload(tuple(changed[trace] for trace in traces), members, name or os.path.basename(place))
+        new = new if keep_raw else new.without_raw()
+        changed[trace] = control.as_data(new) if order == "data+ctrl" else new
+    members = {key: tuple(ranks) for key, ranks in given.items()}
+    made = Workload(tuple(changed[trace] for trace in traces), members, name or os.path.basename(place))
+    read = Reading(traces, made.traces, members, groups, size_unit, macs, dependencies, place)
+    if notes is None:
+        notes_of(read).warn()
+    else:
+        notes.add(notes_of(read))
+    return made
 
 
 def scale_sizes(trace: ExecutionTrace, dtype_bytes: int) -> ExecutionTrace:
@@ -269,62 +281,3 @@ def _times(trace: ExecutionTrace, name: str, factor: int, chosen: np.ndarray) ->
             "check the unit of sizes",
         )
     return np.where(chosen, values * factor, values)
-
-
-def _no_duplicates(pairs: list[tuple[str, object]]) -> dict:
-    out = {}
-    for key, value in pairs:
-        if key in out:
-            raise ValueError(f'key "{key}" appears twice')
-        out[key] = value
-    return out
-
-
-def groups_from_json(path: str | os.PathLike) -> dict[str, tuple[int, ...]]:
-    """Read communicator groups from JSON: an object of group id to list of ranks.
-
-    Raises TraceError: a file that cannot be read or is not of that form.
-    """
-    place = os.fspath(path)
-    remedy = 'write {"1": [0, 1], "2": [2, 3]}'
-    data = read_regular(place, MAX_GROUP_FILE, TraceError, what="a JSON file", remedy=remedy)
-    try:
-        value = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_no_duplicates)
-    except RecursionError:
-        raise TraceError(place, "is not JSON: too deeply nested", remedy) from None
-    except ValueError as error:
-        raise TraceError(place, f"is not JSON: {error}", remedy) from None
-    if not isinstance(value, dict):
-        raise TraceError(place, f"holds a {type(value).__name__}, not an object of groups", remedy)
-    for name, ranks in value.items():
-        if not isinstance(ranks, list) or any(type(rank) is not int or rank < 0 for rank in ranks):
-            raise TraceError(f"{place}: {name}", "is not a list of ranks (whole numbers from 0)", remedy)
-        check_distinct(ranks, f"{place}: {name}")
-    return {name: tuple(ranks) for name, ranks in value.items()}
-
-
-def groups_from_metadata(trace: ExecutionTrace) -> dict[str, tuple[int, ...]]:
-    """Communicator groups that a METADATA node of the trace declares.
-
-    PyTorch's converter puts a JSON list of ``{"pg_name": …, "ranks": […]}`` into the input values of such a node,
-    wrapped in two characters at either end. Anything else in it declares no group. An empty tuple means all ranks.
-    """
-    groups: dict[str, tuple[int, ...]] = {}
-    for row in np.flatnonzero(trace.type == NodeType.METADATA).tolist():
-        values = trace.node(row).inputs.values
-        for text in (values[2:-2], values):
-            try:
-                value = json.loads(text)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(value, list):
-                break
-        else:
-            continue
-        for entry in value:
-            if not isinstance(entry, dict) or "pg_name" not in entry:
-                continue
-            ranks = entry.get("ranks", [])
-            if isinstance(ranks, list) and all(type(rank) is int and rank >= 0 for rank in ranks):
-                groups[str(entry["pg_name"])] = tuple(ranks)
-    return groups

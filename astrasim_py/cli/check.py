@@ -29,6 +29,8 @@ def run(args: argparse.Namespace) -> int:
             print(f"{row['file']}: {row['scenario']}: {points}, {messages}")
             for warning in row["warnings"]:
                 print(f"  warning: {warning}")
+            for hint in row["hints"]:
+                print(f"  hint: {hint}")
     return worst(codes)
 
 
@@ -45,6 +47,7 @@ def _check(path: str, args: argparse.Namespace) -> dict:
 
     points = expand(scenario)
     warnings: list[str] = []
+    hints: list[str] = []
     errors: dict[str, AstraError] = {}
     messages: dict[str, int] = {}
     total = 0
@@ -55,7 +58,7 @@ def _check(path: str, args: argparse.Namespace) -> dict:
         alike = digest({key: value for key, value in point.config.items() if key not in spared})
         if alike not in messages:
             try:
-                plan = plan_for(prepare(point, warnings=warnings), fold=True)
+                plan = plan_for(prepare(point, warnings=warnings, hints=hints), fold=True)
                 check_tiles(plan, point, warnings.append)
                 warnings += plan_notes(plan)
                 messages[alike] = plan.messages
@@ -73,6 +76,7 @@ def _check(path: str, args: argparse.Namespace) -> dict:
         "points": len(points),
         "messages": total,
         "warnings": list(dict.fromkeys(warnings)),
+        "hints": list(dict.fromkeys(hints)),
     }
 
 

@@ -32,19 +32,20 @@ def run(args: argparse.Namespace) -> int:
 
     check_apart(args.target, args.source)
     warnings: list[str] = []
+    hints: list[str] = []
     points = expand(_scenario(args))
     if len(points) > 1:
         axes = ", ".join(points[0].values)
         raise UsageError(args.source, f"has {len(points)} points, which differ in {axes}", "choose one with --set")
-    problem = prepare(points[0], warnings=warnings)
+    problem = prepare(points[0], warnings=warnings, hints=hints)
     workload, lost, notes = inline(problem, _job(args, [job.name for job in problem.jobs]))
     write_set(args, workload)
     nodes = sum(map(len, workload.traces))
     print(f"{args.source} -> {args.target}.0.et … {args.target}.{workload.ranks - 1}.et")
     print(f"{workload.ranks} files, {nodes} nodes")
     print(f"dropped: {', '.join(lost) if lost else 'nothing'}")
-    for warning in (*warnings, *notes):
-        print(f"warning: {warning}")
+    for line in (*(f"warning: {text}" for text in (*warnings, *notes)), *(f"hint: {text}" for text in hints)):
+        print(line)
     return 0
 
 

@@ -32,7 +32,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     lint.add_argument("--groups", metavar="FILE", help="JSON of group: [ranks]; PREFIX.groups.json where it is there")
     stats = action("stats", "counts, bytes by collective, group and peer, operations, depth, critical path")
     stats.add_argument("trace", metavar="TRACE")
-    stats.add_argument("--dependencies", choices=("data", "data+ctrl"), default="data")
+    stats.add_argument("--dependencies", choices=("data", "data+ctrl"))
     show = action("show", "nodes as text")
     show.add_argument("trace", metavar="TRACE")
     show.add_argument("--rank", type=int, default=0)
@@ -73,20 +73,21 @@ def _read(name: str) -> tuple:
 
 def _lint(args: argparse.Namespace) -> int:
     from astrasim_py.chakra.et_io import find_prefix
-    from astrasim_py.chakra.lint import lint_file, lint_prefix
+    from astrasim_py.chakra.lint import check_control, lint_file, lint_prefix
     from astrasim_py.chakra.lint_rules import Finding, lint_trace, worst_severity
 
     findings = []
     for name in args.trace:
         if name.endswith(".jsonl"):
             try:
-                findings += lint_trace(_read(name)[0])
+                (trace,) = _read(name)
+                findings += [*lint_trace(trace), *check_control([trace])]
             except AstraError as error:
                 wrong = error.errors if isinstance(error, ErrorList) else (error,)
                 findings += [Finding(severity="error", rule="framing", place=e.place, message=e.problem) for e in wrong]
         elif _is_file(name):
             trace, found = lint_file(name)
-            findings += found + (lint_trace(trace) if trace is not None else [])
+            findings += found + ([*lint_trace(trace), *check_control([trace])] if trace is not None else [])
         else:
             named(name, TraceError)
             if not any(".et" in os.path.basename(path) for path in glob(f"{escape(name)}.*")):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from astrasim_py.cli.options import make_parent, number_list
-from astrasim_py.cli.trace_share import check_apart, groups_beside, read_set, rule_options, write_set
+from astrasim_py.cli.trace_share import check_apart, read_set, read_with_hints, rule_options, write_set
 from astrasim_py.core.errors import EXIT_OK, UsageError
 from astrasim_py.core.units import parse_time
 
@@ -67,10 +67,8 @@ def arguments(action: Callable[[str, str], argparse.ArgumentParser]) -> None:
     rule_options(compare, groups=False)
 
 
-def _workload(name: str, groups: str | None = None):
-    from astrasim_py.chakra.workload import read_workload
-
-    return read_workload(name, groups=groups or groups_beside(name))
+def _workload(name: str, groups: str | None = None, dependencies: str | None = None):
+    return read_with_hints(name, groups=groups, dependencies=dependencies)[0]
 
 
 def _ranks_of(args: argparse.Namespace, workload) -> list[int]:
@@ -171,7 +169,7 @@ def run_graph(args: argparse.Namespace) -> int:
     from astrasim_py.chakra.schema import NodeType
     from astrasim_py.core.files import write_file
 
-    workload = _workload(args.trace)
+    workload = _workload(args.trace, dependencies="data")
     if not 0 <= args.rank < workload.ranks:
         raise UsageError("--rank", f"{args.rank} is not of {workload.ranks} ranks", f"write 0..{workload.ranks - 1}")
     trace = workload.trace(args.rank)

@@ -53,7 +53,7 @@ def rule_options(parser: argparse.ArgumentParser, groups: bool = True) -> None:
     """Options that say how a set is read and run; without `groups` all but that one."""
     if groups:
         parser.add_argument("--groups", metavar="FILE", help="JSON of group: [ranks]; IN.groups.json where it is there")
-    parser.add_argument("--dependencies", choices=("data", "data+ctrl"), default="data")
+    parser.add_argument("--dependencies", choices=("data", "data+ctrl"))
     parser.add_argument("--dtype-bytes", type=int, metavar="N", help="sizes count elements, of so many bytes")
     parser.add_argument("--macs", action="store_true", help="num_ops counts multiply-accumulates")
     parser.add_argument("--peak", metavar="RATE", help='price of operations, e.g. "312 TFLOP/s"')
@@ -67,21 +67,52 @@ def groups_beside(prefix: str) -> str | None:
     return name if os.path.exists(name) else None
 
 
+#: Keys that notes name -> options of these verbs.
+_OPTIONS = {
+    "size_unit: elements and dtype_bytes: 2": "--dtype-bytes 2",
+    "macs: true": "--macs",
+    " beside trace": "",
+    "dependencies: ": "--dependencies ",
+    "groups: ": "--groups ",
+}
+
+
+def _by_option(text: str) -> str:
+    """A note that says what to write on the command line."""
+    before, write, advice = text.rpartition("; write ")
+    for key, option in _OPTIONS.items():
+        advice = advice.replace(key, option)
+    return before + write + advice if write else text
+
+
+def read_with_hints(prefix: str, **options):
+    """A workload with the groups that lie beside it, if none are named, and notes on it; hints are printed."""
+    from astrasim_py.chakra.notes import Notes
+    from astrasim_py.chakra.workload import read_workload
+
+    notes = Notes()
+    options["groups"] = options.get("groups") or groups_beside(prefix)
+    workload = read_workload(prefix, notes=notes, **options)
+    complain(notes.hints)
+    return workload, notes
+
+
 def read_set(args: argparse.Namespace) -> tuple:
     """The workload that is named, the compute model that prices it, and the rules that it runs by."""
-    from astrasim_py.chakra.workload import read_workload
     from astrasim_py.system.machine_models import ComputeModel
     from astrasim_py.system.semantics import Semantics
 
     unit = {"size_unit": "elements", "dtype_bytes": args.dtype_bytes} if args.dtype_bytes is not None else {}
-    workload = read_workload(args.trace, groups=args.groups or groups_beside(args.trace), macs=args.macs, **unit)
+    options = {"macs": args.macs, "dependencies": args.dependencies, **unit}
+    workload, said = read_with_hints(args.trace, groups=args.groups, **options)
+    complain(f"warning: {_by_option(text)}" for text in said.warnings)
     given = {"peak": args.peak, "memory_bandwidth": args.memory_bandwidth}
     if args.memory_bandwidth and not args.peak:
         raise UsageError("--memory-bandwidth", "is of a roofline without a peak", 'add e.g. --peak "312 TFLOP/s"')
     compute = ComputeModel.model_validate({key: value for key, value in given.items() if value is not None})
     slots = {"cpu_slots": None, "compute_slots": None} if args.unlimited_slots else {}
     _check_priced(workload, compute.roofline)
-    return workload, compute, Semantics.native(dependencies=args.dependencies, **slots)
+    return workload, compute, Semantics.native(**slots)
 
 
 def check_apart(target: str, *sources: str) -> None:

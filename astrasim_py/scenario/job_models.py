@@ -112,7 +112,9 @@ class TraceWorkload(StrictModel):
     untyped: choice("error", "compute") = Field(
         default="error", description="collectives without comm_type: refused, or CPU work of their recorded duration"
     )
-    dependencies: choice("data", "data+ctrl") | None = None
+    dependencies: choice("data", "data+ctrl") | None = Field(
+        default=None, description="that order nodes; by default data, or control where a set has no data dependencies"
+    )
     skeleton: bool = Field(
         default=False, description="simulate only its calls and the longest compute paths between them"
     )

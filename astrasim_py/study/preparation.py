@@ -98,6 +98,7 @@ class Preparation:
     warnings: list[str]
     kept: Path | None
     synthesized: list[dict]
+    hints: list[str]
     beside: Path | None
     network: NetworkModel = NetworkModel()
     given: Mapping[str, Algorithm] = field(default_factory=dict)

@@ -5,16 +5,13 @@ the worker processes of a run, too.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from astrasim_py.chakra.lint import doubts
-from astrasim_py.chakra.lint_rules import counts_elements
-from astrasim_py.chakra.schema import NodeType
-from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.chakra.notes import Notes, unplanned
 from astrasim_py.chakra.workload import Workload, read_workload
 from astrasim_py.core.cache import Memo
 from astrasim_py.core.digest import digest, file_digest
@@ -63,6 +60,7 @@ def prepare(
     synthesized: list[dict] | None = None,
     beside: Path | None = None,
     given: Mapping[str, Algorithm] | None = None,
+    hints: list[str] | None = None,
 ) -> Problem:
     """Make the Problem of a point.
 
@@ -73,7 +71,7 @@ def prepare(
     limits : Limits, optional
         Instead of those of the scenario.
     warnings : list of str, optional
-        Warnings are added: injected algorithms that could not be verified.
+        Warnings are added: injected algorithms that could not be verified, what files say and nothing uses.
     kept : Path, optional
         Folder of synthesized algorithms, beside the results.
     synthesized : list of dict, optional
@@ -82,6 +80,8 @@ def prepare(
         Folder in which processes share the files that they read.
     given : mapping of str to Algorithm, optional
         Algorithms by the names of files that need not be there yet.
+    hints : list of str, optional
+        Further lines on files, which make nothing wrong, are added.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def prepare(
     TraceError, AlgorithmError
         A file that cannot be read, or a wrong algorithm; with ``verify: strict`` also one that cannot be verified.
     """
-    lists = {"warnings": warnings, "synthesized": synthesized}
+    lists = {"warnings": warnings, "synthesized": synthesized, "hints": hints}
     lists = {name: [] if given is None else given for name, given in lists.items()}
     run = Preparation(point=point, kept=kept, beside=beside, given=given or {}, **lists)
     run = replace(run, network=_network(run))
@@ -179,8 +179,7 @@ def _job(run: Preparation, topology: Topology, name: str, key: str, job: Any, fr
     if getattr(job.workload, "skeleton", False) and run.spec.noise is not None:
         raise ScenarioError(run.at("noise"), "is of compute nodes, of which a skeleton has few", "drop one of them")
     if isinstance(job.workload, TraceWorkload):
-        workload = _read(run, job, ranks, key)
-        dependencies = DATA if job.workload.skeleton else job.workload.dependencies
+        workload, dependencies = _read(run, job, ranks, key), DATA
     elif isinstance(job.workload, RecordedWorkload):
         workload = _recorded(run, job.workload.pytorch, ranks, key)
     else:
@@ -207,12 +206,15 @@ def _job(run: Preparation, topology: Topology, name: str, key: str, job: Any, fr
         problem = "algorithms are chosen by node, and every iteration numbers nodes anew"
         raise ScenarioError(run.at(key, "iterations"), problem, "drop the node from when, or write iterations: 1")
     delays = job.stragglers.start_delay
+    planner = plan_by_dimension(run, choices, table, topology, placed)
+    if planner is None:
+        run.warnings.extend(f"{run.point.name}: {text}" for text in unplanned(workload.traces))
     return Job(
         name=name,
         workload=iterate(workload, iterations),
         placement=placed,
         algorithms=table,
-        planner=plan_by_dimension(run, choices, table, topology, placed),
+        planner=planner,
         start_delay_ps={rank: arrival + delays.get(rank, 0) for rank in range(count)} if arrival else delays,
         compute_speed=job.stragglers.compute_speed,
         dependencies=dependencies,
@@ -260,55 +262,39 @@ def _read(run: Preparation, job: Any, ranks: int | None, key: str) -> Workload:
     groups = run.path(spec.groups, place) if spec.groups else None
     options = {"size_unit": spec.size_unit, "dtype_bytes": spec.dtype_bytes, "macs": spec.macs}
     options |= {"untyped": spec.untyped, "ranks": ranks}
+    options["dependencies"] = spec.dependencies or run.spec.semantics.said_dependencies
     rules: dict[str, Any] = {}
     if spec.skeleton:
-        rules = {"compute": run.spec.compute, "semantics": run.spec.semantics, "dependencies": spec.dependencies}
+        rules = {"compute": run.spec.compute, "semantics": run.spec.semantics, "dependencies": DATA}
         rules["speeds"] = job.stragglers.compute_speed
 
-    def read() -> Workload:
-        workload = read_workload(str(prefix), groups=groups, keep_raw=False, **options)
-        return skeleton_workload(workload, place=run.at(key, "workload.skeleton"), **rules) if rules else workload
+    def read() -> tuple[Workload, Notes]:
+        notes = Notes()
+        workload = read_workload(str(prefix), groups=groups, keep_raw=False, notes=notes, **options)
+        notes.warnings += _unpriced(workload, run.spec.compute)
+        if rules:
+            workload = skeleton_workload(workload, place=run.at(key, "workload.skeleton"), **rules)
+        return workload, notes
 
-    workload = run.read_once(
+    workload, notes = run.read_once(
         _WORKLOADS,
         [*run.trace_files(prefix, ranks, place), *([groups] if groups else [])],
-        ("workload", str(prefix), *options.values(), digest(rules)),
+        ("workload", str(prefix), *options.values(), digest([rules, run.spec.compute])),
         read,
     )
-    run.warnings.extend(f"{run.point.name}: {text}" for text in _doubts(workload, spec, run.spec.compute))
+    Notes(run.warnings, run.hints).add(notes, f"{run.point.name}: ")
     return workload
 
 
-def _doubts(workload: Workload, spec: TraceWorkload, compute: NpuModel) -> Iterator[str]:
-    """What traces say that makes a simulation wrong without an error, with the remedy."""
-    distinct = list(dict.fromkeys(workload.traces))
-    counted = next(filter(counts_elements, distinct), None)
-    if counted is not None:
-        missing = ["size_unit: elements and dtype_bytes: 2"] if spec.size_unit == "bytes" else []
-        missing += ["macs: true"] if compute.roofline and not spec.macs else []
-        if missing:
-            what = "counts elements, not bytes, and multiply-accumulates, not operations"
-            yield f"{counted.place}: its producer {what}; write {', '.join(missing)} beside trace"
-    if _without_durations(distinct):
-        yield f"{distinct[0].place}: no compute node has a duration: all compute takes no time"
-    for trace in distinct:
+def _unpriced(workload: Workload, compute: NpuModel) -> Iterator[str]:
+    """Operations that nothing gives a time."""
+    for trace in dict.fromkeys(workload.traces):
         rows = unpriced(trace, compute)
         if len(rows):
             nodes = "a node" if len(rows) == 1 else f"{len(rows)} nodes"
             what = f"the compute of {nodes} takes no time: num_ops without a duration"
             yield f"{node_place(trace, rows[0])}: {what}; write e.g. compute: {{preset: dgx_h100}}"
-            break
-    yield from (f"{found.place}: {found.message} (see trace lint)" for found in doubts(workload.traces))
-
-
-def _without_durations(traces: Sequence[ExecutionTrace]) -> bool:
-    """Whether there are compute nodes, none of them with a duration, and no counted operations."""
-    computing = [trace for trace in traces if (trace.type == NodeType.COMP).any()]
-    stated = ("duration_ps", "num_ops")
-    return bool(computing) and not any(
-        trace.duration_micros.any() or any((trace.column(name) > 0).any() for name in stated if trace.has_column(name))
-        for trace in computing
-    )
+            return
 
 
 def _recorded(run: Preparation, spec: PytorchRecording, ranks: int | None, key: str) -> Workload:
@@ -376,4 +362,4 @@ def topology_of(point: Point) -> Topology:
 
 
 def _alone(point: Point) -> Preparation:
-    return Preparation(point=point, kept=None, beside=None, warnings=[], synthesized=[])
+    return Preparation(point=point, kept=None, beside=None, warnings=[], synthesized=[], hints=[])

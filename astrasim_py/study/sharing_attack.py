@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from astrasim_py.chakra.notes import Notes
 from astrasim_py.chakra.schema import CommType, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload, read_workload
@@ -185,7 +186,7 @@ def read_corpus(folder: str, rules: Rules | None = None) -> list[Sample]:
     for first in sorted([*Path(folder).glob("*/*.0.et"), *Path(folder).glob("*/*.0.et.gz")]):
         prefix = first.with_name(first.name.partition(".0.et")[0])
         groups = prefix.with_name(f"{prefix.name}.groups.json")
-        workload = read_workload(prefix, groups=groups if os.path.exists(groups) else None)
+        workload = read_workload(prefix, groups=groups if os.path.exists(groups) else None, notes=Notes())
         source = f"{first.parent.name}/{prefix.name.partition('@')[0]}"
         samples.append(Sample(first.parent.name, source, original_of(workload, rules)))
     if len(samples) < 2:

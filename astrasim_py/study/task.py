@@ -226,7 +226,8 @@ def _run(task: Task) -> Result:
     point, options, usage = task.point, task.options, Usage()
     warnings: list[str] = []
     synthesized: list[dict] = []
-    notes = {"warnings": warnings, "synthesized": synthesized}
+    told: list[str] = []
+    notes = {"warnings": warnings, "synthesized": synthesized, "hints": told}
     problem = prepare(point, limits=options.limits, kept=task.kept, beside=task.beside, **notes)
     options.check_ranks(sum(job.ranks for job in problem.jobs))
     plan, records = _simulated(problem, task, lambda text: warnings.append(f"{point.name}: {text}"))
@@ -244,8 +245,8 @@ def _run(task: Task) -> Result:
     }
     source = {"source": point.folder, "allow_outside": point.allow_outside, "allow_code": point.allow_code}
     about = {"row": row_of(point, FAILED), "facts": facts, "source": source, "warnings": warnings, "more": {}}
-    if not records.engine.endswith(FOLDED):
-        about["more"] |= {"hints": found} if (found := list(hints(plan, records))) else {}
+    told += [] if records.engine.endswith(FOLDED) else hints(plan, records)
+    about["more"] |= {"hints": told} if told else {}
     if point.spec.jobs:
         alone = {job.name: _alone(task, job, warnings) for job in problem.jobs} if point.spec.compare else {}
         alone = {name: found for name, found in alone.items() if found is not None}

@@ -57,7 +57,8 @@ class Semantics(StrictModel):
 
     #: The named set that fills in rules that are not given.
     name: choice("native", "astra_sim") = Field(default="native", alias="base")
-    #: Edges honoured in workload traces. Algorithm traces honour both kinds always.
+    #: Edges honoured in workload traces; a reader of files makes control dependencies of a set without others data
+    #: dependencies, unless this is said. Algorithm traces honour both kinds always.
     dependencies: choice(DATA, DATA_AND_CTRL) | None = None
     #: ``up_ps``: delays round up to whole picoseconds. ``floor_ns``: each delay is the floor of a double-precision
     #: number of nanoseconds, taken once.
@@ -127,6 +128,11 @@ class Semantics(StrictModel):
     def astra_sim(cls, **overrides: Any) -> Semantics:
         """The rules of ASTRA-sim 2.x's analytical backends, with any of them replaced."""
         return cls(name="astra_sim", **overrides)
+
+    @property
+    def said_dependencies(self) -> str | None:
+        """`dependencies` where somebody chose them, by name or by a set other than the native one; else None."""
+        return self.dependencies if self.name != "native" or "dependencies" in self.model_fields_set else None
 
     @property
     def binary_bandwidth(self) -> bool:

@@ -271,7 +271,7 @@ def test_unusual_kinds_are_told(tmp_path):
     messages = {finding.rule: finding.message for finding in lint_prefix(tmp_path / "w")}
     assert messages == {
         "unusual-kind": "is_cpu_op is int32_val on 1 nodes; some readers take bool_val only",
-        "legacy-attribute": "comm_group on 1 nodes is not read; use pg_name",
+        "legacy-attribute": "1 nodes name their group by comm_group, which some readers ignore; use pg_name",
     }
 
 

@@ -1,0 +1,156 @@
+"""Control dependencies: whether they order a set, and what they say beyond its data dependencies."""
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+
+from astrasim_py.chakra import graph
+from astrasim_py.chakra.storage import Csr
+from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.core.errors import TraceError
+
+#: Bits of ancestors that are held at once, and nodes and edges that are visited with them in a trace.
+_MOST_BITS, _MOST_STEPS = 2**29, 2**22
+#: What is said of a set that `kind_of` finds ordered by its control dependencies.
+TAKEN = "no node has data dependencies: control dependencies order them"
+
+
+@dataclass(frozen=True)
+class Free:
+    """Control dependencies between nodes that no data dependencies order, directly or through others."""
+
+    count: int
+    child: int  # node id of the first
+    parent: int
+    judged: int  # control dependencies that were looked at …
+    given: int  # … of so many
+    why_not: str = ""  # why they can be no order, together with the data dependencies; empty if they can
+
+
+def kind_of(traces: Sequence[ExecutionTrace]) -> str:
+    """``"data+ctrl"`` of a set without any data dependency, whose control dependencies order it; else ``"data"``."""
+    distinct = dict.fromkeys(traces)
+    if any(len(trace.data_deps.ids) for trace in distinct):
+        return "data"
+    return "data+ctrl" if any(len(trace.ctrl_deps.ids) for trace in distinct) else "data"
+
+
+def as_data(trace: ExecutionTrace) -> ExecutionTrace:
+    """The trace with data and control dependencies as data dependencies.
+
+    Raises TraceError: dangling dependencies, or a cycle.
+    """
+    if not len(trace.ctrl_deps.ids):
+        return trace
+    try:
+        ptr, rows = trace.parents("data+ctrl")
+        trace.order("data+ctrl")
+    except TraceError as error:
+        problem = f"{error.problem}, by data_deps and ctrl_deps together"
+        raise TraceError(error.place, problem, f"{error.remedy}, or write dependencies: data") from None
+    return trace.replace(data_deps=Csr(ptr, trace.node_id[rows]), ctrl_deps=None)
+
+
+def free(trace: ExecutionTrace) -> Free | None:
+    """Control dependencies that data dependencies do not imply; None where there are none.
+
+    Each is judged exactly. In very large traces those that take long to judge are left out, so that `count` is a lower
+    bound. Dependencies on nodes that are not in the trace do not count. Raises TraceError: dangling data dependencies,
+    or a cycle of them.
+    """
+    size, parents = len(trace), trace.rows_of(trace.ctrl_deps.ids)
+    here = parents >= 0
+    if not here.any():
+        return None
+    ptr, rows = trace.parents("data")
+    by_data = graph.owners(ptr) * size + rows
+    pairs = np.setdiff1d(graph.owners(trace.ctrl_deps.ptr)[here] * size + parents[here], by_data)
+    if not len(pairs):
+        return None
+    child, parent = np.divmod(pairs, size)
+    apart, judged = _apart(trace, ptr, rows, child, parent)
+    if not apart.any():
+        return None
+    first = int(np.argmax(apart))
+    every = np.unique(np.append(by_data, pairs))
+    owner, before = np.divmod(every, size)
+    cyclic = len(graph.topological_order(graph.pointers(owner, size), before, trace.id_ranks())) < size
+    lost = int((~here).sum())
+    why_not = (
+        "with data dependencies they are a cycle"
+        if cyclic
+        else f"{lost} more {'names' if lost == 1 else 'name'} no node"
+        if lost
+        else ""
+    )
+    ids = int(trace.node_id[child[first]]), int(trace.node_id[parent[first]])
+    return Free(int(apart.sum()), *ids, int(judged.sum()), len(pairs), why_not)
+
+
+def _apart(
+    trace: ExecutionTrace, ptr: np.ndarray, rows: np.ndarray, child: np.ndarray, parent: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """bool[k] each: pairs of which the parent is no ancestor of the child, and pairs that were judged."""
+    order = trace.order("data")
+    place = np.empty(len(trace), dtype=np.int64)
+    place[order] = np.arange(len(trace))
+    starts, parents, lines = ptr.tolist(), rows.tolist(), order.tolist()
+    # A chain is a path of the graph: a node joins that of a parent that no other node has followed yet.
+    chain, ends = [-1] * len(trace), bytearray(len(trace))
+    for row in lines:
+        for before in parents[starts[row] : starts[row + 1]]:
+            if not ends[before]:
+                ends[before], chain[row] = 1, chain[before]
+                break
+        else:
+            chain[row] = row
+    later = place[parent] >= place[child]
+    of = np.array(chain, dtype=np.int64)
+    judged = later | (of[parent] == of[child])
+    apart, open_ = later.copy(), np.flatnonzero(~judged)
+    steps = len(trace) + len(rows)
+    width = max(1, _MOST_BITS // max(len(trace), 1))
+    ancestors = np.unique(parent[open_])
+    blocks = -(-len(ancestors) // width)
+    for number in range(min(blocks, max(1, _MOST_STEPS // steps))):
+        block = ancestors[number::blocks].tolist()
+        bit = {row: 1 << at for at, row in enumerate(block)}
+        at = open_[np.isin(parent[open_], block)]
+        known = [0] * len(trace)
+        for row in lines[int(place[block].min()) : int(place[child[at]].max()) + 1]:
+            mask = bit.get(row, 0)
+            for before in parents[starts[row] : starts[row + 1]]:
+                mask |= known[before]
+            known[row] = mask
+        pairs = zip(child[at].tolist(), parent[at].tolist(), strict=True)
+        apart[at] = [not known[after] & bit[before] for after, before in pairs]
+        judged[at] = True
+    return apart, judged
+
+
+def unused(traces: Sequence[ExecutionTrace]) -> tuple[str, str] | None:
+    """File, and a line, on the control dependencies of a set that would order it beside its data dependencies.
+
+    None where there are none. Traces with a dangling data dependency or a cycle do not count.
+    """
+    counts, found = Counter(traces), {}
+    for trace in counts:
+        with suppress(TraceError):
+            found[trace] = free(trace)
+    found = {trace: each for trace, each in found.items() if each is not None}
+    if not found:
+        return None
+    total = sum(each.count * counts[trace] for trace, each in found.items())
+    trace, first = next(iter(found.items()))
+    least = "at least " if any(each.judged < each.given for each in found.values()) else ""
+    why_not = next((each.why_not for each in found.values() if each.why_not), "")
+    one = total == 1 and not least
+    what = "a control dependency orders" if one else f"{least}{total} control dependencies order"
+    text = f"{what} nodes that data dependencies leave free, and {'is' if one else 'are'} not used"
+    advice = (
+        f"{why_not}; write dependencies: data" if why_not else "write dependencies: data+ctrl, or data to leave them"
+    )
+    return trace.place, f"{text} (node {first.child} after node {first.parent}); {advice}"

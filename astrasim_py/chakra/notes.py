@@ -1,0 +1,185 @@
+"""Notes of the reader of workloads: what files say and a workload does not use, one line each.
+
+`Notes` takes the lines of any reader; `notes_of` makes those of a workload that was read.
+"""
+
+import os
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+
+import numpy as np
+
+from astrasim_py.chakra import control
+from astrasim_py.chakra.attributes import unknown, values_of
+from astrasim_py.chakra.groups import OTHER_NAMES, called_otherwise
+from astrasim_py.chakra.lint import doubts
+from astrasim_py.chakra.lint_rules import counts_elements
+from astrasim_py.chakra.schema import MISSING, NodeType
+from astrasim_py.chakra.trace import ExecutionTrace
+
+#: Names that a line lists.
+_MOST_NAMES = 8
+
+
+@dataclass
+class Notes:
+    """Lines that a reader collects, each with the file or place that it is about.
+
+    Attributes
+    ----------
+    warnings : list of str
+        What may make a result wrong: a run ends with it, or fails for it under ``--strict``.
+    hints : list of str
+        What is worth knowing and makes nothing wrong.
+    """
+
+    warnings: list[str] = field(default_factory=list)
+    hints: list[str] = field(default_factory=list)
+
+    def add(self, others: "Notes", prefix: str = "") -> None:
+        """Take the lines of others, after a prefix."""
+        self.warnings.extend(prefix + text for text in others.warnings)
+        self.hints.extend(prefix + text for text in others.hints)
+
+    def warn(self) -> None:
+        """Say all lines as Python warnings, at the line that called the caller."""
+        for text in (*self.warnings, *self.hints):
+            warnings.warn(text, UserWarning, stacklevel=3)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Traces as they are in files and as they are run, and as what they were read.
+
+    `members`: ranks of each group, none for all. The rest: see `astrasim_py.chakra.workload.read_workload`.
+    """
+
+    traces: Sequence[ExecutionTrace]
+    made: Sequence[ExecutionTrace]
+    members: Mapping[str, Sequence[int]]
+    groups: str | os.PathLike | Mapping | None
+    size_unit: str
+    macs: bool
+    dependencies: str | None
+    place: str
+
+    @cached_property
+    def ranks_of(self) -> Counter[ExecutionTrace]:
+        """The files, each once, and how many ranks have it."""
+        return Counter(self.traces)
+
+
+def notes_of(read: Reading) -> Notes:
+    """Lines about a workload that was read."""
+    made = list(dict.fromkeys(read.made))
+    found = Notes([*_units(read), *_durations(made), *_dimensions(read)])
+    # Without the bytes of files, of which only hints are.
+    bare = {trace: trace.without_raw() for trace in made}
+    said = doubts([bare[trace] for trace in read.made])
+    found.warnings += [f"{each.place}: {each.message} (see trace lint)" for each in said]
+    if read.dependencies is None:
+        if control.kind_of(read.traces) == "data":
+            found.warnings += [": ".join(said)] if (said := control.unused(read.traces)) else []
+        else:
+            found.hints.append(f"{read.place}: {control.TAKEN}")
+    _groups(read, found)
+    extra = [f"{name} on {count} nodes" for name, count in unknown(read.ranks_of, OTHER_NAMES).items()]
+    if extra:
+        found.hints.append(f"{read.place}: attributes that are not used: {_listed(extra)}")
+    return found
+
+
+def _units(read: Reading) -> Iterator[str]:
+    """Sizes and operations that are counted in other units than those said."""
+    counted = next(filter(counts_elements, read.ranks_of), None)
+    if counted is None:
+        return
+    missing = ["size_unit: elements and dtype_bytes: 2"] if read.size_unit == "bytes" else []
+    missing += ["macs: true"] if not read.macs and any(map(_untimed, read.ranks_of)) else []
+    if missing:
+        what = "counts elements, not bytes, and multiply-accumulates, not operations"
+        yield f"{counted.place}: its producer {what}; write {', '.join(missing)} beside trace"
+
+
+def _untimed(trace: ExecutionTrace) -> bool:
+    """Whether operations, and not durations, say what a compute node costs."""
+    timed = (trace.duration_micros > 0) | (trace.column("duration_ps") != MISSING)
+    return bool(((trace.type == NodeType.COMP) & (trace.column("num_ops") > 0) & ~timed).any())
+
+
+def _durations(traces: Sequence[ExecutionTrace]) -> Iterator[str]:
+    """Compute nodes of which none has a duration, or counted operations."""
+    computing = [trace for trace in traces if (trace.type == NodeType.COMP).any()]
+    stated = ("duration_ps", "num_ops")
+    if computing and not any(
+        trace.duration_micros.any() or any((trace.column(name) > 0).any() for name in stated if trace.has_column(name))
+        for trace in computing
+    ):
+        yield f"{traces[0].place}: no compute node has a duration: all compute takes no time"
+
+
+def _dimensions(read: Reading) -> Iterator[str]:
+    """Collectives that leave out dimensions."""
+    count, first = 0, ""
+    for trace in read.ranks_of:
+        if trace.raw is not None and b"involved_dim" in trace.raw.data:
+            calls = np.flatnonzero(trace.type == NodeType.COMM_COLL)
+            for row, found in values_of(trace.raw, calls, ("involved_dim",)):
+                if any(isinstance(value, tuple) and not all(value) for _, value in found):
+                    count, first = (
+                        count + read.ranks_of[trace],
+                        first or f"{trace.place}: node {int(trace.node_id[row])}",
+                    )
+    if count:
+        what = "the collective leaves out dimensions" if count == 1 else f"{count} collectives leave out dimensions"
+        yield f"{first}: {what} (involved_dim), and runs over its whole group; name its members by pg_name and groups"
+
+
+def _groups(read: Reading, found: Notes) -> None:
+    """Groups that no node names, and names without groups."""
+    if not read.members:
+        named = [
+            (trace, row, name)
+            for trace in read.ranks_of
+            for row, name, group in called_otherwise(trace)
+            if group not in ("", "0")
+        ]
+        if named:
+            (trace, row, name), count = named[0], sum(read.ranks_of[trace] for trace, *_ in named)
+            what = "the collective names its group" if count == 1 else f"{count} collectives name their groups"
+            place = f"{trace.place}: node {int(trace.node_id[row])}"
+            text = f"{what} by {name}, and no group has members: they are of all ranks; write groups: FILE.json"
+            found.warnings.append(f"{place}: {text} beside trace")
+    if read.groups is None:
+        return
+    used: set[str] = set()
+    for trace in dict.fromkeys(read.made):
+        codes, names = trace.group_of()
+        used.update(names[code] for code in np.unique(codes[trace.type == NodeType.COMM_COLL]).tolist() if code >= 0)
+    large = [name for name, ranks in read.members.items() if len(ranks or read.made) > 1 and name != "0"]
+    unused = [name for name in large if name not in used]
+    place = "groups" if isinstance(read.groups, Mapping) else os.fspath(read.groups)
+    if large and len(unused) == len(large):
+        text = f"none of its {len(read.members)} groups is named by a collective, by pg_name or comm_group"
+        found.warnings.append(f"{place}: {text}; drop the groups, or name them")
+    elif unused:
+        found.hints.append(f"{place}: {len(unused)} of its {len(read.members)} groups are unused: {_listed(unused)}")
+
+
+def unplanned(traces: Sequence[ExecutionTrace]) -> Iterator[str]:
+    """Priorities of collectives, which only algorithms by dimension use."""
+    for trace in dict.fromkeys(traces):
+        if trace.has_column("comm_priority"):
+            own = np.maximum(trace.column("comm_priority")[trace.type == NodeType.COMM_COLL], 0)
+            if len(np.unique(own)) > 1:
+                text = "collectives have unequal comm_priority, which only algorithms by dimension use"
+                yield f"{trace.place or 'the workload'}: {text}"
+                return
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(islice(names, _MOST_NAMES)) + (", …" if len(names) > _MOST_NAMES else "")
