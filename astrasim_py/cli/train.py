@@ -117,10 +117,11 @@ def _scenario(args: argparse.Namespace) -> tuple:
     if args.overlap:
         kinds = (kind.partition("=") for kind in args.overlap.split(","))
         keys["overlap"] = {kind: _plain(value) if equals else True for kind, equals, value in kinds}
-    more = [text.removeprefix(f"{kind}.") for text in args.set if text.startswith(f"{kind}.")]
-    for text in more:
-        key, _, value = text.partition("=")
-        keys[key] = _plain(value)
+    said = parse_document(yaml.safe_dump({kind: keys}, sort_keys=False), "train")
+    for text in args.set:
+        if text.startswith(f"{kind}."):
+            said = apply_override(said, text, (kind,))
+    keys = said.plain()[kind]
     try:
         own = spec.model_validate(tuples(keys), context={"written": True})
     except ValidationError as error:

@@ -46,6 +46,8 @@ def sweep_mistakes(document: Value, resolver: variables.Resolver) -> Iterator[Mi
     topologies = document.get("topologies")
     names = list(topologies.data) if topologies is not None and isinstance(topologies.data, dict) else []
     for key in resolver.unused():
+        if variables.is_path(key) and variables.unclear_topology(variables.split_path(key, document), document):
+            continue  # told below
         if variables.is_path(key):
             problem, remedy = f"{key} leads nowhere", "write the path of a key of the scenario"
         else:
@@ -54,7 +56,11 @@ def sweep_mistakes(document: Value, resolver: variables.Resolver) -> Iterator[Mi
     known = tuple(key for key in Scenario.model_fields if key not in variables.STUDY_KEYS)
     for axis in resolver.axes:
         for i, key in enumerate(axis.keys):
-            first = str(variables.split_path(key, document)[0]) if variables.is_path(key) else known[0]
+            steps = variables.split_path(key, document) if variables.is_path(key) else [known[0]]
+            if unclear := variables.unclear_topology(steps, document):
+                yield Mistake(_axis(document, key), True, *unclear)
+                continue
+            first = str(steps[0])
             if first not in known:
                 problem = f'{key} leads nowhere: there is no key "{first}"'
                 yield Mistake(_axis(document, key), True, problem, did_you_mean(first, known))

@@ -188,7 +188,8 @@ def _completed(document: Value, path: Path) -> Value:
     data = {"name": Value(name, document.mark, "name", raw=name), **document.data}
     inline = data.get("topology")
     if "topologies" not in data and inline is not None and isinstance(inline.data, dict):
-        data["topologies"] = Value({"topology": data.pop("topology")}, inline.mark, "topologies")
+        marks = {"topology": document.key_marks.get("topology", inline.mark)}
+        data["topologies"] = Value({"topology": data.pop("topology")}, inline.mark, "topologies", key_marks=marks)
     return dataclasses.replace(document, data=data)
 
 

@@ -10,6 +10,7 @@ from functools import reduce
 from itertools import product
 from typing import NamedTuple
 
+from astrasim_py.core.choices import COLLECTIVE_NAMES, PROTOCOLS
 from astrasim_py.core.document import Mark, Value, join, parse_document
 from astrasim_py.core.errors import AstraError, ScenarioError, UsageError
 from astrasim_py.core.fields import did_you_mean
@@ -49,6 +50,8 @@ def replace_value(document: Value, path: str, written: str, known: Sequence[str]
     steps = split_path(path, document)
     if not steps:
         raise UsageError(source, "a key is empty", "write e.g. topologies.ring.npus")
+    if unclear := unclear_topology(steps, document):
+        raise UsageError(place, *unclear)
     if isinstance(document.data, dict) and steps[0] not in (*document.data, *known):
         raise UsageError(place, f'"{steps[0]}" is not a key here', did_you_mean(str(steps[0]), known))
     canonical = reduce(join, steps, "")
@@ -68,7 +71,17 @@ def at_once(value: Value, mark: Mark) -> Value:
 
 
 def split_path(path: str, document: Value) -> list[str | int]:
-    """Steps of ``topologies.ring.npus`` and ``workload[0].all_reduce.size``; keys of the document may hold dots."""
+    """Steps of ``topologies.ring.npus`` and ``workload[0].all_reduce.size``; keys of the document may hold dots. A
+    topology that is written in place is ``topology.npus`` and ``topologies.topology.npus``, and the only one of several
+    is ``topology.npus``, too.
+    """
+    data = document.data if isinstance(document.data, dict) else {}
+    inline, named = data.get("topology"), data.get("topologies")
+    names = list(named.data) if named is not None and isinstance(named.data, dict) else []
+    if named is None and inline is not None and path.startswith("topologies.topology."):
+        path = path.removeprefix("topologies.")
+    elif len(names) == 1 and path.startswith("topology."):
+        path = f"topologies.{names[0]}.{path.removeprefix('topology.')}"
     steps: list[str | int] = []
     here: Value | None = document
     rest = path
@@ -95,6 +108,38 @@ def split_path(path: str, document: Value) -> list[str | int]:
     return steps
 
 
+def unclear_topology(steps: Sequence[str | int], document: Value) -> tuple[str, str] | None:
+    """Problem and remedy of a path below ``topology`` where there are several topologies, or none."""
+    named, inline = document.get("topologies"), document.get("topology")
+    names = list(named.data) if named is not None and isinstance(named.data, dict) else []
+    if steps[0] != "topology" or len(steps) == 1 or (inline is not None and isinstance(inline.data, dict)):
+        return None
+    if not names:
+        return ("there is no topology to change", "write topology: {shape: …, …}") if named is None else None
+    key = reduce(join, steps[1:], "")
+    paths = [f"topologies.{name}.{key}" for name in names[:3]]
+    return f"there are {len(names)} topologies", f"write {' or '.join(paths)}"
+
+
+#: Text in place of a mapping → the mapping that it stands for, by the end of its path.
+_WORDS = (
+    (re.compile(r"semantics"), lambda text: {"base": text}),
+    (re.compile(r"(jobs\.[^.]+\.)?algorithms\.\w+(\[\d+\])?"), lambda text: {"builder": text}),
+    (re.compile(r"(jobs\.[^.]+\.)?algorithms"), lambda text: dict.fromkeys(COLLECTIVE_NAMES, text)),
+    (re.compile(r"(.*\.)?(training|inference|recommendation|explore)\.model"), lambda text: {"base": text}),
+    (re.compile(r"network\.msccl\.latency"), lambda text: dict.fromkeys(PROTOCOLS, text)),
+)
+
+
+def _spelled_out(value: Value, path: str) -> dict[str, Value]:
+    """The mapping for which a text stands, so that a key of it can be changed and the rest stays; empty for others."""
+    if isinstance(value.data, str):
+        for form, of in _WORDS:
+            if form.fullmatch(path):
+                return {key: replace(value, path=join(path, key)) for key in of(value.data)}
+    return {}
+
+
 def _put(value: Value, steps: Sequence[str | int], new: Value, place: str, path: str = "") -> Value:
     step, rest = steps[0], steps[1:]
     below = join(path, step)
@@ -104,15 +149,15 @@ def _put(value: Value, steps: Sequence[str | int], new: Value, place: str, path:
             raise UsageError(place, f"{path} is a list of {len(data)}", f"write {path}[0] to {path}[{len(data) - 1}]")
         inner = _put(data[step], rest, new, place, below) if rest else new
         return replace(value, data=[*data[:step], inner, *data[step + 1 :]])
-    if data is None or (not isinstance(data, dict) and rest):
-        data = {}
+    if isinstance(step, str) and (data is None or not isinstance(data, dict)):
+        data = _spelled_out(value, path) or (data if data is not None and not rest else {})
     if not isinstance(data, dict) or not isinstance(step, str):
         raise UsageError(place, f"{path or 'the document'} has no keys below it", f"write --set {path}=VALUE")
     if step not in data and rest and path in NAMED:
         raise UsageError(place, f'"{step}" is not in {path}', did_you_mean(step, data))
     old = data.get(step, Value({}, new.mark, below))
     inner = _put(old, rest, new, place, below) if rest else new
-    marks = {**value.key_marks, step: new.mark if step not in data or not rest else value.key_marks[step]}
+    marks = {**value.key_marks, step: value.key_marks.get(step, value.mark) if step in data and rest else new.mark}
     return replace(value, data={**data, step: inner}, key_marks=marks)
 
 
@@ -225,6 +270,7 @@ class Resolver:
 
         users: dict[str, tuple[str, ...]] = {}
         paths = {key: split_path(key, document) for key in values if is_path(key)}
+        paths = {key: steps for key, steps in paths.items() if not steps or not unclear_topology(steps, document)}
         for key in dict.fromkeys((*document.data, *(str(steps[0]) for steps in paths.values() if steps))):
             if key in STUDY_KEYS:
                 continue

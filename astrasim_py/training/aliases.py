@@ -49,6 +49,7 @@ def ours(written: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
 
     Raises PydanticCustomError: a key is given twice, or has no counterpart here.
     """
+    written = _nested(written)
     found = {key: value for key, value in written.items() if key in known or key not in _TRANSLATED}
     said = {key: key for key in found}
     if isinstance(found.get("overlap"), Mapping):
@@ -67,6 +68,19 @@ def ours(written: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
             else:
                 found[key] = value
     return found
+
+
+def _nested(written: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Keys such as ``zero_optimization.stage`` as mappings. Raises PydanticCustomError: one is given twice."""
+    made = {key: value for key, value in written.items() if "." not in key}
+    for key, value in written.items():
+        group, dot, inner = key.partition(".")
+        if dot:
+            others = made.setdefault(group, {})
+            if not isinstance(others, Mapping) or inner in others:
+                raise wrong(f"is beside {group}, which says it", f"write it in {group}", (key, "@key"))
+            made[group] = {**others, inner: value}
+    return made
 
 
 def _one_of(value: Any, known: Mapping[Any, Any], key: str) -> Any:

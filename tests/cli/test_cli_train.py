@@ -168,3 +168,17 @@ def test_a_fold_says_that_it_is_exact_or_by_how_much_it_is_off(capsys, tmp_path,
     monkeypatch.setattr(fold_roles.run_folded_roles, "__defaults__", (0,))
     said = next(line for line in out(capsys, *folded, "--quiet", "--fresh").splitlines() if line.startswith("fold:"))
     assert said.startswith("fold: an estimate, off by ") and " at most; 2 of 32 ranks were simulated" in said
+
+
+@pytest.mark.parametrize(
+    ("more", "same"),
+    [
+        (["--set", "training.zero_optimization.stage=3"], ["--zero", "3"]),
+        (["--set", "training.overlap.dp=true"], ["--overlap", "dp"]),
+        (["--set", "training.activation_checkpoint.mode=full"], ["--recompute", "full"]),
+        (["--set", "training.model.layers=8"], ["--set", "training.model={base: llama2-7b, layers: 8}"]),
+    ],
+)
+def test_dotted_keys_are_taken_on_the_command_line(capsys, more, same):
+    argv = ["train", "llama2-7b", "--gpus", "8", "--gbs", "64", "--seq", "2048", "--explain", "--ignore-memory"]
+    assert out(capsys, *argv, *more) == out(capsys, *argv, *same) != out(capsys, *argv)

@@ -11,7 +11,7 @@ import pytest
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import AstraError
 from astrasim_py.scenario.expand import expand
-from astrasim_py.scenario.load import load_scenario
+from astrasim_py.scenario.load import load_scenario, with_overrides
 
 HEAD = """\
 name: demo
@@ -200,3 +200,86 @@ def test_a_scenario_without_a_sweep_is_one_point(tmp_path):
     text = "name: one\ntopologies: {a: {shape: ring, npus: 4, bandwidth: 1 GB/s, latency: 0 ns}}\nworkload: [barrier]\n"
     (point,) = points(tmp_path, text)
     assert (point.name, dict(point.values)) == ("one", {})
+
+
+RING = "{shape: ring, npus: 4, bandwidth: 1 GB/s, latency: 1 us}"
+REST = "\nworkload: [{all_reduce: {size: 1 MiB}}]\n"
+WAYS = {
+    "in place": (f"topology: {RING}", ["topology.npus", "topologies.topology.npus"]),
+    "named": (f"topologies: {{own: {RING}}}", ["topology.npus", "topologies.own.npus"]),
+    "chosen": (f"topologies: {{own: {RING}}}\ntopology: own", ["topology.npus", "topologies.own.npus"]),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_keys_of_the_only_topology_have_two_names(tmp_path, way):
+    """Both lead to it: in a sweep, with --set, from Python, and of a scenario that is loaded already."""
+    topology, names = WAYS[way]
+    path = tmp_path / "one.yaml"
+    for name in names:
+        path.write_text(f"{topology}{REST}sweep: {{{name}: [2, 8]}}\n")
+        (chosen,) = {point.spec.topology_name for point in expand(load_scenario(path))}
+        assert [point.spec.topology.npus for point in expand(load_scenario(path))] == [2, 8]
+        path.write_text(topology + REST)
+        loaded = load_scenario(path)
+        for changed in (
+            load_scenario(path, [f"{name}=8"]),
+            load_scenario(path, {name: 8}),
+            with_overrides(loaded, [f"{name}=8"]),
+        ):
+            (point,) = expand(changed)
+            assert (point.spec.topology.npus, point.spec.topology_name) == (8, chosen)
+
+
+@pytest.mark.parametrize("chosen", ["topology: a\n", ""])
+def test_a_key_of_one_of_several_topologies_names_it(tmp_path, chosen):
+    path = tmp_path / "two.yaml"
+    swept = "topology.npus: [2, 8]" if chosen else "topology: [a, b], topology.npus: [2, 8]"
+    path.write_text(f"topologies: {{a: {RING}, b: {RING}}}\n{chosen}{REST}sweep: {{{swept}}}\n")
+    with pytest.raises(AstraError) as caught:
+        load_scenario(path)
+    (line,) = caught.value.lines()
+    assert "sweep.topology.npus: there are 2 topologies; write topologies.a.npus or topologies.b.npus" in line
+    path.write_text(f"topologies: {{a: {RING}, b: {RING}}}\ntopology: a\n{REST}")
+    with pytest.raises(AstraError, match=r"there are 2 topologies; write topologies\.a\.npus or"):
+        load_scenario(path, ["topology.npus=8"])
+
+
+@pytest.mark.parametrize(
+    ("written", "key", "same"),
+    [
+        ("semantics: astra_sim", "semantics.gamma=20 ns/MiB", "semantics: {base: astra_sim, gamma: 20 ns/MiB}"),
+        (
+            "algorithms: {all_reduce: ring}",
+            "algorithms.all_reduce.bidirectional=true",
+            "algorithms: {all_reduce: {builder: ring, bidirectional: true}}",
+        ),
+        (
+            "algorithms: {all_reduce: [{builder: direct, when: {ranks: < 3}}, ring]}",
+            "algorithms.all_reduce[1].bidirectional=true",
+            "algorithms: {all_reduce: [{builder: direct, when: {ranks: < 3}}, {builder: ring, bidirectional: true}]}",
+        ),
+        (
+            "network: {msccl: {latency: 300 ns}}",
+            "network.msccl.latency.LL=1 us",
+            "network: {msccl: {latency: {Simple: 300 ns, LL: 1 us, LL128: 300 ns}}}",
+        ),
+    ],
+)
+def test_a_key_below_a_word_keeps_what_the_word_says(tmp_path, written, key, same):
+    path = tmp_path / "word.yaml"
+    text = f"topology: {RING}{REST}"
+    path.write_text(f"{text}{written}\n")
+    (changed,) = expand(load_scenario(path, [key]))
+    path.write_text(f"{text}{same}\n")
+    (whole,) = expand(load_scenario(path))
+    for name in ("semantics", "algorithms", "network"):
+        assert getattr(changed.spec, name) == getattr(whole.spec, name)
+
+
+def test_a_key_below_a_library_changes_one_collective(tmp_path):
+    path = tmp_path / "library.yaml"
+    path.write_text(f"topology: {RING}{REST}algorithms: nccl\n")
+    (point,) = expand(load_scenario(path, ["algorithms.all_reduce=ring"]))
+    names = {collective: cases[0].builder for collective, cases in point.spec.algorithms.items()}
+    assert names.pop("all_reduce") == "ring" and set(names.values()) == {"nccl"}

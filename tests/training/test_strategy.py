@@ -50,6 +50,9 @@ SAME = [
     ({"activation_checkpoint": {"mode": "selective", "selective_ac_option": "2"}}, {"recompute": "half"}),
     ({"activation_checkpoint": {"mode": "selective"}}, {"recompute": "selective_op"}),
     ({"zero_optimization": {"stage": 2, "overlap_comm": True}}, {"zero": 2, "overlap": {"dp": True}}),
+    ({"zero_optimization.stage": 2, "zero_optimization.overlap_comm": True}, {"zero": 2, "overlap": {"dp": True}}),
+    ({"overlap.dp": True, "overlap.tp": True}, {"overlap": {"dp": True, "tp": True}}),
+    ({"activation_checkpoint.mode": "full"}, {"recompute": "full"}),
     ({"gbs": None, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 3}, {"gbs": 1536, "mbs": 2}),
 ]
 
@@ -76,6 +79,7 @@ def test_keys_of_other_systems_mean_the_same(theirs, ours):
         ({"overlap_grad_reduce": True, "use_distributed_optimizer": True}, "differs from overlap_param_gather"),
         ({"pp": 4, "pipeline_parallel_schedule": "DualPipeV"}, '"DualPipeV" has no counterpart'),
         ({"zero_optimization": {"stage": 1, "offload_optimizer": True}}, "only stage and overlap_comm"),
+        ({"zero_optimization": {"stage": 1}, "zero_optimization.stage": 1}, "is beside zero_optimization"),
         ({"data_parallel_shard_degree": 0}, "is not a degree"),
         ({"activation_checkpoint": {"mode": "auto"}}, "has no counterpart"),
         ({"gbs": None, "local_batch_size": 7, "pp": 4}, "does not hold 4 microbatches"),
