@@ -2,8 +2,10 @@
 
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 @contextmanager
@@ -33,3 +35,50 @@ def interruptible() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler or signal.SIG_DFL)
+
+
+class _Shielded(threading.Thread):
+    """A thread that does some work. `stopped`: whether nobody waits for it any more."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        super().__init__(name="uninterrupted")
+        self.work, self.stopped = work, threading.Event()
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self.result = self.work()
+        except BaseException as error:
+            self.error = error
+
+
+def uninterrupted(work: Callable[[], Any]) -> Any:
+    """The result of some work that no interrupt leaves half done.
+
+    Signals reach the main thread only, so another one does the work, and the main thread waits. An exception of a
+    signal's handler (KeyboardInterrupt, a test's time limit) ends the waiting, not the work, except where it pauses.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return work()
+    thread = _Shielded(work)
+    try:
+        thread.start()
+        while thread.is_alive():
+            # Some systems notice Ctrl-C only between waits.
+            thread.join(1.0)
+    except BaseException:
+        thread.stopped.set()
+        raise
+    if thread.error is not None:
+        raise thread.error
+    return thread.result
+
+
+def pause(seconds: float) -> None:
+    """Sleep; raise SystemExit, which ends a thread, in work of `uninterrupted` that nobody waits for any more."""
+    thread = threading.current_thread()
+    if not isinstance(thread, _Shielded):
+        time.sleep(seconds)
+    elif thread.stopped.wait(seconds):
+        raise SystemExit

@@ -24,8 +24,9 @@ import numpy as np
 
 from astrasim_py.core import jit_files
 from astrasim_py.core.cache import cache_folder
-from astrasim_py.core.errors import UsageError
+from astrasim_py.core.interrupts import uninterrupted
 from astrasim_py.core.jit_notes import note
+from astrasim_py.core.jit_process import compiled_apart
 
 #: Called with a line of text before a function is compiled; None: no announcements.
 announce: Callable[[str], None] | None = None
@@ -185,10 +186,6 @@ class Function:
 class Kernel(Function):
     """A compiled function that Python calls; `what` is its name in messages."""
 
-    #: Whether an exception such as KeyboardInterrupt has ended a compilation of this process. Numba then keeps parts
-    #: that are half done, and would make a wrong function of them.
-    interrupted = False
-
     def __init__(self, py_func: Callable, what: str, options: dict[str, Any]) -> None:
         super().__init__(py_func, options)
         self.what = what
@@ -199,6 +196,9 @@ class Kernel(Function):
     @cached_property
     def _outside(self) -> Any:
         """The dispatcher for Python."""
+        return uninterrupted(self._dispatcher)
+
+    def _dispatcher(self) -> Any:
         with _compiling():
             import numba
 
@@ -209,10 +209,17 @@ class Kernel(Function):
 
     def compile(self, signature: tuple) -> Any:
         """Compile the function for a signature, or load it from the cache."""
+        uninterrupted(partial(self._provide, signature))
+        return self._outside.overloads[signature].entry_point
+
+    def _provide(self, signature: tuple) -> None:
+        """Have the function for a signature in memory."""
         with _compiling():
-            if signature not in self._outside.overloads:
+            if not self._has(signature):
                 self._load_or_compile(signature)
-            return self._outside.overloads[signature].entry_point
+
+    def _has(self, signature: tuple) -> bool:
+        return signature in self._outside.overloads
 
     def _load_or_compile(self, signature: tuple) -> None:
         folder = self._find_or_compile(self._folders(signature), signature)
@@ -229,38 +236,39 @@ class Kernel(Function):
             found = self._load(folders, signature)
             if found:
                 return found
-            if Kernel.interrupted:
-                remedy = "start Python anew, or choose the SimPy engine"
-                raise UsageError(f"compiling {self.what}", "was interrupted in this process", remedy)
             if announce is not None:
                 announce(f"compiling {self.what}, once (this can take a minute; later runs load it)")
-            try:
-                folder = next(filter(jit_files.make_empty, folders), None)
-                if folder is None:
-                    self._compile(signature)
-                    return None
-                self._compile_in(folder, signature)
-            except Exception:
-                raise
-            except BaseException:
-                Kernel.interrupted = True
-                raise
+            with jit_files.new_folder(folders) as folder:
+                self._compile_into(folder, signature)
+                return folder if folder in folders and jit_files.is_sound(folder) else None
+
+    def _compile_into(self, folder: Path | None, signature: tuple) -> None:
+        """Compile the function into an empty folder, if there is one, and load it."""
+        if folder is None:
+            self._compile(signature)
+            return
+        if compiled_apart(self.__module__, self.__name__, self.key(signature), signature, folder):
             with contextlib.suppress(OSError):
                 jit_files.seal(folder)
-                return folder
-        return None
+            if self._load([folder], signature):
+                return
+        # Where no other process can, or it found an error, which is raised here.
+        jit_files.make_empty(folder)
+        self.compile_in(folder, signature)
+        with contextlib.suppress(OSError):
+            jit_files.seal(folder)
 
     def _load(self, folders: list[Path], signature: tuple) -> Path | None:
         """Load the function from one of the folders; returns that folder."""
         for folder in filter(jit_files.is_sound, folders):
             try:
-                self._compile_in(folder, signature)
+                self.compile_in(folder, signature)
                 return folder
             except Exception:
                 continue
         return None
 
-    def _compile_in(self, folder: Path, signature: tuple) -> None:
+    def compile_in(self, folder: Path, signature: tuple) -> None:
         """Compile or load the function with a folder as numba's cache."""
         from numba import config
 
@@ -282,9 +290,12 @@ class Kernel(Function):
         base = cache_folder()
         if base is None:
             return []
-        key = hashlib.blake2b(repr((sources_digest(self), _machine(), signature)).encode(), digest_size=16).hexdigest()
         beside = Path(self.py_func.__code__.co_filename).parent / "__pycache__"
-        return [place / "kernels" / f"{self.__name__}-{key}" for place in (base, beside)]
+        return [place / "kernels" / f"{self.__name__}-{self.key(signature)}" for place in (base, beside)]
+
+    def key(self, signature: tuple) -> str:
+        """What the compiled function depends on, in short."""
+        return hashlib.blake2b(repr((sources_digest(self), _machine(), signature)).encode(), digest_size=16).hexdigest()
 
 
 class RecordKernel(Kernel):
@@ -296,14 +307,16 @@ class RecordKernel(Kernel):
 
     def __call__(self, held: np.ndarray) -> None:
         if held.dtype not in self._linked:
-            with _compiling():
-                self._load_or_compile((held.dtype,))
+            uninterrupted(partial(self._provide, (held.dtype,)))
         self._linked[held.dtype](held)
+
+    def _has(self, signature: tuple) -> bool:
+        return signature[0] in self._linked
 
     def _compile(self, signature: tuple) -> None:
         self._link(self._machine_code(signature), signature)
 
-    def _compile_in(self, folder: Path, signature: tuple) -> None:
+    def compile_in(self, folder: Path, signature: tuple) -> None:
         path = folder / "code.o"
         try:
             code = path.read_bytes()

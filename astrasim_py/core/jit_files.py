@@ -6,9 +6,12 @@ import json
 import os
 import shutil
 import stat
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from astrasim_py.core.interrupts import pause
 
 #: Seconds to wait for another process that compiles before saying so: it may be of this run, and have said it itself.
 _PATIENCE_S = 1.0
@@ -70,6 +73,19 @@ def make_empty(folder: Path) -> bool:
 
 
 @contextlib.contextmanager
+def new_folder(folders: list[Path]) -> Iterator[Path | None]:
+    """The first of some folders that can be made empty, else a temporary one; None: no folder can be written."""
+    folder = next(filter(make_empty, folders), None)
+    with contextlib.ExitStack() as stack:
+        if folder is None:
+            with contextlib.suppress(OSError):
+                place = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+                folder = Path(stack.enter_context(place), "kernels", "function")
+                make_empty(folder)
+        yield folder
+
+
+@contextlib.contextmanager
 def lock(folders: list[Path], what: str, announce: Callable[[str], None] | None) -> Iterator[None]:
     """Lock a function's folder across processes, where the file system has locks; `announce` what is waited for."""
     with contextlib.ExitStack() as stack:
@@ -84,11 +100,8 @@ def lock(folders: list[Path], what: str, announce: Callable[[str], None] | None)
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except BlockingIOError:
-                    if time.monotonic() < until:
-                        time.sleep(0.05)
-                        continue
-                if announce is not None:
+                    pause(0.05)
+                if announce is not None and time.monotonic() >= until:
                     announce(f"another process compiles {what}; waiting for it")
-                fcntl.flock(file, fcntl.LOCK_EX)
-                break
+                    announce = None
         yield

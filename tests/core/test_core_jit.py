@@ -7,6 +7,7 @@ import os
 import pathlib
 import pickle
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -16,7 +17,6 @@ import numpy as np
 import pytest
 
 from astrasim_py.core import jit, jit_files, jit_notes
-from astrasim_py.core.errors import UsageError
 
 HELPER = """
 from astrasim_py.core.jit import lean
@@ -184,7 +184,7 @@ def test_a_kernel_of_one_record_is_kept_without_numba(load, tmp_path):
         assert ended.returncode == 0, ended.stderr
         return ended.stdout, ended.stderr.partition(",")[0]
 
-    compiled, loaded = ("1 True\n", "compiling the test"), ("1 False\n", "")
+    compiled, loaded = ("1 False\n", "compiling the test"), ("1 False\n", "")
     assert [run(), run()] == [compiled, loaded]
     (code,) = (tmp_path / "cache").rglob("*.o")
     code.write_bytes(turned(code.read_bytes()))
@@ -444,16 +444,64 @@ def test_compiling_is_said_once_for_all_kernels_and_processes():
     assert said == ["compiling 0"]
 
 
-def test_after_an_interrupted_compilation_nothing_is_compiled_in_that_process(load, monkeypatch):
+#: A process interrupted while it compiles or loads, again and again, a little later each time, as by Ctrl-C or by the
+#: time limit of a test.
+INTERRUPTED = """
+import signal, sys
+import numpy
+import jit_kernel
+from astrasim_py.core import jit_notes
+
+class Stop(BaseException):
+    pass
+
+def stop(*_):
+    raise Stop
+
+signal.signal(signal.SIGALRM, stop)
+name, wait, times = sys.argv[1], float(sys.argv[2]), 0
+values = numpy.arange(4)
+held = numpy.zeros(1, dtype=[("value", "i8")])
+argument = held if name == "advance" else values
+while True:
+    try:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, wait)
+            result = getattr(jit_kernel, name)(argument)
+            break
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except Stop:
+        times, wait = times + 1, wait * 1.5
+print(result if name == "total" else held["value"][0], jit_kernel.twice(values), times > 2)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no such signals here")
+@pytest.mark.parametrize("name, wait", [("total", 0.07), ("advance", 0.1)])
+def test_an_interrupted_compilation_is_begun_again(load, name, wait):
+    """In the same process, with right results: of it, and of those that load what it kept."""
+    load()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(load.code), *sys.path])}
+    right = "10" if name == "total" else "1"
+    for wanted in (f"{right} 2 True\n", f"{right} 2"):
+        command = [sys.executable, "-c", INTERRUPTED, name, str(wait if wanted.endswith("\n") else 60)]
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert (ended.returncode, ended.stdout[: len(wanted)]) == (0, wanted), ended.stderr
+
+
+def test_what_no_other_process_can_import_is_compiled_here(load, monkeypatch):
+    """Or where there are no processes."""
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    assert load()(VALUES) == 10
+    assert load()(VALUES) == 10
+    assert len(load.said) == 1
+
+
+def test_constants_that_another_process_does_not_have_are_kept_apart(load, monkeypatch):
+    """It finds that it would compile something else, and leaves it to this process."""
     total = load()
-
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(jit.Kernel, "interrupted", False)
-    with monkeypatch.context() as patch:
-        patch.setattr(jit.Kernel, "_compile_in", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            total(VALUES)
-    with pytest.raises(UsageError, match="was interrupted in this process; start Python anew"):
-        total(VALUES)
+    monkeypatch.setattr(sys.modules["jit_helper"], "STEP", 20)
+    assert total(VALUES) == 86
+    assert load()(VALUES) == 10
