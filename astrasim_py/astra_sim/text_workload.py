@@ -1,4 +1,4 @@
-"""Text workloads of ASTRA-sim 1.0: a kind of parallelism, and a line for each layer.
+"""Text workloads of ASTRA-sim 1.0 and SimAI as traces: a kind of parallelism, and a line for each layer.
 
 ::
 
@@ -15,146 +15,19 @@ for what, is that of ASTRA-sim 1.0's workload layer for each kind.
 import argparse
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 
+from astrasim_py.astra_sim.text_file import DLRM, MODEL, PHASES, TRANSFORMERS, Phase, TextWorkload, read_text
+from astrasim_py.chakra.notes import Notes
 from astrasim_py.chakra.schema import NodeType
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import TraceError, UsageError
-from astrasim_py.core.files import read_regular
-from astrasim_py.core.units import parse_time
+from astrasim_py.core.units import number_of, parse_time
 from astrasim_py.training.assembly import Block, assemble
 from astrasim_py.workload.trace_readers import Conversion
 
-_COLLECTIVES = {
-    "NONE": (),
-    "ALLREDUCE": ("all_reduce",),
-    "ALLGATHER": ("all_gather",),
-    "REDUCESCATTER": ("reduce_scatter",),
-    "ALLTOALL": ("all_to_all",),
-    "BROADCAST": ("broadcast",),
-    "ALLREDUCEALLTOALL": ("all_reduce", "all_to_all"),
-}
-_TRANSFORMERS = ("HYBRID_TRANSFORMER", "HYBRID_TRANSFORMER_FWD_IN_BCKWD")
-_DLRM = ("HYBRID_DLRM", "HYBRID_DLRM_ENHANCED")
-#: Names of the first line whose numbers are layers; and those of its successors that change nothing here.
-_LISTS = ("checkpoints", "checkpoint_initiates")
-_OF_LAYERS = (*_LISTS, "DLRM_LAST_BOTTOM_LAYER")
-_MODEL = "model_parallel_NPU_group"
-_LATER = ("ep", "pp", "vpp", "ga", "all_gpus", "pp_comm")
-#: Kinds that a layer of HYBRID_CUSTOMIZED may have.
-_SIMPLE = ("DATA", "MODEL", "HYBRID_DATA_MODEL", "HYBRID_MODEL_DATA", *_TRANSFORMERS)
-#: Phases of a layer; the numbers of the column ``phase``.
-PHASES = ("forward", "input_gradient", "weight_gradient")
-KINDS = (*_SIMPLE, *_DLRM, "HYBRID_CUSTOMIZED", "MICRO", "DISTRIBUTED_INFERENCE")
 _PHASE_NAMES = dict(zip(PHASES, ("forward passes", "input gradients", "weight gradients"), strict=True))
-_MOST_BYTES, _MOST_LAYERS, _MOST_NODES = 64 << 20, 100_000, 20_000_000
-_MOST_NUMBER = 2**62
-
-
-@dataclass(frozen=True)
-class Phase:
-    """One of a layer's three passes: its compute time in cycles, its collectives, and their bytes."""
-
-    cycles: int
-    collectives: tuple[str, ...]
-    size: int
-
-
-@dataclass(frozen=True)
-class Layer:
-    """A line of the file."""
-
-    name: str
-    forward: Phase
-    input_gradient: Phase
-    weight_gradient: Phase
-    update: int
-    kind: str
-    place: str
-
-
-@dataclass(frozen=True)
-class TextWorkload:
-    """What a file says: `kind` of parallelism, layers, and the numbers of its first line by name."""
-
-    kind: str
-    layers: tuple[Layer, ...]
-    numbers: dict[str, tuple[int, ...]]
-    place: str
-
-
-def read_text(path: str) -> TextWorkload:
-    """Read a file; raises TraceError with the line of what is wrong."""
-    data = read_regular(path, _MOST_BYTES, TraceError, what="a text workload", remedy="name a file of ASTRA-sim 1.0")
-    try:
-        lines = data.decode().splitlines()
-    except UnicodeDecodeError:
-        raise TraceError(path, "is not text", "name a file of ASTRA-sim 1.0") from None
-    words = [(number, line.split()) for number, line in enumerate(lines, 1) if line.strip()]
-    if len(words) < 2:
-        raise TraceError(path, "has no layers", "write kind, number of layers, and a line for each layer")
-    first, kind = f"{path}:{words[0][0]}", words[0][1][0]
-    if kind not in KINDS:
-        raise TraceError(first, f'"{kind}" is no kind of parallelism', f"write one of {', '.join(KINDS)}")
-    numbers = _numbers(words[0][1][1:], first)
-    given = _number(words[1][1][0], f"{path}:{words[1][0]}", "the number of layers")
-    if given != len(words) - 2 or not 0 < given <= _MOST_LAYERS:
-        raise TraceError(f"{path}:{words[1][0]}", f"says {given} layers, and {len(words) - 2} follow", "write them all")
-    for name in _OF_LAYERS:
-        for index in numbers.get(name, ()):
-            if index >= given:
-                raise TraceError(first, f"{name} names layer {index} of {given}", f"write 0 to {given - 1}")
-    layers = tuple(_layer(own, f"{path}:{number}", kind) for number, own in words[2:])
-    return TextWorkload(kind, layers, numbers, first)
-
-
-def _number(text: str, place: str, what: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 19 or int(text) > _MOST_NUMBER:
-        raise TraceError(place, f'"{text}" is not {what}', "write a whole number")
-    return int(text)
-
-
-def _numbers(words: Sequence[str], place: str) -> dict[str, tuple[int, ...]]:
-    """``name: number …`` of the first line; lists begin with their length."""
-    found: dict[str, tuple[int, ...]] = {}
-    name = ""
-    if len(words) == 1 and words[0].isdigit():
-        return {"DLRM_LAST_BOTTOM_LAYER": (int(words[0]),)}  # as Chakra's converter has it
-    for word in words:
-        if word[0].isdigit() and name:
-            found[name] += (_number(word, place, f"a value of {name}"),)
-        else:
-            name = word.rstrip(":")
-            found[name] = ()
-    for name, values in found.items():
-        if name not in (_MODEL, *_OF_LAYERS, *_LATER):
-            raise TraceError(place, f'"{name}" is no name of ASTRA-sim 1.0', f"write {_MODEL}, {', '.join(_OF_LAYERS)}")
-        if len(values) != 1 and name not in _LISTS:
-            raise TraceError(place, f"{name} has {len(values)} values", f"write e.g. {name}: 1")
-        if name in ("ep", "pp") and values != (1,):
-            raise TraceError(place, f"{name} is no part of ASTRA-sim 1.0", "use the verb train for such a model")
-    for name in _LISTS:
-        count, *items = found.get(name, (0,)) or (0,)
-        if count != len(items):
-            raise TraceError(place, f"{name} says {count}, and {len(items)} follow", "write the number, then that many")
-        found[name] = tuple(items)
-    return found
-
-
-def _layer(words: Sequence[str], place: str, kind: str) -> Layer:
-    own = kind == "HYBRID_CUSTOMIZED"
-    if len(words) != 12 + own:
-        raise TraceError(place, f"has {len(words)} words", f"write {12 + own}: see docs/traces.md")
-    phases = []
-    for at in (2, 5, 8):
-        if words[at + 1] not in _COLLECTIVES:
-            raise TraceError(place, f'"{words[at + 1]}" is no collective', f"write one of {', '.join(_COLLECTIVES)}")
-        cycles = _number(words[at], place, "a compute time")
-        phases.append(Phase(cycles, _COLLECTIVES[words[at + 1]], _number(words[at + 2], place, "a number of bytes")))
-    if own and words[12] not in _SIMPLE:
-        raise TraceError(place, f'"{words[12]}" is no kind of a layer', f"write one of {', '.join(_SIMPLE)}")
-    return Layer(words[0], *phases, _number(words[11], place, "a time of an update"), words[12] if own else kind, place)
+_MOST_NODES = 20_000_000
 
 
 class _Groups:
@@ -165,41 +38,59 @@ class _Groups:
         self.groups: dict[str, tuple[int, ...]] = {}
         self.roles: dict[str, list[str | None]] = {}
 
-    def role(self, kind: str, index: int, weights: bool) -> tuple[str | None, int] | None:
+    def role(self, kind: str, index: int, weights: bool, end: str = "") -> tuple[str | None, int] | None:
         """Role and members of collectives of a layer, of weight gradients or the others; None: it has none.
 
-        The role None is all ranks.
+        The role None is all ranks. `end`: of the name of the collective.
         """
         if self.ranks == 1:
             return None
-        if self.whole or (kind in _DLRM and index == 0):
+        if end and not self.whole:
+            return self._of_experts(end)
+        if self.whole or (kind in DLRM and index == 0):
             return None, self.ranks
-        if kind in ("DATA", "MICRO", *_DLRM):
+        if kind in ("DATA", "MICRO", *DLRM):
             return (None, self.ranks) if weights else None
         if kind in ("MODEL", "DISTRIBUTED_INFERENCE"):
             return None if weights else (None, self.ranks)
-        if kind in _TRANSFORMERS:
+        if kind in TRANSFORMERS:
             inner = self._model_ranks()
         else:
             inner = self.dims[0]
         first = (kind != "HYBRID_MODEL_DATA") != weights  # whether it runs over the first dimension
         members = inner if first else self.ranks // inner
+        own = [rank // inner if first else rank % inner for rank in range(self.ranks)]
+        return self._made(f"{'inner' if first else 'outer'}{inner}", own, members)
+
+    def _of_experts(self, end: str) -> tuple[str, int] | None:
+        """Of SimAI: ranks of one place in their model-parallel groups, `ep` neighbours of them, or each `ep`-th."""
+        inner, experts = self._model_ranks(), self.text.number("ep", 1)
+        copies = self.ranks // inner
+        if copies % experts:
+            problem = f"ep {experts} does not divide {copies} groups of {MODEL}"
+            raise TraceError(self.text.place, problem, f"write a divisor of {copies}")
+        own = [
+            rank % inner + inner * (rank // inner // experts if end == "EP" else rank // inner % experts)
+            for rank in range(self.ranks)
+        ]
+        return self._made(f"{end.lower()}{experts}", own, experts if end == "EP" else copies // experts)
+
+    def _made(self, name: str, own: list[int], members: int) -> tuple[str, int] | None:
+        """A role in which each rank has the group of its number; None: alone."""
         if members == 1:
             return None
-        name = f"{'inner' if first else 'outer'}{inner}"
         if name not in self.roles:
-            own = [rank // inner if first else rank % inner for rank in range(self.ranks)]
             self.roles[name] = [f"{name}.{group}" for group in own]
             for rank, group in enumerate(own):
                 self.groups[f"{name}.{group}"] = (*self.groups.get(f"{name}.{group}", ()), rank)
         return name, members
 
     def _model_ranks(self) -> int:
-        found, remedy = self.text.numbers.get(_MODEL, (0,))[0], f"write e.g. {_MODEL}: 4"
+        found, remedy = self.text.number(MODEL), f"write e.g. {MODEL}: 4"
         if not found:
-            raise TraceError(self.text.place, f"gives no {_MODEL}", remedy)
+            raise TraceError(self.text.place, f"gives no {MODEL}", remedy)
         if self.ranks % found:
-            raise TraceError(self.text.place, f"{_MODEL} {found} does not divide {self.ranks} NPUs", remedy)
+            raise TraceError(self.text.place, f"{MODEL} {found} does not divide {self.ranks} NPUs", remedy)
         return found
 
 
@@ -228,11 +119,12 @@ class _Npu:
         """The collectives of a layer's phase after what came before; returns what waits for them has to wait for."""
         layer, rows = self.text.layers[index], list(dict.fromkeys(self.before))
         own: Phase = getattr(layer, phase)
-        role = self.groups.role(layer.kind, index, phase == "weight_gradient")
+        role = self.groups.role(layer.kind, index, phase == "weight_gradient", own.group)
         if role is None or not own.collectives or not own.size:
             return []
         for kind in own.collectives:
-            size = own.size * role[1] if kind == "all_gather" else own.size
+            shard = kind == "all_gather" and not (self.text.simai and not self.groups.whole)
+            size = own.size * role[1] if shard else own.size
             name = f"{layer.name}.{phase}.{kind}{self.suffix}"
             rows = [self.block.collective(name, kind, size, role[0], role[1], after=rows, layer=index)]
         if self.updates and layer.update:
@@ -294,7 +186,7 @@ class _Npu:
                 for again in range(self._checkpoint(index), index):
                     self.blocking_forward(again)
             self.compute(index, "input_gradient")
-            if self.text.kind in _TRANSFORMERS:
+            if self.text.kind in TRANSFORMERS:
                 self.before = self.collect(index, "input_gradient") or self.before
                 self.weight_gradient(index)
             else:
@@ -325,9 +217,17 @@ class _Npu:
 
 
 def text_workload(
-    path: str, dims: Sequence[int], *, passes: int = 1, cycle: int = 1000, like_chakra: bool = False
+    path: str,
+    dims: Sequence[int],
+    *,
+    passes: int = 1,
+    cycle: int = 1000,
+    like_chakra: bool = False,
+    notes: Notes | None = None,
 ) -> tuple[Workload, dict[str, int]]:
-    """The workload of a text file of ASTRA-sim 1.0.
+    """The workload of a text file of ASTRA-sim 1.0 or SimAI.
+
+    What the file says and the workload does not use is told by Python warnings, or put into `notes`.
 
     Parameters
     ----------
@@ -339,7 +239,10 @@ def text_workload(
     cycle : int
         Length of a cycle, the unit of compute times, ps.
     like_chakra : bool
-        Collectives of all NPUs whatever the kind says, and no updates, as in the traces that Chakra's converter writes.
+        Collectives of all NPUs whatever the kind says, no updates, and bytes of an all_gather as those of one shard, as
+        in the traces that Chakra's converter writes.
+    notes : Notes, optional
+        Takes the lines that are else warnings.
 
     Returns
     -------
@@ -354,12 +257,15 @@ def text_workload(
         The file is not of the format; its groups do not divide the NPUs.
     """
     text = read_text(path)
+    told = Notes(hints=[f"{path}: not used: {what}" for what in text.unused()])
+    if (gpus := text.number("all_gpus")) not in (0, prod(dims)):
+        told.warnings.append(f"{text.place}: all_gpus is {gpus}, and the dimensions have {prod(dims)} NPUs")
     if len(text.layers) * passes * 10 > _MOST_NODES:
         raise TraceError(path, f"{passes} passes would be too many nodes", "write fewer passes")
     groups = _Groups(tuple(dims), text, like_chakra)
     npu = _Npu(text, groups, cycle, not like_chakra)
     kinds = {"DATA": npu.data, "MICRO": npu.micro, "DISTRIBUTED_INFERENCE": npu.inference}
-    kinds |= dict.fromkeys(_DLRM, npu.recommendation)
+    kinds |= dict.fromkeys(DLRM, npu.recommendation)
     for number in range(passes):
         npu.suffix = f" pass {number}" if passes > 1 else ""
         kinds.get(text.kind, npu.model)()
@@ -374,12 +280,23 @@ def text_workload(
         if getattr(layer, phase).size and getattr(layer, phase).collectives
     )
     left_out = Counter(phase for index, phase in own if (index, phase) not in npu.made)
+    with_update = {index for index, layer in enumerate(text.layers) if layer.update}
+    if idle := with_update - (set() if like_chakra else {index for index, _ in npu.made}):
+        told.hints.append(f"{path}: not used: the update time of {number_of(len(idle), 'layer')} without a collective")
+    if text.simai and like_chakra and any("all_gather" in p.collectives for layer in text.layers for p in layer.phases):
+        told.hints.append(
+            f"{path}: bytes of an ALLGATHER, the whole buffer to SimAI, are one shard to Chakra's converter"
+        )
+    if notes is None:
+        told.warn()
+    else:
+        notes.add(told)
     return Workload((trace,) * groups.ranks, named, roles=roles), dict(left_out)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Options of ``trace convert astra_sim_text``."""
-    parser.add_argument("--input", required=True, metavar="FILE", help="text workload of ASTRA-sim 1.0")
+    parser.add_argument("--input", required=True, metavar="FILE", help="text workload of ASTRA-sim 1.0 or SimAI")
     parser.add_argument("--dims", required=True, metavar="AxB", help="NPUs of each dimension, such as 8 or 8x4")
     parser.add_argument("--passes", type=int, default=1, metavar="N", help="iterations (1)")
     parser.add_argument("--cycle", metavar="TIME", help="unit of compute times (1ns; 1us with --like chakra)")
@@ -397,9 +314,9 @@ def read(args: argparse.Namespace, say: Callable[[str], None]) -> Conversion:
     cycle = parse_time(args.cycle or ("1us" if chakra else "1ns"), "--cycle")
     if cycle < 1:
         raise UsageError("--cycle", "is not positive", "write e.g. 1ns")
-    made, left_out = text_workload(
-        args.input, [int(word) for word in words], passes=args.passes, cycle=cycle, like_chakra=chakra
-    )
+    notes = Notes()
+    options = {"passes": args.passes, "cycle": cycle, "like_chakra": chakra, "notes": notes}
+    made, left_out = text_workload(args.input, [int(word) for word in words], **options)
     kind = read_text(args.input).kind
     report = {"format": "astra_sim_text", "kind": kind, "npus": made.ranks, "nodes_per_npu": len(made.traces[0])}
     lines = [f"{kind}: {made.ranks} NPUs, {len(made.traces[0])} nodes each"]
@@ -407,4 +324,6 @@ def read(args: argparse.Namespace, say: Callable[[str], None]) -> Conversion:
         f"left out, as {kind} does not have them on {args.dims} NPUs: collectives of {_PHASE_NAMES[phase]}, {count}"
         for phase, count in sorted(left_out.items())
     ]
-    return Conversion(made, report | {"left_out": left_out}, lines)
+    unused = [hint.removeprefix(f"{args.input}: ") for hint in notes.hints]
+    report |= {"left_out": left_out, "unused": unused}
+    return Conversion(made, report, [*lines, *unused], notes.warnings)

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from astrasim_py.astra_sim.text_workload import KINDS, text_workload
+from astrasim_py.astra_sim.text_file import KINDS
+from astrasim_py.astra_sim.text_workload import text_workload
 from astrasim_py.chakra.et_io import read_prefix
+from astrasim_py.chakra.notes import Notes
 from astrasim_py.chakra.schema import NodeType
 from astrasim_py.chakra.stats import workload_stats
 from astrasim_py.cli.main import main
@@ -159,3 +161,84 @@ def test_like_chakra_equals_what_chakras_converter_wrote(name, passes, tmp_path)
         "width",
     ):
         assert getattr(ours, what) == getattr(other, what), what
+
+
+SIMAI = "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 2 ep: 2 pp: 1 vpp: 4 ga: 1 all_gpus: 8 "
+SIMAI += "checkpoints: 0 checkpoint_initiates: 0"
+#: Of 8 NPUs: two neighbours; every other one; of these, two neighbours that share experts; and those with the same.
+TENSOR, DATA, EXPERTS, SAME = (2, 3), (0, 2, 4, 6), (4, 6), (2, 6)
+
+
+@pytest.mark.parametrize("end", ["", "_EP", "_DP_EP"])
+@pytest.mark.parametrize("kind", ["ALLREDUCE", "ALLGATHER", "REDUCESCATTER", "ALLTOALL", "ALLREDUCEALLTOALL"])
+def test_simai_states_whole_buffers_and_names_groups_of_experts(kind, end, tmp_path):
+    """Groups as in SimAI's MockNcclGroup.cc; sizes as its authors say (aliyun/SimAI#74)."""
+    path = write(tmp_path, SIMAI, fwd=kind + end, ig=kind + end, wg=kind + end)
+    made, left_out = text_workload(path, (8,), notes=Notes())
+    assert not left_out
+    found = {}
+    for rank in (2, 6):
+        trace = made.trace(rank)
+        rows = trace.type == NodeType.COMM_COLL
+        names = [trace.names[row].split(".")[1] for row in rows.nonzero()[0].tolist()]
+        sizes = trace.column("coll_size")[rows].tolist()
+        assert sizes == [1600 if name == "weight_gradient" else 800 for name in names]
+        found[rank] = {name: members for name, (_, members) in zip(names, collectives(made, rank), strict=True)}
+    groups = {"": (TENSOR, DATA), "_EP": ((0, 2), (0, 2)), "_DP_EP": (SAME, SAME)}[end]
+    assert found[2] == {"forward": groups[0], "input_gradient": groups[0], "weight_gradient": groups[1]}
+    assert found[6]["forward"] == {"": (6, 7), "_EP": EXPERTS, "_DP_EP": SAME}[end]
+
+
+def test_an_all_gather_of_simai_is_as_large_as_its_reduce_scatter_and_of_astra_sim_a_shard(tmp_path):
+    """Whatever name of SimAI is there."""
+    heads = {f"HYBRID_TRANSFORMER model_parallel_NPU_group: 8 {name}": 1 for name in (
+        "vpp: 8", "ga: 4", "all_gpus: 8", "ep: 1", "pp: 1", "pp_comm 4096", "pp_comm: 4096.0"
+    )}  # fmt: skip
+    for head, shards in (heads | {"HYBRID_TRANSFORMER model_parallel_NPU_group: 8": 8}).items():
+        path = write(tmp_path, head, fwd="ALLGATHER", ig="REDUCESCATTER", wg="NONE")
+        trace = text_workload(path, (8,), notes=Notes())[0].trace(0)
+        sizes = [size for size in trace.column("coll_size").tolist() if size > 0]
+        assert sizes == [800 * shards] * 2 + [800] * 2, head
+
+
+def test_what_a_file_says_and_a_workload_does_not_use_is_told(tmp_path, capsys):
+    lines = ["# written by hand", SIMAI.replace("all_gpus: 8", "all_gpus: 16"), "3",
+             "a 4 100 ALLREDUCE 800 20 NONE 64 3 NONE 0 100", "# a comment",
+             "b -1 1 REDUCESCATTER 0 1 NONE 0 1 NONE 0 7",
+             "c -1 1 NONE 0 1 NONE 0 1 ALLGATHER_DP_EP 96 0"]  # fmt: skip
+    (tmp_path / "w.txt").write_text("\n".join(lines) + "\n")
+    command = ["trace", "convert", "astra_sim_text", str(tmp_path / "out"), "--input", str(tmp_path / "w.txt")]
+    assert main([*command, "--dims", "8"]) == 1
+    said = capsys.readouterr()
+    assert [line for line in said.out.splitlines() if line.startswith("not used: ")] == [
+        "not used: comments, 2 lines",
+        "not used: the second word of 1 layer",
+        "not used: bytes without a collective, 1 time",
+        "not used: collectives of 0 bytes, 1 time",
+        "not used: vpp, ga of the first line",
+        "not used: the update time of 1 layer without a collective",
+    ]
+    assert (
+        "w.txt:2: all_gpus is 16, and the dimensions have 8 NPUs" in said.err and not (tmp_path / "out.0.et").exists()
+    )
+    assert main([*command, "--dims", "16"]) == 0 and (tmp_path / "out.15.et").exists()
+
+
+@pytest.mark.parametrize(
+    ("head", "kind", "said"),
+    [
+        (SIMAI.replace("ep: 2 ", "ep: 3 "), "ALLTOALL_EP", "ep 3 does not divide 4 groups of model_parallel_NPU_group"),
+        (SIMAI.replace("ep: 2 ", ""), "ALLTOALL_EP", "workload.txt:3: names a group of experts, and .* gives no ep"),
+        ("MICRO", "ALLTOALL_DP_EP", "workload.txt:3: names a group of experts, and .* gives no ep"),
+        (
+            SIMAI.replace("pp: 1", "pp: 4"),
+            "ALLREDUCE",
+            "pp 4 is no part of ASTRA-sim 1.0: the layers are those of one stage",
+        ),
+        (SIMAI, "ALLTOALL_PP", '"ALLTOALL_PP" is no collective; write one of .* or with _EP or _DP_EP one of ALL'),
+        (SIMAI, "BROADCAST_EP", '"BROADCAST_EP" is no collective'),
+    ],
+)
+def test_groups_of_simai_that_cannot_be_made_are_refused(head, kind, said, tmp_path):
+    with pytest.raises(TraceError, match=said):
+        text_workload(write(tmp_path, head, fwd=kind), (8,), notes=Notes())
