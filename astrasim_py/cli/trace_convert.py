@@ -33,6 +33,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         one.add_argument("target", metavar="OUT", help="prefix of the files to write")
         one.add_argument("--gzip", action="store_true", help="compress .et files")
         one.add_argument("--allow-partial", action="store_true", help="write what is not to be trusted, too")
+        one.add_argument("--strict", action="store_true", help="a warning is an error")
         one.add_argument("--quiet", action="store_true", help="no progress")
         format_option(one)
 
@@ -41,14 +42,15 @@ def run(args: argparse.Namespace) -> int:
     """Convert; exits with 1, and writes nothing, where the result is not to be trusted."""
     with changing_line(quiet=args.quiet) as say:
         made = trace_reader(args.reader).read(args, say)
-        trusted = args.allow_partial or not made.problems
+        trusted = (args.allow_partial or not made.problems) and not (args.strict and made.warnings)
         report = json.dumps(made.report, indent=1)
         if trusted:
             _write(args, made.workload, report, say)
     print(report if args.format == "json" else "\n".join(made.lines))
     complain(f"not to be trusted: {problem}" for problem in made.problems)
     if not trusted:
-        complain(["nothing was written; --allow-partial writes it anyway"])
+        remedy = "--allow-partial writes it anyway" if made.problems else "there are warnings, and --strict is given"
+        complain([f"nothing was written; {remedy}"])
     elif args.format != "json":
         files = [f"{args.target}.{rank}.et{'.gz' if args.gzip else ''}" for rank in (0, made.workload.ranks - 1)]
         print(f"written: {' … '.join(dict.fromkeys(files))}")

@@ -1,25 +1,15 @@
 """The communications of one rank, each combined from all records of it."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from astrasim_py.core.errors import UsageError
-from astrasim_py.pytorch.facts import (
-    KINDS,
-    MESSAGES,
-    RECORD,
-    ROOTED,
-    facts_of_args,
-    facts_of_host,
-    facts_of_node,
-    kernel_kind,
-    merged,
-)
+from astrasim_py.pytorch.facts import KINDS, MESSAGES, ROOTED, facts_of_args, kernel_kind, merged
 from astrasim_py.pytorch.groups import Communicator, GroupTable
-from astrasim_py.pytorch.host_trace import Arguments
-from astrasim_py.pytorch.kineto import CPU_BACKENDS
 from astrasim_py.pytorch.recording import Category, Recording
+from astrasim_py.pytorch.statements import NodeOf, pair, ranges_around, sources_of
 
 
 @dataclass(frozen=True)
@@ -117,65 +107,24 @@ def kernel_rules(texts: Sequence[str]) -> list[tuple[re.Pattern, str, str]]:
     return rules
 
 
-#: Facts of the host's trace about a row of a recording: `facts_of_node`'s second argument, or None.
-NodeOf = Callable[[int], Arguments | None]
+class DeviceCalls(NamedTuple):
+    """Communications that ran on the device, in order of issue; rows of kernels whose kind is unknown; notes on calls
+    without a kernel and on kernels without a call."""
 
-
-def ranges_around(recording: Recording, rows: Sequence[int], times: Sequence[int]) -> list[list[int]]:
-    """Ranges of the host with facts about communication around points of their threads, the innermost first.
-
-    `rows`: an event on the thread of each point; `times`: ns. Spans of backends, which need not nest, are left out.
-    """
-    events = recording.events
-    speaking = [
-        row
-        for row in events.args
-        if events.category[row] <= Category.ANNOTATION
-        and not recording.names[events.name[row]].startswith(CPU_BACKENDS)
-    ]
-    points = [
-        (int(events.thread[row]), int(time), 1, place)
-        for place, (row, time) in enumerate(zip(rows, times, strict=True))
-    ]
-    ranges = [(int(events.thread[row]), int(events.start[row]), 0, row) for row in speaking]
-    found: list[list[int]] = [[] for _ in rows]
-    open_now: list[int] = []
-    thread = None
-    for on, at, is_point, what in sorted(points + ranges):
-        if on != thread:
-            thread, open_now = on, []
-        while open_now and events.start[open_now[-1]] + events.duration[open_now[-1]] < at:
-            open_now.pop()
-        if is_point:
-            found[what] = open_now[::-1]
-        else:
-            open_now.append(what)
-    return found
-
-
-def sources_of(recording: Recording, chain: Sequence[int], node_of: NodeOf) -> Iterator[dict]:
-    """Facts of the ranges of a chain and of their nodes in the host's trace, the most specific first."""
-    names = [recording.names[recording.events.name[row]] for row in chain]
-    ranked = sorted(
-        zip(names, chain, strict=True), key=lambda pair: (pair[0] != RECORD, not pair[0].startswith("c10d::"))
-    )
-    for name, row in ranked:
-        yield facts_of_host(name, recording.events.args[row])
-    for name, row in ranked:
-        node = node_of(row)
-        if node is not None:
-            yield facts_of_node(name, node)
+    calls: list[Call]
+    unknown: list[int]
+    notes: list[str]
 
 
 def device_calls(
     recording: Recording, table: GroupTable, node_of: NodeOf, rules: Sequence[tuple[re.Pattern, str, str]] = ()
-) -> tuple[list[Call], list[int]]:
-    """Communications that ran on the device, in order of issue, and rows of those whose kind is unknown.
+) -> DeviceCalls:
+    """The communications of the device: kernels that a rule, their arguments, their names, or a call of the host say.
 
-    `rules`: from `kernel_rules`.
+    A kernel that several calls share is each of them. `rules`: from `kernel_rules`.
     """
     events = recording.events
-    found: list[tuple[int, dict, str]] = []
+    found: dict[int, tuple[dict, str]] = {}
     kinds = [
         next(((kind, group) for rule, kind, group in rules if rule.search(name)), None) for name in recording.names
     ]
@@ -185,24 +134,28 @@ def device_calls(
         args = events.args.get(row, {})
         if kinds[code]:
             kind, group = kinds[code]
-            found.append((row, {"kind": kind, **({"group": group} if group else {})}, ""))
+            found[row] = {"kind": kind, **({"group": group} if group else {})}, ""
         elif by_name[code] is not None or "Collective name" in args:
             # The kernel of a batch of messages has the name of an all_to_all.
             last = by_name[code] if by_name[code] != "all_to_all" or "Collective name" not in args else ""
-            found.append((row, facts_of_args(args), last or ""))
-    rows = [row for row, _, _ in found]
-    launches = [int(events.launch[row]) for row in rows]
-    points = [launch if launch >= 0 else row for launch, row in zip(launches, rows, strict=True)]
-    chains = ranges_around(recording, points, events.start[points])
-    order = sorted(range(len(rows)), key=lambda i: (events.correlation[rows[i]], events.start[rows[i]], rows[i]))
+            found[row] = facts_of_args(args), last or ""
+    paired = pair(recording, node_of, {*found})
+    found = {row: ({}, "") for row in paired.of} | found
+    launches = {row: int(events.launch[row]) for row in found}
+    points = [launch if launch >= 0 else row for row, launch in launches.items()]
+    chains = dict(zip(found, ranges_around(recording, points, events.start[points]), strict=True))
     calls, unknown = [], []
-    for issued, i in enumerate(order):
-        row, facts, last = found[i]
-        chain = chains[i] if launches[i] >= 0 else []
-        sources = [facts, *sources_of(recording, chain, node_of), {"kind": last} if last else {}]
-        call = call_of(row, issued, merged(sources), table)
-        if call is None:
-            unknown.append(row)
+    order = sorted(found, key=lambda row: (events.correlation[row], events.start[row], row))
+    for issued, row in enumerate(order):
+        facts, last = found[row]
+        said = [paired.said[number].facts for number in paired.of.get(row, ())]
+        if len(said) > 1:
+            combined = [merged([one, {"group": facts.get("group", "")}]) for one in said]
         else:
-            calls.append(call)
-    return calls, unknown
+            chain = chains[row] if launches[row] >= 0 else []
+            combined = [merged([facts, *said, *sources_of(recording, chain, node_of), {"kind": last} if last else {}])]
+        made = [call_of(row, issued, one, table) for one in combined]
+        calls += [call for call in made if call is not None]
+        if None in made:
+            unknown.append(row)
+    return DeviceCalls(calls, unknown, list(paired.notes))

@@ -6,6 +6,7 @@ import argparse
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
+from warnings import warn
 
 import numpy as np
 
@@ -44,6 +45,7 @@ class _Rank(NamedTuple):
     joined: Joined | None
     graph: RankGraph
     unknown: int  # kernels of communication of unknown kind
+    notes: list[str]  # on calls without a kernel, and kernels without a call
     errors: dict[str, float | None]
     assumed: bool  # that calls of unknown groups are of all ranks
 
@@ -88,6 +90,7 @@ def read(args: argparse.Namespace, say: Callable[[str], None]) -> Conversion:
         replay=args.replay,
         options=options,
         say=say,
+        warnings=[],  # they are in the report
     )
 
 
@@ -102,6 +105,7 @@ def convert(
     replay: bool = False,
     options: Options = DEFAULTS,
     say: Callable[[str], None] = lambda text: None,
+    warnings: list[str] | None = None,
 ) -> Conversion:
     """Make a workload of recordings of PyTorch.
 
@@ -125,12 +129,15 @@ def convert(
         How calls become nodes.
     say : callable
         Takes lines of progress.
+    warnings : list of str, optional
+        Takes the warnings, too. None: they are Python's warnings.
 
     Returns
     -------
     Conversion
         Its `problems` say why it is not to be trusted: traces of two runs, ranks without a recording, calls that do
-        not meet.
+        not meet. Its `warnings` say what of the recordings is not in it: calls without a kernel, kernels that look like
+        communication without a call.
 
     Raises
     ------
@@ -181,10 +188,16 @@ def convert(
     graphs = {rank: one.graph for rank, one in ranks.items()}
     built = build_workload(graphs, world, options, "pytorch", {rank: _metadata(one) for rank, one in ranks.items()})
     problems = _problems(ranks, traces) + built.problems
-    report = _report(ranks, built, problems) | {
+    doubts = [*built.warnings, *_doubts(ranks)]
+    report = _report(ranks, built, problems, doubts) | {
         "replay_errors": _together(graphs, built, options.skew) if replay else {}
     }
-    return Conversion(built.workload, report, _lines(report), problems)
+    for text in doubts:
+        if warnings is None:
+            warn(text, stacklevel=2)
+        else:
+            warnings.append(text)
+    return Conversion(built.workload, report, _lines(report), problems, doubts)
 
 
 def _telling(say: Callable[[str], None], source: str, number: int, count: int) -> Callable[[float], None]:
@@ -222,15 +235,15 @@ def _one_rank(
 
     table = GroupTable(world, (*recording.groups, *(known.groups if known else ())), recording.source)
     if recording.counts.keys() & {category.name for category in DEVICE}:
-        calls, unknown = device_calls(recording, table, node_of, rules)
-        graph = RankGraph(build_graph(recording, host, without), calls, True)
+        calls, unknown, notes = device_calls(recording, table, node_of, rules)
+        graph = RankGraph(build_graph(recording, host, without, {*unknown, *(call.row for call in calls)}), calls, True)
     else:
         for option, given in (("--host", host == "none"), ("--without", without), ("--map-kernel", rules)):
             if given:
                 raise UsageError(option, f"{recording.source} has no work of a device", "drop the option")
-        spans, unknown = transfers(recording, node_of), []
+        spans, unknown, notes = transfers(recording, node_of), [], []
         graph = RankGraph(host_graph(recording, spans), host_calls(recording, spans, table, node_of), False)
-    return _Rank(recording, joined, graph, len(unknown), {}, table.assumed)
+    return _Rank(recording, joined, graph, len(unknown), notes, {}, table.assumed)
 
 
 def _replayed(one: _Rank, host: str, without: Collection[str]) -> dict[str, float | None]:
@@ -271,7 +284,8 @@ def _problems(ranks: dict[int, _Rank], traces: dict[int | None, str]) -> list[st
             found.append(f"rank {rank}: its host trace is that of another process, of another rank or run")
         if one.unknown:
             found.append(
-                f"rank {rank}: {one.unknown} kernels of communication are of unknown kind and stay computation"
+                f"rank {rank}: {one.unknown} kernels of communication are of unknown kind, as no call of the host says"
+                " it, and stay computation"
             )
     steps = sorted({one.recording.step.name or "all" for one in ranks.values()})
     if len(steps) > 1:
@@ -290,6 +304,7 @@ def _doubts(ranks: dict[int, _Rank]) -> list[str]:
         else []
     )
     for rank, one in ranks.items():
+        found += [f"rank {rank}: {note}" for note in one.notes]
         recording, events = one.recording, one.recording.events
         spans = [code for code, name in enumerate(recording.names) if name.startswith(CPU_BACKENDS)]
         if one.graph.device and (count := int(np.isin(events.name, spans).sum())):
@@ -305,7 +320,7 @@ def _doubts(ranks: dict[int, _Rank]) -> list[str]:
     return found
 
 
-def _report(ranks: dict[int, _Rank], built: Built, problems: Sequence[str]) -> dict[str, Any]:
+def _report(ranks: dict[int, _Rank], built: Built, problems: Sequence[str], warnings: Sequence[str]) -> dict[str, Any]:
     calls = Counter(call.kind for one in ranks.values() for call in one.graph.calls)
     return {
         "format": "pytorch",
@@ -315,7 +330,8 @@ def _report(ranks: dict[int, _Rank], built: Built, problems: Sequence[str]) -> d
         "calls": dict(sorted(calls.items())),
         "calls_kept_as_computation": built.kept,
         "problems": list(problems),
-        "notes": [*built.notes, *_doubts(ranks)],
+        "warnings": list(warnings),
+        "notes": built.notes,
     }
 
 
@@ -407,4 +423,5 @@ def _lines(report: dict[str, Any]) -> list[str]:
             lines.append(f"replay of all ranks together, begun as recorded, with {title}: error {error:.2f} %")
     if "at_once_us" in report["replay_errors"]:
         lines.append(f"replay of all ranks begun at once: {report['replay_errors']['at_once_us']:,.3f} us")
-    return [*lines, *(f"note: {note}" for note in report["notes"])]
+    lines += [f"note: {note}" for note in report["notes"]]
+    return [*lines, *(f"warning: {text}" for text in report["warnings"])]

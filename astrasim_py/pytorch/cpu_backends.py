@@ -6,14 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from astrasim_py.core.errors import TraceError
-from astrasim_py.pytorch.calls import Call, NodeOf, call_of, ranges_around, sources_of
+from astrasim_py.pytorch.calls import Call, call_of
 from astrasim_py.pytorch.edges import EdgeKind
-from astrasim_py.pytorch.facts import facts_of_host, merged, size_of
+from astrasim_py.pytorch.facts import RECORD, facts_of_host, merged, size_of
 from astrasim_py.pytorch.graph import Edges, Graph, NodeKind, Nodes, assemble
 from astrasim_py.pytorch.groups import GroupTable
 from astrasim_py.pytorch.kineto import CPU_BACKENDS
 from astrasim_py.pytorch.pieces import busy, main_thread
 from astrasim_py.pytorch.recording import Category, Recording
+from astrasim_py.pytorch.statements import NodeOf, ranges_around, sources_of
 
 #: Least time that a thread is silent while it waits for a transfer, ns.
 SILENCE_NS = 50_000
@@ -47,8 +48,10 @@ def transfers(recording: Recording, node_of: NodeOf) -> Transfers:
     spans = rows[[name.startswith(CPU_BACKENDS) for name in names]]
     calls = rows[[name.startswith("c10d::") and not _WAITS.match(name) for name in names]]
     if not len(spans) or (events.record_id[spans] < 0).any():
-        problem = f"has {len(calls)} calls of c10d, and no transfer of which it says the call"
-        raise TraceError(recording.source, problem, "record with PyTorch 2.2 or later, on gloo, mpi or ucc")
+        said = len(calls) + sum(name == RECORD for name in names)
+        problem = f"has {said} calls of c10d, no work of a device, and no transfer of which it says the call"
+        remedy = "record the device, too (ProfilerActivity.CUDA), or gloo, mpi or ucc with PyTorch 2.2 or later"
+        raise TraceError(recording.source, problem, remedy)
     spans, calls = (part[np.argsort(events.record_id[part], kind="stable")] for part in (spans, calls))
     at = np.searchsorted(events.record_id[calls], events.record_id[spans]) - 1
     known = at >= 0

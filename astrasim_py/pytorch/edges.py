@@ -2,7 +2,7 @@
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from enum import IntEnum
 from heapq import heappop, heappush
 from itertools import pairwise, takewhile
@@ -61,7 +61,7 @@ class DeviceEdges:
     Operations are numbered as in `work`, calls by their row in the recording.
     """
 
-    def __init__(self, recording: Recording, work: Work):
+    def __init__(self, recording: Recording, work: Work, communicating: Collection[int] = ()):
         self.recording, self.events, self.work = recording, recording.events, work
         self.slack = recording.resolution_ns
         events, launched = self.events, work.call >= 0
@@ -81,6 +81,7 @@ class DeviceEdges:
         #: Recorded waits by row of the call.
         self.known = {int(events.launch[row]): int(row) for row in np.flatnonzero(events.category == Category.SYNC)}
         self.calls = calls_by_kind(recording)
+        self.communicating = communicating
 
     def _each(self, places: np.ndarray, count: int) -> list[_InOrder]:
         """Operations in order of launch, of each of `count` threads or lanes."""
@@ -151,13 +152,14 @@ class DeviceEdges:
         return best[1:] if best else None
 
     def _wait_by_order(self, call: int) -> Pair | None:
-        """The wait for what the thread used before, where its next launch is NCCL's, else for what ended last."""
+        """The wait for what the thread used before, where its next launch communicates, else for what ended last."""
         at, mine = int(self.events.start[call]), self.of_thread[int(self.events.thread[call])]
         target = next(mine.after(at), -1)
         if target < 0:
             return None
         lane = self.work.lane[target]
-        if "nccl" in self.recording.names[self.events.name[self.work.row[target]]].lower():
+        row = int(self.work.row[target])
+        if row in self.communicating or "nccl" in self.recording.names[self.events.name[row]].lower():
             source = next((op for op in mine.before(at) if self.work.lane[op] != lane), -1)
         else:
             limit = self.starts[target] + self.slack + 1

@@ -28,10 +28,12 @@ _KINDS = {
 KINDS = tuple(dict.fromkeys(_KINDS.values()))
 MESSAGES = ("send", "recv")
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
-_KERNEL = re.compile(r"(?:void )?(?:nccl|rccl|msccl)(?:Dev|Symk?|Dev)*Kernel_?(?P<what>\w*)")
-_SPAN = re.compile(r"(?:nccl|rccl|gloo|mpi|ucc):\s*(?P<what>\w+)")
+_KERNEL = re.compile(r"(?:void )?(?:nccl|rccl|msccl)(?!pp)_?\w{0,20}?Kernel_?(?P<what>\w*)", re.IGNORECASE)
+_SPAN = re.compile(r"(?:\w{0,4}ccl|gloo|mpi|ucc):\s*(?P<what>\w+)")
 _OPERATION = re.compile(r"(?:c10d|_?c10d_functional(?:_autograd)?)::_?(?P<what>\w+)")
 RECORD = "record_param_comms"
+#: What it records beside calls.
+IDLE = ("wait", "init")
 _WIDTH = {
     1: ("byte", "char", "bool", "unsignedchar", "signedchar", "uint8", "int8"),
     2: ("half", "bfloat16", "short", "shortint", "float16", "int16", "uint16", "unsignedshort"),
@@ -124,20 +126,16 @@ def facts_of_node(name: str, node: Arguments) -> dict:
         return _of_operation(name, given)
     values = node.inputs
     facts = _described(node.attributes, _ATTRIBUTES, str(node.attributes.get("collective_name", "")))
-    at = next((i for i, value in enumerate(values) if isinstance(value, str) and (kind_of(value) or _idle(value))), -1)
+    at = next((i for i, value in enumerate(values) if isinstance(value, str) and (kind_of(value) or value in IDLE)), -1)
     if at < 2:
         return facts
     kind = facts.get("kind") or kind_of(values[at])
-    if _idle(values[at]) or not kind:
+    if values[at] in IDLE or not kind:
         return {}
     group = values[at - 2]
     named = {"group": group[0]} if isinstance(group, list) and group else {"pointer": group} if group else {}
     tail = dict(zip(("in_splits", "out_splits", "start", "stride", "size"), values[at + 1 :], strict=False))
     return _cleaned({"kind": kind, **_sized(given, 0, None), **named, **tail, **facts})
-
-
-def _idle(name: str) -> bool:
-    return name in ("wait", "init")
 
 
 def _described(given: Mapping, keys: Mapping[str, str], collective: str) -> dict:

@@ -122,14 +122,16 @@ class Edges(NamedTuple):
     limit: np.ndarray
 
 
-def build_graph(recording: Recording, host: str = "segments", without: Collection[str] = ()) -> Graph:
+def build_graph(
+    recording: Recording, host: str = "segments", without: Collection[str] = (), communicating: Collection[int] = ()
+) -> Graph:
     """Make the graph of a recorded step: CPU pieces, operations of the device, and their dependencies.
 
     `host`: ``"segments"``, or ``"none"``: operations of the device only. `without`: kinds of edges to leave out, such
-    as ``"sync"``: the time that they explain goes to pieces and gaps.
+    as ``"sync"``: the time that they explain goes to pieces and gaps. `communicating`: rows of kernels that do.
     """
     events, work = recording.events, device_work(recording)
-    finder = DeviceEdges(recording, work)
+    finder = DeviceEdges(recording, work, communicating)
     streams, copies = _pairs(finder.streams()), blocking_copies(recording, work)
     begun = np.where(copies, events.start[work.call], -1)
     launched = launch_ends(recording, work)

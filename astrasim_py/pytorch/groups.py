@@ -33,6 +33,12 @@ def parse_list(text: object) -> tuple[tuple[int, ...], bool]:
     return numbers, "..." not in words
 
 
+def _open_end(ranks: object) -> bool:
+    """Whether a list of ranks is cut at its end (``[0, 1, ...]``)."""
+    words = ranks.strip().strip("[]()").split(",") if isinstance(ranks, str) else ranks
+    return bool(words) and isinstance(words, Sequence) and str(words[-1]).strip() == "..."
+
+
 def arithmetic(start: int, stride: int, size: int) -> tuple[int, ...]:
     """`size` ranks from `start`; empty where they make no group of at most `MAX_RANKS` ranks."""
     fits = size > 0 and stride > 0 and start >= 0 and start + stride * (size - 1) < MAX_RANKS
@@ -52,13 +58,17 @@ class GroupTable:
         self._ranks = 0
         self.world = world if world and 0 < world <= MAX_RANKS else None
         self.declared: dict[str, tuple[int, ...] | None] = {}
+        self._others: dict[str, list[tuple[int, ...]]] = {}  # members of further groups of the same name
         self._found: dict[tuple, Communicator] = {}
         self.assumed = False  # whether a group of unknown size was taken for all ranks
         for name, _, size, ranks in declared:
             everyone = self.world and not ranks and size in (self.world, 0, -1)
             members = tuple(range(self.world)) if everyone else self._members(ranks, max(size, 0) or None, None, None)
-            if self.declared.get(name) is None:
+            known = self.declared.get(name)
+            if known is None:
                 self.declared[name] = self._once(members)
+            elif members is not None and members != known:
+                self._others.setdefault(name, []).append(self._once(members))
 
     def find(self, facts: Mapping) -> Communicator:
         """The group of a call: by `group` (name), `ranks`, `size`, `start` and `stride`, as far as it has them."""
@@ -75,9 +85,11 @@ class GroupTable:
     def _find(self, facts: Mapping) -> Communicator:
         name = str(facts.get("group", ""))
         size = facts.get("size")
-        members = self._once(self._members(facts.get("ranks", ()), size, facts.get("start"), facts.get("stride")))
+        shown, whole = parse_list(facts.get("ranks", ()))
+        members = None if whole else self._declared(name, size, shown)
         if members is None:
-            members = self.declared.get(name)
+            found = self._members(facts.get("ranks", ()), size, facts.get("start"), facts.get("stride"))
+            members = self._once(found) or self._declared(name, size, ())
         if members is None and self.world and size in (None, self.world) and not self.declared:
             members, self.assumed = self._once(tuple(range(self.world))), self.assumed or size is None
         if members is None and not name:
@@ -85,6 +97,12 @@ class GroupTable:
             if len(alike) == 1:
                 name, members = alike[0], self.declared[alike[0]]
         return Communicator(name or (f"pointer {facts['pointer']}" if facts.get("pointer") else ""), members)
+
+    def _declared(self, name: str, size: object, shown: tuple[int, ...]) -> tuple[int, ...] | None:
+        """The only declared group of a name that has a size, as far as it is known, and ranks among its members."""
+        alike = [one for one in (self.declared.get(name), *self._others.get(name, ())) if one is not None]
+        sized = [one for one in alike if size in (None, len(one)) and {*one}.issuperset(shown)]
+        return sized[0] if len(sized) == 1 else alike[0] if len(alike) == 1 and not shown else None
 
     def _once(self, members: tuple[int, ...] | None) -> tuple[int, ...] | None:
         """The same members, held once however many groups have them."""
@@ -106,12 +124,14 @@ class GroupTable:
             return None
         if size == self.world and not shown:
             return tuple(range(size))
-        if not (isinstance(start, int) and isinstance(stride, int)) and len(shown) > 2:
+        open_end = _open_end(ranks)
+        if not (isinstance(start, int) and isinstance(stride, int)) and len(shown) > 2 - open_end:
             start, stride = shown[0], shown[1] - shown[0]
         if not (isinstance(start, int) and isinstance(stride, int)):
             return None
         members = arithmetic(start, stride, size)
-        agrees = not shown or (members[: len(shown) - 1] == shown[:-1] and members[-1:] == shown[-1:])
+        first, last = (shown, ()) if open_end else (shown[:-1], shown[-1:])
+        agrees = not shown or (members[: len(first)] == first and members[-1:][: len(last)] == last)
         return members if members and agrees else None
 
 

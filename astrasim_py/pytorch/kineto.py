@@ -35,8 +35,10 @@ CATEGORIES = {
 }
 #: Spans in which a backend of c10d on the host moves data.
 CPU_BACKENDS = ("gloo:", "mpi:", "ucc:")
+#: Ranges that libraries of devices mark.
+MARKS = ("nccl:", "rccl:", "xccl:", "hccl:", "oneccl:", "cncl:", "mccl:")
 #: Beginnings of names of host events with facts about communication.
-COMMUNICATION = ("record_param_comms", "c10d::", "_c10d_functional", "c10d_functional", "nccl:", *CPU_BACKENDS)
+COMMUNICATION = ("record_param_comms", "c10d::", "_c10d_functional", "c10d_functional", *MARKS, *CPU_BACKENDS)
 #: Arguments that are lists.
 _LISTS = {"Concrete Inputs", "Input Dims", "Input type"}
 #: Arguments that columns hold already, and others without facts about communication.
@@ -124,7 +126,7 @@ class _Table:
         name = name if isinstance(name, str) else str(name)
         host = category <= Category.CALL
         communicates = host and name.startswith(COMMUNICATION)
-        self.communicates |= communicates and not name.startswith("nccl:")
+        self.communicates |= communicates and not name.startswith(MARKS)
         if start + duration <= self.first > start or (host and start >= self.last):
             return
         args = event.get("args")

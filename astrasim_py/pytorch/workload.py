@@ -40,12 +40,15 @@ class Options:
 
 
 class Built(NamedTuple):
-    """A workload with problems and notes. `problems`: why not to trust it; `kept`: calls that stay computation."""
+    """A workload. `problems`: why not to trust it; `warnings`: what is assumed of the calls; `kept`: calls that stay
+    computation.
+    """
 
     workload: Workload
     meeting: Meeting
     problems: list[str]
     notes: list[str]
+    warnings: list[str]
     kept: int
 
 
@@ -85,14 +88,15 @@ def build_workload(
     else:
         whole = {key: members for key, members in met.groups.items() if ranks.keys() >= set(members)}
         groups = {key: tuple(place[rank] for rank in members) for key, members in whole.items()}
-    planned = _plan(ranks, met, options, place, notes)
-    kept = sum(len(one.calls) - len(planned[rank]) for rank, one in ranks.items())
+    planned, taken, warnings = _plan(ranks, met, options, place)
+    kept = sum(len(one.calls) for one in ranks.values()) - taken
     problems += _lacking(ranks)
     begin = {rank: one.graph.recording.base_ns + met.shifts[rank] for rank, one in ranks.items()}
     moving: dict[int, dict[int, int]] = {rank: {} for rank in ranks}
     for instance in met.instances if options.collectives == "recorded" else ():
         for rank, at in instance.calls.items():
-            moving[rank][ranks[rank].calls[at].row] = instance.moving_ns
+            row = ranks[rank].calls[at].row
+            moving[rank][row] = max(instance.moving_ns, moving[rank].get(row, 0))
     traces = [
         rank_trace(
             one.graph,
@@ -106,7 +110,8 @@ def build_workload(
         )
         for rank, one in ranks.items()
     ]
-    return Built(Workload(tuple(traces) * max(options.replicate, 1), groups, name, roles), met, problems, notes, kept)
+    workload = Workload(tuple(traces) * max(options.replicate, 1), groups, name, roles)
+    return Built(workload, met, problems, notes, warnings, kept)
 
 
 def _with_sizes(one: RankGraph, default: int | None) -> RankGraph:
@@ -143,12 +148,12 @@ def _lacking(ranks: Mapping[int, RankGraph]) -> list[str]:
 
 
 def _plan(
-    ranks: Mapping[int, RankGraph], met: Meeting, options: Options, place: Mapping[int, int], notes: list[str]
-) -> dict[int, dict[int, list[Communication]]]:
-    """Communications made of complete calls, by rank and row."""
+    ranks: Mapping[int, RankGraph], met: Meeting, options: Options, place: Mapping[int, int]
+) -> tuple[dict[int, dict[int, list[Communication]]], int, list[str]]:
+    """Communications made of complete calls, by rank and row; the number of these calls; and what is assumed."""
     planned: dict[int, dict[int, list[Communication]]] = {rank: {} for rank in ranks}
     tags = 1 + max((instance.tag for instance in met.instances if instance.kind == "message"), default=-1)
-    unsplit = 0
+    unsplit = taken = 0
     for number, instance in enumerate(met.instances):
         if instance.lacks or not instance.kind:
             continue
@@ -168,10 +173,10 @@ def _plan(
             else:
                 largest = max(map(max, parts.values()))
                 nodes = [_collective(call, instance.group, largest * len(call.group.members), root)]
-            planned[rank][call.row] = nodes
-    if unsplit:
-        notes.append(f"{unsplit} uneven all_to_all without recorded splits count as even, of the largest input")
-    return planned
+            planned[rank].setdefault(call.row, []).extend(nodes)
+            taken += 1
+    text = f"{unsplit} uneven all_to_all without recorded splits count as even, of the largest input"
+    return planned, taken, [text] if unsplit else []
 
 
 def _uneven(calls: Collection[Call]) -> bool:

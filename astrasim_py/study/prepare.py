@@ -306,18 +306,22 @@ def _recorded(run: Preparation, spec: PytorchRecording, ranks: int | None, key: 
         **{name: getattr(spec, name) for name in (f.name for f in fields(Options)) if hasattr(spec, name)}
     )
 
-    def read() -> Workload:
-        made = convert(kineto, et, step="median" if spec.step is None else spec.step, options=options)
+    def read() -> tuple[Workload, list[str]]:
+        doubts: list[str] = []
+        step = "median" if spec.step is None else spec.step
+        made = convert(kineto, et, step=step, options=options, warnings=doubts)
         if made.problems and not spec.partial:
             more = f", and {len(made.problems) - 1} more" if len(made.problems) > 1 else ""
             raise ScenarioError(place, f"{made.problems[0]}{more}", "record it again, or write partial: true")
         if ranks not in (None, made.workload.ranks):
             raise ScenarioError(place, f"is of {made.workload.ranks} ranks, not {ranks}", "drop `ranks`")
-        return made.workload
+        return made.workload, [*doubts, *made.problems]
 
-    return run.read_once(
+    workload, doubts = run.read_once(
         _WORKLOADS, files, ("pytorch", kineto, *et, spec.partial, ranks, digest(spec.model_dump())), read
     )
+    run.warnings.extend(f"{run.point.name}: {spec.kineto}: {text}" for text in doubts)
+    return workload
 
 
 def _generate(run: Preparation, job: Any, ranks: int, key: str) -> Workload:

@@ -33,12 +33,15 @@ class Conversion:
         The same as text.
     problems : sequence of str
         Reasons not to trust the result; empty if there are none.
+    warnings : sequence of str
+        What was given and not used, or assumed; a run prints it and fails with ``--strict``.
     """
 
     workload: Workload
     report: Mapping[str, Any]
     lines: Sequence[str]
     problems: Sequence[str] = ()
+    warnings: Sequence[str] = ()
 
 
 def reader_names() -> tuple[str, ...]:

@@ -43,7 +43,7 @@ def rank_graph(kineto, host=None):
         rows = join(recording, trace).host_row
         groups, node_of = groups + trace.groups, lambda row: trace.communication.get(int(rows[row]))
     table = GroupTable(recording.world_size, groups)
-    calls, unknown = device_calls(recording, table, node_of)
+    calls, unknown, _ = device_calls(recording, table, node_of)
     assert not unknown
     if calls or len(recording.work):
         return RankGraph(build_graph(recording), calls, True)
@@ -182,7 +182,7 @@ def test_eight_recorded_ranks_run_as_they_did():
     )
     assert (starts.max(0) - starts.min(0)).tolist() == [7624, 1101, 168, 125, 223, 534, 584, 885]
     assert (stops.max(0) - stops.min(0)).min() >= 1 and (stops.max(0) - stops.min(0)).max() <= 7
-    assert not built.problems and not built.notes and not built.kept
+    assert not built.problems and not built.notes and not built.warnings and not built.kept
     assert [instance.moving_ns for instance in built.meeting.instances] == [
         1000 * us for us in (10, 8, 7, 7, 86, 10, 20, 69)
     ]
@@ -231,7 +231,7 @@ def test_sizes_are_known_without_the_host_trace():
     """Ranges of NCCL have a shape and a type where the arguments of the kernel have none; splits are not there."""
     built = build_workload(dlrm(with_host=False), 8, Options())
     assert not built.problems
-    assert built.notes == ["1 uneven all_to_all without recorded splits count as even, of the largest input"]
+    assert built.warnings == ["1 uneven all_to_all without recorded splits count as even, of the largest input"]
     trace = built.workload.traces[0]
     sizes = trace.column("comm_size")[trace.type == NodeType.COMM_COLL].tolist()
     assert sizes[:3] == [24576, 192, 1536] and sizes[4:] == [1576964, 24576, 448, 907840]
@@ -283,7 +283,9 @@ def test_messages_between_devices_and_mapped_kernels_meet(tmp_path):
         header = {"distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": events}
         (tmp_path / f"k_{rank}.json").write_text(json.dumps(header))
     options = Options(size_default=4096)
-    made = ap.convert_pytorch(str(tmp_path / "k_{rank}.json"), map_kernel=["deep_ep::=all_to_all:0"], options=options)
+    made = ap.convert_pytorch(
+        str(tmp_path / "k_{rank}.json"), map_kernel=["deep_ep::=all_to_all:0"], options=options, warnings=[]
+    )
     assert not made.problems and not lint(made.workload.traces, made.workload.groups)
     assert [counted(made.workload, kind) for kind in (NodeType.COMM_SEND, NodeType.COMM_RECV, NodeType.COMM_COLL)] == [
         1,
@@ -335,7 +337,7 @@ def two_ranks(folder, said, durations=((1000,), (1000,)), group=PAIR, header=Tru
         content = {"distributedInfo": {"rank": rank, "world_size": 2}} if header else {}
         content["traceEvents"] = [{"ph": "X", "pid": 1, "dur": 5} | event for event in events]
         (folder / f"k_{rank}.json").write_text(json.dumps(content))
-    return ap.convert_pytorch(str(folder / "k_{rank}.json"))
+    return ap.convert_pytorch(str(folder / "k_{rank}.json"), warnings=[])
 
 
 def test_all_ranks_take_the_step_that_is_the_median_of_the_first(tmp_path):
@@ -353,9 +355,10 @@ def test_calls_of_unknown_groups_are_of_all_ranks(tmp_path):
     said = {"Collective name": "allreduce", "In msg nelems": 8, "Out msg nelems": 8}
     made = two_ranks(tmp_path, [said] * 2, group={"dtype": "Int"}, header=False)
     assert made.workload.groups == {"0": (0, 1)} and not made.problems
-    assert "calls of 2 ranks have no group, and count as calls of all ranks" in made.report["notes"]
+    assert "calls of 2 ranks have no group, and count as calls of all ranks" in made.warnings
     one = str(tmp_path / "k_0.json")
-    assert len(ap.convert_pytorch(one, options=Options(replicate=4)).workload.groups["0"]) == 4
+    with pytest.warns(UserWarning, match="calls of 1 rank have no group"):
+        assert len(ap.convert_pytorch(one, options=Options(replicate=4)).workload.groups["0"]) == 4
     assert ap.convert_pytorch(one).problems == ["the group of 1 all_reduce calls is not recorded"]
 
 
@@ -377,7 +380,7 @@ def test_a_member_without_splits_sends_even_parts_if_all_fits(received, sent, tm
     said = [exchange | {"In split size": splits[rank], "Out msg nelems": received[rank]} for rank in range(2)]
     made = two_ranks(tmp_path, said)
     assert exchanged(made) == sent
-    assert ("count as even" in " ".join(made.report["notes"])) == (not sent)
+    assert ("count as even" in " ".join(made.warnings)) == (not sent)
 
 
 def test_sizes_of_outputs_alone_are_enough(tmp_path):
@@ -403,11 +406,11 @@ def test_replay_tells_ranks_begun_at_once_and_shared_correlations(tmp_path):
         header = {"distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": events}
         (tmp_path / f"k_{rank}.json").write_text(json.dumps(header))
     for skew, at_once in (("keep", {}), ("drop", {"at_once_us": 500.0})):
-        made = ap.convert_pytorch(str(tmp_path / "k_{rank}.json"), replay=True, options=Options(skew=skew))
+        made = ap.convert_pytorch(str(tmp_path / "k_{rank}.json"), replay=True, options=Options(skew=skew), warnings=[])
         errors = made.report["replay_errors"]
         assert errors == {"together": 0.0, "together_constants": errors["together_constants"]} | at_once
     note = "1 calls and operations have the correlation of another one; its first call counts"
     assert made.lines[-3:] == [
         "replay of all ranks begun at once: 500.000 us",
-        *(f"note: rank {r}: {note}" for r in (0, 1)),
+        *(f"warning: rank {r}: {note}" for r in (0, 1)),
     ]
