@@ -52,7 +52,7 @@ def fold(symmetry: Symmetry) -> Plan:
                 made[call] = _call(symmetry, call)
             calls[index] = made[call]
     workload = plan.workload[0]
-    folded = replace(
+    return replace(
         plan,
         workload=(workload,),
         p2p=(_own_matching(symmetry, 0, workload, workload.peer.astype(np.int64)),),
@@ -61,8 +61,6 @@ def fold(symmetry: Symmetry) -> Plan:
         route_ptr=symmetry.route_ptr,
         route_links=symmetry.links.first[symmetry.route_class],
     )
-    folded.positions.update((made[call], {0: call.members.index(0)}) for call in made)
-    return folded
 
 
 def _call(symmetry: Symmetry, call: CollectiveCall) -> CollectiveCall:

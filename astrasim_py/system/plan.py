@@ -34,7 +34,7 @@ class CollectiveCall:
 
     members: Sequence[int]  # ranks, in the order of the algorithm's
     algorithm: Algorithm | None  # None where a group of one has nothing to do
-    programs: Sequence[RankProgram]  # `RotatedPrograms` of a rotation
+    programs: Sequence[RankProgram]  # `RotatedPrograms` of a rotation; of a fold, by position
     matching: Matching | None  # `RotatedMatching`, likewise
     connections: Connections | None = None  # under the MSCCL link model, or a profile
 
@@ -63,6 +63,12 @@ class CollectiveCall:
     def different(self) -> Sequence[RankProgram]:
         """Programs that differ in more than peers and bytes: for a rotation only the first one."""
         return self.programs if self.rotation is None else [self.base]
+
+    def positions(self) -> dict[int, int]:
+        """Places of its members; in a fold, where it has the programs of some members only, of those."""
+        if isinstance(self.programs, dict):
+            return {self.members[position]: position for position in self.programs}
+        return {member: position for position, member in enumerate(self.members)}
 
     @property
     def messages(self) -> int:
@@ -312,7 +318,7 @@ class Plan:
             return rank - self.first_rank[self.job_of[rank]]
         call = self.calls[index]
         if call not in self.positions:
-            self.positions[call] = {member: position for position, member in enumerate(call.members)}
+            self.positions[call] = call.positions()
         return self.positions[call][rank]
 
     def program(self, rank: int, index: int) -> RankProgram:
