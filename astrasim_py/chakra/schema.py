@@ -45,6 +45,11 @@ COLLECTIVE_NAMES: Mapping[int, str] = {
     int(CommType.REDUCE_SCATTER_BLOCK): "reduce_scatter",
 }
 
+#: The other way round: the number that is written for a collective.
+COLLECTIVE_CODES: Mapping[str, int] = {
+    name: code for code, name in COLLECTIVE_NAMES.items() if code != CommType.REDUCE_SCATTER_BLOCK
+}
+
 #: Integer attributes that have a column, and the oneof member that a writer uses; readers accept any integer member.
 COLUMN_KINDS: Mapping[str, str] = {
     "comm_type": "int64_val",  # a CommType

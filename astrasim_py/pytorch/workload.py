@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from astrasim_py.chakra.schema import COLLECTIVE_NAMES, NodeType
+from astrasim_py.chakra.schema import COLLECTIVE_CODES, NodeType
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import TraceError
 from astrasim_py.pytorch.calls import Call
@@ -15,7 +15,6 @@ from astrasim_py.pytorch.groups import MAX_MEMBERS, arithmetic, numbered
 from astrasim_py.pytorch.nodes import Communication, rank_trace
 from astrasim_py.pytorch.ranks import Instance, Meeting, RankCalls, meet
 
-_COMM_TYPE = {name: code for code, name in sorted(COLLECTIVE_NAMES.items(), reverse=True)}
 _NS = 1000  # picoseconds
 
 
@@ -201,7 +200,7 @@ def _message(kind: str, me: int, peer: int, size: int, tag: int) -> Communicatio
 
 
 def _collective(call: Call, group: str, size: int, root: int) -> Communication:
-    columns = {"comm_type": _COMM_TYPE[call.kind], "comm_size": size}
+    columns = {"comm_type": COLLECTIVE_CODES[call.kind], "comm_size": size}
     return Communication(NodeType.COMM_COLL, columns | ({"comm_root": root} if call.kind in ROOTED else {}), group)
 
 

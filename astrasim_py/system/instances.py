@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from astrasim_py.chakra.schema import COLLECTIVE_NAMES, MISSING, NodeType
+from astrasim_py.chakra.schema import COLLECTIVE_CODES, COLLECTIVE_NAMES, MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.collectives.collective import COLLECTIVES
 from astrasim_py.core.conditions import hold
@@ -18,8 +18,7 @@ from astrasim_py.system.durations import node_place
 from astrasim_py.system.problem import CollectiveRequest, Job
 from astrasim_py.system.semantics import Semantics
 
-_CODES = {name: code for code, name in COLLECTIVE_NAMES.items()}
-_ROOTED = [_CODES[name] for name, each in COLLECTIVES.items() if each.rooted]
+_ROOTED = [COLLECTIVE_CODES[name] for name, each in COLLECTIVES.items() if each.rooted]
 WORLD = "world"
 
 
@@ -181,8 +180,8 @@ class JobInstances:
         names = ("comm_type", "coll_size", "comm_size", "comm_root", "comm_priority")
         code, exact, stated, root, priority = (trace.column(column)[rows] for column in names)
         known = np.isin(code, list(COLLECTIVE_NAMES))
-        gathers = code == _CODES["all_gather"]
-        own = np.where((stated == MISSING) & (code == _CODES["barrier"]), 0, stated)
+        gathers = code == COLLECTIVE_CODES["all_gather"]
+        own = np.where((stated == MISSING) & (code == COLLECTIVE_CODES["barrier"]), 0, stated)
         absent = exact == MISSING
         large = absent & gathers & (own > 2**62 // max(n, 1))
         size = np.where(absent, np.where(gathers & (own > 0), own * np.where(large, 1, n), own), exact)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from astrasim_py.chakra.graph import pointers
-from astrasim_py.chakra.schema import COLLECTIVE_NAMES, MISSING, NodeType
+from astrasim_py.chakra.schema import COLLECTIVE_CODES, MISSING, NodeType
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.workload.tiles import TILE_COLUMNS
@@ -19,7 +19,6 @@ from astrasim_py.workload.tiles import TILE_COLUMNS
 COMPUTE = "compute"
 #: `slot_kind` of nodes that hold nothing.
 NO_SLOT = 0
-COMM_TYPE = {name: code for code, name in sorted(COLLECTIVE_NAMES.items(), reverse=True)}
 _PS_PER_US = 10**6
 _COLUMNS = ("comm_type", "comm_size", "coll_size", "comm_src", "comm_dst", "num_ops", "tensor_size", "duration_ps")
 _COLUMNS += ("layer", "phase", "slot_kind", *TILE_COLUMNS)
@@ -83,7 +82,9 @@ class Block:
         """Add a collective of `size` bytes, the full buffer, on a role's group of `members` ranks; None: on all."""
         others |= {} if group is None else {"group": group}
         own = -(-size // members) if kind == "all_gather" else size
-        return self.add(NodeType.COMM_COLL, name, comm_type=COMM_TYPE[kind], comm_size=own, coll_size=size, **others)
+        return self.add(
+            NodeType.COMM_COLL, name, comm_type=COLLECTIVE_CODES[kind], comm_size=own, coll_size=size, **others
+        )
 
     def send(self, name: str, size: int, me: int, peer: int, **others) -> int:
         """Add a message to another rank; nothing in a stream waits for it."""

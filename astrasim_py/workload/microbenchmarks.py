@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from astrasim_py.chakra.schema import COLLECTIVE_NAMES, MISSING, NodeType
+from astrasim_py.chakra.schema import COLLECTIVE_CODES, MISSING, NodeType
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
@@ -14,7 +14,6 @@ from astrasim_py.core.units import format_size, format_time
 from astrasim_py.workload.items import Collective, Compute, Item, Memory, Send
 from astrasim_py.workload.tiles import TILE_COLUMNS, Uses, consume, in_tiles, produce
 
-_COMM_TYPE = {name: code for code, name in sorted(COLLECTIVE_NAMES.items(), reverse=True)}
 _PS_PER_US = 10**6
 
 #: Most nodes that a generated workload may have, all ranks together; where all do the same, of one.
@@ -145,7 +144,7 @@ def _collective(item: Collective, label: str, n: int, where: str) -> dict:
     node = {
         "type": NodeType.COMM_COLL,
         "name": item.name or f"{item.type} {format_size(item.size)}",
-        "comm_type": _COMM_TYPE[item.type],
+        "comm_type": COLLECTIVE_CODES[item.type],
         "comm_size": -(-item.size // n) if item.type == "all_gather" else item.size,
         "coll_size": item.size,
         "is_cpu_op": 0,
