@@ -25,9 +25,9 @@ RATE, LARGEST = 50 * 10**9, 2**20
 Message = tuple[int, int, int, int]
 
 
-def network(hosts: int, spines: int = 16):
+def network(hosts: int, spines: int = 16, ecmp: bool = False):
     """Leaves of 16 hosts; 16 spines are without oversubscription."""
-    link = {"bandwidth": f"{RATE} B/s", "latency": "1 us"}
+    link = {"bandwidth": f"{RATE} B/s", "latency": "1 us", "routing": {"ecmp": ecmp}}
     return ap.build_topology(shape="leaf_spine", leaves=hosts // 16, hosts_per_leaf=16, spines=spines, **link)
 
 
@@ -90,6 +90,7 @@ def seconds(topology, messages: list[Message]) -> float:
 CASES = {
     "all to all of 64, equal sizes": lambda: (network(64), all_pairs(64)),
     "all to all of 64, equal sizes, 4:1": lambda: (network(64, 4), all_pairs(64)),
+    "all to all of 512, equal sizes, ECMP": lambda: (network(512, ecmp=True), all_pairs(512)),
     "all to all of 64, random sizes": lambda: (network(64), all_pairs(64, 1)),
     "all to all of 64, random sizes, 4:1": lambda: (network(64, 4), all_pairs(64, 1)),
     "1,024 random flows of 256 hosts at once": lambda: (network(256), random_pairs(256, 1024)),

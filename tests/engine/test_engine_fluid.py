@@ -140,6 +140,20 @@ def test_rates_are_max_min_fair_and_links_are_not_overbooked(seed, monkeypatch):
     assert max(settled) > 10
 
 
+@pytest.mark.parametrize("spines", [1, 3, 8])
+def test_many_flows_that_keep_their_rates_end_when_simpy_says(spines):
+    """All pairs at once over routes by ECMP, then some more: links become tight and loose, in any order of rates."""
+    hosts, rng = 16, random.Random(spines)
+    topology = build(
+        {"shape": "leaf_spine", "leaves": 4, "hosts_per_leaf": 4, "spines": spines, "bandwidth": Fraction(RATE)}
+        | {"latency": 1000, "routing": {"ecmp": True, "seed": spines}}
+    )
+    pairs = [(a, b) for a in range(hosts) for b in range(hosts) if a != b]
+    late = [(*rng.choice(pairs), rng.choice((MIB, 10**5)), rng.randrange(5 * 10**8)) for _ in range(60)]
+    records = flows(topology, [(a, b, MIB, 0) for a, b in pairs] + late, engine="both")
+    assert len(np.unique(records.message["delivered"])) > 30
+
+
 def test_numbers_of_npus_and_links_decide_nothing():
     messages = random_messages(random.Random(5), 6, 30)
     other = [3, 1, 5, 0, 2, 4]

@@ -1,7 +1,8 @@
 """Max-min fair rates of flows, under ``fluid``: set once per instant, by raising all flows that may change together.
 
 A flow is the number of its route. A link keeps a list of its flows, through the places of their routes in `path`, and
-the sum of their rates. A link is tight if its flows could use more than it has.
+the sum of their rates. A link is tight if its flows could use more than it has. The list of a tight link descends by
+rate, so that flows that keep theirs are not looked at, unless it is *loose*.
 """
 
 import numpy as np
@@ -82,7 +83,8 @@ def settle(state):
     least = min(held, change_links(state, changed))
     if state.altered:
         state.altered, least = 0, np.int64(0)
-    collect(state, least - (least >> 20))
+    state.kept = least - (least >> 20)
+    collect(state)
     fill(state)
     for i in range(state.taken_count):
         number = table.taken(state, 0)[i].item
@@ -199,6 +201,8 @@ def change_links(state, changed):
             take(state, number)
         else:
             set_rate(state, number, np.int64(flow.limit))
+            for place in range(begin_place, end_place):
+                table.shared(state, link_at(state, place)).loose = 1
     return least
 
 
@@ -248,7 +252,7 @@ def take(state, number):
 
 
 @lean
-def collect(state, kept):
+def collect(state):
     """List the flows with rates that may change: those of listed links, and of links listed for them.
 
     Flows slower than `kept` keep their rates: their links fill up before any changed link does.
@@ -257,13 +261,24 @@ def collect(state, kept):
     while i < state.crossed_count:
         link = table.shared(state, np.int64(table.crossed(state)[i]))
         i += 1
-        use = link.first if link.held or is_tight(link) else np.int64(0)
+        if not (link.held or is_tight(link)):
+            continue
+        use, before, loose = np.int64(link.first), MOST, np.int64(0)
         while use:
             other = np.int64(table.uses(state, use - 1).flow)
             use = table.uses(state, use - 1).next
             flow = table.flows(state, other)
-            if flow.rate >= kept and not flow.taken:
+            if flow.taken:
+                continue
+            if flow.rate >= state.kept:
                 take(state, other)
+            elif link.loose:
+                if flow.rate > before:
+                    loose = np.int64(1)
+                before = np.int64(flow.rate)
+            else:
+                break
+        link.loose = loose
 
 
 @lean
@@ -344,6 +359,11 @@ def stop(state, number, level):
         link.rest -= flow.next_rate
         link.growing -= 1
         link.stale = 1
+        if flow.next_rate < state.kept or not is_tight(link):
+            link.loose = 1
+        elif link.first != place + 1:
+            take_off(state, link, place)
+            enter(state, link, place, number)
 
 
 @lean

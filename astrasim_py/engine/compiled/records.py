@@ -142,9 +142,9 @@ FLOW = _record(
     "rate taken next_rate limit first last message next touched wanted cap latency extra left_high left_low since begun"
     " line line_last place"
 )
-# demand: of its flows, bytes/s; used: sum of their rates; first: of its USEs, which are by place of `path`; rest,
-# growing (flows), stale (share in the heap of links): while it fills.
-SHARED_LINK = _record("capacity demand used first count rest growing stale seen held")
+# demand: of its flows, bytes/s; used: sum of their rates; first: of its USEs, which are by place of `path`; loose:
+# whether they do not descend by rate; rest, growing (flows), stale (share in the heap of links): while it fills.
+SHARED_LINK = _record("capacity demand used first count rest growing stale seen held loose")
 USE = _record("next behind flow")
 
 # On a topology with events. An event: its time (ps); in `longs`, by route the first place in `path` from then on, and
@@ -229,12 +229,12 @@ ADDRESSES = _words(
 #: arena_limit: the last arena_top at which another step has room; foreground: ranks that are not done, but for jobs in
 #: the background; routes_now: in `longs`, by flow the first place of its route;
 #: change_next: the next CHANGE; changing: the next flow that it is applied to, + 1; cut_count: flows without a path;
-#: altered: whether an event has changed links since rates were set.
+#: altered: whether an event has changed links since rates were set; kept: slower flows keep their rates now.
 VARIABLES = _words(
     "now issued schedulings sent hops status record_links record_nodes record_messages arena_top time_count hash_mask "
     "last_time last_bucket current current_last awake awake_last awake_count first_dirty rank wave_next wave_size "
     "due_count done done_last sender send_node send_match carried taken_scheduled taken_number "
-    "end_count touched taken_count crossed_count "
+    "end_count touched taken_count crossed_count kept "
     "message_row_count hop_row_count most_ready wrong_receive wrong_sender wrong_call wrong_node wrong_size begin "
     "begin_last channels steps_left budget spare arena_limit foreground "
     "routes_now change_next changing cut_count altered"
