@@ -5,7 +5,6 @@ OUT/<scenario>/.
 import argparse
 import os
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from astrasim_py.cli import options
@@ -68,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         print_failures(result, whole=args.verbose or len(result.rows) == 1)
         tables = args.format in TABLES
         if not args.quiet:
-            options.complain(note for note in result.notes if not tables or note not in result.warnings)
+            options.complain(note for note in result.notes if not tables or note not in result.footer)
         found = wanted.of(medians(result.rows))
         rows += found
         if tables and not (args.quiet and args.format is None):
@@ -109,18 +108,11 @@ def print_failures(result, *, whole: bool = True) -> None:
 _MOST_JOBS = 40
 
 
-def _distinct(hints: list[str]) -> list[tuple[str, int]]:
-    """The first of the hints that advise the same, with how many do."""
-    advice = [hint.rpartition("; write ")[2] for hint in hints]
-    return [(hints[advice.index(each)], count) for each, count in Counter(advice).items()]
-
-
 def _show(result, rows: Sequence[Mapping], args: argparse.Namespace) -> None:
     from astrasim_py.report.jobs import jobs_text
     from astrasim_py.report.repeats import medians
     from astrasim_py.report.result_table import MOST_ROWS, summary_text
     from astrasim_py.report.tables import collectives_text
-    from astrasim_py.study.sweep import and_more
 
     if result.title:
         print(result.title)
@@ -138,8 +130,7 @@ def _show(result, rows: Sequence[Mapping], args: argparse.Namespace) -> None:
             if summary and summary.get("collectives"):
                 print(f"\n{row['point']}")
                 print(collectives_text(summary["collectives"], width))
-    hints = [hint for summary in result.summaries if summary for hint in summary.get("hints", ())]
-    for line in () if args.quiet else (*result.warnings, *(f"hint: {h}{and_more(n)}" for h, n in _distinct(hints))):
+    for line in () if args.quiet else result.footer:
         print(line)
     print(f"\n{options.engines_text(row.get('engine') for row in result.rows)}", end="")
     print(options.fold_text(result.rows, result.summaries), end="")

@@ -28,8 +28,9 @@ COLLECTIVE_COLUMNS = (
     "end",  # last completion on any member, ps
     "bound",  # lower bound of its duration, ps; -1 where none applies; `NO_RATE`
 )
-#: `bytes` is exact at every level; from `links` on the rest is filled, below it is -1.
-LINK_COLUMNS = ("link", "src", "dst", "bytes", "busy", "messages", "max_queue", "queued")
+#: `bytes` and `held_up` (messages that waited behind one that a slower link fed) are exact at every level; from `links`
+#: on the rest is filled, below it is -1.
+LINK_COLUMNS = ("link", "src", "dst", "bytes", "busy", "messages", "max_queue", "queued", "held_up")
 NODE_COLUMNS = (
     "rank",
     "node",  # id in the trace (of the workload, or of the algorithm's rank trace)

@@ -149,7 +149,7 @@ class Classes:
 class Price:
     """Times of a family's collective: on idle links, and with all its groups at once.
 
-    `times`: int64[members], ps. `links`: int64; `totals`: int64[5, links], the other columns of `LINK_TOTALS`.
+    `times`: int64[members], ps. `links`: int64; `totals`: int64[6, links], the other columns of `LINK_TOTALS`.
     """
 
     times: np.ndarray

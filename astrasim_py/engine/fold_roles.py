@@ -309,7 +309,7 @@ class Copy:
         """Links of a family, ascending, with the time that they serve it, its messages, and the longest queue."""
         price = self.prices[index]
         order = np.argsort(price.links)
-        _, busy, messages, queue, _ = price.totals[:, order]
+        _, busy, messages, queue, *_ = price.totals[:, order]
         used = messages > 0
         return [column[used] for column in (price.links[order], busy, messages, queue)]
 

@@ -200,7 +200,9 @@ class _RankTimes:
 
 
 #: Traffic of links, int64 by link; the links ascend.
-LINK_TOTALS = ("link", "bytes", "busy", "messages", "max_queue", "queued")
+LINK_TOTALS = ("link", "bytes", "busy", "messages", "max_queue", "queued", "held_up")
+#: Those that are known at every level.
+_ALWAYS = ("bytes", "held_up")
 
 
 def used_links(plan: Plan) -> np.ndarray:
@@ -267,8 +269,8 @@ def _link_table(plan: Plan, links: Mapping[str, np.ndarray], *, counted: bool) -
         return empty_table(LINK_COLUMNS)
     unknown = np.full(len(link), -1, dtype=np.int64)
     ends = {"src": topology.src[link].astype(np.int64), "dst": topology.dst[link].astype(np.int64)}
-    totals = {name: links[name] if counted else unknown for name in LINK_TOTALS[2:]}
-    return Table({"link": link, **ends, "bytes": links["bytes"], **totals})
+    totals = {name: links[name] if counted or name in _ALWAYS else unknown for name in LINK_TOTALS[1:]}
+    return Table({"link": link, **ends, **totals})
 
 
 def unequal_bytes(

@@ -1,4 +1,4 @@
-"""Default algorithms that are far from their bound, and builders that do better."""
+"""What could be better in a run: a default algorithm far from its bound, a model that serves messages one by one."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -6,9 +6,10 @@ from contextlib import suppress
 import numpy as np
 
 from astrasim_py.builders.registry import build
+from astrasim_py.core.choices import FOLDED
 from astrasim_py.core.errors import AstraError
 from astrasim_py.core.records import Records
-from astrasim_py.core.units import format_size, format_time
+from astrasim_py.core.units import format_size, format_time, number_of
 from astrasim_py.engine.choose import fastest
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.study.injected import group_dims
@@ -24,6 +25,32 @@ _MOST_RANKS = 64
 
 
 def hints(plan: Plan, records: Records) -> Iterator[str]:
+    """Lines on a run, each with what to write instead."""
+    if records.fold is None and not records.engine.endswith(FOLDED):
+        yield from _far_from_bound(plan, records)
+    yield from _held_up(plan, records)
+
+
+def _held_up(plan: Plan, records: Records) -> Iterator[str]:
+    """A line on messages that waited for a link that a slower one fed meanwhile."""
+    network, waited = plan.problem.network, records.link["held_up"]
+    total = int(waited.sum())
+    if not total:
+        return
+    worst = int(waited.argmax())
+    link = plan.problem.topology.link_name(int(records.link["link"][worst]))
+    share, most = 100 * total / records.message_hops, f"most on {link} ({int(waited[worst]):,})"
+    holds = "as long as the slower one feeds it" if network.model == "cut_through" else "alone"
+    also = " and no profile, which fluid does not know" if network.profile is not None else ""
+    also += ", and run it without fold" if records.engine.endswith(FOLDED) else ""
+    yield (
+        f"{network.model}: a message waited behind one from a slower link in {total:,} of "
+        f"{number_of(records.message_hops, 'hop')} ({share:.2g} %), {most}; that one holds the link {holds}, where "
+        f"packets would share it; write network: {{model: fluid}}{also}"
+    )
+
+
+def _far_from_bound(plan: Plan, records: Records) -> Iterator[str]:
     """A line on the call that is farthest from its bound, of those that a default algorithm carries out."""
     table = records.collective
     took, bound = table["end"] - table["start"], table["bound"]

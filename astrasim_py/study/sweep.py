@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -42,7 +43,7 @@ from astrasim_py.study.stored_points import StoredPoint
 from astrasim_py.study.task import Result, Task, failed, make_task, row_of, run_task, stored_result
 from astrasim_py.system.machine_models import Limits
 
-_WARNING = "warning: "
+_WARNING, _HINT = "warning: ", "hint: "
 #: Where the file of the scenario is named: beside the points, since it is no part of the results.
 OWNER = Path(stored_points.POINTS, stored_points.VOLATILE)
 #: Status of points that were not reached.
@@ -71,7 +72,7 @@ class RunResult(Shown):
     rows: tuple[dict, ...]  # one per point asked for, in the order of the sweep; keys of `report.tables.ROW_KEYS`
     exit_code: int  # the worst of its points, or 130
     failures: tuple[Failure, ...] = ()
-    notes: tuple[str, ...] = ()  # what was done beside what was asked: points used again, levels raised, warnings
+    notes: tuple[str, ...] = ()  # what was done beside what was asked (points used again …), warnings and hints
     figures: tuple[Path, ...] = ()
     computed: int = 0
     reused: int = 0
@@ -82,6 +83,11 @@ class RunResult(Shown):
     def warnings(self) -> tuple[str, ...]:
         """The notes that doubt results."""
         return tuple(note for note in self.notes if note.startswith(_WARNING))
+
+    @property
+    def footer(self) -> tuple[str, ...]:
+        """The notes that belong below the results: warnings, and what could be better."""
+        return tuple(note for note in self.notes if note.startswith((_WARNING, _HINT)))
 
     def to_dataframe(self):
         """The rows as a pandas DataFrame; see `astrasim_py.report.dataframe.rows_dataframe`."""
@@ -170,6 +176,12 @@ def run_scenario(
 def and_more(points: int) -> str:
     """What follows a line that holds for several points, of which the first is named."""
     return f" (and {number_of(points - 1, 'more point')})" if points > 1 else ""
+
+
+def _hints(hints: list[str]) -> list[str]:
+    """A line for all hints that advise the same: the first of them."""
+    advice = [hint.rpartition("; write ")[2] for hint in hints]
+    return [f"{_HINT}{hints[advice.index(each)]}{and_more(count)}" for each, count in Counter(advice).items()]
 
 
 class _Run:
@@ -322,6 +334,7 @@ class _Run:
                 f"interrupted: {kept} of {number_of(len(self.chosen), 'point')} kept; run it again to go on"
             )
         points = [stored.get(self.tasks[n].identity) if n in self.tasks else None for n in self.chosen]
+        self.notes += _hints([hint for point in points if point for hint in point.summary.get("hints", ())])
         codes = [failure.exit_code for failure in self.failures]
         return RunResult(
             scenario=self.scenario.name,

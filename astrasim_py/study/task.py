@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 
 from astrasim_py.core import jit
-from astrasim_py.core.choices import FOLDED
 from astrasim_py.core.errors import (
     EXIT_CHECK_FAILED,
     EXIT_INTERNAL,
@@ -245,7 +244,7 @@ def _run(task: Task) -> Result:
     }
     source = {"source": point.folder, "allow_outside": point.allow_outside, "allow_code": point.allow_code}
     about = {"row": row_of(point, FAILED), "facts": facts, "source": source, "warnings": warnings, "more": {}}
-    told += [] if records.engine.endswith(FOLDED) else hints(plan, records)
+    told += hints(plan, records)
     about["more"] |= {"hints": told} if told else {}
     if point.spec.jobs:
         alone = {job.name: _alone(task, job, warnings) for job in problem.jobs} if point.spec.compare else {}

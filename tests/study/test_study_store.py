@@ -87,7 +87,7 @@ def save(out: Path, name: str = "1 KiB", *, replace=False, identity=None, status
     files = {
         "summary.json": json_text(summary(row(name, **values))).encode(),
         "collective.csv": csv_chunks(more.pop("table", collective())),
-        "link.csv": b"link,src,dst,bytes,busy,messages,max_queue,queued\n0,0,1,500,5,1,0,0\n",
+        "link.csv": b"link,src,dst,bytes,busy,messages,max_queue,queued,held_up\n0,0,1,500,5,1,0,0,0\n",
     }
     options = RunOptions(level=level)
     return store.write_point(
@@ -419,7 +419,7 @@ def test_a_damaged_point_is_ignored(tmp_path, damage):
         ("collective.csv", b"instance,job\n0,a\n", 'there is no column "group"'),
         (
             "link.csv",
-            b"link,src,dst,bytes,busy,messages,max_queue,queued\n0,0,1,5.5,5,1,0,0\n",
+            b"link,src,dst,bytes,busy,messages,max_queue,queued,held_up\n0,0,1,5.5,5,1,0,0,0\n",
             "is not of whole",
         ),
     ],
@@ -431,7 +431,7 @@ def test_a_table_with_other_columns_is_refused_even_if_the_manifest_vouches_for_
         stored_points.read_point(point).table(name.removesuffix(".csv"))
     forge(point, "edge.csv", b"link,name,src,dst,bandwidth,latency\n1,a,0,1,1,1\n")
     forge(point, "vertex.csv", b"vertex,name,kind,x,y\n0,0,npu,,\n1,1,npu,,\n")
-    forge(point, "link.csv", b"link,src,dst,bytes,busy,messages,max_queue,queued\n0,0,1,5,5,1,0,0\n")
+    forge(point, "link.csv", b"link,src,dst,bytes,busy,messages,max_queue,queued,held_up\n0,0,1,5,5,1,0,0,0\n")
     with pytest.raises(OutputError, match="does not fit together: row 0: link 0 is not there; run with --fresh"):
         stored_points.read_point(point).tables("link")
 

@@ -116,7 +116,7 @@ def _records(plan: Plan, state: State, level: str, outcome: Outcome, begin: floa
     first = np.where(planned, len(plan.calls) + np.arange(len(planned)), plan.instances.first)
     progress = tables["progress"][first]
     used = used_links(plan)
-    columns = ("bytes", "busy", "messages", "most_waiting", "queued")
+    columns = ("bytes", "busy", "messages", "most_waiting", "queued", "held_up")
     found: dict[str, Table] = {}
     if level in ("nodes", "messages"):
         found["node"] = node_table(plan, *(tables["node_rows"][name] for name in records.NODE_ROW.names))
@@ -131,7 +131,9 @@ def _records(plan: Plan, state: State, level: str, outcome: Outcome, begin: floa
         compute=ranks["compute"],
         exposed=exposed,
         spans=np.stack([progress["start"], progress["end"]], axis=1),
-        links=dict(zip(LINK_TOTALS, (used, *(tables["links"][name][used] for name in columns)), strict=True)),
+        links=dict(
+            zip(LINK_TOTALS, (used, *(tables["links"][name][used].astype(np.int64) for name in columns)), strict=True)
+        ),
         messages=int(s["sent"]),
         message_hops=int(s["hops"]),
         events=int(s["issued"]),

@@ -38,6 +38,7 @@ def deliver_later(state, e):
             now,
             now + hold if hold >= 0 else queue.NONE,
             table.longs(state)[state.nbytes + event.size],
+            False,
         )
     if state.record_messages:
         table.message_rows(state, event.row).start = now
@@ -88,8 +89,12 @@ def take_link(state, e):
         end = max(end, event.tail) if end >= 0 else end
         head, tail = start + latency, end + latency
         event.tail = tail
+        fed = end > held
     else:
         tail = end + latency
+        fed = event.moved != 0 and not lined and event.tail > hold
+        if not lined:
+            event.tail = hold
         if link.hop >= 0:
             hop = table.longs(state)[link.hop + event.size]
             tail = start + hop + longer
@@ -99,8 +104,10 @@ def take_link(state, e):
     if end < 0 or tail < 0 or head < 0:
         events.fail(state, records.OVERFLOW)
         return queue.NONE
-    free = tail if state.hold_latency else held if row.flags & records.INTERLEAVED and not event.asks else end
-    reserve(state, number, requested, start, free, table.longs(state)[state.nbytes + event.size])
+    free = tail if state.hold_latency else end
+    if row.flags & records.INTERLEAVED and not event.asks:
+        free, fed = tail if state.hold_latency else held, False
+    reserve(state, number, requested, start, free, table.longs(state)[state.nbytes + event.size], fed)
     if state.record_messages:
         record_hop(state, e, number, requested, start, free)
     if state.scheduled:
@@ -121,13 +128,19 @@ def take_link(state, e):
 
 
 @lean
-def reserve(state, number, requested, start, free, nbytes):
-    """Reserve a link from `start` to `free` for a message that requested it at `requested`."""
+def reserve(state, number, requested, start, free, nbytes, fed):
+    """Reserve a link from `start` to `free` for a message that requested it at `requested`.
+
+    `fed`: whether a slower link feeds it meanwhile.
+    """
     link = table.links(state, number)
     link.free = free
     link.bytes += nbytes
     if link.bytes < 0 or free < 0:
         events.fail(state, records.OVERFLOW)
+    held_up = start > requested and link.fed != 0
+    link.held_up += np.int64(held_up)
+    link.fed = np.int64(fed or held_up)
     if not state.record_links:
         return
     link.messages += 1

@@ -82,11 +82,11 @@ PHASE = _record("queue priority call turn members")
 
 # -- state: tables ----------------------------------------------------------------------------------------------
 
-# scheduled, number: its order among events of one time; tail: ps at which the tail reaches the next link, when a
-# message that waits for a link has asked, when a timer ends, analytical: number of the route; route: next link << 32
-# | end, computed: NPU << 32 | destination, of a timer that is the first of its time the next such + 1; row: of the
-# message table; size: index of its bytes; match: -1 if no other message can match its receive; asks: a rendezvous
-# request.
+# scheduled, number: its order among events of one time; tail: ps at which the tail reaches the next link, under
+# store_and_forward ps that it took to enter the former one, or when a message that waits in line has asked, when a
+# timer ends, analytical: number of the route; route: next link << 32 | end, computed: NPU << 32 | destination, of a
+# timer that is the first of its time the next such + 1; row: of the message table; size: index of its bytes; match: -1
+# if no other message can match its receive; asks: a rendezvous request.
 EVENT = _record("scheduled number tail route row", i4="next block node match size", i1="kind moved asks")
 HOP, DELIVER, ENTER, END, TIMER, BEGIN, FREED, GO, HEAD, LEAVE, POST, TAKE, RESUME = map(np.int64, range(13))
 
@@ -127,10 +127,11 @@ SLOT = _record("used refused refused_count")
 SLOT_KINDS = np.int64(4)
 
 # hold, hop: in `longs`, ps by size, hop -1: hold + latency; first, last: of its WAITs; free_scheduled, free_number:
-# order of the event at which it gets free; line: the messages that wait for it.
+# order of the event at which it gets free; line: the messages that wait for it; held_up: messages that waited behind
+# one that a slower link fed; fed: whether the next one that waits does so.
 LINK = _record(
-    "free latency hold hop bytes messages busy queued most_waiting waiting first last free_scheduled free_number line"
-    " line_last"
+    "free latency hold hop bytes messages busy queued first last free_scheduled free_number held_up",
+    i4="most_waiting waiting line line_last fed",
 )
 WAIT = _record("start next")
 

@@ -69,7 +69,7 @@ def begin_step(state, block, node):
             if hold < 0:
                 events.fail(state, records.OVERFLOW)
                 return
-            reserve(state, link, begin, start, start + hold, table.longs(state)[state.nbytes + size])
+            reserve(state, link, begin, start, start + hold, table.longs(state)[state.nbytes + size], False)
             if state.record_messages:
                 record_hop(state, e, link, begin, start, start + hold)
                 event.moved = 1

@@ -191,9 +191,19 @@ class LibraryCutThrough(CutThrough):
             return super().times(message, link, start)
         costs = message.connections.links
         message.hop_latency = int(costs.latency_ps[link.index]) - link.latency
-        served = start + message_ps(message.bytes, costs.rates[costs.rate_class[link.index]], link.rounding)
+        served = start + self.transfer(message, link)
         end = max(served, message.tail, message.paced)
         return served if message.connections.interleaved else end, end + link.latency + message.extra_latency
+
+    def transfer(self, message, link) -> int:
+        """Time (ps) for the bytes of a message of a connection to enter a link."""
+        costs = message.connections.links
+        return message_ps(message.bytes, costs.rates[costs.rate_class[link.index]], link.rounding)
+
+    def fed(self, message, link, start, end):
+        if message.connections is None:
+            return super().fed(message, link, start, end)
+        return end > start + self.transfer(message, link)
 
     def complete_send(self, message, delay):
         super().complete_send(message, max(delay, message.paced - self.env.now))

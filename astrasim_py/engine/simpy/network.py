@@ -38,7 +38,8 @@ class At(Signal):
 class Link(simpy.Resource):
     """A directed channel of a `latency` (ps) and a `bandwidth` (bytes/s), first come first served.
 
-    It counts its messages and bytes; `free` is the time (ps) at which the last served message leaves it.
+    It counts its messages and bytes, and messages that waited while a slower link fed it; `free` is the time (ps) at
+    which the last served message leaves it.
     """
 
     def __init__(self, simulation, index: int) -> None:
@@ -47,7 +48,8 @@ class Link(simpy.Resource):
         self.simulation, self.index, self.latency = simulation, index, int(topology.latency_ps[index])
         self.bandwidth = topology.bandwidths[topology.bandwidth_class[index]]
         self.rounding = simulation.plan.problem.semantics.rounding
-        self.free = self.bytes = self.messages = self.busy = self.queued = self.max_queue = 0
+        self.free = self.bytes = self.messages = self.busy = self.queued = self.max_queue = self.held_up = 0
+        self._fed = False
         self.transfer, self.crossing = cache(self.transfer), cache(self.crossing)
         self._starts: deque[int] = deque()
 
@@ -63,8 +65,11 @@ class Link(simpy.Resource):
         """Time (ps) from the start of a message to its last byte at the other end."""
         return message_ps(nbytes, self.bandwidth, self.rounding, self.latency)
 
-    def count_use(self, asked: int, start: int, end: int, nbytes: int) -> None:
-        """A message that asked at `asked` has the link from `start` to `end` (ps)."""
+    def count_use(self, asked: int, start: int, end: int, nbytes: int, fed: bool = False) -> None:
+        """A message that asked at `asked` has the link from `start` to `end` (ps); `fed`: a slower link feeds it."""
+        held_up = start > asked and self._fed
+        self.held_up += held_up
+        self._fed = fed or held_up
         self.free = end
         self.bytes += nbytes
         self.messages += 1
@@ -93,10 +98,10 @@ class LinkRequest(Request):
         self.row = link.simulation.recorder.hop(message.row, link.index, self.asked) if listed else -1
         super().__init__(link)
 
-    def count(self, start: int, end: int) -> None:
-        """The message has the link from `start` to `end` (ps)."""
+    def count(self, start: int, end: int, fed: bool = False) -> None:
+        """The message has the link from `start` to `end` (ps); `fed`: a slower link feeds it."""
         self.counted = True
-        self.resource.count_use(self.asked, start, end, self.message.bytes)
+        self.resource.count_use(self.asked, start, end, self.message.bytes, fed)
         self.resource.simulation.recorder.hop_served(self.row, start, end)
 
 
@@ -253,12 +258,17 @@ class LinkByLink(Network):
     and when it is at the other end.
     """
 
+    def fed(self, message: Message, link: Link, start: int, end: int) -> bool:
+        """Whether a slower link feeds, or has fed, a message that has a link from `start` to `end` (ps)."""
+        former = message.route[message.at - 1] if message.at else link
+        return former.transfer(message.bytes) > link.transfer(message.bytes)
+
     def occupy(self, request: LinkRequest) -> int:
         """A message has the link and holds it; returns when (ps) its last byte is at the other end."""
         message, link, now = request.message, request.resource, self.env.now
         end, arrival = self.times(message, link, now)
         free = arrival if self.holds_latency else end
-        request.count(now, free)
+        request.count(now, free, self.fed(message, link, now, end))
         self.env.timeout(free - now).callbacks.append(lambda _: link.release(request))
         self.complete_send(message, end - now)
         return arrival
@@ -296,8 +306,11 @@ class LinkByLink(Network):
 
     def count_waiting(self):
         for link in self.simulation.links.values():
-            for request, start, end in list(self.uncounted(link)):
-                request.count(start, end)
+            for request, start, free in list(self.uncounted(link)):
+                message, fed = request.message, False
+                if not isinstance(request, Booking):
+                    fed = self.fed(message, link, start, self.times(message, link, start)[0])
+                request.count(start, free, fed)
 
 
 class StoreAndForward(LinkByLink):
@@ -320,6 +333,9 @@ class CutThrough(LinkByLink):
     def times(self, message, link, start):
         end = max(start + link.transfer(message.bytes), message.tail)
         return end, end + link.latency + message.extra_latency
+
+    def fed(self, message, link, start, end):
+        return end > start + link.transfer(message.bytes)
 
     def carry(self, message):
         message.tail = self.env.now
