@@ -43,7 +43,7 @@ _HOME = {
     "expand": "astrasim_py.scenario.expand",
     "load_scenario": "astrasim_py.scenario.load",
     "plot": "astrasim_py.study.look",
-    "prepare": "astrasim_py.study.prepare",
+    "prepare": "astrasim_py.api",
     "problem": "astrasim_py.api",
     "read_algorithm": "astrasim_py.msccl.to_traces",
     "read_contract": "astrasim_py.collectives.contract",

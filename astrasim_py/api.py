@@ -47,6 +47,7 @@ from astrasim_py.workload.items import Collective
 from astrasim_py.workload.microbenchmarks import generate
 
 if TYPE_CHECKING:
+    from astrasim_py.scenario.expand import Point
     from astrasim_py.scenario.load import LoadedScenario
     from astrasim_py.study.sweep import RunResult
 
@@ -86,6 +87,37 @@ def run(
     scenario = with_overrides(scenario, overrides) if loaded else load_scenario(scenario, overrides)
     options.setdefault("progress", on_terminal(scenario.name))
     return run_scenario(scenario, **options)
+
+
+def prepare(point: Point, **options: Any) -> Problem:
+    """Make the Problem of a point.
+
+    What is wrong with files and algorithms without being an error is told by Python warnings.
+
+    Parameters
+    ----------
+    point : Point
+        One of those that `expand` makes.
+    **options
+        Of `astrasim_py.study.prepare.prepare`: ``limits``, ``kept`` …; ``warnings`` and ``hints`` are lists that take
+        the lines that are else warnings.
+
+    Returns
+    -------
+    Problem
+
+    Raises
+    ------
+    AstraError
+        The point contradicts itself, or a file is wrong.
+    """
+    from astrasim_py.study.prepare import prepare
+
+    told = Notes()
+    lists = {name: getattr(told, name) for name in ("warnings", "hints") if name not in options}
+    problem = prepare(point, **lists, **options)
+    told.warn()
+    return problem
 
 
 @wraps(run_plan)

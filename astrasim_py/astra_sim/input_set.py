@@ -1,6 +1,7 @@
 """Everything that an ASTRA-sim command line names, read."""
 
 import os
+from collections import Counter
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -10,6 +11,7 @@ from pathlib import Path
 from astrasim_py.astra_sim import configs
 from astrasim_py.chakra.et_io import read_traces
 from astrasim_py.chakra.groups import groups_from_json, groups_from_metadata
+from astrasim_py.chakra.notes import other_names, unnamed
 from astrasim_py.chakra.schema import NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
@@ -146,6 +148,11 @@ def _workload(
         if max(members) >= npus:
             raise TraceError(f"{groups}: {key}", f"rank {max(members)} is not one of {npus} NPUs")
         found[str(int(key))] = members
+    if groups is not None:
+        if said := other_names(Counter(traces)):
+            warnings.append(f"{said}, which ASTRA-sim does not read: they are of all NPUs; write pg_name")
+        if found and unnamed(traces, [*found]) == [*found]:
+            warnings.append(f"{groups}: none of its {len(found)} groups is named by a collective")
     return Workload(traces, found, name)
 
 

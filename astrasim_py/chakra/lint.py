@@ -14,7 +14,7 @@ from astrasim_py.chakra import control
 from astrasim_py.chakra import lint_rules as rules
 from astrasim_py.chakra.decode import IllTyped, damaged_nodes
 from astrasim_py.chakra.et_io import find_prefix, parse_trace, read_bytes, read_traces, set_files
-from astrasim_py.chakra.groups import groups_from_json, groups_from_metadata
+from astrasim_py.chakra.groups import groups_from_json, groups_from_metadata, named
 from astrasim_py.chakra.lint_rules import Finding, label_of, lint_trace, more_of
 from astrasim_py.chakra.schema import COLLECTIVE_NAMES, MISSING, CommType, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
@@ -33,6 +33,8 @@ def lint(traces: Sequence[ExecutionTrace | None], groups: Mapping[str, Sequence[
     by default those that METADATA nodes declare.
     """
     found: list[Finding] = []
+    if groups is not None:
+        traces = _with_groups(traces, groups, found)
     ranks_of: dict[ExecutionTrace, list[int]] = {}
     for rank, trace in enumerate(traces):
         if trace is not None:
@@ -48,6 +50,19 @@ def lint(traces: Sequence[ExecutionTrace | None], groups: Mapping[str, Sequence[
         found.extend(check_messages(traces))
         found.extend(check_collectives(traces, groups))
     return found
+
+
+def _with_groups(
+    traces: Sequence[ExecutionTrace | None], groups: Mapping[str, Sequence[int]], found: list[Finding]
+) -> list[ExecutionTrace | None]:
+    """The traces with groups that nodes name otherwise in ``pg_name``; adds findings where two contradict."""
+    made: dict[ExecutionTrace, ExecutionTrace] = {}
+    for trace in dict.fromkeys(trace for trace in traces if trace is not None):
+        try:
+            made[trace] = named(trace, groups)
+        except TraceError as error:
+            found.append(_from_error(error, "bad-group", trace.place))
+    return [trace and made.get(trace, trace) for trace in traces]
 
 
 def check_control(traces: Sequence[ExecutionTrace]) -> list[Finding]:

@@ -141,33 +141,41 @@ def _dimensions(read: Reading) -> Iterator[str]:
 
 def _groups(read: Reading, found: Notes) -> None:
     """Groups that no node names, and names without groups."""
-    if not read.members:
-        named = [
-            (trace, row, name)
-            for trace in read.ranks_of
-            for row, name, group in called_otherwise(trace)
-            if group not in ("", "0")
-        ]
-        if named:
-            (trace, row, name), count = named[0], sum(read.ranks_of[trace] for trace, *_ in named)
-            what = "the collective names its group" if count == 1 else f"{count} collectives name their groups"
-            place = f"{trace.place}: node {int(trace.node_id[row])}"
-            text = f"{what} by {name}, and no group has members: they are of all ranks; write groups: FILE.json"
-            found.warnings.append(f"{place}: {text} beside trace")
+    if not read.members and (said := other_names(read.ranks_of)):
+        text = "and no group has members: they are of all ranks; write groups: FILE.json beside trace"
+        found.warnings.append(f"{said}, {text}")
     if read.groups is None:
         return
-    used: set[str] = set()
-    for trace in dict.fromkeys(read.made):
-        codes, names = trace.group_of()
-        used.update(names[code] for code in np.unique(codes[trace.type == NodeType.COMM_COLL]).tolist() if code >= 0)
     large = [name for name, ranks in read.members.items() if len(ranks or read.made) > 1 and name != "0"]
-    unused = [name for name in large if name not in used]
+    unused = unnamed(read.made, large)
     place = "groups" if isinstance(read.groups, Mapping) else os.fspath(read.groups)
     if large and len(unused) == len(large):
         text = f"none of its {len(read.members)} groups is named by a collective, by pg_name or comm_group"
         found.warnings.append(f"{place}: {text}; drop the groups, or name them")
     elif unused:
         found.hints.append(f"{place}: {len(unused)} of its {len(read.members)} groups are unused: {_listed(unused)}")
+
+
+def other_names(ranks_of: Mapping[ExecutionTrace, int]) -> str:
+    """Place and number of the collectives that name a group by `OTHER_NAMES` alone; empty if none do."""
+    count, first, by = 0, "", ""
+    for trace, ranks in ranks_of.items():
+        codes, names = trace.group_of()
+        for row, attribute, group in called_otherwise(trace):
+            if group not in ("", "0") and not (codes[row] >= 0 and names[codes[row]]):
+                first = first or f"{trace.place}: node {int(trace.node_id[row])}"
+                count, by = count + ranks, by or attribute
+    what = "the collective names its group" if count == 1 else f"{count} collectives name their groups"
+    return f"{first}: {what} by {by}" if count else ""
+
+
+def unnamed(traces: Sequence[ExecutionTrace], groups: Sequence[str]) -> list[str]:
+    """Those of the groups that no collective names by ``pg_name``."""
+    used: set[str] = set()
+    for trace in dict.fromkeys(traces):
+        codes, names = trace.group_of()
+        used.update(names[code] for code in np.unique(codes[trace.type == NodeType.COMM_COLL]).tolist() if code >= 0)
+    return [name for name in groups if name not in used]
 
 
 def unplanned(traces: Sequence[ExecutionTrace]) -> Iterator[str]:

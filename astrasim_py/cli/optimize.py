@@ -87,6 +87,7 @@ def _show(args: argparse.Namespace, result, files: list[str]) -> None:
             "evaluations": result.evaluations,
             "combinations": result.space.count,
             "all_tried": result.found.whole,
+            "warnings": list(result.space.warnings),
             "changes": [dict(zip(("what", "before", "after", "without"), row, strict=True)) for row in listed],
         }
         print(json_text(found))
@@ -95,6 +96,8 @@ def _show(args: argparse.Namespace, result, files: list[str]) -> None:
     for what, before, after, lost in listed:
         print(f"  {what}: {before} -> {after} ({lost} without)")
     print(text.tried(result))
+    for warning in result.space.warnings:
+        print(f"warning: {warning}")
     print(f"results: {args.out}")
     if not args.quiet and result.simulated:
         simulated = number_of(result.simulated, "simulation")

@@ -139,11 +139,12 @@ def _scenario(source: str, args: argparse.Namespace) -> list[tuple[str, object, 
     found = []
     points = expand(load_scenario(source, [*args.set, "verify=false"], allow_outside=True))
     for point in points:
-        problem = prepare(point)
+        warnings: list[str] = []
+        problem = prepare(point, warnings=warnings)
         for number, job in enumerate(problem.jobs):
             made = inline(problem, number)
             traces = made.workload.traces
-            verdict = replace(verify_workload(traces), warnings=tuple(made.notes))
+            verdict = replace(verify_workload(traces), warnings=(*warnings, *made.notes))
             names = [source, point.name * (len(points) > 1), job.name * (len(problem.jobs) > 1)]
             found.append((" ".join(filter(None, names)), _Inlined(len(traces)), verdict))
     return found

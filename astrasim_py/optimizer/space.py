@@ -42,12 +42,15 @@ class Space:
         Facts of workloads, by job and values of keys, once they are known.
     made : dict
         Algorithms that were synthesized, by name of their file.
+    warnings : tuple of str
+        About the files of the scenario as it is.
     """
 
     point: Point
     choices: tuple[Choice, ...]
     known_facts: dict[tuple, Facts] = field(default_factory=dict, repr=False)
     made: dict[str, Algorithm] = field(default_factory=dict, repr=False)
+    warnings: tuple[str, ...] = ()
 
     @property
     def baseline(self) -> Candidate:
@@ -137,7 +140,8 @@ def space_of(point: Point, kinds: tuple[str, ...]) -> tuple[Space, Plan]:
     config = deepcopy(dict(point.config))
     in_our_names(config)
     point = replace(point, config=config)
-    problem = prepare(point)
+    warnings: list[str] = []
+    problem = prepare(point, warnings=warnings)
     plan = plan_for(problem)
     if not len(plan.instances):
         remedy = "add e.g. - all_reduce: {size: 64 MiB}, or name a scenario that has one"
@@ -154,7 +158,7 @@ def space_of(point: Point, kinds: tuple[str, ...]) -> tuple[Space, Plan]:
     if not choices:
         problem = f"has nothing to choose under {', '.join(kinds)}"
         raise UsageError(point.scenario, problem, "name more kinds with --over, or drop it")
-    return Space(point=point, choices=tuple(choices)), plan
+    return Space(point=point, choices=tuple(choices), warnings=tuple(warnings)), plan
 
 
 def _effective(point: Point, problem: Problem, found: list[KeyChoice]) -> list[KeyChoice]:

@@ -68,6 +68,7 @@ def write_optimized(result: Optimized, folder: Path) -> list[str]:
         notes.append("No figure: the run has too many nodes to draw")
     else:
         files[FIGURE] = figure
+    notes += [f"Warning: {text}" for text in space.warnings]
     uses = {name: use for name, (_, use) in algorithms.items()}
     files[REPORT] = report(result, uses, notes, FIGURE if figure else None).encode()
     write_files(((folder / name, data) for name, data in files.items()), make_folder=True)

@@ -271,18 +271,19 @@ def _read(run: Preparation, job: Any, ranks: int | None, key: str) -> Workload:
     def read() -> tuple[Workload, Notes]:
         notes = Notes()
         workload = read_workload(str(prefix), groups=groups, keep_raw=False, notes=notes, **options)
-        notes.warnings += _unpriced(workload, run.spec.compute)
-        if rules:
+        if rules:  # a skeleton has durations alone
+            notes.warnings += _unpriced(workload, run.spec.compute)
             workload = skeleton_workload(workload, place=run.at(key, "workload.skeleton"), **rules)
         return workload, notes
 
     workload, notes = run.read_once(
         _WORKLOADS,
         [*run.trace_files(prefix, ranks, place), *([groups] if groups else [])],
-        ("workload", str(prefix), *options.values(), digest([rules, run.spec.compute])),
+        ("workload", str(prefix), *options.values(), digest(rules)),
         read,
     )
-    Notes(run.warnings, run.hints).add(notes, f"{run.point.name}: ")
+    told = Notes([*notes.warnings, *_unpriced(workload, run.spec.compute)], notes.hints)
+    Notes(run.warnings, run.hints).add(told, f"{run.point.name}: ")
     return workload
 
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from astrasim_py.chakra import et_def_pb2 as pb
 from astrasim_py.chakra.schema import NodeType
 from astrasim_py.cli.main import main
 
@@ -170,3 +171,26 @@ def test_corrected_is_another_point(here, capsys):
     assert main(argv(here, "--quiet", "--corrected")) == 0
     assert capsys.readouterr().out != first
     assert len(list((here.path / "results" / "astra_sim" / "points").glob("*work*"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "value", "said"),
+    [
+        ("pg_name", "string_val", "1", ""),
+        ("comm_group", "int32_val", 1, "name their groups by comm_group, which ASTRA-sim does not read"),
+        ("stream", "int64_val", 1, ""),
+    ],
+)
+def test_groups_that_astra_sim_does_not_use_are_told(folder, name, kind, value, said):
+    """ASTRA-sim reads ``pg_name`` alone; a file of groups that no call names changes nothing."""
+    node = pb.Node(id=1, type=NodeType.COMM_COLL)
+    for attribute, member, of in (("comm_type", "int64_val", 0), ("comm_size", "int64_val", 1024), (name, kind, value)):
+        node.attr.add(name=attribute, **{member: of})
+    body = node.SerializeToString()
+    for rank in range(8):
+        (folder.path / f"work.{rank}.et").write_bytes(b"\0" + bytes([len(body)]) + body)
+    (folder.path / "g.json").write_text('{"1": [0, 1, 2, 3, 4, 5, 6, 7]}')
+    warnings = folder.inputs(groups=folder.path / "g.json").warnings
+    assert [text for text in warnings if "comm_group" in text] == ([warnings[0]] if said else [])
+    assert any(said in text for text in warnings) or not said
+    assert any("none of its 1 groups is named" in text for text in warnings) == (name != "pg_name")

@@ -298,3 +298,44 @@ def test_public_sets_are_read_without_a_word_on_control_or_groups(golden):
 def test_every_attribute_that_is_passed_over_is_in_the_documentation(repo):
     page = (repo / "docs/traces.md").read_text("utf-8")
     assert [name for name in (*HARMLESS, *OTHER_NAMES) if f"`{name}`" not in page] == []
+
+
+MIXED = {"data": CHAIN[:1], "ctrl": CHAIN}
+SAID = "2 control dependencies order nodes that data dependencies leave free, and are not used"
+
+
+def test_every_verb_that_reads_a_scenario_tells_what_its_run_tells(tmp_path, capsys):
+    path = set_of(tmp_path, **MIXED)
+    for verb in (
+        ["verify", str(path)],
+        ["convert", "--inline", str(path), str(tmp_path / "inlined")],
+        ["optimize", str(path), "--out", str(tmp_path / "optimized"), "--over", "algorithms", "--evaluations", "2"],
+        ["check", str(path)],
+        ["run", str(path), "--jobs", "1", "--out", str(tmp_path / "out")],
+    ):
+        assert main(verb) == 0, capsys.readouterr().err
+        assert f"{SAID} (node 2 after node 1)" in capsys.readouterr().out, verb
+    assert SAID in (tmp_path / "optimized/report.md").read_text()
+    (point,) = ap.expand(ap.load_scenario(path))
+    with pytest.warns(UserWarning, match=SAID):
+        ap.prepare(point)
+    told: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ap.prepare(point, warnings=told)
+    assert len(told) == 1 and SAID in told[0]
+
+
+def test_verbs_of_sets_name_their_own_options(tmp_path, capsys):
+    set_of(tmp_path, **MIXED)
+    assert main(["trace", "skeleton", str(tmp_path / "run"), str(tmp_path / "bones"), "--unlimited-slots"]) == 0
+    assert f"{SAID} (node 2 after node 1); write --dependencies data+ctrl" in capsys.readouterr().err
+
+
+def test_lint_knows_groups_by_their_other_names(tmp_path, capsys):
+    groups_of(tmp_path, PAIRS, comm_group=by("int32_val", 1, 2), pg_name=by("string_val", "2", "2"))
+    assert main(["trace", "lint", str(tmp_path / "run"), "--groups", str(tmp_path / "g.json")]) == 1
+    assert 'is of group "2" by its pg_name, and of "1" by its comm_group' in capsys.readouterr().out
+    groups_of(tmp_path, {"1": [0, 1], "2": [3, 2]}, comm_group=by("int32_val", 1, 1))
+    assert main(["trace", "lint", str(tmp_path / "run"), "--groups", str(tmp_path / "g.json")]) == 1
+    assert "rank 2 calls a collective of group 1, but is not a member" in capsys.readouterr().out
