@@ -9,8 +9,8 @@ from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.cli.main import Parser
 from astrasim_py.cli.options import changing_line, complain, format_option, make_parent
-from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK
-from astrasim_py.workload.trace_readers import reader_names, trace_reader
+from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, UsageError
+from astrasim_py.workload.trace_readers import Conversion, reader_names, trace_reader
 
 
 class _Reader(Parser):
@@ -42,6 +42,9 @@ def run(args: argparse.Namespace) -> int:
     """Convert; exits with 1, and writes nothing, where the result is not to be trusted."""
     with changing_line(quiet=args.quiet) as say:
         made = trace_reader(args.reader).read(args, say)
+        if not isinstance(made, Conversion):
+            problem = f"its read gave a {type(made).__name__}"
+            raise UsageError(f"trace_reader.{args.reader}", problem, "return a Conversion")
         trusted = (args.allow_partial or not made.problems) and not (args.strict and made.warnings)
         report = json.dumps(made.report, indent=1)
         if trusted:

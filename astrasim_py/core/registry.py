@@ -54,7 +54,7 @@ def provided(kind: str, name: str) -> Callable:
     try:
         return entry.load()
     except Exception as error:
-        problem = f"cannot be imported: {error}"
+        problem = f"cannot be imported: {_told(error)}"
         raise ScenarioError(f"entry point {entry.name}", problem, "fix or uninstall it") from None
 
 
@@ -66,7 +66,8 @@ def own_code(path: Path, name: str, place: str) -> Callable:
     try:
         if not os.path.isfile(path):
             raise ScenarioError(place, f"{path} is not a file", "check the name")
-        module_name = f"{_OWN}{sha256(path.read_bytes()).hexdigest()[:16]}"
+        content = os.fsencode(path) + path.read_bytes()
+        module_name = f"{_OWN}{sha256(content).hexdigest()[:16]}"
     except OSError as error:
         raise ScenarioError(place, f"{path} cannot be read: {error.strerror}", "check the name") from None
     if module_name not in sys.modules:
@@ -80,7 +81,7 @@ def own_code(path: Path, name: str, place: str) -> Callable:
             del sys.modules[module_name]
             if isinstance(error, AstraError):
                 raise
-            raise ScenarioError(place, f"{path} failed: {type(error).__name__}: {error}", "fix it") from None
+            raise ScenarioError(place, f"{path} failed: {_told(error)}", "fix it") from None
     found = getattr(sys.modules[module_name], name, None)
     if not callable(found):
         raise ScenarioError(place, f'{path} has no function or class "{name}"', "check the name after the colon")
@@ -94,17 +95,49 @@ def made_by(factory: Callable, text: str, kind: type, error: type[AstraError], p
     except AstraError:
         raise
     except (Exception, SystemExit) as cause:
-        raise error(place, f"{text} failed: {type(cause).__name__}: {cause}", "fix it") from cause
+        raise error(place, f"{text} failed: {_told(cause)}", "fix it") from cause
     if not isinstance(made, kind):
         raise error(place, f"{text} gave a {type(made).__name__}", f"return a {kind.__name__}")
     return made
 
 
-def own_line(error: BaseException) -> str:
-    """``file:line`` of the last frame of an error in the user's own code; empty if there is none."""
-    found, at = "", error.__traceback__
-    while at is not None:
-        if str(at.tb_frame.f_globals.get("__name__", "")).startswith(_OWN):
-            found = f"{at.tb_frame.f_code.co_filename}:{at.tb_lineno}"
-        at = at.tb_next
+def _told(error: BaseException) -> str:
+    """An error in words, with its place in the user's own code where that is known."""
+    own = own_line(error)
+    if not own and isinstance(error, SyntaxError) and error.filename:
+        own = f"{error.filename}:{error.lineno}"
+    return f"{type(error).__name__}: {error}{own and f' (at {own})'}"
+
+
+def own_failure(error: BaseException) -> str:
+    """The line that tells of an error in code of the user's own, with its place; empty for other errors."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    own = own_line(error)
+    return f"{own}: failed: {text}; fix it" if own else ""
+
+
+def own_line(error: BaseException | None) -> str:
+    """``file:line`` of the last frame of an error in the user's own code, or that of a package that adds producers;
+    empty if there is none. SimPy raises the errors of processes again, with the first one as their cause.
+    """
+    found, seen = "", []
+    while error is not None and error not in seen:
+        seen.append(error)
+        at = error.__traceback__
+        while at is not None:
+            if _is_own(str(at.tb_frame.f_globals.get("__name__", ""))):
+                found = f"{at.tb_frame.f_code.co_filename}:{at.tb_lineno}"
+            at = at.tb_next
+        error = error.__cause__ or error.__context__
     return found
+
+
+def _is_own(module: str) -> bool:
+    if module.startswith(_OWN):
+        return True
+    try:
+        entries = [entry for table in _table().values() for entry in table.values()]
+    except ScenarioError:
+        return False
+    roots = [entry.module.partition(".")[0] for entry in entries]
+    return module.partition(".")[0] in roots and not module.startswith("astrasim_py.")

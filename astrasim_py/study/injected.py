@@ -273,8 +273,8 @@ def _synthesizer(
         _check_fit(algorithm, len(npus), request.root, place)
         if facts not in run.synthesized:
             run.synthesized.append(facts)
-            if left_out and (line := f"{place}: {left_out}") not in run.warnings:
-                run.warnings.append(line)
+            if left_out and (line := f"{place}: {left_out}") not in run.hints:
+                run.hints.append(line)
             if made.facts.get("cut"):
                 run.warnings.append(
                     f"{place}: the search for {collective} was cut by its budget: another machine may find "

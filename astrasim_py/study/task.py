@@ -27,7 +27,7 @@ from astrasim_py.core.errors import (
     worst,
 )
 from astrasim_py.core.records import Records
-from astrasim_py.core.registry import own_line
+from astrasim_py.core.registry import own_failure
 from astrasim_py.engine.auto import take_engine
 from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.report.jobs import Alone, iteration_ends, job_rows
@@ -212,11 +212,11 @@ def run_task(task: Task) -> Result:
     except MemoryError:
         remedy = "use fewer NPUs, a lower --record level or fewer --jobs"
         return failed(point, EXIT_CHECK_FAILED, f"{point.name}: out of memory; {remedy}")
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         text = " ".join(f"{type(error).__name__}: {error}".split())
-        own, detail = own_line(error), traceback.format_exc()
+        own, detail = own_failure(error), traceback.format_exc()
         if own:
-            return failed(point, EXIT_USAGE, f"{own}: failed: {text}; fix it", detail=detail)
+            return failed(point, EXIT_USAGE, own, detail=detail)
         line = f"{point.name}: this is a defect of astrasim_py, please report it: {text}"
         return failed(point, EXIT_INTERNAL, line, detail=detail)
 

@@ -93,7 +93,8 @@ def beyond_links(plan: Plan, records: Records) -> list[str]:
         )  # fmt: skip
         call = f"{instance.type} of {format_size(instance.size)} takes {format_time(duration)}"
         call += f", and links that are shared need {format_time(least)} or more"
-        worst = max(worst, (Fraction(least, duration), call))
+        if least > duration:
+            worst = max(worst, (Fraction(least, duration), call))
     if not worst[1]:
         return []
     return [f"network.model: under {network.model}, {worst[1]}: its bandwidth is beyond what they carry"]

@@ -9,6 +9,7 @@ import json
 import re
 
 import pytest
+from simpy import Environment, Resource
 
 import astrasim_py as ap
 from astrasim_py.builders import dsl
@@ -20,6 +21,7 @@ from astrasim_py.cli.main import VERBS, main
 from astrasim_py.collectives.chunks import PROTOCOL_SLOTS
 from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM
 from astrasim_py.core import choices, records
+from astrasim_py.engine.simpy.network import CutThrough, Link, Message
 from astrasim_py.msccl.ir import STEP_TYPES, Gpu, MscclProgram, MscclStep, ThreadBlock
 from astrasim_py.msccl.well_formed import RUNTIMES
 from astrasim_py.report.tables import ROW_KEYS
@@ -157,3 +159,24 @@ def test_every_page_is_listed(page, repo):
     pages = {path.relative_to(repo / "docs").as_posix() for path in (repo / "docs").rglob("*.md")} - {"index.md"}
     text = page("index.md")
     assert sorted(name for name in pages if f"({name})" not in text) == []
+
+
+def test_all_that_a_network_model_may_use_is_described(page):
+    """The public names of messages and links, but for those that a link has of SimPy's resource."""
+    met: dict[str, dict] = {}
+
+    class Looks(CutThrough):
+        def carry(self, message):
+            met["message"], met["link"] = vars(message), vars(message.route[0])
+            yield from super().carry(message)
+
+    ring = ap.build_topology(shape="ring", npus=2, bandwidth="1 GB/s", latency="1 us")
+    ap.simulate(ap.collective("all_gather", "1 KiB", ring, model="mine", factory=Looks))
+    table = page("extend.md").partition("A model may use these fields")[2].partition("An error in your model")[0]
+    of_message, _, of_link = table.partition("| of a link |")
+    simpy = {*dir(Resource), *vars(Resource(Environment()))} - {"request"}
+    for text, kind, own in ((of_message, Message, met["message"]), (of_link, Link, met["link"])):
+        names = {name for name in (*vars(kind), *own) if not name.startswith("_")}
+        names -= simpy if kind is Link else set()
+        first = re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
+        assert {name for cell in first for name in re.findall(r"`(\w+)", cell)} | {"at"} == names | {"at"}

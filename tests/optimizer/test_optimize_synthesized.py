@@ -133,7 +133,7 @@ def test_what_a_plan_leaves_out_is_said(more, said):
     step = scenario([{"all_gather": {"size": "64 KiB"}}], **more)
     _, _, (made, *_) = made_for(step)
     assert said in made.text and bool(said) == ("another one may be faster" in made.text)
-    warnings: list[str] = []
+    hints: list[str] = []
     own = {**step, "algorithms": {"all_gather": {"synthesize": {"rounds": 1}}}}
-    plan_for(prepare(expand(load_scenario(own))[0], warnings=warnings))
-    assert len(warnings) == bool(said) and all(said in text for text in warnings)
+    plan_for(prepare(expand(load_scenario(own))[0], hints=hints))
+    assert len(hints) == bool(said) and all(said in text for text in hints)

@@ -124,7 +124,12 @@ def test_python_says_it_with_a_warning(tmp_path):
 
 @pytest.mark.parametrize(
     ("model", "builder", "beyond"),
-    [("analytical", "direct", True), ("analytical", "ring", False), ("cut_through", "direct", False)],
+    [
+        ("analytical", "direct", True),
+        ("analytical", "ring", False),
+        ("analytical", "{builder: ring, bidirectional: true}", False),
+        ("cut_through", "direct", False),
+    ],
 )
 def test_a_bandwidth_beyond_the_links_is_marked(tmp_path, model, builder, beyond):
     """Without contention seven messages leave a rank at once, each at the rate of a link that all of them cross."""
