@@ -137,7 +137,12 @@ def _usable(one: Time, leave: Leave) -> bool:
 
 
 def _is_number(text: str) -> bool:
-    return re.fullmatch(r"\d+(\.\d*)?(e[+-]?\d+)?", text) is not None
+    return re.fullmatch(r"[0-9]{1,18}(\.[0-9]{0,18})?(e[+-]?[0-9]{1,2})?", text) is not None
+
+
+def dotted(code: int) -> str:
+    """22606 → 2.26.6."""
+    return f"{code // 10000}.{code // 100 % 100}.{code % 100}"
 
 
 # -- the call ---------------------------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from astrasim_py.core.errors import UsageError
-from astrasim_py.measured.benchmark import WHOLE, Device, Note, Run, Time
+from astrasim_py.core.fields import NPU_CAP
+from astrasim_py.measured.benchmark import WHOLE, Device, Note, Run, Time, dotted
 
 _PLACES = (("out_of_place", "0"), ("in_place", "1"))
 
@@ -51,12 +52,13 @@ def _run(document: dict, here: str, note: Note) -> Run:
     named = [found[1] for word in (args if isinstance(args, list) else [])[:1] if (found := _named(word))]
     run.test = named[0] if named else ""
     code = _text(document.get("nccl_version"))
-    run.version = f"{int(code) // 10000}.{int(code) // 100 % 100}.{int(code) % 100}" if code.isdigit() else ""
+    run.version = dotted(int(code)) if _is_count(code) else ""
     run.devices = _devices(config, here)
     beyond = document.get("out_of_bounds")
     if isinstance(beyond, dict) and _text(beyond.get("okay")) == "false":
         note(here, f"says that {_text(beyond.get('count'))} sizes had wrong values")
-    if errors := [_text(one) for one in document.get("errors") or () if one]:
+    said = document.get("errors")
+    if errors := [_text(one) for one in said if one] if isinstance(said, list) else []:
         note(here, f"{len(errors)} errors of NCCL, the first: {errors[0][:120]}")
     for number, one in enumerate(results):
         for key, in_place in _PLACES:
@@ -79,7 +81,7 @@ def _devices(config: dict, here: str) -> list[Device]:
     listed, found = config.get("devices"), []
     each = 1
     for key in ("nthreads", "ngpus"):
-        each *= int(text) if (text := _text(config.get(key))).isdigit() else 1
+        each *= int(text) if _is_count(text := _text(config.get(key))) else 1
     try:
         ranks = [int(one["rank"]) for one in listed or ()]
         each = each if all(rank % each == 0 for rank in ranks) and len(set(ranks)) == len(ranks) else 1
@@ -106,8 +108,8 @@ def _runs_of_rows(rows: list[dict], here: str) -> Iterator[Run]:
     for (name, ranks, nodes), own in groupby(placed, key):
         test = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().replace("all_to_all", "alltoall")
         run = Run(here, test, "RCCL")
-        count, hosts = (int(text) if text.isdigit() else 0 for text in (ranks, nodes))
-        if count and hosts and count % hosts == 0 and count <= 2**20:
+        count, hosts = (int(text) if _is_count(text) else 0 for text in (ranks, nodes))
+        if count and hosts and count % hosts == 0 and count <= NPU_CAP:
             run.devices = [Device(r, 0, "", str(r * hosts // count), "") for r in range(count)]
         run.ranks = count
         for place, one in own:
@@ -120,9 +122,13 @@ def _runs_of_rows(rows: list[dict], here: str) -> Iterator[Run]:
 
 def _size(one: dict, here: str) -> str:
     size = _text(one.get("size"))
-    if not re.fullmatch(r"\d{1,19}", size):
+    if not _is_count(size):
         raise UsageError(f"{here}: size", f'"{size[:64]}" is no count', WHOLE)
     return size
+
+
+def _is_count(text: str) -> bool:
+    return re.fullmatch(r"[0-9]{1,18}", text) is not None
 
 
 def _text(value: object) -> str:

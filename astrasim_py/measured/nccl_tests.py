@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from astrasim_py.measured.benchmark import WHOLE, Device, Leave, Note, Run, Time
+from astrasim_py.measured.benchmark import WHOLE, Device, Leave, Note, Run, Time, dotted
 
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _QUOTED = re.compile(r'^\s*"(.*)",?\s*$')  # a line in a list of strings, as ansible prints it
@@ -91,7 +91,7 @@ class _Reader:
             if found.re is _WARNING and not _CELLS.search(line):
                 return
         if found := _LIBRARY.search(line):
-            self.version = found[2] or _dotted(int(found[1]))
+            self.version = found[2] or dotted(int(found[1]))
         if line.lstrip().startswith("rccl-tests"):
             self.library = "RCCL"
         if found := _RUN.search(line):
@@ -237,8 +237,3 @@ def _label(line: str, found: re.Match) -> str:
 def _before_hash(text: str) -> str:
     """What a launcher wrote before a line, without times."""
     return " ".join(_CLOCK.sub(" ", text.partition("#")[0]).split())
-
-
-def _dotted(code: int) -> str:
-    """22606 → 2.26.6."""
-    return f"{code // 10000}.{code // 100 % 100}.{code % 100}"

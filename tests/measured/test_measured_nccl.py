@@ -4,6 +4,8 @@ import json
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from astrasim_py.core.errors import UsageError
 from astrasim_py.measured.rows import read_rows
@@ -193,6 +195,30 @@ def test_a_row_into_which_nccl_printed_is_put_together(tmp_path):
     assert len(rows) == 4 and len(warnings) == 1 and f"out.txt:{at + 1}: a row of nccl-tests is cut" in warnings[0]
 
 
+DAMAGE = st.lists(st.tuples(st.sampled_from(["drop", "double", "cut", "swap"]), st.integers(0, 99), st.integers(0, 99)))
+
+
+@given(DAMAGE, st.sampled_from([*LABELS.values(), "{}"]))
+def test_damage_never_makes_up_a_time_or_a_number_of_ranks(tmp_path_factory, damage, label):
+    lines = log()
+    for what, at, other in damage:
+        at, other = at % len(lines), other % len(lines)
+        if what == "swap":
+            lines[at], lines[other] = lines[other], lines[at]
+        elif what == "cut":
+            lines[at] = lines[at][: len(lines[at]) * other // len(lines)]
+        else:
+            lines[at : at + 1] = [] if what == "drop" and len(lines) > 1 else [lines[at]] * 2
+    try:
+        rows, _ = rows_of(
+            tmp_path_factory.mktemp("damaged"), [label.replace("{}", line).format(second=10) for line in lines]
+        )
+    except UsageError as error:
+        assert "\n" not in str(error)
+    else:
+        assert {*facts(rows)} <= {*WANTED} and {row.ranks for row in rows} == {8}
+
+
 def test_what_is_no_output_is_no_table_either(tmp_path):
     for text in ("mpirun was unable to launch the application\n", "job 17 ended\nplatform: H100\n"):
         with pytest.raises(UsageError, match=r"out.txt:1: has neither the columns .* nor the output of nccl-tests"):
@@ -221,7 +247,11 @@ def document(ranks=8, **more):
     gpu = {"group": 0, "pid": 7, "hostname": "node0", "device_info": "NVIDIA H100 80GB HBM3"}
     config = {"nthreads": 1, "ngpus": 1, "devices": [gpu | {"rank": rank} for rank in range(ranks)]}
     start = {"version": 2, "args": ["./build/all_reduce_perf", "-J", "out.json"], "nccl_version": 22809}
-    return start | {"config": config, "results": results, "out_of_bounds": {"count": 0, "okay": "true"}} | more
+    return (
+        start
+        | {"config": config, "results": results, "out_of_bounds": {"count": 0, "okay": "true"}, "errors": []}
+        | more
+    )
 
 
 def test_json_is_read_as_the_text_is(tmp_path):
@@ -267,6 +297,38 @@ def test_json_that_says_less_is_told_of(tmp_path):
     ):
         with pytest.raises(UsageError, match=rf"x.json:1: .*{said}"):
             rows_of(tmp_path, text, "x.json")
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.sampled_from([1e300, "1e999", "nan", "8", "²", "all_gather_perf", "0"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["rank", "size", "time"]), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+
+
+@given(st.lists(st.tuples(st.lists(st.integers(0, 40), min_size=1, max_size=4), VALUES), max_size=5), st.booleans())
+def test_no_value_in_json_can_break_the_reading(tmp_path_factory, changes, rccl):
+    one = json.loads(json.dumps(document()))
+    row = {"name": "AllGather", "nodes": 1, "ranks": 8, "type": "float", "size": 64, "inPlace": 0, "time": 9.5}
+    content = [row, dict(row)] if rccl else one
+    for path, value in changes:
+        inner, place = content, None
+        for step in path:
+            keys = sorted(inner) if isinstance(inner, dict) else range(len(inner)) if isinstance(inner, list) else ()
+            if keys:
+                outer, place = inner, keys[step % len(keys)]
+                inner = outer[place]
+        if place is not None:
+            outer[place] = value
+    try:
+        rows_of(tmp_path_factory.mktemp("json"), json.dumps(content), "all_reduce.json")
+    except UsageError as error:
+        assert "\n" not in str(error)
 
 
 def test_rows_of_rccl_tests_as_json(tmp_path):
