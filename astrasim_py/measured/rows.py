@@ -102,13 +102,13 @@ def read_rows(paths: Sequence[str | os.PathLike], warnings: list[str] | None = N
             rows += (_row(cells, here) for here, cells in table_rows(text, place, _WHAT, REQUIRED))
         else:
             problem = "has neither the columns of measured times nor the output of nccl-tests"
-            raise UsageError(f"{place}:1", problem, f"name {_WHAT}")
+            raise UsageError(f"{place}:1", problem, f"name {_WHAT}; a CSV has {', '.join(REQUIRED)}")
     return _numbered(rows)
 
 
 def _is_table(text: str) -> bool:
     """Whether the first line has a known heading, or there is nothing in which to look for anything else."""
-    names = {name.strip() for name in text.partition("\n")[0].split(",")}
+    names = {name.strip(' "\r') for name in text.partition("\n")[0].split(",")}
     return bool(names & {*REQUIRED, *OPTIONAL}) or not text.strip()
 
 

@@ -72,6 +72,12 @@ def test_a_csv_is_read_with_its_places_and_exact_times(tmp_path):
     assert two.place.endswith("rows.csv:3")
 
 
+def test_headings_may_be_quoted(tmp_path):
+    path = table(tmp_path, {})
+    path.write_text(path.read_text().replace("platform", '"platform"', 1))
+    assert len(read_rows([path])) == 1
+
+
 @pytest.mark.parametrize(("key", "value", "said"), [(k, v, said) for k, (values, said) in BAD.items() for v in values])
 def test_a_bad_cell_is_named(tmp_path, key, value, said):
     with pytest.raises(UsageError, match=rf"rows.csv:3: {key}: .*{said}"):
