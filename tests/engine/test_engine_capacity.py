@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -86,6 +88,14 @@ def test_every_table_that_grows_has_a_world():
 @pytest.mark.parametrize("count", [1023, 1024, 1025, 1026])
 def test_counts_around_the_room_that_tables_begin_with(table, count):
     assert_same(plan_of(table, count))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("table", WORLDS)
+@pytest.mark.parametrize("power", [11, 12, 13])
+def test_counts_around_larger_powers_of_two(table, power):
+    for count in range(2**power - 1, 2**power + 3):
+        assert_same(plan_of(table, count))
 
 
 @pytest.mark.parametrize("table", WORLDS)
@@ -176,3 +186,43 @@ def test_all_to_all_of_many_ranks(npus):
     took = simulate(given, engine="compiled", level="summary").makespan
     # 10,000 bytes at 50 GB/s are 200 ns; two links of 500 ns.
     assert took == (npus - 1) * 200_000 + 2 * 500_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["compiled", "simpy"])
+def test_candidates_of_a_library_end(tmp_path, engine):
+    """Two ranks on two nodes, for which trees of 512 chunks are priced; with either engine these runs are compiled."""
+    (tmp_path / "s.yaml").write_text(
+        "topologies: {two: {preset: dgx_h100, nodes: 2}}\nalgorithms: nccl\n"
+        "workload: [{all_reduce: {size: 256 MiB, group: [0, 8]}}]\n"
+    )
+    row = ap.run(tmp_path / "s.yaml", out=tmp_path / "out", jobs=1, engine=engine).rows[0]
+    # 256 MiB over a link of 50 GB/s.
+    assert float(row["time_ns"]) == pytest.approx(2**28 / 50, rel=0.01)
+
+
+LOG = """\
+# nccl-tests version 2.17.8 nccl-headers=22809 nccl-library=22809
+# Collective test starting: all_reduce_perf
+# nThread 1 nGpus 1 minBytes 67108864 maxBytes 1073741824 step: 4(factor) warmup iters: 1 iters: 20 agg iters: 1
+#
+# Using devices
+#  Rank  0 Group  0 Pid   4000 on      node0 device  0 [0000:18:00] NVIDIA H100 80GB HBM3
+#  Rank  1 Group  0 Pid   4008 on      node1 device  0 [0000:18:00] NVIDIA H100 80GB HBM3
+#
+#                                                              out-of-place                       in-place
+#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)
+    67108864      16777216     float     sum      -1  1398.10   48.00   48.00       0  1398.10   48.00   48.00       0
+   268435456      67108864     float     sum      -1  5592.41   48.00   48.00       0  5592.41   48.00   48.00       0
+  1073741824     268435456     float     sum      -1  22369.6   48.00   48.00       0  22369.6   48.00   48.00       0
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 48
+"""
+
+
+@pytest.mark.slow
+def test_validation_with_a_log_of_two_nodes_ends(tmp_path, capsys):
+    (tmp_path / "log.txt").write_text(LOG)
+    assert main(["validate", "--measured", str(tmp_path / "log.txt"), "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["cases"] == 3
