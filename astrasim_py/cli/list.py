@@ -1,14 +1,16 @@
 """List what can be named in a scenario or on the command line, each with one line; without KIND, the lists."""
 
 import argparse
+import inspect
 import json
+import re
 from collections.abc import Iterator
 
 from astrasim_py.cli.options import format_option, terminal_width
-from astrasim_py.core.errors import UsageError
+from astrasim_py.core.errors import ScenarioError, UsageError
 from astrasim_py.core.fields import did_you_mean
 
-#: What each builder does; docs/algorithms.md says more.
+#: What each builder of ours does; docs/algorithms.md says more. Of others it is the first sentence of their docstring.
 BUILDERS_IN_A_LINE = {
     "ring": "neighbours in a ring, least bytes: for large sizes",
     "direct": "every rank to every other one at once: for switches",
@@ -58,6 +60,23 @@ def _text(value: object) -> str:
     return ", ".join(value) if isinstance(value, list | tuple) else str(value)
 
 
+def _first_sentence(made: object) -> str:
+    """The first sentence of what a function or class says of itself."""
+    text = " ".join((inspect.getdoc(getattr(made, "func", made)) or "").partition("\n\n")[0].split())
+    return re.split(r"(?<=[.!?]) ", text)[0].rstrip(".") or "says nothing of itself"
+
+
+def _added(kind: str) -> Iterator[tuple[str, str]]:
+    """Names that other packages provide, each with a line."""
+    from astrasim_py.core.registry import names, provided
+
+    for name in names(kind):
+        try:
+            yield name, _first_sentence(provided(kind, name))
+        except ScenarioError as error:
+            yield name, error.problem
+
+
 def _presets() -> Iterator[dict]:
     from astrasim_py.topology.hardware import preset, preset_names
 
@@ -80,7 +99,9 @@ def _shapes() -> Iterator[dict]:
 
     for name, shape in SHAPES.items():
         keys = [key for key, field in shape.model_fields.items() if field.is_required() and key != "shape"]
-        yield {"shape": name, "about": str(shape.__doc__).strip(), "needs": keys}
+        yield {"shape": name, "about": _first_sentence(shape), "needs": keys}
+    for name, about in _added("shape"):
+        yield {"shape": name, "about": about, "needs": []}
 
 
 def _builders() -> Iterator[dict]:
@@ -88,9 +109,12 @@ def _builders() -> Iterator[dict]:
     from astrasim_py.collectives.collective import COLLECTIVES
     from astrasim_py.core.choices import LIBRARIES
 
-    served = {name: collectives for name, (collectives, _) in BUILDERS.items()}
-    for name, collectives in (served | dict.fromkeys(LIBRARIES, COLLECTIVES)).items():
-        yield {"builder": name, "about": BUILDERS_IN_A_LINE[name], "collectives": list(collectives)}
+    made = {**BUILDERS, **dict.fromkeys(LIBRARIES, (COLLECTIVES, None))}
+    for name, (collectives, factory) in made.items():
+        about = BUILDERS_IN_A_LINE.get(name) or _first_sentence(factory)
+        yield {"builder": name, "about": about, "collectives": list(collectives)}
+    for name, about in _added("algorithm"):
+        yield {"builder": name, "about": about, "collectives": []}
 
 
 def _models() -> Iterator[dict]:

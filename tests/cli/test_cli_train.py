@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from functools import partial
+from importlib.metadata import EntryPoint
 
 import pytest
 
+from astrasim_py.builders.registry import BUILDERS
 from astrasim_py.chakra.workload import read_workload
 from astrasim_py.cli.main import main
+from astrasim_py.core import registry
 from astrasim_py.topology.hardware import machine
 
 SMALL = ["train", "{base: llama3-8b, layers: 4}", "--gpus", "8", "--tp", "2", "--pp", "2", "--seq", "1024"]
@@ -34,6 +38,38 @@ def test_every_list_has_a_line_for_each_item(capsys, monkeypatch):
         assert len(lines) == len(rows) + 2 > 5 and max(map(len, lines)) <= 80
         assert all(row["about"] and next(iter(row.values())) in line for row, line in zip(rows, lines[2:], strict=True))
     assert main(["list", "machine"]) == 2 and "there is no list" in capsys.readouterr().err
+
+
+def test_lists_hold_what_others_have_added(capsys, monkeypatch):
+    """A line in the table of builders, and entry points: also those that cannot be imported or say nothing."""
+
+    def mine(collective, ranks):
+        """Ring of mine. With more words.
+
+        And a paragraph."""
+
+    served = ("all_reduce",)
+    added = {"mine": (served, mine), "bare": (served, lambda collective, ranks: None), "part": (served, partial(mine))}
+    for name, entry in added.items():
+        monkeypatch.setitem(BUILDERS, name, entry)
+    entries = [
+        EntryPoint("algorithm.theirs", "json:loads", registry.GROUP),
+        EntryPoint("algorithm.gone", "no_such_module:loads", registry.GROUP),
+        EntryPoint("shape.theirs", "json:loads", registry.GROUP),
+        EntryPoint("network.theirs", "json:loads", registry.GROUP),
+    ]
+    monkeypatch.setattr(registry, "entry_points", lambda group: entries)
+    registry._table.cache_clear()
+    try:
+        builders = {row["builder"]: row for row in json.loads(out(capsys, "list", "builders", "--format", "json"))}
+        about = {name: builders[name]["about"] for name in (*added, "theirs", "gone")}
+        assert about["mine"] == about["part"] == "Ring of mine" and about["bare"] == "says nothing of itself"
+        assert about["theirs"].startswith("Deserialize ``s``") and about["gone"].startswith("cannot be imported: ")
+        assert "Ring of mine" in out(capsys, "list", "builders")
+        shapes = {row["shape"]: row for row in json.loads(out(capsys, "list", "shapes", "--format", "json"))}
+        assert shapes["theirs"]["about"].startswith("Deserialize")
+    finally:
+        registry._table.cache_clear()
 
 
 def test_a_topology_is_described_and_drawn(capsys, tmp_path, monkeypatch):
