@@ -1,7 +1,6 @@
 """Everything that an ASTRA-sim command line names, read."""
 
 import os
-from collections import Counter
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -149,7 +148,7 @@ def _workload(
             raise TraceError(f"{groups}: {key}", f"rank {max(members)} is not one of {npus} NPUs")
         found[str(int(key))] = members
     if groups is not None:
-        if said := other_names(Counter(traces)):
+        if said := other_names(traces, traces):
             warnings.append(f"{said}, which ASTRA-sim does not read: they are of all NPUs; write pg_name")
         if found and unnamed(traces, [*found]) == [*found]:
             warnings.append(f"{groups}: none of its {len(found)} groups is named by a collective")

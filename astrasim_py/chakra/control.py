@@ -12,8 +12,8 @@ from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.core.errors import TraceError
 
-#: Bits of ancestors that are held at once, and nodes and edges that are visited with them in a trace.
-_MOST_BITS, _MOST_STEPS = 2**29, 2**22
+#: Bits of ancestors that are held at once; nodes and edges that are visited with them, in a trace and in a set.
+_MOST_BITS, _MOST_STEPS, _MOST_OF_SET = 2**29, 2**22, 2**25
 #: What is said of a set that `kind_of` finds ordered by its control dependencies.
 TAKEN = "no node has data dependencies: control dependencies order them"
 
@@ -54,12 +54,12 @@ def as_data(trace: ExecutionTrace) -> ExecutionTrace:
     return trace.replace(data_deps=Csr(ptr, trace.node_id[rows]), ctrl_deps=None)
 
 
-def free(trace: ExecutionTrace) -> Free | None:
+def free(trace: ExecutionTrace, steps: int | None = None) -> Free | None:
     """Control dependencies that data dependencies do not imply; None where there are none.
 
-    Each is judged exactly. In very large traces those that take long to judge are left out, so that `count` is a lower
-    bound. Dependencies on nodes that are not in the trace do not count. Raises TraceError: dangling data dependencies,
-    or a cycle of them.
+    Each is judged exactly. Those that would take more than `steps` visits of nodes and edges, 2^22 by default, are left
+    out, so that of a very large trace `count` is a lower bound. Dependencies on nodes that are not in the trace do not
+    count. Raises TraceError: dangling data dependencies, or a cycle of them.
     """
     size, parents = len(trace), trace.rows_of(trace.ctrl_deps.ids)
     here = parents >= 0
@@ -71,7 +71,7 @@ def free(trace: ExecutionTrace) -> Free | None:
     if not len(pairs):
         return None
     child, parent = np.divmod(pairs, size)
-    apart, judged = _apart(trace, ptr, rows, child, parent)
+    apart, judged = _apart(trace, ptr, rows, child, parent, _MOST_STEPS if steps is None else steps)
     if not apart.any():
         return None
     first = int(np.argmax(apart))
@@ -91,7 +91,7 @@ def free(trace: ExecutionTrace) -> Free | None:
 
 
 def _apart(
-    trace: ExecutionTrace, ptr: np.ndarray, rows: np.ndarray, child: np.ndarray, parent: np.ndarray
+    trace: ExecutionTrace, ptr: np.ndarray, rows: np.ndarray, child: np.ndarray, parent: np.ndarray, most: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """bool[k] each: pairs of which the parent is no ancestor of the child, and pairs that were judged."""
     order = trace.order("data")
@@ -111,11 +111,10 @@ def _apart(
     of = np.array(chain, dtype=np.int64)
     judged = later | (of[parent] == of[child])
     apart, open_ = later.copy(), np.flatnonzero(~judged)
-    steps = len(trace) + len(rows)
     width = max(1, _MOST_BITS // max(len(trace), 1))
     ancestors = np.unique(parent[open_])
     blocks = -(-len(ancestors) // width)
-    for number in range(min(blocks, max(1, _MOST_STEPS // steps))):
+    for number in range(min(blocks, -(-most // (len(trace) + len(rows))))):
         block = ancestors[number::blocks].tolist()
         bit = {row: 1 << at for at, row in enumerate(block)}
         at = open_[np.isin(parent[open_], block)]
@@ -136,10 +135,12 @@ def unused(traces: Sequence[ExecutionTrace]) -> tuple[str, str] | None:
 
     None where there are none. Traces with a dangling data dependency or a cycle do not count.
     """
-    counts, found = Counter(traces), {}
+    counts, found, left = Counter(traces), {}, _MOST_OF_SET
     for trace in counts:
         with suppress(TraceError):
-            found[trace] = free(trace)
+            found[trace] = free(trace, min(_MOST_STEPS, left))
+        size = len(trace) + len(trace.data_deps.ids)
+        left = max(left - (_MOST_STEPS if size > 2**16 else size), 0)
     found = {trace: each for trace, each in found.items() if each is not None}
     if not found:
         return None

@@ -83,11 +83,11 @@ def groups_from_metadata(trace: ExecutionTrace) -> dict[str, tuple[int, ...]]:
     return groups
 
 
-#: Attributes by which producers name the group of a collective in place of ``pg_name``, a number or text.
-OTHER_NAMES = (
-    *("comm_group", "comm_groups", "comm_group_id", "comm_group_name"),
-    *("process_group", "process_group_name", "pg", "pg_id", "group_name", "group_id", "communicator"),
-)
+#: Attributes by which producers name the group of a collective in place of ``pg_name``, a number or text; and others
+#: that do, or describe it in words of their own.
+_NAMES = ("comm_group", "comm_groups", "comm_group_id", "comm_group_name")
+_WORDS = ("process_group", "process_group_name", "pg", "pg_id", "group_name", "group_id", "communicator")
+OTHER_NAMES = (*_NAMES, *_WORDS)
 
 
 def called_otherwise(trace: ExecutionTrace) -> list[tuple[int, str, str | None]]:
@@ -112,7 +112,8 @@ def _as_name(value: object) -> str | None:
 def named(trace: ExecutionTrace, groups: Mapping[str, Sequence[int]]) -> ExecutionTrace:
     """The trace with the groups that nodes name by `OTHER_NAMES` in ``pg_name``, where that is absent.
 
-    Raises TraceError: a node that names two groups of unequal members; a value that is no name.
+    Of an attribute that may be a description the groups that are listed count. Raises TraceError: a node that names two
+    groups of unequal members; a value that is no name.
     """
     found = called_otherwise(trace)
     if not found:
@@ -120,13 +121,16 @@ def named(trace: ExecutionTrace, groups: Mapping[str, Sequence[int]]) -> Executi
     codes, names = trace.group_of()
     now = [names[code] if code >= 0 else None for code in codes.tolist()]
     source: dict[int, str] = {}
+    listed = groups.keys() | {"0"}
     for row, attribute, group in found:
         place, own = f"{trace.place}: node {int(trace.node_id[row])}", now[row]
+        if attribute in _WORDS and group not in listed:
+            continue
         if group is None:
             raise TraceError(place, f"its {attribute} is no name of a group", 'write pg_name: "1"')
         if not own:
             now[row], source[row] = group, attribute
-        elif own != group and {own, group} <= groups.keys() | {"0"} and groups.get(own) != groups.get(group):
+        elif own != group and {own, group} <= listed and groups.get(own) != groups.get(group):
             problem = f'is of group "{own}" by its {source.get(row, "pg_name")}, and of "{group}" by its {attribute}'
             raise TraceError(place, problem, "keep the one that it is of")
     return trace.replace(pg_name=now)

@@ -141,9 +141,11 @@ def _dimensions(read: Reading) -> Iterator[str]:
 
 def _groups(read: Reading, found: Notes) -> None:
     """Groups that no node names, and names without groups."""
-    if not read.members and (said := other_names(read.ranks_of)):
-        text = "and no group has members: they are of all ranks; write groups: FILE.json beside trace"
-        found.warnings.append(f"{said}, {text}")
+    if said := other_names(read.traces, read.made):
+        why_not, advice = "and no group has members", "write groups: FILE.json beside trace"
+        if read.members:
+            why_not, advice = "which is not the name of one that has members", "write pg_name"
+        found.warnings.append(f"{said}, {why_not}: they are of all ranks; {advice}")
     if read.groups is None:
         return
     large = [name for name, ranks in read.members.items() if len(ranks or read.made) > 1 and name != "0"]
@@ -156,11 +158,14 @@ def _groups(read: Reading, found: Notes) -> None:
         found.hints.append(f"{place}: {len(unused)} of its {len(read.members)} groups are unused: {_listed(unused)}")
 
 
-def other_names(ranks_of: Mapping[ExecutionTrace, int]) -> str:
-    """Place and number of the collectives that name a group by `OTHER_NAMES` alone; empty if none do."""
+def other_names(traces: Sequence[ExecutionTrace], made: Sequence[ExecutionTrace]) -> str:
+    """Place and number of the collectives that name a group by `OTHER_NAMES` and have none as `made`; empty if none do.
+
+    `traces`, `made`: by rank, as they are in files and as they are run.
+    """
     count, first, by = 0, "", ""
-    for trace, ranks in ranks_of.items():
-        codes, names = trace.group_of()
+    for (trace, run), ranks in Counter(zip(traces, made, strict=True)).items():
+        codes, names = run.group_of()
         for row, attribute, group in called_otherwise(trace):
             if group not in ("", "0") and not (codes[row] >= 0 and names[codes[row]]):
                 first = first or f"{trace.place}: node {int(trace.node_id[row])}"

@@ -253,6 +253,12 @@ def test_names_of_groups_that_contradict_or_are_none_are_refused_at_the_node(tmp
         (PAIRS, {**NAMED, "rf_id": by("int32_val", 1, 2)}, "", ""),
         (PAIRS, {**NAMED, "involved_dim": by("bool_list", [1, 0], [1, 1])},
          "2 collectives leave out dimensions (involved_dim)", ""),
+        # Words of a producer's own, and names.
+        (PAIRS, {**NAMED, "group_name": by("string_val", "tensor", "data")}, "", ""),
+        ({}, {"group_name": by("string_val", "tensor", "data")},
+         "4 collectives name their groups by group_name, and no group has members: they are of all ranks", ""),
+        ({"1": [0], "2": [1]}, {"group_name": by("string_val", "tensor", "data")},
+         "4 collectives name their groups by group_name, which is not the name of one that has members", ""),
     ],
 )  # fmt: skip
 def test_groups_and_attributes_that_nothing_uses_are_told(tmp_path, groups, attributes, warned, hinted):
