@@ -491,6 +491,42 @@ def test_an_interrupted_compilation_is_begun_again(load, name, wait):
         assert (ended.returncode, ended.stdout[: len(wanted)]) == (0, wanted), ended.stderr
 
 
+#: The same with the engine itself, which is run at the end.
+ENGINE = """
+import signal, sys, time
+import astrasim_py as ap
+
+class Stop(BaseException):
+    pass
+
+def stop(*_):
+    raise Stop
+
+signal.signal(signal.SIGALRM, stop)
+network = ap.build_topology(shape="switch", npus=4, bandwidth="50 GB/s", latency="500 ns")
+given = ap.collective("all_reduce", "1 MiB", network)
+for wait in (0.5, 2, 5, 9):
+    begin = time.monotonic()
+    signal.setitimer(signal.ITIMER_REAL, wait)
+    try:
+        ap.simulate(given, engine="compiled")
+    except Stop:
+        assert time.monotonic() - begin < wait + 3
+    signal.setitimer(signal.ITIMER_REAL, 0)
+print(ap.simulate(given, engine="both").makespan, "numba" in sys.modules)
+"""
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no such signals here")
+def test_the_interrupted_engine_runs_in_the_same_process(tmp_path):
+    environment = {**os.environ, "ASTRASIM_CACHE": str(tmp_path)}
+    command = [sys.executable, "-c", ENGINE]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True)
+    # A switch: 2 (n - 1) steps of two links of 500 ns and a quarter of the buffer at 50 GB/s, 5,242,880 ps.
+    assert (ended.returncode, ended.stdout) == (0, f"{6 * (2 * 500_000 + 5_242_880)} False\n"), ended.stderr
+
+
 def test_what_no_other_process_can_import_is_compiled_here(load, monkeypatch):
     """Or where there are no processes."""
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
