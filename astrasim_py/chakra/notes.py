@@ -40,10 +40,10 @@ class Notes:
     warnings: list[str] = field(default_factory=list)
     hints: list[str] = field(default_factory=list)
 
-    def add(self, others: "Notes", prefix: str = "") -> None:
-        """Take the lines of others, after a prefix."""
-        self.warnings.extend(prefix + text for text in others.warnings)
-        self.hints.extend(prefix + text for text in others.hints)
+    def add(self, others: "Notes") -> None:
+        """Take the lines of others."""
+        self.warnings.extend(others.warnings)
+        self.hints.extend(others.hints)
 
     def warn(self) -> None:
         """Say all lines as Python warnings, at the line that called the caller."""

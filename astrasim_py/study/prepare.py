@@ -307,8 +307,9 @@ def _read(run: Preparation, job: Any, ranks: int | None, key: str) -> Workload:
         ("workload", str(prefix), *options.values(), digest(rules)),
         read,
     )
-    told = Notes([*notes.warnings, *_unpriced(workload, run.spec.compute)], notes.hints)
-    Notes(run.warnings, run.hints).add(told, f"{run.point.name}: ")
+    told = *notes.warnings, *_unpriced(workload, run.spec.compute)
+    run.warnings.extend(f"{run.point.name}: {text}" for text in told)
+    run.hints.extend(notes.hints)
     return workload
 
 

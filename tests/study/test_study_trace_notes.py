@@ -66,10 +66,15 @@ def test_control_dependencies_order_a_set_that_has_no_others(tmp_path, capsys, g
     # It is said, and is nothing wrong.
     options = ["--jobs", "1", "--out", str(tmp_path / "out")]
     assert main(["run", str(path), "--strict", *options]) == 0
-    hint = f"hint: notes: {tmp_path}/run: no node has data dependencies: control dependencies order them"
+    hint = f"hint: {tmp_path}/run: no node has data dependencies: control dependencies order them"
     assert hint in capsys.readouterr().out
     assert main(["check", str(path), "--strict"]) == 0
     assert "no node has data dependencies: control dependencies order them" in capsys.readouterr().out
+    # Once, however many points read the set.
+    sweep = "sweep={network.model: [cut_through, store_and_forward, fluid]}"
+    assert main(["run", str(path), *options, "--set", sweep]) == 0
+    out = capsys.readouterr().out
+    assert out.count("hint: ") == 1 and f"{hint} (and 2 more points)" in out
     # Who says what holds gets it, without a word.
     for kind, span in (("data+ctrl", ORDERED), ("data", 2_000_000_000)):
         said = run(path, tmp_path / kind, f"workload.dependencies={kind}", engine=engine)
