@@ -8,8 +8,9 @@ from typing import NamedTuple
 from astrasim_py.core.errors import UsageError
 from astrasim_py.pytorch.facts import KINDS, MESSAGES, ROOTED, facts_of_args, kernel_kind, merged
 from astrasim_py.pytorch.groups import Communicator, GroupTable
+from astrasim_py.pytorch.pairing import pair
 from astrasim_py.pytorch.recording import Category, Recording
-from astrasim_py.pytorch.statements import NodeOf, pair, ranges_around, sources_of
+from astrasim_py.pytorch.statements import NodeOf, ranges_around, sources_of
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,14 @@
-"""Calls of communication as the host states them, and the kernels that carry them out, whatever their names.
+"""Calls of communication as the host states them.
 
 A call is a range of the host: ``record_param_comms``, else an operation of c10d or a range such as ``nccl:all_reduce``.
-Its kernel is, in this order: the one that was launched in the range, by its name or by not being a computation; the one
-that names an operator of the range by its ``External id``; for calls that are issued together, the kernel that is
-launched after them; and for what is left, the kernels of communication, or of the only stream that fits, in order.
 """
 
-import re
-from bisect import bisect_right
-from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from astrasim_py.pytorch.facts import IDLE, MESSAGES, RECORD, facts_of_host, facts_of_node, kernel_kind, kind_of, merged
+from astrasim_py.pytorch.facts import IDLE, RECORD, facts_of_host, facts_of_node, merged
 from astrasim_py.pytorch.groups import parse_list
 from astrasim_py.pytorch.host_trace import Arguments
 from astrasim_py.pytorch.kineto import CPU_BACKENDS, MARKS
@@ -22,20 +16,6 @@ from astrasim_py.pytorch.recording import Category, Recording
 
 #: Facts of the host's trace about a row of a recording: `facts_of_node`'s second argument, or None.
 NodeOf = Callable[[int], Arguments | None]
-#: Names of libraries that c10d calls, and words for what their kernels do.
-_LIBRARY = re.compile(r"(?<![a-z])(?:n|r|ms|one|h|x|m|cn)?ccl|hcom_", re.IGNORECASE)
-_DOES = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|send_?recv|broadcast", re.IGNORECASE)
-#: Functions that communicate beside c10d.
-_BESIDE = re.compile(
-    r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|cross_device_reduce|nvshmem|deep_ep|multimem", re.I
-)
-#: Functions that compute or copy beside the kernel of a call.
-_COMPUTES = re.compile(
-    r"\bat::|elementwise|triton_|gemm|cutlass|cudnn|\bcub::|thrust|copy|fill|memset|cat_?array|concat|convert|transpose",
-    re.IGNORECASE,
-)
-#: Names of kinds, told at most.
-_TOLD = 3
 
 
 @dataclass(frozen=True)
@@ -47,15 +27,6 @@ class Statement:
     thread: int
     start: int  # ns, as the next
     end: int
-
-
-@dataclass(frozen=True)
-class Paired:
-    """Which calls each kernel carries out, as numbers of `said`; and what is left."""
-
-    said: Sequence[Statement]
-    of: Mapping[int, list[int]]  # by row of the kernel
-    notes: Sequence[str]
 
 
 def ranges_around(recording: Recording, rows: Sequence[int], times: Sequence[int]) -> list[list[int]]:
@@ -78,7 +49,8 @@ def ranges_around(recording: Recording, rows: Sequence[int], times: Sequence[int
         while open_now and events.start[open_now[-1]] + events.duration[open_now[-1]] < at:
             open_now.pop()
         if is_point:
-            found[what] = open_now[::-1]
+            # A range may have ended below one that outlives it.
+            found[what] = [row for row in open_now[::-1] if events.start[row] + events.duration[row] >= at]
         else:
             open_now.append(what)
     return found
@@ -127,7 +99,7 @@ def stated(recording: Recording, node_of: NodeOf) -> tuple[list[Statement], list
     served = _served(recording)
     outer, used = set(served), set(served)
     for row in chains.keys() - marks - idle:
-        if _says(own[row]) or _name(recording, row) == RECORD:
+        if kind_said(own[row]) or _name(recording, row) == RECORD:
             outer.update(chains[row][1:])
     said, mute = [], []
     for row, chain in chains.items():
@@ -135,21 +107,21 @@ def stated(recording: Recording, node_of: NodeOf) -> tuple[list[Statement], list
         if row in marks or row in outer or row in idle or around & served:
             continue
         facts = merged(sources_of(recording, chain, node_of))
-        if _says(own[row]) or (_says(facts) and not around & used):
+        if kind_said(own[row]) or (kind_said(facts) and not around & used):
             used |= around
             said.append(_statement(recording, row, facts))
-        elif _name(recording, row) == RECORD and not _says(facts):
+        elif _name(recording, row) == RECORD and not kind_said(facts):
             mute.append(row)
     known = {one.row for one in said}
     for row in sorted(marks):  # they speak where nothing around them does
         facts = merged(sources_of(recording, chains[row], node_of))
-        if _says(facts) and not (known | served) & {*chains[row]}:
+        if kind_said(facts) and not (known | served) & {*chains[row]}:
             said.append(_statement(recording, row, facts))
     said.sort(key=lambda one: (one.start, one.row))
     return [one for one in said if _between_ranks(one.facts, recording.world_size)], mute
 
 
-def _says(facts: Mapping) -> str:
+def kind_said(facts: Mapping) -> str:
     """The kind of call that facts are of; empty if they are of none."""
     return facts.get("kind") or facts.get("span") or ""
 
@@ -187,217 +159,3 @@ def _served(recording: Recording) -> set[int]:
 def _between_ranks(facts: Mapping, world: int | None) -> bool:
     ranks, whole = parse_list(facts.get("ranks", ()))
     return 1 not in (world, facts.get("size"), len(ranks) if whole else None)
-
-
-# -- kernels of the calls ---------------------------------------------------------------------------------------------
-
-
-def pair(recording: Recording, node_of: NodeOf, named: set[int]) -> Paired:
-    """The kernel of each call. `named`: rows of kernels that communicate by their names or arguments."""
-    said, mute = stated(recording, node_of)
-    if not said and not mute:
-        return Paired((), {}, _lonely(recording, named, {}))
-    pairing = _Pairing(recording, said, named)
-    pairing.by_launch()
-    for way in (pairing.by_external_id, pairing.together, pairing.in_order, pairing.by_stream):
-        if pairing.free:
-            way()
-    notes = [*pairing.left(), *pairing.muted(mute), *_lonely(recording, named, pairing.of)]
-    return Paired(said, pairing.of, notes)
-
-
-class _Pairing:
-    def __init__(self, recording: Recording, said: list[Statement], named: set[int]) -> None:
-        events = recording.events
-        self.recording, self.events, self.said, self.named = recording, events, said, named
-        self.kernels = recording.work[events.category[recording.work] == Category.KERNEL]
-        self.like = [_looks_like(name) for name in recording.names]
-        self.computes = [bool(_COMPUTES.search(name)) for name in recording.names]
-        self.of: dict[int, list[int]] = {}
-        self.free = set(range(len(said)))
-        self.launched = self._launched()
-
-    def _launched(self) -> np.ndarray:
-        """Number of the call in whose range each kernel was launched; -1 for none."""
-        events, found = self.events, np.full(len(self.kernels), -1, np.int64)
-        launch = events.launch[self.kernels]
-        known = np.flatnonzero(launch >= 0)
-        by_thread = defaultdict(list)
-        for number, one in enumerate(self.said):
-            by_thread[one.thread].append(number)
-        for thread, numbers in by_thread.items():
-            starts, ends = (np.array([getattr(self.said[n], key) for n in numbers]) for key in ("start", "end"))
-            mine = known[events.thread[launch[known]] == thread]
-            times = events.start[launch[mine]]
-            at = np.searchsorted(starts, times, side="right") - 1
-            inside = (at >= 0) & (times <= ends[at])
-            found[mine[inside]] = np.array(numbers)[at[inside]]
-        return found
-
-    def _take(self, kernel: int, calls: Sequence[int]) -> None:
-        self.of[kernel] = list(calls)
-        self.free -= {*calls}
-
-    def _candidates(self, number: int, kernels: Sequence[int]) -> None:
-        """Take the kernels of a call: those that are named so, else the likeliest of the others."""
-        named = [row for row in kernels if row in self.named]
-        free = [row for row in kernels if row not in self.of]
-        likely = [row for row in free if self.like[self.events.name[row]]]
-        likely = likely or [row for row in free if not self.computes[self.events.name[row]]]
-        if not named and likely:
-            named = [max(likely, key=lambda row: (int(self.events.duration[row]), row))]
-        for row in named:
-            self._take(row, [number])
-
-    def by_launch(self) -> None:
-        inside = defaultdict(list)
-        for place in np.flatnonzero(self.launched >= 0).tolist():
-            inside[int(self.launched[place])].append(int(self.kernels[place]))
-        for number, kernels in sorted(inside.items()):
-            self._candidates(number, kernels)
-
-    def by_external_id(self) -> None:
-        """External ids of old recordings are correlations, which mean nothing here."""
-        ids = {int(self.events.external_id[self.said[number].row]): number for number in sorted(self.free)}
-        ids.pop(-1, None)
-        own = self.events.external_id[self.kernels]
-        told = (own >= 0) & (own != self.events.correlation[self.kernels]) & (self.launched < 0)
-        found = defaultdict(list)
-        for place in np.flatnonzero(told).tolist():
-            if int(own[place]) in ids and int(self.kernels[place]) not in self.of:
-                found[ids[int(own[place])]].append(int(self.kernels[place]))
-        for number, kernels in sorted(found.items()):
-            self._candidates(number, kernels)
-
-    def _lone(self) -> list[int]:
-        """Kernels that communicate by their names, without a call, in order of launch."""
-        rows = [row for row in self.kernels.tolist() if row not in self.of]
-        rows = [row for row in rows if row in self.named or self.like[self.events.name[row]]]
-        return sorted(rows, key=lambda row: (int(self.events.correlation[row]), int(self.events.start[row]), row))
-
-    def together(self) -> None:
-        """Give a kernel that is launched outside of all calls those just before it on its thread that have none.
-
-        Nothing else is launched between calls that are issued together.
-        """
-        events, by_thread = self.events, defaultdict(list)
-        for number, one in enumerate(self.said):
-            by_thread[one.thread].append((one.end, number))
-        launch = events.launch[self.kernels]
-        launch = launch[launch >= 0]
-        launches = {thread: np.sort(events.start[launch[events.thread[launch] == thread]]) for thread in by_thread}
-        for row in self._lone():
-            launch = int(events.launch[row])
-            thread, at = int(events.thread[launch]), int(events.start[launch])
-            if launch < 0 or thread not in by_thread:
-                continue
-            before, calls = by_thread[thread], []
-            for end, number in reversed(before[: bisect_right(before, (at, len(self.said)))]):
-                between = np.diff(np.searchsorted(launches[thread], [end, at]))[0]
-                if between or number not in self.free or not self._fits(row, number):
-                    break
-                calls.append(number)
-                at = self.said[number].start
-            if calls:
-                self._take(row, calls[::-1])
-
-    def _fits(self, row: int, number: int) -> bool:
-        """Whether a kernel may carry out a call, by its name: of a library, and of no other kind."""
-        name, kind = self.recording.names[self.events.name[row]], _says(self.said[number].facts)
-        by_name = kernel_kind(name)
-        if not by_name:
-            does = _DOES.search(_function(name))
-            by_name = kind_of(does[0]) if does else "" if by_name == "" or _LIBRARY.search(name) else None
-        messages = by_name == "all_to_all" and kind in (*MESSAGES, "gather", "scatter")
-        return by_name in ("", kind) or messages
-
-    def in_order(self) -> None:
-        """Give each kernel that is left the first call before it whose kind fits."""
-        calls: dict[str, deque[int]] = defaultdict(deque)
-        for number in sorted(self.free):
-            calls[_says(self.said[number].facts)].append(number)
-        for row in sorted(self._lone(), key=lambda row: (int(self.events.start[row]), row)):
-            heads = [queue[0] for queue in calls.values() if queue and self._fits(row, queue[0])]
-            if heads and self.said[min(heads)].start <= int(self.events.start[row]):
-                number = min(heads)
-                self._take(row, [calls[_says(self.said[number].facts)].popleft()])
-
-    def by_stream(self) -> None:
-        """Take the only stream that has as many other kernels as calls are left, each after its call."""
-        calls, events = sorted(self.free), self.events
-        threads = {one.thread for one in self.said}
-        streams = defaultdict(list)
-        for row in self.kernels.tolist():
-            launch = int(events.launch[row])
-            if row not in self.of and (launch < 0 or int(events.thread[launch]) not in threads):
-                streams[int(events.device[row]), int(events.stream[row])].append(row)
-        fitting = [
-            rows
-            for rows in streams.values()
-            if len(rows) == len(calls)
-            and not any(self.computes[events.name[row]] for row in rows)
-            and all(events.start[row] >= self.said[n].start for row, n in zip(rows, calls, strict=True))
-        ]
-        if len(fitting) == 1:
-            for row, number in zip(fitting[0], calls, strict=True):
-                self._take(row, [number])
-
-    def left(self) -> list[str]:
-        """A line about calls of the step without a kernel."""
-        last = self.recording.step.end
-        lost = [self.said[n] for n in sorted(self.free) if self.said[n].start >= 0 and self.said[n].end <= last]
-        if not lost:
-            return []
-        kinds = Counter(_says(one.facts) for one in lost)
-        shown = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-        one = len(lost) == 1
-        text = f"{len(lost)} host call{'' if one else 's'} ({shown}) found no kernel, the first at"
-        return [f"{text} {lost[0].start / 1000:,.3f} us: {'it is' if one else 'they are'} not in the workload"]
-
-    def muted(self, mute: Sequence[int]) -> list[str]:
-        """A line about ranges that say nothing of the calls whose kernels they launched, nor do these."""
-        events, count = self.events, 0
-        launched = self.kernels[events.launch[self.kernels] >= 0]
-        launch = events.launch[launched]
-        order = np.lexsort((events.start[launch], events.thread[launch]))
-        launched, thread, start = launched[order], events.thread[launch][order], events.start[launch][order]
-        for row in mute:
-            first, last = (np.searchsorted(thread, events.thread[row], side) for side in ("left", "right"))
-            ends = events.start[row], events.start[row] + events.duration[row] + 1
-            low, high = first + np.searchsorted(start[first:last], ends)
-            inside = launched[low:high].tolist()
-            told = any(
-                kernel_kind(_name(self.recording, one)) or one in events.args or one in self.of for one in inside
-            )
-            count += bool(inside) and not told
-        if not count:
-            return []
-        text = f"{count} host call{'s' * (count > 1)} ({RECORD}) that launched kernels do not say what was called"
-        return [f"{text}: add the host's trace (--et), or --map-kernel"]
-
-
-def _function(name: str) -> str:
-    """The name of a function without its arguments."""
-    return re.split(r"[<(]", name.removeprefix("void "), maxsplit=1)[0]
-
-
-def _looks_like(name: str) -> bool:
-    """Whether the name of a function is of communication."""
-    function = _function(name)
-    return kernel_kind(name) is not None or bool(_LIBRARY.search(function) or _BESIDE.search(function))
-
-
-def _lonely(recording: Recording, named: set[int], of: Mapping[int, list[int]]) -> list[str]:
-    """A line about kernels that look like communication, of which neither a call nor their name says more."""
-    events = recording.events
-    codes = {code for code, name in enumerate(recording.names) if _looks_like(name)}
-    rows = recording.work[np.isin(events.name[recording.work], list(codes))]
-    rows = [
-        row for row in rows[events.category[rows] == Category.KERNEL].tolist() if row not in named and row not in of
-    ]
-    if not rows:
-        return []
-    names = dict.fromkeys(_name(recording, row)[:60] for row in rows)
-    shown = ", ".join(list(names)[:_TOLD]) + ", …" * (len(names) > _TOLD)
-    text = f"{len(rows)} kernel{'s' * (len(rows) > 1)} without a host call look like communication ({shown})"
-    return [f"{text} and stay computation; --map-kernel REGEX=KIND:GROUP makes them calls"]

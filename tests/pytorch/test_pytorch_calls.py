@@ -53,7 +53,11 @@ def test_a_kernel_name_gives_the_kind_only_where_it_does():
     )
     assert kernel_kind("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*)") == "all_to_all"
     assert kernel_kind("ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)") == ""
-    assert kernel_kind("ampere_sgemm_128x64_nn") is None
+    assert kernel_kind("nccldevkernel_allreduce_sum_f32_ring_ll(x)") == "all_reduce"
+    for generic in ("void rcclGenericKernel<1, false>(x)", "mscclKernel_Sum_half_Simple_0(x)", "NCCL_KERNEL"):
+        assert kernel_kind(generic) == ""
+    for other in ("ampere_sgemm_128x64_nn", "void mscclpp::collective::allreduceNvls<half>(x)", "ncclInitStuff"):
+        assert kernel_kind(other) is None
 
 
 @pytest.mark.parametrize(

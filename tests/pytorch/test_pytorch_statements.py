@@ -199,6 +199,14 @@ def test_marks_of_libraries_and_operations_state_calls_where_nothing_else_does(t
         assert made.report["calls"] == {"all_reduce": 2} and call(made) == [1024]
 
 
+def test_marks_that_outlive_their_calls_say_nothing_of_later_ones(tmp_path):
+    one = Rank().host("record_param_comms", 10, 20, says(elements=64)).host("nccl:all_reduce", 12, 900)
+    one.kernel("ncclDevKernel_Generic", 14, 30, 40).host("record_param_comms", 50, 60, says("broadcast", 32))
+    one.kernel("ncclDevKernel_Generic", 70, 80, 90).kernel("gemm", 92, 95, 99)
+    made, warnings = converted(tmp_path, one, one)
+    assert made.report["calls"] == {"all_reduce": 2, "broadcast": 2} and call(made) == [256, 128] and not warnings
+
+
 def test_a_device_that_was_not_recorded_is_an_error(tmp_path):
     one = Rank().host("c10d::allreduce_", 10, 20).host("record_param_comms", 11, 19, says())
     with pytest.raises(TraceError, match=r"k_0.json: has 2 calls of c10d, no work of a device.*ProfilerActivity.CUDA"):
