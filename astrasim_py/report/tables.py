@@ -261,9 +261,15 @@ def bandwidth_GBps(size: int, duration_ps: int) -> Decimal | None:
     return rounded(Fraction(size * 1000, duration_ps)) if duration_ps > 0 else None
 
 
-def efficiency_of(bound_ps: int | None, time_ps: int) -> Decimal | None:
-    """Lower bound over simulated time: 1 is perfect."""
-    return rounded(Fraction(bound_ps, time_ps)) if bound_ps is not None and time_ps > 0 else None
+def bounded(bound_ps: int | None, time_ps: int) -> dict[str, Decimal | None]:
+    """A lower bound, and its share of a simulated time: 1 is perfect. Both are empty where the bound lies above the
+    time: it is wrong then, and the run says so.
+    """
+    known = bound_ps is not None and bound_ps <= time_ps
+    return {
+        "bound_ns": ns_number(bound_ps) if known else None,
+        "efficiency": rounded(Fraction(bound_ps, time_ps)) if known and time_ps > 0 else None,
+    }
 
 
 def collective_rows(point: str, table: Table, factors: Mapping[str, Fraction] | None = None) -> list[dict]:
@@ -317,10 +323,10 @@ def _rates(kind: str, ranks: int, size: int, bound: int, duration: int, factors:
     """What follows of a collective's type, group, size, lower bound and duration."""
     lower, factor = bound if bound >= 0 else None, factors.get((kind, ranks))
     rate = None if bound == NO_RATE else bandwidth_GBps(size, duration)
+    sides = bounded(lower, duration) if duration >= 0 else {"bound_ns": ns_number(lower), "efficiency": None}
     return {
         "time_ns": ns_number(duration) if duration >= 0 else None,
-        "bound_ns": ns_number(lower),
-        "efficiency": efficiency_of(lower, duration) if duration > 0 else None,
+        **sides,
         "algbw_GBps": rate,
         "busbw_GBps": None if rate is None or factor is None else rounded(Fraction(rate) * factor),
     }

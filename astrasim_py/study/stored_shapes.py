@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, ValidationError, create_model
 
 from astrasim_py.core import records
 from astrasim_py.core.choices import LEVELS
-from astrasim_py.core.errors import EXIT_OK, EXIT_STUCK
+from astrasim_py.core.errors import EXIT_INTERNAL, EXIT_OK, EXIT_STUCK
 from astrasim_py.core.records import Table
 from astrasim_py.report.csv_io import TEXT_COLUMNS
 from astrasim_py.report.jobs import JOB_KEYS
@@ -94,7 +94,7 @@ class _Manifest(BaseModel):
     level: Literal[LEVELS]
     timeline: Flag | list[Count]
     limits: dict[str, Count | None]
-    exit_code: Literal[EXIT_OK, EXIT_STUCK]
+    exit_code: Literal[EXIT_OK, EXIT_STUCK, EXIT_INTERNAL]
     sweep: dict[str, str]
     inputs: dict[str, str]
     resolved: dict[str, Any]

@@ -1,7 +1,7 @@
 """The stored form of a finished simulation: its row, its summary, and its records as files."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from fractions import Fraction
 
@@ -12,6 +12,7 @@ from astrasim_py.collectives.collective import busbw_factor
 from astrasim_py.core.choices import LEVELS
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.core.records import NO_RATE, Categorical, Records, Table
+from astrasim_py.core.units import format_time
 from astrasim_py.engine.stuck import explanation
 from astrasim_py.report import tables
 from astrasim_py.report.csv_io import csv_chunks
@@ -106,13 +107,13 @@ def summary_of(plan: Plan, records: Records, row: Mapping, warnings: Iterable[st
     instance = only_collective(plan)
     if instance is not None:
         row |= {"algorithm": instance.algorithm_name or None, "size_bytes": instance.size}
-    formula = None
+    formula, defects = None, []
     if done:
         bound = problem_bound(plan)
+        defects = list(_wrong_bounds(bound, records))
         row |= {
             "time_ns": tables.ns_number(records.makespan),
-            "bound_ns": tables.ns_number(bound),
-            "efficiency": tables.efficiency_of(bound, records.makespan),
+            **tables.bounded(bound, records.makespan),
             "exposed_comm_ns": tables.ns_number(int(records.exposed_comm.max(initial=0))) if timed else None,
         }
         if instance is not None and instance.size and records.collective["bound"][0] != NO_RATE:
@@ -139,7 +140,7 @@ def summary_of(plan: Plan, records: Records, row: Mapping, warnings: Iterable[st
         "makespan_ps": records.makespan,
         "events": records.events,
         "cause": records.outcome.cause,
-        "explanation": explanation(records.outcome),
+        "explanation": [*explanation(records.outcome), *defects],
         "waiting": [
             {key: getattr(w, key) for key in ("rank", "node", "name", "kind", "instance", "src", "dst", "tag", "bytes")}
             | {"since_ns": tables.ns_number(w.since) if w.since >= 0 else None, "reason": w.reason}
@@ -163,6 +164,26 @@ def summary_of(plan: Plan, records: Records, row: Mapping, warnings: Iterable[st
         **_switches(plan),
         **_link_events(plan, records),
     }
+
+
+def _wrong_bounds(bound: int | None, records: Records) -> Iterator[str]:
+    """A line for the first lower bound that lies above the time that it bounds, of the run and of its collectives. The
+    times of a fold that is not exact are no measure of a bound.
+    """
+    if records.fold is not None and not records.fold.exact:
+        return
+    table = records.collective
+    took = np.where(table["end"] >= 0, table["end"] - table["start"], table["bound"])
+    found = [("the run", bound, records.makespan)] if bound is not None and bound > records.makespan else []
+    for row in np.flatnonzero(table["bound"] > took).tolist():
+        call = f"collective {int(table['instance'][row])}, {table['type'][row]},"
+        found.append((call, int(table["bound"][row]), int(took[row])))
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    for what, least, time in found[:1]:
+        yield (
+            f"this is a defect of astrasim_py, please report it: the lower bound of {what} is "
+            f"{format_time(least)}, above its time of {format_time(time)}; such bounds are left out{more}"
+        )
 
 
 def hop_latency(plan: Plan) -> dict[int, int]:

@@ -22,7 +22,7 @@ from astrasim_py.core.edition import edition
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.report.tables import json_text, ns_number, parse_json, rounded
 from astrasim_py.synthesis.model.checker import check
-from astrasim_py.synthesis.model.schedule import Bound, Schedule, Search
+from astrasim_py.synthesis.model.schedule import Bound, Schedule, Search, share_of_bound
 from astrasim_py.synthesis.model.timing import CostModel
 from astrasim_py.synthesis.request import Found, Request, solve
 from astrasim_py.system.machine_models import NetworkModel, NicModel
@@ -172,7 +172,7 @@ def facts_in_network(facts: dict, request: Request, better: tuple[Algorithm, int
             "time_ns": ns_number(time),
             "bound_ns": ns_number(bound),
             "bound": "switches",
-            "efficiency": rounded(Fraction(bound, time) if time else Fraction(1), 6),
+            "efficiency": rounded(share_of_bound(bound, time), 6),
             "gap": rounded(gap, 6),
             "optimal": time == bound,
         }

@@ -112,7 +112,7 @@ def store_run(
         "version": package_version(),
         "folder": folder.name,
         "status": status,
-        "exit_code": EXIT_OK if status == "done" else EXIT_STUCK,
+        "exit_code": EXIT_STUCK if status != "done" else EXIT_INTERNAL if summary["explanation"] else EXIT_OK,
         "engine": records.engine,
         "level": options.level,
         "timeline": options.said_timeline if "timeline.json" in files else False,

@@ -24,10 +24,10 @@ def problem_bound(plan: Plan) -> int | None:
 
     The greatest of: the longest path through the workload; the bounds of single collectives; the bytes of an NPU's
     links, and of all links, over their rates; the compute of a rank over its slots. On the path a member leaves a
-    collective after its links have carried their least bytes and the members that it depends on could reach it; a node
-    that consumes a tile may begin with the collective, which begins with its first tile; tiles share the slots of their
-    rank. Bounds of successive collectives are not added: one may begin on some members while another still ends on
-    others. A path of more than `MAX_PATH_NODES` nodes is left out.
+    collective after its links have carried their least bytes (to a switch, where switches may take part) and the
+    members that it depends on could reach it; a node that consumes a tile may begin with the collective, which begins
+    with its first tile; tiles share the slots of their rank. Bounds of successive collectives are not added: one may
+    begin on some members while another still ends on others. A path of more than `MAX_PATH_NODES` nodes is left out.
     """
     parts = bound_parts(plan)
     return None if parts is None else max(parts.values())
@@ -71,9 +71,9 @@ def _links(plan: Plan, capacities: Capacities) -> int:
     npu_of = np.asarray(plan.npu_of[: plan.npu_ranks], dtype=np.int64)
     # Python integers: sums over a workload may exceed 64 bits.
     into, out = (np.zeros(plan.problem.topology.npus, dtype=object) for _ in range(2))
-    total, switches = 0, may_reduce(plan.problem.topology)
+    total = 0
     for instance, number in zip(plan.instances.values, np.bincount(plan.instances.which).tolist(), strict=True):
-        reduced = switches or any(algorithm.actors for algorithm in instance.algorithms)
+        reduced = may_reduce(plan.problem.topology, instance.algorithms)
         need = demand(instance.type, instance.size, len(instance.members), reduced)
         total += number * need.total
         at = npu_of[np.asarray(instance.members, dtype=np.int64)]
@@ -245,9 +245,12 @@ class _LongestPath:
         earliest, last = min(begun), max(begun)
         self.reach(rank, earliest + max(instance.bound, 0))
         npus = tuple(self.plan.npu_of[r] for r in instance.members)
-        key = (instance.type, instance.size, instance.root, npus)
+        to_switch = may_reduce(self.plan.problem.topology, instance.algorithms)
+        key = (instance.type, instance.size, instance.root, npus, to_switch)
         if key not in self.times:
-            self.times[key] = member_times(instance.type, instance.size, self.capacities, npus, instance.root)
+            self.times[key] = member_times(
+                instance.type, instance.size, self.capacities, npus, instance.root, to_switch=to_switch
+            )
         into, out = self.times[key]
         promise = promise_of(instance.type)
         made = [(r, arrivals[r][0]) for r in members]

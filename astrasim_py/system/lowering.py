@@ -309,12 +309,12 @@ class _Lowering:
         if not self.bounds:
             return -1
         if not algorithms:
-            return 0
+            return 0 if len(npus) < 2 else -1  # a planner that lets its members do nothing
         # The bound holds for the standard contract only. Absolute sizes may belong to another call, unless a planner
         # gives them for this one.
         if any(not (a.scales or planned) or a.verdict is not True or a.contract is not None for a in algorithms):
             return -1
-        switches = may_reduce(self.problem.topology) or any(a.actors for a in algorithms)
+        switches = may_reduce(self.problem.topology, algorithms)
         return self.lower_bound(request.type, request.full, request.root, npus, switches)
 
     def lower_bound(self, kind: str, size: int, root: int, npus: tuple[int, ...], switches: bool) -> int:

@@ -1,6 +1,6 @@
 """Closed forms of known algorithms, and lower bounds of collectives on a topology."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -9,6 +9,7 @@ import numpy as np
 from astrasim_py.collectives.collective import promise_of
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.core.units import PS_PER_S
+from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.topology.model import Topology
 
 #: Sources from which latencies are computed; a maximum over fewer pairs is still a lower bound.
@@ -182,7 +183,7 @@ class Capacities:
 
     `kind`: int64[npus]: NPUs of one kind have equal rates and latencies. `ingress`, `egress`: by kind, bytes per second
     of all links into an NPU and out of it. `near_in`, `near_out`: by kind, ps: least latency from any other NPU to one,
-    and from one to any other.
+    and from one to any other. `first_link`: by kind, ps: least latency from one to any other vertex.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -198,23 +199,29 @@ class Capacities:
         into, out = counts(topology.dst.astype(np.int64)), counts(topology.src.astype(np.int64))
         near_in = self._near(topology.dst, topology.src)
         near_out = self._near(topology.src, topology.dst)
-        rows = np.column_stack([into, out, near_in, near_out])
+        first_link = self._nearest(topology.src)[:n]
+        rows = np.column_stack([into, out, near_in, near_out, first_link])
         _, first, kind = np.unique(rows, axis=0, return_index=True, return_inverse=True)
         self.kind = kind.reshape(n)
         self.ingress, self.egress = ([self._total(row) for row in rows[first]] for rows in (into, out))
         self.near_in, self.near_out = near_in[first].tolist(), near_out[first].tolist()
+        self.first_link = first_link[first].tolist()
         self.cuts = self._cuts()
 
     def _near(self, own: np.ndarray, other: np.ndarray) -> np.ndarray:
         """Least latency over one link, or two where the first end is a switch; int64[npus]."""
-        topology = self.topology
-        best = np.full(topology.vertices, _FAR, dtype=np.int64)
-        np.minimum.at(best, own, topology.latency_ps)
+        topology, best = self.topology, self._nearest(own)
         onward = np.where(other >= topology.npus, best[other], 0)
         reach = np.full(topology.vertices, _FAR, dtype=np.int64)
         np.minimum.at(reach, own, topology.latency_ps + onward)
         near = reach[: topology.npus]
         return np.where(near >= _FAR, 0, near)
+
+    def _nearest(self, own: np.ndarray) -> np.ndarray:
+        """Least latency of the links at each vertex; int64[vertices]."""
+        best = np.full(self.topology.vertices, _FAR, dtype=np.int64)
+        np.minimum.at(best, own, self.topology.latency_ps)
+        return best
 
     def rate_in(self, npus: np.ndarray) -> Fraction:
         """Bytes per second of all links into some NPUs (int64[k])."""
@@ -294,23 +301,26 @@ def _ps(nbytes: int, rate: Fraction) -> int:
     return nbytes * PS_PER_S * rate.denominator // rate.numerator if rate else 0
 
 
-def may_reduce(topology: Topology) -> bool:
-    """Whether bounds must allow for switches that reduce: the user has said that some do. Presets of machines also name
-    them, for algorithms in the network.
+def may_reduce(topology: Topology, algorithms: Iterable[Algorithm] = ()) -> bool:
+    """Whether bounds must allow for switches that reduce: the user has said that some do, or an algorithm has them do.
+    Presets of machines also name them, for algorithms in the network.
     """
-    return topology.computing is not None and not topology.computing.of_machine
+    stated = topology.computing is not None and not topology.computing.of_machine
+    return stated or any(algorithm.actors for algorithm in algorithms)
 
 
 def member_times(
-    collective: str, size: int, capacities: Capacities, npus: Sequence[int], root: int = 0
+    collective: str, size: int, capacities: Capacities, npus: Sequence[int], root: int = 0, *, to_switch: bool = False
 ) -> tuple[list[int], list[int]]:
-    """Per member: ps for which its links in, and its links out, must at least be busy, with the last hop's latency."""
+    """Per member: ps for which its links in, and its links out, must at least be busy, with the latency from and to the
+    nearest NPU; or, `to_switch`, to the nearest vertex: a member's part ends where a switch has what it sends.
+    """
     need = demand(collective, size, len(npus))
     kinds = capacities.kind[np.asarray(npus, dtype=np.int64)].tolist()
     tables = []
     for needed, rates, near in (
         (need.ingress, capacities.ingress, capacities.near_in),
-        (need.egress, capacities.egress, capacities.near_out),
+        (need.egress, capacities.egress, capacities.first_link if to_switch else capacities.near_out),
     ):
         by_kind = [
             [_ps(nbytes, rate) + latency if nbytes else 0 for rate, latency in zip(rates, near, strict=True)]

@@ -5,16 +5,11 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from worlds.problems import world
-from worlds.switches import in_network
 
 import astrasim_py as ap
 from astrasim_py.builders.registry import build
 from astrasim_py.builders.switch_trees import capable_tree
-from astrasim_py.core.errors import AstraError
 from astrasim_py.core.units import PS_PER_S
-from astrasim_py.engine.simulation import plan_for
-from astrasim_py.system.bound import problem_bound
 from astrasim_py.verification.bounds import lower_bound_ps
 
 RATE, ALPHA = 50 * 10**9, 500_000
@@ -154,16 +149,3 @@ def test_no_time_is_below_the_bound() -> None:
                 made, size = on(topology, builder, collective, chunks=8), 3 * 2**20
                 bound = lower_bound_ps(collective, size, topology, npus)
                 assert 0.5 * (time := took(made, size, topology)) < bound <= time
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(24))
-def test_no_random_problem_is_faster_than_its_bound(seed) -> None:
-    problem = in_network(world(seed, 6), seed)
-    try:
-        plan = plan_for(problem)
-        took = ap.simulate(problem, level="summary", engine="simpy")
-    except AstraError:  # it contradicts itself
-        return
-    bound = problem_bound(plan)
-    assert bound is None or took.outcome.status != "done" or bound <= took.makespan

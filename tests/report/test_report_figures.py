@@ -17,7 +17,7 @@ from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.units import parse_size
 from astrasim_py.report import plots, ticks
 from astrasim_py.report.pareto_plot import _front
-from astrasim_py.report.tables import bandwidth_GBps, efficiency_of, json_text, ns_number, parse_json
+from astrasim_py.report.tables import bandwidth_GBps, bounded, json_text, ns_number, parse_json
 from astrasim_py.scenario.plot_spec import PLOT_KINDS, PlotSpec, of_records
 
 SIZES = ("64 KiB", "256 KiB", "1 MiB", "4 MiB", "16 MiB", "64 MiB", "1 GiB")
@@ -34,8 +34,7 @@ def row(sweep, ps, **more):
         "status": "done",
         "engine": "simpy",
         "time_ns": ns_number(ps),
-        "bound_ns": ns_number(ps // 3),
-        "efficiency": efficiency_of(ps // 3, ps),
+        **bounded(ps // 3, ps),
         "busbw_GBps": bandwidth_GBps(size, ps),
         "exposed_comm_ns": ns_number(ps // 4),
         "compute_ns": ns_number(ps // 2),

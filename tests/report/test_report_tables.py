@@ -64,8 +64,10 @@ def test_bandwidths_are_bytes_per_nanosecond():
     assert tables.bandwidth_GBps(10**9, 10**12) == 1
     assert tables.bandwidth_GBps(1, 3) == Decimal("333.333333")
     assert tables.bandwidth_GBps(1, 0) is None
-    assert tables.efficiency_of(1, 3) == Decimal("0.333333333")
-    assert tables.efficiency_of(None, 3) is None and tables.efficiency_of(1, 0) is None
+    assert tables.bounded(1, 3) == {"bound_ns": Decimal("0.001"), "efficiency": Decimal("0.333333333")}
+    assert tables.bounded(3, 3)["efficiency"] == 1
+    assert tables.bounded(0, 0) == {"bound_ns": 0, "efficiency": None}
+    assert set(tables.bounded(4, 3).values()) == set(tables.bounded(None, 3).values()) == {None}
 
 
 def test_the_table_of_a_run_is_plain_text():

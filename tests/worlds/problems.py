@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
@@ -53,7 +54,10 @@ SIZES = (0, 1, 7, 12, 1000, 6000, 6001, 48_000)
 
 
 class AnyAlgorithm:
-    """An algorithm table: of each call the same whenever it is asked; builders, and now and then a random one."""
+    """An algorithm table: of each call the same whenever it is asked; builders, and now and then a random one.
+
+    A random one does not do what the call asks for, and so has no verdict.
+    """
 
     def __init__(self, rng: random.Random, *, odd: float, blocks: bool) -> None:
         self.rng, self.odd, self.blocks = rng, odd, blocks
@@ -63,7 +67,7 @@ class AnyAlgorithm:
         """What carries out a call."""
         key = collective, ranks, root, group
         if key not in self.made:
-            self.made[key] = replace(self.make(collective, ranks, root), verdict=True)
+            self.made[key] = self.make(collective, ranks, root)
         return self.made[key]
 
     def make(self, collective: str, ranks: int, root: int) -> Algorithm:
@@ -93,10 +97,11 @@ class AnyAlgorithm:
             members = rng.sample(range(ranks), ranks)
             options["nodes"] = [each for each in (members[: ranks // 3], members[ranks // 3 :]) if each]
         try:
-            return build(name, collective, ranks, **options)
+            made = build(name, collective, ranks, **options)
         except AstraError:  # it does not serve such a group
             rooted = {"root": root} if promise_of(collective).rooted else {}
-            return build(default_algorithm(collective), collective, ranks, **rooted)
+            made = build(default_algorithm(collective), collective, ranks, **rooted)
+        return replace(made, verdict=True)
 
 
 def world(seed: int, size: int = 8) -> Problem:
@@ -155,6 +160,38 @@ def world(seed: int, size: int = 8) -> Problem:
         compute=compute,
         memory=memory,
         limits=limits,
+    )
+
+
+def calls(seed: int, size: int = 5) -> Problem:
+    """Some collectives, mostly over switches, and computations of ranks that enter them late or leave them early."""
+    rng = random.Random(seed)
+    ranks = rng.randint(2, size)
+    net = topology(rng, ranks)
+    while net.vertices == net.npus and seed % 4:
+        net = topology(rng, ranks)
+    work = _Work(rng, ranks, memory=False)
+    work.counts = False
+    for _ in range(rng.randint(1, 3)):
+        work.fill(rng.randint(0, 1), ("compute",))
+        work.fill(1, ("collective",))
+        for _ in range(rng.randint(0, 2)):
+            rank = rng.randrange(ranks)
+            last = work.nodes[rank][-1:] and {len(work.nodes[rank]) - 1}
+            work.add(rank, type=NodeType.COMP, micros=rng.choice((1, 5, 30)))["deps"] |= set(last)
+    job = Job(
+        workload=work.workload(),
+        placement=tuple(rng.sample(net.alive, ranks)),
+        algorithms=AnyAlgorithm(rng, odd=0.0, blocks=False),
+    )
+    return Problem(
+        topology=net,
+        jobs=(job,),
+        network=NetworkModel(
+            model=rng.choice(("cut_through", "store_and_forward", FLUID)),
+            send_completes=rng.choice(("delivery", "delivery", "injected")),
+        ),
+        semantics=Semantics.native(gamma=rng.choice((Fraction(0), Fraction(1, 10**9)))),
     )
 
 
@@ -381,9 +418,10 @@ class _Work:
         self.names[rank].append(group)
         return node
 
-    def fill(self, items: int) -> None:
-        kinds = ["collective"] * 4 + ["message"] * 4 * (self.ranks > 1) + ["compute"] * 3 + ["metadata"]
-        kinds += ["memory"] * self.memory
+    def fill(self, items: int, kinds: Sequence[str] = ()) -> None:
+        if not kinds:
+            kinds = ["collective"] * 4 + ["message"] * 4 * (self.ranks > 1) + ["compute"] * 3 + ["metadata"]
+            kinds += ["memory"] * self.memory
         for _ in range(items):
             getattr(self, f"_{self.rng.choice(kinds)}")()
 

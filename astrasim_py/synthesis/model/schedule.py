@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
 
+from astrasim_py.core.errors import InternalError
 from astrasim_py.core.jit import kernel
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.graphs import by_time, rows_of
@@ -22,6 +24,13 @@ class Bound:
 
     time: int  # ps
     kind: str  # ``ingress``, ``egress``, ``path``, …
+
+
+def share_of_bound(bound: int, time: int) -> Fraction:
+    """A bound per time, in 0..1. Raises InternalError: the bound lies above the time, so it is wrong."""
+    if bound > time:
+        raise InternalError(f"a schedule of {time} ps is below its bound of {bound} ps")
+    return Fraction(bound, time) if time else Fraction(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +85,8 @@ class Schedule:
 
     @property
     def efficiency(self) -> float:
-        """Bound per time, in 0..1."""
-        return self.bound / self.time if self.time else 1.0
+        """Bound per time; see `share_of_bound`."""
+        return float(share_of_bound(self.bound, self.time))
 
     @property
     def recorded(self) -> bool:
