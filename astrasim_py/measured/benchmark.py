@@ -7,11 +7,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import NamedTuple
 
-from astrasim_py.collectives.collective import busbw_factor
+from astrasim_py.collectives.collective import COLLECTIVES, busbw_factor
 
-#: Tests whose names are not those of our collectives.
-_TESTS = {"alltoall": "all_to_all", "sendrecv": "send_recv"}
-_NAMES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "alltoall", "sendrecv", "broadcast")
+#: Collectives by the names of tests, without what is no letter.
+_TESTS = {name.replace("_", ""): name for name in (*COLLECTIVES, "send_recv")}
 #: Collectives whose bus bandwidth tells the number of ranks.
 _TELLING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
 #: Relative error of a ratio of printed bandwidths beyond that of their last digits.
@@ -150,11 +149,16 @@ def dotted(code: int) -> str:
 
 def _collective(run: Run, times: Sequence[Time], file: str, note: Note) -> str:
     """The collective of a run, by its output, the name of the file, or a factor that only all_reduce has; or empty."""
-    name = run.test or next((name for name in _NAMES if name in Path(file).name.lower()), "")
+    said, called = _squeezed(run.test).removesuffix("perf"), _squeezed(Path(file).name)
+    name = _TESTS.get(said, run.test) or next((name for test, name in _TESTS.items() if test in called), "")
     if not name and any(found and found[0] > 1 + _SLACK for found in map(_factor, times)):
         note(run.place, "does not say which test ran: all_reduce, as busbw is more than algbw")
         name = "all_reduce"
-    return _TESTS.get(name, name)
+    return name
+
+
+def _squeezed(text: str) -> str:
+    return re.sub(r"[^a-z]", "", text.lower())
 
 
 def _of_one_group(run: Run, note: Note) -> list[Device]:

@@ -16,7 +16,7 @@ from astrasim_py.core.errors import UnitError, UsageError
 from astrasim_py.core.fields import NPU_CAP, did_you_mean
 from astrasim_py.core.table_file import read_text, table_rows
 from astrasim_py.core.units import INT64_MAX, format_size, parse_size
-from astrasim_py.measured import benchmark, nccl_json, nccl_tests
+from astrasim_py.measured import benchmark, nccl_files, nccl_tests
 
 #: Columns that a CSV must have, and those that it may have; others are for the reader.
 REQUIRED = ("platform", "library", "version", "collective", "dtype", "ranks", "nodes", "bytes", "time_us")
@@ -96,8 +96,10 @@ def read_rows(paths: Sequence[str | os.PathLike], warnings: list[str] | None = N
     warnings = [] if warnings is None else warnings
     for path in paths:
         text, place = read_text(path, _WHAT), os.fspath(path)
-        if nccl_json.is_json(text) or nccl_tests.is_output(text):
-            rows += (replace(_row(cells, here), repeat=0) for here, cells in _benchmarked(text, place, warnings))
+        written = nccl_files.is_json(text) or nccl_files.is_table(text)
+        if written or nccl_tests.is_output(text):
+            found = _benchmarked(text, place, written, warnings)
+            rows += (replace(_row(cells, here), repeat=0) for here, cells in found)
         elif _is_table(text):
             rows += (_row(cells, here) for here, cells in table_rows(text, place, _WHAT, REQUIRED))
         else:
@@ -112,8 +114,11 @@ def _is_table(text: str) -> bool:
     return bool(names & {*REQUIRED, *OPTIONAL}) or not text.strip()
 
 
-def _benchmarked(text: str, place: str, warnings: list[str]) -> Iterator[tuple[str, dict[str, str]]]:
-    """``file:line`` and cells of the times that nccl-tests measured; adds what is left out to `warnings`."""
+def _benchmarked(text: str, place: str, written: bool, warnings: list[str]) -> Iterator[tuple[str, dict[str, str]]]:
+    """``file:line`` and cells of the times that nccl-tests measured; adds what is left out to `warnings`.
+
+    `written`: it is a file that they write, not what they print.
+    """
     left: dict[str, list[str]] = {}
     remedies: dict[str, str] = {}
     notes: list[str] = []
@@ -125,9 +130,7 @@ def _benchmarked(text: str, place: str, warnings: list[str]) -> Iterator[tuple[s
     def note(here: str, text: str) -> None:
         notes.append(f"{here}: {text}")
 
-    runs = nccl_json.runs(text, place, note)
-    if not nccl_json.is_json(text):
-        runs = nccl_tests.runs(text, place, leave, note)
+    runs = nccl_files.runs(text, place, note) if written else nccl_tests.runs(text, place, leave, note)
     found = [cell for run in runs for cell in benchmark.cells(run, place, leave, note)]
     if not found:
         if not left:

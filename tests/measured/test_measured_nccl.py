@@ -293,7 +293,7 @@ def test_json_that_says_less_is_told_of(tmp_path):
     for text, said in (
         (json.dumps(document())[:-40], "no whole JSON"),
         ('{"results": 1}', "no list of objects"),
-        ('[{"a": 1}]', "no JSON of"),
+        ('[{"a": 1}]', "no row of rccl-tests"),
     ):
         with pytest.raises(UsageError, match=rf"x.json:1: .*{said}"):
             rows_of(tmp_path, text, "x.json")
@@ -331,16 +331,22 @@ def test_no_value_in_json_can_break_the_reading(tmp_path_factory, changes, rccl)
         assert "\n" not in str(error)
 
 
-def test_rows_of_rccl_tests_as_json(tmp_path):
-    call = {"name": "AllReduce", "nodes": 2, "ranks": 16, "type": "float", "redop": "sum", "wrong": "0"}
-    rows = [
-        call | {"size": size, "inPlace": place, "time": us, "algBw": size / us / 1000, "busBw": size / us * 0.001875}
-        for size, us in SIZES.items()
-        for place in (0, 1)
-    ]
-    found, warnings = rows_of(tmp_path, json.dumps(rows), "rccl.json")
-    assert {(r.ranks, r.nodes, r.library, r.collective) for r in found} == {(16, 2, "RCCL", "all_reduce")}
-    assert len(found) == 6 and not warnings
+@pytest.mark.parametrize("form", ["json", "csv"])
+@pytest.mark.parametrize(("mpi", "count"), [({"nodes": 2, "ranks": 16}, (16, 2)), ({"gpus": 16}, (16, 1))])
+def test_files_of_rccl_tests_are_read(tmp_path, form, mpi, count):
+    rows = []
+    for size, us in SIZES.items():
+        for place in (0, 1):
+            call = {"numCycle": 0, "name": "AllReduce", **mpi, "size": size, "type": "float", "redop": "sum"}
+            measured = {"time": us, "algBw": size / us / 1000, "busBw": size / us * 0.001875, "wrong": "N/A"}
+            rows.append(call | {"inPlace": place} | measured)
+    keys = {"name": "collective", "inPlace": "inplace", "algBw": "algbw", "busBw": "busbw", "wrong": "#wrong"}
+    table = [[keys.get(key, key) for key in rows[0]], *(map(str, row.values()) for row in rows)]
+    text = json.dumps(rows) if form == "json" else "\n".join(map(",".join, table)) + "\n"
+    found, warnings = rows_of(tmp_path, text, "out")
+    assert {(r.ranks, r.nodes, r.library, r.collective) for r in found} == {(*count, "RCCL", "all_reduce")}
+    assert facts(found) == [(size, round(us * 10**6), place) for size, us in SIZES.items() for place in "01"]
+    assert not warnings
 
 
 def test_the_reported_files(golden):

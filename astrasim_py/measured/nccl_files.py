@@ -1,7 +1,8 @@
-"""JSON that nccl-tests (``-J FILE``) and rccl-tests (``-Z json``) write, as runs.
+"""Files that nccl-tests (``-J FILE``) and rccl-tests (``-Z json``, ``-Z csv``) write, as runs.
 
 nccl-tests write an object per run: its arguments, ``config`` with ``devices`` (of a process with several GPUs only the
-first is listed), and ``results``, each with the times of both places. rccl-tests write a list of rows, a time each.
+first is listed), and ``results``, each with the times of both places. rccl-tests write rows, each with one time and the
+numbers of ranks and nodes, or of GPUs if they are built without MPI.
 """
 
 import json
@@ -11,9 +12,12 @@ from itertools import groupby
 
 from astrasim_py.core.errors import UsageError
 from astrasim_py.core.fields import NPU_CAP
+from astrasim_py.core.table_file import table_rows
 from astrasim_py.measured.benchmark import WHOLE, Device, Note, Run, Time, dotted
 
 _PLACES = (("out_of_place", "0"), ("in_place", "1"))
+#: Headings of the CSV that are other keys in JSON.
+_COLUMNS = {"collective": "name", "inplace": "inPlace", "algbw": "algBw", "busbw": "busBw", "#wrong": "wrong"}
 
 
 def is_json(text: str) -> bool:
@@ -21,8 +25,24 @@ def is_json(text: str) -> bool:
     return re.match(r"\s*(\{|\[\s*\{)", text) is not None
 
 
+def is_table(text: str) -> bool:
+    """Whether a text is the CSV of rccl-tests."""
+    return {"size", "inplace", "algbw", "busbw"} <= {name.strip() for name in text.partition("\n")[0].split(",")}
+
+
 def runs(text: str, place: str, note: Note) -> Iterator[Run]:
-    """The runs of a text of one or more documents. Raises UsageError: no JSON, or none of nccl-tests."""
+    """The runs of a file. Raises UsageError: neither JSON nor CSV of these programs."""
+    if not is_table(text):
+        return _documents(text, place, note)
+    rows = [
+        (here, {_COLUMNS.get(name, name): cell for name, cell in cells.items()})
+        for here, cells in table_rows(text, place, "what rccl-tests write", ("size", "time"))
+    ]
+    return _runs_of_rows(rows)
+
+
+def _documents(text: str, place: str, note: Note) -> Iterator[Run]:
+    """The runs of one or more JSON documents."""
     decoder, at = json.JSONDecoder(parse_float=str, parse_int=str), 0
     while at < len(text):
         here = f"{place}:{1 + text.count(chr(10), 0, at)}"
@@ -39,7 +59,7 @@ def runs(text: str, place: str, note: Note) -> Iterator[Run]:
         for one in listed if "results" in (listed[0] if listed else {}) else ():
             yield _run(one, here, note)
         if listed and "results" not in listed[0]:
-            yield from _runs_of_rows(listed, here)
+            yield from _runs_of_rows([(f"{here}: [{number}]", one) for number, one in enumerate(listed)])
 
 
 def _run(document: dict, here: str, note: Note) -> Run:
@@ -93,26 +113,22 @@ def _devices(config: dict, here: str) -> list[Device]:
     return found
 
 
-def _runs_of_rows(rows: list[dict], here: str) -> Iterator[Run]:
-    """The runs of a list of rccl-tests: rows of one test and number of ranks."""
-    for number, one in enumerate(rows):
+def _runs_of_rows(rows: list[tuple[str, dict]]) -> Iterator[Run]:
+    """The runs of rows of rccl-tests, given with their places: of one test and number of ranks."""
+    for here, one in rows:
         if not {"size", "time", "inPlace"} <= one.keys():
-            raise UsageError(
-                f"{here}: [{number}]", "is no JSON of nccl-tests or rccl-tests", "name what -J or -Z json write"
-            )
-    placed = [(f"{here}: [{number}]", one) for number, one in enumerate(rows)]
+            raise UsageError(here, "is no row of rccl-tests", "name what nccl-tests write with -J")
 
-    def key(pair: tuple[str, dict]) -> tuple:
-        return tuple(_text(pair[1].get(name)) for name in ("name", "ranks", "nodes"))
+    def key(row: tuple[str, dict]) -> tuple:
+        return tuple(_text(row[1].get(name)) for name in ("name", "ranks", "nodes", "gpus"))
 
-    for (name, ranks, nodes), own in groupby(placed, key):
-        test = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().replace("all_to_all", "alltoall")
-        run = Run(here, test, "RCCL")
-        count, hosts = (int(text) if _is_count(text) else 0 for text in (ranks, nodes))
+    for (name, ranks, nodes, gpus), own in groupby(rows, key):
+        listed = list(own)
+        run = Run(listed[0][0], name, "RCCL")
+        count, hosts = (int(text) if _is_count(text) else 0 for text in (ranks or gpus, nodes or "1"))
         if count and hosts and count % hosts == 0 and count <= NPU_CAP:
             run.devices = [Device(r, 0, "", str(r * hosts // count), "") for r in range(count)]
-        run.ranks = count
-        for place, one in own:
+        for place, one in listed:
             numbers = (_text(one.get(name)) for name in ("time", "algBw", "busBw", "wrong"))
             what = (_size(one, place), _text(one.get("type")), _text(one.get("redop")))
             in_place = "1" if _text(one.get("inPlace")) in ("1", "True") else "0"
