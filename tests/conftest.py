@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
+from collections import Counter
 from pathlib import Path
 
+import limits
 import pytest
+import warm
 from hypothesis import HealthCheck, settings
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -19,42 +23,66 @@ os.environ.pop("COLUMNS", None)
 settings.register_profile("ci", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("nightly", max_examples=5000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
-
+NIGHTLY = settings.get_current_profile_name() == "nightly"
 
 #: Folders of tests that run the compiled engine.
 COMPILED = {"astra_sim", "bad", "cli", "docs", "engine", "optimizer", "promises", "pytorch", "scenario", "study"}
+#: Tests from which on all that any of them calls is compiled before the first.
+MANY = 500
+HERE = Path(__file__).parent
+#: Compiled functions that were met during the tests; those of workers, too.
+_late: set[str] = set()
+
+
+def pytest_configure(config):
+    """Tests neither use nor fill the user's cache; what they compile is kept beside them."""
+    warm.KERNELS.mkdir(parents=True, exist_ok=True)
+    cache = tempfile.TemporaryDirectory(prefix="astrasim-tests-")
+    config.add_cleanup(cache.cleanup)
+    Path(cache.name, "kernels").symlink_to(warm.KERNELS, target_is_directory=True)
+    os.environ["ASTRASIM_CACHE"] = cache.name
+    if not NIGHTLY:
+        config.pluginmanager.register(limits.Plugin())
 
 
 def pytest_collection_modifyitems(items):
     """In the nightly profile all tests run, each as long as its examples take."""
-    nightly = settings.get_current_profile_name() == "nightly"
     for item in items:
-        if nightly:
-            item.add_marker(pytest.mark.timeout(0), append=False)
-        elif item.get_closest_marker("nightly"):
+        if not NIGHTLY and item.get_closest_marker("nightly"):
             item.add_marker(pytest.mark.skip(reason="nightly only"))
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _own_cache(request, tmp_path_factory):
-    """Tests neither use nor fill the user's cache; what they compile is kept beside them, before the first test."""
-    before = os.environ.get("ASTRASIM_CACHE")
-    folder = tmp_path_factory.mktemp("cache")
-    here = Path(__file__).parent
-    kernels = here / "__pycache__" / "kernels"
-    kernels.mkdir(parents=True, exist_ok=True)
-    (folder / "kernels").symlink_to(kernels, target_is_directory=True)
-    os.environ["ASTRASIM_CACHE"] = str(folder)
-    if any(COMPILED & set(item.path.relative_to(here).parts) for item in request.session.items):
-        import astrasim_py as ap
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtestloop(session):
+    """Compile before the first test, which has its limits."""
+    rooms = {part for item in getattr(session, "items", ()) for part in item.path.relative_to(HERE).parts}
+    if len(getattr(session, "items", ())) >= MANY:
+        warm.compile_all()
+    elif rooms & COMPILED:
+        warm.engine()
+    before = warm.kept()
+    done = yield
+    _late.update(warm.kept() - before)
+    return done
 
-        two = ap.build_topology(shape="ring", npus=2, bandwidth="1 GB/s", latency="1 us")
-        ap.simulate(ap.collective("barrier", "0 B", two), engine="compiled")
-    yield
-    if before is None:
-        del os.environ["ASTRASIM_CACHE"]
-    else:
-        os.environ["ASTRASIM_CACHE"] = before
+
+def pytest_sessionfinish(session):
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["late"] = sorted(_late)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    _late.update(getattr(node, "workeroutput", {}).get("late", ()))
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say which tests were skipped wholesale, and what `warm` does not know of."""
+    reasons = Counter(str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", ()))
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"skipped {count}: {reason.removeprefix('Skipped: ')}")
+    if _late:
+        terminalreporter.write_line(f"compiled during the tests: {', '.join(sorted(_late))} (see tests/warm.py)")
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from limits import WAIT_S
 
 from astrasim_py.cli.main import main
 
@@ -97,7 +98,7 @@ class Cli:
         """In a process of its own, with its true exit code and its largest memory."""
         begin = os.times()
         command = [sys.executable, "-c", _MEASURED, *map(str, argv)]
-        done = subprocess.run(command, capture_output=True, cwd=self.folder, timeout=60)
+        done = subprocess.run(command, capture_output=True, cwd=self.folder, timeout=WAIT_S)
         end = os.times()
         seconds = end.children_user + end.children_system - begin.children_user - begin.children_system
         peak = self.folder / ".peak"

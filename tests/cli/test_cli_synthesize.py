@@ -6,6 +6,7 @@ import json
 import time
 
 import pytest
+from limits import WAIT_S
 
 import astrasim_py as ap
 from astrasim_py.cli.main import main
@@ -13,9 +14,6 @@ from astrasim_py.core import cache
 from astrasim_py.scenario.load import load_scenario
 from astrasim_py.study.sweep import run_scenario
 from astrasim_py.verification.verifier import verify
-
-#: The first test compiles.
-pytestmark = pytest.mark.timeout(600)
 
 TORUS = "torus:3x3,bandwidth=50 GB/s,latency=500 ns"
 ASKED = ["--collective", "all_gather", "--size", "9MiB", "--rounds", "3", "--format", "json", "--jobs", "1"]
@@ -170,7 +168,7 @@ def test_however_long_it_takes_a_line_says_where_it_stands(capsys, monkeypatch):
 
     def wait_for(words: str) -> None:
         # Nothing calls it meanwhile.
-        for _ in range(600):
+        for _ in range(20 * WAIT_S):
             seen.append(capsys.readouterr().err)
             if words in seen[-1]:
                 return

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from limits import WAIT_S
 
 from astrasim_py.core import jit, jit_files, jit_notes
 
@@ -301,7 +302,7 @@ def test_read_only_installation_compiles_in_memory(load, tmp_path, lean):
     before = sorted(tmp_path.rglob("*"))
     try:
         command = [sys.executable, "-c", script]
-        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=WAIT_S)
     finally:
         load.code.chmod(0o755)
     assert (ended.returncode, ended.stdout) == (0, "10 15\n"), ended.stderr
@@ -321,7 +322,7 @@ def test_of_processes_that_start_together_one_compiles(load):
     command = [sys.executable, "-c", script]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     running = [subprocess.Popen(command, env=environment, **pipes) for _ in range(3)]
-    told = [process.communicate(timeout=100) for process in running]
+    told = [process.communicate(timeout=WAIT_S) for process in running]
     assert [out for out, _ in told] == ["10\n"] * 3
     assert sum(err.count("compiling the test, once") for _, err in told) == 1, told
 

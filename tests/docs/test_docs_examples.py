@@ -55,7 +55,6 @@ def run_line(line: str) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)  # the longest takes 20 CPU seconds; a machine may be loaded
 @pytest.mark.parametrize("page", TEXTS)
 def test_examples_run_and_print_what_the_page_says(page, tmp_path, monkeypatch, package):
     text = TEXTS[page] if isinstance(TEXTS[page], str) else TEXTS[page].read_text("utf-8")

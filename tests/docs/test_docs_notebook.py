@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from limits import WAIT_S
 
 nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")
@@ -26,7 +27,9 @@ def executed(stored, tmp_path_factory):
     """The cells, executed in an empty folder."""
     notebook = nbformat.from_dict(stored)
     folder = str(tmp_path_factory.mktemp("notebook"))
-    nbclient.NotebookClient(notebook, timeout=110, resources={"metadata": {"path": folder}}).execute()
+    nbclient.NotebookClient(
+        notebook, timeout=WAIT_S, startup_timeout=WAIT_S, resources={"metadata": {"path": folder}}
+    ).execute()
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from limits import WAIT_S
 
 from astrasim_py.cli.main import main
 from astrasim_py.core.units import transfer_ps
@@ -90,7 +91,7 @@ def test_same_inputs_same_bytes(tmp_path):
     ]
     outputs = []
     for process in started:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=WAIT_S)
         assert process.returncode == 0, err.decode()
         outputs.append([{key: value for key, value in row.items() if key != "cpu_s"} for row in json.loads(out)])
     first = contents(tmp_path / "out0")
@@ -161,13 +162,13 @@ def test_what_is_written_is_whole(tmp_path):
     for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGKILL):
         process = subprocess.Popen(argv, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         begin, before = time.monotonic(), len(list(out.glob("points/[!.]*/manifest.json")))
-        while process.poll() is None and time.monotonic() - begin < 30:
+        while process.poll() is None and time.monotonic() - begin < WAIT_S:
             if len(list(out.glob("points/[!.]*/manifest.json"))) > before:
                 time.sleep(dice.random() * 0.05)
                 break
             time.sleep(0.002)
         process.send_signal(number)
-        process.wait(timeout=30)
+        process.wait(timeout=WAIT_S)
         if number != signal.SIGKILL and process.returncode != 0:
             assert process.returncode == 130
             assert not list(out.rglob(".tmp-*"))
@@ -175,7 +176,7 @@ def test_what_is_written_is_whole(tmp_path):
         assert all(read_manifest(path, contents=True) for path in points)
         found.append(len(points))
     assert found == sorted(found), "finished points stay"
-    assert subprocess.run(argv, cwd=folder, check=False, timeout=60).returncode == 0
+    assert subprocess.run(argv, cwd=folder, check=False, timeout=WAIT_S).returncode == 0
     assert len(list(out.glob("points/[!.]*/manifest.json"))) == 4
     assert not list(out.rglob(".tmp-*"))
     rows = (out / "summary.csv").read_text().splitlines()

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
+from worlds.pages import drawn, patient
 from worlds.panels import panel_of
 
 import astrasim_py as ap
@@ -217,7 +218,7 @@ def browser():
 @pytest.fixture
 def page(browser):
     """An empty page; at the end nothing may have gone wrong in it, and nothing been asked of anybody."""
-    page, wrong = browser.new_page(viewport={"width": 1200, "height": 900}), []
+    page, wrong = patient(browser.new_page(viewport={"width": 1200, "height": 900})), []
     page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("request", lambda request: None if request.url.startswith("file:") else wrong.append(request.url))
@@ -249,7 +250,7 @@ def test_time_plays_and_is_scrubbed(page, folder):
     assert page.evaluate("window.page.time") < page.evaluate("window.page.span")
     page.evaluate("e = document.getElementById('time'); e.value = 5000; e.dispatchEvent(new Event('input'))")
     assert page.evaluate("window.page.time") == page.evaluate("window.page.span") / 2
-    page.wait_for_timeout(50)
+    drawn(page)
     assert "of" in page.inner_text("#now")
 
 
@@ -257,13 +258,13 @@ def test_time_plays_and_is_scrubbed(page, folder):
 def test_a_click_says_what_a_link_an_npu_and_a_message_do(page, folder):
     shown(page, folder / "one.html")
     page.evaluate("e = document.getElementById('time'); e.value = 5000; e.dispatchEvent(new Event('input'))")
-    page.wait_for_timeout(100)
+    drawn(page)
     box = page.locator("canvas.network").bounding_box()
 
     def click(where):
         x, y = page.evaluate(f"(() => {{ const l = window.page.runs[0].layout; return {where}; }})()")
         page.mouse.click(box["x"] + x, box["y"] + y)
-        page.wait_for_timeout(100)
+        drawn(page)
         return page.inner_text("#details")
 
     text = click("[l.px[5], l.py[5]]")
@@ -271,7 +272,7 @@ def test_a_click_says_what_a_link_an_npu_and_a_message_do(page, folder):
     assert "Critical path now: " in page.inner_text("#runs")
     page.fill("#find", "1->0")
     page.press("#find", "Enter")
-    page.wait_for_timeout(100)
+    drawn(page)
     assert "Link 1->0" in page.inner_text("#details")
     page.fill("#find", "1->9")
     page.press("#find", "Enter")
@@ -298,7 +299,7 @@ def test_the_page_says_which_ranks_have_a_row(page, folder, monkeypatch):
     for name, text in (("2", "does now\nforward"), ("3", "not known: its bars are left out")):
         page.fill("#find", name)
         page.press("#find", "Enter")
-        page.wait_for_timeout(100)
+        drawn(page)
         assert text in page.inner_text("#details")
 
 
@@ -308,7 +309,7 @@ def test_two_points_share_one_clock(page, folder):
     first, second = page.evaluate("window.page.runs.map(r => r.makespan)")
     assert page.evaluate("window.page.span") == max(first, second)
     page.keyboard.press("End")
-    page.wait_for_timeout(100)
+    drawn(page)
     assert page.locator("canvas.network").count() == 2
     theme = "document.documentElement.dataset.theme"
     page.evaluate(f"{theme} = 'dark'; addEventListener('beforeprint', () => window.printed = {theme})")

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from limits import WAIT_S
 
 from astrasim_py.cli.main import main
 from astrasim_py.core.errors import UsageError
@@ -52,7 +53,7 @@ class Cluster:
         for _ in range(count):
             options = ("--no-nanny", "--nthreads", "1", "--scheduler-file", self.file)
             self.workers.append(self.start("worker", *options))
-        give_up = time.monotonic() + 60
+        give_up = time.monotonic() + WAIT_S
         while not self.address and time.monotonic() < give_up:
             try:
                 self.address = json.loads(self.file.read_text())["address"]
@@ -74,6 +75,13 @@ def farm(tmp_path_factory):
         yield made
     finally:
         made.end()
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """A busy machine answers late."""
+    monkeypatch.setattr(cluster, "CONNECT_S", float(WAIT_S))
+    monkeypatch.setattr(cluster, "PATIENCE_S", float(WAIT_S))
 
 
 @pytest.fixture
@@ -137,7 +145,8 @@ def test_a_killed_worker_costs_no_point_and_then_none_is_left(farm, scenario, tm
 
 @pytest.mark.slow
 def test_a_lost_scheduler_ends_the_run_in_a_line_and_the_next_finishes_it(farm, scenario, tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr(cluster, "CONNECT_S", 3.0)
+    # So long the client looks for the scheduler that it has lost.
+    monkeypatch.setattr(cluster, "CONNECT_S", 10.0)
     farm.work(1)
     result = run_scenario(
         scenario, out=tmp_path / "lost", engine="simpy", cluster=farm.address, progress=KillAt([farm.scheduler])
@@ -207,5 +216,5 @@ def test_a_worker_process_computes_one_point_at_a_time(scenario, tmp_path):
         thread.start()
         thread.join(0.3)
         assert not done
-    thread.join(60)
+    thread.join(WAIT_S)
     assert done[0].stored

@@ -19,6 +19,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from limits import WAIT_S
 
 from astrasim_py.core.errors import OutputError, UsageError
 from astrasim_py.core.files import host_mark, write_file
@@ -212,7 +213,7 @@ def test_kill_at_any_time_leaves_whole_points_only(tmp_path):
                     save(tmp_path, f"{kill}-{number}", table=collective(size=number))
             finally:
                 os._exit(0)
-        give_up = time.monotonic() + 10
+        give_up = time.monotonic() + WAIT_S
         while len(os.listdir(folder)) <= before + 1 and time.monotonic() < give_up:
             time.sleep(0.001)
         time.sleep(0.0003 * kill)  # at another place of the write each time

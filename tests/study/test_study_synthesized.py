@@ -12,9 +12,6 @@ from astrasim_py.scenario.load import load_scenario
 from astrasim_py.study import synthesized
 from astrasim_py.study.sweep import run_scenario
 
-#: The first test compiles.
-pytestmark = pytest.mark.timeout(600)
-
 TEXT = """
 name: made
 topologies:

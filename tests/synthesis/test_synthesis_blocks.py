@@ -20,9 +20,6 @@ from astrasim_py.synthesis.search.multi_start import Effort
 from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.verification.verifier import verify
 
-#: The first test compiles.
-pytestmark = pytest.mark.timeout(600)
-
 LINK = {"bandwidth": "50 GB/s", "latency": "500 ns"}
 SHAPES = ({"shape": "mesh", "dims": [2, 3]}, {"shape": "switch", "npus": 4})
 COSTS = (CostModel(), CostModel(link_busy="latency+bytes"), CostModel(model="store_and_forward"))

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from limits import WAIT_S
 from worlds.networks import synthesize
 
 from astrasim_py.core import jit
@@ -131,10 +132,10 @@ def test_a_watch_ends_a_search_and_says_that_it_goes_on(monkeypatch):
     monkeypatch.setattr(rounds, "_TOLD", 0.01)
     stop, told = np.zeros(3, dtype=np.int64), Event()
     watch = Watch(stop, None, told.set)
-    assert told.wait(30) and not stop[0] and not watch.over and watch.left() is None
+    assert told.wait(WAIT_S) and not stop[0] and not watch.over and watch.left() is None
     watch.end()
     watch = Watch(stop, 0.0)
-    for _ in range(3000):
+    for _ in range(100 * WAIT_S):
         if stop[0]:
             break
         time.sleep(0.01)

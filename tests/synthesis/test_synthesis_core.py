@@ -21,9 +21,6 @@ from astrasim_py.synthesis.search.symmetric import arc_labels
 from astrasim_py.topology import Topology, build
 from astrasim_py.topology.symmetry import find_rotations
 
-#: The first test compiles.
-pytestmark = pytest.mark.timeout(600)
-
 TACOS = CostModel(link_busy="latency+bytes")
 LINK = {"bandwidth": "50 GB/s", "latency": "500 ns"}
 

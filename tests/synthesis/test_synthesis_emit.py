@@ -21,9 +21,6 @@ from astrasim_py.synthesis.portfolio import TRIED, best_chunks
 from astrasim_py.topology import Topology, build
 from astrasim_py.verification.verifier import verify
 
-#: The first test compiles.
-pytestmark = pytest.mark.timeout(600)
-
 LINK = {"bandwidth": "50 GB/s", "latency": "500 ns"}
 COSTS = (CostModel(), CostModel(link_busy="latency+bytes"), CostModel(model="store_and_forward"))
 ROOTED = ("broadcast", "reduce")

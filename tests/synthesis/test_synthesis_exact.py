@@ -20,8 +20,6 @@ from astrasim_py.synthesis.model.schedule import Schedule, Search, as_schedule, 
 from astrasim_py.synthesis.model.timing import CostModel
 from astrasim_py.topology import Topology, build, read_edge_list
 
-#: The first test compiles.
-pytestmark = pytest.mark.timeout(600)
 pytest.importorskip("ortools.sat.python.cp_model")
 
 TACOS = CostModel(link_busy="latency+bytes")

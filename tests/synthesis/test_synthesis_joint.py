@@ -20,9 +20,6 @@ from astrasim_py.synthesis.search.multi_start import Effort
 from astrasim_py.synthesis.search.tree_packing_search import JOINT, Packing, improved
 from astrasim_py.topology import build, read_edge_list
 
-#: The first test compiles.
-pytestmark = pytest.mark.timeout(600)
-
 TACOS = CostModel(link_busy="latency+bytes")
 LINK = {"bandwidth": "50 GB/s", "latency": "500 ns"}
 GOLDEN = os.environ.get("ASTRASIM_GOLDEN")

@@ -15,9 +15,6 @@ from astrasim_py.synthesis.search.multi_start import Effort, compete, in_turn
 from astrasim_py.synthesis.search.tree_packing_search import improved
 from astrasim_py.topology import build
 
-#: The first test compiles.
-pytestmark = pytest.mark.timeout(600)
-
 LINK = {"bandwidth": "50 GB/s", "latency": "500 ns"}
 KINDS = (*SPREADING, *ROUTED)
 ROOTED = ("broadcast", "reduce", "scatter", "gather")

@@ -20,9 +20,6 @@ from astrasim_py.synthesis.search.greedy_search import GreedyRuns, search
 from astrasim_py.synthesis.search.multi_start import Effort
 from astrasim_py.topology import Topology, build
 
-#: The first test compiles.
-pytestmark = pytest.mark.timeout(600)
-
 TACOS = CostModel(link_busy="latency+bytes")
 LINK = {"bandwidth": "50 GB/s", "latency": "500 ns"}
 

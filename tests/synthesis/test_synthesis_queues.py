@@ -27,9 +27,6 @@ from astrasim_py.topology import build
 from astrasim_py.workload.items import Collective
 from astrasim_py.workload.microbenchmarks import generate
 
-#: The first test compiles.
-pytestmark = pytest.mark.timeout(600)
-
 NIGHTLY = settings.get_current_profile_name() == "nightly"
 LINK = {"bandwidth": "50 GB/s", "latency": "500 ns"}
 NETWORKS = {

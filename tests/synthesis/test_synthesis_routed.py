@@ -23,9 +23,6 @@ from astrasim_py.synthesis.search.multi_start import Effort
 from astrasim_py.synthesis.search.routed import policies, route
 from astrasim_py.topology import Topology, build
 
-#: The first test compiles.
-pytestmark = pytest.mark.timeout(600)
-
 SERIAL = CostModel(link_busy="latency+bytes")
 LINK = {"bandwidth": "50 GB/s", "latency": "500 ns"}
 SHAPES = (

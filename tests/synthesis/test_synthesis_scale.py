@@ -16,9 +16,6 @@ from astrasim_py.synthesis.search.greedy import Policy
 from astrasim_py.synthesis.search.greedy_search import GreedyRuns
 from astrasim_py.topology import build
 
-#: The first test compiles.
-pytestmark = pytest.mark.timeout(600)
-
 TACOS = CostModel(link_busy="latency+bytes")
 EVEN = {"shape": "mesh", "dims": [3, 2], "bandwidth": "50 GB/s", "latency": "500 ns"}
 UNEVEN = {"shape": "mesh", "dims": [3, 2], "bandwidth": ["50 GB/s", "20 GB/s"], "latency": "500 ns"}

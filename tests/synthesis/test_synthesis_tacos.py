@@ -15,9 +15,6 @@ from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.timing import CostModel
 from astrasim_py.topology import build, read_edge_list
 
-#: The first test compiles.
-pytestmark = pytest.mark.timeout(600)
-
 TACOS = CostModel(link_busy="latency+bytes")
 MIB = 2**20
 NIGHTLY = settings.get_current_profile_name() == "nightly"
