@@ -257,13 +257,13 @@ def explanation_text(e: Explanation, lines: int = _LINES) -> str:
     if e.exposures:
         alike: dict[tuple, list[Exposure]] = {}
         for x in e.exposures:
-            alike.setdefault((x.name, x.duration, x.exposed, x.rank, x.on_path), []).append(x)
+            alike.setdefault((x.name, x.duration, x.exposed, x.rank < 0, x.on_path), []).append(x)
         cells = [
             [
                 (x.name if x.instance < 0 else f"{x.instance}: {x.name}") + and_alike(len(same)),
                 format_time(x.duration),
                 format_time(x.exposed),
-                str(x.rank) if x.rank >= 0 else "",
+                _at(same),
                 format_time(x.on_path),
             ]
             for same in alike.values()
@@ -299,6 +299,12 @@ def explanation_text(e: Explanation, lines: int = _LINES) -> str:
         text = text_table(headings, singly[:lines], [True, True, False, True])
         blocks.append("message by message\n" + text + _more(singly, lines))
     return "\n\n".join([*blocks, *([f"advice: {e.advice}"] if e.advice else [])])
+
+
+def _at(same: Sequence[Exposure]) -> str:
+    """The rank at which a call is exposed most, or the first and the last one of equal calls."""
+    ranks = sorted({x.rank for x in same if x.rank >= 0})
+    return f"{ranks[0]}{f' … {ranks[-1]}' * (len(ranks) > 1)}" if ranks else ""
 
 
 def and_alike(count: int) -> str:

@@ -129,6 +129,14 @@ def test_equal_links_messages_and_collectives_are_one_line(folder):
         ap.explain(ap.problem(twice, ap.build_topology(shape="ring", npus=4, bandwidth="1 GB/s", latency="1 us")))
     )
     assert re.search(r"\d: all_gather 4 MiB \(\w+\) and 2 equal", text)
+    pairs = ap.workload(8)
+    for first in range(0, 8, 2):
+        pairs.all_reduce("1 MiB", group=[first, first + 1], after=[])
+    switch = ap.build_topology(shape="switch", npus=8, bandwidth="1 GB/s", latency="1 us")
+    lines = [line for line in str(ap.explain(ap.problem(pairs, switch))).splitlines() if ": all_reduce" in line]
+    # One of the four is on the critical path; the others are equal, at other ranks.
+    assert len([line for line in lines if line.split()[0].rstrip(":").isdigit()]) == 2
+    assert any(re.search(r" and 2 equal .* \d … \d ", line) for line in lines), lines
 
 
 def test_advice_is_what_the_changed_scenario_gains(folder):
