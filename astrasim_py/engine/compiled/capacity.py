@@ -19,8 +19,9 @@ def lacks(state, number, rows):
 @lean
 def has_room(state):
     """Whether the kernel can go on; sets the number of steps until the next check, while the arena lasts."""
-    # A step can double the room for ready nodes of two ranks: of the sender and the receiver of a message.
-    arena_step = state.arena_step + 4 * state.most_ready
+    # A step can double the room for ready nodes of three ranks: of the sender of a message, of its receiver, and of one
+    # whose connection gets a free slot by that.
+    arena_step = state.arena_step + 6 * state.most_ready
     lack = lacks(state, records.ARENA, state.arena_top + arena_step)
     lack |= lacks(state, records.WAVE, state.most_ready)
     steps = state.steps_left
