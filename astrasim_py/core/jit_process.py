@@ -24,9 +24,12 @@ _EVERY_S = 0.02
 def compiled_apart(module: str, name: str, key: str, signature: tuple, folder: Path) -> bool:
     """Compile a function into a folder; returns whether that worked.
 
-    `module`, `name`, `signature`: of the function, a `jit.Kernel`. `key`: of its sources. Where the function can not be
+    `module`, `name`, `signature`: of the function, a `jit.Kernel`. `key`: of its sources. Where the function cannot be
     imported, or from other sources than those of this process, it is not compiled.
     """
+    if getattr(sys, "frozen", False):
+        # The executable is a program that holds Python, and takes no code.
+        return False
     task = b64encode(pickle.dumps((module, name, key, signature, folder))) + b"\n"
     command = [sys.executable, "-c", _CODE, json.dumps(sys.path)]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}

@@ -528,9 +528,9 @@ def test_the_interrupted_engine_runs_in_the_same_process(tmp_path):
     assert (ended.returncode, ended.stdout) == (0, f"{6 * (2 * 500_000 + 5_242_880)} False\n"), ended.stderr
 
 
-def test_what_no_other_process_can_import_is_compiled_here(load, monkeypatch):
-    """Or where there are no processes."""
-    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+@pytest.mark.parametrize("name, value", [("executable", "/nowhere/python"), ("executable", ""), ("frozen", True)])
+def test_where_no_other_process_can_compile_this_one_does(load, monkeypatch, name, value):
+    monkeypatch.setattr(sys, name, value, raising=False)
     assert load()(VALUES) == 10
     assert load()(VALUES) == 10
     assert len(load.said) == 1
