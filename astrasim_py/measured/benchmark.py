@@ -11,12 +11,14 @@ from astrasim_py.collectives.collective import COLLECTIVES, busbw_factor
 
 #: Collectives by the names of tests, without what is no letter.
 _TESTS = {name.replace("_", ""): name for name in (*COLLECTIVES, "send_recv")}
+#: Those whose names are words of other file names, too.
+_WORDS = ("reduce", "gather", "scatter", "barrier")
 #: Collectives whose bus bandwidth tells the number of ranks.
 _TELLING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
 #: Relative error of a ratio of printed bandwidths beyond that of their last digits.
 _SLACK = 0.002
-#: Largest relative error of ``size / time`` against the printed bandwidth, beyond that of their last digits.
-_SIZE_SLACK = 0.02
+#: Width of the range of a ratio, by the last digits, from which on it tells nothing.
+_TELLS = 0.1
 #: GPU names → platforms.
 _GPUS = (
     (r"\bA100-SXM", "A100-SXM"),
@@ -150,8 +152,9 @@ def dotted(code: int) -> str:
 def _collective(run: Run, times: Sequence[Time], file: str, note: Note) -> str:
     """The collective of a run, by its output, the name of the file, or a factor that only all_reduce has; or empty."""
     said, called = _squeezed(run.test).removesuffix("perf"), _squeezed(Path(file).name)
-    name = _TESTS.get(said, run.test) or next((name for test, name in _TESTS.items() if test in called), "")
-    if not name and any(found and found[0] > 1 + _SLACK for found in map(_factor, times)):
+    names = (name for test, name in _TESTS.items() if test in called and test not in _WORDS)
+    name = _TESTS.get(said, run.test) or next(names, "")
+    if not name and any(low > 1 + _SLACK for one in times for low, _ in _factors(one)):
         note(run.place, "does not say which test ran: all_reduce, as busbw is more than algbw")
         name = "all_reduce"
     return name
@@ -220,22 +223,26 @@ def _bounds(text: str) -> tuple[float, float]:
     return max(value - half, 0.0), value + half
 
 
-def _factor(one: Time) -> tuple[float, float] | None:
-    """Range of busbw / algbw; None where they are not printed, or too small to tell."""
+def _factors(one: Time) -> Iterator[tuple[float, float]]:
+    """Ranges of busbw over size / time, and over algbw, as far as they are narrow enough to tell.
+
+    Early versions printed an algbw of all_gather and reduce_scatter that holds the factor already.
+    """
     if not (_is_number(one.algbw) and _is_number(one.busbw)):
-        return None
-    (low, high), (bus_low, bus_high) = _bounds(one.algbw), _bounds(one.busbw)
-    if low <= 0 or high > 1.2 * low:
-        return None
-    return bus_low / high, bus_high / low
+        return
+    (low, high), (bus_low, bus_high), (shortest, longest) = map(_bounds, (one.algbw, one.busbw, one.us))
+    size = int(one.size) / 1000  # bytes per us are 1/1000 GB/s
+    for found in ((bus_low * shortest / size, bus_high * longest / size), low and (bus_low / high, bus_high / low)):
+        if found and found[1] - found[0] < _TELLS:
+            yield found
 
 
 def _implied(collective: str, times: Sequence[Time]) -> int:
     """Number of ranks that the bandwidths mean; 0 where they do not tell."""
-    found = [one for one in map(_factor, times) if one]
-    if not found or collective not in _TELLING:
+    found = [next(_factors(one), None) for one in times]
+    if collective not in _TELLING or not any(found):
         return 0
-    low, high = min(found, key=lambda one: one[1] - one[0])
+    low, high = min(filter(None, found), key=lambda one: one[1] - one[0])
     part = (low + high) / 2 / (2 if collective == "all_reduce" else 1)
     return round(1 / (1 - part)) if part < 1 else 0
 
@@ -248,12 +255,10 @@ def _consistent(times: Sequence[Time], collective: str, ranks: int, leave: Leave
     against, sized = [], []
     told = 0
     for one in times:
-        found = _factor(one)
-        told += found is not None
-        if found and not found[0] * (1 - _SLACK) <= factor <= found[1] * (1 + _SLACK):
-            against.append(one)
-        elif found and not _of_its_size(one):
-            sized.append(one)
+        fits = [low * (1 - _SLACK) <= factor <= high * (1 + _SLACK) for low, high in _factors(one)]
+        told += bool(fits)
+        if fits and not fits[0]:
+            (sized if any(fits) else against).append(one)
     if against and 2 * len(against) > told:
         told_by = _counted(_implied(collective, against), "rank")
         problem = f"busbw / algbw is that of {told_by}, but the run lists {_counted(ranks, 'rank')}"
@@ -266,10 +271,3 @@ def _consistent(times: Sequence[Time], collective: str, ranks: int, leave: Leave
         leave(one.here, "algbw is not size / time", WHOLE)
     bad = {*against, *sized}
     return [one for one in times if one not in bad]
-
-
-def _of_its_size(one: Time) -> bool:
-    (low, high), (shortest, longest) = _bounds(one.algbw), _bounds(one.us)
-    size = int(one.size) / 1000  # bytes per us are 1/1000 GB/s
-    fastest = size / shortest if shortest else float("inf")
-    return size / longest <= high * (1 + _SIZE_SLACK) and fastest >= low * (1 - _SIZE_SLACK)

@@ -93,7 +93,7 @@ def _run(document: dict, here: str, note: Note) -> Run:
 
 
 def _named(word: object) -> re.Match | None:
-    return re.search(r"([a-z]+(?:_[a-z]+)*)_perf\b", word) if isinstance(word, str) else None
+    return re.search(r"([a-z]+(?:_[a-z]+)*)_perf(?:_mpi)?\b", word) if isinstance(word, str) else None
 
 
 def _devices(config: dict, here: str) -> list[Device]:

@@ -136,6 +136,19 @@ def test_single_rows_that_do_not_fit_are_left_out(tmp_path):
     assert len(rows_of(tmp_path, log("sendrecv", 2))[0]) == 6
 
 
+def test_early_versions_put_the_factor_into_algbw(tmp_path):
+    lines = log("all_gather")
+    for size, us in SIZES.items():
+        for place in (0, 1):
+            alg = size / (us * (1 + 0.01 * place)) / 1000
+            lines = [
+                line.replace(f"{alg:6.2f}  {alg * 0.875:6.2f}", f"{alg * 0.875:6.2f}  {alg * 0.875:6.2f}")
+                for line in lines
+            ]
+    rows, warnings = rows_of(tmp_path, lines)
+    assert facts(rows) == WANTED and not warnings
+
+
 LABELS = {
     "srun -l": " 0: {}",
     "label of Intel MPI": "[0] {}",

@@ -113,12 +113,13 @@ def test_nccl_tests_of_217_are_read(tmp_path):
 
 
 def test_older_nccl_tests_are_read_with_the_name_of_the_file(tmp_path):
-    for name, content in (("all_reduce_2.txt", OLD), ("x", f"$ ./build/all_reduce_perf -g 2\n{OLD}")):
+    called = "$ mpirun ./build/all_reduce_perf_mpi -g 2\n"
+    for name, content in (("all_reduce_2.txt", OLD), ("AllReduce.log", OLD), ("x", called + OLD)):
         out, into = read_rows([text(tmp_path, content, name)])
         assert (out.time_ps, into.time_ps, out.ranks, out.nodes) == (1_464_200_000, 1_458_100_000, 2, 1)
         assert (out.collective, out.platform, out.version) == ("all_reduce", "A100-SXM", "2.10.3")
     with pytest.raises(UsageError, match="which test ran"):
-        read_rows([text(tmp_path, OLD)])
+        read_rows([text(tmp_path, OLD, "gathered.txt")])
 
 
 def test_rccl_tests_are_read_with_and_without_the_name_of_the_gpu(tmp_path):
