@@ -89,7 +89,7 @@ _COUNTS = ("size", "start", "stride", "source", "target", "seq", "in_elements", 
 
 def kind_of(name: str) -> str:
     """The kind that a name means in any of its spellings; empty if none."""
-    plain = re.sub(r"[^a-z]", "", name.lower())
+    plain = re.sub(r"[^a-z]", "", name.lower().rpartition(":")[2])
     return next((kind for start, kind in _KINDS.items() if plain.startswith(start)), "")
 
 

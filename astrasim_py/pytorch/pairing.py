@@ -1,7 +1,7 @@
 """The kernel of each call that the host states, whatever its name.
 
 It is, in this order: the one that was launched in the range of the call, by its name or by not being a computation; the
-one that names an operator of the range by its ``External id``; for calls that are issued together, the kernel that is
+one that names a range by its ``External id``; for calls that are issued together, the kernel that is
 launched after them; and for what is left, the kernels of libraries, or of the only stream that fits, in order.
 """
 
@@ -108,7 +108,10 @@ class _Pairing:
 
     def by_external_id(self) -> None:
         """External ids of old recordings are correlations, which mean nothing here."""
-        ids = {int(self.events.external_id[self.said[number].row]): number for number in sorted(self.free)}
+        ids: dict[int, int] = {}
+        for number in sorted(self.free):
+            for row in (self.said[number].row, *self.said[number].around):
+                ids.setdefault(int(self.events.external_id[row]), number)
         ids.pop(-1, None)
         own = self.events.external_id[self.kernels]
         told = (own >= 0) & (own != self.events.correlation[self.kernels]) & (self.launched < 0)

@@ -23,6 +23,7 @@ class Statement:
     """A call as a range of the host states it, with the facts of all ranges around it."""
 
     row: int
+    around: tuple[int, ...]  # rows of the ranges around it
     facts: Mapping
     thread: int
     start: int  # ns, as the next
@@ -109,14 +110,14 @@ def stated(recording: Recording, node_of: NodeOf) -> tuple[list[Statement], list
         facts = merged(sources_of(recording, chain, node_of))
         if kind_said(own[row]) or (kind_said(facts) and not around & used):
             used |= around
-            said.append(_statement(recording, row, facts))
+            said.append(_statement(recording, chain, facts))
         elif _name(recording, row) == RECORD and not kind_said(facts):
             mute.append(row)
     known = {one.row for one in said}
     for row in sorted(marks):  # they speak where nothing around them does
         facts = merged(sources_of(recording, chains[row], node_of))
         if kind_said(facts) and not (known | served) & {*chains[row]}:
-            said.append(_statement(recording, row, facts))
+            said.append(_statement(recording, chains[row], facts))
     said.sort(key=lambda one: (one.start, one.row))
     return [one for one in said if _between_ranks(one.facts, recording.world_size)], mute
 
@@ -130,10 +131,11 @@ def _name(recording: Recording, row: int) -> str:
     return recording.names[recording.events.name[row]]
 
 
-def _statement(recording: Recording, row: int, facts: Mapping) -> Statement:
-    events = recording.events
-    start = int(events.start[row])
-    return Statement(row, facts, int(events.thread[row]), start, start + int(events.duration[row]))
+def _statement(recording: Recording, chain: Sequence[int], facts: Mapping) -> Statement:
+    row, *around = chain
+    start = int(recording.events.start[row])
+    end = start + int(recording.events.duration[row])
+    return Statement(row, tuple(around), facts, int(recording.events.thread[row]), start, end)
 
 
 def _idle(recording: Recording, row: int, node_of: NodeOf) -> bool:

@@ -27,7 +27,10 @@ TABLE = GroupTable(8, [Group("0", "default_pg", 8, ()), Group("tp", "", 2, (2, 3
 @pytest.mark.parametrize(
     ("kind", "spellings"),
     [
-        ("all_reduce", "allreduce allreduce_ allreduce_coalesced_ all_reduce _allreduce_sparse"),
+        (
+            "all_reduce",
+            "allreduce ALLREDUCE nccl:all_reduce allreduce_ allreduce_coalesced_ all_reduce _allreduce_sparse",
+        ),
         ("all_gather", "_allgather_base_ allgather_into_tensor_coalesced_ all_gather_into_tensor _all_gather_base"),
         ("reduce_scatter", "_reduce_scatter_base_ reduce_scatter_tensor_coalesced_ ReduceScatter"),
         ("all_to_all", "alltoall_base_ all_to_allv alltoall_ all_to_all_single"),

@@ -5,12 +5,16 @@ import json
 from itertools import count
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import astrasim_py as ap
 from astrasim_py.chakra.schema import NodeType
 from astrasim_py.cli.main import main
 from astrasim_py.core.errors import TraceError
+from astrasim_py.pytorch.calls import device_calls
 from astrasim_py.pytorch.groups import GroupTable
+from astrasim_py.pytorch.kineto import read_recording
 from astrasim_py.pytorch.recording import Group
 from astrasim_py.pytorch.workload import Options
 
@@ -105,11 +109,13 @@ def test_the_kind_of_the_host_counts_more_than_that_of_the_name(tmp_path):
 
 def test_kernels_of_other_threads_and_without_launches_are_found(tmp_path):
     # By External id, where the launch is on a thread of the library; by order, where names tell; by the only stream.
-    ids = [Rank().host("record_param_comms", 10, 20, says() | {"External id": 9}) for _ in range(2)]
-    for one in ids:
-        one.kernel("worker_kernel", 25, 30, 60, thread=5, args={"External id": 9})
-        one.kernel("gemm", 50, 70, 90, stream=7, args={"External id": 12})
-    assert converted(tmp_path, *ids)[0].report["calls"] == {"all_reduce": 2}
+    for said in (9, 8):
+        ids = [Rank().host("c10d::allreduce_", 9, 21, {"External id": 8}) for _ in range(2)]
+        for one in ids:
+            one.host("record_param_comms", 10, 20, says() | {"External id": 9})
+            one.kernel("worker_kernel", 25, 30, 60, thread=5, args={"External id": said})
+            one.kernel("gemm", 50, 70, 90, stream=7, args={"External id": 12})
+        assert converted(tmp_path, *ids)[0].report["calls"] == {"all_reduce": 2}
     for name in ("oneccl_kernel", "any_name"):
         ranks = []
         for _ in range(2):
@@ -235,6 +241,33 @@ def test_groups_of_one_name_are_told_apart_by_size_and_ranks():
     assert table.find({"group": "tp", "size": 2, "ranks": "[2, 3]"}).members == (2, 3)
     assert GroupTable(64, []).find({"group": "x", "size": 32, "ranks": "[0, 2, ...]"}).members == tuple(range(0, 64, 2))
     assert GroupTable(64, []).find({"group": "x", "size": 32, "ranks": "[0, 2, ..., 9]"}).members is None
+
+
+PLACED = st.tuples(
+    st.sampled_from(["mscclpp::x", "any", "at::native::fill", "oneccl_all_gather"]),
+    st.sampled_from(["inside", "after", "other thread", "none", "absent"]),
+    st.sampled_from(["allreduce", "send", "_allgather_base"]),
+)
+
+
+@given(st.lists(PLACED, max_size=8))
+def test_every_stated_call_is_a_call_or_counted(tmp_path_factory, placed):
+    one = Rank().kernel("gemm", 1, 2, 3, stream=7)
+    for number, (name, where, kind) in enumerate(placed):
+        at = 10 + 100 * number
+        one.host("record_param_comms", at, at + 20, says(kind, **{"Dst Rank": 1}))
+        if where != "absent":
+            launch = at + (30 if where == "after" else 5)
+            one.kernel(
+                name, launch, at + 40, at + 60, thread=2 if where == "other thread" else 1, launched=where != "none"
+            )
+    path = tmp_path_factory.mktemp("placed") / "k.json"
+    path.write_text(json.dumps(one.content(0, 2)))
+    made = device_calls(read_recording(str(path)), GroupTable(2, ()), lambda row: None)
+    found = [int(text.split()[0]) for text in made.notes if "found no kernel" in text]
+    assert len(made.calls) + sum(found) == len(placed) and not made.unknown
+    sure = sum(where == "inside" and name != "at::native::fill" for name, where, _ in placed)
+    assert len(made.calls) >= sure
 
 
 def test_a_run_prints_and_refuses_what_is_left_out(tmp_path, capsys):
