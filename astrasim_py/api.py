@@ -13,7 +13,7 @@ import numpy as np
 
 from astrasim_py.builders.registry import build, default_algorithm
 from astrasim_py.builders.switch_trees import IN_NETWORK, switches_above
-from astrasim_py.chakra.control import TAKEN, as_data, kind_of
+from astrasim_py.chakra.control import TAKEN, unused
 from astrasim_py.chakra.et_io import write_prefix
 from astrasim_py.chakra.notes import Notes, unplanned
 from astrasim_py.chakra.schema import COLLECTIVE_NAMES, NodeType
@@ -39,6 +39,7 @@ from astrasim_py.system.machine_models import ComputeModel, NetworkModel
 from astrasim_py.system.plan import Plan
 from astrasim_py.system.plan_notes import plan_notes
 from astrasim_py.system.problem import Job, Problem
+from astrasim_py.system.semantics import DATA
 from astrasim_py.topology import from_keys
 from astrasim_py.topology.model import Topology
 from astrasim_py.topology.placement import placement
@@ -291,10 +292,12 @@ def problem(
     """
     workload = workload.build() if isinstance(workload, WorkloadBuilder) else workload
     notes = Notes([*unplanned(workload.traces)])
-    if kind_of(workload.traces) != "data":  # a reader has seen to its own
+    # A reader has told of its own.
+    built = [trace for trace in workload.traces if not trace.place]
+    if workload.dependencies != DATA:
         notes.hints.append(f"{workload.name or 'the workload'}: {TAKEN}")
-        ordered = {trace: as_data(trace) for trace in dict.fromkeys(workload.traces)}
-        workload = replace(workload, traces=tuple(map(ordered.__getitem__, workload.traces)))
+    elif said := unused(built):
+        notes.warnings.append(f"{workload.name or 'the workload'}: {said[1]}")
     notes.warn()
     costs = compute if isinstance(compute, ComputeModel) else ComputeModel(**(compute or {}))
     distinct = tuple(dict.fromkeys(workload.traces))

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -91,6 +92,13 @@ class Workload(Shown):
     def ranks(self) -> int:
         """Number of ranks."""
         return len(self.traces)
+
+    @cached_property
+    def dependencies(self) -> str:
+        """Those that order its nodes where nobody says others: ``"data"``, or ``"data+ctrl"`` of one without data
+        dependencies.
+        """
+        return control.kind_of(self.traces)
 
     def members(self, group: str | None) -> tuple[int, ...]:
         """Ranks of a group in its order; raises TraceError if there is none of that name."""

@@ -158,7 +158,7 @@ def renumbered(trace: ExecutionTrace, rows: np.ndarray, order: np.ndarray) -> Ex
 def facts_of(plan: Plan, job: int) -> Facts:
     """Facts of the workload of a job of a plan."""
     own = plan.problem.jobs[job]
-    workload, dependencies = own.workload, own.dependencies or plan.problem.semantics.dependencies
+    workload, dependencies = own.workload, own.ordered_by(plan.problem.semantics)
     distinct, every = list(dict.fromkeys(workload.traces)), _movable(workload)
     ranks = [plan.first_rank[job] + workload.traces.index(trace) for trace in distinct]
     return Facts(
@@ -177,7 +177,7 @@ def order_choices(plan: Plan, job: int, name: str, kinds: tuple[str, ...]) -> It
         return
     if own.skeleton or own.iterations > 1 or own.algorithms.nodes:
         return
-    dependencies = own.dependencies or plan.problem.semantics.dependencies
+    dependencies = own.ordered_by(plan.problem.semantics)
     every = _movable(own.workload)
     free = [_free(trace, rows, dependencies) for trace, rows in zip(distinct, every, strict=True)]
     if "priority" in kinds and any(free):

@@ -131,7 +131,7 @@ def original_of(workload: Workload, rules: Rules | None = None) -> Original:
     """
     rules = rules or Rules()
     own = Workload(tuple(workload.trace(rank) for rank in range(workload.ranks)), workload.groups, workload.name)
-    dependencies = rules.semantics.dependencies
+    dependencies = rules.semantics.said_dependencies or workload.dependencies
     duration, slot, waits = {}, {}, {}
     for trace in dict.fromkeys(own.traces):
         table = Program.of_traces([trace], dependencies)

@@ -28,8 +28,8 @@ def skeleton_workload(
 ) -> Workload:
     """The skeletons of a workload: on every network, calls and ranks begin and end as they would without.
 
-    Compute has the durations that `compute` and `semantics` give it. `dependencies`: before those of the semantics.
-    `speeds`: of ranks. Ranks that share a trace share its skeleton, which has data dependencies only.
+    Compute has the durations that `compute` and `semantics` give it. `dependencies`: before those of the semantics, or
+    of the workload. `speeds`: of ranks. Ranks that share a trace share its skeleton, which has data dependencies only.
 
     Raises ScenarioError, at `place`: rules under which more than the longest path decides. Raises TraceError: as
     `exact_skeleton`.
@@ -40,7 +40,7 @@ def skeleton_workload(
     if any(speed != 1 for speed in (speeds or {}).values()):
         problem = "the speed of a rank is applied, and rounded, node by node"
         raise ScenarioError(place, problem, "drop skeleton, or stragglers.compute_speed")
-    dependencies = dependencies or semantics.dependencies
+    dependencies = dependencies or semantics.said_dependencies or workload.dependencies
     limited = [name for name in _LIMITS if getattr(semantics, name) is not None]
     made: dict[ExecutionTrace, ExecutionTrace] = {}
     for trace in workload.traces:

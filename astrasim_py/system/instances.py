@@ -49,7 +49,7 @@ class JobInstances:
 
     def __init__(self, job: Job, semantics: Semantics) -> None:
         self.job, self.workload = job, job.workload
-        self.dependencies = job.dependencies or semantics.dependencies
+        self.dependencies = job.ordered_by(semantics)
         self.groups = {WORLD: tuple(range(job.ranks))}
         self.groups |= {name: self.workload.members(name) for name in self.workload.groups}
         every = self.workload.traces

@@ -122,6 +122,12 @@ class Job:
     def ranks(self) -> int:
         return len(self.workload.traces)
 
+    def ordered_by(self, semantics: Semantics) -> str:
+        """Dependencies that order its nodes, ``"data"`` or ``"data+ctrl"``: its own, those of the semantics if chosen
+        there, or those that the workload has.
+        """
+        return self.dependencies or semantics.said_dependencies or self.workload.dependencies
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Problem(Shown):

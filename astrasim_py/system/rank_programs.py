@@ -152,7 +152,7 @@ class RankPrograms:
             program, sharer, least, last = made[kind, speed]
             shift = shifts[rank] - shifts[sharer] if last >= 0 else 0
             if last >= 0 and (rank - sharer != shift or least + shift < 0 or last + shift >= job.ranks):
-                table = self._of_trace(job.workload.traces[rank], job.dependencies or self.semantics.dependencies)
+                table = self._of_trace(job.workload.traces[rank], job.ordered_by(self.semantics))
                 _workload_messages(table, rank, job.ranks, shifts[rank])
             if (binding, speed, shift) not in bound:
                 bound[binding, speed, shift] = BoundProgram(program, shift, found.bound[binding] + np.int32(first))
@@ -160,7 +160,7 @@ class RankPrograms:
         return by_rank
 
     def _of_rank(self, job: Job, rank: int, instance: np.ndarray) -> RankProgram:
-        table = self._of_trace(job.workload.traces[rank], job.dependencies or self.semantics.dependencies)
+        table = self._of_trace(job.workload.traces[rank], job.ordered_by(self.semantics))
         self.skeletons(table)
         refuse = _refusal(TraceError, table, lambda _: f"rank {rank}")
         detached, what = table.column("detached") > 0, "is detached, and not part of an algorithm"

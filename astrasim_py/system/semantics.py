@@ -57,8 +57,8 @@ class Semantics(StrictModel):
 
     #: The named set that fills in rules that are not given.
     name: choice("native", "astra_sim") = Field(default="native", alias="base")
-    #: Edges honoured in workload traces; a reader of files makes control dependencies of a set without others data
-    #: dependencies, unless this is said. Algorithm traces honour both kinds always.
+    #: Edges honoured in workload traces; if it is not said, a workload without data dependencies is ordered by its
+    #: control dependencies. Algorithm traces honour both kinds always.
     dependencies: choice(DATA, DATA_AND_CTRL) | None = None
     #: ``up_ps``: delays round up to whole picoseconds. ``floor_ns``: each delay is the floor of a double-precision
     #: number of nanoseconds, taken once.

@@ -18,6 +18,7 @@ from astrasim_py.chakra.text_io import read_jsonl, to_lines
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.cli.main import main
 from astrasim_py.core.errors import EXIT_CHECK_FAILED, TraceError
+from astrasim_py.system.semantics import Semantics
 
 TEXT = """
 name: notes
@@ -127,7 +128,14 @@ def test_in_python_a_set_has_the_order_that_it_has_in_a_run(tmp_path):
     # One that nobody read.
     built = replace(workload, traces=ap.read_workload(tmp_path / "run", dependencies="data").traces)
     with pytest.warns(UserWarning, match="no node has data dependencies"):
-        assert span(built) == ORDERED
+        problem = ap.problem(built, topology, algorithm="ring")
+    for engine in ("simpy", "compiled"):
+        assert ap.simulate(problem, engine=engine).makespan == ORDERED
+        unordered = replace(problem, semantics=Semantics.native(dependencies="data"))
+        assert ap.simulate(unordered, engine=engine).makespan == 2_000_000_000
+    mixed = ExecutionTrace.from_columns(node_id=range(3), type=4, data_deps=csr(CHAIN[:1]), ctrl_deps=csr(CHAIN))
+    with pytest.warns(UserWarning, match=r"the workload: 2 control dependencies order.*\(node 2 after node 1\)"):
+        ap.problem(ap.Workload((mixed,) * 2), topology)
     set_of(tmp_path, data=CHAIN[:1], ctrl=CHAIN)
     with pytest.warns(UserWarning, match=r"2 control dependencies order.*write dependencies: data.ctrl"):
         workload = ap.read_workload(tmp_path / "run")
