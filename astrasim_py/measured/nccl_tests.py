@@ -33,7 +33,7 @@ _BLOCKING = re.compile(r"\bBlocking Enabled\b")
 _CLOCK = re.compile(
     r"\d{4}[-/]\d\d[-/]\d\d|\d\d?:\d\d:\d\d(?:[.,]\d+)?|(?<=\d)(?:Z|[+-]\d\d:?\d\d)(?=\s|$)|\bT(?=\s|$)|\b\d{10}\.\d+\b"
     r"|\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)\b,?|\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\s+\d+\b"
-    r"|\b(?:19|20)\d\d\b|\b(?:UTC|[AP]M)\b"
+    r"|(?<=:\d\d )(?:19|20)\d\d|\b(?:UTC|[AP]M)\b"
 )
 #: Characters of a line that are looked at.
 _LONGEST = 1024

@@ -227,7 +227,7 @@ class _Pairing:
         if not count:
             return []
         text = f"{count} host call{'s' * (count > 1)} ({RECORD}) that launched kernels do not say what was called"
-        return [f"{text}: add the host's trace (--et), or --map-kernel"]
+        return [f"{text}: add the host's trace (et), or name them by trace convert --map-kernel"]
 
 
 def _function(name: str) -> str:
@@ -254,4 +254,4 @@ def _lonely(recording: Recording, named: set[int], of: Mapping[int, list[int]]) 
     names = dict.fromkeys(recording.names[events.name[row]][:60] for row in rows)
     shown = ", ".join(list(names)[:_TOLD]) + ", …" * (len(names) > _TOLD)
     text = f"{len(rows)} kernel{'s' * (len(rows) > 1)} without a host call look like communication ({shown})"
-    return [f"{text} and stay computation; --map-kernel REGEX=KIND:GROUP makes them calls"]
+    return [f"{text} and stay computation; trace convert --map-kernel makes them calls"]

@@ -178,7 +178,10 @@ def test_labels_of_launchers_do_not_matter(tmp_path, label):
 
 def test_outputs_of_several_processes_are_kept_apart_by_their_labels(tmp_path):
     both = zip(log(ranks=2, devices=[device(0), device(1)]), log("all_gather", 2, [device(0), device(1)]), strict=True)
-    rows, warnings = rows_of(tmp_path, [f"{n}: {line}" for pair in both for n, line in enumerate(pair)])
+    both = [*both]
+    for label in ("{}: ", "node-200{}: ", "10.0.0.{}: ", "[1,{}]<stdout>:"):
+        rows, warnings = rows_of(tmp_path, [label.format(n) + line for pair in both for n, line in enumerate(pair)])
+        assert len(rows) == 12 and not warnings
     assert sorted(row.collective for row in rows) == ["all_gather"] * 6 + ["all_reduce"] * 6 and not warnings
     one, other = (log(ranks=1, devices=[device(0, 0, pid, f"node{pid}")]) for pid in (1, 2))
     rows, warnings = rows_of(tmp_path, [line for pair in zip(one, other, strict=True) for line in pair])

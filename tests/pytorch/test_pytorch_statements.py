@@ -151,8 +151,9 @@ def test_what_has_no_counterpart_is_counted(tmp_path):
     assert main(["trace", "convert", "pytorch", str(tmp_path / "a"), "--kineto", name]) == 0
     assert main(["trace", "convert", "pytorch", str(tmp_path / "b"), "--kineto", name, "--strict"]) == 1
     assert (tmp_path / "a.0.et").exists() and not (tmp_path / "b.0.et").exists()
-    with pytest.warns(UserWarning, match="found no kernel"):
+    with pytest.warns(UserWarning) as told:
         ap.convert_pytorch(name)
+    assert [str(one.message) for one in told] == warnings
 
 
 def test_waits_gloo_and_groups_of_one_are_no_calls_without_a_kernel(tmp_path):
