@@ -35,6 +35,7 @@ from astrasim_py.program.interchange import algorithm_traces
 from astrasim_py.program.selection import AlgorithmTable, Case
 from astrasim_py.system.call_sizes import beyond_links
 from astrasim_py.system.durations import unpriced
+from astrasim_py.system.held_up import held_up
 from astrasim_py.system.machine_models import ComputeModel, NetworkModel
 from astrasim_py.system.plan import Plan
 from astrasim_py.system.plan_notes import plan_notes
@@ -127,7 +128,7 @@ def simulate(problem: Problem | Plan, *, engine: str = AUTO, level: str = "links
     for note in plan_notes(plan):
         warnings.warn(note, stacklevel=2)
     records = run_plan(plan, engine=engine, level=level, fold=fold)
-    for note in beyond_links(plan, records):
+    for note in (*beyond_links(plan, records), *held_up(plan, records)):
         warnings.warn(note, stacklevel=2)
     return records
 

@@ -9,10 +9,11 @@ from astrasim_py.builders.registry import build
 from astrasim_py.core.choices import FOLDED
 from astrasim_py.core.errors import AstraError
 from astrasim_py.core.records import Records
-from astrasim_py.core.units import format_size, format_time, number_of
+from astrasim_py.core.units import format_size, format_time
 from astrasim_py.engine.choose import fastest
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.study.injected import group_dims
+from astrasim_py.system.held_up import held_up
 from astrasim_py.system.library_costs import Way
 from astrasim_py.system.plan import Instance, Plan
 from astrasim_py.system.problem import Problem
@@ -28,26 +29,7 @@ def hints(plan: Plan, records: Records) -> Iterator[str]:
     """Lines on a run, each with what to write instead."""
     if records.fold is None and not records.engine.endswith(FOLDED):
         yield from _far_from_bound(plan, records)
-    yield from _held_up(plan, records)
-
-
-def _held_up(plan: Plan, records: Records) -> Iterator[str]:
-    """A line on messages that waited for a link that a slower one fed meanwhile."""
-    network, waited = plan.problem.network, records.link["held_up"]
-    total = int(waited.sum())
-    if not total:
-        return
-    worst = int(waited.argmax())
-    link = plan.problem.topology.link_name(int(records.link["link"][worst]))
-    share, most = 100 * total / records.message_hops, f"most on {link} ({int(waited[worst]):,})"
-    holds = "as long as the slower one feeds it" if network.model == "cut_through" else "alone"
-    also = " and no profile, which fluid does not know" if network.profile is not None else ""
-    also += ", and run it without fold" if records.engine.endswith(FOLDED) else ""
-    yield (
-        f"{network.model}: a message waited behind one from a slower link in {total:,} of "
-        f"{number_of(records.message_hops, 'hop')} ({share:.2g} %), {most}; that one holds the link {holds}, where "
-        f"packets would share it; write network: {{model: fluid}}{also}"
-    )
+    yield from held_up(plan, records)
 
 
 def _far_from_bound(plan: Plan, records: Records) -> Iterator[str]:

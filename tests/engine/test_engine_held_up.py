@@ -14,6 +14,7 @@ from astrasim_py.core.choices import LEVELS, QUEUEING_MODELS
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.system.problem import Job, Problem
+from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology import build
 from astrasim_py.topology.edge_list import read_csv
 
@@ -69,6 +70,15 @@ def test_the_fast_link_is_kept_for_as_long_as_the_slow_ones_feed_it():
 )
 def test_no_false_alarm(slow, fast, messages, model):
     assert held_up(funnel(3, slow, fast), messages, model) == {}
+
+
+@pytest.mark.parametrize("sources", [1, 2, 9])
+@pytest.mark.parametrize("model", QUEUEING_MODELS)
+def test_messages_in_line_of_scheduled_events_wait_for_the_same(sources, model):
+    order = Semantics.native(cpu_slots=None, compute_slots=None, event_order="scheduled")
+    messages = [(i, sources + 1, MIB, 0) for i in range(sources)]
+    records = flows(funnel(sources, 50, 200), messages, level="links", semantics=order, **rules(model))
+    assert records.link["held_up"].sum() == sources - 1
 
 
 @pytest.mark.parametrize("model", ["analytical", "fluid"])

@@ -59,6 +59,13 @@ def test_it_is_said_once_for_points_and_where_links_are_alike_not_at_all(tmp_pat
     assert shared["fluid"] == alike.rows[0]["time_ns"] < shared["cut_through"]
 
 
+def test_python_warns_of_the_same(tmp_path):
+    (point,) = ap.expand(ap.load_scenario(scenario(tmp_path)))
+    with pytest.warns(UserWarning) as told:
+        ap.simulate(ap.prepare(point), engine="simpy", level="summary")
+    assert [f"hint: {each.message}" for each in told] == [SAID["cut_through"]]
+
+
 def test_a_profile_has_to_go_too(tmp_path):
     sends = ", ".join(f"{{send: {{from: {i}, to: {i + 4}, size: 1 MiB}}}}" for i in range(4))
     text = FEWER_SPINES.replace("{all_gather: {size: 16 MiB}}", sends).replace("model: $model", "profile: dgx_h100")

@@ -78,10 +78,12 @@ def take_link(state, e):
     requested, start = now, max(link.free, now)
     # Under event_order ``scheduled`` messages wait in a line per link.
     lined, was_freed = state.model == records.STORE_AND_FORWARD and state.scheduled != 0, event.kind == records.FREED
+    fed = event.moved != 0 and event.tail > hold
     if lined:
         if was_freed:
-            requested, start = event.tail, now
+            requested, start, fed = event.tail, now, event.fed != 0
         elif link.line >= 0 or not is_free(state, number):
+            event.fed = np.int64(fed)
             wait_in_line(state, e, number)
             return queue.NONE
     end, held, latency = start + hold, start + hold, latency + longer
@@ -92,9 +94,7 @@ def take_link(state, e):
         fed = end > held
     else:
         tail = end + latency
-        fed = event.moved != 0 and not lined and event.tail > hold
-        if not lined:
-            event.tail = hold
+        event.tail = hold
         if link.hop >= 0:
             hop = table.longs(state)[link.hop + event.size]
             tail = start + hop + longer

@@ -86,8 +86,9 @@ PHASE = _record("queue priority call turn members")
 # store_and_forward ps that it took to enter the former one, or when a message that waits in line has asked, when a
 # timer ends, analytical: number of the route; route: next link << 32 | end, computed: NPU << 32 | destination, of a
 # timer that is the first of its time the next such + 1; row: of the message table; size: index of its bytes; match: -1
-# if no other message can match its receive; asks: a rendezvous request.
-EVENT = _record("scheduled number tail route row", i4="next block node match size", i1="kind moved asks")
+# if no other message can match its receive; asks: a rendezvous request; fed: while it waits in line, whether the former
+# link was slower.
+EVENT = _record("scheduled number tail route row", i4="next block node match size", i1="kind moved asks fed")
 HOP, DELIVER, ENTER, END, TIMER, BEGIN, FREED, GO, HEAD, LEAVE, POST, TAKE, RESUME = map(np.int64, range(13))
 
 # flags: -1 if it is free; receive, send: entries; rank, call: of the sender.

@@ -66,7 +66,7 @@ class ScheduledStoreAndForward(Scheduled, StoreAndForward):
         end, arrival = self.times(message, link, now)
         free = arrival if self.holds_latency else end
         request.row = self.simulation.recorder.hop(message.row, link.index, request.asked)
-        request.count(now, free)
+        request.count(now, free, self.fed(message, link, now, end))
         arrives = At(self.env, arrival - now, self.simulation.number_of_event())
         frees = At(self.env, free - now, self.simulation.number_of_event())
         frees.callbacks.append(lambda _: link.release(request))
