@@ -64,7 +64,8 @@ def step_text(found: Mapping[str, Any], row: Mapping[str, Any]) -> str:
         (
             explain_text(found),
             "",
-            f"simulated, with links at their nominal rates and no host: {simulated:.6g} s, of which {exposed:.4g} s "
-            f"communication is exposed; the closed form for {same} is {found['ideal_step_s']:.6g} s ({gap:+.1f} %)",
+            "the step above has rates and host times as measured on real machines; simulated, with links at their "
+            f"nominal rates and no host, it takes {simulated:.6g} s, of which {exposed:.4g} s communication is exposed; "
+            f"the closed form for {same} is {found['ideal_step_s']:.6g} s ({gap:+.1f} %)",
         )
     )

@@ -195,7 +195,7 @@ class _Portfolio:
                 return search(net, demand, limits.enough, self._left(), record=self.record)
             # Half of the time is for the schedule without a barrier, which starts from the transfers of the one with a
             # barrier.
-            share, name = ((0.25, "half with sums"), (1 / 3, "half with copies"))[half]
+            share, name = ((0.25, "reduce_scatter half"), (1 / 3, "all_gather half"))[half]
             return search(net, demand, limits.halves[half], self._left(share).told_as(name))
 
         if demand.receivers is not None:

@@ -340,8 +340,8 @@ class _Programs:
             for block in np.array_split(ranks, max(1, len(ranks) * len(deltas) // 2**22)):
                 if bool((call.rotation.shift(deltas[:, None], block) != group.shift(deltas[:, None], block)).any()):
                     raise refuse(
-                        f"{what} is the same for all ranks under rotations of {_text(call.rotation)}, not under those "
-                        f"of {_text(group)}, by which {plan.problem.topology.name} turns"
+                        f"{what} is the same on every rank of a layout of {_text(call.rotation)}, but "
+                        f"{plan.problem.topology.name} looks the same from every NPU only in a layout of {_text(group)}"
                     )
         return deltas
 

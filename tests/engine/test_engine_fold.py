@@ -341,7 +341,7 @@ REFUSED = {
     "a mesh ends": (lambda: _ring(topology=network("mesh", [4])), r"NPU 3 has no link like 0->1"),
     "a flat ring on a torus": (
         lambda: _ring(topology=network("torus", [2, 3]), size=6000),
-        r"ring all_reduce .* rotations of 6, not under those of 2x3, by which torus 2x3 turns",
+        r"ring all_reduce .* of a layout of 6, but torus 2x3 looks the same from every NPU only in a layout of 2x3",
     ),
     "failed link": (
         lambda: _ring(topology=_changed(failed={"links": [[0, 1]]}), size=6000),

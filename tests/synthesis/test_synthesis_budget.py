@@ -170,8 +170,8 @@ def test_no_gap_is_negative():
 def test_progress_of_an_all_reduce_names_its_halves():
     told: list[Progress] = []
     found = synthesize(mesh(dims=(4, 4)), **wanted("all_reduce", chunks=2, rounds=4, progress=told.append))
-    halves = [state for state in told if state.search.startswith("half with ") and state.best]
-    assert {state.search for state in halves} == {"half with sums", "half with copies"}
+    halves = [state for state in told if state.search.endswith(" half") and state.best]
+    assert {state.search for state in halves} == {"reduce_scatter half", "all_gather half"}
     assert all(state.best < found.time for state in halves), "of one half only"
     whole = [state.best for state in told if state.search == "trees"]
     assert whole == sorted(whole, reverse=True), "what was found before is not forgotten"

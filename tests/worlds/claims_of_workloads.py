@@ -54,10 +54,9 @@ def link_flap(r: Rows):
     yield f"repaired after 1 ms, a delay of 10 us still costs {r.ms('1 ms', '10 us'):.0f} ms, more than one of 10 ms"
     yield "A repair after 27 ms finds the NPUs computing (delays of 10 us and 1 ms)"
     yield f"one of three all-reduces has been slow: {r.ms('27 ms', '1 ms'):.0f} ms"
-    yield (
-        f"or between two messages: {r.ms('1 ms', '1 ms'):.1f} ms. After the reroute it comes too late: "
-        f"{r.ms('1 ms', '10 us'):.0f} ms"
-    )
+    yield f"before the reroute ({r.ms('1 ms', '1 ms'):.1f} ms)"
+    yield f"or between two messages ({r.ms('27 ms', '1 ms'):.0f} ms)"
+    yield f"After the reroute it comes too late: {r.ms('1 ms', '10 us'):.0f} ms"
 
 
 @claims()

@@ -36,7 +36,7 @@ class Progress:
     of: int
     part: float | None = None  # how much of a long run under way is done; None when a run has ended
     stage: str = ""  # another activity than searching: ``bound`` or ``check``
-    search: str = ""  # which of several searches, as ``half with sums``
+    search: str = ""  # which of several searches, as ``reduce_scatter half``
 
     @property
     def gap(self) -> float:
