@@ -19,7 +19,7 @@ _PIECE, _MOST_PIECES = 2**16, 64
 #: Messages that a switch receives at most by that rule.
 _MESSAGES = 2**15
 #: Name of a switch without a given name.
-_ONE = "s0"
+ONE_SWITCH = "s0"
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def switch_tree_of(switches: object, ranks: int, place: str) -> SwitchTree:
     below it; one switch above all by default. Raises AlgorithmError: no such tree, or not above all ranks."""
     remedy = "write e.g. {spine0: {leaf0: [0, 1], leaf1: [2, 3]}}, with every rank once"
     if switches is None or isinstance(switches, str):
-        return SwitchTree((ranks,) * ranks + (-1,), (switches or _ONE,))
+        return SwitchTree((ranks,) * ranks + (-1,), (switches or ONE_SWITCH,))
     if isinstance(switches, SwitchTree):
         return switches
     above: dict[int, int] = {}
@@ -184,14 +184,15 @@ def switches_above(
     if builder == "hierarchical":
         return _above_groups(topology, npus, collective, options, size)
     remedy = "write switches: {capable: …} in the topology, or a case with when: {switches: true} before another"
-    tree = capable_tree(topology, tuple(npus), turn)
     where = f"{builder} {collective} over {len(npus)} ranks"
-    if tree is None:
+    given = "switches" in options and topology.computing is not None
+    tree = None if given else capable_tree(topology, tuple(npus), turn)
+    if tree is None and not given:
         raise AlgorithmError(where, f"no switches of {topology.name} that compute reach all of its NPUs", remedy)
-    if builder == "nvls" and len(tree.names) > 1:
+    if builder == "nvls" and not given and len(tree.names) > 1:
         problem = f"no one switch of {topology.name} that computes is linked to all of its NPUs"
         raise AlgorithmError(where, problem, "use switch_tree, or hierarchical with nvls in every node")
-    found: dict[str, object] = {"switches": tree}
+    found: dict[str, object] = {} if given else {"switches": tree}
     slots, each = topology.computing.slots, len(npus) * (2 if collective == "all_reduce" else 1)
     if slots is not None and builder == "switch_tree":
         found["slots"] = slots
@@ -214,8 +215,9 @@ def reached(topology: Topology, builder: str, options: Mapping[str, object], npu
     """Whether switches that compute reach all NPUs, as a builder needs them or as a tree."""
     if not in_network(builder, options):
         return capable_tree(topology, npus) is not None
+    found = {key: value for key, value in options.items() if key != "switches"}
     try:
-        switches_above(topology, npus, builder, "all_reduce", options)
+        switches_above(topology, npus, builder, "all_reduce", found)
     except AlgorithmError:
         return False
     return True

@@ -296,6 +296,11 @@ class Builder(AlgorithmBase):
     model_config = ConfigDict(extra="allow")
 
     builder: Text = example("ring")
+    actors: dict[Text, Text] | None = Field(
+        default=None,
+        description="the switch of the topology that each switch of `switches` is; without them one, s0, is above all",
+        examples=["{s0: spine1}"],
+    )
 
 
 class AlgorithmFile(AlgorithmBase):
@@ -306,7 +311,8 @@ class AlgorithmFile(AlgorithmBase):
     root: Rank | None = None
     actors: dict[Text, Text] | None = Field(
         default=None,
-        description="the switch of the topology that each of its switches is; by default one next to its peers",
+        description="the switch of the topology that each of its switches is; by default that of its name, or else one "
+        "next to its peers",
         examples=["{s0: leaf0}"],
     )
     contract: FileName | None = Field(

@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from fractions import Fraction
 from functools import cache, lru_cache, partial
+from itertools import repeat
 from typing import Any, NamedTuple
 
 from astrasim_py.builders.registry import BUILDERS, build, default_algorithm
-from astrasim_py.builders.switch_trees import IN_NETWORK, in_network, reached, switches_above
+from astrasim_py.builders.switch_trees import IN_NETWORK, ONE_SWITCH, in_network, reached, switches_above
 from astrasim_py.collectives.collective import promise_of
 from astrasim_py.collectives.contract import read_contract
 from astrasim_py.core.cache import Memo, cache_file, cached
@@ -109,7 +110,7 @@ def _fit(
     if isinstance(said, AlgorithmFile) and said.actors:
         make = maker(run, said, place)
         return lambda collective, npus, size, root: _named(
-            make(collective, len(npus), root), said.actors, topology, f"{place}.actors"
+            make(collective, len(npus), root), said.actors, topology, place, said.actors
         )
     if not isinstance(said, Builder):
         return None
@@ -134,6 +135,8 @@ def _fit(
         more["channels"] = lambda npus, size: profile.channels_for(size, len(npus))
 
     networked = in_network(said.builder, said.options)
+    if said.actors and said.builder in IN_NETWORK and "switches" not in said.options:
+        said = said.model_copy(update={"switches": ONE_SWITCH})
 
     def fit(collective: str, npus: tuple[int, ...], size: int, root: int) -> Algorithm:
         fitted = said.model_copy(update={key: of(npus, size) for key, of in more.items()})
@@ -143,22 +146,33 @@ def _fit(
             except AlgorithmError as error:
                 raise _below(error, place) from None
             fitted = fitted.model_copy(update=own)
-        return maker(run, fitted, place)(collective, len(npus), root)
+        made = maker(run, fitted, place)(collective, len(npus), root)
+        unbound = {name: name for name, at in zip(made.actors, made.vertices or repeat(-1), strict=False) if at < 0}
+        named = said.actors or {}
+        return _named(made, {**named, **unbound, **named}, topology, place, named) if len(npus) > 1 else made
 
-    return fit if more or networked else None
+    return fit if more or networked or said.actors else None
 
 
-def _named(algorithm: Algorithm, actors: Mapping[str, str], topology: Topology, place: str) -> Algorithm:
-    """The algorithm with some of its switches being those of the topology that `actors` names."""
+def _named(
+    algorithm: Algorithm, actors: Mapping[str, str], topology: Topology, place: str, said: Mapping[str, str]
+) -> Algorithm:
+    """The algorithm with some of its switches being those of the topology that `actors` names; `said`: those of them
+    that the key ``actors`` of the case names."""
     vertices = {name: topology.npus + i for i, name in enumerate(topology.switch_names)}
     for actor, switch in actors.items():
+        where = f"{place}.actors.{actor}" if actor in said else f"{place}.switches"
         if actor not in algorithm.actors:
             problem = f"{algorithm.name} has no switch {shown(actor)}"
-            raise ScenarioError(f"{place}.{actor}", problem, did_you_mean(actor, algorithm.actors))
+            raise ScenarioError(where, problem, did_you_mean(actor, algorithm.actors))
         if switch not in vertices:
             problem = f"{topology.name} has no switch {shown(switch)}"
-            raise ScenarioError(f"{place}.{actor}", problem, did_you_mean(switch, vertices))
-    return replace(algorithm, vertices=tuple(vertices[actors[a]] if a in actors else -1 for a in algorithm.actors))
+            raise ScenarioError(where, problem, did_you_mean(switch, vertices) if vertices else "drop it")
+    if not actors:
+        return algorithm
+    own = algorithm.vertices or (-1,) * len(algorithm.actors)
+    bound = (vertices[actors[a]] if a in actors else at for a, at in zip(algorithm.actors, own, strict=True))
+    return replace(algorithm, vertices=tuple(bound))
 
 
 def group_dims(topology: Topology, npus: Sequence[int]) -> list[int]:

@@ -34,12 +34,17 @@ _KNOWN_MODELS = ("model", "send_completes", "factory")
 def bind(algorithm: Algorithm, npus: Sequence[int], topology: Topology) -> tuple[int, ...]:
     """The switch that each actor of an algorithm among some NPUs is.
 
-    Its own `vertices`; for others, one after the other, the lowest capable switch that is linked to all its peers, and
-    that no other actor is. Actors without peers among the ranks come last. Raises AlgorithmError: there is none, or one
-    for two actors.
+    Its own `vertices`; else the switch of its name; for others, one after the other, the lowest capable switch that is
+    linked to all its peers, and that no other actor is. Actors without peers among the ranks come last. Raises
+    AlgorithmError: there is none, or one for two actors.
     """
-    computing, found = topology.computing, dict(enumerate(algorithm.vertices or (-1,) * len(algorithm.actors)))
-    source = place_of(algorithm)
+    named = {name: topology.npus + i for i, name in enumerate(topology.switch_names)}
+    own = algorithm.vertices or (-1,) * len(algorithm.actors)
+    computing, source = topology.computing, place_of(algorithm)
+    found = {
+        actor: vertex if vertex >= 0 else named.get(name, -1)
+        for actor, (name, vertex) in enumerate(zip(algorithm.actors, own, strict=True))
+    }
     if computing is None:
         problem = f"switch {algorithm.actors[0]} takes part, but no switch of {topology.name} computes"
         raise AlgorithmError(source, problem, "write switches: {capable: all} in the topology")
