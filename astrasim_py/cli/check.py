@@ -43,29 +43,34 @@ def _check(path: str, args: argparse.Namespace) -> dict:
     from astrasim_py.engine.simulation import plan_for
     from astrasim_py.study.prepare import prepare
     from astrasim_py.study.tiles import check_tiles
+    from astrasim_py.study.unused import Use, unused, unused_by_all
     from astrasim_py.system.plan_notes import plan_notes
 
     points = expand(scenario)
     warnings: list[str] = []
     hints: list[str] = []
     errors: dict[str, AstraError] = {}
-    messages: dict[str, int] = {}
+    uses: dict[str, Use | None] = {}
     total = 0
+    listed: list[list[str]] = []
     for point in points:
         # Points that differ only in how the network behaves are built alike.
         fitted = ".py:" in point.spec.network.model or _synthesizes(point.spec)
         spared = ("limits",) if fitted else ("limits", "network")
         alike = digest({key: value for key, value in point.config.items() if key not in spared})
-        if alike not in messages:
+        if alike not in uses:
+            uses[alike] = None
             try:
                 plan = plan_for(prepare(point, warnings=warnings, hints=hints), fold=True)
                 check_tiles(plan, point, warnings.append)
                 warnings += plan_notes(plan)
-                messages[alike] = plan.messages
+                uses[alike] = Use.of(plan)
             except AstraError as error:
                 errors.setdefault(str(error), error)
-                messages[alike] = 0
-        total += messages[alike]
+        use = uses[alike]
+        total += 0 if use is None else use.messages
+        listed += [] if use is None else [unused(point, use)]
+    warnings += unused_by_all(listed)
     if args.strict:
         errors |= {text: CheckFailed("", text) for text in warnings}
     if errors:

@@ -39,12 +39,14 @@ class When(StrictModel):
 class Case:
     """One algorithm and when it is used. `fit`: ``fit(collective, npus, size, root) -> Algorithm``, for an algorithm
     that is made for the NPUs and the size of a call; then `make` is not used. `reached`: ``reached(npus) -> bool``:
-    whether switches that compute reach NPUs as it needs."""
+    whether switches that compute reach NPUs as it needs. `place`: where a person has written it; empty where it
+    need not carry out a call."""
 
     make: Callable[[str, int, int], Algorithm]  # ``make(collective, ranks, root) -> Algorithm``
     when: When = When()
     fit: Callable[[str, tuple[int, ...], int, int], Algorithm] | None = None
     reached: Callable[[tuple[int, ...]], bool] | None = None
+    place: str = ""
 
     def holds(self, size: int, ranks: int, group: str, node: int, npus: tuple[int, ...]) -> bool:
         """True if it is for the call of a node, on the `npus` of a group."""
@@ -65,6 +67,8 @@ class AlgorithmTable:
         self._cases = {name: tuple(listed) for name, listed in cases.items()}
         self._default = None if default is None else Case(make=default)
         self._made: dict[tuple, Algorithm] = {}
+        #: By place of a case: whether it was chosen for a call.
+        self.places = {case.place: False for listed in self._cases.values() for case in listed if case.place}
         #: Different conditions on ids of the workload's nodes.
         self.nodes = [*dict.fromkeys(c.when.node for listed in self._cases.values() for c in listed if c.when.node)]
 
@@ -81,6 +85,8 @@ class AlgorithmTable:
             listed = () if self._default is None else (self._default,)
         for case in listed:
             if case.holds(size, ranks, group, node, npus):
+                if case.place:
+                    self.places[case.place] = True
                 return case
         raise AlgorithmError(
             f"algorithms.{collective}",

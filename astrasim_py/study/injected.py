@@ -5,7 +5,7 @@ Where calls are cut by dimension, the planner that each of them gets.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from fractions import Fraction
 from functools import cache, lru_cache, partial
 from itertools import repeat
@@ -72,7 +72,8 @@ def algorithms_of(run: Preparation, job: Any, key: str, topology: Topology) -> t
             _check_protocol(run, said, f"{place}.protocol")
             fit = _fit(run, said, topology, place)
             reach = partial(reached, topology, getattr(said, "builder", ""), getattr(said, "options", {}))
-            case = Case(make=maker(run, said, place), when=said.when or When(), fit=fit, reached=reach)
+            told = place if said.when is not None else ""  # a last case is often there in case of need
+            case = Case(make=maker(run, said, place), when=said.when or When(), fit=fit, reached=reach, place=told)
             cases.setdefault(collective, []).append(case)
             choices.append(Choice(case, said, place))
     return AlgorithmTable(cases, default=_default), choices
@@ -192,6 +193,11 @@ def maker(run: Preparation, said: Any, place: str) -> Callable[[str, int, int], 
             raise AlgorithmError(place, problem, "put a case for that group before it: {when: …, builder: ring}")
         if isinstance(said, AlgorithmFile):
             algorithm = _under(_from_files(run, said, collective, place), said)
+            told = (
+                f"{place}.made_for: its sizes are in chunks and follow every call, so that it changes nothing; drop it"
+            )
+            if said.made_for is not None and algorithm.symbolic and told not in run.warnings:
+                run.warnings.append(told)
             _check_fit(algorithm, ranks, rooted.get("root"), place)
             return _verified(run, algorithm, place)
         if isinstance(said, AlgorithmCode):
@@ -389,6 +395,9 @@ class PlannedByDimension:
     default: DimensionPlanner
     place: str
     warnings: list[str]
+    #: Keys of the scenario's `collectives` that differ from what is usual, and names of the cases.
+    said: tuple[str, ...] = ()
+    names: Mapping[Case, str] = field(default_factory=dict)
 
     @property
     def capacity(self) -> tuple[int, ...]:
@@ -410,13 +419,23 @@ class PlannedByDimension:
         planner = self.planners.get(case, self.default)
         chunks = None if planner is None else planner.plan(call)
         if planner is not None and chunks is None:
-            warning = (
-                f"{self.place}: the {len(call.members)} ranks of group {call.group} do not fill a grid of the "
+            self._warn(
+                f"the {len(call.members)} ranks of group {call.group} do not fill a grid of the "
                 f"topology's dimensions: their {call.type} is carried out at once"
             )
-            if warning not in self.warnings:
-                self.warnings.append(warning)
+        if planner is None:
+            name = self.names.get(case, "")
+            remedy = "choose a builder such as ring, which takes dimension after dimension"
+            if name == "hierarchical":
+                remedy = "write {builder: hierarchical, chunks: …}"
+            if self.said:
+                what = f"not used where {call.type} by {name} is carried out at once"
+                self._warn(f"{', '.join(self.said)}: {what}; drop them, or {remedy}")
         return chunks
+
+    def _warn(self, text: str) -> None:
+        if (warning := f"{self.place}: {text}") not in self.warnings:
+            self.warnings.append(warning)
 
 
 def plan_by_dimension(
@@ -463,7 +482,15 @@ def plan_by_dimension(
             planners[case] = planner(said.dims, where)
         elif isinstance(said, Builder) and said.builder not in ("hierarchical", *LIBRARIES, *IN_NETWORK):
             planners[case] = planner((said,) * len(sizes), where)
-    return PlannedByDimension(table, planners, planner((None,) * len(sizes), place), place, run.warnings)
+    said = {"dims": "", "builder": "", "file": "", "python": "", "synthesize": "a synthesized algorithm"}
+    names = {
+        case: next(text or str(getattr(how, key)) for key, text in said.items() if hasattr(how, key))
+        for case, how, _ in choices
+    }
+    keys = () if run.spec.collectives is None else spec.differs()
+    return PlannedByDimension(
+        table, planners, planner((None,) * len(sizes), place), place, run.warnings, said=keys, names=names
+    )
 
 
 def _algorithm(

@@ -66,6 +66,7 @@ class _Summary(BaseModel):
     explanation: list[str] = []
     warnings: list[str] = []
     hints: list[str] = []
+    unused: list[str] = []
     jobs: list[_Job] = []
     breakdown: dict[str, Number | None] | None = None
     collectives: list[_Collective] = []

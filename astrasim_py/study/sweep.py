@@ -41,6 +41,7 @@ from astrasim_py.study.progress import Progress
 from astrasim_py.study.store import RunOptions
 from astrasim_py.study.stored_points import StoredPoint
 from astrasim_py.study.task import Result, Task, failed, make_task, row_of, run_task, stored_result
+from astrasim_py.study.unused import unused_by_all
 from astrasim_py.system.machine_models import Limits
 
 _WARNING, _HINT = "warning: ", "hint: "
@@ -293,15 +294,24 @@ class _Run:
     def _missing(self) -> int:
         return sum(number not in self.results for number in self.chosen)
 
+    def _unused(self) -> list[str]:
+        """What no point of the whole scenario uses."""
+        stored = [result for result in self.results.values() if result.stored]
+        if len(self.chosen) < len(self.points) or self._missing():
+            return []
+        return unused_by_all([result.unused for result in stored])
+
     def _fail(self, point: str, code: int, lines: Sequence[str], detail: str = "") -> None:
         self.failures.append(Failure(point=point, exit_code=code, lines=tuple(lines), detail=detail))
 
     def finish(self, *, draw: bool) -> RunResult:
         done = [self.results.get(n) or Result(row=row_of(self.points[n], NOT_RUN)) for n in self.chosen]
+        unused = self._unused()
         if self.strict:
+            doubts = [(*result.warnings, *unused) for result in done]
             done = [
-                failed(self.points[n], EXIT_CHECK_FAILED, *result.warnings) if result.warnings else result
-                for n, result in zip(self.chosen, done, strict=True)
+                failed(self.points[n], EXIT_CHECK_FAILED, *lines) if lines else result
+                for n, lines, result in zip(self.chosen, doubts, done, strict=True)
             ]
         warned: dict[str, list[str]] = {}
         for number, result in zip(self.chosen, done, strict=True):
@@ -311,6 +321,7 @@ class _Run:
             for warning in result.warnings:
                 warned.setdefault(warning.removeprefix(f"{name}: "), []).append(warning)
         self.notes += [f"{_WARNING}{same[0]}{and_more(len(same))}" for same in warned.values()]
+        self.notes += [f"{_WARNING}{text}" for text in unused if not self.strict]
         if self.reused:
             were = "was" if self.reused == 1 else "were"
             what = f"{self.reused} of {number_of(len(self.chosen), 'point')} {were} finished already"

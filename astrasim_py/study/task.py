@@ -41,6 +41,7 @@ from astrasim_py.study.store import RunOptions
 from astrasim_py.study.stored_points import StoredPoint
 from astrasim_py.study.summary import empty_row, files_of, summary_of
 from astrasim_py.study.tiles import check_tiles
+from astrasim_py.study.unused import Use, unused
 from astrasim_py.system.call_sizes import beyond_links
 from astrasim_py.system.plan import Plan
 from astrasim_py.system.plan_notes import plan_notes
@@ -166,6 +167,7 @@ class Result:
     exit_code: int = EXIT_OK
     lines: tuple[str, ...] = ()  # what a person should know, one line each; empty if all is well
     warnings: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()  # what the point says and does not use
     simulated_ps: int = 0
     detail: str = ""  # traceback of a defect, of ours or of the user's own code
     stored: bool = False  # whether the point is in the store
@@ -246,6 +248,7 @@ def _run(task: Task) -> Result:
     about = {"row": row_of(point, FAILED), "facts": facts, "source": source, "warnings": warnings, "more": {}}
     told += hints(plan, records)
     about["more"] |= {"hints": told} if told else {}
+    about["more"] |= {"unused": found} if (found := unused(point, Use.of(plan))) else {}
     if point.spec.jobs:
         alone = {job.name: _alone(task, job, warnings) for job in problem.jobs} if point.spec.compare else {}
         alone = {name: found for name, found in alone.items() if found is not None}
@@ -327,6 +330,7 @@ def stored_result(point: StoredPoint) -> Result:
         exit_code=int(point.manifest["exit_code"]),
         lines=(f"{name}: {lines[0]}", *lines[1:]) if lines else (),
         warnings=tuple(point.summary.get("warnings") or ()),
+        unused=tuple(point.summary.get("unused") or ()),
         simulated_ps=int(point.summary.get("makespan_ps", 0)),
         stored=True,
     )
