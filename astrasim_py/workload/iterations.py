@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 
+from astrasim_py.chakra.control import as_data
 from astrasim_py.chakra.schema import COLUMN_KINDS, MISSING, REFERENCES
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
@@ -26,6 +27,10 @@ def iterate(workload: Workload, iterations: int) -> Workload:
     """
     if iterations == 1:
         return workload
+    if workload.dependencies != "data":
+        # Links between iterations are data dependencies, and control dependencies would no longer order it.
+        ordered = {trace: as_data(trace) for trace in dict.fromkeys(workload.traces)}
+        workload = dataclasses.replace(workload, traces=tuple(map(ordered.__getitem__, workload.traces)))
     distinct = dict.fromkeys(workload.traces)
     total = iterations * sum(max(len(trace), len(trace.data_deps.ids)) for trace in distinct)
     if total > MAX_NODES:

@@ -19,6 +19,7 @@ from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.cli.main import main
 from astrasim_py.core.errors import EXIT_CHECK_FAILED, TraceError
 from astrasim_py.system.semantics import Semantics
+from astrasim_py.workload.iterations import iterate
 
 TEXT = """
 name: notes
@@ -133,6 +134,7 @@ def test_in_python_a_set_has_the_order_that_it_has_in_a_run(tmp_path):
         assert ap.simulate(problem, engine=engine).makespan == ORDERED
         unordered = replace(problem, semantics=Semantics.native(dependencies="data"))
         assert ap.simulate(unordered, engine=engine).makespan == 2_000_000_000
+    assert ap.simulate(ap.problem(iterate(built, 2), topology, algorithm="ring")).makespan == 2 * ORDERED
     mixed = ExecutionTrace.from_columns(node_id=range(3), type=4, data_deps=csr(CHAIN[:1]), ctrl_deps=csr(CHAIN))
     with pytest.warns(UserWarning, match=r"the workload: 2 control dependencies order.*\(node 2 after node 1\)"):
         ap.problem(ap.Workload((mixed,) * 2), topology)
