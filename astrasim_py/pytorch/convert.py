@@ -4,7 +4,7 @@ quality.
 
 import argparse
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 from warnings import warn
 
@@ -275,18 +275,28 @@ def _together(graphs: dict[int, RankGraph], built: Built, skew: str) -> dict[str
 # -- the report -----------------------------------------------------------------------------------------------------
 
 
+def _by_text(said: Iterable[tuple[int, str]]) -> list[str]:
+    """Lines about ranks, one for all ranks of which the same is to say."""
+    ranks: dict[str, list[int]] = {}
+    for rank, text in said:
+        ranks.setdefault(text, []).append(rank)
+    return [
+        f"rank {own[0]}: {text}" if len(own) == 1 else f"{len(own)} ranks, rank {own[0]} the first: {text}"
+        for text, own in ranks.items()
+    ]
+
+
 def _problems(ranks: dict[int, _Rank], traces: dict[int | None, str]) -> list[str]:
-    found = []
+    said = []
     for rank, one in ranks.items():
         if one.joined and not one.joined.same_run:
-            found.append(f"rank {rank}: {one.joined}, so its host trace is left out")
+            said.append((rank, f"{one.joined}, so its host trace is left out"))
         elif one.joined and one.joined.strangers:
-            found.append(f"rank {rank}: its host trace is that of another process, of another rank or run")
-        if one.unknown:
-            found.append(
-                f"rank {rank}: {one.unknown} kernels of communication are of unknown kind, as no call of the host says"
-                " it, and stay computation"
-            )
+            said.append((rank, "its host trace is that of another process, of another rank or run"))
+        if count := one.unknown:
+            kernels = "1 kernel of communication is" if count == 1 else f"{count} kernels of communication are"
+            said.append((rank, f"{kernels} of unknown kind, as no call of the host says it, and stay computation"))
+    found = _by_text(said)
     steps = sorted({one.recording.step.name or "all" for one in ranks.values()})
     if len(steps) > 1:
         found.append(f"ranks were recorded in different iterations ({', '.join(steps)}); choose one by --step")
@@ -303,21 +313,21 @@ def _doubts(ranks: dict[int, _Rank]) -> list[str]:
         if assumed
         else []
     )
+    said = []
     for rank, one in ranks.items():
-        found += [f"rank {rank}: {note}" for note in one.notes]
+        said += [(rank, note) for note in one.notes]
         recording, events = one.recording, one.recording.events
         spans = [code for code, name in enumerate(recording.names) if name.startswith(CPU_BACKENDS)]
         if one.graph.device and (count := int(np.isin(events.name, spans).sum())):
-            found.append(f"rank {rank}: {count} transfers by threads of the host stay work of these threads")
+            said.append((rank, f"{count} transfers by threads of the host stay work of these threads"))
         calls = events.correlation[(events.category == Category.CALL) & (events.correlation >= 0)]
         graphs = [code for code, name in enumerate(recording.names) if "Graph" in name]
         launches = events.launch[events.on_device & (events.launch >= 0)]
         launches = launches[~np.isin(events.name[launches], graphs)]
         if count := len(calls) - len(np.unique(calls)) + len(launches) - len(np.unique(launches)):
-            found.append(
-                f"rank {rank}: {count} calls and operations have the correlation of another one; its first call counts"
-            )
-    return found
+            text = f"{count} calls and operations have the correlation of another one; its first call counts"
+            said.append((rank, text))
+    return found + _by_text(said)
 
 
 def _report(ranks: dict[int, _Rank], built: Built, problems: Sequence[str], warnings: Sequence[str]) -> dict[str, Any]:

@@ -204,8 +204,8 @@ class _Pairing:
         kinds = Counter(kind_said(one.facts) for one in lost)
         shown = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
         one = len(lost) == 1
-        text = f"{len(lost)} host call{'' if one else 's'} ({shown}) found no kernel, the first at"
-        return [f"{text} {lost[0].start / 1000:,.3f} us: {'it is' if one else 'they are'} not in the workload"]
+        text = f"{len(lost)} host call{'' if one else 's'} ({shown}) found no kernel"
+        return [f"{text}: {'it is' if one else 'they are'} not in the workload"]
 
     def muted(self, mute: Sequence[int]) -> list[str]:
         """A line about ranges that say nothing of the calls whose kernels they launched, nor do these."""

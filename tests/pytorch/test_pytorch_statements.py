@@ -135,7 +135,9 @@ def test_old_external_ids_that_are_correlations_mean_nothing(tmp_path):
         .kernel("gemm", 30, 40, 60, args={"External id": 1})
     )
     _, warnings = converted(tmp_path, one, one)
-    assert len(warnings) == 2 and "rank 0: 1 host call (1 all_reduce) found no kernel" in warnings[0]
+    assert warnings == [
+        "2 ranks, rank 0 the first: 1 host call (1 all_reduce) found no kernel: it is not in the workload"
+    ]
 
 
 def test_what_has_no_counterpart_is_counted(tmp_path):
@@ -143,8 +145,8 @@ def test_what_has_no_counterpart_is_counted(tmp_path):
     one.kernel("gemm", 50, 60, 90, stream=7).kernel("deep_ep::dispatch<8>", 95, 99, 120)
     one.host("record_param_comms", 130, 140, {}).kernel("who_knows", 135, 140, 160)
     made, warnings = converted(tmp_path, one, one)
-    assert not made.report["calls"] and not made.problems and len(warnings) == 6
-    assert "rank 0: 2 host calls (1 all_reduce, 1 broadcast) found no kernel, the first at 0.000 us" in warnings[0]
+    assert not made.report["calls"] and not made.problems and len(warnings) == 3
+    assert "2 host calls (1 all_reduce, 1 broadcast) found no kernel" in warnings[0]
     assert "1 host call (record_param_comms) that launched kernels do not say what was called" in warnings[1]
     assert "1 kernel without a host call look like communication (deep_ep::dispatch<8>)" in warnings[2]
     name = str(tmp_path / "k_{rank}.json")
@@ -167,7 +169,7 @@ def test_waits_gloo_and_groups_of_one_are_no_calls_without_a_kernel(tmp_path):
     assert made.report["calls"] == {"barrier": 2}
     assert [text.partition(": ")[2] for text in warnings] == [
         "1 transfers by threads of the host stay work of these threads"
-    ] * 2
+    ]
 
 
 def test_calls_issued_together_share_their_kernel(tmp_path):
@@ -279,7 +281,9 @@ def test_a_run_prints_and_refuses_what_is_left_out(tmp_path, capsys):
     (tmp_path / "s.yaml").write_text(text, "utf-8")
     argv = ["run", str(tmp_path / "s.yaml"), "--out", str(tmp_path / "results")]
     assert main(argv) == 0
-    assert "k_{rank}.json: rank 0: 1 host call (1 broadcast) found no kernel" in "".join(capsys.readouterr())
+    assert "k_{rank}.json: 2 ranks, rank 0 the first: 1 host call (1 broadcast) found no kernel" in "".join(
+        capsys.readouterr()
+    )
     assert main([*argv, "--fresh", "--strict"]) != 0
 
 
@@ -289,7 +293,7 @@ def test_the_reported_recordings(golden):
         made = ap.convert_pytorch(str(folder / f"{kind}_{{rank}}.json"), warnings=[])
         assert made.report["calls"] == {"all_reduce": 2} and call(made) == [4 << 20] and not made.warnings
     made = ap.convert_pytorch(str(folder / "rccl_nometa_{rank}.json"), warnings=[])
-    assert not made.report["calls"] and len(made.problems) == 2 and len(made.warnings) == 2
+    assert not made.report["calls"] and len(made.problems) == len(made.warnings) == 1
 
 
 @pytest.mark.parametrize(
