@@ -5,15 +5,36 @@ from typing import Any
 
 import numpy as np
 
-from astrasim_py.report.figure_style import FORMATS, GREY, MARKERS, PALETTE, SMALL, Sheet, clean, our_style, render
+from astrasim_py.report.figure_style import (
+    COMMUNICATION_COLOURS,
+    COMPUTE_COLOURS,
+    FORMATS,
+    GREY,
+    MARKERS,
+    PALETTE,
+    SMALL,
+    TYPE_COLOURS,
+    WAITING_COLOUR,
+    Sheet,
+    clean,
+    our_style,
+    render,
+)
 from astrasim_py.report.ticks import number_axis
 from astrasim_py.report.training import PARTS
 
 #: Points of a scatter at most.
 _POINTS = 20_000
-_HATCHES = ("", "//", "..", "\\\\", "xx", "--", "++", "oo")
-#: Parts of a step in the order of the bars, computation first.
-_STEP = ("forward", "backward", "optimizer", "host", "tp", "cp", "ep", "pp", "dp", "reduction", "bubble", "memory")
+_HATCHES = ("", "//")
+_COMMUNICATION = (*COMMUNICATION_COLOURS, TYPE_COLOURS["broadcast"], PALETTE[7])
+#: Parts of a step in the order of the bars, computation first, and their colours.
+_STEP = {
+    **dict(zip(("forward", "backward", "optimizer"), COMPUTE_COLOURS, strict=False)),
+    "host": "#999999",
+    **dict(zip(("tp", "cp", "ep", "pp", "dp", "reduction"), _COMMUNICATION, strict=True)),
+    "bubble": WAITING_COLOUR,
+    "memory": PALETTE[0],
+}
 
 
 def files(name: str, draw: Callable[[], Any]) -> dict[str, bytes]:
@@ -40,31 +61,31 @@ def time_bars(rows: Sequence[Mapping[str, Any]], baseline: Mapping[str, Any]):
     figure, axes = _canvas("Step time by part", 0.19 * len(shown) + 0.8)
     present = [part for part in _STEP if any(row["parts_s"][part] > 0 for row in shown)]
     values = [[row["parts_s"][part] / baseline["step_s"] for row in shown] for part in present]
-    _stack(axes, values, [PARTS.get(part, "expanded memory") for part in present], shown)
+    _stack(axes, values, [PARTS[part] for part in present], [_STEP[part] for part in present], shown)
     axes.axvline(1.0, color=GREY, linewidth=1.2, linestyle=(0, (5, 2)))
     axes.set_xlabel(f"step / step of {clean(baseline['configuration'])} ({baseline['step_s']:.4g} s)", wrap=True)
     return figure
 
 
 def memory_bars(rows: Sequence[Mapping[str, Any]], baseline: Mapping[str, Any]):
-    """Stacked kinds of memory at the peak, and the capacity of an NPU."""
+    """Stacked kinds of memory at the peak, and what counts as a fit."""
     shown = [*rows, baseline]
     figure, axes = _canvas("Memory at the peak by kind", 0.19 * len(shown) + 0.8)
     present = [kind for kind in baseline["memory_bytes"] if any(row["memory_bytes"][kind] for row in shown)]
     values = [[row["memory_bytes"][kind] / 1e9 for row in shown] for kind in present]
-    _stack(axes, values, present, shown)
-    capacity = baseline["capacity_bytes"] / 1e9
-    axes.axvline(capacity, color=PALETTE[5], linewidth=1.6, linestyle=(0, (5, 2)))
-    axes.set_xlim(0, 1.12 * max(capacity, *(row["memory_total_bytes"] / 1e9 for row in shown)))
-    axes.set_xlabel(f"GB (dashed: {capacity:g} GB of an NPU)")
+    _stack(axes, values, present, [PALETTE[1 + number % (len(PALETTE) - 1)] for number in range(len(present))], shown)
+    fits = (baseline["capacity_bytes"] - baseline["reserve_bytes"]) / 1e9
+    axes.axvline(fits, color=PALETTE[5], linewidth=1.6, linestyle=(0, (5, 2)))
+    axes.set_xlim(0, 1.12 * max(fits, *(row["memory_total_bytes"] / 1e9 for row in shown)))
+    axes.set_xlabel(f"GB (dashed: {fits:.4g} GB count as a fit)")
     return figure
 
 
-def _stack(axes, values: Sequence[Sequence[float]], labels: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+def _stack(axes, values: Sequence, labels: Sequence[str], colours: Sequence[str], rows: Sequence[Mapping]) -> None:
     places, left = np.arange(len(rows)), np.zeros(len(rows))
-    for number, (widths, label) in enumerate(zip(values, labels, strict=True)):
-        style = {"color": PALETTE[(number + 1) % len(PALETTE)], "hatch": _HATCHES[number // len(PALETTE)]}
-        axes.barh(places, widths, left=left, label=label, edgecolor="white", linewidth=0.6, **style)
+    for widths, label, colour in zip(values, labels, colours, strict=True):
+        hatch = _HATCHES[colours.index(colour) != labels.index(label)]
+        axes.barh(places, widths, left=left, label=label, color=colour, hatch=hatch, edgecolor="white", linewidth=0.6)
         left += widths
     names = [clean(row["configuration"]) for row in rows]
     axes.set_yticks(places, [*names[:-1], f"baseline: {names[-1]}"])
@@ -73,16 +94,20 @@ def _stack(axes, values: Sequence[Sequence[float]], labels: Sequence[str], rows:
     _explain(axes)
 
 
-def pareto(seconds: np.ndarray, memory: np.ndarray, capacity: int):
-    """Step time and memory of all possible configurations, and those that none beats in both."""
+def pareto(seconds: np.ndarray, memory: np.ndarray, fits: int):
+    """Step time and memory of all possible configurations, and those that none beats in both.
+
+    `fits`: bytes that count as a fit.
+    """
     figure, axes = _canvas("Step time against memory", 2.8, 12.0)
     stride = -(-len(seconds) // _POINTS)
-    axes.plot(memory[::stride] / 1e9, seconds[::stride], ".", color="#b5b5b5", markersize=4, label="possible")
+    possible = "possible" if stride == 1 else f"possible (every {stride}th)"
+    axes.plot(memory[::stride] / 1e9, seconds[::stride], ".", color="#b5b5b5", markersize=4, label=possible)
     order = np.lexsort((seconds, memory))
     front = order[seconds[order] < np.append(np.inf, np.minimum.accumulate(seconds[order])[:-1])]
     axes.step(memory[front] / 1e9, seconds[front], where="post", color=PALETTE[4], linewidth=1.6)
     axes.plot(memory[front] / 1e9, seconds[front], "o", color=PALETTE[4], markersize=5, label="none is better in both")
-    axes.axvline(capacity / 1e9, color=PALETTE[5], linestyle=(0, (5, 2)), label="memory of an NPU")
+    axes.axvline(fits / 1e9, color=PALETTE[5], linestyle=(0, (5, 2)), label="counts as a fit")
     axes.set_yscale("log")
     number_axis(axes.yaxis, log=True)
     axes.set_xlabel("memory at the peak (GB)")

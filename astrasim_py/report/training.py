@@ -65,7 +65,7 @@ def step_text(found: Mapping[str, Any], row: Mapping[str, Any]) -> str:
             explain_text(found),
             "",
             "the step above has rates and host times as measured on real machines; simulated, with links at their "
-            f"nominal rates and no host, it takes {simulated:.6g} s, of which {exposed:.4g} s communication is exposed; "
+            f"nominal rates and no host, it takes {simulated:.6g} s; {exposed:.4g} s of communication are exposed; "
             f"the closed form for {same} is {found['ideal_step_s']:.6g} s ({gap:+.1f} %)",
         )
     )

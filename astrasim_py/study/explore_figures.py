@@ -29,11 +29,11 @@ def figures(
     best, baseline = rows[:_BARS], _baseline(priced)
     possible = priced.possible
     tp, pp, speedup = _speedups(priced, possible, baseline["step_s"])
-    capacity = rows[0]["capacity_bytes"]
+    fits = rows[0]["capacity_bytes"] - rows[0]["reserve_bytes"]
     found = plots.files("time", lambda: plots.time_bars(best, baseline))
     found |= plots.files("memory", lambda: plots.memory_bars(best, baseline))
     seconds, memory = priced.seconds[possible], priced.memory[possible]
-    found |= plots.files("pareto", lambda: plots.pareto(seconds, memory, capacity))
+    found |= plots.files("pareto", lambda: plots.pareto(seconds, memory, fits))
     found |= plots.files("tp_pp", lambda: plots.heat_map(tp, pp, speedup, baseline["configuration"]))
     found |= plots.files("roofline", lambda: plots.roofline(*_operations(priced, int(possible[0]))))
     sizes = scaling(priced)

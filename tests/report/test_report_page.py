@@ -16,8 +16,9 @@ from worlds.panels import panel_of
 
 import astrasim_py as ap
 from astrasim_py.cli.main import main
-from astrasim_py.report import breakdown_plot
+from astrasim_py.report import breakdown_plot, explore_plots
 from astrasim_py.report import page as page_module
+from astrasim_py.report.figure_style import COMPUTE_COLOURS
 from astrasim_py.report.plots import figure_of
 
 BROWSER = shutil.which("chromium")
@@ -178,6 +179,9 @@ def test_colours_are_those_of_figures(folder):
             t.get_text(): to_hex(p.get_facecolor()) for t, p in zip(legend.texts, legend.get_patches(), strict=True)
         }
         assert drawn == {"compute": colours["compute"].lower(), kind.replace("_", "-"): colours[kind].lower()}
+    bars = explore_plots._STEP
+    assert bars["forward"] == colours["compute"] and bars["tp"] == colours["collective"]
+    assert not {bars[part] for part in ("tp", "cp", "ep", "pp", "dp", "reduction")} & set(COMPUTE_COLOURS)
     # No colour of data is written in the page's own files.
     for path in (Path(page_module.__file__).parents[1] / "page").glob("*.js"):
         assert set(re.findall(r"#[0-9a-fA-F]{6}", path.read_text("utf-8"))) <= {"#000000", "#ffffff", "#0072b2"}
