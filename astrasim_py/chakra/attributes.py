@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import numpy as np
+
 from astrasim_py.chakra import messages
 from astrasim_py.chakra.schema import COLUMN_KINDS, NodeType
 from astrasim_py.chakra.storage import RawFile
@@ -60,6 +62,16 @@ def values_of(
         ]
         if own:
             yield row, own
+
+
+def leaves_out_dims(trace: ExecutionTrace) -> Iterator[int]:
+    """Rows of collectives that leave out dimensions (``involved_dim``), which only the bytes of a file say."""
+    if trace.raw is None or b"involved_dim" not in trace.raw.data:
+        return
+    for row, found in values_of(trace.raw, np.flatnonzero(trace.type == NodeType.COMM_COLL), ("involved_dim",)):
+        involved = found[-1][1]  # the last of several counts
+        if isinstance(involved, tuple) and not all(involved):
+            yield row
 
 
 def unknown(ranks_of: Mapping[ExecutionTrace, int], known: Sequence[str] = ()) -> dict[str, int]:

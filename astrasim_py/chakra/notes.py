@@ -14,7 +14,7 @@ from itertools import islice
 import numpy as np
 
 from astrasim_py.chakra import control
-from astrasim_py.chakra.attributes import unknown, values_of
+from astrasim_py.chakra.attributes import leaves_out_dims, unknown
 from astrasim_py.chakra.groups import OTHER_NAMES, called_otherwise
 from astrasim_py.chakra.lint import doubts
 from astrasim_py.chakra.lint_rules import counts_elements
@@ -76,7 +76,7 @@ class Reading:
 def notes_of(read: Reading) -> Notes:
     """Lines about a workload that was read."""
     made = list(dict.fromkeys(read.made))
-    found = Notes([*_units(read), *_durations(made), *_dimensions(read)])
+    found = Notes([*_units(read), *_durations(made)])
     # Without the bytes of files, of which only hints are.
     bare = {trace: trace.without_raw() for trace in made}
     said = doubts([bare[trace] for trace in read.made])
@@ -120,23 +120,6 @@ def _durations(traces: Sequence[ExecutionTrace]) -> Iterator[str]:
         for trace in computing
     ):
         yield f"{traces[0].place}: no compute node has a duration: all compute takes no time"
-
-
-def _dimensions(read: Reading) -> Iterator[str]:
-    """Collectives that leave out dimensions."""
-    count, first = 0, ""
-    for trace in read.ranks_of:
-        if trace.raw is not None and b"involved_dim" in trace.raw.data:
-            calls = np.flatnonzero(trace.type == NodeType.COMM_COLL)
-            for row, found in values_of(trace.raw, calls, ("involved_dim",)):
-                if any(isinstance(value, tuple) and not all(value) for _, value in found):
-                    count, first = (
-                        count + read.ranks_of[trace],
-                        first or f"{trace.place}: node {int(trace.node_id[row])}",
-                    )
-    if count:
-        what = "the collective leaves out dimensions" if count == 1 else f"{count} collectives leave out dimensions"
-        yield f"{first}: {what} (involved_dim), and runs over its whole group; name its members by pg_name and groups"
 
 
 def _groups(read: Reading, found: Notes) -> None:
@@ -183,9 +166,21 @@ def unnamed(traces: Sequence[ExecutionTrace], groups: Sequence[str]) -> list[str
     return [name for name in groups if name not in used]
 
 
-def unplanned(traces: Sequence[ExecutionTrace]) -> Iterator[str]:
-    """Priorities of collectives, which only algorithms by dimension use."""
-    for trace in dict.fromkeys(traces):
+def unplanned(traces: Sequence[ExecutionTrace], *, dims_only: bool = False) -> Iterator[str]:
+    """Dimensions that collectives leave out, and their priorities: what only algorithms by dimension use.
+
+    `traces`: by rank. `dims_only`: priorities are used.
+    """
+    count, first = 0, ""
+    for trace, ranks in Counter(traces).items():
+        rows = [*leaves_out_dims(trace)]
+        first = first or (f"{trace.place or 'trace'}: node {int(trace.node_id[rows[0]])}" if rows else "")
+        count += ranks * len(rows)
+    if count:
+        what = "the collective leaves out dimensions" if count == 1 else f"{count} collectives leave out dimensions"
+        advice = "name its members by pg_name and groups"
+        yield f"{first}: {what} (involved_dim), and runs over its whole group: {advice}"
+    for trace in () if dims_only else dict.fromkeys(traces):
         if trace.has_column("comm_priority"):
             own = np.maximum(trace.column("comm_priority")[trace.type == NodeType.COMM_COLL], 0)
             if len(np.unique(own)) > 1:

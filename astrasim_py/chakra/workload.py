@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from astrasim_py.chakra import control
+from astrasim_py.chakra.attributes import leaves_out_dims
 from astrasim_py.chakra.decode import decode_text
 from astrasim_py.chakra.et_io import read_prefix
 from astrasim_py.chakra.groups import check_distinct, groups_from_json, groups_from_metadata, named
@@ -193,7 +194,7 @@ def read_workload(
     ranks : int, optional
         Number of ranks there must be.
     keep_raw : bool
-        Keep the bytes of the files.
+        Keep the bytes of the files; those with collectives that leave out dimensions are kept in any case.
     notes : Notes, optional
         Takes the lines that are else warnings.
 
@@ -227,7 +228,8 @@ def read_workload(
         new = scale_sizes(new, dtype_bytes) if dtype_bytes not in (None, 1) else new
         new = double_macs(new) if macs else new
         new = _untyped_as_compute(new) if untyped == "compute" else new
-        new = new if keep_raw else new.without_raw()
+        if not keep_raw and next(leaves_out_dims(new), None) is None:
+            new = new.without_raw()
         changed[trace] = control.as_data(new) if order == "data+ctrl" else new
     members = {key: tuple(ranks) for key, ranks in given.items()}
     made = Workload(tuple(changed[trace] for trace in traces), members, name or os.path.basename(place))

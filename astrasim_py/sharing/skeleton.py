@@ -12,6 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
+from astrasim_py.chakra.attributes import leaves_out_dims
 from astrasim_py.chakra.schema import INT_COLUMNS, MISSING, NodeType
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
@@ -139,13 +140,9 @@ def is_call(trace: ExecutionTrace) -> np.ndarray:
 
 def check_dims(trace: ExecutionTrace) -> None:
     """Raise TraceError if a collective leaves out dimensions, which only the attributes of a file can say."""
-    if trace.raw is None or b"involved_dim" not in trace.raw.data:
-        return
-    for row in np.flatnonzero(trace.type == NodeType.COMM_COLL).tolist():
-        involved = trace.attribute(row, "involved_dim")
-        if isinstance(involved, tuple) and not all(involved):
-            problem = f"node {trace.node_id[row]} leaves out dimensions (involved_dim), which would be lost"
-            raise TraceError(trace.place, problem, "use the full trace, or name its ranks with pg_name and --groups")
+    for row in leaves_out_dims(trace):
+        problem = f"node {trace.node_id[row]} leaves out dimensions (involved_dim), which would be lost"
+        raise TraceError(trace.place, problem, "use the full trace, or name its ranks with pg_name and --groups")
 
 
 def find_skeleton(

@@ -232,8 +232,9 @@ def _job(run: Preparation, topology: Topology, name: str, key: str, job: Any, fr
         raise ScenarioError(run.at(key, "iterations"), problem, "drop the node from when, or write iterations: 1")
     delays = job.stragglers.start_delay
     planner = plan_by_dimension(run, choices, table, topology, placed)
-    if planner is None:
-        run.warnings.extend(f"{run.point.name}: {text}" for text in unplanned(workload.traces))
+    if planner is None or iterations > 1:  # repeated traces have no bytes
+        told = unplanned(workload.traces, dims_only=planner is not None)
+        run.warnings.extend(f"{run.point.name}: {text}" for text in told)
     return Job(
         name=name,
         workload=iterate(workload, iterations),

@@ -360,3 +360,33 @@ def test_lint_knows_groups_by_their_other_names(tmp_path, capsys):
     groups_of(tmp_path, {"1": [0, 1], "2": [3, 2]}, comm_group=by("int32_val", 1, 1))
     assert main(["trace", "lint", str(tmp_path / "run"), "--groups", str(tmp_path / "g.json")]) == 1
     assert "rank 2 calls a collective of group 1, but is not a member" in capsys.readouterr().out
+
+
+def test_priorities_that_no_planner_reads_are_told(tmp_path):
+    kinds = {"comm_type": 0, "comm_size": 1_000_000, "comm_priority": [1, 2]}
+    write_prefix(tmp_path / "run", [ExecutionTrace.from_columns(node_id=[0, 1], type=7, **kinds)] * 2)
+    path = tmp_path / "notes.yaml"
+    path.write_text(TEXT)
+    (said,) = run(path, tmp_path / "out").warnings
+    assert "run.0.et: collectives have unequal comm_priority, which only algorithms by dimension use" in said
+    assert not run(path, tmp_path / "out", "collectives={chunks: 2}").warnings
+    topology = ap.build_topology(shape="ring", npus=2, bandwidth="50 GB/s", latency="500 ns")
+    with pytest.warns(UserWarning, match="unequal comm_priority"):
+        ap.problem(ap.read_workload(tmp_path / "run"), topology)
+
+
+def test_dimensions_that_collectives_leave_out_are_left_out_by_dimension_and_told_otherwise(tmp_path):
+    """Of a grid of 2 x 2: an all_reduce of 50 MB over the first dimension alone is one of two ranks."""
+    with_attributes(tmp_path, "run", involved_dim=lambda rank: ("bool_list", [True, False]))
+    path = tmp_path / "groups.yaml"
+    grid = "shape: torus, dims: [2, 2]"
+    path.write_text(GROUPS.replace(", groups: g.json", "").replace("shape: switch, npus: 4", grid))
+    (said,) = run(path, tmp_path / "out").warnings
+    assert "node 7: 4 collectives leave out dimensions (involved_dim), and runs over its whole group" in said
+    result = run(path, tmp_path / "out", "collectives={chunks: 1}")
+    assert not result.warnings and spans(result) == [1_001_000_000]
+    jobs = "jobs={a: {workload: {trace: run}, iterations: 2}}"
+    path.write_text(path.read_text().replace("workload: {trace: run}", jobs.replace("=", ": ", 1)))
+    path.write_text(path.read_text().replace("name: groups", "name: twice"))
+    (said,) = run(path, tmp_path / "out", "collectives={chunks: 1}").warnings
+    assert "4 collectives leave out dimensions" in said
