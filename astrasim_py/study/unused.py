@@ -93,7 +93,8 @@ def _sections(point: Point, use: Use) -> Iterator[tuple[str, str]]:
         yield "memory", "no node loads from or stores to remote memory; drop it"
     if spec.nic is not None and not use.messages:
         yield "nic", "no message is sent; drop it"
-    for (name, job), idle in zip(jobs.items(), use.idle.values(), strict=True):
+    # Not strict: switches that compute are a job after those of the scenario.
+    for (name, job), idle in zip(jobs.items(), use.idle.values(), strict=False):
         at = f"jobs.{name}." if name else ""
         if idle and not spec.semantics.gamma:
             ranks = ", ".join(map(str, idle[:8])) + (", …" if len(idle) > 8 else "")

@@ -37,7 +37,7 @@ def switches_of(given) -> set[str]:
 @pytest.mark.parametrize(
     ("case", "taken"),
     [
-        ("{{builder: switch_tree, chunks: 2, switches: {{{spine}: " + TREE.replace("{", "{{").replace("}", "}}") + "}}}}",
+        ("{{builder: switch_tree, chunks: 2, switches: {{{spine}: {{leaf0: [0, 1], leaf1: [2, 3]}}}}}}",
          {"leaf0", "leaf1"}),
         ("{{builder: switch_tree, switches: {spine}}}", set()),
         ("{{builder: switch_tree, actors: {{s0: {spine}}}}}", set()),

@@ -150,6 +150,15 @@ def test_a_sweep_uses_what_one_of_its_points_uses(tmp_path):
     assert warnings(tmp_path, models + "sweep: {model: [cut_through, analytical]}\n") == []
 
 
+def test_switches_that_compute_are_no_job_of_the_scenario(tmp_path):
+    shape = "shape: switch, npus: 3, bandwidth: 50 GB/s, latency: 1 us, switches: {capable: all}"
+    star = f"name: s\ntopologies: {{t: {{{shape}}}}}\n"
+    text = star + "workload: [{reduce: {size: 1 KiB}}]\nalgorithms: {reduce: switch_tree}\n"
+    assert warnings(tmp_path, text) == []
+    jobs = "jobs: {a: {workload: [{reduce: {size: 1 KiB}}], ranks: 3, algorithms: {reduce: switch_tree}}}\n"
+    assert warnings(tmp_path, star + jobs) == []
+
+
 def test_groups_beside_traces_are_not_theirs(tmp_path):
     trace = ExecutionTrace.from_columns(node_id=[0], type=[7], comm_type=[0], comm_size=[4096])
     write_prefix(tmp_path / "t", [trace] * 4)
