@@ -129,9 +129,13 @@ def fit_text(row: Mapping[str, Any]) -> str:
 
 def best_text(rows: Sequence[Mapping[str, Any]], best: int) -> str:
     """The best configuration; where simulation and closed form differ, both. `best`: its place in the rows."""
-    said, simulated = f"best: {rows[best]['configuration']}", sum(row.get("gap") is not None for row in rows)
-    if simulated:
-        said += f" (in simulation, of {simulated} simulated)"
+    said, done = f"best: {rows[best]['configuration']}", [row for row in rows if row.get("gap") is not None]
+    if done:
+        mine, off = rows[best]["simulated_s"], rows[best]["simulated_off_s"] or 0
+        others = [row for place, row in enumerate(rows) if place != best and row.get("gap") is not None]
+        near = sum(abs(row["simulated_s"] - mine) < (row["simulated_off_s"] or 0) + off for row in others)
+        unsure = f"; folding cannot tell it from {near} other{'s' * (near > 1)}" if near else ""
+        said += f" (in simulation, of {len(done)} simulated{unsure})"
     if best:
         said += f"\nbest by the closed form: {rows[0]['configuration']}"
     return said

@@ -184,6 +184,13 @@ def test_the_best_is_that_of_the_simulation(explored, monkeypatch, objective, be
     assert ("best by the closed form: " in said) == (best > 0)
 
 
+def test_the_best_is_unsure_where_folding_may_be_off_by_more():
+    steps = ((1.0, 0.0), (1.02, 0.0), (1.02, 0.05), (1.3, 0.1), (1.3, 0.4))
+    rows = [{"configuration": "a", "gap": 0.0, "simulated_s": step, "simulated_off_s": off} for step, off in steps]
+    assert best_text(rows[:2], 0) == "best: a (in simulation, of 2 simulated)"
+    assert "of 5 simulated; folding cannot tell it from 2 others)" in best_text(rows, 0)
+
+
 def test_memory_near_the_limit_is_marked():
     row = {"capacity_bytes": 100, "reserve_bytes": 10}
     said = {total: room_text(row | {"memory_total_bytes": total}) for total in (90, 91, 100, 101)}
