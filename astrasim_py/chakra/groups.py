@@ -86,7 +86,7 @@ def groups_from_metadata(trace: ExecutionTrace) -> dict[str, tuple[int, ...]]:
 #: Attributes by which producers name the group of a collective in place of ``pg_name``, a number or text; and others
 #: that do, or describe it in words of their own.
 _NAMES = ("comm_group", "comm_groups", "comm_group_id", "comm_group_name")
-_WORDS = ("process_group", "process_group_name", "pg", "pg_id", "group_name", "group_id", "communicator")
+_WORDS = ("process_group", "process_group_name", "pg_id", "group_name", "group_id", "communicator")
 OTHER_NAMES = (*_NAMES, *_WORDS)
 
 

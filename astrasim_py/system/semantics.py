@@ -114,6 +114,7 @@ class Semantics(StrictModel):
         for key, rule in NAMED[self.name].items():
             if self.__dict__[key] is None:
                 self.__dict__[key] = rule
+                self.model_fields_set.discard(key)
             if self.__dict__[key] == "unlimited":
                 self.__dict__[key] = None
         if self.issue_order == "hash_set" and self.event_order != "scheduled":

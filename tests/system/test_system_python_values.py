@@ -54,3 +54,10 @@ def test_named_rules_are_filled_in_and_unlimited_is_none():
 @pytest.mark.parametrize("value", [NetworkModel(msccl=MscclModel(slots=3)), Semantics.astra_sim(), Limits()])
 def test_parameters_survive_pickling(value):
     assert pickle.loads(pickle.dumps(value)) == value
+
+
+def test_dependencies_are_said_by_name_or_by_a_set_of_rules():
+    said = [Semantics(), Semantics(dependencies=None), Semantics(dependencies="data"), Semantics.astra_sim()]
+    said.append(Semantics.astra_sim(dependencies="data"))
+    assert [rules.said_dependencies for rules in said] == [None, None, "data", "data+ctrl", "data"]
+    assert Semantics(dependencies="data") == Semantics()
