@@ -14,6 +14,7 @@ from pathlib import Path
 
 from astrasim_py.cli import convert_inline
 from astrasim_py.cli.options import make_parent
+from astrasim_py.cli.spelling import quantity
 from astrasim_py.core.errors import TraceError, UsageError
 from astrasim_py.core.files import named, write_files
 from astrasim_py.core.units import parse_size
@@ -124,7 +125,7 @@ def run(args: argparse.Namespace) -> int:
     if unused:
         raise UsageError(f"--{unused}", "goes with --inline", f"add --inline, or drop --{unused}")
     sizes = {
-        name: parse_size(text, f"--{name.replace('_', '-')}")
+        name: quantity(parse_size, text, f"--{name.replace('_', '-')}", "1 MiB")
         for name in ("size", "made_for", "min_bytes", "max_bytes")
         if (text := getattr(args, name))
     }

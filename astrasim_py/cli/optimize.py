@@ -7,6 +7,7 @@ the best so far (exit code 130). Results: DIR/scenario.yaml with every choice, D
 import argparse
 
 from astrasim_py.cli.options import changing_line, check_positive, complain, engine_option, format_option
+from astrasim_py.cli.spelling import quantity
 from astrasim_py.core.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
 from astrasim_py.core.units import PS_PER_S, number_of, parse_time
 
@@ -67,9 +68,9 @@ def _seconds(args: argparse.Namespace) -> float | None:
     """Seconds of the budget. Raises UsageError: none."""
     if args.budget is None:
         return None if args.evaluations is not None else 60.0
-    seconds = parse_time(args.budget, "--budget") / PS_PER_S
+    seconds = quantity(parse_time, args.budget, "--budget", "60 s") / PS_PER_S
     if not seconds:
-        raise UsageError("--budget", "0 leaves no time to search", 'write e.g. "60 s"')
+        raise UsageError("--budget", "0 leaves no time to search", 'write e.g. --budget "60 s"')
     return seconds
 
 

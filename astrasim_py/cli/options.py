@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
+from astrasim_py.cli.spelling import quantity
 from astrasim_py.core.choices import AUTO, ENGINES, FOLDED, LEVELS
 from astrasim_py.core.errors import AstraError, OutputError, UsageError
 from astrasim_py.core.files import make_folders, named
@@ -127,7 +128,7 @@ def limits_of(args: argparse.Namespace) -> dict[str, int]:
     if args.max_events is not None:
         limits["max_events"] = min(args.max_events, 2**62)  # no run has more
     if args.max_sim_time is not None:
-        limits["max_sim_time_ps"] = parse_time(args.max_sim_time, "--max-sim-time")
+        limits["max_sim_time_ps"] = quantity(parse_time, args.max_sim_time, "--max-sim-time", "10 ms")
     return limits
 
 

@@ -12,6 +12,7 @@ from threading import Event, Lock, Thread
 
 from astrasim_py.api import collective, write_algorithm
 from astrasim_py.cli.options import complain, format_option, make_parent, number_list
+from astrasim_py.cli.spelling import quantity
 from astrasim_py.cli.topologies import network_beside, size_matrix, topology_of
 from astrasim_py.collectives.collective import CUSTOM, collective_name, promise_of
 from astrasim_py.core.choices import QUEUEING_MODELS
@@ -138,16 +139,18 @@ def _request(args: argparse.Namespace, topology: Topology) -> Request:
         raise UsageError("--blocks", f"{kind} has no blocks of unequal size", "write --size")
     if args.root is not None and not promise_of(kind).rooted:
         raise UsageError("--root", f"{kind} has no root", "drop it")
-    size = 0 if args.size is None else parse_size(args.size, "--size")
+    size = 0 if args.size is None else quantity(parse_size, args.size, "--size", "64 MiB")
     chunks = _chunks(args.chunks)
-    budget = None if args.budget is None else parse_time(args.budget, "--budget") / PS_PER_S
-    limit = LIMIT if args.exact_limit is None else parse_time(args.exact_limit, "--exact-limit") / PS_PER_S
+    budget = None if args.budget is None else quantity(parse_time, args.budget, "--budget", "30 s") / PS_PER_S
+    limit = LIMIT
+    if args.exact_limit is not None:
+        limit = quantity(parse_time, args.exact_limit, "--exact-limit", "60 s") / PS_PER_S
     npus = placement(topology, "linear" if args.npus is None else number_list(args.npus, "--npus"), place="--npus")
     if args.exact and len(npus) > MAX_RANKS:
         problem = f"{len(npus)} ranks are more than the {MAX_RANKS} of which the fastest schedule is searched"
         raise UsageError("--exact", problem, "leave it out, or choose a smaller group by --npus")
     if not limit:
-        raise UsageError("--exact-limit", "no time at all", 'write e.g. "60 s"')
+        raise UsageError("--exact-limit", "no time at all", 'write e.g. --exact-limit "60 s"')
     root = (args.root or 0) if promise_of(kind).rooted else None
     if root is not None and not 0 <= root < len(npus):
         raise UsageError("--root", f"{root} is not one of {len(npus)} ranks", f"write 0 to {len(npus) - 1}")

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from astrasim_py.cli.spelling import spelled
 from astrasim_py.core.document import parse_document, read_document
 from astrasim_py.core.errors import TopologyError, UnitError, UsageError
 from astrasim_py.core.files import read_regular
@@ -30,7 +31,18 @@ def topology_of(text: str, place: str = "--topology") -> Topology:
         return read_edge_list(text)
     if os.path.exists(text):
         raise UsageError(place, f'"{text}" is of no known kind', f"name a file that ends in {', '.join(_FILES)}")
-    return build(_written(text, place), place, written=True)
+    try:
+        return build(_written(text, place), place, written=True)
+    except TopologyError as error:
+        if text.lstrip().startswith("{"):
+            raise
+        key = error.place.rpartition(".")[2]
+        remedy = re.sub(r'^write e\.g\. "(.*)"$', rf"write e.g. {key}=\1", error.remedy)
+        # A list has commas of its own, so that it is written as a size.
+        head = text.partition(",")[0].partition(":")[0]
+        remedy = re.sub(r"\bdims: \[8, 8\]", f"{head}:8x8", remedy)
+        remedy = spelled(remedy, {"npus": f"{head}:{{value}}"}, f'"{text},{{key}}={{value}}"')
+        raise TopologyError(error.place, error.problem, remedy) from None
 
 
 def drawable_topology(text: str, place: str) -> tuple[Topology, bool]:

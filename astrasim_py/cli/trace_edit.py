@@ -9,7 +9,7 @@ import numpy as np
 
 from astrasim_py.cli.options import make_parent, number_list
 from astrasim_py.cli.trace_share import check_apart, read_set, read_with_hints, rule_options, write_set
-from astrasim_py.core.errors import EXIT_OK, UsageError
+from astrasim_py.core.errors import EXIT_OK, UnitError, UsageError
 from astrasim_py.core.units import parse_time
 
 #: Most nodes that are drawn.
@@ -86,7 +86,10 @@ def _span(text: str) -> tuple[int, int]:
     ends = [each.strip() for each in text.split(":")]
     if len(ends) != 2 or not all(ends):
         raise UsageError("--time", f'"{text}" is no span', "write microseconds, e.g. 100:250.5, or units: 1ms:2ms")
-    low, high = (parse_time(f"{each} us" if re.fullmatch(r"[\d.]+", each) else each, "--time") for each in ends)
+    try:
+        low, high = (parse_time(f"{each} us" if re.fullmatch(r"[\d.]+", each) else each) for each in ends)
+    except UnitError as error:
+        raise UsageError("--time", error.problem, "write microseconds, e.g. 100:250.5, or units: 1ms:2ms") from None
     if high <= low:
         raise UsageError("--time", f"{text} is empty", "write the earlier time first, e.g. 100:250.5")
     return low, high

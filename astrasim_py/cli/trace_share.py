@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 
 from astrasim_py.cli.options import complain, make_parent
-from astrasim_py.core.errors import EXIT_OK, CheckFailed, OutputError, TraceError, UsageError
+from astrasim_py.core.errors import EXIT_OK, CheckFailed, OutputError, ScenarioError, TraceError, UsageError
 from astrasim_py.core.files import named
 
 
@@ -109,7 +109,11 @@ def read_set(args: argparse.Namespace) -> tuple:
     given = {"peak": args.peak, "memory_bandwidth": args.memory_bandwidth}
     if args.memory_bandwidth and not args.peak:
         raise UsageError("--memory-bandwidth", "is of a roofline without a peak", 'add e.g. --peak "312 TFLOP/s"')
-    compute = ComputeModel.model_validate({key: value for key, value in given.items() if value is not None})
+    try:
+        compute = ComputeModel(**{key: value for key, value in given.items() if value is not None})
+    except ScenarioError as error:
+        option = f"--{error.place.rpartition('.')[2].replace('_', '-')}"
+        raise UsageError(option, error.problem, error.remedy.replace('e.g. "', f'e.g. {option} "')) from None
     slots = {"cpu_slots": None, "compute_slots": None} if args.unlimited_slots else {}
     _check_priced(workload, compute.roofline)
     return workload, compute, Semantics.native(**slots)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from astrasim_py.cli.options import check_positive, make_parent
 from astrasim_py.cli.trace_share import check_apart, read_set, rule_options, write_set
-from astrasim_py.core.errors import EXIT_OK, TraceError, UsageError
+from astrasim_py.core.errors import EXIT_OK, TraceError, UnitError, UsageError
 from astrasim_py.core.units import format_time
 
 _NUMBER = re.compile(r"\d+(\.\d+)?")
@@ -116,13 +116,19 @@ def _wanted(words: list[str]) -> dict:
         kind, _, text = word.partition("=")
         count, times, size = text.partition("x")
         if kind == "compute":
-            made["compute_ps"] = parse_time(text, "--want compute")
+            try:
+                made["compute_ps"] = parse_time(text)
+            except UnitError as error:
+                raise UsageError("--want compute", error.problem, "write e.g. --want compute=3ms") from None
             continue
         if kind not in KINDS:
             raise UsageError("--want", f'"{kind}" is no kind of call', f"write compute, or one of {', '.join(KINDS)}")
         if not times or not _NUMBER.fullmatch(count) or not float(count):
             raise UsageError(f"--want {kind}", f'"{text}" is no number of calls and size of one', "write e.g. 64x40MB")
-        made["calls"][kind] = float(count), parse_size(size, f"--want {kind}")
+        try:
+            made["calls"][kind] = float(count), parse_size(size)
+        except UnitError as error:
+            raise UsageError(f"--want {kind}", error.problem, f"write e.g. --want {kind}=64x40MB") from None
     return made
 
 

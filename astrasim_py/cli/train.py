@@ -7,6 +7,7 @@ options; the aliases of Megatron, TorchTitan and DeepSpeed go with --set. Recomm
 
 import argparse
 import json
+import re
 from pathlib import Path
 
 import yaml
@@ -24,8 +25,9 @@ from astrasim_py.cli.options import (
     terminal_width,
     timeline_of,
 )
+from astrasim_py.cli.spelling import retold, spelled
 from astrasim_py.core.document import parse_document
-from astrasim_py.core.errors import UsageError
+from astrasim_py.core.errors import AstraError, UsageError
 from astrasim_py.core.strict_model import mistakes, tuples
 from astrasim_py.core.units import number_of
 
@@ -51,6 +53,14 @@ KEYS = {
     "grad_dtype": "bf16 or fp32",
     "bucket": 'gradients go in messages of e.g. "25 MiB"',
     "nodes": "coarse: two nodes a layer and pass; fine: one an operation",
+}
+
+
+#: Options by the keys of a training for which they stand; of others by --set.
+_OPTIONS = {key: f"--{key.replace('_', '-')}" for key in KEYS} | {
+    "sp": "--sp",
+    "memory": "--ignore-memory",
+    "overlap": '--set "training.overlap={value}"',
 }
 
 
@@ -80,6 +90,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write traces, explain, or simulate."""
+    try:
+        return _run(args)
+    except AstraError as error:
+        raise retold(error, _place, _spelled) from None
+
+
+def _run(args: argparse.Namespace) -> int:
     from astrasim_py.scenario.expand import expand
 
     check_positive(args, "gpus")
@@ -127,7 +144,9 @@ def _scenario(args: argparse.Namespace) -> tuple:
     except ValidationError as error:
         mistake = next(mistakes(error))
         option = mistake.path("").replace("_", "-")
-        raise UsageError(f"train: --{option}" if option else "train", mistake.problem, mistake.remedy) from None
+        where = f"train: --{option}" if option else "train"
+        problem = re.sub(r'^"(\w+)" is missing', _missing, mistake.problem)
+        raise UsageError(where, problem, mistake.remedy) from None
     fixed = 8 if recommends else own.tp * own.pp * own.cp * (1 if own.dp == "fill" else own.dp)
     npus = args.gpus or fixed
     name = keys["model"] if isinstance(keys["model"], str) else "own_model"
@@ -144,6 +163,21 @@ def _scenario(args: argparse.Namespace) -> tuple:
         if not text.startswith(f"{kind}."):
             document = apply_override(document, text, tuple(Scenario.model_fields))
     return check_document(document, Path("train")), kind
+
+
+def _missing(match: re.Match) -> str:
+    return f"{_OPTIONS.get(match[1], match[1])} is missing"
+
+
+def _place(text: str) -> str:
+    """A place in the scenario that the options stand for, without its lines, which nobody has written."""
+    return re.sub(r"^train:\d+:\d+(: workload\.\w+)?", "train", text)
+
+
+def _spelled(text: str) -> str:
+    """A remedy, or a line with one, in the words of this verb."""
+    before, divided, remedy = text.rpartition("; ")
+    return before + divided + spelled(remedy, _OPTIONS)
 
 
 def _plain(text: str) -> object:
@@ -197,7 +231,7 @@ def _simulate(args: argparse.Namespace, scenario) -> int:
     progress = on_terminal(scenario.name, quiet=args.quiet)
     result = run_scenario(scenario, fresh=args.fresh, progress=progress, **options, **limits_of(args))
     for failure in result.failures:
-        complain(failure.lines)
+        complain(_spelled(_place(line)) for line in failure.lines)
     complain(() if args.quiet else result.notes)
     if not result.rows or result.rows[0]["status"] != "done":
         return result.exit_code
