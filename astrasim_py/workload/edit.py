@@ -9,6 +9,7 @@ import numpy as np
 from astrasim_py.chakra import et_def_pb2 as pb
 from astrasim_py.chakra.et_io import encode_trace, parse_trace
 from astrasim_py.chakra.graph import longest_path
+from astrasim_py.chakra.groups import OTHER_NAMES
 from astrasim_py.chakra.schema import MISSING, REFERENCES, CommType, NodeType
 from astrasim_py.chakra.storage import RawFile
 from astrasim_py.chakra.trace import ExecutionTrace
@@ -313,7 +314,10 @@ def _numbered(workload: Workload, first: int, groups: dict[str, tuple[int, ...]]
 
 
 def _renumber(node: pb.Node, first: int, number: Mapping[str, str]) -> None:
-    """Change the group and the peers of a node."""
+    """Change the group and the peers of a node; attributes that name its group otherwise go."""
+    named = [at for at, attribute in enumerate(node.attr) if attribute.name in OTHER_NAMES]
+    for at in reversed(named) if node.type == NodeType.COMM_COLL else ():
+        del node.attr[at]
     if node.type == NodeType.COMM_COLL and not any(attribute.name == "pg_name" for attribute in node.attr):
         node.attr.add(name="pg_name", string_val="")
     for attribute in node.attr:

@@ -390,3 +390,14 @@ def test_dimensions_that_collectives_leave_out_are_left_out_by_dimension_and_tol
     path.write_text(path.read_text().replace("name: groups", "name: twice"))
     (said,) = run(path, tmp_path / "out", "collectives={chunks: 1}").warnings
     assert "4 collectives leave out dimensions" in said
+
+
+@pytest.mark.parametrize("verb", [["merge"], ["merge", "--in-sequence"], ["slice"]])
+def test_parts_of_sets_keep_groups_that_have_another_name(tmp_path, verb):
+    path = groups_of(tmp_path, PAIRS, comm_group=by("int32_val", 1, 2))
+    (tmp_path / "run.groups.json").write_text(json.dumps(PAIRS))
+    run_of, out = str(tmp_path / "run"), str(tmp_path / "out")
+    words = [run_of, out, "--ranks", "2-3"] if verb == ["slice"] else [out, *verb[1:], "--from", run_of, run_of]
+    assert main(["trace", verb[0], *words]) == 0
+    result = run(path, tmp_path / "results", "topologies.sw.npus=8", "workload={trace: out, groups: out.groups.json}")
+    assert spans(result) == [2 * OF_TWO if "--in-sequence" in verb else OF_TWO]
