@@ -33,8 +33,7 @@ def lint(traces: Sequence[ExecutionTrace | None], groups: Mapping[str, Sequence[
     by default those that METADATA nodes declare.
     """
     found: list[Finding] = []
-    if groups is not None:
-        traces = _with_groups(traces, groups, found)
+    traces = _with_groups(traces, groups, found)
     ranks_of: dict[ExecutionTrace, list[int]] = {}
     for rank, trace in enumerate(traces):
         if trace is not None:
@@ -53,15 +52,15 @@ def lint(traces: Sequence[ExecutionTrace | None], groups: Mapping[str, Sequence[
 
 
 def _with_groups(
-    traces: Sequence[ExecutionTrace | None], groups: Mapping[str, Sequence[int]], found: list[Finding]
+    traces: Sequence[ExecutionTrace | None], groups: Mapping[str, Sequence[int]] | None, found: list[Finding]
 ) -> list[ExecutionTrace | None]:
-    """The traces with groups that nodes name otherwise in ``pg_name``; adds findings where two contradict."""
+    """The traces with groups that nodes name otherwise in ``pg_name``; adds findings where those given contradict."""
     made: dict[ExecutionTrace, ExecutionTrace] = {}
     for trace in dict.fromkeys(trace for trace in traces if trace is not None):
         try:
-            made[trace] = named(trace, groups)
+            made[trace] = named(trace, groups or {})
         except TraceError as error:
-            found.append(_from_error(error, "bad-group", trace.place))
+            found += [_from_error(error, "bad-group", trace.place)] if groups else []
     return [trace and made.get(trace, trace) for trace in traces]
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from astrasim_py.chakra import et_def_pb2 as pb
 from astrasim_py.chakra import graph
 from astrasim_py.chakra.control import kind_of
+from astrasim_py.chakra.groups import named
 from astrasim_py.chakra.messages import attributes
 from astrasim_py.chakra.schema import COLLECTIVE_NAMES, MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
@@ -132,13 +133,21 @@ def _merge(mappings: Iterable[Mapping]) -> dict:
     return dict(sorted(out.items()))
 
 
+def _named(trace: ExecutionTrace) -> ExecutionTrace:
+    """The trace with the names that producers give groups by ``comm_group``."""
+    try:
+        return named(trace, {})
+    except TraceError:
+        return trace
+
+
 def workload_stats(traces: Sequence[ExecutionTrace], kind: str | None = None) -> TraceStats:
     """Figures of all ranks together: sums, and the largest depth, critical path and width.
 
     `kind`: as of `trace_stats`; by default the dependencies that order the set.
     """
     kind = kind or kind_of(traces)
-    once = {trace: trace_stats(trace, kind) for trace in dict.fromkeys(traces)}
+    once = {trace: trace_stats(_named(trace), kind) for trace in dict.fromkeys(traces)}
     parts = [once[trace] for trace in traces]
     problem = next((part.problem for part in parts if part.problem), "")
     values: dict[str, Any] = {"problem": problem}

@@ -272,6 +272,8 @@ def test_unusual_kinds_are_told(tmp_path):
     assert messages == {
         "unusual-kind": "is_cpu_op is int32_val on 1 nodes; some readers take bool_val only",
         "legacy-attribute": "1 nodes name their group by comm_group, which some readers ignore; use pg_name",
+        "groups-unknown": "no members are known for 1 groups (1): give the groups as JSON to have their collectives "
+        "checked",
     }
 
 

@@ -357,6 +357,14 @@ def test_lint_knows_groups_by_their_other_names(tmp_path, capsys):
     groups_of(tmp_path, PAIRS, comm_group=by("int32_val", 1, 2), pg_name=by("string_val", "2", "2"))
     assert main(["trace", "lint", str(tmp_path / "run"), "--groups", str(tmp_path / "g.json")]) == 1
     assert 'is of group "2" by its pg_name, and of "1" by its comm_group' in capsys.readouterr().out
+    assert main(["trace", "stats", str(tmp_path / "run")]) == 0
+    assert "  2 " in capsys.readouterr().out
+    # Without groups the two calls of unlike groups are no two calls of all.
+    with_attributes(tmp_path, "run", comm_group=by("int32_val", 1, 2), comm_type=by("int64_val", 0, 2))
+    assert main(["trace", "lint", str(tmp_path / "run")]) == 0
+    assert "no members are known for 2 groups (1, 2)" in capsys.readouterr().out
+    assert main(["trace", "stats", str(tmp_path / "run")]) == 0
+    assert "  1 … 2 (2, each)" in capsys.readouterr().out
     groups_of(tmp_path, {"1": [0, 1], "2": [3, 2]}, comm_group=by("int32_val", 1, 1))
     assert main(["trace", "lint", str(tmp_path / "run"), "--groups", str(tmp_path / "g.json")]) == 1
     assert "rank 2 calls a collective of group 1, but is not a member" in capsys.readouterr().out
