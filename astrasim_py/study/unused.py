@@ -100,6 +100,10 @@ def _sections(point: Point, use: Use) -> Iterator[tuple[str, str]]:
             ranks = ", ".join(map(str, idle[:8])) + (", …" if len(idle) > 8 else "")
             yield f"{at}stragglers.compute_speed", f"no node of rank {ranks} computes; drop it"
         yield from (*_groups(job, at), *_algorithms(job, at))
+    for at, listed in [("", spec.algorithms), *((f"jobs.{name}.", job.algorithms) for name, job in spec.jobs.items())]:
+        if listed and not use.called.intersection(listed):
+            few = f"none of {', '.join(listed)} is called" if len(listed) < 4 else "no collective is called"
+            yield f"{at}algorithms", f"{few}; drop it"
     if spec.collectives is not None:
         yield from _collectives(spec.collectives, use)
     if said["topology"].get("switches") and not use.switches and not _may_choose_switches(jobs.values(), spec):

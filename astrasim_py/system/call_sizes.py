@@ -80,7 +80,8 @@ def beyond_links(plan: Plan, records: Records) -> list[str]:
         return []
     capacities, table = Capacities(best_of_events(topology)), records.collective
     took = np.full(len(plan.instances.values), np.iinfo(np.int64).max)
-    np.minimum.at(took, plan.instances.which, table["end"] - table["start"])
+    which = plan.instances.which[table["instance"]]  # a folded run has some of them
+    np.minimum.at(took, which, table["end"] - table["start"])
     worst: tuple[Fraction, str] = Fraction(1), ""
     for duration, instance in zip(took.tolist(), plan.instances.values, strict=True):
         if instance.type == CUSTOM or not instance.algorithms or duration <= 0:

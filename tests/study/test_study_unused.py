@@ -75,6 +75,16 @@ PAIRS = {
         RING + REDUCE + MSCCL,
         "network.msccl.latency.LL: no algorithm uses LL",
     ),
+    "algorithms": (
+        RING + REDUCE + "algorithms: {all_reduce: direct, all_gather: direct}\n",
+        RING + REDUCE + "algorithms: {all_gather: direct}\n",
+        "algorithms: none of all_gather is called",
+    ),
+    "a library": (
+        RING + REDUCE + "algorithms: nccl\n",
+        RING + ALONE + "algorithms: nccl\n",
+        "algorithms: no collective is called",
+    ),
     "collectives": (
         GRID + REDUCE + "collectives: {chunks: 4}\n",
         GRID + ALONE + "collectives: {chunks: 4}\n",

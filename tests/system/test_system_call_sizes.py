@@ -146,6 +146,20 @@ def test_a_bandwidth_beyond_the_links_is_marked(tmp_path, model, builder, beyond
     assert [("beyond what they carry" in text) for text in result.warnings] == [True] * beyond
 
 
+def test_a_folded_training_marks_its_calls(tmp_path):
+    """Of which the records hold those of the first ranks only."""
+    path = tmp_path / "fold.yaml"
+    path.write_text(
+        "topology: {preset: dgx_h100, nodes: 2}\ncompute: {preset: dgx_h100}\nnetwork: {model: analytical}\n"
+        "workload: {training: {model: llama3-8b, seq: 2048, gbs: 32, tp: 8, zero: 1}, memory: ignore}\n"
+        "algorithms: {all_reduce: direct, all_gather: direct, reduce_scatter: direct}\nrecord: summary\n"
+    )
+    folded, whole = (ap.run(path, out=tmp_path / str(fold), jobs=1, fold=fold) for fold in (True, False))
+    assert folded.exit_code == whole.exit_code == 0
+    marked = [[text for text in each.warnings if "beyond what they carry" in text] for each in (folded, whole)]
+    assert marked[0] == marked[1]
+
+
 # -- programs of MSCCL-IR for a range of sizes
 
 KIB = 1024
