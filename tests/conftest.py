@@ -41,7 +41,7 @@ def pytest_configure(config):
     config.add_cleanup(cache.cleanup)
     Path(cache.name, "kernels").symlink_to(warm.KERNELS, target_is_directory=True)
     os.environ["ASTRASIM_CACHE"] = cache.name
-    if not NIGHTLY:
+    if not NIGHTLY and hasattr(signal, "setitimer"):
         config.pluginmanager.register(limits.Plugin())
 
 
