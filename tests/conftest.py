@@ -54,9 +54,12 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtestloop(session):
-    """Compile before the first test, which has its limits."""
-    rooms = {part for item in getattr(session, "items", ()) for part in item.path.relative_to(HERE).parts}
-    if len(getattr(session, "items", ())) >= MANY:
+    """Compile before the first test, which has its limits. The process that distributes tests to workers has none."""
+    items = getattr(session, "items", ())
+    if not items:
+        return (yield)
+    rooms = {part for item in items for part in item.path.relative_to(HERE).parts}
+    if len(items) >= MANY:
         warm.compile_all()
     elif rooms & COMPILED:
         warm.engine()
