@@ -27,7 +27,7 @@ COUNTS = sorted({2**k + more for k in range(1, 11) for more in (-1, 0, 1)} - {1}
 CASES = [(name, collective) for name, (collectives, _) in BUILDERS.items() for collective in collectives]
 CHUNKED = [case for case in CASES if "chunks" in options_of(case[0]) and case[1] != "barrier"]
 #: Messages that SimPy carries in a fraction of a second, and that any run here has.
-FEW, MOST = 4_000, 1_100_000
+FEW, MOST = 4_000, 2_200_000
 RATE, ALPHA = Fraction(50 * 10**9), 500_000
 
 
