@@ -18,7 +18,6 @@ topologies:
 workload: [{{{kind}: {{size: 1 MiB}}}}]
 algorithms: {{{kind}: {case}}}
 """
-TREE = "{leaf0: [0, 1], leaf1: [2, 3]}"
 
 
 def problem(tmp_path, case: str, capable: str = "all", kind: str = "all_reduce"):
