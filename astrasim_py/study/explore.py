@@ -113,7 +113,7 @@ class Priced:
             "tokens_per_s_per_gpu": tokens,
             "tflops_per_gpu": tflops_of(layout, tokens),
             "step_s": float(priced.step.seconds[place]),
-            "ideal_step_s": ideal,
+            "nominal_step_s": ideal,
             "shares_links": ideal - alone > _SHARED * ideal or bool(layout.model.experts and layout.zero >= 2),
             "parts_s": {name: float(np.ravel(part)[place]) for name, part in asdict(priced.step).items()},
             "memory_bytes": memory,
@@ -229,12 +229,12 @@ def simulate(
             {
                 "simulated_s": seconds,
                 "simulated_exposed_s": float(exposed) / 1e9 if done and exposed is not None else None,
-                "gap": row["ideal_step_s"] / seconds - 1 if done else None,
+                "gap": row["nominal_step_s"] / seconds - 1 if done else None,
                 "simulated_off_s": (summary.get("fold") or {}).get("deviation", 0) / 1e12 if done and summary else None,
                 "status": point["status"],
             }
         )
-    ideal = np.array([row["ideal_step_s"] for row, one in zip(rows, found, strict=True) if one["gap"] is not None])
+    ideal = np.array([row["nominal_step_s"] for row, one in zip(rows, found, strict=True) if one["gap"] is not None])
     real = np.array([one["simulated_s"] for one in found if one["gap"] is not None])
     upper = np.triu_indices(len(real), 1)
     wrong = (ideal[:, None] < ideal) & (real[:, None] > real) | (ideal[:, None] > ideal) & (real[:, None] < real)

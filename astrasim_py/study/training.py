@@ -89,8 +89,8 @@ class Trained:
 
     def estimate(self) -> dict[str, Any]:
         """Step time and its parts in seconds, memory by kind in bytes, and rates, on a machine as it is measured;
-        ``ideal_step_s`` is for links at their nominal rates and no host, as they are simulated. Raises ScenarioError:
-        times are those of the roofline.
+        ``nominal_step_s`` is for links at their nominal rates and no host, as they are simulated, with what is hidden in
+        simulations; it may be more than ``step_s``. Raises ScenarioError: times are those of the roofline.
         """
         layout, ideal = self.layout, self.prices
         if ideal is None:
@@ -107,7 +107,7 @@ class Trained:
             "schedule": layout.schedule,
             "routing": layout.routing.kind,
             "step_s": float(found.seconds),
-            "ideal_step_s": float(step(terms(layout, ideal), SIMULATED).seconds),
+            "nominal_step_s": float(step(terms(layout, ideal), SIMULATED).seconds),
             "parts_s": {name: float(value) for name, value in asdict(found).items()},
             "memory_bytes": {name: int(value) for name, value in memory.items()},
             "memory_total_bytes": int(sum(memory.values())),

@@ -19,7 +19,19 @@ from astrasim_py.training.prices import Constants, Prices, Transfer
 from astrasim_py.training.runs import block_of
 from astrasim_py.training.schedules import SCHEDULES, bubble
 from astrasim_py.training.strategy import Layout
-from astrasim_py.training.terms import KINDS, Gradients, Pass, Passes, Seconds, Spent, Step, Terms, mapped, on_rank
+from astrasim_py.training.terms import (
+    KINDS,
+    Gradients,
+    Pass,
+    Passes,
+    Seconds,
+    Spent,
+    Step,
+    Terms,
+    chosen,
+    mapped,
+    on_rank,
+)
 
 #: Keys of a layout that the operations and collectives of a layer depend on; and those that gradients, optimizer and
 #: layers of a stage depend on.
@@ -88,17 +100,19 @@ def _states(layout: Layout, prices: Prices) -> dict:
 def step(found: Terms, constants: Constants) -> Step:
     """The step time of terms, with constants of which `host`, `gemm`, `nic` and `interference` are read.
 
-    The slowest pipeline rank counts: the one with the largest sum of microbatches and exposed gradients.
+    The heaviest pipeline rank counts: the one whose microbatches and exposed gradients, and the bubble that the mean of
+    the others leaves, take longest; of equal ones the one that is busy longest.
     """
     m, nic = found.microbatches, constants.nic
-    spent = {name: tuple(_spent(one, found, constants) for one in getattr(found, name)) for name in KINDS}
+    spent = {name: _spent_by_pass(getattr(found, name), found, constants) for name in KINDS}
     whole = [{name: ways[way].seconds for name, ways in spent.items()} for way in range(3)]
-    ranks, once, each = [], [], stalls(found, spent, constants)
+    ranks, once, bubbles, each = [], [], [], stalls(found, spent, constants)
     for place, (layers_of, edges) in enumerate(zip(found.counts[:3], found.edges, strict=True)):
         counts = dict(zip(KINDS, (*layers_of, *edges), strict=True))
         once.append(exposed_once(found, spent, counts, place, constants))
-        busy = on_rank(whole[0], counts) + on_rank(whole[1], counts)
-        ranks.append(busy + sum(each[place]))
+        bubbles.append(_bubble(found, *_others(found, whole, counts, each, place)))
+        busy = m * (on_rank(whole[0], counts) + on_rank(whole[1], counts) + sum(each[place]))
+        ranks.append(busy * (1 + 1e-12) + bubbles[-1])
     heaviest = np.argmax(np.broadcast_arrays(*ranks), axis=0)
 
     def picked(values: Sequence) -> Seconds:
@@ -110,15 +124,6 @@ def step(found: Terms, constants: Constants) -> Step:
         [on_rank({name: both[way][part] for name, both in spent.items()}, counts) for part in range(5)]
         for way in (0, 1)
     ]
-    mean = dict(zip(KINDS, (*found.counts[3], 1 / found.stages, 1 / found.stages), strict=True))
-    #: Passes of the other pipeline ranks, in the mean.
-    others = np.maximum(found.stages - 1, 1)
-    rest = [(on_rank(way, mean) * found.stages - on_rank(way, counts)) / others for way in whole]
-    for way in (0, 1):
-        first, second, last = (one[way] for one in each)
-        stalled = first + np.maximum(found.stages - 2, 0) * second + (np.asarray(found.stages) > 1) * last
-        rest[way] = rest[way] + (stalled - picked([first, second, last])) / others
-    forward, backward, weights = rest
     host, tp, cp, ep = (m * (sums[0][part] + sums[1][part]) for part in range(1, 5))
     reductions, own = [way for _, way in once], found.gradients.once["logits"][1].seconds(nic)
     fill = 2 * (found.stages - 1) * found.boundary.seconds(nic)
@@ -132,30 +137,62 @@ def step(found: Terms, constants: Constants) -> Step:
         pp=2 * m * found.chunks * found.steady.seconds(nic) + fill,
         dp=m * picked([sum(both) for both in each]) + reduce(np.maximum, [way for way, _ in once]),
         reduction=reduce(np.maximum, [*reductions[:2], reductions[2] + found.waits * (reductions[0] - own)]),
-        bubble=_bubble(found, forward, backward - weights, weights),
+        bubble=picked(bubbles),
         optimizer=found.optimizer * found.slower + found.wait,
         memory=found.moving,
     )
 
 
-def _spent(one: Pass, found: Terms, constants: Constants) -> Spent:
-    """Time of a pass."""
-    busy = constants.gemm * one.gemm + one.attention + one.moved * found.slower + one.operations * found.wait
-    waiting = np.maximum(constants.host * one.host - busy, 0.0)
+def _spent_by_pass(passes: Passes, found: Terms, constants: Constants) -> tuple[Spent, ...]:
+    """Times of the forward pass, of the backward pass, and of its weight gradients."""
+    busy = [
+        constants.gemm * one.gemm + one.attention + one.moved * found.slower + one.operations * found.wait
+        for one in passes
+    ]
+    host = [constants.host * one.host for one in passes]
+    waiting = [np.maximum(launched - done, 0.0) for launched, done in zip(host, busy, strict=True)]
+    if np.any(found.split):  # each block waits for its own launches
+        inputs = np.maximum(host[1] - host[2] - (busy[1] - busy[2]), 0.0)
+        waiting[1] = chosen(found.split, inputs + waiting[2], waiting[1])
+    return tuple(_spent(*each, found, constants) for each in zip(passes, busy, waiting, strict=True))
+
+
+def _spent(one: Pass, busy: Seconds, waiting: Seconds, found: Terms, constants: Constants) -> Spent:
+    """Time of a pass in which the GPU is busy, and waits for the host, for so many seconds."""
     hiding = (one.attention + waiting) / found.context
     cp = (found.context - 1) * np.maximum(one.ring.seconds(constants.nic) - hiding, 0.0)
     both = zip((one.tp.seconds(constants.nic), one.ep.seconds(constants.nic)), found.beside, strict=True)
-    tp, ep = (comm - part * np.minimum(comm, busy) for comm, part in both)
+    tp, ep = (comm - part * np.minimum(comm, busy + waiting) for comm, part in both)
     lead = one.lead.seconds(constants.nic)
     head = np.where(lead > 0, 0.0, constants.gemm * one.head)
     return Spent(busy, waiting, tp, cp, ep, one.tp.steps, one.ep.steps, lead, one.lead.steps, head)
+
+
+def _others(found: Terms, whole: Sequence[dict], counts: dict, each: Sequence, place: int) -> list[Seconds]:
+    """F, I and W of a microbatch on the pipeline ranks but that of a place, in the mean.
+
+    `whole`: seconds of passes by kind of layer; `counts`: the layers of the rank; `each`: what every place exposes of
+    gradients and weights with every microbatch.
+    """
+    mean = dict(zip(KINDS, (*found.counts[3], 1 / found.stages, 1 / found.stages), strict=True))
+    others = np.maximum(found.stages - 1, 1)
+    rest = [(on_rank(way, mean) * found.stages - on_rank(way, counts)) / others for way in whole]
+    for way in (0, 1):
+        first, second, last = (one[way] for one in each)
+        stalled = first + np.maximum(found.stages - 2, 0) * second + (np.asarray(found.stages) > 1) * last
+        stalled = (stalled - each[place][way]) / others
+        rest[way] = rest[way] + stalled
+        if way:  # weight gradients give what is reduced
+            rest[2] = rest[2] + stalled
+    forward, backward, weights = rest
+    return [forward, backward - weights, weights]
 
 
 def _bubble(found: Terms, forward: Seconds, inputs: Seconds, weights: Seconds) -> Seconds:
     """Bubble of each configuration's schedule."""
     codes = np.unique(found.schedule).tolist()
     times = (forward, inputs, weights)
-    forms = [bubble(SCHEDULES[code], found.stages, found.chunks, times) for code in codes]
+    forms = [bubble(SCHEDULES[code], found.stages, found.chunks, times, found.microbatches) for code in codes]
     return forms[0] if len(codes) == 1 else np.select([found.schedule == code for code in codes], forms)
 
 
@@ -203,7 +240,9 @@ def _passes(layout: Layout, forward: Sequence, backward: Sequence, prices: Price
             )
     again = layers.recomputed(layout)
     return Passes(
-        Pass(host=host, **sums["forward"]), Pass(host=(2 + again) * host, **sums["backward"]), Pass(**sums["weights"])
+        Pass(host=host, **sums["forward"]),
+        Pass(host=(2 + again) * host, **sums["backward"]),
+        Pass(host=host, **sums["weights"]),
     )
 
 

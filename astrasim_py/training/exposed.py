@@ -6,7 +6,6 @@ from functools import partial, reduce
 import numpy as np
 
 from astrasim_py.training.prices import Constants, Transfer
-from astrasim_py.training.schedules import SCHEDULES, SPLIT_BACKWARD
 from astrasim_py.training.terms import KINDS, Seconds, Spent, Terms, chosen, mapped, on_rank, some, taken
 
 #: Less than any time that is not 0.
@@ -22,7 +21,7 @@ def exposed_once(found: Terms, spent: dict, counts: dict, place: int, constants:
     of several chunks passes p microbatches through one before it turns to the next. Where weight gradients are computed
     apart, only these hide their reductions. `place` of the rank, 2 the last: what is ahead in the pipeline hides more.
     """
-    split = np.isin(found.schedule, [SCHEDULES.index(name) for name in SPLIT_BACKWARD])
+    split = found.split
     exposed: list[Seconds] = [0.0, 0.0]
     for way in (0, 1):
         streams = {kind: found.gradients.once[kind][way] for kind in KINDS}

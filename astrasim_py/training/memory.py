@@ -35,7 +35,7 @@ def stage_memory(layout: Layout, stage: Numbers, activations: Mapping | None = N
     """Bytes of a pipeline rank at its peak, by `KINDS`.
 
     ``activations`` are kept until the backward pass; ``live`` are the activations of one recomputed layer; ``gathered``
-    are the weights of two layers under ZeRO 3; ``framework`` is a share of all else and a constant. With pipeline
+    are the weights of two layers that ZeRO 3 cuts; ``framework`` is a share of all else and a constant. With pipeline
     stages ZeRO 2 keeps whole gradients: frameworks that leave weights whole between microbatches add them up first.
     `activations` are those of a layer of each kind, if they are known.
     """
@@ -57,8 +57,10 @@ def stage_memory(layout: Layout, stage: Numbers, activations: Mapping | None = N
             whole, held = activations[kind] if activations else layer_activations(layout, kind)
             kept = kept + up(layers * held * chunks_in_flight(layout, stage), layout.vp)
             live = np.maximum(live, np.where((held < whole) & (layers > 0), whole, 0))
-            gathered = 2 * layout.element * sum(layer_params(layout, kind))
-            found["gathered"] = np.maximum(found["gathered"], np.where((z >= 3) & (layers > 0), gathered, 0))
+            pairs = zip(layer_params(layout, kind), group.values(), strict=True)
+            cut = sum(params * (np.asarray(size) > 1) for params, size in pairs)
+            gathered = np.minimum(layers, 2) * layout.element * cut
+            found["gathered"] = np.maximum(found["gathered"], np.where(z >= 3, gathered, 0))
     found["activations"], found["live"] = kept, live
     logits = (
         (1 + layout.model.mtp) * (6 if layout.fused_loss else 10) * layout.tokens * up(layout.model.vocab, layout.tp)

@@ -69,22 +69,24 @@ def virtual_stage(schedule: str, stages: int, rank, chunk):
     return chunk * stages + rank
 
 
-def bubble(schedule: str, stages, chunks, times: tuple):
+def bubble(schedule: str, stages, chunks, times: tuple, microbatches):
     """Makespan less m (F + I + W): the time that the schedule loses when communication takes none.
 
     `times`: F, I, W of a micro-batch on one rank, all its chunks together. With whole numbers the result is an exact
-    Fraction; stages, chunks and times may also be floats or arrays. ``zb_h2`` reaches its form from 2p - 1
-    micro-batches on; with equal times always. That of ``zbv`` holds for F = I = W only. Sources: Qi et al., Zero
-    Bubble Pipeline Parallelism (2023); Narayanan et al. (2021) for the interleaved schedule.
+    Fraction; stages, chunks, times and `microbatches` m may also be floats or arrays. A weight block of ``zb_h1`` and
+    ``zb_h2`` fills a forward block's time at most, and the last micro-batch's comes after all others. The form of
+    ``zbv`` holds for F = I = W only. Sources: Qi et al., Zero Bubble Pipeline Parallelism (2023), whose forms are those
+    for W <= F and many micro-batches; Narayanan et al. (2021) for the interleaved schedule.
     """
     forward, grad, weight = (Fraction(time) if isinstance(time, int | Fraction) else time for time in times)
-    last = stages - 1
+    last, filling = stages - 1, np.minimum(weight, forward)
+    filled = {name: np.minimum(k * last, microbatches - 1) * filling for name, k in (("zb_h1", 1), ("zb_h2", 2))}
     forms = {
         "gpipe": last * (forward + grad + weight),
         "1f1b": last * (forward + grad + weight),
         "interleaved": last * (forward + grad + weight) / chunks,
-        "zb_h1": last * (forward + grad - weight),
-        "zb_h2": np.maximum(last * (forward + grad - 2 * weight), last * forward),
+        "zb_h1": last * (forward + grad) - filled["zb_h1"],
+        "zb_h2": np.maximum(last * (forward + grad) - filled["zb_h2"], last * forward),
         "zbv": last * forward / 2,
     }
     return forms[schedule]

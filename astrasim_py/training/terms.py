@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from astrasim_py.training.prices import Transfer
+from astrasim_py.training.schedules import SCHEDULES, SPLIT_BACKWARD
 from astrasim_py.training.strategy import Numbers
 
 #: Seconds: a float, or an array of one value per configuration.
@@ -109,6 +110,11 @@ class Terms:
     wait: Seconds
     waits: bool | np.ndarray = False
     moving: Seconds = 0.0
+
+    @property
+    def split(self) -> np.ndarray:
+        """Whether weight gradients are computed in blocks of their own."""
+        return np.isin(self.schedule, [SCHEDULES.index(name) for name in SPLIT_BACKWARD])
 
 
 @dataclass(frozen=True, kw_only=True)

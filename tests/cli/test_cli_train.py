@@ -100,7 +100,7 @@ def test_parts_of_the_closed_form_add_up_to_the_step(capsys):
 def test_simulation_and_closed_form_of_the_same_machine_agree(capsys, tmp_path):
     model = ["train", "llama2-7b", "--gpus", "8", "--tp", "2", "--pp", "2", "--seq", "2048", "--gbs", "32"]
     row = json.loads(out(capsys, *model, "--out", str(tmp_path), "--quiet", "--format", "json"))[0]
-    assert row["estimate"]["ideal_step_s"] == pytest.approx(float(row["time_ns"]) / 1e9, rel=0.005)
+    assert row["estimate"]["nominal_step_s"] == pytest.approx(float(row["time_ns"]) / 1e9, rel=0.005)
 
 
 def test_a_closed_form_says_that_its_routing_is_balanced(capsys, tmp_path):

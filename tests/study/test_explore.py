@@ -208,7 +208,7 @@ def test_simulations_are_near_and_used_again(explored, tmp_path):
     assert first.rows == again.rows
     assert sorted(map(abs, first.gaps))[2] <= 0.015 and max(map(abs, first.gaps)) <= 0.05
     for row, found in zip(rows, first.rows, strict=True):
-        assert found["gap"] == pytest.approx(row["ideal_step_s"] / found["simulated_s"] - 1)
+        assert found["gap"] == pytest.approx(row["nominal_step_s"] / found["simulated_s"] - 1)
 
 
 @pytest.mark.parametrize(("schedule", "chunks"), [("zbv", {2}), ("[1f1b, zbv]", {1, 2}), ("1f1b", {1})])
@@ -272,7 +272,7 @@ def test_calibrated_or_measured_rates_change_the_step_not_the_gap(explored):
     nominal, measured = explored(), explored(SMALL + "  rates: measured\n")
     number = int(nominal.possible[0])
     one, other = nominal.rows([number])[0], measured.rows([number])[0]
-    assert other["step_s"] > one["step_s"] and other["ideal_step_s"] == one["ideal_step_s"]
+    assert other["step_s"] > one["step_s"] and other["nominal_step_s"] == one["nominal_step_s"]
 
 
 def test_no_change_that_adds_something_makes_the_best_slower(explored):

@@ -48,14 +48,26 @@ def makespan(schedule: str, p: int, m: int, v: int, times: tuple[int, int, int])
 
 
 @pytest.mark.parametrize("schedule, v", CASES)
-@pytest.mark.parametrize("times", [(1, 1, 1), (1, 2, 1)])
+@pytest.mark.parametrize("times", [(1, 1, 1), (1, 2, 1), (2, 6, 4), (2, 2, 4), (2, 5, 0), (4, 3, 1)])
 def test_bubbles_equal_their_forms(schedule, v, times):
-    for p, m in product((4, 8), (8, 16, 24, 32, 64)):
-        if schedule == "zbv" and times != (1, 1, 1):
+    for p, m in product((2, 4, 8), (1, 2, 3, 5, 7, 8, 9, 15, 16, 24)):
+        if schedule == "zbv" and (times != (1, 1, 1) or m < 2 * p):
             continue  # the form holds for equal times only: see the test below
-        if schedule == "zb_h2" and times != (1, 1, 1) and m < 2 * p - 1:
-            continue  # fewer micro-batches than the warm-up holds
-        assert makespan(schedule, p, m, v, times) - m * sum(times) == bubble(schedule, p, v, times), (p, m)
+        if schedule == "interleaved" and m % p:
+            continue
+        if schedule == "zb_h2" and times[1] < times[0]:
+            continue  # its order is that of equal times
+        assert makespan(schedule, p, m, v, times) - m * sum(times) == bubble(schedule, p, v, times, m), (p, m)
+
+
+@pytest.mark.parametrize("schedule", [each for each in SCHEDULES if each != "interleaved"])
+def test_shorter_blocks_make_no_step_longer(schedule):
+    for p, m in product((1, 2, 4, 8), (1, 2, 5, 8, 16, 64)):
+        for times in product((0, 1, 2, 5), repeat=3):
+            took = m * sum(times) + bubble(schedule, p, 1, times, m)
+            for longer in (0, 1, 2):
+                more = [time + (at == longer) for at, time in enumerate(times)]
+                assert m * sum(more) + bubble(schedule, p, 1, tuple(more), m) >= took, (p, m, times, more)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +76,7 @@ def test_bubbles_equal_their_forms(schedule, v, times):
     + [("zb_h1", 1, 7), ("zb_h2", 1, 7), ("zbv", 2, 3.5)],
 )
 def test_published_bubbles_of_eight_stages(schedule, v, wanted):
-    assert bubble(schedule, 8, v, (1, 1, 1)) == wanted
+    assert bubble(schedule, 8, v, (1, 1, 1), 64) == wanted
 
 
 @pytest.mark.parametrize("p, m, wanted", [(4, 8, 5.5), (4, 64, 5.5), (8, 16, 19.5), (8, 64, 19.5)])
