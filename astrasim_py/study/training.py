@@ -89,8 +89,8 @@ class Trained:
 
     def estimate(self) -> dict[str, Any]:
         """Step time and its parts in seconds, memory by kind in bytes, and rates, on a machine as it is measured;
-        ``nominal_step_s`` is for links at their nominal rates and no host, as they are simulated, with what is hidden in
-        simulations; it may be more than ``step_s``. Raises ScenarioError: times are those of the roofline.
+        ``nominal_step_s`` is for links at their nominal rates and no host, as they are simulated, with what is hidden
+        in simulations; it may be more than ``step_s``. Raises ScenarioError: times are those of the roofline.
         """
         layout, ideal = self.layout, self.prices
         if ideal is None:
