@@ -20,6 +20,8 @@ from astrasim_py.verification.bounds import may_reduce
 
 #: Bytes of a piece of a pipeline, and most messages of one.
 _PIECE, _MESSAGES = 2**18, 2**18
+#: Most GPUs of a host. A larger group on one switch is on several, which are nodes to NCCL: it has trees over them.
+_HOST = 8
 #: Least bytes of a channel where links limit it: 64 for each of 512 threads (NCCL, src/graph/tuning.cc).
 _CHANNEL_BYTES = 2**15
 
@@ -92,7 +94,7 @@ def _algorithms(
     n = sum(map(len, nodes))
     rooted = {"root": root} if promise_of(collective).rooted else {}
     through = {"nodes": nodes, "channels": rings}
-    if collective == "all_reduce" and len(nodes) > 1:
+    if collective == "all_reduce" and (len(nodes) > 1 or n > _HOST):
         chunks = _pieces(size // (2 * trees), 4 * n * trees)
         yield "tree", build("double_binary_tree", collective, n, chunks=chunks, nodes=nodes, channels=trees)
     if collective in ("all_reduce", "all_gather", "reduce_scatter"):

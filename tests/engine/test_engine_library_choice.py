@@ -91,6 +91,23 @@ def test_small_calls_take_trees_and_large_ones_rings_or_the_switch():
     assert name("256 MiB", range(8), protocol="LL") == "ring LL"
 
 
+def test_large_groups_on_one_switch_take_trees_as_those_of_several_nodes_do():
+    names, times = {}, {}
+    for nodes in (1, 2):
+        rack = ap.build_topology(preset="gb200_nvl72", nodes=nodes)
+        npus = [72 * (rank % nodes) + rank // nodes for rank in range(18)]
+        problem = ap.collective(
+            "all_reduce", "256 MiB", rack, algorithm="nccl", npus=sorted(npus), profile="gb200_nvl72"
+        )
+        names[nodes], times[nodes] = chosen(problem)[1], ap.simulate(problem).makespan
+        found = ways_of_nccl(replace(problem, jobs=()), "all_reduce", tuple(sorted(npus)), 2**28, 0)
+        assert any(algorithm.name.startswith("rail_tree") for algorithm, _ in found)
+    assert times[1] <= times[2], (names, times)
+    small = tuple(range(8))
+    found = ways_of_nccl(replace(problem, jobs=()), "all_reduce", small, 2**28, 0)
+    assert not any(algorithm.name.startswith("rail_tree") for algorithm, _ in found)
+
+
 def test_groups_of_like_shape_share_a_choice():
     topology = ap.build_topology(preset="dgx_h100", nodes=4)
     rails = [tuple(range(first, 32, 8)) for first in range(8)]
