@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from astrasim_py.collectives.collective import COLLECTIVES, busbw_factor
+from astrasim_py.core.fields import NPU_CAP
 
 #: Collectives by the names of tests, without what is no letter.
 _TESTS = {name.replace("_", ""): name for name in (*COLLECTIVES, "send_recv")}
@@ -29,6 +30,8 @@ _GPUS = (
     (r"\bB300\b", "B300"),
     (r"\bMI300X\b", "MI300X"),
 )
+#: What stands for a time that was not measured.
+_UNMEASURED = ("", "N/A", "SKIP", "NAN", "-")
 WHOLE = "name the whole output of a finished run"
 
 #: Takes what is left out: its place, why, and what to do about it.
@@ -128,8 +131,11 @@ def cells(run: Run, file: str, leave: Leave, note: Note) -> Iterator[tuple[str, 
 
 
 def _usable(one: Time, leave: Leave) -> bool:
-    """Whether a time is one; what was not measured (``N/A``, ``SKIP``) and empty buffers say nothing."""
-    if not _is_number(one.us) or not int(one.size):
+    """Whether a time is one; what was not measured and empty buffers say nothing."""
+    if one.us.upper() in _UNMEASURED or not int(one.size):
+        return False
+    if not _is_number(one.us):
+        leave(one.here, f'the time "{one.us[:32]}" is no number of microseconds', WHOLE)
         return False
     if one.wrong not in ("", "N/A") and _is_number(one.wrong) and float(one.wrong):
         leave(one.here, f"{one.wrong} values are wrong: no time of this collective", "measure it again")
@@ -238,13 +244,18 @@ def _factors(one: Time) -> Iterator[tuple[float, float]]:
 
 
 def _implied(collective: str, times: Sequence[Time]) -> int:
-    """Number of ranks that the bandwidths mean; 0 where they do not tell."""
+    """Number of ranks that the bandwidths mean; 0 where they mean none or do not tell."""
     found = [next(_factors(one), None) for one in times]
     if collective not in _TELLING or not any(found):
         return 0
     low, high = min(filter(None, found), key=lambda one: one[1] - one[0])
     part = (low + high) / 2 / (2 if collective == "all_reduce" else 1)
-    return round(1 / (1 - part)) if part < 1 else 0
+    ranks = round(1 / (1 - part)) if part < 1 else 0
+    if not 0 < ranks <= NPU_CAP:
+        return 0
+    factor, of_half = (float(busbw_factor(collective, count) or 0) for count in (ranks, max(ranks // 2, 1)))
+    certain = ranks == 1 or not low <= of_half <= high
+    return ranks if certain and low * (1 - _SLACK) <= factor <= high * (1 + _SLACK) else 0
 
 
 def _consistent(times: Sequence[Time], collective: str, ranks: int, leave: Leave) -> list[Time]:
@@ -260,8 +271,10 @@ def _consistent(times: Sequence[Time], collective: str, ranks: int, leave: Leave
         if fits and not fits[0]:
             (sized if any(fits) else against).append(one)
     if against and 2 * len(against) > told:
-        told_by = _counted(_implied(collective, against), "rank")
-        problem = f"busbw / algbw is that of {told_by}, but the run lists {_counted(ranks, 'rank')}"
+        implied, listed = _implied(collective, against), f"the run lists {_counted(ranks, 'rank')}"
+        problem = f"busbw / algbw is that of {_counted(implied, 'rank')}, but {listed}"
+        if implied < 1:
+            problem = f"busbw / algbw is that of no {collective}, whatever the number of ranks"
         for one in times:
             leave(one.here, problem, "name the output of one run with all its lines")
         return []

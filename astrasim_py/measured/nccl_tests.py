@@ -38,6 +38,8 @@ _CLOCK = re.compile(
 #: Characters of a line that are looked at.
 _LONGEST = 1024
 _TIMES = ("time", "cputime")
+#: Columns before those of a place.
+_LEADING = ("size", "count", "type", "redop", "root")
 _STAMP = "timestamp"
 
 
@@ -211,14 +213,15 @@ def runs(text: str, place: str, leave: Leave, note: Note) -> Iterator[Run]:
 def _row_cells(text: str, columns: list[str]) -> tuple[tuple[str, str, str], list[dict[str, str]]] | None:
     """Size, type and reduction of a row, and the cells of each place by the names of their columns."""
     words, names = text.split(), [name for name in columns if name != _STAMP]
-    firsts = [at for at, name in enumerate(names) if name in _TIMES]
-    if len(words) < 3 or not firsts:
+    first = next((at for at, name in enumerate(names) if name not in _LEADING), 0)
+    firsts = [at for at, name in enumerate(names) if name == names[first]]
+    if len(words) < 3 or not first or not {*_TIMES} & {*names}:
         return None
     size, _, dtype, *rest = words
     redop = ""
-    if "redop" in names[: firsts[0]] and rest and re.fullmatch(r"[a-z]\w*", rest[0]):
+    if "redop" in names and rest and re.fullmatch(r"[a-z]\w*", rest[0]):
         redop = rest.pop(0)  # some tests leave it blank
-    if "root" in names[: firsts[0]]:
+    if "root" in names:
         rest = rest[1:]
     blocks = [names[at:until] for at, until in zip(firsts, [*firsts[1:], len(names)], strict=True)]
     if len(rest) == len(blocks[-1]) < sum(map(len, blocks)) and re.search(rf"\s{{20,}}{re.escape(rest[0])}\s", text):

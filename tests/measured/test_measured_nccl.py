@@ -127,6 +127,32 @@ def test_bandwidths_that_contradict_the_ranks_are_said(tmp_path, test, ranks, sa
     assert len(rows) == 6 and len(warnings) == 1 and "(6 left out)" in warnings[0]
 
 
+@pytest.mark.parametrize(("test", "factor"), [("all_gather", 1.75), ("all_gather", 1), ("all_reduce", 0.5)])
+def test_bandwidths_of_another_collective_are_said(tmp_path, test, factor):
+    with pytest.raises(UsageError, match=f"busbw / algbw is that of no {test}, whatever the number of ranks"):
+        rows_of(tmp_path, log(test, factor=factor))
+
+
+@pytest.mark.parametrize("bad", ["-17.10", "17,10", "1" + "0" * 20, "17.1us"])
+def test_a_time_that_is_no_number_is_left_out_and_said(tmp_path, bad):
+    rows, warnings = rows_of(tmp_path, "\n".join(log()).replace("  17.10", f"  {bad}"))
+    assert len(rows) == 5 and f'the time "{bad[:32]}" is no number' in warnings[0]
+
+
+def test_columns_of_a_place_are_read_by_their_names_in_any_order(tmp_path):
+    lines = log(columns=[("p99", 9.9)])
+    heading = next(number for number, line in enumerate(lines) if " size " in line)
+    words = [line.split() for line in lines]
+    for number, line in enumerate(lines):
+        if number == heading or line.lstrip()[:1].isdigit():
+            lead = words[number][: 5 + (number == heading)]
+            cells = words[number][len(lead) :]
+            lines[number] = " ".join([*lead, *cells[4::-1], *cells[:4:-1]])
+    rows, warnings = rows_of(tmp_path, lines)
+    assert not warnings
+    assert sorted(row.time_ps for row in rows) == sorted(row.time_ps for row in rows_of(tmp_path, log())[0])
+
+
 def test_single_rows_that_do_not_fit_are_left_out(tmp_path):
     text = "\n".join(log())
     rows, warnings = rows_of(tmp_path, text.replace("  313.8", "  213.8"))
