@@ -151,7 +151,7 @@ def _workload(
         if said := other_names(traces, traces):
             warnings.append(f"{said}, which ASTRA-sim does not read: they are of all NPUs; write pg_name")
         if found and unnamed(traces, [*found]) == [*found]:
-            warnings.append(f"{groups}: none of its {len(found)} groups is named by a collective")
+            warnings.append(f"{groups}: none of its groups is named by a collective")
     return Workload(traces, found, name)
 
 

@@ -27,6 +27,7 @@ _LISTS = ("checkpoints", "checkpoint_initiates")
 _OF_LAYERS = (*_LISTS, "DLRM_LAST_BOTTOM_LAYER")
 MODEL = "model_parallel_NPU_group"
 _SIMAI = ("ep", "pp", "vpp", "ga", "all_gpus", "pp_comm")
+_NAMES = (MODEL, *_OF_LAYERS, *_SIMAI)
 #: Ends by which SimAI names a group: of experts, and of those that have the same experts.
 _ENDS = ("_DP_EP", "_EP")
 _WITH_END = ("ALLREDUCE", "ALLGATHER", "REDUCESCATTER", "ALLTOALL", "ALLREDUCEALLTOALL")
@@ -110,7 +111,7 @@ def read_text(path: str) -> TextWorkload:
     """Read a file; raises TraceError with the line of what is wrong."""
     data = read_regular(path, _MOST_BYTES, TraceError, what="a text workload", remedy="name a file of ASTRA-sim 1.0")
     try:
-        lines = data.decode().splitlines()
+        lines = data.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError:
         raise TraceError(path, "is not text", "name a file of ASTRA-sim 1.0") from None
     words = [(number, line.split()) for number, line in enumerate(lines, 1) if line.strip()]
@@ -156,10 +157,14 @@ def _numbers(words: Sequence[str], place: str) -> dict[str, tuple[int, ...]]:
             found[name] += (_number(word.removesuffix(".0"), place, f"a value of {name}"),)
         else:
             name = word.rstrip(":")
+            if name in found:
+                raise TraceError(place, f"gives {name} twice", "keep one of them")
             found[name] = ()
     for name, values in found.items():
-        if name not in (MODEL, *_OF_LAYERS, *_SIMAI):
-            raise TraceError(place, f'"{name}" is no name of ASTRA-sim 1.0', f"write {MODEL}, {', '.join(_OF_LAYERS)}")
+        if name not in _NAMES:
+            raise TraceError(
+                place, f'"{name}" is no name of ASTRA-sim 1.0 or SimAI', f"write one of {', '.join(_NAMES)}"
+            )
         if len(values) != 1 and name not in _LISTS:
             raise TraceError(place, f"{name} has {len(values)} values", f"write e.g. {name}: 1")
         if name == "pp" and values != (1,):

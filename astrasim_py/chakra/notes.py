@@ -135,10 +135,11 @@ def _groups(read: Reading, found: Notes) -> None:
     unused = unnamed(read.made, large)
     place = "groups" if isinstance(read.groups, Mapping) else os.fspath(read.groups)
     if large and len(unused) == len(large):
-        text = f"none of its {len(read.members)} groups is named by a collective, by pg_name or comm_group"
+        text = "none of its groups is named by a collective, by pg_name or comm_group"
         found.warnings.append(f"{place}: {text}; drop the groups, or name them")
     elif unused:
-        found.hints.append(f"{place}: {len(unused)} of its {len(read.members)} groups are unused: {_listed(unused)}")
+        verb = "is" if len(unused) == 1 else "are"
+        found.hints.append(f"{place}: {len(unused)} of its {len(read.members)} groups {verb} unused: {_listed(unused)}")
 
 
 def other_names(traces: Sequence[ExecutionTrace], made: Sequence[ExecutionTrace]) -> str:

@@ -294,8 +294,9 @@ def _problems(ranks: dict[int, _Rank], traces: dict[int | None, str]) -> list[st
         elif one.joined and one.joined.strangers:
             said.append((rank, "its host trace is that of another process, of another rank or run"))
         if count := one.unknown:
-            kernels = "1 kernel of communication is" if count == 1 else f"{count} kernels of communication are"
-            said.append((rank, f"{kernels} of unknown kind, as no call of the host says it, and stay computation"))
+            kernels = "1 kernel" if count == 1 else f"{count} kernels"
+            problem = f"the kind of {kernels} of communication is unknown, as no call of the host says it"
+            said.append((rank, f"{problem}: trace convert --map-kernel names it"))
     found = _by_text(said)
     steps = sorted({one.recording.step.name or "all" for one in ranks.values()})
     if len(steps) > 1:

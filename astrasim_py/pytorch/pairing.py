@@ -253,5 +253,6 @@ def _lonely(recording: Recording, named: set[int], of: Mapping[int, list[int]]) 
         return []
     names = dict.fromkeys(recording.names[events.name[row]][:60] for row in rows)
     shown = ", ".join(list(names)[:_TOLD]) + ", …" * (len(names) > _TOLD)
-    text = f"{len(rows)} kernel{'s' * (len(rows) > 1)} without a host call look like communication ({shown})"
-    return [f"{text} and stay computation; trace convert --map-kernel makes them calls"]
+    what = "1 kernel without a host call looks" if len(rows) == 1 else f"{len(rows)} kernels without a host call look"
+    text = f"{what} like communication ({shown}) and {'stays' if len(rows) == 1 else 'stay'} computation"
+    return [f"{text}; name the call by trace convert --map-kernel"]

@@ -122,6 +122,11 @@ def test_updates_follow_collectives_and_hold_no_computation(tmp_path):
             "HYBRID_TRANSFORMER model_parallel_NPU_group: 3\n1\na -1 1 ALLREDUCE 8 1 NONE 0 1 NONE 0 1\n",
             "model_parallel_NPU_group 3 does not divide 8 NPUs",
         ),
+        (
+            "HYBRID_TRANSFORMER model_parallel_NPU_group: 2 model_parallel_NPU_group: 4\n"
+            "1\na -1 1 NONE 0 1 NONE 0 1 NONE 0 1\n",
+            "gives model_parallel_NPU_group twice",
+        ),
         ("HYBRID_TRANSFORMER checkpoint: 1 0\n1\na -1 1 NONE 0 1 NONE 0 1 NONE 0 1\n", '"checkpoint" is no name'),
         ("HYBRID_TRANSFORMER checkpoints: 2 0\n1\na -1 1 NONE 0 1 NONE 0 1 NONE 0 1\n", "says 2, and 1 follow"),
         ("HYBRID_DLRM 1\n1\na -1 1 NONE 0 1 NONE 0 1 NONE 0 1\n", "names layer 1 of 1"),
@@ -187,6 +192,12 @@ def test_simai_states_whole_buffers_and_names_groups_of_experts(kind, end, tmp_p
     groups = {"": (TENSOR, DATA), "_EP": ((0, 2), (0, 2)), "_DP_EP": (SAME, SAME)}[end]
     assert found[2] == {"forward": groups[0], "input_gradient": groups[0], "weight_gradient": groups[1]}
     assert found[6]["forward"] == {"": (6, 7), "_EP": EXPERTS, "_DP_EP": SAME}[end]
+
+
+def test_a_mark_of_the_byte_order_is_no_part_of_the_kind(tmp_path):
+    path = tmp_path / "workload.txt"
+    path.write_text("DATA\n1\na -1 1 NONE 0 1 NONE 0 1 ALLREDUCE 8 1\n", "utf-8-sig")
+    assert text_workload(str(path), (2,), notes=Notes())[0].ranks == 2
 
 
 def test_an_all_gather_of_simai_is_as_large_as_its_reduce_scatter_and_of_astra_sim_a_shard(tmp_path):

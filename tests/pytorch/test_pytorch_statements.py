@@ -148,7 +148,7 @@ def test_what_has_no_counterpart_is_counted(tmp_path):
     assert not made.report["calls"] and not made.problems and len(warnings) == 3
     assert "2 host calls (1 all_reduce, 1 broadcast) found no kernel" in warnings[0]
     assert "1 host call (record_param_comms) that launched kernels do not say what was called" in warnings[1]
-    assert "1 kernel without a host call look like communication (deep_ep::dispatch<8>)" in warnings[2]
+    assert "1 kernel without a host call looks like communication (deep_ep::dispatch<8>)" in warnings[2]
     name = str(tmp_path / "k_{rank}.json")
     assert main(["trace", "convert", "pytorch", str(tmp_path / "a"), "--kineto", name]) == 0
     assert main(["trace", "convert", "pytorch", str(tmp_path / "b"), "--kineto", name, "--strict"]) == 1

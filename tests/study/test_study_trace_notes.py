@@ -258,8 +258,8 @@ def test_names_of_groups_that_contradict_or_are_none_are_refused_at_the_node(tmp
 @pytest.mark.parametrize(
     ("groups", "attributes", "warned", "hinted"),
     [
-        (PAIRS, {}, "g.json: none of its 2 groups is named by a collective", ""),
-        ({**PAIRS, "7": [1, 2]}, NAMED, "", "its 3 groups are unused: 7"),
+        (PAIRS, {}, "g.json: none of its groups is named by a collective", ""),
+        ({**PAIRS, "7": [1, 2]}, NAMED, "", "1 of its 3 groups is unused: 7"),
         # Producers write groups of one rank for every dimension.
         ({**PAIRS, "7": [1]}, NAMED, "", ""),
         ({"1": [0], "2": [1]}, {}, "", ""),
