@@ -129,11 +129,15 @@ def _groups(read: Reading, found: Notes) -> None:
         if read.members:
             why_not, advice = "which is not the name of one that has members", "write pg_name"
         found.warnings.append(f"{said}, {why_not}: they are of all ranks; {advice}")
+    place = os.fspath(read.groups) if isinstance(read.groups, (str, os.PathLike)) else read.place
+    if read.members.get("0") and list(read.members["0"]) != list(range(len(read.made))):
+        text = f'group "0" is all {len(read.made)} ranks in order, and its list of ranks is not used'
+        found.warnings.append(f"{place}: {text}; give the group another name")
     if read.groups is None:
         return
     large = [name for name, ranks in read.members.items() if len(ranks or read.made) > 1 and name != "0"]
     unused = unnamed(read.made, large)
-    place = "groups" if isinstance(read.groups, Mapping) else os.fspath(read.groups)
+    place = "groups" if isinstance(read.groups, Mapping) else place
     if large and len(unused) == len(large):
         text = "none of its groups is named by a collective, by pg_name or comm_group"
         found.warnings.append(f"{place}: {text}; drop the groups, or name them")

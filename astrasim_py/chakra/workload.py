@@ -232,7 +232,11 @@ def read_workload(
             new = new.without_raw()
         changed[trace] = control.as_data(new) if order == "data+ctrl" else new
     members = {key: tuple(ranks) for key, ranks in given.items()}
-    made = Workload(tuple(changed[trace] for trace in traces), members, name or os.path.basename(place))
+    try:
+        made = Workload(tuple(changed[trace] for trace in traces), members, name or os.path.basename(place))
+    except TraceError as error:
+        source = place if groups is None or isinstance(groups, Mapping) else os.fspath(groups)
+        raise TraceError(f"{source}: {error.place}", error.problem, error.remedy) from None
     read = Reading(traces, made.traces, members, groups, size_unit, macs, dependencies, place)
     if notes is None:
         notes_of(read).warn()

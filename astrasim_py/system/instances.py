@@ -219,10 +219,13 @@ class JobInstances:
             return f"rank {parts[part]} calls {COLLECTIVE_NAMES[code]} of {size} B{at} (node {node})"
 
         holder = leader if k < len(tables[leader]) else other
+        remedy = "let every member call the same collectives in the same order"
+        if name == WORLD and len(self.workload.groups.get("0", ())) not in (0, self.job.ranks):
+            remedy = 'group "0" is all ranks: give the group of fewer ranks another name'
         raise TraceError(
             node_place(self.traces[holder.kind], int(rows[holder][k]), f"rank {parts[holder]}"),
             f'members of group "{name}" differ at their collective number {k + 1}: {said(leader)}, {said(other)}',
-            "let every member call the same collectives in the same order",
+            remedy,
         )
 
     def row_of(self, index: int, rank: int) -> tuple[ExecutionTrace, int]:

@@ -268,6 +268,9 @@ def test_names_of_groups_that_contradict_or_are_none_are_refused_at_the_node(tmp
         (PAIRS, {**NAMED, "rf_id": by("int32_val", 1, 2)}, "", ""),
         (PAIRS, {**NAMED, "involved_dim": by("bool_list", [1, 0], [1, 1])},
          "2 collectives leave out dimensions (involved_dim)", ""),
+        ({"0": [0, 1]}, {}, 'g.json: group "0" is all 4 ranks in order, and its list of ranks is not used', ""),
+        ({"0": [3, 2, 1, 0]}, {}, 'group "0" is all 4 ranks', ""),
+        ({"0": [0, 1, 2, 3]}, {}, "", ""),
         # Words of a producer's own, and names.
         (PAIRS, {**NAMED, "group_name": by("string_val", "tensor", "data")}, "", ""),
         ({}, {"group_name": by("string_val", "tensor", "data")},
@@ -281,6 +284,19 @@ def test_groups_and_attributes_that_nothing_uses_are_told(tmp_path, groups, attr
     assert len(result.warnings) == bool(warned) and all(warned in text for text in result.warnings)
     hints = result.summaries[0].get("hints", [])
     assert len(hints) == bool(hinted) and all(hinted in text for text in hints)
+
+
+@pytest.mark.parametrize(
+    ("groups", "said"),
+    [
+        ({"0": [0, 1], "1": [2, 3]}, 'group "0" is all ranks: give the group of fewer ranks another name'),
+        ({"1": [0, 1], "2": [2, 9]}, "g.json: group 2: rank 9 is not one of the 4 ranks"),
+    ],
+)
+def test_groups_that_cannot_be_are_refused_with_the_way_out(tmp_path, capsys, groups, said):
+    path = groups_of(tmp_path, groups, pg_name=by("string_val", "0", "1"))
+    assert main(["run", str(path), "--jobs", "1", "--out", str(tmp_path / "out")]) == 3
+    assert said in capsys.readouterr().err
 
 
 def test_groups_that_are_named_and_nowhere_listed_are_told(tmp_path):
