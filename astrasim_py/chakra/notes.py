@@ -112,8 +112,8 @@ def _untimed(trace: ExecutionTrace) -> bool:
 
 
 def _durations(traces: Sequence[ExecutionTrace]) -> Iterator[str]:
-    """Compute nodes of which none has a duration, or counted operations."""
-    computing = [trace for trace in traces if (trace.type == NodeType.COMP).any()]
+    """Compute nodes of which none has a duration, or counted operations; not of nodes that hold no slot."""
+    computing = [trace for trace in traces if ((trace.type == NodeType.COMP) & (trace.column("slot_kind") != 0)).any()]
     stated = ("duration_ps", "num_ops")
     if computing and not any(
         trace.duration_micros.any() or any((trace.column(name) > 0).any() for name in stated if trace.has_column(name))
