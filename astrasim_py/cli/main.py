@@ -117,7 +117,7 @@ def main(argv: Sequence[str]) -> int:
         # The reader has gone: whatever is still buffered has nowhere to go.
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
         return errors.EXIT_OK
-    except (Exception, KeyboardInterrupt, SystemExit) as error:
+    except BaseException as error:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115
             complain([f"stdout cannot be written: {error.strerror}; free some space, or send it elsewhere"])

@@ -12,6 +12,7 @@ Nothing is imported before it is used.
 
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -77,9 +78,9 @@ def own_code(path: Path, name: str, place: str) -> Callable:
         sys.modules[module_name] = importlib.util.module_from_spec(spec)
         try:
             spec.loader.exec_module(sys.modules[module_name])
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             del sys.modules[module_name]
-            if isinstance(error, AstraError):
+            if isinstance(error, (AstraError, KeyboardInterrupt)):
                 raise
             raise ScenarioError(place, f"{path} failed: {_told(error)}", "fix it") from None
     found = getattr(sys.modules[module_name], name, None)
@@ -92,9 +93,14 @@ def made_by(factory: Callable, text: str, kind: type, error: type[AstraError], p
     """The product of an external producer; raises `error` if it fails or has another type."""
     try:
         made = factory(*given, **options)
-    except AstraError:
+    except KeyboardInterrupt:
         raise
-    except (Exception, SystemExit) as cause:
+    except AstraError as cause:
+        own = own_line(cause)
+        if not own or re.search(r":\d", cause.place):
+            raise
+        raise error(place, f"{text}: {cause.problem} (at {own})", cause.remedy) from cause
+    except BaseException as cause:
         raise error(place, f"{text} failed: {_told(cause)}", "fix it") from cause
     if not isinstance(made, kind):
         raise error(place, f"{text} gave a {type(made).__name__}", f"return a {kind.__name__}")
@@ -116,16 +122,29 @@ def own_failure(error: BaseException) -> str:
     return f"{own}: failed: {text}; fix it" if own else ""
 
 
-def own_line(error: BaseException | None) -> str:
+def own_line(error: BaseException) -> str:
     """``file:line`` of the last frame of an error in the user's own code, or that of a package that adds producers;
-    empty if there is none. SimPy raises the errors of processes again, with the first one as their cause.
+    empty if there is none.
+    """
+    return _last_line(error, _is_own)
+
+
+def package_line(error: BaseException) -> str:
+    """``file:line`` of the last frame of an error in this package, the file below its folder."""
+    line = _last_line(error, lambda module: module.startswith("astrasim_py."))
+    return line.replace(os.sep, "/").rpartition("/astrasim_py/")[2]
+
+
+def _last_line(error: BaseException | None, wanted: Callable[[str], bool]) -> str:
+    """``file:line`` of the last frame of an error in wanted modules. SimPy raises errors of processes again, with the
+    first one as their cause.
     """
     found, seen = "", []
     while error is not None and error not in seen:
         seen.append(error)
         at = error.__traceback__
         while at is not None:
-            if _is_own(str(at.tb_frame.f_globals.get("__name__", ""))):
+            if wanted(str(at.tb_frame.f_globals.get("__name__", ""))):
                 found = f"{at.tb_frame.f_code.co_filename}:{at.tb_lineno}"
             at = at.tb_next
         error = error.__cause__ or error.__context__

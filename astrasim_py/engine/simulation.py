@@ -7,14 +7,16 @@ from functools import partial
 import numpy as np
 
 from astrasim_py.core.choices import AUTO, BOTH, COMPILED, ENGINES, FOLDED, LEVELS, SIMPY
-from astrasim_py.core.errors import FoldError, SimulationError, UsageError
+from astrasim_py.core.errors import AstraError, FoldError, InternalError, SimulationError, UsageError
 from astrasim_py.core.records import Records
+from astrasim_py.core.registry import own_failure
 from astrasim_py.engine.auto import engine_for, predicted_hops, take_engine
 from astrasim_py.engine.choose import fastest
 from astrasim_py.engine.compare import BEYOND, run_both
 from astrasim_py.engine.fold import check_level, run_folded
 from astrasim_py.engine.fold_roles import run_folded_roles
 from astrasim_py.engine.simpy.dialects import DialectSimulation
+from astrasim_py.engine.simpy.own_model import OwnModel
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.plan import Plan
 from astrasim_py.system.problem import Problem
@@ -80,6 +82,13 @@ def simulate(problem: Problem | Plan, *, engine: str = AUTO, level: str = "links
                 BEYOND,
                 "use smaller sizes, fewer repeats or faster links",
             ) from None
+        except (AstraError, InternalError, MemoryError):
+            raise
+        except Exception as error:
+            model = plan.problem.network.factory
+            if not isinstance(model, OwnModel) or own_failure(error):
+                raise
+            raise model.failure(error) from error
         most = plan.problem.limits.max_events
         if fold and name != FOLDED and records.events + records.message_hops > most:
             problem = f"the full run for comparison takes more than {most} events (--max-events)"

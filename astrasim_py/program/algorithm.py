@@ -91,6 +91,9 @@ class Algorithm(Shown):
 
     def __post_init__(self) -> None:
         promise, contract = promise_of(self.collective), self.contract
+        for word in ("ranks", "chunks"):
+            if not isinstance(getattr(self, word), (int, np.integer, type(None))):
+                raise self._error(f"{word} is {getattr(self, word)!r}", "give a whole number")
         if self.collective not in (*COLLECTIVES, CUSTOM):
             raise self._error(f'"{self.collective}" is not a collective', f"write one of {', '.join(COLLECTIVES)}")
         if self.protocol and self.protocol not in PROTOCOL_SLOTS:

@@ -5,22 +5,20 @@ the worker processes of a run, too.
 """
 
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
-
-from simpy import Event
 
 from astrasim_py.chakra.notes import Notes, unplanned
 from astrasim_py.chakra.workload import Workload, read_workload
 from astrasim_py.core.cache import Memo
 from astrasim_py.core.digest import digest, file_digest
 from astrasim_py.core.errors import ScenarioError, TopologyError, TraceError
-from astrasim_py.core.fields import CodeText, FileText, named_files, shown
+from astrasim_py.core.fields import CodeText, FileText, named_files
 from astrasim_py.core.registry import names, provided
+from astrasim_py.engine.simpy.own_model import OwnModel
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.pytorch.convert import convert
 from astrasim_py.pytorch.workload import Options
@@ -144,42 +142,7 @@ def _network(run: Preparation) -> NetworkModel:
         factory = provided("network", network.model)
     else:
         return network
-    return network.model_copy(update={"factory": _checked(factory, network.model, place)})
-
-
-def _checked(factory: Callable, text: str, place: str) -> Callable:
-    """A factory of a network model that is not ours, which sees that it gives one, and that this yields events."""
-    remedy = "write a generator of SimPy's events: yield self.env.timeout(…)"
-
-    def journey(carry: Callable, message: Any) -> Generator[Event]:
-        events = carry(message)
-        if not isinstance(events, Generator):
-            problem = f"{text}: carry(message) gave a {type(events).__name__}, which is no process"
-            raise ScenarioError(place, problem, remedy)
-        take: Callable = partial(next, events)
-        while True:
-            try:
-                event = take()
-            except StopIteration:
-                return
-            if not isinstance(event, Event):
-                problem = f"{text}: carry(message) yields {shown(event)}, which is no event"
-                raise ScenarioError(place, problem, remedy)
-            try:
-                take = partial(events.send, (yield event))
-            except Exception as error:  # an event that failed is the model's to handle
-                take = partial(events.throw, error)
-
-    def make(simulation: Any) -> Any:
-        model = factory(simulation)
-        if not (callable(getattr(model, "carry", None)) and callable(getattr(model, "send", None))):
-            problem = f"{text} gave a {type(model).__name__}, which is no Network with carry(message)"
-            raise ScenarioError(place, problem, "give a network model")
-        if hasattr(model, "__dict__"):
-            model.carry = partial(journey, model.carry)
-        return model
-
-    return make
+    return network.model_copy(update={"factory": OwnModel(factory, network.model, place)})
 
 
 def _free(run: Preparation, topology: Topology) -> list[int]:

@@ -214,7 +214,9 @@ def run_task(task: Task) -> Result:
     except MemoryError:
         remedy = "use fewer NPUs, a lower --record level or fewer --jobs"
         return failed(point, EXIT_CHECK_FAILED, f"{point.name}: out of memory; {remedy}")
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         text = " ".join(f"{type(error).__name__}: {error}".split())
         own, detail = own_failure(error), traceback.format_exc()
         if own:

@@ -56,6 +56,26 @@ class Computing:
     of_machine: bool = False
 
 
+def _check_links(place: str, vertices: int, columns: tuple[np.ndarray, ...], bandwidths: Sequence[Fraction]) -> None:
+    """Raises TopologyError: columns src, dst, latency and class of bandwidth that are no links of so many vertices."""
+    names = ("src", "dst", "latency_ps", "bandwidth_class")
+    beyond = (vertices, vertices, INT64_MAX, len(bandwidths))
+    size = np.size(columns[0])
+    for name, column, end in zip(names, columns, beyond, strict=True):
+        values = np.asarray(column)
+        if values.shape != (size,):
+            raise TopologyError(place, f"{name} has the shape {values.shape}, src {size} links", "give one per link")
+        if size and values.dtype.kind not in "iu":
+            raise TopologyError(place, f"{name} holds {values.dtype} values", "give whole numbers")
+        if size and not 0 <= values.min() <= values.max() < end:
+            wrong = values.min() if values.min() < 0 else values.max()
+            raise TopologyError(place, f"{name} holds {wrong}", f"write 0 to {end - 1}")
+    for rate in bandwidths:
+        if not isinstance(rate, (Fraction, int)) or rate <= 0:
+            problem = f"bandwidths holds {rate!r}"
+            raise TopologyError(place, problem, "give positive fractions of bytes per second, e.g. of parse_bandwidth")
+
+
 def _range(texts: Sequence[str]) -> str:
     """The first and the last of some texts in ascending order."""
     return " to ".join(dict.fromkeys([*texts[:1], *texts[-1:]]))
@@ -116,8 +136,9 @@ class Topology(Shown):
         """Make a topology from columns; bandwidth classes are put in canonical order, links are not.
 
         `connected`: whether every pair of NPUs must have a path. Raises TopologyError: a route's latency might not fit
-        63 bits; a pair of NPUs without a path.
+        63 bits; a pair of NPUs without a path; columns that are no links.
         """
+        _check_links(place, vertices, (src, dst, latency_ps, bandwidth_class), bandwidths)
         rates = sorted({bandwidths[i] for i in np.unique(bandwidth_class).tolist()})
         position = {rate: code for code, rate in enumerate(rates)}
         recode = np.array([position.get(rate, -1) for rate in bandwidths], dtype=np.int32)

@@ -91,6 +91,110 @@ def star(**keys):
 @algorithm("all_reduce")
 def program(a):
     a[0][0] += a[1][0].colour  # line 74
+
+
+from fractions import Fraction
+
+import numpy as np
+
+from astrasim_py.builders.draft import Draft, finish
+from astrasim_py.topology.model import Topology
+
+
+class OwnBase(BaseException):
+    pass
+
+
+class LeavesAll(CutThrough):
+    def carry(self, message):
+        raise OwnBase("all of it")  # line 91
+        yield
+
+
+class NoMessage(CutThrough):
+    def carry(self):
+        yield self.env.timeout(1)
+
+
+class NoSimulation(CutThrough):
+    def __init__(self):
+        pass
+
+
+class NoBeginning(CutThrough):
+    def __init__(self, simulation):
+        pass
+
+
+class NoTime(CutThrough):
+    def carry(self, message):
+        yield self.env.timeout(float("nan"))
+
+
+class NoMailbox(CutThrough):
+    def carry(self, message):
+        message.mailbox = None
+        yield self.env.timeout(1)
+
+
+class NoCount(CutThrough):
+    def carry(self, message):
+        message.route[0].bytes = "many"
+        yield self.env.timeout(1)
+
+
+class Starts(CutThrough):
+    def carry(self, message):
+        self.env.process(self.other())
+        yield self.env.timeout(1)
+
+    def other(self):
+        yield 5
+
+
+class Turns(CutThrough):
+    def carry(self, message):
+        while True:
+            yield self.env.timeout(0)
+
+
+def leaves_all(collective, ranks):
+    raise OwnBase("all of it")  # line 143
+
+
+def halves(collective, ranks):
+    return finish(Draft(ranks, 1.5), "halves", collective)  # line 147
+
+
+def links(latency_ps=1, bandwidth=Fraction(1), end=0, more=0, **keys):
+    return Topology.create(
+        npus=4, vertices=4, src=np.arange(4), dst=(np.arange(4) + 1) % 4 + end, latency_ps=np.full(4, latency_ps),
+        bandwidth_class=np.zeros(4 + more, dtype=np.int64), bandwidths=[bandwidth],
+    )  # fmt: skip
+
+
+def back_in_time(**keys):
+    return links(latency_ps=-1)
+
+
+def part_of_a_time(**keys):
+    return links(latency_ps=1.5)
+
+
+def stands_still(**keys):
+    return links(bandwidth=Fraction(0))
+
+
+def floats(**keys):
+    return links(bandwidth=5e10)
+
+
+def beyond(**keys):
+    return links(end=9)
+
+
+def too_many(**keys):
+    return links(more=1)
 """
 MODEL, ALGORITHM, SHAPE = "network.model={}", "algorithms.all_reduce={{python: {}}}", "topology={{shape: {}, npus: 4}}"
 KINDS = {
@@ -111,6 +215,44 @@ KINDS = {
     "a shape": (SHAPE, "own.py:star", r"shape own\.py:star failed: IndexError: .*at .*own\.py:69"),
     "a file that cannot be read": (MODEL, "syntax.py:Model", r"syntax\.py failed: SyntaxError: .*at .*syntax\.py:3"),
     "a file that fails": (MODEL, "fails.py:Model", r"fails\.py failed: ZeroDivisionError: .*at .*fails\.py:2"),
+    "an error beside all others": (MODEL, "own.py:LeavesAll", r"own\.py:91: failed: OwnBase: all of it"),
+    "an algorithm with such an error": (
+        ALGORITHM,
+        "own.py:leaves_all",
+        r"own\.py:leaves_all failed: OwnBase: .*own\.py:143",
+    ),
+    "an algorithm of half chunks": (ALGORITHM, "own.py:halves", r"own\.py:halves: chunks is 1\.5 \(at .*own\.py:147"),
+    **{
+        f"{name} that the engine meets": (
+            MODEL,
+            f"own.py:{name}",
+            rf"network\.model: own\.py:{name}: a run under it failed: {said} \(at engine/.*\.py:\d+\)",
+        )
+        for name, said in {
+            "NoMessage": r"TypeError: .*carry\(\).*",
+            "NoSimulation": r"TypeError: .*__init__\(\).*",
+            "NoBeginning": "AttributeError: .*",
+            "NoTime": "ValueError: .* NaN .*",
+            "NoMailbox": "AttributeError: .*'put'",
+            "NoCount": "ValueError: .*",
+            "Starts": "RuntimeError: .*yield 5.*",
+        }.items()
+    },
+    **{
+        f"links of {name}": (
+            SHAPE,
+            f"own.py:{name}",
+            rf"topology.*: shape own\.py:{name}: {said}.* \(at .*own\.py:\d+\)",
+        )
+        for name, said in {
+            "back_in_time": "latency_ps holds -1",
+            "part_of_a_time": "latency_ps holds float64 values",
+            "stands_still": r"bandwidths holds Fraction\(0, 1\)",
+            "floats": r"bandwidths holds 50000000000\.0",
+            "beyond": "dst holds 12",
+            "too_many": r"bandwidth_class has the shape \(5,\)",
+        }.items()
+    },
     "an added model": (MODEL, "added", r"other\.py:5: failed: AttributeError: .*'colour'"),
     "an added algorithm": ("algorithms.all_reduce={}", "plan", r"plan failed: ZeroDivisionError: .*at .*other\.py:9"),
     "an added shape": (SHAPE, "globe", r"shape globe failed: ZeroDivisionError: .*at .*other\.py:13"),
@@ -193,6 +335,11 @@ def test_other_verbs_tell_it_too(scenario, capsys):
         assert main(["check", str(scenario), "--allow-code", "--set", setting]) in (2, 3)
         err = capsys.readouterr().err
         assert re.search(r"at .*own\.py:\d+", err) and "defect" not in err
+
+
+def test_the_limit_of_events_holds_for_a_model_in_a_loop(scenario, capsys):
+    assert run(scenario, "network.model=own.py:Turns", "--jobs", "1", "--max-events", "5000") == 4
+    assert "more than 5000 events (--max-events)" in capsys.readouterr().err
 
 
 def test_a_model_may_handle_an_event_that_failed(scenario, capsys):

@@ -42,6 +42,8 @@ class Simulation:
     def __init__(self, plan: Plan, level: str) -> None:
         self.plan, self.env, self.recorder = plan, simpy.Environment(), Recorder(plan, level)
         self.issued, self.max_events = 0, plan.problem.limits.max_events
+        #: How often messages have waited under a network model of the user's own.
+        self.waits_of_model = 0
         #: Events to come at which nothing happens any more.
         self.idle_events = 0
         self.links = {index: self.link_class(self, index) for index in used_links(plan).tolist()}
@@ -144,6 +146,12 @@ class Simulation:
     def check_events(self) -> None:
         """Give up after too many events."""
         if self.issued + self.recorder.hops > self.max_events:
+            raise LimitReached(f"more than {self.max_events} events (--max-events)")
+
+    def count_waits(self) -> None:
+        """Count that a model of the user's own goes on, and give up after too many: it may be in a loop."""
+        self.waits_of_model += 1
+        if self.waits_of_model > self.max_events:
             raise LimitReached(f"more than {self.max_events} events (--max-events)")
 
     def run(self) -> Records:
