@@ -36,9 +36,9 @@ RECORD = "record_param_comms"
 IDLE = ("wait", "init")
 _WIDTH = {
     1: ("byte", "char", "bool", "unsignedchar", "signedchar", "uint8", "int8"),
-    2: ("half", "bfloat16", "short", "shortint", "float16", "int16", "uint16", "unsignedshort"),
-    4: ("float", "int", "float32", "int32", "uint32", "unsignedint", "complexhalf"),
-    8: ("double", "long", "longint", "float64", "int64", "uint64", "unsignedlong", "complexfloat"),
+    2: ("half", "bfloat16", "short", "shortint", "float16", "int16", "uint16", "unsignedshort", "fp16", "bf16"),
+    4: ("float", "int", "float32", "int32", "uint32", "unsignedint", "complexhalf", "fp32"),
+    8: ("double", "long", "longint", "float64", "int64", "uint64", "unsignedlong", "complexfloat", "fp64"),
     16: ("complexdouble",),
 }
 _BYTES = {name: width for width, names in _WIDTH.items() for name in names}
@@ -102,7 +102,7 @@ def kernel_kind(name: str) -> str | None:
 def width_of(dtype: str) -> int:
     """Bytes of an element; 0 if the type is unknown."""
     name = re.sub(r"[\s_]|^c10::|^at::|torch\.", "", dtype.lower()).removeprefix("c10::")
-    return 1 if name.startswith(("float8", "float4")) else _BYTES.get(name, 0)
+    return 1 if name.startswith(("float8", "float4", "fp8", "fp4")) else _BYTES.get(name, 0)
 
 
 def facts_of_args(args: Mapping) -> dict:

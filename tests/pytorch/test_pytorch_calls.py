@@ -67,7 +67,7 @@ def test_a_kernel_name_gives_the_kind_only_where_it_does():
     ("width", "names"),
     [
         (1, "Byte Bool Float8_e4m3fn c10::Float8_e5m2 unsigned_char"),
-        (2, "Half BFloat16 c10::BFloat16 Short"),
+        (2, "Half BFloat16 c10::BFloat16 Short fp16 bf16"),
         (4, "Float Int float int"),
         (8, "Double Long long_int"),
         (0, "Object"),
