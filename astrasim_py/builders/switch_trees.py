@@ -184,6 +184,8 @@ def switches_above(
     if builder == "hierarchical":
         return _above_groups(topology, npus, collective, options, size)
     remedy = "write switches: {capable: …} in the topology, or a case with when: {switches: true} before another"
+    if topology.computing is not None and len(topology.computing.vertices) == topology.vertices - topology.npus > 0:
+        remedy = "all of them compute, but no tree of them does; use hierarchical with nvls in every node, or another"
     where = f"{builder} {collective} over {len(npus)} ranks"
     given = "switches" in options and topology.computing is not None
     tree = None if given else capable_tree(topology, tuple(npus), turn)

@@ -121,7 +121,9 @@ def run(args: argparse.Namespace) -> int:
     """Convert; says on stdout what was written and what could not be kept."""
     if args.inline:
         return convert_inline.run(args)
-    unused = next((name for name in ("algorithm", "set", "job") if getattr(args, name)), None)
+    unused = next(
+        (name for name in ("algorithm", "set", "job", "allow-code") if getattr(args, name.replace("-", "_"))), None
+    )
     if unused:
         raise UsageError(f"--{unused}", "goes with --inline", f"add --inline, or drop --{unused}")
     sizes = {

@@ -21,6 +21,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="with --inline and traces: what carries out a collective, as under algorithms of a scenario",
     )
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="with --inline: as of run")
+    parser.add_argument("--allow-code", action="store_true", help="a scenario may name Python files, which are run")
     parser.add_argument("--job", metavar="NAME", help="with --inline: of a scenario of several jobs")
 
 
@@ -57,7 +58,7 @@ def _scenario(args: argparse.Namespace):
     if args.source.endswith((".yaml", ".yml")):
         if args.algorithm:
             raise UsageError("--algorithm", "is for traces; a scenario names its own", "write --set algorithms.…=…")
-        return load_scenario(args.source, args.set, allow_outside=True)
+        return load_scenario(args.source, args.set, allow_outside=True, allow_code=args.allow_code)
     given = dict(text.partition("=")[::2] for text in args.algorithm)
     wrong = next((text for text in args.algorithm if "=" not in text), None)
     if wrong is not None:

@@ -46,6 +46,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--root", type=int, metavar="RANK", help="of a rooted collective, where the file does not say")
     parser.add_argument("--contract", metavar="FILE", help="what it must do, in YAML (custom collectives)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of a scenario, as of run")
+    parser.add_argument("--allow-code", action="store_true", help="a scenario may name Python files, which are run")
     format_option(parser)
 
 
@@ -53,8 +54,9 @@ def run(args: argparse.Namespace) -> int:
     for option, value in (("--slots", args.slots), ("--switch-slots", args.switch_slots)):
         if value is not None and not 1 <= value <= MAX_SLOTS:
             raise UsageError(option, f"{value} is out of range", f"write 1 to {MAX_SLOTS}")
-    if args.set and not all(map(_is_scenario, args.sources)):
-        raise UsageError("--set", "is for scenarios", "drop it")
+    for option, value in (("--set", args.set), ("--allow-code", args.allow_code)):
+        if value and not all(map(_is_scenario, args.sources)):
+            raise UsageError(option, "is for scenarios", "drop it")
     contract = None
     if args.contract:
         from astrasim_py.collectives.contract import read_contract
@@ -137,7 +139,8 @@ def _scenario(source: str, args: argparse.Namespace) -> list[tuple[str, object, 
 
     _check_options(args)
     found = []
-    points = expand(load_scenario(source, [*args.set, "verify=false"], allow_outside=True))
+    allowed = {"allow_outside": True, "allow_code": args.allow_code}
+    points = expand(load_scenario(source, [*args.set, "verify=false"], **allowed))
     for point in points:
         warnings: list[str] = []
         problem = prepare(point, warnings=warnings)

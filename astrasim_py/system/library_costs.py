@@ -95,6 +95,8 @@ def beyond_the_rows(plan: Plan) -> list[str]:
     if profile is None:
         return []
     calls = [i for i in plan.instances.values if i.only_call is not None and len(i.members) > 1]
+    if not calls:
+        return []
     said, low, high = [], *profile.sizes
     others = sorted({len(i.members) for i in calls if not min(profile.ranks) <= len(i.members) <= max(profile.ranks)})
     if others:
@@ -107,7 +109,8 @@ def beyond_the_rows(plan: Plan) -> list[str]:
         found = ", ".join(f"{float(rate) / 1e9:g}" for rate in sorted(inside))
         said.append(f"links of {found} GB/s; {float(profile.link) / 1e9:g} GB/s were measured")
     network = profile.network
-    if not topology.in_node.all() and (network is None or not network.fitted):
+    across = any(not topology.one_node([plan.npu_of[rank] for rank in i.members]) for i in calls)
+    if across and (network is None or not network.fitted):
         said.append("calls between nodes, which were not measured")
     if any(i.algorithm is not None and i.algorithm.source == SWITCH for i in calls):
         said.append(

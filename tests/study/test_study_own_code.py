@@ -337,6 +337,16 @@ def test_other_verbs_tell_it_too(scenario, capsys):
         assert re.search(r"at .*own\.py:\d+", err) and "defect" not in err
 
 
+def test_verbs_that_read_a_scenario_may_be_allowed_to_run_code(scenario, capsys):
+    """What tells to write --allow-code takes it."""
+    given = [str(scenario), "--set", "network.model=own.py:Handles", "--set", "sweep.size=[1 MiB]"]
+    inlined = ["convert", "--inline", given[0], str(scenario.parent / "out/t"), *given[1:]]
+    ran = ["run", "--jobs", "1", "--out", str(scenario.parent / "out"), *given]
+    for words in (["check", *given], ran, ["verify", *given], inlined):
+        assert main(words) == 2 and "--allow-code" in capsys.readouterr().err, words
+        assert main([*words, "--allow-code"]) == 0, capsys.readouterr().err
+
+
 def test_the_limit_of_events_holds_for_a_model_in_a_loop(scenario, capsys):
     assert run(scenario, "network.model=own.py:Turns", "--jobs", "1", "--max-events", "5000") == 4
     assert "more than 5000 events (--max-events)" in capsys.readouterr().err

@@ -146,6 +146,16 @@ def test_what_is_beyond_the_measured_rows_is_told(measured):
     ]
 
 
+@pytest.mark.parametrize("group", [[0, 1, 2, 3, 4, 5, 6, 7], [9, 12], []])
+def test_calls_inside_a_node_and_none_at_all_are_not_between_nodes(measured, group):
+    nodes = box(nodes=2, nic_bandwidth="50 GB/s", nic_latency="2 us")
+    workload = ap.workload(16).compute("1 us")
+    if group:
+        workload = workload.all_gather("1 MiB", group=group)
+    problem = ap.problem(workload, nodes, profile=measured)
+    assert beyond_the_rows(plan_for(problem)) == []
+
+
 def test_reductions_hide_behind_the_links(measured):
     problem = ap.collective("all_reduce", 2**20, box(), profile=measured)
     gamma = Semantics(gamma=Fraction(1, 10**9))
