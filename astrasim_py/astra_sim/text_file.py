@@ -100,7 +100,7 @@ class TextWorkload:
             "collectives of 0 bytes, {}": (sum(bool(p.collectives and not p.size) for p in phases), "time"),
         }
         found = [what.format(number_of(*count)) for what, count in counts.items() if count[0]]
-        used = {*(("all_gpus", "ep", "pp", MODEL) if self.kind in (*TRANSFORMERS, "HYBRID_CUSTOMIZED") else ()),
+        used = {"all_gpus", *(("ep", "pp", MODEL) if self.kind in (*TRANSFORMERS, "HYBRID_CUSTOMIZED") else ()),
                 *(_LISTS if self.kind == "HYBRID_TRANSFORMER_FWD_IN_BCKWD" else ()),
                 *(("DLRM_LAST_BOTTOM_LAYER",) if self.kind in DLRM else ())}  # fmt: skip
         given = [name for name, values in self.numbers.items() if values and name not in used]

@@ -233,6 +233,12 @@ def test_what_a_file_says_and_a_workload_does_not_use_is_told(tmp_path, capsys):
         "w.txt:2: all_gpus is 16, and the dimensions have 8 NPUs" in said.err and not (tmp_path / "out.0.et").exists()
     )
     assert main([*command, "--dims", "16"]) == 0 and (tmp_path / "out.15.et").exists()
+    # Whatever the kind, the number of GPUs is compared.
+    head = "DATA vpp: 8 all_gpus: 8"
+    (tmp_path / "w.txt").write_text(f"{head}\n1\nc -1 1 NONE 0 1 NONE 0 1 ALLREDUCE 96 0\n")
+    capsys.readouterr()
+    command[3] = str(tmp_path / "other")
+    assert main([*command, "--dims", "8"]) == 0 and "not used: vpp of the first line\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
