@@ -13,6 +13,7 @@ from astrasim_py.core.units import format_size, format_time
 from astrasim_py.engine.choose import fastest
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.study.injected import group_dims
+from astrasim_py.system.call_sizes import beyond_links
 from astrasim_py.system.held_up import held_up
 from astrasim_py.system.library_costs import Way
 from astrasim_py.system.plan import Instance, Plan
@@ -30,6 +31,7 @@ def hints(plan: Plan, records: Records) -> Iterator[str]:
     if records.fold is None and not records.engine.endswith(FOLDED):
         yield from _far_from_bound(plan, records)
     yield from held_up(plan, records)
+    yield from beyond_links(plan, records)
 
 
 def _far_from_bound(plan: Plan, records: Records) -> Iterator[str]:

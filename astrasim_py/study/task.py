@@ -42,7 +42,6 @@ from astrasim_py.study.stored_points import StoredPoint
 from astrasim_py.study.summary import empty_row, files_of, summary_of
 from astrasim_py.study.tiles import check_tiles
 from astrasim_py.study.unused import Use, unused
-from astrasim_py.system.call_sizes import beyond_links
 from astrasim_py.system.plan import Plan
 from astrasim_py.system.plan_notes import plan_notes
 from astrasim_py.system.problem import Job, Problem
@@ -234,7 +233,7 @@ def _run(task: Task) -> Result:
     problem = prepare(point, limits=options.limits, kept=task.kept, beside=task.beside, **notes)
     options.check_ranks(sum(job.ranks for job in problem.jobs))
     plan, records = _simulated(problem, task, lambda text: warnings.append(f"{point.name}: {text}"))
-    warnings += [f"{point.name}: {text}" for text in (*plan_notes(plan), *beyond_links(plan, records))]
+    warnings += [f"{point.name}: {text}" for text in plan_notes(plan)]
     facts = {
         "scenario": point.scenario,
         "point": point.name,

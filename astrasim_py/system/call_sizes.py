@@ -74,7 +74,10 @@ def size_notes(plan: Plan) -> list[str]:
 
 
 def beyond_links(plan: Plan, records: Records) -> list[str]:
-    """The call that is farthest beyond what links can carry, under a model that does not make messages share them."""
+    """The call that is farthest beyond what links can carry, under a model that does not make messages share them.
+
+    This is a property of the model, and no mistake: a hint.
+    """
     network, topology = plan.problem.network, plan.problem.topology
     if network.contention or not topology.links or records.outcome.status != "done":
         return []
@@ -98,7 +101,8 @@ def beyond_links(plan: Plan, records: Records) -> list[str]:
             worst = max(worst, (Fraction(least, duration), call))
     if not worst[1]:
         return []
-    return [f"network.model: under {network.model}, {worst[1]}: its bandwidth is beyond what they carry"]
+    remedy = "write network: {model: fluid}, under which messages share links"
+    return [f"{network.model}: {worst[1]}: its bandwidth is beyond what they carry; {remedy}"]
 
 
 def _notes(instance: Instance, semantics: Semantics) -> Iterator[tuple[str, str]]:
