@@ -21,6 +21,7 @@ from astrasim_py.optimizer.placed import PlacementChoice, placement_choice
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.scenario.expand import Point
 from astrasim_py.study.prepare import prepare
+from astrasim_py.study.unused import Use, unused
 from astrasim_py.system.machine_models import Limits
 from astrasim_py.system.plan import Plan
 from astrasim_py.system.problem import Problem
@@ -143,6 +144,8 @@ def space_of(point: Point, kinds: tuple[str, ...]) -> tuple[Space, Plan]:
     warnings: list[str] = []
     problem = prepare(point, warnings=warnings)
     plan = plan_for(problem)
+    if not point.values:  # Other points of a sweep may use it. Algorithms, and so switches, are to be chosen.
+        warnings += unused(point, replace(Use.of(plan), cases={}, switches=True))
     if not len(plan.instances):
         remedy = "add e.g. - all_reduce: {size: 64 MiB}, or name a scenario that has one"
         raise UsageError(point.scenario, "calls no collective, so there is nothing to optimize", remedy)

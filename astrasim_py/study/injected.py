@@ -426,7 +426,7 @@ class PlannedByDimension:
         if planner is None:
             name = self.names.get(case, "")
             remedy = "choose a builder such as ring, which takes dimension after dimension"
-            if name == "hierarchical":
+            if name == "hierarchical" and "chunks" in self.said:
                 remedy = "write {builder: hierarchical, chunks: …}"
             if self.said:
                 what = f"not used where {call.type} by {name} is carried out at once"

@@ -91,6 +91,8 @@ def _sections(point: Point, use: Use) -> Iterator[tuple[str, str]]:
         yield "compute", "no node counts operations, so that no time follows from it; drop it"
     if "memory" in said and spec.memory.kind != "none" and not use.remote:
         yield "memory", "no node loads from or stores to remote memory; drop it"
+    elif "npus_per_node" in said.get("memory", ()) and spec.memory.kind != "per_node":
+        yield "memory.npus_per_node", f"is for kind: per_node, not for {spec.memory.kind}; drop it"
     if spec.nic is not None and not use.messages:
         yield "nic", "no message is sent; drop it"
     # Not strict: switches that compute are a job after those of the scenario.
@@ -106,9 +108,12 @@ def _sections(point: Point, use: Use) -> Iterator[tuple[str, str]]:
             yield f"{at}algorithms", f"{few}; drop it"
     if spec.collectives is not None:
         yield from _collectives(spec.collectives, use)
-    if said["topology"].get("switches") and not use.switches and not _may_choose_switches(jobs.values(), spec):
+    if said["topology"].get("switches") and not use.switches and not _may_choose_switches(spec):
         what = "no algorithm lets switches compute; write e.g. all_reduce: switch_tree under algorithms, or drop it"
         yield "topology.switches", what
+    routing = said["topology"].get("routing") or {}
+    if "seed" in routing and not routing.get("ecmp"):
+        yield "topology.routing.seed", "without ecmp every pair has one route; write ecmp: true, or drop it"
 
 
 def _algorithms(job: Any, at: str) -> Iterator[tuple[str, str]]:
@@ -147,15 +152,19 @@ def _collectives(collectives: Any, use: Use) -> Iterator[tuple[str, str]]:
         yield "collectives.rounding", "is of the remainder of several chunks; write chunks, or drop it"
 
 
-def _may_choose_switches(jobs: Iterable[Any], spec: Any) -> bool:
+def _cases(spec: Any) -> Iterator[Any]:
+    tables = [spec.algorithms, *(job.algorithms for job in spec.jobs.values())]
+    return (case for table in tables for cases in table.values() for case in cases)
+
+
+def _library(spec: Any) -> bool:
+    """Whether calls may be carried out as a library would."""
+    return any(isinstance(case, Builder) and case.builder in LIBRARIES for case in _cases(spec))
+
+
+def _may_choose_switches(spec: Any) -> bool:
     """Whether an algorithm may be one in which switches compute, and is chosen for each call."""
-    tables = [spec.algorithms, *(job.algorithms for job in jobs)]
-    return any(
-        isinstance(case, AlgorithmSynthesis) or (isinstance(case, Builder) and case.builder in LIBRARIES)
-        for table in tables
-        for cases in table.values()
-        for case in cases
-    )
+    return _library(spec) or any(isinstance(case, AlgorithmSynthesis) for case in _cases(spec))
 
 
 def _network(point: Point, use: Use) -> Iterator[tuple[str, str]]:
@@ -170,6 +179,11 @@ def _network(point: Point, use: Use) -> Iterator[tuple[str, str]]:
     for key in ("msccl", "profile"):
         if getattr(network, key) is not None and not use.called:
             yield f"network.{key}", "is for collectives, and none is called; drop it"
+    if network.profile is not None and use.called and network.switch_reduction is not None:
+        if "all_reduce" not in use.called:
+            yield "network.switch_reduction", "no all_reduce is called; drop it"
+        elif not network.switch_reduction and not _library(point.spec):
+            yield "network.switch_reduction", "without nccl no switch reduces; drop it"
     if network.msccl is not None and use.called:
         used = {network.msccl.protocol_for(own) for own in use.protocols}
         written = (point.config["network"].get("msccl") or {}) if isinstance(point.config["network"], dict) else {}

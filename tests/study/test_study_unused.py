@@ -11,6 +11,7 @@ from astrasim_py.builders.registry import build
 from astrasim_py.chakra.et_io import write_prefix
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.cli.main import main
+from astrasim_py.optimizer.optimize import optimize
 
 RING = "topology: {shape: ring, npus: 4, bandwidth: 50 GB/s, latency: 500 ns}\n"
 GRID = "topology: {shape: torus, dims: [2, 2], bandwidth: 50 GB/s, latency: 500 ns}\n"
@@ -27,7 +28,12 @@ SMALL = 'algorithms: {all_reduce: [{builder: direct, when: {size: "< 1 KiB"}}, r
 HIERARCHICAL = "algorithms: {all_reduce: hierarchical}\ncollectives: {chunks: 4}\n"
 MSCCL = "network: {msccl: {latency: {LL: 1 us}}}\n"
 
-SWITCHES = "topologies.topology.switches"
+NODE, REDUCTION = "topology: {preset: dgx_h100, nodes: 1}\n", "network: {profile: dgx_h100, switch_reduction: false}\n"
+
+#: Keys of topologies, as the scenario holds them once it is read.
+WITHIN = {
+    name: f"topologies.topology.{key}" for name, key in (("switches", "switches"), ("a seed of routes", "routing.seed"))
+}
 
 #: Text of a scenario that uses something, the same that does not, and what is said then.
 PAIRS = {
@@ -100,6 +106,26 @@ PAIRS = {
         GRID + "workload: [{broadcast: {size: 64 KiB}}]\ncollectives: {chunks: 4}\n",
         "collectives: none of all_reduce, reduce_scatter, all_gather, all_to_all is called",
     ),
+    "nodes of memory": (
+        RING + REMOTE + "memory: {kind: per_node, bandwidth: 10 GB/s, npus_per_node: 2}\n",
+        RING + REMOTE + "memory: {kind: pool, bandwidth: 10 GB/s, npus_per_node: 2}\n",
+        "memory.npus_per_node: is for kind: per_node, not for pool",
+    ),
+    "a seed of routes": (
+        GRID.replace("500 ns}", "500 ns, routing: {ecmp: true, seed: 2}}") + REDUCE,
+        GRID.replace("500 ns}", "500 ns, routing: {seed: 2}}") + REDUCE,
+        "routing.seed: without ecmp every pair has one route",
+    ),
+    "a reduction in switches": (
+        NODE + REDUCE + "algorithms: nccl\n" + REDUCTION,
+        NODE + REDUCE + "algorithms: {all_reduce: ring}\n" + REDUCTION,
+        "network.switch_reduction: without nccl no switch reduces",
+    ),
+    "a reduction of nothing": (
+        NODE + REDUCE + "algorithms: nccl\n" + REDUCTION,
+        NODE + "workload: [{all_gather: {size: 64 KiB}}]\nalgorithms: nccl\n" + REDUCTION,
+        "network.switch_reduction: no all_reduce is called",
+    ),
     "all_reduce": (
         GRID + REDUCE + "collectives: {all_reduce: baseline}\n",
         GRID + "workload: [{all_gather: {size: 64 KiB}}]\ncollectives: {all_reduce: baseline}\n",
@@ -137,7 +163,7 @@ def test_it_changes_nothing(tmp_path, name):
     path = tmp_path / "s.yaml"
     path.write_text(idle)
     document = ap.load_scenario(path).resolver.document.plain()
-    *above, last = (said.partition(":")[0].partition("[")[0] if name != "switches" else SWITCHES).split(".")
+    *above, last = WITHIN.get(name, said.partition(":")[0].partition("[")[0]).split(".")
     holder = document
     for step in above:
         holder = holder[step]
@@ -191,3 +217,16 @@ def test_reported_input(golden, tmp_path):
     assert any("collectives: chunks: not used where all_reduce by hierarchical" in text for text in found.warnings)
     own = "algorithms={all_reduce: {builder: hierarchical, chunks: 8}}"
     assert not ap.run(path, overrides=[own], out=tmp_path, jobs=1).warnings
+
+
+def test_a_remedy_holds_for_the_key_that_is_not_used(tmp_path):
+    """A hierarchical algorithm has chunks of its own, and no delay of endpoints."""
+    (line,) = warnings(tmp_path, GRID + REDUCE + HIERARCHICAL.replace("chunks: 4", "endpoint_delay: 1 us"))
+    assert "endpoint_delay: not used" in line and "chunks" not in line
+
+
+def test_the_optimizer_says_it(tmp_path):
+    (tmp_path / "s.yaml").write_text(SWITCH + REDUCE + NOISE)
+    result = optimize(ap.load_scenario(tmp_path / "s.yaml"), tmp_path / "out", evaluations=1)
+    (line,) = result.space.warnings  # switches may be chosen
+    assert "s.yaml:" in line and "noise: no node computes" in line
