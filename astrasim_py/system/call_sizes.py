@@ -10,6 +10,7 @@ from astrasim_py.core.records import Records
 from astrasim_py.core.units import format_size, format_time, number_of
 from astrasim_py.msccl.ir import outside_window
 from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.system.library_costs import SWITCH
 from astrasim_py.system.plan import CollectiveCall, Instance, Plan
 from astrasim_py.system.programs import SEND, RotatedPrograms
 from astrasim_py.system.semantics import Semantics
@@ -22,11 +23,11 @@ def size_doubt(instance: Instance, semantics: Semantics) -> str:
 
     Sizes in bytes stay as they are written, whatever the size of the call. They are right for it where all messages
     together have the bytes that no algorithm can do without. Fewer are wrong, also of an algorithm whose sizes are in
-    chunks and which is not verified.
+    chunks and which is not verified. What stands for a reduction in a switch is only its load.
     """
     algorithm = instance.algorithm
     fixed = algorithm is not None and _fixed(algorithm, semantics)
-    if algorithm is None or (algorithm.verdict is True and not fixed):
+    if algorithm is None or algorithm.source == SWITCH or (algorithm.verdict is True and not fixed):
         return ""
     standard = instance.type != CUSTOM and algorithm.contract is None
     call = f"{instance.type} of {format_size(instance.size)} on {len(instance.members)} ranks"

@@ -97,6 +97,16 @@ def test_strict_refuses_them_and_check_says_so(tmp_path, capsys):
     assert "warning: " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("npus", [4, 8])
+def test_the_load_of_a_reduction_in_a_switch_is_no_wrong_size(tmp_path, npus):
+    """It is less than any algorithm without switches sends."""
+    text = f"topology: {{preset: dgx_h100, nodes: 1, npus: {npus}}}\nnetwork: {{profile: dgx_h100}}\nalgorithms: nccl\n"
+    (tmp_path / "s.yaml").write_text(text + "workload: [{all_reduce: {size: 256 MiB}}]\n")
+    made = ap.run(tmp_path / "s.yaml", out=tmp_path / "out", jobs=1)
+    assert made.rows[0]["algorithm"].startswith("switch") and made.rows[0]["busbw_GBps"]
+    assert not [line for line in made.warnings if "messages have" in line]
+
+
 def test_sizes_as_written_by_semantics(tmp_path):
     """`injected_sizes: verbatim` takes bytes as they are, also where there are chunks beside them."""
     made = build("ring", "all_gather", 4)
