@@ -60,6 +60,7 @@ def explain_stuck(
     uncounted: Sequence[tuple[Posted, int, int, int]] = (),
     queued: Sequence[tuple[int, int, int, tuple[int, ...]]] = (),
     without_path: Sequence[tuple[int, int]] = (),
+    undelivered: int = 0,
 ) -> Outcome:
     """Explain why no event is left although nodes are unfinished.
 
@@ -67,7 +68,7 @@ def explain_stuck(
     `held`: sends that wait for a slot of their connection. `unasked`: sends that no receive has requested, under the
     rendezvous. `uncounted`: nodes that wait only for a count, with the counter, its count, and the count they need.
     `queued`: chunks that wait for their turn, as rank, call, queue, and the calls that run there. `without_path`: pairs
-    of NPUs with a message that no path is left for.
+    of NPUs with a message that no path is left for. `undelivered`: messages that an own model still carries.
     """
     if plan.problem.network.split:
         posted, unreceived = whole_messages(posted), whole_messages(unreceived)
@@ -109,6 +110,9 @@ def explain_stuck(
     switches = dict(enumerate(plan.switches, n))
     if without_path:
         cause, cycle = f"stuck: {_cut_off(plan, without_path)}", ()
+    elif undelivered:
+        model = plan.problem.network.model
+        cause, cycle = f"stuck: {model} never delivers {undelivered} message{'s' if undelivered > 1 else ''}", ()
     elif cycle:
         ring = "→".join(switches.get(rank, str(rank)) for rank in (*cycle, cycle[0]))
         cause = f"deadlock: ranks wait for each other in a ring, {ring}"

@@ -158,12 +158,17 @@ class Turns(CutThrough):
             yield self.env.timeout(0)
 
 
+class Loses(CutThrough):
+    def carry(self, message):
+        yield self.env.event() if message.src == 2 else self.env.timeout(1)
+
+
 def leaves_all(collective, ranks):
-    raise OwnBase("all of it")  # line 143
+    raise OwnBase("all of it")  # line 148
 
 
 def halves(collective, ranks):
-    return finish(Draft(ranks, 1.5), "halves", collective)  # line 147
+    return finish(Draft(ranks, 1.5), "halves", collective)  # line 152
 
 
 def links(latency_ps=1, bandwidth=Fraction(1), end=0, more=0, **keys):
@@ -219,9 +224,9 @@ KINDS = {
     "an algorithm with such an error": (
         ALGORITHM,
         "own.py:leaves_all",
-        r"own\.py:leaves_all failed: OwnBase: .*own\.py:143",
+        r"own\.py:leaves_all failed: OwnBase: .*own\.py:148",
     ),
-    "an algorithm of half chunks": (ALGORITHM, "own.py:halves", r"own\.py:halves: chunks is 1\.5 \(at .*own\.py:147"),
+    "an algorithm of half chunks": (ALGORITHM, "own.py:halves", r"own\.py:halves: chunks is 1\.5 \(at .*own\.py:152"),
     **{
         f"{name} that the engine meets": (
             MODEL,
@@ -345,6 +350,13 @@ def test_verbs_that_read_a_scenario_may_be_allowed_to_run_code(scenario, capsys)
     for words in (["check", *given], ran, ["verify", *given], inlined):
         assert main(words) == 2 and "--allow-code" in capsys.readouterr().err, words
         assert main([*words, "--allow-code"]) == 0, capsys.readouterr().err
+
+
+def test_a_model_that_loses_messages_is_named(scenario, capsys):
+    """The others wait for messages that were sent."""
+    assert run(scenario, "network.model=own.py:Loses", "--jobs", "1") == 4
+    err = capsys.readouterr().err
+    assert "stuck: own.py:Loses never delivers 1 message" in err and "nobody sends" not in err
 
 
 def test_the_limit_of_events_holds_for_a_model_in_a_loop(scenario, capsys):

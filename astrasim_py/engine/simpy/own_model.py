@@ -37,12 +37,14 @@ class OwnModel:
         if not isinstance(events, Generator):
             problem = f"{self.text}: carry(message) gave a {type(events).__name__}, which is no process"
             raise ScenarioError(self.place, problem, _PROCESS)
+        simulation.undelivered += 1
         take: Callable = partial(next, events)
         while True:
             simulation.count_waits()
             try:
                 event = take()
             except StopIteration:
+                simulation.undelivered -= 1
                 return
             if not isinstance(event, Event):
                 problem = f"{self.text}: carry(message) yields {shown(event)}, which is no event"

@@ -42,8 +42,8 @@ class Simulation:
     def __init__(self, plan: Plan, level: str) -> None:
         self.plan, self.env, self.recorder = plan, simpy.Environment(), Recorder(plan, level)
         self.issued, self.max_events = 0, plan.problem.limits.max_events
-        #: How often messages have waited under a network model of the user's own.
-        self.waits_of_model = 0
+        #: Under a network model of the user's own: how often messages have waited, and messages under way.
+        self.waits_of_model, self.undelivered = 0, 0
         #: Events to come at which nothing happens any more.
         self.idle_events = 0
         self.links = {index: self.link_class(self, index) for index in used_links(plan).tolist()}
@@ -182,7 +182,7 @@ class Simulation:
         waits = self.waits()
         if not any(left) and not waits["unreceived"]:
             return Outcome()
-        return explain_stuck(self.plan, left, **waits)
+        return explain_stuck(self.plan, left, undelivered=self.undelivered, **waits)
 
     def last_time(self, limit: int | None) -> int:
         """The time (ps) up to which the run goes on, as far as is known: its limit, or the end of the foreground."""
