@@ -54,7 +54,9 @@ def provided(kind: str, name: str) -> Callable:
     entry = _table()[kind][name]
     try:
         return entry.load()
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         problem = f"cannot be imported: {_told(error)}"
         raise ScenarioError(f"entry point {entry.name}", problem, "fix or uninstall it") from None
 

@@ -79,3 +79,17 @@ def test_an_actor_of_a_made_algorithm_is_the_switch_of_its_name() -> None:
     tree = {"spine1": {"leaf1": [2, 3], "leaf0": [0, 1]}}
     made = build("switch_tree", "all_reduce", 4, switches=tree).with_verdict(True)
     assert switches_of(ap.collective("all_reduce", "1 MiB", network, algorithm=made)) == {"spine1", "leaf0", "leaf1"}
+
+
+@pytest.mark.parametrize(
+    ("capable", "remedy"), [("all", "all of them compute, but no tree"), ("[rail0]", "capable: …")]
+)
+def test_a_remedy_does_not_ask_for_what_is_there(tmp_path, capable, remedy):
+    """Switches of nodes and those of rails form no tree."""
+    text = f"topology: {{preset: dgx_h100, nodes: 2, switches: {{capable: {capable}}}}}\n"
+    (tmp_path / "s.yaml").write_text(
+        text + "workload: [{all_reduce: {size: 1 MiB}}]\nalgorithms: {all_reduce: switch_tree}\n"
+    )
+    made = ap.run(tmp_path / "s.yaml", out=tmp_path / "out", jobs=1)
+    (failure,) = made.failures
+    assert "reach all of its NPUs" in failure.lines[0] and remedy in failure.lines[0]

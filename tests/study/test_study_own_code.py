@@ -368,6 +368,21 @@ def test_a_model_may_handle_an_event_that_failed(scenario, capsys):
     assert run(scenario, "network.model=own.py:Handles", "--jobs", "1") == 0, capsys.readouterr().err
 
 
+@pytest.mark.parametrize("text", ["import sys; sys.exit(3)", "raise BaseException", "1 / 0", "import not_there", "x ="])
+def test_a_package_that_cannot_be_imported_hides_no_other(tmp_path, monkeypatch, capsys, text):
+    (tmp_path / "broken_package.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    entries = [EntryPoint(f"{kind}.broken", "broken_package:x", registry.GROUP) for kind in ("algorithm", "shape")]
+    monkeypatch.setattr(registry, "entry_points", lambda group: entries)
+    registry._table.cache_clear()
+    try:
+        for what in ("builders", "shapes"):
+            assert main(["list", what]) == 0
+            assert re.search(r"broken +cannot be imported: ", capsys.readouterr().out)
+    finally:
+        registry._table.cache_clear()
+
+
 def test_a_reader_of_another_package(tmp_path, other, capsys):
     assert main(["trace", "convert", "log", str(tmp_path / "out"), "--fails"]) == 2
     assert re.search(r"other\.py:21: failed: ZeroDivisionError", capsys.readouterr().err)
