@@ -122,11 +122,20 @@ def main(argv: Sequence[str]) -> int:
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115
             complain([f"stdout cannot be written: {error.strerror}; free some space, or send it elsewhere"])
             return errors.EXIT_OUTPUT
-        if os.environ.get("ASTRASIM_DEBUG") == "1":
+        if os.environ.get("ASTRASIM_DEBUG") == "1" or _ends(error):
             raise
         code, lines = _told(error)
         complain(lines)
         return code
+
+
+def _ends(error: BaseException) -> bool:
+    """Whether an error is of those that are not for us to tell."""
+    if isinstance(error, (Exception, KeyboardInterrupt, SystemExit)):
+        return False
+    from astrasim_py.core.registry import stops
+
+    return stops(error)
 
 
 def _told(error: BaseException) -> tuple[int, list[str]]:

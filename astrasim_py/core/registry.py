@@ -54,9 +54,9 @@ def provided(kind: str, name: str) -> Callable:
     entry = _table()[kind][name]
     try:
         return entry.load()
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:
+        if stops(error):
+            raise
         problem = f"cannot be imported: {_told(error)}"
         raise ScenarioError(f"entry point {entry.name}", problem, "fix or uninstall it") from None
 
@@ -82,7 +82,7 @@ def own_code(path: Path, name: str, place: str) -> Callable:
             spec.loader.exec_module(sys.modules[module_name])
         except BaseException as error:
             del sys.modules[module_name]
-            if isinstance(error, (AstraError, KeyboardInterrupt)):
+            if isinstance(error, AstraError) or stops(error):
                 raise
             raise ScenarioError(place, f"{path} failed: {_told(error)}", "fix it") from None
     found = getattr(sys.modules[module_name], name, None)
@@ -95,14 +95,14 @@ def made_by(factory: Callable, text: str, kind: type, error: type[AstraError], p
     """The product of an external producer; raises `error` if it fails or has another type."""
     try:
         made = factory(*given, **options)
-    except KeyboardInterrupt:
-        raise
     except AstraError as cause:
         own = own_line(cause)
         if not own or re.search(r":\d", cause.place):
             raise
         raise error(place, f"{text}: {cause.problem} (at {own})", cause.remedy) from cause
     except BaseException as cause:
+        if stops(cause):
+            raise
         raise error(place, f"{text} failed: {_told(cause)}", "fix it") from cause
     if not isinstance(made, kind):
         raise error(place, f"{text} gave a {type(made).__name__}", f"return a {kind.__name__}")
@@ -122,6 +122,15 @@ def own_failure(error: BaseException) -> str:
     text = " ".join(f"{type(error).__name__}: {error}".split())
     own = own_line(error)
     return f"{own}: failed: {text}; fix it" if own else ""
+
+
+def stops(error: BaseException) -> bool:
+    """Whether an error is to end the process: an interruption, or one beside `Exception` that no code of the user's own
+    raised.
+    """
+    if isinstance(error, (Exception, SystemExit)):
+        return False
+    return isinstance(error, KeyboardInterrupt) or not own_line(error)
 
 
 def own_line(error: BaseException) -> str:

@@ -27,7 +27,7 @@ from astrasim_py.core.errors import (
     worst,
 )
 from astrasim_py.core.records import Records
-from astrasim_py.core.registry import own_failure
+from astrasim_py.core.registry import own_failure, stops
 from astrasim_py.engine.auto import take_engine
 from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.report.jobs import Alone, iteration_ends, job_rows
@@ -213,9 +213,9 @@ def run_task(task: Task) -> Result:
     except MemoryError:
         remedy = "use fewer NPUs, a lower --record level or fewer --jobs"
         return failed(point, EXIT_CHECK_FAILED, f"{point.name}: out of memory; {remedy}")
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:
+        if stops(error):
+            raise
         text = " ".join(f"{type(error).__name__}: {error}".split())
         own, detail = own_failure(error), traceback.format_exc()
         if own:

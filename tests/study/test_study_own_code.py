@@ -359,6 +359,18 @@ def test_a_model_that_loses_messages_is_named(scenario, capsys):
     assert "stuck: own.py:Loses never delivers 1 message" in err and "nobody sends" not in err
 
 
+def test_what_ends_a_process_is_not_taken_for_an_error(scenario, monkeypatch):
+    """Such as the limit of a test: neither code of the user's own raised it, nor is it a defect."""
+
+    def ends(*_, **__):
+        raise GeneratorExit
+
+    for place in ("astrasim_py.study.task.prepare", "astrasim_py.cli.run.run"):
+        monkeypatch.setattr(place, ends)
+        with pytest.raises(GeneratorExit):
+            run(scenario, "network.model=own.py:Handles", "--jobs", "1")
+
+
 def test_the_limit_of_events_holds_for_a_model_in_a_loop(scenario, capsys):
     assert run(scenario, "network.model=own.py:Turns", "--jobs", "1", "--max-events", "5000") == 4
     assert "more than 5000 events (--max-events)" in capsys.readouterr().err
