@@ -48,18 +48,15 @@ def table(levels: list[str], corpus: list[Sample], single: bool) -> list[dict]:
         if sample.original.workload.ranks > 1:
             first.setdefault(sample.workload.split()[0], sample)
     corpus = each_rank(corpus) if single else corpus
-    for level, rel, secret in product(levels, (0.1, 0.25), (False, True)):
-        if rel != 0.1 and level != "quantise":
-            continue
+    for level, secret in product(levels, (False, True)):
         scales = Scales.draw(np.random.default_rng(5)) if secret else Scales()
         paid = []
         for sample in first.values():
-            shared = share(sample.original, level, seed=3, rel=rel, scales=scales)
+            shared = share(sample.original, level, seed=3, scales=scales)
             paid.append(price(sample.original, shared, rules, scales))
-        found = attack(corpus, level, seed=11, rel=rel, secret=secret)
-        name = f"{level} ±{rel:.0%}" if level == "quantise" else level
+        found = attack(corpus, level, seed=11, secret=secret)
         row = {
-            "level": name + (" + scales" if secret else ""),
+            "level": level + (" + scales" if secret else ""),
             "mean": float(np.mean([each.mean for each in paid])),
             "largest": max(each.largest for each in paid),
             "spearman": min(each.spearman for each in paid),

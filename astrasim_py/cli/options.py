@@ -33,6 +33,15 @@ def format_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=("text", "json"), default="text", help="of the result on stdout")
 
 
+def gone_option(parser: argparse.ArgumentParser, name: str, problem: str, remedy: str) -> None:
+    """An option that was removed: it is refused, with what to use instead."""
+
+    def refuse(text: str) -> str:
+        raise UsageError(name, problem, remedy)
+
+    parser.add_argument(name, type=refuse, help=argparse.SUPPRESS)
+
+
 #: What ``--format`` is where a person reads.
 TABLES = (None, "table", "text")
 

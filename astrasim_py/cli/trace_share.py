@@ -6,9 +6,12 @@ import secrets
 import sys
 from collections.abc import Callable
 
-from astrasim_py.cli.options import complain, make_parent
+from astrasim_py.cli.options import complain, gone_option, make_parent
 from astrasim_py.core.errors import EXIT_OK, CheckFailed, OutputError, ScenarioError, TraceError, UsageError
 from astrasim_py.core.files import named
+
+#: Levels that were removed.
+_GONE = ("quantise", "twin")
 
 
 def arguments(action: Callable[[str, str], argparse.ArgumentParser]) -> None:
@@ -19,10 +22,8 @@ def arguments(action: Callable[[str, str], argparse.ArgumentParser]) -> None:
     _input_options(skeleton)
     share = action("share", "remove what a workload tells of its model and machine, and say what that costs")
     _input_options(share)
-    share.add_argument(
-        "--level", required=True, help="strip, hash, skeleton, quantise, twin or synthetic: each removes more"
-    )
-    share.add_argument("--rel", type=float, default=0.1, metavar="F", help="half width of the bins of quantise (0.1)")
+    share.add_argument("--level", required=True, help="strip, hash, skeleton or synthetic: each removes more")
+    gone_option(share, "--rel", "is gone with the level quantise", "drop it")
     share.add_argument(
         "--seed", type=int, metavar="N", help="the same gives the same bytes; drawn and printed if absent"
     )
@@ -186,10 +187,11 @@ def run_share(args: argparse.Namespace) -> int:
     from astrasim_py.study.sharing import LEVELS, Rules, original_of, price, removed, share
     from astrasim_py.study.sharing_attack import attack, packaged_corpus, read_corpus
 
+    if args.level in _GONE:
+        problem = f'"{args.level}" is gone: its workloads were recognised as often as skeletons'
+        raise UsageError("--level", problem, "write skeleton, or synthetic")
     if args.level not in LEVELS:
         raise UsageError("--level", f'"{args.level}" is unknown', f"write one of {', '.join(LEVELS)}")
-    if not 0.001 <= args.rel < 1:
-        raise UsageError("--rel", f"{args.rel} is no width of bins", "write 0.001 to 0.999, e.g. 0.1")
     if args.corpus and args.price != "all":
         raise UsageError("--corpus", f"is for the attack, which --price {args.price} leaves out", "drop one of them")
     if args.seed is not None and args.seed < 0:
@@ -204,7 +206,7 @@ def run_share(args: argparse.Namespace) -> int:
         samples = read_corpus(args.corpus, rules) if args.corpus else packaged_corpus()
     scales = Scales.draw(np.random.default_rng([seed, 1])) if args.scale_secret else Scales()
     original = original_of(workload, rules)
-    made = share(original, args.level, seed=seed, rel=args.rel, scales=scales)
+    made = share(original, args.level, seed=seed, scales=scales)
     beside = {".topology.csv": edge_list(scales.topology(topology))} if topology else {}
     strings, attributes = strings_of(workload)
     names = {topology.name, *(name for name, _ in topology.switches)} if topology else set()
@@ -219,7 +221,7 @@ def run_share(args: argparse.Namespace) -> int:
         facts["price"] = asdict(paid)
     if samples:
         _tell(f"attacking {len(samples)} samples; --price error leaves this out")
-        found = attack(samples, args.level, seed=seed, rel=args.rel, secret=args.scale_secret)
+        found = attack(samples, args.level, seed=seed, secret=args.scale_secret)
         facts["attack"] = asdict(found)
     print(json.dumps(facts, indent=1) if args.format == "json" else "\n".join(_said(args, facts, paid, found)))
     return EXIT_OK

@@ -84,7 +84,8 @@ def learn(original: Original, *, nodes: bool | None = None) -> WorkloadModel:
             number_of[rank], _ = programs.setdefault(program.model_dump_json(), (len(programs), program))
         own = number_of[like[rank]]
         models.append(RankModel(program=own, groups=tuple(map(numbers.__getitem__, groups)), peers=tuple(peers)))
-    nominal = max(int(ends.max(initial=0)) for _, ends in original.times)
+    simulated = original.simulate(original.with_skeletons(original.skeletons))
+    nominal = max(int(ends.max(initial=0)) for _, ends in simulated)
     made_of = tuple(program for _, program in programs.values())
     return WorkloadModel(nominal_ps=nominal, groups=groups_of, ranks=tuple(models), programs=made_of)
 

@@ -149,7 +149,7 @@ def _check_size(places: int) -> None:
         raise TraceError("--repeats, --ranks", problem, f"stay below {MAX_PLACES}")
 
 
-def synthetic(original: Original, rng: np.random.Generator, rel: float) -> Workload:
+def synthetic(original: Original, rng: np.random.Generator) -> Workload:
     """A workload made of what is learned of the skeleton of another one."""
 
     def makespan(workload: Workload, free: bool) -> int:

@@ -19,7 +19,7 @@ from astrasim_py.core.records import Records
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.program.selection import AlgorithmTable
 from astrasim_py.program.table import Program
-from astrasim_py.sharing import levels, synthesize, twin
+from astrasim_py.sharing import levels, synthesize
 from astrasim_py.sharing.levels import Original, Times
 from astrasim_py.sharing.secrets import Scales
 from astrasim_py.sharing.skeleton import check_chain, is_call
@@ -32,13 +32,11 @@ from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology.model import Topology
 from astrasim_py.topology.shapes import FullyConnected, Mesh, Ring, Switch
 
-#: What is left, by name; each takes an original, a generator, and the width of bins.
-LEVELS: Mapping[str, Callable[[Original, np.random.Generator, float], Workload]] = {
+#: What is left, by name; each takes an original and a generator.
+LEVELS: Mapping[str, Callable[[Original, np.random.Generator], Workload]] = {
     "strip": levels.strip,
     "hash": levels.hashed,
     "skeleton": levels.skeleton,
-    "quantise": levels.quantise,
-    "twin": twin.twin,
     "synthetic": synthesize.synthetic,
 }
 NO_SCALES = Scales()
@@ -175,9 +173,9 @@ def _chained(trace: ExecutionTrace, start: np.ndarray, held: Sequence[np.ndarray
     return trace.replace(data_deps=Csr(pointers(owner, len(trace)), trace.node_id[rows]), ctrl_deps=None)
 
 
-def share(original: Original, level: str, *, seed: int = 0, rel: float = 0.1, scales: Scales = NO_SCALES) -> Workload:
+def share(original: Original, level: str, *, seed: int = 0, scales: Scales = NO_SCALES) -> Workload:
     """What a level leaves of a workload, scaled; the same seed gives the same."""
-    made = LEVELS[level](original, np.random.default_rng([seed, *level.encode()]), rel)
+    made = LEVELS[level](original, np.random.default_rng([seed, *level.encode()]))
     return made if scales == NO_SCALES else scales.workload(made)
 
 

@@ -68,9 +68,9 @@ class Attack:
     source_chance: float
 
 
-def attack(samples: Sequence[Sample], level: str, *, seed: int = 0, rel: float = 0.1, secret: bool = False) -> Attack:
+def attack(samples: Sequence[Sample], level: str, *, seed: int = 0, secret: bool = False) -> Attack:
     """Put every sample through a level, and look for it in the library of all."""
-    given, passed = (_passed(samples, level, seed + far, rel, secret) for far in (0, len(samples)))
+    given, passed = (_passed(samples, level, seed + far, secret) for far in (0, len(samples)))
 
     def seen(workloads: Iterable[Workload], ratios: bool = False) -> np.ndarray:
         ranks = (sample.rank for sample in samples)
@@ -101,13 +101,13 @@ def attack(samples: Sequence[Sample], level: str, *, seed: int = 0, rel: float =
     return Attack(samples=len(samples), workloads=len(set(workload.tolist())), **rates)
 
 
-def _passed(samples: Sequence[Sample], level: str, seed: int, rel: float, secret: bool) -> list[Workload]:
+def _passed(samples: Sequence[Sample], level: str, seed: int, secret: bool) -> list[Workload]:
     """What a level leaves of every sample; ranks of one set are of one that is given away."""
     made: dict[Original, Workload] = {}
     for number, sample in enumerate(samples, seed):
         if sample.original not in made:
             scales = Scales.draw(np.random.default_rng([number, 1])) if secret else Scales()
-            made[sample.original] = share(sample.original, level, seed=number, rel=rel, scales=scales)
+            made[sample.original] = share(sample.original, level, seed=number, scales=scales)
     return [made[sample.original] for sample in samples]
 
 

@@ -15,7 +15,7 @@ from astrasim_py.chakra.et_io import encode_trace, gzip_bytes, parse_trace
 from astrasim_py.chakra.lint_rules import lint_trace
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
-from astrasim_py.sharing.levels import binned, binned_sizes, kind_of, stripped
+from astrasim_py.sharing.levels import kind_of, stripped
 from astrasim_py.sharing.secrets import Scales, edge_list, strings_of, surviving
 from astrasim_py.study.sharing import LEVELS, Rules, networks, original_of, price, share
 from astrasim_py.topology.edge_list import read_csv
@@ -50,7 +50,7 @@ def test_what_is_shared_lints_clean_and_runs_in_about_the_same_time(level):
     for topology in FEW:
         before, after = (Rules().run(each, topology).makespan for each in (original().workload, made))
         # Twins and bins are random: the tolerance is theirs, not a rounding.
-        assert after == before if level in EXACT else isclose(after, before, rel_tol=0.15)
+        assert after == before if level in EXACT else isclose(after, before, rel_tol=0.02)
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -100,20 +100,6 @@ def test_stripping_leaves_kinds_of_kernels():
     assert (made.names, made.has_column("layer"), made.metadata) == (("cpu", "gpu:gemm"), False, ())
 
 
-@pytest.mark.parametrize("rel", [0.02, 0.1, 0.25])
-def test_bins_keep_values_within_their_width_and_sums_nearly(rel):
-    values = np.random.default_rng(1).integers(10**6, 10**9, 400)
-    assert all(abs(binned(value, rel) - value) <= rel * value * 1.01 for value in values.tolist())
-    assert isclose(binned_sizes(values, rel).sum(), values.sum(), rel_tol=rel / 20)
-    assert len({binned(value, rel) for value in values.tolist()}) < len(set(values.tolist())) / 2
-
-
-def test_members_of_a_group_have_equal_sizes():
-    made = share(original(zero=3), "twin", seed=5)
-    columns = [sorted(each.column("comm_size").tolist()) for each in made.traces]
-    assert columns[0] == columns[-1] != sorted(original(zero=3).workload.traces[0].column("comm_size").tolist())
-
-
 def test_a_scaled_topology_has_no_names_and_scaled_links():
     text = "# npus 2\nsrc,dst,bandwidth,latency\n0,acme_tor,50 GB/s,500 ns\nacme_tor,1,50 GB/s,500 ns\n"
     text += "1,acme_tor,25 GB/s,1 us\nacme_tor,0,25 GB/s,1 us\n"
@@ -130,4 +116,4 @@ def test_one_rank_and_remote_memory_are_shared_too(level):
     made = original_of(Workload((trace([*nodes, {"type": 4, "micros": 3, "deps": {1}}]),)))
     scales = Scales(0.5, 2.0)
     paid = price(made, share(made, level, scales=scales), Rules(), scales)
-    assert paid.largest <= (0 if level in EXACT else 0.11)
+    assert paid.largest <= (0 if level in EXACT else 1e-6)
