@@ -11,12 +11,12 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
+from sharing_attack import Sample, attack, features, packaged_corpus, read_corpus
 
 import astrasim_py as ap
 from astrasim_py.chakra.et_io import write_prefix
 from astrasim_py.sharing.secrets import Scales
 from astrasim_py.study.sharing import LEVELS, Rules, original_of, price, share
-from astrasim_py.study.sharing_attack import Sample, attack, features, packaged_corpus, read_corpus
 
 ATTACKERS = ("raw", "adaptive", "ratios")
 SCENARIO = """

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Sequence
 
 import numpy as np
+from sharing_attack import packaged_corpus
 
 from astrasim_py.chakra.workload import Workload, read_workload
 from astrasim_py.cli.main import main as command
@@ -16,7 +17,6 @@ from astrasim_py.sharing.levels import Original
 from astrasim_py.sharing.synthesis_model import WorkloadModel
 from astrasim_py.sharing.synthesize import Wanted, choose, synthesize, totals
 from astrasim_py.study.sharing import Rules, networks, original_of
-from astrasim_py.study.sharing_attack import packaged_corpus
 from astrasim_py.system.machine_models import ComputeModel
 
 WAYS = ("as it is", "with its blocks", "and compute", "and sizes", "all of these")

@@ -12,6 +12,7 @@ from astrasim_py.core.files import named
 
 #: Levels that were removed.
 _GONE = ("quantise", "twin")
+_ATTACK = "run benchmarks/sharing.py of the repository"
 
 
 def arguments(action: Callable[[str, str], argparse.ArgumentParser]) -> None:
@@ -33,15 +34,8 @@ def arguments(action: Callable[[str, str], argparse.ArgumentParser]) -> None:
         metavar="TOPOLOGY",
         help="file, preset or SHAPE:SIZE,KEY=VALUE,…: also write OUT.topology.csv, without names, with the same scale",
     )
-    share.add_argument(
-        "--corpus", metavar="DIR", help="library of the attack: WORKLOAD/SOURCE.<rank>.et; else packaged"
-    )
-    share.add_argument(
-        "--price",
-        choices=("all", "error", "none"),
-        default="all",
-        help="what to measure: the error and the attack (all), the error alone, or neither",
-    )
+    gone_option(share, "--corpus", "is gone with the attack", f"{_ATTACK}, with --corpus DIR")
+    share.add_argument("--price", default="error", metavar="error|none", help="whether to measure the error (error)")
 
 
 def _input_options(parser: argparse.ArgumentParser) -> None:
@@ -176,7 +170,7 @@ def run_skeleton(args: argparse.Namespace) -> int:
 
 
 def run_share(args: argparse.Namespace) -> int:
-    """Write what a level leaves of a set; print what was removed, its price, and what an attack still finds."""
+    """Write what a level leaves of a set; print what was removed, and its price."""
     import json
     from dataclasses import asdict
 
@@ -185,15 +179,16 @@ def run_share(args: argparse.Namespace) -> int:
     from astrasim_py.cli.topologies import topology_of
     from astrasim_py.sharing.secrets import Scales, edge_list, strings_of
     from astrasim_py.study.sharing import LEVELS, Rules, original_of, price, removed, share
-    from astrasim_py.study.sharing_attack import attack, packaged_corpus, read_corpus
 
     if args.level in _GONE:
         problem = f'"{args.level}" is gone: its workloads were recognised as often as skeletons'
         raise UsageError("--level", problem, "write skeleton, or synthetic")
     if args.level not in LEVELS:
         raise UsageError("--level", f'"{args.level}" is unknown', f"write one of {', '.join(LEVELS)}")
-    if args.corpus and args.price != "all":
-        raise UsageError("--corpus", f"is for the attack, which --price {args.price} leaves out", "drop one of them")
+    if args.price == "all":
+        raise UsageError("--price", "all is gone with the attack", f"write error; {_ATTACK} for the attack")
+    if args.price not in ("error", "none"):
+        raise UsageError("--price", f'"{args.price}" is unknown', "write error or none")
     if args.seed is not None and args.seed < 0:
         raise UsageError("--seed", f"{args.seed} is negative", "write 0 or more")
     seed = args.seed if args.seed is not None else secrets.randbits(62)
@@ -201,9 +196,6 @@ def run_share(args: argparse.Namespace) -> int:
     workload, compute, semantics = read_set(args)
     topology = topology_of(args.with_topology, "--with-topology") if args.with_topology else None
     rules = Rules(compute=compute, semantics=semantics)
-    samples = []
-    if args.price == "all":
-        samples = read_corpus(args.corpus, rules) if args.corpus else packaged_corpus()
     scales = Scales.draw(np.random.default_rng([seed, 1])) if args.scale_secret else Scales()
     original = original_of(workload, rules)
     made = share(original, args.level, seed=seed, scales=scales)
@@ -214,16 +206,12 @@ def run_share(args: argparse.Namespace) -> int:
     write_set(args, made, beside)
     gone = removed(workload, made, attributes)
     facts = {"level": args.level, "seed": seed, "scales": asdict(scales), "removed": gone}
-    paid = found = None
+    paid = None
     if args.price != "none":
         _tell("simulating on six networks")
         paid = price(original, made, rules, scales)
         facts["price"] = asdict(paid)
-    if samples:
-        _tell(f"attacking {len(samples)} samples; --price error leaves this out")
-        found = attack(samples, args.level, seed=seed, secret=args.scale_secret)
-        facts["attack"] = asdict(found)
-    print(json.dumps(facts, indent=1) if args.format == "json" else "\n".join(_said(args, facts, paid, found)))
+    print(json.dumps(facts, indent=1) if args.format == "json" else "\n".join(_said(args, facts, paid)))
     return EXIT_OK
 
 
@@ -251,7 +239,7 @@ def _search(args: argparse.Namespace, strings: set[str], made, beside: dict[str,
         raise CheckFailed(args.target, problem, "nothing was written: rename it in the input, or take another --seed")
 
 
-def _said(args: argparse.Namespace, facts: dict, paid, found) -> list[str]:
+def _said(args: argparse.Namespace, facts: dict, paid) -> list[str]:
     gone, scaled = facts["removed"], facts["scales"]
     lines = [
         f"{args.level}: {gone['nodes'][0]} nodes -> {gone['nodes'][1]}, seed {facts['seed']} (keep it to yourself)"
@@ -267,10 +255,4 @@ def _said(args: argparse.Namespace, facts: dict, paid, found) -> list[str]:
     if paid:
         errors = f"mean {paid.mean:.2%}, largest {paid.largest:.2%}, Spearman {paid.spearman:.2f}"
         lines += [f"error of the step: {errors}", *(f"  {name:<24}{error:+.2%}" for name, error in paid.error.items())]
-    if found:
-        of = f"{found.samples} samples of {found.workloads} workloads"
-        lines.append(f"nearest neighbour among {of}, raw / adaptive / by ratios / chance")
-        for what in ("workload", "source"):
-            rates = (getattr(found, f"{what}_{who}") for who in ("raw", "adaptive", "ratios", "chance"))
-            lines.append(f"  names the {what:<9}" + " / ".join(f"{rate:.2f}" for rate in rates))
     return lines

@@ -1,1 +1,1 @@
-"""Sharing of workloads: removing secrets, measuring error and attack."""
+"""Sharing of workloads: removing secrets, measuring the error."""

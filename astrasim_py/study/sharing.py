@@ -1,4 +1,4 @@
-"""Workloads to be given away: a level of sharing, what it costs, and what it still tells."""
+"""Workloads to be given away: a level of sharing, and what it costs."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""`trace share`, and the attack on what it shares."""
+"""`trace share`: what it writes, and what it says."""
 
 from __future__ import annotations
 
@@ -7,36 +7,28 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from worlds.training import ByWork, layout_of
 
 from astrasim_py.chakra.et_io import write_prefix
 from astrasim_py.cli.main import main
-from astrasim_py.sharing.secrets import Scales
-from astrasim_py.study.sharing import LEVELS, rank_correlation
-from astrasim_py.study.sharing_attack import attack, features, packaged_corpus, read_corpus
+from astrasim_py.study.sharing import LEVELS, original_of, rank_correlation
 from astrasim_py.topology.edge_list import read_edge_list
+from astrasim_py.training.traces import training_workload
 
 TOPOLOGY = "# npus 8\nsrc,dst,bandwidth,latency\n" + "".join(
     f"{npu},acme_tor,100 GB/s,500 ns\nacme_tor,{npu},100 GB/s,500 ns\n" for npu in range(8)
 )
 
 
-@pytest.fixture(scope="module")
-def corpus():
-    return packaged_corpus()
-
-
 @pytest.fixture
-def workload(tmp_path, corpus, monkeypatch) -> Path:
-    """A set of traces, with groups; the library of the attack is small."""
-    monkeypatch.setattr("astrasim_py.study.sharing_attack.packaged_corpus", lambda: corpus[:6])
-    _write(tmp_path / "acme_model", corpus[6].original.workload)
-    return tmp_path / "acme_model"
-
-
-def _write(prefix: Path, made) -> None:
-    prefix.parent.mkdir(exist_ok=True)
+def workload(tmp_path) -> Path:
+    """A set of traces, with groups."""
+    model = {"layers": 2, "hidden": 1024, "ffn": 4096, "heads": 8, "vocab": 5120}
+    trained = training_workload(layout_of(8, model=model, gbs=8, nodes="fine", tp=2, pp=2), ByWork())
+    made = original_of(trained).workload
     groups = json.dumps({name: list(ranks) for name, ranks in made.groups.items()}).encode()
-    write_prefix(prefix, made.traces, beside={".groups.json": groups})
+    write_prefix(tmp_path / "acme_model", made.traces, beside={".groups.json": groups})
+    return tmp_path / "acme_model"
 
 
 def _said(capsys, *command: str) -> dict:
@@ -58,7 +50,7 @@ def test_files_are_not_called_after_the_input(workload, capsys):
     assert 'tells the name of the input, "acme_model"' in capsys.readouterr().err
 
 
-def test_share_says_what_it_removed_what_it_costs_and_what_is_found(workload, tmp_path, capsys):
+def test_share_says_what_it_removed_and_what_it_costs(workload, tmp_path, capsys):
     (tmp_path / "net.csv").write_text(TOPOLOGY)
     out, command = (
         tmp_path / "out",
@@ -68,7 +60,6 @@ def test_share_says_what_it_removed_what_it_costs_and_what_is_found(workload, tm
     assert said["removed"]["names"] > 50
     assert {"num_ops", "tensor_size"} <= set(said["removed"]["attributes"])
     assert len(said["price"]["error"]) >= 3
-    assert {"workload_raw", "workload_adaptive", "workload_chance", "source_ratios"} <= said["attack"].keys()
     assert 0.1 <= said["scales"]["time"] <= 10
     assert main(["trace", "lint", str(out), "--groups", f"{out}.groups.json"]) == 0
     files = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.name.startswith("out.")}
@@ -119,8 +110,9 @@ def test_a_string_that_would_survive_fails_the_command(workload, tmp_path, capsy
         ),
         (["--level", "twin"], '"twin" is gone: its workloads were recognised as often as skeletons; write skeleton'),
         (["--level", "strip", "--rel", "0.1"], "--rel: is gone with the level quantise; drop it"),
-        (["--level", "strip", "--corpus", "."], "an attack needs a library"),
-        (["--level", "strip", "--corpus", ".", "--price", "error"], "which --price error leaves out"),
+        (["--level", "strip", "--corpus", "."], "--corpus: is gone with the attack; run benchmarks/sharing.py of the"),
+        (["--level", "strip", "--price", "all"], "all is gone with the attack; write error; run benchmarks/sharing.py"),
+        (["--level", "strip", "--price", "some"], '"some" is unknown; write error or none'),
         (["--level", "strip", "--seed", "-1"], "is negative"),
         (["--level", "strip", "--with-topology", "blob:8"], "is neither a file nor a shape nor a preset"),
     ],
@@ -131,15 +123,6 @@ def test_bad_options_are_refused(workload, capsys, options, said, tmp_path, monk
     assert said in capsys.readouterr().err
 
 
-def test_secret_scales_change_no_ratios(corpus):
-    made = corpus[6].original.workload
-    scaled = Scales(3.7, 0.31).workload(made)
-    for rank in (None, 5):
-        before, after = (features(each, rank, ratios=True) for each in (made, scaled))
-        assert after == pytest.approx(before, abs=2e-3)  # times and sizes are whole numbers
-        assert features(scaled, rank) != pytest.approx(features(made, rank), abs=0.1)
-
-
 def test_networks_keep_their_order_where_they_differ():
     first = np.array([100.0, 200.0, 300.0]) * 10**6
     assert rank_correlation(first, 2 * first) == 1.0
@@ -147,29 +130,6 @@ def test_networks_keep_their_order_where_they_differ():
     alike = np.array([100.0, 100.1, 300.0]) * 10**6
     assert rank_correlation(alike, alike[[1, 0, 2]]) == 1.0
     assert (rank_correlation(alike[:2], first[:2]), rank_correlation(first[:2], alike[:2])) == (1.0, 0.0)
-
-
-@pytest.mark.slow
-def test_without_names_all_workloads_are_found_by_scales_fewer(corpus):
-    named = attack(corpus, "strip")
-    assert named.workload_raw > 0.9
-    assert named.source_raw > 0.9
-    hidden = attack(corpus, "skeleton", secret=True)
-    assert hidden.workload_adaptive < 0.7
-    assert hidden.source_adaptive < 0.7
-    assert min(hidden.workload_ratios, hidden.source_ratios) > 0.9
-    assert max(named.workload_chance, named.source_chance) < 0.05
-
-
-def test_a_corpus_is_read_from_a_folder(tmp_path, corpus):
-    for number, sample in enumerate(corpus[:2]):
-        _write(tmp_path / "model" / f"run{number}", sample.original.workload)
-        _write(tmp_path / "other" / f"run@{number}", sample.original.workload)
-    found = read_corpus(str(tmp_path))
-    assert [(each.workload, each.source) for each in found] == [
-        ("model", "model/run0"), ("model", "model/run1"), ("other", "other/run"), ("other", "other/run"),
-    ]  # fmt: skip
-    assert features(found[0].original.workload).tolist() == features(corpus[0].original.workload).tolist()
 
 
 def test_levels_are_in_the_order_of_what_they_remove():

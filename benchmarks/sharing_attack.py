@@ -195,7 +195,7 @@ def read_corpus(folder: str, rules: Rules | None = None) -> list[Sample]:
     return samples
 
 
-#: Models of the packaged corpus, cut to few layers, and their layouts on 8 ranks: 21 workloads.
+#: Models of the generated corpus, cut to few layers, and their layouts on 8 ranks: 21 workloads.
 _MODELS = {
     "llama3-8b": ({}, {"tp": 2}, {"zero": 3}, {"tp": 2, "pp": 2}, {"pp": 4}),
     "gpt3-5b": ({}, {"tp": 4}, {"tp": 2, "pp": 2}),
