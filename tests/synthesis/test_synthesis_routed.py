@@ -57,7 +57,7 @@ def test_every_way_makes_valid_schedules():
     network = Network.of(edge_list(5, most=9), cost=SERIAL)
     demand = Demand.of("all_to_all", network.ranks, 2, 10**6 + 3)
     offered = policies(network, demand)
-    assert {p.backward for p in offered} == {False, True} and {p.way for p in offered} == {"list", "insert"}
+    assert {p.backward for p in offered} == {False, True} and {p.rule for p in offered} == {0, 1, 2, 3}
     for rounds in (1, len(offered), 3 * len(offered)):
         found = route(network, demand, 0, Effort(rounds=rounds))
         schedule = as_schedule(network, demand, found.columns, found.search)

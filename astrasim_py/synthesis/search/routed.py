@@ -1,9 +1,9 @@
 """Chunks that one rank each needs: scatter, gather, all_to_all, all_to_all(v).
 
 *Lists* choose paths that balance the load of links; then every free link takes its most urgent waiting message.
-Messages wait, whole, at ranks. *Insertions* route the messages one after the other by the
-earliest arrival that idle intervals allow. *Repairs* take a message that arrives last out of the best schedule, with
-some in its way, and route them anew. Each runs forward and, time reversed, from the receivers to the origins.
+Messages wait, whole, at ranks. *Repairs* take a message that arrives last out of the best schedule, with some in its
+way, and insert them anew, one after the other by the earliest arrival that idle intervals allow. Each runs forward and,
+time reversed, from the receivers to the origins.
 """
 
 from collections import namedtuple
@@ -147,18 +147,16 @@ _VICTIMS, _REPAIR = 12, 400_000
 
 @dataclass(frozen=True, slots=True)
 class RoutePolicy:
-    """One way of making a run: `rule` is that of `list_schedule`, or the order of insertion."""
+    """One way of making a run."""
 
-    way: str = "list"  # ``list`` or ``insert``
-    rule: int = 0
-    passes: int = 3  # of a list: how often every message chooses its path
+    rule: int = 0  # of `list_schedule`
+    passes: int = 3  # how often every message chooses its path
     noise: int = 0  # random noise on priorities, in 64ths of the longest path
     backward: bool = False
 
     def __str__(self) -> str:
         rule = ("farthest", "most loaded", "by turns", "most crowded")[self.rule]
-        parts = [f"routed: {self.way}, {rule} first"]
-        parts += [f"{self.passes} passes"] * (self.way == "list") + [f"noise {self.noise}/64"] * bool(self.noise)
+        parts = [f"routed: list, {rule} first", f"{self.passes} passes"] + [f"noise {self.noise}/64"] * bool(self.noise)
         return ", ".join(parts + ["backwards"] * self.backward)
 
 
@@ -186,8 +184,6 @@ class Side(Messages):
 
     def run(self, policy: RoutePolicy, seed: int, limit: int, stop=None) -> tuple[int, Rows] | None:
         """(time, rows); None if it does not end before `limit`."""
-        if policy.way == "insert":
-            return self.packer.run(seed, order=self._order(policy.rule, policy.noise, seed), limit=limit, stop=stop)
         paths = self._paths(policy.passes, seed % 4, stop)
         if paths is None:
             return None
@@ -196,21 +192,6 @@ class Side(Messages):
             self.network, self.timing, paths, self.kind, self._turn, policy.rule, noise, seed, limit, stop
         )
         return None if found is None else (found[0], Rows(paths.arc, found[1], paths.length))
-
-    def _order(self, rule: int, noise: int, seed: int) -> np.ndarray:
-        """int64[messages]: the order in which they are inserted."""
-        random = np.random.Generator(np.random.PCG64(seed))
-        size = self.timing.delay.min(axis=1, initial=NEVER)[self.kind]
-        key = -(self.ahead[self.receiver, self.origin] + size)
-        if rule == 2:
-            key = self._turn
-        elif rule:
-            ends = np.bincount(np.concatenate((self.origin, self.receiver)), minlength=self.network.ranks)
-            key = key - (ends[self.origin] + ends[self.receiver]) * size
-        if noise:
-            spread = (int(key.max()) - int(key.min())) * noise // 64
-            key = key + random.integers(0, spread + 1, len(key))
-        return np.lexsort((random.permutation(len(key)), key)).astype(np.int64)
 
     def columns(self, rows: Rows) -> Columns:
         """(arc, chunk, start) of all transfers, those of a chunk in their order."""
@@ -222,13 +203,11 @@ def policies(network: Network, demand: Demand) -> list[RoutePolicy]:
     """Policies to try, the most promising first."""
     lists = [RoutePolicy(rule=rule, passes=p) for p in (3, 1, 6) for rule in (0, 1, 3, 2)]
     lists += [RoutePolicy(rule=rule, passes=3, noise=noise) for noise in (4, 16) for rule in (0, 1, 3)]
-    inserts = [RoutePolicy("insert", rule, 0, noise) for noise in (0, 4, 16) for rule in (0, 1, 2)]
-    found = [p for pair in zip(lists, inserts, strict=False) for p in pair] + lists[len(inserts) :]
     # Nothing is reversed beside other tenants, because the end of the schedule is not known before.
     sides = (False,) if len(network.occupied_start) else (False, True)
     if demand.collective == "gather":
         sides = sides[::-1]
-    return [replace(p, backward=side) for p in found for side in sides]
+    return [replace(p, backward=side) for p in lists for side in sides]
 
 
 def route(network: Network, demand: Demand, bound: int, effort: Effort) -> Found:

@@ -267,13 +267,13 @@ class Packer:
         self._room = 64
 
     def run(
-        self, seed: int, *, rows: Rows | None = None, order: np.ndarray | None = None, roots: int = 0, weight: int = 0,
+        self, seed: int, *, rows: Rows | None = None, roots: int = 0, weight: int = 0,
         mean: int = 0, repairs: int = 0, bound: int = 0, limit: int = NEVER, stop: np.ndarray | None = None,
     ) -> tuple[int, Rows] | None:  # fmt: skip
-        """One run, over `rows` to repair or in an `order`: (ps, rows), or None if it was given up."""
+        """One run, over `rows` to repair or anew: (ps, rows), or None if it was given up."""
         network, chunks, count = self.network, self.chunks, len(self.chunks.origin)
         random = np.random.Generator(np.random.PCG64(seed))
-        order = random.permutation(count) if order is None else order
+        order = random.permutation(count)
         state = random.integers(1, 2**63, 1, dtype=np.uint64)
         room, stride = self._room, self.stride if rows is None else rows.arc.shape[1]
         while True:
