@@ -24,14 +24,19 @@ def in_our_names(config: dict[str, Any]) -> None:
             keys["workload"] = {**workload, "training": ours(workload["training"], Training.model_fields)}
 
 
+def is_training(config: dict[str, Any], job: str) -> bool:
+    """Whether the workload of a job is a generated training."""
+    workload = holder(config, job)["workload"]
+    return isinstance(workload, Mapping) and "training" in workload
+
+
 def key_choices(config: dict[str, Any], kinds: tuple[str, ...]) -> Iterator[KeyChoice]:
     """The choices of the keys of all jobs; some of their values may not be valid, or change nothing."""
     for job in config.get("jobs") or ("",):
         workload = holder(config, job)["workload"]
-        if isinstance(workload, Mapping):
-            if "training" in workload:
-                yield from _of_training(workload["training"], job, kinds)
-        elif "tiles" in kinds and "tiles" in Compute.model_fields:
+        if is_training(config, job):
+            yield from _of_training(workload["training"], job, kinds)
+        elif not isinstance(workload, Mapping) and "tiles" in kinds and "tiles" in Compute.model_fields:
             yield from _of_items(workload, job)
     if "chunks" in kinds and config.get("collectives") is not None:
         yield _choice("chunks", "chunks by dimension", "", ("collectives", "chunks"), config, _CHUNKS)

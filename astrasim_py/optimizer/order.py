@@ -169,8 +169,10 @@ def facts_of(plan: Plan, job: int) -> Facts:
     )
 
 
-def order_choices(plan: Plan, job: int, name: str, kinds: tuple[str, ...]) -> Iterator[Choice]:
-    """The choices of orders in the workload of a job; none where nothing is free."""
+def order_choices(
+    plan: Plan, job: int, name: str, kinds: tuple[str, ...], *, exchanges: bool = True
+) -> Iterator[Choice]:
+    """The choices of orders in the workload of a job; none where nothing is free. `exchanges`: also of ``order``."""
     own = plan.problem.jobs[job]
     distinct = list(dict.fromkeys(own.workload.traces))
     if {"order", "priority"}.isdisjoint(kinds) or max(map(len, distinct)) > _MOST_NODES:
@@ -184,7 +186,7 @@ def order_choices(plan: Plan, job: int, name: str, kinds: tuple[str, ...]) -> It
         values = ("as in the workload", LONGEST, CALLS)
         yield PriorityChoice(kind="priority", name="issue order", job=name, values=values)
     for number, (trace, pairs) in enumerate(zip(distinct, free, strict=True)):
-        if pairs and "order" in kinds:
+        if pairs and exchanges and "order" in kinds:
             listed = _extensions(trace, every[number], dependencies) if len(every[number]) <= _MOST_LISTED else None
             like = " and of those like it" if len(distinct) < own.ranks else ""
             yield OrderChoice(

@@ -14,8 +14,8 @@ from astrasim_py.core.errors import AstraError, ScenarioError, UsageError
 from astrasim_py.core.strict_model import mistakes
 from astrasim_py.engine.simulation import plan_for
 from astrasim_py.optimizer.calls import AlgorithmChoice, algorithm_choices, write_cases
-from astrasim_py.optimizer.choices import Choice, KeyChoice
-from astrasim_py.optimizer.keys import in_our_names, key_choices
+from astrasim_py.optimizer.choices import KINDS, Choice, KeyChoice
+from astrasim_py.optimizer.keys import in_our_names, is_training, key_choices
 from astrasim_py.optimizer.order import Facts, facts_of, order_choices
 from astrasim_py.optimizer.placed import PlacementChoice, placement_choice
 from astrasim_py.program.algorithm import Algorithm
@@ -157,10 +157,16 @@ def space_of(point: Point, kinds: tuple[str, ...]) -> tuple[Space, Plan]:
     for number, name in enumerate(names):
         if "placement" in kinds and (found := placement_choice(problem, number, name)):
             choices.append(found)
-        choices += order_choices(plan, number, name, kinds)
+        choices += order_choices(plan, number, name, kinds, exchanges=not is_training(config, name))
+    unsearched = [name for name in names if is_training(config, name)] if "order" in kinds and kinds != KINDS else []
     if not choices:
         problem = f"has nothing to choose under {', '.join(kinds)}"
-        raise UsageError(point.scenario, problem, "name more kinds with --over, or drop it")
+        remedy = "write --over priority, as trainings have no order" if unsearched else "name more kinds with --over"
+        raise UsageError(point.scenario, problem, f"{remedy}, or drop it")
+    if unsearched:
+        warnings.append(
+            f"{point.scenario}: trainings have no choice of order, which brought nothing; priority orders them"
+        )
     return Space(point=point, choices=tuple(choices), warnings=tuple(warnings)), plan
 
 

@@ -305,19 +305,38 @@ def test_one_point_of_a_sweep_is_optimized(tmp_path):
     assert result.baseline_ps == found(tmp_path / "b", scenario(items), evaluations=2).baseline_ps
 
 
-def test_orders_go_with_buckets(tmp_path):
+def test_orders_go_with_tiles(tmp_path):
     """A key that makes another workload leaves orders of the one before without effect, or refuses them."""
-    said = {
-        "topologies": {"node": {"preset": "dgx_h100", "nodes": 1, "npus": 4}},
-        "compute": {"preset": "dgx_h100"},
-        "workload": {
-            "training": {"model": {"base": "llama3-8b", "layers": 2}, "seq": 256, "gbs": 8, "overlap": {"dp": True}},
-            "memory": "ignore",
-        },
-    }
-    result = found(tmp_path, said=scenario() | said, over="buckets,order,priority", evaluations=30)
-    assert {"buckets", "order", "priority"} <= {choice.kind for choice in result.space.choices}
+    items = [{"compute": {"name": "other", "time": "50 us", "after": []}}, *GATHERED]
+    result = found(
+        tmp_path, scenario([*items, {"barrier": {"after": ["matmul", "other"]}}]), over="tiles,order,priority"
+    )
+    assert {choice.kind for choice in result.space.choices} == {"tiles", "order", "priority"}
     assert result.bound.ps <= result.makespan_ps <= result.baseline_ps
+
+
+TRAINING = {
+    "topologies": {"node": {"preset": "dgx_h100", "nodes": 1, "npus": 4}},
+    "compute": {"preset": "dgx_h100"},
+    "workload": {
+        "training": {"model": {"base": "llama3-8b", "layers": 2}, "seq": 256, "gbs": 8, "overlap": {"dp": True}},
+        "memory": "ignore",
+    },
+}
+
+
+def test_trainings_have_a_rule_of_issue_and_no_order(tmp_path, capsys):
+    result = found(tmp_path / "a", said=scenario() | TRAINING, over="buckets,order,priority", evaluations=30)
+    assert {choice.kind for choice in result.space.choices} == {"buckets", "priority"}
+    assert result.bound.ps <= result.makespan_ps <= result.baseline_ps
+    (warning,) = result.space.warnings
+    assert "trainings have no choice of order, which brought nothing; priority orders them" in warning
+    assert not found(tmp_path / "b", said=scenario() | TRAINING, over=None, evaluations=1).space.warnings
+    path = tmp_path / "step.yaml"
+    path.write_text(yaml.safe_dump(scenario() | TRAINING))
+    assert main(["optimize", str(path), "--out", str(tmp_path / "o"), "--over", "order"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "nothing to choose under order; write --over priority, as trainings have no order, or drop it" in line
 
 
 def test_a_change_that_makes_the_step_longer_is_left_out(tmp_path):
