@@ -72,35 +72,6 @@ def table(levels: list[str], corpus: list[Sample], single: bool) -> list[dict]:
     return rows
 
 
-def draw(rows: list[dict], file: Path) -> None:
-    """Utility against privacy: the error of a level, and how often the better of two attacks is right."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    matplotlib.rcParams["svg.hashsalt"] = "astrasim_py"
-    figure, panels = pyplot.subplots(1, 2, figsize=(9.5, 4), layout="constrained", sharey=True)
-    for axes, what in zip(panels, ("workload", "source"), strict=True):
-        for number, row in enumerate(rows):
-            hollow = "scales" in row["level"]
-            spot = {"color": f"C{number // 2}", "marker": "s" if hollow else "o", "ms": 14 - number // 2 * 1.5}
-            axes.plot(
-                100 * row["mean"], row[f"{what}_adaptive"], linestyle="", label=row["level"],
-                mfc="none" if hollow else spot["color"], **spot,
-            )  # fmt: skip
-            if hollow:
-                axes.plot(100 * row["mean"], row[f"{what}_ratios"], linestyle="", **spot | {"marker": "x", "ms": 6})
-        axes.axhline(rows[0][f"{what}_chance"], color="#888888", linestyle="--", linewidth=1)
-        axes.set(xlabel="mean error of the step, %", title=f"names the {what}", ylim=(0, 1.05))
-        axes.grid(True, color="#dddddd", linewidth=0.6)
-    panels[0].set_ylabel("right guesses of the adaptive attack\n(dashed: chance; crosses: scales, by ratios)")
-    handles, labels = panels[1].get_legend_handles_labels()
-    figure.legend(handles, labels, fontsize=8, frameon=False, loc="outside right upper")
-    figure.savefig(file, metadata={"Date": None})
-    pyplot.close(figure)
-
-
 def sweep(points: int) -> None:
     """CPU seconds of a sweep of networks, on the full traces and on their skeletons."""
     from astrasim_py.scenario.job_models import TrainingWorkload
@@ -134,9 +105,7 @@ def sweep(points: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--out", type=Path, default=Path("results/benchmarks"), help="folder of the rows and the figure"
-    )
+    parser.add_argument("--out", type=Path, default=Path("results/benchmarks"), help="folder of the rows")
     parser.add_argument("--points", type=int, default=200, help="networks of the sweep; 0: none")
     parser.add_argument("--corpus", help="samples WORKLOAD/SOURCE.<rank>.et, every rank one; else generated trainings")
     parser.add_argument("--levels", nargs="*", default=list(LEVELS), help="of the table; none: the sweep only")
@@ -149,7 +118,6 @@ def main() -> None:
         name = "sharing_recorded" if args.corpus else "sharing"
         rows = table(args.levels, corpus, single=bool(args.corpus))
         (args.out / f"{name}.json").write_text(json.dumps(rows, indent=1))
-        draw(rows, args.out / f"{name}.svg")
 
 
 if __name__ == "__main__":
