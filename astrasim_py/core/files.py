@@ -15,6 +15,9 @@ from typing import BinaryIO
 
 from astrasim_py.core.errors import AstraError, OutputError
 
+#: Stands for the number of a rank in the name of a file.
+RANK = "{rank}"
+
 _REMEDIES = {
     errno.ENOSPC: "free some space, or {}",
     errno.EDQUOT: "free some of your quota, or {}",

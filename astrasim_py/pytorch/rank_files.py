@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 from glob import escape, glob
 
 from astrasim_py.core.errors import UsageError
-from astrasim_py.core.files import named
+from astrasim_py.core.files import RANK, named
 from astrasim_py.pytorch.recording import MAX_RANKS
 from astrasim_py.pytorch.sources import sources
 
-RANK = "{rank}"
 _WILD = re.compile(r"(\{rank\}|\*)")
 #: Endings of the members of an archive that are read where no pattern names them.
 _ENDINGS = (".json", ".json.gz")

@@ -25,7 +25,7 @@ from astrasim_py.report.tables import json_bytes, json_text, ps_of
 from astrasim_py.scenario.expand import Point
 from astrasim_py.scenario.load import read_plain
 from astrasim_py.scenario.plot_spec import level_of, of_records
-from astrasim_py.study import astra_sim_point, stored_points
+from astrasim_py.study import stored_points
 from astrasim_py.study.store import RunOptions
 from astrasim_py.study.stored_points import StoredPoint
 from astrasim_py.study.summary import FIRST_LEVEL
@@ -306,6 +306,8 @@ def at_level(stored: StoredPoint, level: str, notes: list[str]) -> StoredPoint:
     manifest = stored.manifest
     if LEVELS.index(manifest["level"]) >= LEVELS.index(level):
         return stored
+    from astrasim_py.study import astra_sim_point
+
     name, ran = manifest["point"], manifest.get("engine") or AUTO
     options = RunOptions(
         level=level,

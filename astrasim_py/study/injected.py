@@ -24,7 +24,6 @@ from astrasim_py.core.registry import made_by, provided
 from astrasim_py.core.units import PS_PER_S
 from astrasim_py.engine.choose import better_in_network, by_library
 from astrasim_py.engine.simulation import simulate
-from astrasim_py.msccl.to_traces import read_algorithm
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.selection import AlgorithmTable, Case, When
 from astrasim_py.scenario.job_models import (
@@ -34,11 +33,8 @@ from astrasim_py.scenario.job_models import (
     AlgorithmSynthesis,
     Builder,
 )
-from astrasim_py.study.link_occupancy import read_occupancy
 from astrasim_py.study.preparation import Preparation
 from astrasim_py.study.store import result_edition
-from astrasim_py.study.synthesized import algorithm_of, facts_in_network, planned_cost
-from astrasim_py.synthesis.request import Request
 from astrasim_py.system.dimension_planner import PLANNED, DimensionPlanner, grid
 from astrasim_py.system.library_choice import nodes_of
 from astrasim_py.system.machine_models import Collectives
@@ -238,6 +234,8 @@ def _from_files(run: Preparation, said: AlgorithmFile, collective: str, place: s
     files += [contract] if contract else []
 
     def read() -> Algorithm:
+        from astrasim_py.msccl.to_traces import read_algorithm
+
         algorithm = read_algorithm(str(path), collective, made_for=said.made_for, root=said.root)
         return algorithm if contract is None else replace(algorithm, contract=read_contract(contract))
 
@@ -259,6 +257,10 @@ def _synthesizer(
     run: Preparation, said: AlgorithmSynthesis, topology: Topology, place: str
 ) -> Callable[[str, tuple[int, ...], int, int], Algorithm]:
     """The function that synthesizes the algorithm of a case for the NPUs and the size of a call."""
+    from astrasim_py.study.link_occupancy import read_occupancy
+    from astrasim_py.study.synthesized import algorithm_of, facts_in_network, planned_cost
+    from astrasim_py.synthesis.request import Request
+
     how, network = said.synthesize, run.spec.network
     cost, left_out = planned_cost(network, run.spec.nic)
     where = f"{place}.synthesize.occupied"

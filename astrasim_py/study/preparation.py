@@ -19,9 +19,9 @@ from astrasim_py.chakra.et_io import find_prefix
 from astrasim_py.core.digest import digest, file_digest, file_stamp
 from astrasim_py.core.errors import AstraError, ScenarioError, TraceError
 from astrasim_py.core.fields import CodeText, FileText, named_files
+from astrasim_py.core.files import RANK
 from astrasim_py.core.registry import own_code
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.pytorch.rank_files import RANK, rank_files
 from astrasim_py.scenario.check import confined, split_code
 from astrasim_py.scenario.expand import Point
 from astrasim_py.system.machine_models import NetworkModel
@@ -81,6 +81,8 @@ def _read(path: Path) -> object:
 
 def recorded_files(name: str) -> list[Path]:
     """Files that a pattern with ``{rank}``, or the name of a file or an archive, stands for; raises as `rank_files`."""
+    from astrasim_py.pytorch.rank_files import rank_files
+
     documents = rank_files([name], "workload.pytorch").values()
     return sorted(
         {Path(document if os.path.exists(document) else document.rpartition("!")[0]) for document in documents}

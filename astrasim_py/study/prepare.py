@@ -20,8 +20,6 @@ from astrasim_py.core.fields import CodeText, FileText, named_files
 from astrasim_py.core.registry import names, provided
 from astrasim_py.engine.simpy.own_model import OwnModel
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.pytorch.convert import convert
-from astrasim_py.pytorch.workload import Options
 from astrasim_py.scenario.expand import Point
 from astrasim_py.scenario.job_models import (
     ModelWorkload,
@@ -29,12 +27,9 @@ from astrasim_py.scenario.job_models import (
     PytorchRecording,
     RecordedWorkload,
     TraceWorkload,
-    TrainingWorkload,
 )
 from astrasim_py.study.injected import algorithms_of, plan_by_dimension
 from astrasim_py.study.preparation import Preparation, recorded_files
-from astrasim_py.study.skeletons import skeleton_workload
-from astrasim_py.study.training import Machine, model_workload, trained
 from astrasim_py.system.durations import node_place, unpriced
 from astrasim_py.system.machine_models import Limits, NetworkModel, NpuModel
 from astrasim_py.system.problem import Job, Problem
@@ -47,9 +42,6 @@ from astrasim_py.workload.microbenchmarks import generate
 
 _TOPOLOGIES: Memo[Topology] = Memo(32)
 _WORKLOADS: Memo[Workload] = Memo(4)
-_MODELS: Memo[Workload] = Memo(8)
-#: Most nodes of the distinct traces of a model that are kept for the next point.
-_MOST_KEPT = 2**18
 
 
 def prepare(
@@ -174,8 +166,10 @@ def _job(run: Preparation, topology: Topology, name: str, key: str, job: Any, fr
         if ranks is None:
             ranks = len(kind) if isinstance(kind, tuple) else len(topology.alive)
         if isinstance(job.workload, ModelWorkload):
+            from astrasim_py.study.training import kept_workload, on_machine
+
             called = key.removeprefix("jobs.") or run.point.scenario
-            workload = _model(*_on_machine(run, job.workload, topology, ranks, key), called)
+            workload = kept_workload(*on_machine(run, job.workload, topology, ranks, key), called)
         else:
             workload = _generate(run, job, ranks, key)
     count = len(workload.traces)
@@ -214,30 +208,6 @@ def _job(run: Preparation, topology: Topology, name: str, key: str, job: Any, fr
     )
 
 
-def _on_machine(
-    run: Preparation, spec: ModelWorkload, topology: Topology, ranks: int, key: str
-) -> tuple[ModelWorkload, Machine]:
-    """A workload with the paths of its files, and what it runs on."""
-    place = run.at(key, f"workload.{spec.kind}")
-    if isinstance(spec, TrainingWorkload) and spec.training.routing.file is not None:
-        routing = spec.training.routing
-        routing = routing.model_copy(update={"file": str(run.path(routing.file, place))})
-        spec = spec.model_copy(update={"training": spec.training.model_copy(update={"routing": routing})})
-    return spec, Machine(topology=topology, compute=run.spec.compute, ranks=ranks, place=place)
-
-
-def _model(spec: ModelWorkload, machine: Machine, called: str) -> Workload:
-    """The workload of a model, kept for further points if it is small and reads no file."""
-    if isinstance(spec, TrainingWorkload) and spec.training.routing.file is not None:
-        return model_workload(spec, machine, called)
-    key = digest([spec, machine.topology.digest(), machine.compute, machine.ranks, called])
-
-    def fits(workload: Workload) -> bool:
-        return sum(map(len, dict.fromkeys(workload.traces))) <= _MOST_KEPT
-
-    return _MODELS.get(key, lambda: model_workload(spec, machine, called), fits=fits)
-
-
 def _refuse_beyond(listed: Iterable[int], ranks: int, place: str) -> None:
     for rank in listed:
         if rank >= ranks:
@@ -261,6 +231,8 @@ def _read(run: Preparation, job: Any, ranks: int | None, key: str) -> Workload:
         notes = Notes()
         workload = read_workload(str(prefix), groups=groups, keep_raw=False, notes=notes, **options)
         if rules:  # a skeleton has durations alone
+            from astrasim_py.study.skeletons import skeleton_workload
+
             notes.warnings += _unpriced(workload, run.spec.compute)
             workload = skeleton_workload(workload, place=run.at(key, "workload.skeleton"), **rules)
         return workload, notes
@@ -290,6 +262,9 @@ def _unpriced(workload: Workload, compute: NpuModel) -> Iterator[str]:
 
 def _recorded(run: Preparation, spec: PytorchRecording, ranks: int | None, key: str) -> Workload:
     """The workload of a job that names recordings."""
+    from astrasim_py.pytorch.convert import convert
+    from astrasim_py.pytorch.workload import Options
+
     place = run.at(key, "workload.pytorch")
     kineto, *et = [str(run.path(name, place)) for name in (spec.kineto, spec.et) if name is not None]
     files = [file for name in (kineto, *et) for file in run.inside(recorded_files(name), place)]
@@ -342,13 +317,15 @@ def _members(group: Any, ranks: int) -> tuple[tuple[int, ...], ...]:
 
 def estimate(point: Point) -> dict[str, Any]:
     """What the closed form says of a point that trains a model; see `astrasim_py.study.training.Trained.estimate`."""
+    from astrasim_py.study.training import on_machine, trained
+
     run = _alone(point)
     for key in ("noise", "nic"):
         if getattr(run.spec, key) is not None:
             raise ScenarioError(run.at(key), "is not known to the closed form", "drop it")
     topology = _topology(run)
     ranks = run.spec.ranks or len(topology.alive)
-    return trained(*_on_machine(run, run.spec.workload, topology, ranks, "")).estimate()
+    return trained(*on_machine(run, run.spec.workload, topology, ranks, "")).estimate()
 
 
 def topology_of(point: Point) -> Topology:

@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from astrasim_py.chakra.workload import Workload
+from astrasim_py.core.cache import Memo
+from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.scenario.job_models import (
     InferenceWorkload,
@@ -12,6 +14,7 @@ from astrasim_py.scenario.job_models import (
     RecommendationWorkload,
     TrainingWorkload,
 )
+from astrasim_py.study.preparation import Preparation
 from astrasim_py.system.machine_models import NpuModel
 from astrasim_py.topology.hardware import Compute, preset
 from astrasim_py.topology.model import Topology
@@ -24,6 +27,10 @@ from astrasim_py.training.recommendation import recommendation_memory, recommend
 from astrasim_py.training.strategy import Layout
 from astrasim_py.training.system import MEASURED_LATENCY, system_of
 from astrasim_py.training.traces import training_workload
+
+_MODELS: Memo[Workload] = Memo(8)
+#: Most nodes of the distinct traces of a model that are kept for the next point.
+_MOST_KEPT = 2**18
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +156,30 @@ def model_workload(spec: ModelWorkload, machine: Machine, name: str) -> Workload
         return make(spec, machine, name)
     except ScenarioError as error:
         raise _at(machine, error) from None
+
+
+def on_machine(
+    run: Preparation, spec: ModelWorkload, topology: Topology, ranks: int, key: str
+) -> tuple[ModelWorkload, Machine]:
+    """A workload with the paths of its files, and what it runs on."""
+    place = run.at(key, f"workload.{spec.kind}")
+    if isinstance(spec, TrainingWorkload) and spec.training.routing.file is not None:
+        routing = spec.training.routing
+        routing = routing.model_copy(update={"file": str(run.path(routing.file, place))})
+        spec = spec.model_copy(update={"training": spec.training.model_copy(update={"routing": routing})})
+    return spec, Machine(topology=topology, compute=run.spec.compute, ranks=ranks, place=place)
+
+
+def kept_workload(spec: ModelWorkload, machine: Machine, name: str) -> Workload:
+    """As `model_workload`, kept for further points if it is small and reads no file."""
+    if isinstance(spec, TrainingWorkload) and spec.training.routing.file is not None:
+        return model_workload(spec, machine, name)
+    key = digest([spec, machine.topology.digest(), machine.compute, machine.ranks, name])
+
+    def fits(workload: Workload) -> bool:
+        return sum(map(len, dict.fromkeys(workload.traces))) <= _MOST_KEPT
+
+    return _MODELS.get(key, lambda: model_workload(spec, machine, name), fits=fits)
 
 
 def _inference(spec: InferenceWorkload, machine: Machine, name: str) -> Workload:
