@@ -9,6 +9,7 @@ import numpy as np
 from astrasim_py.core.errors import UsageError
 from astrasim_py.core.records import Records, Table, empty_table, queue_pairs
 from astrasim_py.core.units import format_size, format_time
+from astrasim_py.report.busiest_links import busiest_links
 from astrasim_py.report.critical_path import CATEGORIES, CriticalPath, Segment
 from astrasim_py.report.intervals import covered, union
 from astrasim_py.report.neighbours import JobPath, Part, bytes_by_job, job_paths, job_paths_text
@@ -140,31 +141,6 @@ class Explanation:
                 spent[piece.link] = spent.get(piece.link, 0) + piece.end - piece.start
         ordered = sorted(spent.items(), key=lambda item: (-item[1], item[0]))
         return [(self.link_names.get(link, f"link {link}"), ps) for link, ps in ordered]
-
-
-def busiest_links(
-    link: Table, names: Mapping[int, str], rates: np.ndarray | None = None, count: int = 10, *, fold: bool = True
-) -> tuple[dict, ...]:
-    """Rows of the links that were busy longest, of several the slowest first; by bytes where busy times were not
-    recorded. `rates`: int64, bytes per second of each row; also in the result. `fold`: only the first of links whose
-    figures are equal; ``alike`` says how many there are.
-    """
-    if not link.height:
-        return ()
-    rates = np.zeros(link.height, dtype=np.int64) if rates is None else rates
-    busy = np.maximum(link["busy"], 0)
-    keys = (-link["bytes"], rates, -busy) if busy.any() else (rates, -link["bytes"])
-    order = np.lexsort((link["link"], *keys))
-    figures = [link[name][order] for name in ("bytes", "busy", "messages", "queued")]
-    if fold:
-        _, first, alike = np.unique(np.stack([*figures, rates[order]]), axis=1, return_index=True, return_counts=True)
-        shown = np.argsort(first)[:count]
-        order, alike = order[first[shown]], alike[shown]
-    else:
-        order, alike = order[:count], np.ones(min(count, len(order)), dtype=np.int64)
-    columns = {**link, "rate": rates}
-    first = Table({**{name: np.maximum(column[order], 0) for name, column in columns.items()}, "alike": alike})
-    return tuple(row | {"name": names.get(row["link"], f"{row['src']}->{row['dst']}")} for row in first.rows())
 
 
 def explain(

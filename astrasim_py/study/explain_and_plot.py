@@ -1,12 +1,14 @@
 """Look at stored results again: find points, draw figures. A point recorded too coarsely is run again."""
 
+from __future__ import annotations
+
 import glob
 import json
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import ValidationError
 
@@ -14,11 +16,8 @@ from astrasim_py.core.choices import AUTO, FOLDED, LEVELS
 from astrasim_py.core.errors import AstraError, UsageError
 from astrasim_py.core.files import remove_files, write_file
 from astrasim_py.core.records import Outcome, Records
-from astrasim_py.report import plots
 from astrasim_py.report.arranged_rows import name_of, select
-from astrasim_py.report.cdf_plot import TABLE_OF, samples
 from astrasim_py.report.jobs import JOB_KEYS
-from astrasim_py.report.neighbours import Part
 from astrasim_py.report.record_plots import PANELS, Panel
 from astrasim_py.report.repeats import first_seed
 from astrasim_py.report.tables import json_bytes, json_text, ps_of
@@ -31,6 +30,9 @@ from astrasim_py.study.stored_points import StoredPoint
 from astrasim_py.study.summary import FIRST_LEVEL
 from astrasim_py.study.task import identity_of, make_task, run_task
 from astrasim_py.system.machine_models import Limits
+
+if TYPE_CHECKING:
+    from astrasim_py.report.neighbours import Part
 
 STUDY = "study.json"
 FIGURES = "figures"
@@ -124,6 +126,8 @@ def draw_figures(
     not have.
     """
     written: list[Path] = []
+    if specs:
+        from astrasim_py.report import plots
     for number, (name, spec) in enumerate(zip(figure_names(specs), specs, strict=True)):
         files = plots.draw(spec, *_drawn_of(spec, points), title=title, place=f"plots[{number}]")
         notes += [f"figure {name}: {note}" for note in (*_without_panel(spec, points), *files.notes)]
@@ -143,6 +147,8 @@ def _without_panel(spec: Mapping, points: Sequence[StoredPoint]) -> list[str]:
 
 def _drawn_of(spec: Mapping, points: Sequence[StoredPoint]) -> tuple[list[Mapping], list[Panel]]:
     """The rows and panels that a figure shows."""
+    from astrasim_py.report.cdf_plot import TABLE_OF, samples
+
     rows, panels = [], []
     for point in points:
         parts = point.summary.get("breakdown") or {}
@@ -162,6 +168,8 @@ def _drawn_of(spec: Mapping, points: Sequence[StoredPoint]) -> tuple[list[Mappin
 
 def plot_axes(path: str | os.PathLike, spec: Mapping, ax=None):
     """Draw a figure of stored points with matplotlib and return its Axes; see `plots.axes_of`."""
+    from astrasim_py.report import plots
+
     _, points = find(path)
     shown = {point.folder: at_level(point, level_of(spec), []) for point in _recorded(spec, points)}
     points = tuple(shown.get(point.folder, point) for point in points)
@@ -247,8 +255,13 @@ def stored_runs(folder: Path) -> list[dict]:
 
 def parts_of(point: StoredPoint) -> list[Part]:
     """The jobs of a point."""
+    rows = point.summary.get("jobs", ())
+    if not rows:
+        return []
+    from astrasim_py.report.neighbours import Part
+
     parts, first = [], 0
-    for row in point.summary.get("jobs", ()):
+    for row in rows:
         parts.append(Part(row["job"], range(first, first := first + row["ranks"]), ps_of(row["arrival_ns"])))
     return parts
 

@@ -47,7 +47,8 @@ DECIDING = (
     *("astra_sim", "builders", "chakra", "collectives", "core", "data/hardware", "data/training", "engine", "msccl"),
     *("program", "pytorch", "scenario", "sharing/skeleton.py", "study", "synthesis", "system", "topology", "training"),
     *("verification", "workload"),
-    *("report/critical_path.py", "report/csv_io.py", "report/explain.py", "report/intervals.py", "report/jobs.py"),
+    *("report/busiest_links.py", "report/critical_path.py", "report/csv_io.py", "report/explain.py"),
+    *("report/intervals.py", "report/jobs.py"),
     *("report/neighbours.py", "report/repeats.py", "report/tables.py", "report/timeline.py"),
 )
 #: The digits of an identity that do not depend on the edition.

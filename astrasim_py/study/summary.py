@@ -15,8 +15,8 @@ from astrasim_py.core.records import NO_RATE, Categorical, Records, Table
 from astrasim_py.core.units import format_time
 from astrasim_py.engine.stuck import explanation
 from astrasim_py.report import tables
+from astrasim_py.report.busiest_links import busiest_links
 from astrasim_py.report.csv_io import csv_chunks
-from astrasim_py.report.explain import busiest_links
 from astrasim_py.report.timeline import timeline, within
 from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.plan import Instance, Plan
