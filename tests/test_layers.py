@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -59,7 +61,10 @@ ROOMS = {name: path for name, path in MODULES.items() if len(path.relative_to(PA
 
 
 def names_of(node: ast.AST) -> list[str]:
-    """Modules that an import statement names, ours as far as they are files."""
+    """Modules that an import statement names, ours as far as they are files; or a text ``module:name`` (`by_need`)."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        name, colon, _ = node.value.partition(":")
+        return [name] if colon and name in MODULES else []
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom):
@@ -74,7 +79,9 @@ def imports(name: str) -> tuple[frozenset[str], frozenset[str]]:
     """Modules imported at the top of a module, and anywhere else in it."""
     tree = ast.parse(MODULES[name].read_text(encoding="utf-8"))
     top = {x for node in tree.body for x in names_of(node)}
-    return frozenset(top), frozenset(x for node in ast.walk(tree) for x in names_of(node)) - top
+    # The list of public names, by which nothing is imported, is in no room.
+    nodes = [node for node in ast.walk(tree) if name in ROOMS or not isinstance(node, ast.Constant)]
+    return frozenset(top), frozenset(x for node in nodes for x in names_of(node)) - top
 
 
 @cache
@@ -138,6 +145,21 @@ def test_imports_inside_functions_have_a_reason():
 def test_heavy_libraries_are_imported_where_used_only():
     wrong = [f"{name}: {x}" for name in ROOMS for x in imports(name)[0] if x.split(".")[0] in HEAVY]
     assert wrong == []
+
+
+def modules_of(*arguments: str) -> set[str]:
+    """Modules of ours that a process with these arguments of the command line imports."""
+    code = "import sys; from astrasim_py.cli.main import main; main(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+    return {name for name in done.stderr.splitlines()[-1].split() if name in ROOMS}
+
+
+def test_a_plain_run_imports_no_feature_that_it_does_not_name(tmp_path):
+    """Four NPUs in a ring: no model, recording, trace to share, measured row, XML file, synthesis or other input."""
+    scenario = ROOT / "scenarios" / "first_steps.yaml"
+    loaded = modules_of("run", str(scenario), "--out", str(tmp_path), "--quiet", "--jobs", "1")
+    assert sorted(name for name in loaded if room(name) in BY_NEED) == []
+    assert {"study", "engine", "system", "builders"} <= {room(name) for name in loaded}
 
 
 def test_contributing_lists_the_floors():

@@ -1,7 +1,7 @@
 """Models of the keys of a job: its workload, groups and stragglers, and the algorithms of its collectives."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -15,6 +15,7 @@ from pydantic import (
 )
 
 from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM
+from astrasim_py.core.by_need import ByNeed, load
 from astrasim_py.core.choices import LIBRARIES, PROTOCOLS
 from astrasim_py.core.fields import (
     CodeName,
@@ -36,11 +37,18 @@ from astrasim_py.core.fields import (
 from astrasim_py.core.strict_model import StrictModel, example
 from astrasim_py.core.units import PS_PER_S
 from astrasim_py.program.selection import When
-from astrasim_py.training.inference import Inference
-from astrasim_py.training.recommendation import Recommendation
-from astrasim_py.training.strategy import ROLES, Training
 from astrasim_py.workload import items
 from astrasim_py.workload.items import Barrier, Collective, Compute, Memory, RootedCollective, Send
+
+if TYPE_CHECKING:
+    from astrasim_py.training.inference import Inference
+    from astrasim_py.training.recommendation import Recommendation
+    from astrasim_py.training.strategy import Training
+else:
+    Inference = Annotated[Any, ByNeed("astrasim_py.training.inference:Inference")]
+    Recommendation = Annotated[Any, ByNeed("astrasim_py.training.recommendation:Recommendation")]
+    Training = Annotated[Any, ByNeed("astrasim_py.training.strategy:Training")]
+_ROLES = "astrasim_py.training.strategy:ROLES"
 
 _EXAMPLES = {"compute": "time: 100 us", "send": "from: 0, to: 1, size: 1 MiB", "memory": "load: 1 MiB"}
 
@@ -175,7 +183,7 @@ class TrainingWorkload(ModelWorkload):
 
     @property
     def roles(self) -> tuple[str, ...]:
-        return ROLES
+        return load(_ROLES)
 
 
 class InferenceWorkload(ModelWorkload):
@@ -187,7 +195,7 @@ class InferenceWorkload(ModelWorkload):
 
     @property
     def roles(self) -> tuple[str, ...]:
-        return tuple(f"{pool}.{role}" for pool in ("prefill", "decode") for role in ROLES)
+        return tuple(f"{pool}.{role}" for pool in ("prefill", "decode") for role in load(_ROLES))
 
 
 class RecommendationWorkload(ModelWorkload):

@@ -8,7 +8,6 @@ import numpy as np
 from astrasim_py.collectives.collective import CUSTOM
 from astrasim_py.core.records import Records
 from astrasim_py.core.units import format_size, format_time, number_of
-from astrasim_py.msccl.ir import outside_window
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.system.library_costs import SWITCH
 from astrasim_py.system.plan import CollectiveCall, Instance, Plan
@@ -116,5 +115,8 @@ def _notes(instance: Instance, semantics: Semantics) -> Iterator[tuple[str, str]
             yield "write made_for: SIZE, the size that its bytes are for, and they follow the call", what
         else:
             yield "check made_for" if instance.algorithm.made_for is not None else "correct the algorithm", what
-    if outside := outside_window(instance.algorithm, instance.size):
-        yield "choose it by when: {size: …}, or change them", outside
+    if instance.algorithm.given:
+        from astrasim_py.msccl.ir import outside_window
+
+        if outside := outside_window(instance.algorithm, instance.size):
+            yield "choose it by when: {size: …}, or change them", outside
