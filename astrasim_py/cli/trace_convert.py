@@ -1,16 +1,20 @@
 """Turn what other programs recorded into a set of Chakra traces: OUT.0.et …, OUT.groups.json and OUT.report.json."""
 
+from __future__ import annotations
+
 import argparse
 import json
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
-from astrasim_py.chakra.et_io import write_prefix
-from astrasim_py.chakra.trace import ExecutionTrace
-from astrasim_py.chakra.workload import Workload
 from astrasim_py.cli.main import Parser
 from astrasim_py.cli.options import changing_line, complain, format_option, make_parent
 from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, UsageError
 from astrasim_py.workload.trace_readers import Conversion, reader_names, trace_reader
+
+if TYPE_CHECKING:
+    from astrasim_py.chakra.trace import ExecutionTrace
+    from astrasim_py.chakra.workload import Workload
 
 
 class _Reader(Parser):
@@ -61,6 +65,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write(args: argparse.Namespace, workload: Workload, report: str, say: Callable[[str], None]) -> None:
+    from astrasim_py.chakra.et_io import write_prefix
+
     def traces() -> Iterator[ExecutionTrace]:
         for rank in range(workload.ranks):
             say(f"writing {args.target}: rank {rank + 1} of {workload.ranks}")

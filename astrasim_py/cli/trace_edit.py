@@ -5,8 +5,6 @@ import json
 import re
 from collections.abc import Callable
 
-import numpy as np
-
 from astrasim_py.cli.options import make_parent, number_list
 from astrasim_py.cli.trace_share import check_apart, read_set, read_with_hints, rule_options, write_set
 from astrasim_py.core.errors import EXIT_OK, UnitError, UsageError
@@ -97,6 +95,8 @@ def _span(text: str) -> tuple[int, int]:
 
 def run_part(args: argparse.Namespace) -> int:
     """Write what is wanted of a set."""
+    import numpy as np
+
     from astrasim_py.workload.edit import recorded_times, take
 
     check_apart(args.target, args.trace)

@@ -4,16 +4,21 @@
 `astrasim_py.workload.build.WorkloadBuilder`.
 """
 
+from __future__ import annotations
+
 import sys
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from astrasim_py.workload.build import WorkloadBuilder
+if TYPE_CHECKING:
+    from astrasim_py.workload.build import WorkloadBuilder
 
 
 class _Package(ModuleType):
     def __call__(self, ranks: int, **options: Any) -> WorkloadBuilder:
         """A workload of `ranks` ranks without items; `options`: ``groups``, ``name``."""
+        from astrasim_py.workload.build import WorkloadBuilder
+
         return WorkloadBuilder(ranks, **options)
 
 

@@ -8,13 +8,17 @@ A reader is a module, or another object, with two functions:
 Other packages provide theirs as entry points ``trace_reader.<name>``; see `astrasim_py.core.registry`.
 """
 
+from __future__ import annotations
+
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.registry import names, provided
+
+if TYPE_CHECKING:
+    from astrasim_py.chakra.workload import Workload
 
 #: Our readers: module by name of the format.
 READERS = {"astra_sim_text": "astrasim_py.astra_sim.text_workload", "pytorch": "astrasim_py.pytorch.convert"}

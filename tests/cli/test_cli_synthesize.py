@@ -159,7 +159,7 @@ def test_exchanges_of_unequal_blocks(capsys, tmp_path):
 
 @pytest.mark.slow
 def test_however_long_it_takes_a_line_says_where_it_stands(capsys, monkeypatch):
-    from astrasim_py.cli import synthesize as verb
+    from astrasim_py.cli import synthesize_run as verb
     from astrasim_py.synthesis.search.multi_start import Progress
 
     monkeypatch.setattr(verb, "_LONG", 0.0)

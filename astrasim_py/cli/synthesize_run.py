@@ -1,0 +1,398 @@
+"""What `synthesize` does: check the arguments, search, write, simulate and say what was found."""
+
+import argparse
+import sys
+import time
+from collections.abc import Mapping
+from threading import Event, Lock, Thread
+
+from astrasim_py.api import collective, write_algorithm
+from astrasim_py.cli.options import complain, make_parent, number_list
+from astrasim_py.cli.spelling import quantity
+from astrasim_py.cli.topologies import network_beside, size_matrix, topology_of
+from astrasim_py.collectives.collective import CUSTOM, collective_name, promise_of
+from astrasim_py.core.errors import EXIT_OK, AlgorithmError, InternalError, UsageError
+from astrasim_py.core.files import write_file
+from astrasim_py.core.units import PS_PER_S, format_size, format_time, parse_size, parse_time
+from astrasim_py.engine.choose import better_in_network
+from astrasim_py.engine.simulation import simulate
+from astrasim_py.msccl.to_traces import read_algorithm
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.report.tables import json_text, ns_number
+from astrasim_py.study.link_occupancy import read_occupancy, write_occupancy
+from astrasim_py.study.synthesized import facts_in_network, facts_of, find
+from astrasim_py.synthesis.emit.emitter import clock_needed, emit
+from astrasim_py.synthesis.extras.exact import LIMIT, MAX_RANKS
+from astrasim_py.synthesis.model.schedule import Schedule
+from astrasim_py.synthesis.model.timing import CostModel
+from astrasim_py.synthesis.request import Found, Request
+from astrasim_py.system.machine_models import NetworkModel
+from astrasim_py.system.problem import Problem
+from astrasim_py.topology.model import Topology
+from astrasim_py.topology.placement import placement
+from astrasim_py.topology.unwind import unwound
+from astrasim_py.verification.bounds import may_reduce
+from astrasim_py.verification.verifier import verify
+
+#: Transfers up to which the algorithm itself is verified, too: it is executed step by step.
+MAX_VERIFIED = 2**17
+#: Transfers beyond which no .et files are written.
+MAX_ET = 2**21
+#: Transfers beyond which a schedule is not kept in memory; and the collectives of which they can be counted only.
+MAX_RECORDED = 2**26
+COUNTED = ("all_gather", "reduce_scatter", "broadcast", "reduce")
+MAX_CHUNKS = 2**20
+_RANGES = {"seed": (0, 2**31 - 1), "rounds": (1, 10**6), "jobs": (1, 1024), "unwind": (1, 2**20)}
+
+
+def run_synthesize(args: argparse.Namespace) -> int:
+    _check(args)
+    original = topology = topology_of(args.topology)
+    if args.unwind is not None:
+        topology = unwound(topology, args.unwind, place="--unwind")
+    request = _request(args, topology)
+    _writable(args)
+    progress = _Progress(quiet=args.quiet)
+    try:
+        found = find(request, fresh=args.fresh, record=not args.count, jobs=args.jobs, progress=progress)
+        progress.write()
+        if not args.quiet:
+            complain(_notes(found, topology, None if args.exact else request.budget))
+            complain(_not_planned_for(args))
+        row = {"topology": topology.name, **facts_of(found), "seconds": round(found.schedule.search.seconds, 3)}
+        row |= {"reused": found.reused, "exact": args.exact, **_written(found, args, original)}
+    finally:
+        progress.end()
+    print(json_text(row) if args.format == "json" else _text(row, found))
+    return EXIT_OK
+
+
+def _check(args: argparse.Namespace) -> None:
+    for option, (least, most) in _RANGES.items():
+        value = getattr(args, option)
+        if value is not None and not least <= value <= most:
+            raise UsageError(f"--{option}", f"{value} is out of range", f"write {least} to {most}")
+    if args.count and (args.out or args.schedule or args.figure):
+        problem = "what is only counted can neither be written nor drawn"
+        raise UsageError("--count", problem, "drop --count, or --out, --schedule and --figure")
+    if args.count and args.exact:
+        raise UsageError("--count", "what is only counted cannot be proven", "drop --count, or --exact")
+    if args.exact_limit is not None and not args.exact:
+        raise UsageError("--exact-limit", "nothing is to be proven", "add --exact")
+    if args.size is None and args.blocks is None:
+        raise UsageError("--size", "is missing", 'write the full buffer, e.g. --size "64 MiB"')
+    if args.size is not None and args.blocks is not None:
+        raise UsageError("--size", "is what --blocks says already", "keep one of them")
+
+
+def _request(args: argparse.Namespace, topology: Topology) -> Request:
+    if args.collective.lower().replace("_", "") == "alltoallv":
+        if args.blocks is None:
+            raise UsageError("--collective", "an all_to_allv has blocks of unequal size", "say them by --blocks FILE")
+        args.collective = "all_to_all"
+    try:
+        kind = collective_name(args.collective, "--collective")
+    except AlgorithmError as error:
+        raise UsageError(*error.args) from None
+    if kind in ("barrier", CUSTOM):
+        raise UsageError("--collective", f"a {kind} cannot be synthesized", "name a collective that moves data")
+    if args.blocks is not None and kind != "all_to_all":
+        raise UsageError("--blocks", f"{kind} has no blocks of unequal size", "write --size")
+    if args.root is not None and not promise_of(kind).rooted:
+        raise UsageError("--root", f"{kind} has no root", "drop it")
+    size = 0 if args.size is None else quantity(parse_size, args.size, "--size", "64 MiB")
+    chunks = _chunks(args.chunks)
+    budget = None if args.budget is None else quantity(parse_time, args.budget, "--budget", "30 s") / PS_PER_S
+    limit = LIMIT
+    if args.exact_limit is not None:
+        limit = quantity(parse_time, args.exact_limit, "--exact-limit", "60 s") / PS_PER_S
+    npus = placement(topology, "linear" if args.npus is None else number_list(args.npus, "--npus"), place="--npus")
+    if args.exact and len(npus) > MAX_RANKS:
+        problem = f"{len(npus)} ranks are more than the {MAX_RANKS} of which the fastest schedule is searched"
+        raise UsageError("--exact", problem, "leave it out, or choose a smaller group by --npus")
+    if not limit:
+        raise UsageError("--exact-limit", "no time at all", 'write e.g. --exact-limit "60 s"')
+    root = (args.root or 0) if promise_of(kind).rooted else None
+    if root is not None and not 0 <= root < len(npus):
+        raise UsageError("--root", f"{root} is not one of {len(npus)} ranks", f"write 0 to {len(npus) - 1}")
+    parts = (chunks or 1) * (1 if kind in ("broadcast", "reduce") else len(npus))
+    transfers = parts * (len(npus) - 1) * (2 if kind == "all_reduce" else 1)
+    if transfers > MAX_RECORDED and not (args.count and kind in COUNTED):
+        problem = f"about {transfers} transfers are more than {MAX_RECORDED}, which fit in memory"
+        more = ", or count them only (--count)" if kind in COUNTED else ""
+        raise UsageError("--chunks" if parts > len(npus) else "--topology", problem, f"use fewer chunks or NPUs{more}")
+    occupied = tuple(read_occupancy(file, topology, "--occupied") for file in args.occupied)
+    blocks = None if args.blocks is None else size_matrix(args.blocks, len(npus), "--blocks")
+    return Request(
+        topology=topology, npus=npus, collective=kind, size=size, chunks=chunks, root=root,
+        cost=CostModel(model=args.model, link_busy=args.link_busy), relays=args.relays, occupied=occupied,
+        seed=args.seed, rounds=args.rounds, budget=budget, exact=limit if args.exact else None, blocks=blocks,
+    )  # fmt: skip
+
+
+def _chunks(text: str) -> int | None:
+    if text == "auto":
+        return None
+    if not text.isascii() or not text.isdecimal() or len(text) > 9 or not 1 <= int(text) <= MAX_CHUNKS:
+        raise UsageError("--chunks", f'"{text}" is no number of chunks', f"write 1 to {MAX_CHUNKS}, or auto")
+    return int(text)
+
+
+def _notes(found: Found, topology: Topology, budget: float | None) -> list[str]:
+    schedule, search, lines = found.schedule, found.schedule.search, []
+    if found.reused:
+        lines.append("found before, and reused; --fresh searches again")
+    if search.cut:
+        lines.append("the search was cut by its limit of time: another machine may find another schedule")
+        if budget is not None and search.seconds > 1.5 * budget + 1:
+            took = f"{search.seconds:.1f} s instead of {budget:.1f} s"
+            lines.append(f"it took {took}: a schedule of so large a problem is made, and checked, no sooner here")
+    idle = schedule.network.idle_links
+    if idle:
+        lines.append(f"{topology.name}: {idle} parallel links carry nothing: a message takes the topology's route")
+    return lines
+
+
+def _not_planned_for(args: argparse.Namespace) -> list[str]:
+    """What the file of the topology says of its network that the schedule does not follow."""
+    beside, costs = network_beside(args.topology), {"model": args.model, "link_busy": args.link_busy}
+    network = beside.get("network")
+    if isinstance(network, Mapping):
+        left = [f"network.{key}: {value}" for key, value in network.items() if value != costs.get(key)]
+    else:
+        left = ["network"] * bool(network)
+    left += ["nic"] * ("nic" in beside)
+    planned = f"the schedule is planned, and simulated, for {args.model}"
+    return [f"warning: {args.topology}: {planned}, and not for {', '.join(left)}"] if left else []
+
+
+#: Seconds between two lines of progress: with the same best time, with a better one, and on a terminal.
+_LONG, _SHORT, _AT_ONCE = 5.0, 2.0, 0.1
+_STAGES = {"bound": "looking for bounds", "check": "checking the schedule", "write": "verifying, simulating, writing"}
+
+
+class _Progress:
+    """Progress on stderr: best time, bound and gap, every few seconds at least; on a terminal one line that changes."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        try:
+            self.watched = not quiet and sys.stderr.isatty()
+        except (AttributeError, ValueError):
+            self.watched = False
+        self.quiet, self.best, self.shown = quiet, 0, False
+        self.begin = self.last = time.monotonic()
+        self.text, self._turn, self._ended = "searching", Lock(), Event()
+        if not quiet:
+            Thread(target=self._tick, daemon=True).start()
+
+    def __call__(self, state) -> None:
+        if self.quiet:
+            return
+        self.text = _standing(state)
+        since = time.monotonic() - self.last
+        better = bool(state.best) and state.best != self.best and not state.stage
+        if since >= (_AT_ONCE if self.watched else _SHORT if better else _LONG):
+            self.best = state.best
+            self._tell()
+
+    def _tell(self) -> None:
+        with self._turn:
+            if self._ended.is_set():
+                return
+            self.last = time.monotonic()
+            text = f"{self.text} ({self.last - self.begin:.0f} s)"
+            if self.watched:
+                self.shown = True
+                print(f"\r{text:<90}", end="", file=sys.stderr, flush=True)
+            else:
+                complain([text])
+
+    def _tick(self) -> None:
+        while not self._ended.wait(0.5):
+            if time.monotonic() - self.last >= (1.0 if self.watched else _LONG):
+                self._tell()
+
+    def write(self) -> None:
+        with self._turn:
+            if self.shown:
+                print(file=sys.stderr)
+            # Other lines come now: none is written over.
+            self.watched, self.text = False, _STAGES["write"]
+
+    def end(self) -> None:
+        """Show nothing more."""
+        with self._turn:
+            self._ended.set()
+            if self.watched and self.shown:
+                print(file=sys.stderr)
+
+
+def _standing(state) -> str:
+    best = f"best {format_time(state.best)}, " if state.best else ""
+    bound = f"bound {format_time(state.bound)}" if state.bound else ""
+    gap = f", gap {state.gap:.1%}" if state.best and state.bound else ""
+    if state.stage:
+        return f"{_STAGES[state.stage]}{': ' * bool(bound)}{best}{bound}{gap}"
+    under_way = state.part is not None
+    done = f"{state.part:.1%} done, " if under_way else ""
+    search = f"{state.search}, " if state.search else ""
+    return f"{search}run {state.rounds + under_way}/{state.of}: {done}{best}{bound}{gap}"
+
+
+def _writable(args: argparse.Namespace) -> None:
+    """Make the folders of what is written, before anything is searched."""
+    for option, suffixes in (("schedule", (".csv",)), ("figure", (".svg", ".png"))):
+        name = getattr(args, option)
+        if name is not None and not name.endswith(suffixes):
+            problem = f'"{name}" does not end in {" or ".join(suffixes)}'
+            raise UsageError(f"--{option}", problem, f"write e.g. schedule{suffixes[0]}")
+    if args.out is not None and (not args.out or args.out.endswith("/")):
+        raise UsageError("--out", f'"{args.out}" names no file', "write X.npz, X.xml, or the prefix of .et files")
+    targets = [target for target in (args.out, args.schedule, args.figure) if target]
+    if len(set(targets)) < len(targets):
+        raise UsageError("--out", "two files of one name", "name them differently")
+    for target in targets:
+        make_parent(target)
+
+
+def _written(found: Found, args: argparse.Namespace, original: Topology) -> dict:
+    """Check, write and simulate a schedule: the columns of the result that say so."""
+    schedule = found.schedule
+    names = ("checked", "verified", "clock", "simulated_ns", "difference_ns", "with_switches_ns", "engine")
+    row: dict = dict.fromkeys(names) | {"out": None, "schedule": args.schedule, "figure": args.figure}
+    if not schedule.recorded:
+        return row
+    # `find` raises if the checker refuses a schedule.
+    row["checked"] = True
+    picture = None if args.figure is None else _drawn(schedule, args.figure.rpartition(".")[2])
+    algorithm, small = None, schedule.transfers <= MAX_VERIFIED
+    if args.out is not None or small:
+        clock = {"auto": None, "always": True, "never": False}[args.clock]
+        algorithm = emit(schedule, clock=clock)
+        row["clock"] = clock_needed(schedule.network) if clock is None else clock
+        row["verified"] = _verified(algorithm) if small else None
+    if args.schedule is not None:
+        write_occupancy(args.schedule, schedule)
+    if picture is not None:
+        write_file(args.figure, picture, make_folder=True)
+    if args.out is not None:
+        row["out"] = _write(args.out, algorithm, schedule.transfers)
+        if args.out.endswith(".xml"):
+            # The file has no durations: simulate what it says.
+            algorithm = read_algorithm(args.out)
+            row |= {"clock": False, "verified": _verified(algorithm) if row["verified"] else None}
+    if row["verified"]:
+        row |= _simulated(schedule, algorithm, original)
+        if may_reduce(original) and not args.occupied:
+            row |= _in_network(found, args, algorithm, original)
+    if not args.quiet:
+        complain(_differences(row, schedule))
+    return row
+
+
+def _in_network(found: Found, args: argparse.Namespace, algorithm: Algorithm, topology: Topology) -> dict:
+    """Columns of the result that differ where switches may reduce; an algorithm in the network that is faster is
+    written instead, except as XML, which has none."""
+    network, demand = found.schedule.network, found.schedule.demand
+    cost = {"model": network.cost.model, "link_busy": network.cost.link_busy}
+    machine = Problem(topology=topology, jobs=(), network=NetworkModel(**cost))
+    better = better_in_network(simulate, machine, algorithm, demand.size, network.npus)
+    if better is not None and args.out is not None and args.out.endswith(".xml"):
+        complain([f"in the network {better[0].name} takes {ns_number(better[1])} ns; MSCCL-IR has no switches"])
+        better = None
+    request = Request(
+        topology=topology, npus=network.npus, collective=demand.collective, size=demand.size, root=demand.root
+    )  # fmt: skip
+    row = facts_in_network(facts_of(found), request, better)
+    if better is None:
+        return row
+    if args.out is not None:
+        _write(args.out, better[0], better[0].messages)
+    return row | {"simulated_ns": row["time_ns"], "difference_ns": 0, "verified": _verified(better[0]), "clock": False}
+
+
+def _verified(algorithm: Algorithm) -> bool:
+    verdict = verify(algorithm)
+    if verdict.ok is False:
+        raise InternalError(f"a synthesized algorithm is wrong: {verdict.problem}")
+    return bool(verdict.ok)
+
+
+def _simulated(schedule: Schedule, algorithm: Algorithm, original: Topology) -> dict:
+    """Simulate on the topology of the schedule and, if that was unwound, on the one with switches."""
+    network, demand, times, engines = schedule.network, schedule.demand, [], []
+    cost = {"model": network.cost.model, "link_busy": network.cost.link_busy}
+    for topology in dict.fromkeys((network.topology, original)):
+        problem = collective(
+            algorithm.collective, demand.size, topology, algorithm=algorithm, root=demand.root or 0,
+            npus=network.npus, **cost,
+        )  # fmt: skip
+        records = simulate(problem, level="summary")
+        times.append(records.makespan if records.outcome.status == "done" else None)
+        engines.append(records.engine)
+    if times[0] is None:
+        raise InternalError("a synthesized algorithm does not finish")
+    row = {"simulated_ns": ns_number(times[0]), "difference_ns": ns_number(times[0] - schedule.time)}
+    if len(times) > 1:
+        row["with_switches_ns"] = None if times[1] is None else ns_number(times[1])
+    return row | {"engine": ", ".join(dict.fromkeys(engines))}
+
+
+def _drawn(schedule: Schedule, kind: str) -> bytes:
+    from astrasim_py.report.schedule_plots import draw_schedule
+
+    what = f"{schedule.demand.collective} of {format_size(schedule.demand.size)}"
+    return draw_schedule(schedule, kind, f"{what} on {schedule.network.topology.name}: {format_time(schedule.time)}")
+
+
+def _write(out: str, algorithm: Algorithm, transfers: int) -> str:
+
+    if not out.endswith((".npz", ".xml")) and transfers > MAX_ET:
+        out = f"{out}.npz"
+        complain([f"{transfers} transfers are written as {out}, which every verb reads like .et files"])
+    write_algorithm(out, algorithm)
+    return out
+
+
+def _differences(row: dict, schedule: Schedule) -> list[str]:
+    """Lines about the times of the algorithm that differ from the claimed ones."""
+    lines = []
+    xml = bool(row["out"]) and row["out"].endswith(".xml")
+    took = "" if row["simulated_ns"] is None else f": it takes {row['simulated_ns']} ns"
+    if row["clock"] and row["out"]:
+        lines.append("sends are posted by a clock: the claimed times hold for this size")
+    if xml and clock_needed(schedule.network):
+        lines.append(f"MSCCL-IR has no durations, so the clock that holds the claimed times is left out{took}")
+    elif row["difference_ns"] and xml:
+        lines.append(f"thread blocks and channels of MSCCL-IR order some transfers otherwise{took}")
+    elif row["difference_ns"]:
+        lines.append(f"without a clock the claimed times are not kept{took}")
+    if row["with_switches_ns"] is not None:
+        lines.append(f"on the switches that were unwound it takes {row['with_switches_ns']} ns")
+    return lines
+
+
+def _text(row: dict, found: Found) -> str:
+    search = found.schedule.search
+    proof = "optimal: no schedule of these chunks is faster" if row["optimal"] else f"gap {float(row['gap']):.2%}"
+    kind = f" ({row['bound']})" if row["bound"] else ""
+    off = f"{row['difference_ns']:+} ns" if row["difference_ns"] else "equal"
+    facts = {
+        "time": format_time(round(row["time_ns"] * 1000)),
+        "bound": format_time(round(row["bound_ns"] * 1000)) + kind,
+        "efficiency": f"{float(row['efficiency']):.4f} ({proof})",
+        "transfers": str(row["transfers"]),
+        "search": f"{search.rounds} run{'s' * (search.rounds != 1)}, seed {search.seed}, {search.seconds:.2f} s"
+        f"{', then exact' * row['exact']}{', cut by its limit of time' * search.cut}",
+        "policy": row["policy"],
+        "checked": row["checked"] and f"schedule{', algorithm' * bool(row['verified'])}",
+        "simulated": None if row["simulated_ns"] is None else f"{row['simulated_ns']} ns ({off})",
+        "on switches": None if row["with_switches_ns"] is None else f"{row['with_switches_ns']} ns",
+        "engine": row["engine"],
+        "written": ", ".join(row[key] for key in ("out", "schedule", "figure") if row[key]),
+    }
+    title = (
+        f"{row['collective']} of {format_size(row['size_bytes'])} on {row['topology']}, {row['npus']} NPUs, "
+        f"{row['chunks']} chunk{'s' * (row['chunks'] > 1)}"
+    )
+    return "\n".join([title, *(f"  {name:<11} {fact}" for name, fact in facts.items() if fact)])
