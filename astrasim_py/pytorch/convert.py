@@ -11,6 +11,7 @@ from warnings import warn
 import numpy as np
 
 from astrasim_py.core.errors import TraceError, UsageError
+from astrasim_py.core.files import RANK
 from astrasim_py.pytorch.calls import device_calls, kernel_rules
 from astrasim_py.pytorch.cpu_backends import host_calls, host_graph, transfers
 from astrasim_py.pytorch.edges import EdgeKind
@@ -19,7 +20,7 @@ from astrasim_py.pytorch.groups import GroupTable
 from astrasim_py.pytorch.host_trace import HostTrace, read_host_trace
 from astrasim_py.pytorch.join import Joined, join
 from astrasim_py.pytorch.kineto import CPU_BACKENDS, read_recording
-from astrasim_py.pytorch.rank_files import RANK, rank_files
+from astrasim_py.pytorch.rank_files import rank_files
 from astrasim_py.pytorch.recording import DEVICE, Category, Recording
 from astrasim_py.pytorch.replay import constants_error, next_step_error
 from astrasim_py.pytorch.steps import MARK
