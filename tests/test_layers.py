@@ -47,6 +47,8 @@ HEAVY = {"matplotlib", "networkx", "numba", "pandas", "scipy", "ortools", "distr
 SLOW = {"astrasim_py.core.jit", "astrasim_py.synthesis.request"}
 #: Rooms that only some scenarios need: a run of the others imports nothing of them.
 BY_NEED = {"training", "pytorch", "sharing", "measured", "msccl", "synthesis", "astra_sim", "optimizer"}
+#: Modules by which only some runs are done.
+OPTIONAL = {"astrasim_py.engine.fold", "astrasim_py.engine.fold_roles"}
 #: Rooms whose every command must start at once: they import what they run inside functions.
 LAZY = {"cli", "api.py"}
 
@@ -98,8 +100,12 @@ def room(name: str) -> str:
 
 @cache
 def loads_feature(name: str) -> bool:
-    """Whether importing a module imports a room that few scenarios need, sooner or later."""
-    return room(name) in BY_NEED or any(loads_feature(other) for other in imports(name)[0] & ROOMS.keys())
+    """Whether importing a module imports what few scenarios need, sooner or later."""
+    return (
+        room(name) in BY_NEED
+        or name in OPTIONAL
+        or any(loads_feature(other) for other in imports(name)[0] & ROOMS.keys())
+    )
 
 
 def test_imports_go_down():
@@ -160,7 +166,7 @@ def test_a_plain_run_imports_no_feature_that_it_does_not_name(tmp_path):
     """Four NPUs in a ring: no model, recording, trace to share, measured row, XML file, synthesis or other input."""
     scenario = ROOT / "scenarios" / "first_steps.yaml"
     loaded = modules_of("run", str(scenario), "--out", str(tmp_path), "--quiet", "--jobs", "1")
-    assert sorted(name for name in loaded if room(name) in BY_NEED) == []
+    assert sorted(name for name in loaded if room(name) in BY_NEED or name in OPTIONAL) == []
     assert {"study", "engine", "system", "builders"} <= {room(name) for name in loaded}
 
 

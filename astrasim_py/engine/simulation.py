@@ -13,8 +13,6 @@ from astrasim_py.core.registry import own_failure
 from astrasim_py.engine.auto import engine_for, predicted_hops, take_engine
 from astrasim_py.engine.choose import fastest
 from astrasim_py.engine.compare import BEYOND, run_both
-from astrasim_py.engine.fold import check_level, run_folded
-from astrasim_py.engine.fold_roles import run_folded_roles
 from astrasim_py.engine.simpy.dialects import DialectSimulation
 from astrasim_py.engine.simpy.own_model import OwnModel
 from astrasim_py.system.lowering import make_plan
@@ -143,6 +141,9 @@ def _engine(name: str) -> Callable[[Plan, str], Records]:
 
 
 def _run_folded(plan: Plan, level: str) -> Records:
+    from astrasim_py.engine.fold import check_level, run_folded
+    from astrasim_py.engine.fold_roles import run_folded_roles
+
     check_level(level)
     if not any(job.workload.roles for job in plan.problem.jobs):
         return run_folded(plan, level)

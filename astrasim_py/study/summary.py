@@ -17,7 +17,6 @@ from astrasim_py.engine.stuck import explanation
 from astrasim_py.report import tables
 from astrasim_py.report.busiest_links import busiest_links
 from astrasim_py.report.csv_io import csv_chunks
-from astrasim_py.report.timeline import timeline, within
 from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.plan import Instance, Plan
 from astrasim_py.system.programs import COLLECTIVE, INSTANT
@@ -240,6 +239,8 @@ def files_of(
     files["vertex.csv"] = csv_chunks(vertex_table(topology))
     files["edge.csv"] = csv_chunks(edge_table(topology, records.link["link"], plain=True))
     if timeline_of:
+        from astrasim_py.report.timeline import timeline, within
+
         edges = edge_table(topology, records.link["link"])
         jobs = [*map(plan.job_name, range(plan.ranks))]
         npus = plan.npu_of[: plan.npu_ranks]

@@ -31,7 +31,6 @@ from astrasim_py.core.registry import own_failure, stops
 from astrasim_py.engine.auto import take_engine
 from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.report.jobs import Alone, iteration_ends, job_rows
-from astrasim_py.report.timeline import CHOOSE, TOO_LARGE
 from astrasim_py.scenario.expand import Point
 from astrasim_py.study import store, stored_points
 from astrasim_py.study.hints import hints
@@ -127,7 +126,11 @@ def store_run(
 
 def missing_timeline(options: store.RunOptions, manifest: Mapping) -> str:
     """Why a stored point has not the timeline that was asked for; empty if it has."""
-    return f"{TOO_LARGE}; {CHOOSE}" if options.timeline and not manifest["timeline"] else ""
+    if not options.timeline or manifest["timeline"]:
+        return ""
+    from astrasim_py.report.timeline import CHOOSE, TOO_LARGE
+
+    return f"{TOO_LARGE}; {CHOOSE}"
 
 
 FAILED = "failed"

@@ -19,12 +19,10 @@ from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.selection import AlgorithmTable
 from astrasim_py.scenario.expand import Point
 from astrasim_py.study.injected import enforce, kept_verdict
-from astrasim_py.system.inlining import inline
 from astrasim_py.system.plan import Plan
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import from_keys
 from astrasim_py.verification.verifier import Verdict, verify
-from astrasim_py.verification.workloads import verify_workload
 
 #: Nodes of an algorithm up to which it is verified again with its tiles.
 MOST_NODES = 2**16
@@ -73,6 +71,9 @@ def verify_tiles(algorithm: Algorithm, uses: Sequence[Uses]) -> Verdict:
     """Verify one call of an algorithm, whose ranks use it in tiles (`uses`: by position); unknown where it cannot be
     inlined.
     """
+    from astrasim_py.system.inlining import inline
+    from astrasim_py.verification.workloads import verify_workload
+
     n = algorithm.ranks
     traces = {each: _trace(algorithm, each) for each in dict.fromkeys(uses)}
     topology = from_keys.build({"shape": "switch", "npus": n, "bandwidth": "1 GB/s", "latency": "1 us"}, "tiles")
