@@ -4,10 +4,10 @@ import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from astrasim_py.builders import bruck, direct, hierarchical, in_network, recursive_doubling, ring, trees
 from astrasim_py.builders.draft import check_count
 from astrasim_py.builders.split import split
 from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM, collective_name, promise_of
+from astrasim_py.core.by_need import load
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.algorithm import Algorithm
 
@@ -37,8 +37,14 @@ def default_algorithm(collective: str) -> str:
     return _DEFAULTS[name]
 
 
+def factory_of(algorithm: str) -> Callable[..., Algorithm]:
+    """The factory of a builder, imported now."""
+    factory = load(BUILDERS[algorithm][1])
+    return partial(factory, build) if algorithm == "hierarchical" else factory
+
+
 def options_of(algorithm: str) -> tuple[str, ...]:
-    parameters = inspect.signature(BUILDERS[algorithm][1]).parameters.values()
+    parameters = inspect.signature(factory_of(algorithm)).parameters.values()
     return tuple(dict.fromkeys([*(p.name for p in parameters if p.kind is p.KEYWORD_ONLY), "channels"]))
 
 
@@ -74,8 +80,7 @@ def build(algorithm: str, collective: str, ranks: int, **options) -> Algorithm:
         raise AlgorithmError("", f'"{algorithm}" is not a builder', f"write one of {', '.join(BUILDERS)}")
     collective = collective_name(collective, algorithm)
     place = f"{algorithm} {collective} over {ranks} ranks"
-    collectives, factory = BUILDERS[algorithm]
-    if collective not in collectives:
+    if collective not in BUILDERS[algorithm][0]:
         able = ", ".join(name for name, (served, _) in ALGORITHMS.items() if collective in served)
         raise AlgorithmError(place, f"{algorithm} has no {collective}", f"use one of {able}" if able else _OF_YOUR_OWN)
     if type(ranks) is not int or not 1 <= ranks <= MAX_RANKS:
@@ -99,32 +104,38 @@ def build(algorithm: str, collective: str, ranks: int, **options) -> Algorithm:
     channels = 1 if "nodes" in options else options.pop("channels", 1)
     if channels > 1 and collective == "barrier":
         raise AlgorithmError(place, "a barrier has nothing to spread over channels", "drop channels")
-    return split(factory(collective, ranks, **options), channels, verify=False)
+    return split(factory_of(algorithm)(collective, ranks, **options), channels, verify=False)
 
 
 #: Builders of algorithms of ranks only. Name -> (collectives it is defined for, factory taking collective, ranks and
-#: keyword options).
-ALGORITHMS: Mapping[str, tuple[tuple[str, ...], Callable[..., Algorithm]]] = {
-    "ring": (_ALL, ring.build),
-    "direct": (_ALL, direct.build),
-    "recursive_doubling": (("all_reduce", "all_gather", "barrier"), recursive_doubling.build),
-    "halving_doubling": (("all_reduce", "reduce_scatter", "all_gather"), recursive_doubling.halving_doubling),
-    "double_binary_tree": (("all_reduce", "broadcast", "reduce"), trees.double_binary),
-    "binomial_tree": (("all_reduce", "broadcast", "reduce", "gather", "scatter", "barrier"), trees.binomial),
-    "bruck": (("all_gather", "all_to_all"), bruck.build),
-    "pairwise": (("all_to_all", "reduce_scatter"), direct.pairwise),
-    "dissemination": (("barrier",), bruck.dissemination),
+#: keyword options, as ``module:name``); that of `hierarchical` takes first what builds its phases, `build`.
+ALGORITHMS: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "ring": (_ALL, "astrasim_py.builders.ring:build"),
+    "direct": (_ALL, "astrasim_py.builders.direct:build"),
+    "recursive_doubling": (("all_reduce", "all_gather", "barrier"), "astrasim_py.builders.recursive_doubling:build"),
+    "halving_doubling": (
+        ("all_reduce", "reduce_scatter", "all_gather"),
+        "astrasim_py.builders.recursive_doubling:halving_doubling",
+    ),
+    "double_binary_tree": (("all_reduce", "broadcast", "reduce"), "astrasim_py.builders.trees:double_binary"),
+    "binomial_tree": (
+        ("all_reduce", "broadcast", "reduce", "gather", "scatter", "barrier"),
+        "astrasim_py.builders.trees:binomial",
+    ),
+    "bruck": (("all_gather", "all_to_all"), "astrasim_py.builders.bruck:build"),
+    "pairwise": (("all_to_all", "reduce_scatter"), "astrasim_py.builders.direct:pairwise"),
+    "dissemination": (("barrier",), "astrasim_py.builders.bruck:dissemination"),
     "hierarchical": (
         ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "barrier"),
-        partial(hierarchical.build, build),
+        "astrasim_py.builders.hierarchical:build",
     ),
-    "linear": (("broadcast", "scatter", "gather", "reduce"), direct.linear),
+    "linear": (("broadcast", "scatter", "gather", "reduce"), "astrasim_py.builders.direct:linear"),
 }
 
 #: Builders of algorithms in which switches take part.
-IN_NETWORK: Mapping[str, tuple[tuple[str, ...], Callable[..., Algorithm]]] = {
-    "switch_tree": (("all_reduce", "reduce", "broadcast", "barrier"), in_network.switch_tree),
-    "nvls": (("all_reduce", "reduce_scatter", "all_gather"), in_network.nvls),
+IN_NETWORK: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "switch_tree": (("all_reduce", "reduce", "broadcast", "barrier"), "astrasim_py.builders.in_network:switch_tree"),
+    "nvls": (("all_reduce", "reduce_scatter", "all_gather"), "astrasim_py.builders.in_network:nvls"),
 }
 
 BUILDERS = {**ALGORITHMS, **IN_NETWORK}

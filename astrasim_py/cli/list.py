@@ -105,13 +105,13 @@ def _shapes() -> Iterator[dict]:
 
 
 def _builders() -> Iterator[dict]:
-    from astrasim_py.builders.registry import BUILDERS
+    from astrasim_py.builders.registry import BUILDERS, factory_of
     from astrasim_py.collectives.collective import COLLECTIVES
     from astrasim_py.core.choices import LIBRARIES
 
     made = {**BUILDERS, **dict.fromkeys(LIBRARIES, (COLLECTIVES, None))}
-    for name, (collectives, factory) in made.items():
-        about = BUILDERS_IN_A_LINE.get(name) or _first_sentence(factory)
+    for name, (collectives, _) in made.items():
+        about = BUILDERS_IN_A_LINE.get(name) or _first_sentence(factory_of(name))
         yield {"builder": name, "about": about, "collectives": list(collectives)}
     for name, about in _added("algorithm"):
         yield {"builder": name, "about": about, "collectives": []}

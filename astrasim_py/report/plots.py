@@ -1,52 +1,44 @@
 """Figures: which function draws each kind, and the files of one.
 
-matplotlib is imported when one is drawn, not before.
+matplotlib, and what draws a kind, is imported when one is drawn, not before.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from astrasim_py.core.by_need import load
 from astrasim_py.core.errors import ScenarioError, UsageError
 from astrasim_py.core.records import Table
 from astrasim_py.report import figure_style as style
 from astrasim_py.report.arranged_rows import Grid, select
-from astrasim_py.report.breakdown_plot import draw_breakdown
-from astrasim_py.report.cdf_plot import draw_cdf
 from astrasim_py.report.csv_io import csv_chunks
-from astrasim_py.report.curves import draw_busbw, draw_efficiency, draw_slowdown, draw_speedup, draw_time
 from astrasim_py.report.figure_style import Drawn, Sheet
-from astrasim_py.report.gantt_plot import draw_gantt
-from astrasim_py.report.heatmap_plot import draw_heatmap
-from astrasim_py.report.links_plot import draw_links
-from astrasim_py.report.pareto_plot import draw_pareto
 from astrasim_py.report.record_plots import Panel
 from astrasim_py.report.repeats import medians
-from astrasim_py.report.stacked_plot import draw_stacked
 from astrasim_py.report.tables import csv_rows
-from astrasim_py.report.utilisation_plot import draw_utilisation
 
 #: Kinds for which every point is one, wherever it is in the sweep.
 _BY_POINT = ("pareto", "cdf")
-#: Figures of rows: ``(sheet, grid) -> Drawn``.
-_OF_ROWS: dict[str, Callable[[Sheet, Grid], Drawn]] = {
-    "slowdown": draw_slowdown,
-    "time": draw_time,
-    "busbw": draw_busbw,
-    "efficiency": draw_efficiency,
-    "speedup": draw_speedup,
-    "breakdown": draw_breakdown,
-    "stacked": draw_stacked,
-    "heatmap": draw_heatmap,
-    "pareto": draw_pareto,
-    "cdf": draw_cdf,
+#: Figures of rows: what draws them, ``(sheet, grid) -> Drawn``, as ``module:name``.
+_OF_ROWS: dict[str, str] = {
+    "slowdown": "astrasim_py.report.curves:draw_slowdown",
+    "time": "astrasim_py.report.curves:draw_time",
+    "busbw": "astrasim_py.report.curves:draw_busbw",
+    "efficiency": "astrasim_py.report.curves:draw_efficiency",
+    "speedup": "astrasim_py.report.curves:draw_speedup",
+    "breakdown": "astrasim_py.report.breakdown_plot:draw_breakdown",
+    "stacked": "astrasim_py.report.stacked_plot:draw_stacked",
+    "heatmap": "astrasim_py.report.heatmap_plot:draw_heatmap",
+    "pareto": "astrasim_py.report.pareto_plot:draw_pareto",
+    "cdf": "astrasim_py.report.cdf_plot:draw_cdf",
 }
 #: Figures of the records of some points: ``(sheet, spec, panels) -> Drawn``.
-_OF_RECORDS: dict[str, Callable[[Sheet, Mapping, Sequence[Panel]], Drawn]] = {
-    "links": draw_links,
-    "gantt": draw_gantt,
-    "utilisation": draw_utilisation,
+_OF_RECORDS: dict[str, str] = {
+    "links": "astrasim_py.report.links_plot:draw_links",
+    "gantt": "astrasim_py.report.gantt_plot:draw_gantt",
+    "utilisation": "astrasim_py.report.utilisation_plot:draw_utilisation",
 }
 KINDS = (*_OF_ROWS, *_OF_RECORDS)
 
@@ -96,10 +88,10 @@ def figure_of(
         raise ScenarioError(f"{place}.kind", f'"{kind}" is unknown', f"write one of {', '.join(KINDS)}")
     sheet = Sheet(heading=spec.get("title") or title, width=spec.get("width"), legend=spec.get("legend"), on=on)
     if kind in _OF_RECORDS:
-        drawn = _OF_RECORDS[kind](sheet, spec, panels)
+        drawn = load(_OF_RECORDS[kind])(sheet, spec, panels)
     else:
         grid = Grid(spec, medians(_finished(spec, rows)), place, by_point=kind in _BY_POINT)
-        drawn = _OF_ROWS[kind](sheet, grid)
+        drawn = load(_OF_ROWS[kind])(sheet, grid)
     for axes in drawn.axes:
         own = axes.get_xlabel(), axes.get_ylabel()
         given = spec.get("xlabel"), spec.get("ylabel")

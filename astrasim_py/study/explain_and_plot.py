@@ -147,15 +147,15 @@ def _without_panel(spec: Mapping, points: Sequence[StoredPoint]) -> list[str]:
 
 def _drawn_of(spec: Mapping, points: Sequence[StoredPoint]) -> tuple[list[Mapping], list[Panel]]:
     """The rows and panels that a figure shows."""
-    from astrasim_py.report.cdf_plot import TABLE_OF, samples
-
-    rows, panels = [], []
+    rows, panels, of = [], [], spec.get("of")
+    if of:
+        from astrasim_py.report.cdf_plot import TABLE_OF, samples
     for point in points:
         parts = point.summary.get("breakdown") or {}
         rows.append({**point.row, "compute_ns": parts.get("compute_ns"), "other_ns": parts.get("other_ns")})
-        if f"{TABLE_OF.get(spec.get('of', ''))}.csv" in point.manifest["files"]:
-            rows[-1]["samples"] = samples(spec["of"], point.table(TABLE_OF[spec["of"]]))
-        elif spec.get("of") == "jobs":
+        if of and f"{TABLE_OF.get(of)}.csv" in point.manifest["files"]:
+            rows[-1]["samples"] = samples(of, point.table(TABLE_OF[of]))
+        elif of == "jobs":
             rows[-1]["samples"] = [ps_of(job["time_ns"]) for job in point.summary.get("jobs", ())]
     if of_records(spec):
         need = LEVELS.index(level_of(spec))
