@@ -7,7 +7,7 @@ import numpy as np
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.contract import Contract
 from astrasim_py.core.errors import AlgorithmError, TraceError
-from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.algorithm import Algorithm, place_of
 from astrasim_py.program.steps import Layout, steps_of
 from astrasim_py.program.table import Unusable
 from astrasim_py.verification.termination import Flow
@@ -27,11 +27,6 @@ def checked(algorithm: Algorithm, place: str) -> Algorithm:
         where = f"{algorithm.source}:{line}" if line else place
         raise AlgorithmError(where, f"{algorithm.name} is no {algorithm.collective}: {verdict.problem}", "")
     return algorithm.with_verdict(verdict.ok)
-
-
-def place_of(algorithm: Algorithm) -> str:
-    """The file or name of an algorithm, for messages."""
-    return algorithm.name if algorithm.source in ("", "builder") else algorithm.source
 
 
 class OrderedProgram:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from astrasim_py.builders.draft import check_count
-from astrasim_py.builders.split import split
 from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM, collective_name, promise_of
 from astrasim_py.core.by_need import load
 from astrasim_py.core.errors import AlgorithmError
@@ -104,7 +103,12 @@ def build(algorithm: str, collective: str, ranks: int, **options) -> Algorithm:
     channels = 1 if "nodes" in options else options.pop("channels", 1)
     if channels > 1 and collective == "barrier":
         raise AlgorithmError(place, "a barrier has nothing to spread over channels", "drop channels")
-    return split(factory_of(algorithm)(collective, ranks, **options), channels, verify=False)
+    made = factory_of(algorithm)(collective, ranks, **options)
+    if channels == 1:
+        return made
+    from astrasim_py.builders.split import split
+
+    return split(made, channels, verify=False)
 
 
 #: Builders of algorithms of ranks only. Name -> (collectives it is defined for, factory taking collective, ranks and

@@ -3,13 +3,13 @@
 import numpy as np
 
 from astrasim_py.builders.draft import NONE, Draft, check_nodes, finish
-from astrasim_py.builders.ordered import OrderedProgram, checked, place_of, spread
+from astrasim_py.builders.ordered import OrderedProgram, checked, spread
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.collectives.collective import CUSTOM, promise_of
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.core.rows import numbered, ranges
-from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.algorithm import Algorithm, place_of
 
 
 def split(algorithm: Algorithm, k: int, *, verify: bool = True) -> Algorithm:

@@ -16,7 +16,6 @@ import numpy as np
 from astrasim_py.chakra import control
 from astrasim_py.chakra.attributes import leaves_out_dims, unknown
 from astrasim_py.chakra.groups import OTHER_NAMES, called_otherwise
-from astrasim_py.chakra.lint import doubts
 from astrasim_py.chakra.lint_rules import counts_elements
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
@@ -76,6 +75,8 @@ class Reading:
 def notes_of(read: Reading) -> Notes:
     """Lines about a workload that was read."""
     made = list(dict.fromkeys(read.made))
+    from astrasim_py.chakra.lint import doubts
+
     found = Notes([*_units(read), *_durations(made)])
     # Without the bytes of files, of which only hints are.
     bare = {trace: trace.without_raw() for trace in made}

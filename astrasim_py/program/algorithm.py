@@ -341,6 +341,11 @@ class Algorithm(Shown):
         }
 
 
+def place_of(algorithm: Algorithm) -> str:
+    """The file or name of an algorithm, for messages."""
+    return algorithm.name if algorithm.source in ("", "builder") else algorithm.source
+
+
 def _in_chunks(trace: ExecutionTrace | Program) -> np.ndarray:
     """bool[n]: False for a SEND or RECV that does not state its size in chunks."""
     message = (trace.type == NodeType.COMM_SEND) | (trace.type == NodeType.COMM_RECV)

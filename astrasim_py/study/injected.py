@@ -3,9 +3,8 @@
 Where calls are cut by dimension, the planner that each of them gets.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache, lru_cache, partial
 from itertools import repeat
@@ -15,7 +14,7 @@ from astrasim_py.builders.registry import BUILDERS, build, default_algorithm
 from astrasim_py.builders.switch_trees import IN_NETWORK, ONE_SWITCH, in_network, reached, switches_above
 from astrasim_py.collectives.collective import promise_of
 from astrasim_py.collectives.contract import read_contract
-from astrasim_py.core.cache import Memo, cache_file, cached
+from astrasim_py.core.cache import Memo
 from astrasim_py.core.choices import LIBRARIES
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TopologyError
@@ -34,7 +33,6 @@ from astrasim_py.scenario.job_models import (
     Builder,
 )
 from astrasim_py.study.preparation import Preparation
-from astrasim_py.study.store import result_edition
 from astrasim_py.system.dimension_planner import PLANNED, DimensionPlanner, grid
 from astrasim_py.system.library_choice import nodes_of
 from astrasim_py.system.machine_models import Collectives
@@ -42,11 +40,9 @@ from astrasim_py.system.problem import CollectiveRequest, PlannedChunk, Problem
 from astrasim_py.topology.model import Topology
 from astrasim_py.topology.routing import Dim
 from astrasim_py.verification.bounds import may_reduce
-from astrasim_py.verification.verifier import Verdict, verify
 
 _ALGORITHMS: Memo[Algorithm] = Memo(32)
 _BUILT: Memo[Algorithm] = Memo(64)
-_VERDICTS: Memo[Verdict] = Memo(256)
 
 
 class Choice(NamedTuple):
@@ -320,69 +316,11 @@ def _verified(run: Preparation, algorithm: Algorithm, place: str) -> Algorithm:
     """The algorithm with its verdict, if the policy lets it pass."""
     if run.spec.verify is False:
         return algorithm.with_verdict(None)
+    from astrasim_py.study.verdicts import enforce, kept_verdict, verify
+
     verdict = kept_verdict((algorithm.digest(),), lambda: verify(algorithm))
     enforce(run.spec, algorithm, verdict, place, run.warnings.append)
     return algorithm.with_verdict(verdict.ok)
-
-
-def enforce(
-    spec: Any, algorithm: Algorithm, verdict: Verdict, place: str, warn: Callable[[str], None], how: str = ""
-) -> None:
-    """Refuse an algorithm or warn of it, as ``verify`` of a point says; `how`: how it is used, in words."""
-    what = f"{algorithm.name} ({algorithm.collective}, {algorithm.ranks} ranks{how})"
-    refused, doubts = _objections(algorithm, verdict, spec.network.msccl)
-    if refused:
-        remedy = "correct the algorithm, or write verify: false to simulate it anyway"
-        raise AlgorithmError(place, f"{what} is wrong: {refused}", remedy)
-    for doubt in doubts:
-        if spec.verify == "strict":
-            raise AlgorithmError(place, f"{what} {doubt}", "write verify: true to go on with a warning")
-        warn(f"{place}: {what} {doubt}")
-
-
-def kept_verdict(key: tuple, make: Callable[[], Verdict]) -> Verdict:
-    """A verdict, from the user's cache where it was made before and is not that something is wrong."""
-
-    def dump(verdict: Verdict) -> bytes | None:
-        return None if verdict.ok is False else json.dumps(asdict(verdict)).encode()
-
-    def kept() -> Verdict:
-        path = cache_file("verdicts", (result_edition(), *key), ".json")
-        return cached(path, make, load=_load_verdict, dump=dump)
-
-    return _VERDICTS.get(key, kept)
-
-
-def _load_verdict(data: bytes) -> Verdict | None:
-    found = json.loads(data)
-    found |= {key: tuple(found[key]) for key in ("problems", "warnings")}
-    if found.keys() != {field.name for field in fields(Verdict)} or found["correct"] is False:
-        return None
-    return Verdict(**found)
-
-
-def _objections(algorithm: Algorithm, verdict: Verdict, msccl: Any) -> tuple[str, list[str]]:
-    """Why an algorithm is refused (empty: it is not), and what it is warned of."""
-    if verdict.ok is False:
-        return verdict.problem, []
-    doubts = []
-    if verdict.ok is None:
-        doubts.append(f"could not be verified: {verdict.unknown}")
-    slots = verdict.slots if msccl is None else msccl.slots_for(algorithm.protocol)
-    if verdict.min_slots is not None and verdict.min_slots > slots:
-        blocks = f"needs {verdict.min_slots} slots per connection, and there are {slots}"
-        if msccl is not None:
-            return f"deadlock: it {blocks} (network.msccl)", []
-        doubts.append(f"{blocks} on MSCCL-style runtimes: it deadlocks there")
-    elif verdict.min_slots_large is not None and verdict.min_slots_large > slots:
-        doubts.append(
-            f"needs up to {verdict.min_slots_large} slots per connection for large buffers, and there are {slots}"
-        )
-    if verdict.race_free is False:
-        doubts += [problem for problem in verdict.problems if problem.startswith("race: ")]
-    if verdict.order_consistent is False:
-        doubts.append("adds in another order on some ranks: their floating-point results can differ")
-    return "", doubts
 
 
 @dataclass(frozen=True)

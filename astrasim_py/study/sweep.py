@@ -34,7 +34,6 @@ from astrasim_py.scenario.expand import Point, expand
 from astrasim_py.scenario.load import LoadedScenario
 from astrasim_py.scenario.plot_spec import level_of
 from astrasim_py.study import store, stored_points
-from astrasim_py.study.cluster import check_address, run_on_cluster
 from astrasim_py.study.explain_and_plot import FIGURES, draw_figures, recorded, write_study
 from astrasim_py.study.pool import Killed, cores, run_tasks
 from astrasim_py.study.progress import Progress
@@ -159,6 +158,8 @@ def run_scenario(
     if jobs is not None and jobs < 1:
         raise UsageError("--jobs", f"{jobs} is less than 1", "write 1 or more")
     if cluster is not None:
+        from astrasim_py.study.cluster import check_address
+
         check_address(cluster)
     run = _Run(scenario, Path(out), progress or Progress())
     run.strict = strict
@@ -407,6 +408,8 @@ def _each(
     """(number, result) of every task: in this process (`at_first`: as long as little is left to do), in workers, or on
     a cluster."""
     if cluster is not None and tasks:
+        from astrasim_py.study.cluster import run_on_cluster
+
         yield from run_on_cluster(tasks, cluster, folder)
         return
     done, begin, first = 0, jit.cpu_s(), 0.0

@@ -4,9 +4,12 @@ An algorithm is inlined into a workload of its own, with a node for each tile, a
 the cells of its steps, not the code that makes gates of them.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,11 +21,12 @@ from astrasim_py.core.errors import AstraError
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.selection import AlgorithmTable
 from astrasim_py.scenario.expand import Point
-from astrasim_py.study.injected import enforce, kept_verdict
 from astrasim_py.system.plan import Plan
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import from_keys
-from astrasim_py.verification.verifier import Verdict, verify
+
+if TYPE_CHECKING:
+    from astrasim_py.verification.verifier import Verdict
 
 #: Nodes of an algorithm up to which it is verified again with its tiles.
 MOST_NODES = 2**16
@@ -39,8 +43,10 @@ def check_tiles(plan: Plan, point: Point, warn: Callable[[str], None]) -> None:
     AlgorithmError
         A tile reads a cell before its final value, or a step uses one before the tile that makes it.
     """
-    if point.spec.verify is False:
+    if point.spec.verify is False or not plan.tiles:
         return
+    from astrasim_py.study.verdicts import Verdict, enforce, kept_verdict
+
     for algorithm, uses in tiled(plan):
         if algorithm.nodes > MOST_NODES:
             verdict = Verdict(well_formed=None, unknown=f"its {algorithm.nodes} nodes are too many")
@@ -72,6 +78,7 @@ def verify_tiles(algorithm: Algorithm, uses: Sequence[Uses]) -> Verdict:
     inlined.
     """
     from astrasim_py.system.inlining import inline
+    from astrasim_py.verification.verifier import Verdict, verify
     from astrasim_py.verification.workloads import verify_workload
 
     n = algorithm.ranks

@@ -10,13 +10,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from astrasim_py.builders.ordered import place_of
 from astrasim_py.chakra.schema import NodeType
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
-from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.algorithm import Algorithm, place_of
 from astrasim_py.program.selection import AlgorithmTable
 from astrasim_py.program.table import Program
 from astrasim_py.system.plan import CollectiveCall, Plan

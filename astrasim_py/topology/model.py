@@ -20,7 +20,6 @@ from astrasim_py.core.shown import Shown
 from astrasim_py.core.strict_model import StrictModel
 from astrasim_py.core.units import INT64_MAX, format_time
 from astrasim_py.topology import export
-from astrasim_py.topology.drawing import draw_network
 from astrasim_py.topology.events import LinkEvent
 from astrasim_py.topology.layout import positions, spread
 from astrasim_py.topology.routing import Dim, DimensionOrder, Routes, ShortestPaths, reachable
@@ -367,6 +366,8 @@ class Topology(Shown):
             from matplotlib import pyplot
 
             ax = pyplot.figure(layout="constrained").add_subplot()
+        from astrasim_py.topology.drawing import draw_network
+
         switch = np.arange(self.vertices) >= self.npus
         x, y = positions(self) or (np.full(self.vertices, np.nan), np.full(self.vertices, np.nan))
         x, y = spread(x, y, switch, self.src, self.dst)

@@ -16,7 +16,7 @@ from astrasim_py.core.errors import UsageError
 from astrasim_py.optimizer import state
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.study import injected, store, stored_points, synthesized
+from astrasim_py.study import store, stored_points, synthesized, verdicts
 from astrasim_py.study.sweep import run_scenario
 from astrasim_py.verification.verifier import Verdict
 
@@ -127,9 +127,9 @@ def test_a_verdict_holds_for_the_sources_that_gave_it(monkeypatch):
 
     verdict = Verdict(**{field: () if field in ("problems", "warnings") else None for field in Verdict.__annotations__})
     for before, after in (("0", 1), ("0", 1), ("1", 2)):
-        monkeypatch.setattr(injected, "result_edition", lambda digit=before: digit * 16)
-        injected._VERDICTS.clear()
-        injected.kept_verdict(("an algorithm",), verify)
+        monkeypatch.setattr(verdicts, "result_edition", lambda digit=before: digit * 16)
+        verdicts._VERDICTS.clear()
+        verdicts.kept_verdict(("an algorithm",), verify)
         assert len(made) == after
 
 

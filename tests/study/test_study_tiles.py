@@ -12,7 +12,7 @@ from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.engine.simulation import plan_for
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.study import tiles
+from astrasim_py.study import tiles, verdicts
 from astrasim_py.study.prepare import prepare
 from astrasim_py.study.tiles import check_tiles, tiled
 from astrasim_py.system import tiles as gates
@@ -56,7 +56,7 @@ def wrong_cells(monkeypatch):
         return found._replace(last=np.roll(found.last, 1))
 
     monkeypatch.setattr(gates, "cells_of_rank", shifted)
-    monkeypatch.setattr(tiles, "kept_verdict", lambda key, make: make())
+    monkeypatch.setattr(verdicts, "kept_verdict", lambda key, make: make())
 
 
 def test_a_wrong_pairing_is_refused(wrong_cells):
