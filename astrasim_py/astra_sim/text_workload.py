@@ -12,21 +12,19 @@ of its weight gradient, and the time of the update after a collective. The order
 for what, is that of ASTRA-sim 1.0's workload layer for each kind.
 """
 
-import argparse
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 
 from astrasim_py.astra_sim.text_file import DLRM, MODEL, PHASES, TRANSFORMERS, Phase, TextWorkload, read_text
 from astrasim_py.chakra.notes import Notes
 from astrasim_py.chakra.schema import NodeType
 from astrasim_py.chakra.workload import Workload
-from astrasim_py.core.errors import TraceError, UsageError
-from astrasim_py.core.units import number_of, parse_time
+from astrasim_py.core.errors import TraceError
+from astrasim_py.core.units import number_of
 from astrasim_py.training.assembly import Block, assemble
-from astrasim_py.workload.trace_readers import Conversion
 
-_PHASE_NAMES = dict(zip(PHASES, ("forward passes", "input gradients", "weight gradients"), strict=True))
+PHASE_NAMES = dict(zip(PHASES, ("forward passes", "input gradients", "weight gradients"), strict=True))
 _MOST_NODES = 20_000_000
 
 
@@ -292,38 +290,3 @@ def text_workload(
     else:
         notes.add(told)
     return Workload((trace,) * groups.ranks, named, roles=roles), dict(left_out)
-
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of ``trace convert astra_sim_text``."""
-    parser.add_argument("--input", required=True, metavar="FILE", help="text workload of ASTRA-sim 1.0 or SimAI")
-    parser.add_argument("--dims", required=True, metavar="AxB", help="NPUs of each dimension, such as 8 or 8x4")
-    parser.add_argument("--passes", type=int, default=1, metavar="N", help="iterations (1)")
-    parser.add_argument("--cycle", metavar="TIME", help="unit of compute times (1ns; 1us with --like chakra)")
-    parser.add_argument("--like", choices=("astra-sim", "chakra"), default="astra-sim", help="whose rules to follow")
-
-
-def read(args: argparse.Namespace, say: Callable[[str], None]) -> Conversion:
-    """Convert the file that the options name."""
-    words = args.dims.split("x")
-    if not all(word.isdigit() and 0 < int(word) < 2**24 for word in words) or prod(map(int, words)) > 2**20:
-        raise UsageError("--dims", f'"{args.dims}" is not NPUs of each dimension', "write e.g. 8x4")
-    if not 1 <= args.passes <= 10_000:
-        raise UsageError("--passes", f"{args.passes} is out of range", "write 1..10000")
-    chakra = args.like == "chakra"
-    cycle = parse_time(args.cycle or ("1us" if chakra else "1ns"), "--cycle")
-    if cycle < 1:
-        raise UsageError("--cycle", "is not positive", "write e.g. 1ns")
-    notes = Notes()
-    options = {"passes": args.passes, "cycle": cycle, "like_chakra": chakra, "notes": notes}
-    made, left_out = text_workload(args.input, [int(word) for word in words], **options)
-    kind = read_text(args.input).kind
-    report = {"format": "astra_sim_text", "kind": kind, "npus": made.ranks, "nodes_per_npu": len(made.traces[0])}
-    lines = [f"{kind}: {made.ranks} NPUs, {len(made.traces[0])} nodes each"]
-    lines += [
-        f"left out, as {kind} does not have them on {args.dims} NPUs: collectives of {_PHASE_NAMES[phase]}, {count}"
-        for phase, count in sorted(left_out.items())
-    ]
-    unused = [hint.removeprefix(f"{args.input}: ") for hint in notes.hints]
-    report |= {"left_out": left_out, "unused": unused}
-    return Conversion(made, report, [*lines, *unused], notes.warnings)

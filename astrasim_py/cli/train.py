@@ -10,9 +10,6 @@ import json
 import re
 from pathlib import Path
 
-import yaml
-from pydantic import ValidationError
-
 from astrasim_py.cli.options import (
     check_positive,
     complain,
@@ -26,9 +23,7 @@ from astrasim_py.cli.options import (
     timeline_of,
 )
 from astrasim_py.cli.spelling import retold, spelled
-from astrasim_py.core.document import parse_document
 from astrasim_py.core.errors import AstraError, UsageError
-from astrasim_py.core.strict_model import mistakes, tuples
 from astrasim_py.core.units import number_of
 
 #: Keys of `training` that are options of their own; True: a flag.
@@ -116,6 +111,11 @@ def _scenario(args: argparse.Namespace) -> tuple:
 
     Raises UsageError: a wrong option. Raises ErrorList: a wrong --set.
     """
+    import yaml
+    from pydantic import ValidationError
+
+    from astrasim_py.core.document import parse_document
+    from astrasim_py.core.strict_model import mistakes, tuples
     from astrasim_py.scenario.load import check_document
     from astrasim_py.scenario.schema import Scenario
     from astrasim_py.scenario.variables import apply_override
@@ -181,6 +181,8 @@ def _spelled(text: str) -> str:
 
 
 def _plain(text: str) -> object:
+    from astrasim_py.core.document import parse_document
+
     return parse_document(text, "train").plain()
 
 

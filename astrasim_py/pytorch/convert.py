@@ -2,7 +2,6 @@
 quality.
 """
 
-import argparse
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ from astrasim_py.core.errors import TraceError, UsageError
 from astrasim_py.core.files import RANK
 from astrasim_py.pytorch.calls import device_calls, kernel_rules
 from astrasim_py.pytorch.cpu_backends import host_calls, host_graph, transfers
-from astrasim_py.pytorch.edges import EdgeKind
+from astrasim_py.pytorch.edge_kinds import KINDS
 from astrasim_py.pytorch.graph import Graph, build_graph
 from astrasim_py.pytorch.groups import GroupTable
 from astrasim_py.pytorch.host_trace import HostTrace, read_host_trace
@@ -28,8 +27,6 @@ from astrasim_py.pytorch.together import replay_together
 from astrasim_py.pytorch.workload import Built, Options, RankGraph, build_workload
 from astrasim_py.workload.trace_readers import Conversion
 
-#: Kinds of edges that may be left out.
-KINDS = tuple(kind.name.lower() for kind in EdgeKind if kind not in (EdgeKind.GAP, EdgeKind.CALL))
 DEFAULTS = Options()
 #: Most ranks that one is replicated to.
 MAX_COPIES = 2**16
@@ -49,50 +46,6 @@ class _Rank(NamedTuple):
     notes: list[str]  # on calls without a kernel, and kernels without a call
     errors: dict[str, float | None]
     assumed: bool  # that calls of unknown groups are of all ranks
-
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the command line."""
-    names = "files, archives, archive!member, or patterns with {rank} and *"
-    parser.add_argument("--kineto", nargs="+", required=True, metavar="FILE", help=f"traces of the profiler: {names}")
-    parser.add_argument(
-        "--et", nargs="+", default=(), metavar="FILE", help="traces of ExecutionTraceObserver, in the same form"
-    )
-    parser.add_argument("--step", default="median", metavar="N", help="an iteration's number, median, or all")
-    parser.add_argument("--host", choices=("segments", "none"), default="segments", help="work of the CPU, or none")
-    parser.add_argument("--gaps", choices=("nodes", "drop"), default="nodes", help="unexplained time")
-    text = "time of data transfer: simulated, or as recorded"
-    parser.add_argument("--collectives", choices=("network", "recorded"), default="network", help=text)
-    parser.add_argument("--skew", choices=("keep", "drop"), default="keep", help="between the starts of ranks")
-    parser.add_argument("--splits", choices=("messages", "pad"), default="messages", help="of uneven all_to_all")
-    text = "one rank's trace for so many ranks"
-    parser.add_argument("--replicate", type=int, default=0, metavar="RANKS", help=text)
-    text = "kernels whose names match are communication"
-    parser.add_argument("--map-kernel", action="append", default=[], metavar="REGEX=KIND:GROUP", help=text)
-    text = f"edges to leave out, of {', '.join(KINDS)}"
-    parser.add_argument("--without", default="", metavar="KIND,…", help=text)
-    text = "size of calls without a recorded one"
-    parser.add_argument("--size-default", type=int, metavar="BYTES", help=text)
-    parser.add_argument("--replay", action="store_true", help="try the graph: with constants, with another step")
-
-
-def read(args: argparse.Namespace, say: Callable[[str], None]) -> Conversion:
-    """Convert the files of a command line."""
-    options = Options(
-        **{name: getattr(args, name) for name in ("collectives", "skew", "splits", "gaps", "replicate", "size_default")}
-    )
-    return convert(
-        args.kineto,
-        args.et,
-        step=args.step,
-        host=args.host,
-        without=[kind for kind in args.without.split(",") if kind],
-        map_kernel=args.map_kernel,
-        replay=args.replay,
-        options=options,
-        say=say,
-        warnings=[],  # they are in the report
-    )
 
 
 def convert(

@@ -7,7 +7,7 @@ import numpy as np
 
 from astrasim_py.core.errors import TraceError
 from astrasim_py.pytorch.calls import Call, call_of
-from astrasim_py.pytorch.edges import EdgeKind
+from astrasim_py.pytorch.edge_kinds import EdgeKind
 from astrasim_py.pytorch.facts import RECORD, facts_of_host, merged, size_of
 from astrasim_py.pytorch.graph import Edges, Graph, NodeKind, Nodes, assemble
 from astrasim_py.pytorch.groups import GroupTable

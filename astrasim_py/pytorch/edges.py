@@ -3,7 +3,6 @@
 from array import array
 from bisect import bisect_left
 from collections.abc import Collection, Iterator
-from enum import IntEnum
 from heapq import heappop, heappush
 from itertools import pairwise, takewhile
 
@@ -21,19 +20,6 @@ _WAIT_START_NS = 15_000
 _LATEST = 2**62
 #: Most overlapping operations that the next one of a lane needs: the last ones to end.
 _MOST = 8
-
-
-class EdgeKind(IntEnum):
-    """Why one node waits for another."""
-
-    CPU = 0  # the thread's piece before
-    LAUNCH = 1  # the call that launched it
-    STREAM = 2  # the operation before on its stream
-    WAIT = 3  # an operation of another stream: an event
-    SYNC = 4  # a CPU piece waits for the device
-    HANDOVER = 5  # a CPU piece waits for another thread
-    GAP = 6  # unexplained time before a node
-    CALL = 7  # communication
 
 
 Pair = tuple[int, int]

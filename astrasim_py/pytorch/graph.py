@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from astrasim_py.chakra import graph as csr
-from astrasim_py.pytorch.edges import DeviceEdges, EdgeKind, Pair
+from astrasim_py.pytorch.edge_kinds import EdgeKind
+from astrasim_py.pytorch.edges import DeviceEdges, Pair
 from astrasim_py.pytorch.pieces import BLOCKED_NS, Pieces, blocking_copies, cut_threads, device_work, launch_ends
 from astrasim_py.pytorch.recording import Recording
 

@@ -11,7 +11,7 @@ from astrasim_py.chakra import et_def_pb2 as pb
 from astrasim_py.chakra import graph as csr
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
-from astrasim_py.pytorch.edges import EdgeKind
+from astrasim_py.pytorch.edge_kinds import EdgeKind
 from astrasim_py.pytorch.graph import Graph, NodeKind
 from astrasim_py.pytorch.join import enclosing
 

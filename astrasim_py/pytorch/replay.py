@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from astrasim_py.pytorch.edges import EdgeKind
+from astrasim_py.pytorch.edge_kinds import EdgeKind
 from astrasim_py.pytorch.graph import Graph, NodeKind, build_graph
 
 #: Kinds of edges whose gaps a constant replaces.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from astrasim_py.chakra.workload import Workload
 
 #: Our readers: module by name of the format.
-READERS = {"astra_sim_text": "astrasim_py.astra_sim.text_workload", "pytorch": "astrasim_py.pytorch.convert"}
+READERS = {"astra_sim_text": "astrasim_py.astra_sim.text_reader", "pytorch": "astrasim_py.pytorch.reader"}
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from functools import partial
 from importlib.metadata import EntryPoint
+from types import SimpleNamespace
 
 import pytest
 
@@ -48,10 +50,10 @@ def test_lists_hold_what_others_have_added(capsys, monkeypatch):
 
         And a paragraph."""
 
-    served = ("all_reduce",)
-    added = {"mine": (served, mine), "bare": (served, lambda collective, ranks: None), "part": (served, partial(mine))}
-    for name, entry in added.items():
-        monkeypatch.setitem(BUILDERS, name, entry)
+    added = {"mine": mine, "bare": lambda collective, ranks: None, "part": partial(mine)}
+    monkeypatch.setitem(sys.modules, "builders_of_mine", SimpleNamespace(**added))
+    for name in added:
+        monkeypatch.setitem(BUILDERS, name, (("all_reduce",), f"builders_of_mine:{name}"))
     entries = [
         EntryPoint("algorithm.theirs", "json:loads", registry.GROUP),
         EntryPoint("algorithm.gone", "no_such_module:loads", registry.GROUP),

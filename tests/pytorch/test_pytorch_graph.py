@@ -8,7 +8,7 @@ import pytest
 from worlds.recordings import device, host, recording
 
 from astrasim_py.chakra.graph import longest_path
-from astrasim_py.pytorch.edges import EdgeKind
+from astrasim_py.pytorch.edge_kinds import EdgeKind
 from astrasim_py.pytorch.graph import Edges, NodeKind, Nodes, assemble, build_graph
 from astrasim_py.pytorch.kineto import read_recording
 from astrasim_py.pytorch.nodes import rank_trace

@@ -1,0 +1,59 @@
+"""The reader of recordings of PyTorch: its options, known before anything that reads them is imported."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from astrasim_py.pytorch.edge_kinds import KINDS
+
+if TYPE_CHECKING:
+    from astrasim_py.workload.trace_readers import Conversion
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the command line."""
+    names = "files, archives, archive!member, or patterns with {rank} and *"
+    parser.add_argument("--kineto", nargs="+", required=True, metavar="FILE", help=f"traces of the profiler: {names}")
+    parser.add_argument(
+        "--et", nargs="+", default=(), metavar="FILE", help="traces of ExecutionTraceObserver, in the same form"
+    )
+    parser.add_argument("--step", default="median", metavar="N", help="an iteration's number, median, or all")
+    parser.add_argument("--host", choices=("segments", "none"), default="segments", help="work of the CPU, or none")
+    parser.add_argument("--gaps", choices=("nodes", "drop"), default="nodes", help="unexplained time")
+    text = "time of data transfer: simulated, or as recorded"
+    parser.add_argument("--collectives", choices=("network", "recorded"), default="network", help=text)
+    parser.add_argument("--skew", choices=("keep", "drop"), default="keep", help="between the starts of ranks")
+    parser.add_argument("--splits", choices=("messages", "pad"), default="messages", help="of uneven all_to_all")
+    text = "one rank's trace for so many ranks"
+    parser.add_argument("--replicate", type=int, default=0, metavar="RANKS", help=text)
+    text = "kernels whose names match are communication"
+    parser.add_argument("--map-kernel", action="append", default=[], metavar="REGEX=KIND:GROUP", help=text)
+    text = f"edges to leave out, of {', '.join(KINDS)}"
+    parser.add_argument("--without", default="", metavar="KIND,…", help=text)
+    text = "size of calls without a recorded one"
+    parser.add_argument("--size-default", type=int, metavar="BYTES", help=text)
+    parser.add_argument("--replay", action="store_true", help="try the graph: with constants, with another step")
+
+
+def read(args: argparse.Namespace, say: Callable[[str], None]) -> Conversion:
+    """Convert the files of a command line."""
+    from astrasim_py.pytorch.convert import convert
+    from astrasim_py.pytorch.workload import Options
+
+    options = Options(
+        **{name: getattr(args, name) for name in ("collectives", "skew", "splits", "gaps", "replicate", "size_default")}
+    )
+    return convert(
+        args.kineto,
+        args.et,
+        step=args.step,
+        host=args.host,
+        without=[kind for kind in args.without.split(",") if kind],
+        map_kernel=args.map_kernel,
+        replay=args.replay,
+        options=options,
+        say=say,
+        warnings=[],  # they are in the report
+    )
