@@ -28,7 +28,6 @@ from astrasim_py.core.units import parse_size
 from astrasim_py.engine.choose import by_library
 from astrasim_py.engine.simulation import plan_for
 from astrasim_py.engine.simulation import simulate as run_plan
-from astrasim_py.msccl.xml_writer import write_msccl
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.files import write_npz
 from astrasim_py.program.interchange import algorithm_traces
@@ -189,6 +188,8 @@ def write_algorithm(path: str | os.PathLike, algorithm: Algorithm, **options: An
         if name in ("size", "min_bytes", "max_bytes") and not (value is None or type(value) is int):
             options[name] = parse_size(value, name)
     if kind == ".xml":
+        from astrasim_py.msccl.xml_writer import write_msccl
+
         write_msccl(path, algorithm, **options)
     elif kind == ".npz":
         write_npz(path, algorithm, **options)
