@@ -187,6 +187,12 @@ def test_a_plain_run_imports_no_feature_that_it_does_not_name(tmp_path):
     assert {name for name in loaded if room(name) == "builders"} < {name for name in ROOMS if room(name) == "builders"}
 
 
+def test_algorithms_in_traces_import_no_reader_of_xml():
+    """`msccl.ir` knows for which sizes a program that was converted from XML is meant."""
+    loaded = modules_of("check", str(ROOT / "scenarios" / "ring_vs_torus.yaml"))
+    assert {name for name in loaded if room(name) in BY_NEED} <= {"astrasim_py.msccl", "astrasim_py.msccl.ir"}
+
+
 def test_contributing_lists_the_floors():
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d+) \| (.*) \|$", text, re.MULTILINE)

@@ -230,8 +230,10 @@ def _from_files(run: Preparation, said: AlgorithmFile, collective: str, place: s
     files += [contract] if contract else []
 
     def read() -> Algorithm:
-        from astrasim_py.msccl.to_traces import read_algorithm
-
+        if str(path).endswith(".xml"):
+            from astrasim_py.msccl.to_traces import read_algorithm
+        else:
+            from astrasim_py.program.files import read_algorithm
         algorithm = read_algorithm(str(path), collective, made_for=said.made_for, root=said.root)
         return algorithm if contract is None else replace(algorithm, contract=read_contract(contract))
 
