@@ -48,9 +48,9 @@ from astrasim_py.workload.items import Collective
 from astrasim_py.workload.microbenchmarks import generate
 
 if TYPE_CHECKING:
+    from astrasim_py.runs.sweep import RunResult
     from astrasim_py.scenario.expand import Point
     from astrasim_py.scenario.load import LoadedScenario
-    from astrasim_py.study.sweep import RunResult
 
 
 def run(
@@ -68,7 +68,7 @@ def run(
     overrides : mapping, or sequence of str
         Key → value, ``{"topologies.ring.npus": 16}``; or ``"KEY=VALUE"``, as with ``--set``.
     **options
-        Of `astrasim_py.study.sweep.run_scenario`: ``out``, ``jobs``, ``fresh``, ``level``, ``engine`` …
+        Of `astrasim_py.runs.sweep.run_scenario`: ``out``, ``jobs``, ``fresh``, ``level``, ``engine`` …
 
     Returns
     -------
@@ -80,9 +80,9 @@ def run(
     AstraError
         The scenario is wrong, or the output cannot be written.
     """
+    from astrasim_py.runs.progress import on_terminal
+    from astrasim_py.runs.sweep import run_scenario
     from astrasim_py.scenario.load import LoadedScenario, load_scenario, with_overrides
-    from astrasim_py.study.progress import on_terminal
-    from astrasim_py.study.sweep import run_scenario
 
     loaded = isinstance(scenario, LoadedScenario)
     scenario = with_overrides(scenario, overrides) if loaded else load_scenario(scenario, overrides)
@@ -100,8 +100,8 @@ def prepare(point: Point, **options: Any) -> Problem:
     point : Point
         One of those that `expand` makes.
     **options
-        Of `astrasim_py.study.prepare.prepare`: ``limits``, ``kept`` …; ``warnings`` and ``hints`` are lists that take
-        the lines that are else warnings.
+        Of `astrasim_py.preparation.prepare.prepare`: ``limits``, ``kept`` …; ``warnings`` and ``hints`` are lists that
+        take the lines that are else warnings.
 
     Returns
     -------
@@ -112,7 +112,7 @@ def prepare(point: Point, **options: Any) -> Problem:
     AstraError
         The point contradicts itself, or a file is wrong.
     """
-    from astrasim_py.study.prepare import prepare
+    from astrasim_py.preparation.prepare import prepare
 
     told = Notes()
     lists = {name: getattr(told, name) for name in ("warnings", "hints") if name not in options}

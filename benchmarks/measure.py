@@ -108,7 +108,7 @@ def _load(path: str, engine: str) -> None:
     import astrasim_py.msccl.to_traces
 
     if path not in ("builder", "files", "npz"):
-        import astrasim_py.study.prepare  # noqa: F401
+        import astrasim_py.preparation.prepare  # noqa: F401
     _tiny(engine)
 
 

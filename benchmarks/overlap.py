@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from astrasim_py.core.units import PS_PER_S
 from astrasim_py.engine.simulation import simulate
+from astrasim_py.preparation.prepare import prepare
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.study.prepare import prepare
 from astrasim_py.training.prices import GEMM_16_BIT, HALF_FLOPS, HALF_PEAK
 from astrasim_py.training.system import system
 

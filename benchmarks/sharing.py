@@ -15,8 +15,8 @@ from sharing_attack import Sample, attack, features, packaged_corpus, read_corpu
 
 import astrasim_py as ap
 from astrasim_py.chakra.et_io import write_prefix
+from astrasim_py.sharing.price import LEVELS, Rules, original_of, price, share
 from astrasim_py.sharing.secrets import Scales
-from astrasim_py.study.sharing import LEVELS, Rules, original_of, price, share
 
 ATTACKERS = ("raw", "adaptive", "ratios")
 SCENARIO = """
@@ -74,8 +74,8 @@ def table(levels: list[str], corpus: list[Sample], single: bool) -> list[dict]:
 
 def sweep(points: int) -> None:
     """CPU seconds of a sweep of networks, on the full traces and on their skeletons."""
+    from astrasim_py.preparation.training import Machine, model_workload
     from astrasim_py.scenario.job_models import TrainingWorkload
-    from astrasim_py.study.training import Machine, model_workload
     from astrasim_py.system.machine_models import NpuModel
 
     ranks, layers = 16, 32

@@ -19,11 +19,11 @@ from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload, read_workload
 from astrasim_py.core.errors import UsageError
 from astrasim_py.core.files import named
+from astrasim_py.preparation.training import Machine, model_workload
 from astrasim_py.scenario.job_models import TrainingWorkload
 from astrasim_py.sharing.levels import Original
+from astrasim_py.sharing.price import Rules, original_of, share
 from astrasim_py.sharing.secrets import Scales
-from astrasim_py.study.sharing import Rules, original_of, share
-from astrasim_py.study.training import Machine, model_workload
 from astrasim_py.system.durations import recorded_ps
 from astrasim_py.system.machine_models import NpuModel
 from astrasim_py.topology.from_keys import build

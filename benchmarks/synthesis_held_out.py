@@ -14,9 +14,9 @@ from astrasim_py.cli.main import main as command
 from astrasim_py.core.errors import TraceError
 from astrasim_py.sharing.learn import learn
 from astrasim_py.sharing.levels import Original
+from astrasim_py.sharing.price import Rules, networks, original_of
 from astrasim_py.sharing.synthesis_model import WorkloadModel
 from astrasim_py.sharing.synthesize import Wanted, choose, synthesize, totals
-from astrasim_py.study.sharing import Rules, networks, original_of
 from astrasim_py.system.machine_models import ComputeModel
 
 WAYS = ("as it is", "with its blocks", "and compute", "and sizes", "all of these")

@@ -26,7 +26,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 NIGHTLY = settings.get_current_profile_name() == "nightly"
 
 #: Folders of tests that run the compiled engine.
-COMPILED = {"astra_sim", "bad", "cli", "docs", "engine", "optimizer", "promises", "pytorch", "scenario", "study"}
+COMPILED = {
+    *("astra_sim", "bad", "cli", "docs", "engine", "exploration", "inspection", "optimizer", "preparation", "promises"),
+    *("pytorch", "results", "runs", "scenario", "validation"),
+}
 #: Tests from which on all that any of them calls is compiled before the first.
 MANY = 500
 HERE = Path(__file__).parent

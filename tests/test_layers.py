@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import astrasim_py
-from astrasim_py.study import store, synthesized
+from astrasim_py.preparation import synthesized
+from astrasim_py.results import store
 
 FLOORS = {
     "core": 0,
@@ -23,7 +24,6 @@ FLOORS = {
     "program": 3,
     "training": 3,
     "pytorch": 3,
-    "sharing": 3,
     "measured": 3,
     "verification": 4,
     "builders": 5,
@@ -31,12 +31,19 @@ FLOORS = {
     "synthesis": 6,
     "system": 7,
     "engine": 8,
+    "sharing": 9,
     "scenario": 9,
     "astra_sim": 9,
     "report": 10,
-    "study": 11,
-    "optimizer": 12,
-    "cli": 13,
+    "results": 11,
+    "preparation": 12,
+    "runs": 13,
+    "inspection": 14,
+    "validation": 14,
+    "live": 15,
+    "exploration": 15,
+    "optimizer": 15,
+    "cli": 16,
 }
 STRANGERS = {("chakra", "topology"), ("topology", "chakra"), ("scenario", "astra_sim"), ("astra_sim", "scenario")}
 ROOT = Path(__file__).resolve().parents[1]
@@ -54,7 +61,7 @@ OPTIONAL = {
     "astrasim_py.engine.fold",
     "astrasim_py.engine.fold_roles",
     "astrasim_py.report.plots",
-    "astrasim_py.study.cluster",
+    "astrasim_py.runs.cluster",
     "astrasim_py.topology.drawing",
     "astrasim_py.verification.verifier",
 }
@@ -203,7 +210,7 @@ def test_contributing_lists_the_floors():
 @pytest.mark.parametrize(
     ("roots", "parts"),
     [
-        (("astrasim_py.study.task", "astrasim_py.study.astra_sim_point"), store.DECIDING),
+        (("astrasim_py.runs.task", "astrasim_py.runs.astra_sim_point"), store.DECIDING),
         ([name for name in ROOMS if room(name) == "synthesis"], synthesized.DECIDING),
     ],
     ids=["points", "schedules"],

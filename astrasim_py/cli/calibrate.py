@@ -33,8 +33,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from astrasim_py.core.files import write_file
     from astrasim_py.measured.calibration import choose_rows
-    from astrasim_py.study.measured_programs import BEGINNING
     from astrasim_py.topology.hardware import preset_content, preset_of
+    from astrasim_py.validation.measured_programs import BEGINNING
 
     check_positive(args, "channels")
     if args.programs is not None and (args.switch or args.channels):
@@ -67,8 +67,8 @@ def _source(row) -> str:
 def _library(args: argparse.Namespace, name: str, content: dict, rows: list, source: str) -> tuple[dict, str]:
     """The preset with costs of a library's own collectives, and what to say of them."""
     from astrasim_py.measured.calibration import calibrate, section
-    from astrasim_py.study.measured import Machine
     from astrasim_py.topology.hardware import preset_of
+    from astrasim_py.validation.measured import Machine
 
     known = content.get("collectives", {})
     switch = args.switch or "switch" in known
@@ -80,9 +80,9 @@ def _library(args: argparse.Namespace, name: str, content: dict, rows: list, sou
 def _programs(args: argparse.Namespace, name: str, content: dict, rows: list, source: str) -> tuple[dict, str]:
     """The preset with costs of given programs, and what to say of them."""
     from astrasim_py.measured.calibration import facts, fit_facts
-    from astrasim_py.study.measured import Machine
-    from astrasim_py.study.measured_programs import BEGINNING, calibrate_programs, program_texts
     from astrasim_py.topology.hardware import preset_of
+    from astrasim_py.validation.measured import Machine
+    from astrasim_py.validation.measured_programs import BEGINNING, calibrate_programs, program_texts
 
     known = {"channels": 1, **facts(rows), **content.get("collectives", {})}
     programs = {**{row.protocol: BEGINNING[row.protocol] for row in rows}, **known.get("programs", {})}

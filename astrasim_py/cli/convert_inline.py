@@ -27,8 +27,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Inline; says on stdout what was written and what could not be kept."""
+    from astrasim_py.preparation.prepare import prepare
     from astrasim_py.scenario.expand import expand
-    from astrasim_py.study.prepare import prepare
     from astrasim_py.system.inlining import inline
 
     check_apart(args.target, args.source)

@@ -30,11 +30,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from astrasim_py.inspection.explained import difference_of, explain_chosen
+    from astrasim_py.inspection.point_choice import parse_words
     from astrasim_py.report.difference import difference_text
     from astrasim_py.report.explain import explanation_text
     from astrasim_py.report.jobs import jobs_text
-    from astrasim_py.study.explained import difference_of, explain_chosen
-    from astrasim_py.study.point_choice import parse_words
 
     check_positive(args, "lines")
     names = [word for word in args.names if "=" not in word or os.path.exists(word)]

@@ -40,21 +40,21 @@ def run(args: argparse.Namespace) -> int:
     """Explore, or answer a question about configurations."""
     from dataclasses import replace
 
-    from astrasim_py.study.explore import price
-    from astrasim_py.study.explore_grid import grid_of
-    from astrasim_py.study.explore_models import load_exploration
+    from astrasim_py.exploration.grid import grid_of
+    from astrasim_py.exploration.models import load_exploration
+    from astrasim_py.exploration.search import price
 
     check_positive(args, "jobs", "rows")
     exploration = load_exploration(args.file, args.set)
     if args.calibrate:
-        from astrasim_py.study.explore_calibrate import calibrated
+        from astrasim_py.exploration.calibrate import calibrated
 
         constants, said = calibrated(args.calibrate)
         exploration = replace(exploration, constants=constants)
         complain(() if args.quiet else [said])
     asked = args.explain or args.why_not or args.diff
     if not asked:
-        from astrasim_py.study.explore_results import require_parquet, results_folder
+        from astrasim_py.exploration.results import require_parquet, results_folder
 
         if args.parquet:
             require_parquet(args.parquet)
@@ -73,10 +73,10 @@ def _tell(done: int, total: int, rate: float) -> None:
 
 
 def _answer(args: argparse.Namespace, priced) -> int:
+    from astrasim_py.exploration.search import best_of, why_not
     from astrasim_py.report import explore as text
     from astrasim_py.report.tables import json_text
     from astrasim_py.report.training import explain_text
-    from astrasim_py.study.explore import best_of, why_not
 
     if args.explain:
         found = best_of(priced, args.explain, "--explain")
@@ -88,7 +88,7 @@ def _answer(args: argparse.Namespace, priced) -> int:
         found = [best_of(priced, one, "--diff") for one in args.diff]
         said = text.difference_text(*found)
         if args.figures:
-            from astrasim_py.study.explore_figures import write_waterfall
+            from astrasim_py.exploration.figures import write_waterfall
 
             said += f"\n\nfigure: {write_waterfall(args.out, priced.exploration.name, *found)}"
     print(json_text(found) if args.format == "json" else said)
@@ -96,12 +96,12 @@ def _answer(args: argparse.Namespace, priced) -> int:
 
 
 def _table(args: argparse.Namespace, priced) -> int:
+    from astrasim_py.exploration.results import table_parquet, write_all, write_results
+    from astrasim_py.exploration.search import best_of, simulate
+    from astrasim_py.exploration.what_if import what_if
     from astrasim_py.report import explore as text
     from astrasim_py.report.tables import csv_rows, json_text
-    from astrasim_py.study.explore import best_of, simulate
-    from astrasim_py.study.explore_results import table_parquet, write_all, write_results
-    from astrasim_py.study.explore_what_if import what_if
-    from astrasim_py.study.progress import on_terminal
+    from astrasim_py.runs.progress import on_terminal
 
     if args.all:
         write_all(priced, args.all)
@@ -125,7 +125,7 @@ def _table(args: argparse.Namespace, priced) -> int:
     changes = what_if(priced) if args.what_if else []
     files = {"what_if.csv": csv_rows(tuple(changes[0]), changes)} if changes else {}
     if args.figures:
-        from astrasim_py.study.explore_figures import figures
+        from astrasim_py.exploration.figures import figures
 
         files |= figures(priced, rows, changes)
     best = {"best": rows[found.best]["configuration"], "best_by_closed_form": rows[0]["configuration"]}

@@ -18,7 +18,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from astrasim_py.study.exercises import exercises
+    from astrasim_py.validation.exercises import exercises
 
     known = exercises()
     if args.number is None:
@@ -62,7 +62,7 @@ def _numbered(items, number: int, what: str):
 
 
 def _check(exercise, question, text: str) -> bool:
-    from astrasim_py.study.exercises import answer_to, judged, typed
+    from astrasim_py.validation.exercises import answer_to, judged, typed
 
     given = typed(text, question.unit)
     is_right, why = judged(question, answer_to(exercise, question), given)
@@ -71,6 +71,6 @@ def _check(exercise, question, text: str) -> bool:
 
 
 def _shown(exercise, question) -> str:
-    from astrasim_py.study.exercises import answer_to
+    from astrasim_py.validation.exercises import answer_to
 
     return f"{float(answer_to(exercise, question)):.4g} {question.unit}".strip()

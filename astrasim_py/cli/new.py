@@ -46,9 +46,9 @@ def copy(name: str, target: str | os.PathLike) -> list[Path]:
     """Copy a lesson, the files that it names, and the schema for editors; returns the paths. Raises UsageError: no such
     lesson. Raises OutputError: a file is there already, or cannot be written.
     """
+    from astrasim_py.preparation.inputs import input_digests
     from astrasim_py.scenario.expand import expand
     from astrasim_py.scenario.load import load_scenario
-    from astrasim_py.study.preparation import input_digests
 
     names = sorted(path.stem for path in _LESSONS.glob("*.yaml"))
     stem = name.removesuffix(".yaml")

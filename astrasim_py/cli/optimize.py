@@ -35,11 +35,11 @@ def run(args: argparse.Namespace) -> int:
     """Search, write the best, and say what it is."""
     from pathlib import Path
 
+    from astrasim_py.inspection.point_choice import parse_words
     from astrasim_py.optimizer.optimize import optimize
     from astrasim_py.optimizer.point import point_of
     from astrasim_py.optimizer.write import check_files, write_optimized
     from astrasim_py.scenario.load import load_scenario
-    from astrasim_py.study.point_choice import parse_words
 
     check_positive(args, "evaluations")
     seconds = _seconds(args)

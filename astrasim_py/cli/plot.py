@@ -10,7 +10,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from astrasim_py.study.explain_and_plot import plot_folder
+    from astrasim_py.inspection.stored_results import plot_folder
 
     drawn = plot_folder(args.folder)
     complain(drawn.notes)

@@ -49,9 +49,9 @@ def run(args: argparse.Namespace) -> int:
     if twice:
         raise UsageError("run", f'two scenarios are called "{twice[0]}"', "give each a name of its own")
     from astrasim_py.report.repeats import medians
+    from astrasim_py.runs.progress import on_terminal
+    from astrasim_py.runs.sweep import parse_share, run_scenario
     from astrasim_py.scenario.variables import swept_values
-    from astrasim_py.study.progress import on_terminal
-    from astrasim_py.study.sweep import parse_share, run_scenario
 
     for scenario in loaded:
         wanted.check(swept_values(scenario.axes))
@@ -91,7 +91,7 @@ def _for_programs(rows: Sequence[Mapping], form: str) -> str:
 
 def print_failures(result, *, whole: bool = True) -> None:
     """Print why points failed; a reason that several share, once. `whole`: all that is known of it, not one line."""
-    from astrasim_py.study.sweep import and_more
+    from astrasim_py.runs.sweep import and_more
 
     by_reason: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for failure in result.failures:

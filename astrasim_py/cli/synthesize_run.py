@@ -17,10 +17,10 @@ from astrasim_py.core.units import PS_PER_S, format_size, format_time, parse_siz
 from astrasim_py.engine.choose import better_in_network
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.msccl.to_traces import read_algorithm
+from astrasim_py.preparation.link_occupancy import read_occupancy, write_occupancy
+from astrasim_py.preparation.synthesized import facts_in_network, facts_of, find
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.report.tables import json_text, ns_number
-from astrasim_py.study.link_occupancy import read_occupancy, write_occupancy
-from astrasim_py.study.synthesized import facts_in_network, facts_of, find
 from astrasim_py.synthesis.emit.emitter import clock_needed, emit
 from astrasim_py.synthesis.extras.exact import LIMIT, MAX_RANKS
 from astrasim_py.synthesis.model.schedule import Schedule

@@ -233,7 +233,7 @@ def run_timeline(args: argparse.Namespace) -> int:
 def run_compare(args: argparse.Namespace) -> int:
     """Print a table of the time of a step of both on each network."""
     from astrasim_py.cli.topologies import topology_of
-    from astrasim_py.study.sharing import Rules, networks
+    from astrasim_py.sharing.price import Rules, networks
 
     sets = []
     for name, groups in zip((args.first, args.second), _groups(args, 2), strict=True):

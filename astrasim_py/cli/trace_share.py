@@ -151,7 +151,7 @@ def _groups(workload) -> dict[str, bytes]:
 
 def run_skeleton(args: argparse.Namespace) -> int:
     """Write the skeleton of a set, and print how much smaller it is."""
-    from astrasim_py.study.skeletons import skeleton_workload
+    from astrasim_py.preparation.skeletons import skeleton_workload
 
     check_apart(args.target, args.trace)
     workload, compute, semantics = read_set(args)
@@ -177,8 +177,8 @@ def run_share(args: argparse.Namespace) -> int:
     import numpy as np
 
     from astrasim_py.cli.topologies import topology_of
+    from astrasim_py.sharing.price import LEVELS, Rules, original_of, price, removed, share
     from astrasim_py.sharing.secrets import Scales, edge_list, strings_of
-    from astrasim_py.study.sharing import LEVELS, Rules, original_of, price, removed, share
 
     if args.level in _GONE:
         problem = f'"{args.level}" is gone: its workloads were recognised as often as skeletons'

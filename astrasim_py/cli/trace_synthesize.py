@@ -56,8 +56,8 @@ def _sets(name: str) -> list[str]:
 def _learned(name: str, args: argparse.Namespace):
     """The model that a file holds, or that is learned of sets, and the rules that sets run by."""
     from astrasim_py.sharing.learn import learn
+    from astrasim_py.sharing.price import Rules, original_of
     from astrasim_py.sharing.synthesis_model import SynthesisModel, read_model
-    from astrasim_py.study.sharing import Rules, original_of
 
     if name.endswith(".json"):
         return read_model(name)
@@ -95,8 +95,8 @@ def run_learn(args: argparse.Namespace) -> int:
 
 def _has(model) -> str:
     """What `--want` says of a workload: calls of a rank, and compute."""
+    from astrasim_py.sharing.price import Rules
     from astrasim_py.sharing.synthesize import synthesize, totals
-    from astrasim_py.study.sharing import Rules
 
     words = []
     for kind, (calls, size) in totals(model).items():
@@ -139,9 +139,9 @@ def run_synthesize(args: argparse.Namespace) -> int:
     import numpy as np
 
     from astrasim_py.chakra.lint import lint
+    from astrasim_py.sharing.price import Rules
     from astrasim_py.sharing.synthesis_model import SynthesisModel
     from astrasim_py.sharing.synthesize import Wanted, choose, synthesize
-    from astrasim_py.study.sharing import Rules
 
     check_positive(args, "repeats", "ranks")
     for name in ("size_factor", "compute_factor"):

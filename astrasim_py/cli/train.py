@@ -196,7 +196,7 @@ def _algorithm(text: str) -> tuple[str, str]:
 def _write(args: argparse.Namespace, point) -> int:
     from astrasim_py.chakra.et_io import write_prefix
     from astrasim_py.cli.options import make_parent
-    from astrasim_py.study.prepare import prepare
+    from astrasim_py.preparation.prepare import prepare
 
     make_parent(args.output)
     workload = prepare(point).jobs[0].workload
@@ -211,8 +211,8 @@ def _write(args: argparse.Namespace, point) -> int:
 
 
 def _explain(args: argparse.Namespace, point) -> int:
+    from astrasim_py.preparation.prepare import estimate
     from astrasim_py.report.training import explain_text
-    from astrasim_py.study.prepare import estimate
 
     found = estimate(point)
     print(json.dumps(found, indent=2) if args.format == "json" else explain_text(found))
@@ -220,14 +220,14 @@ def _explain(args: argparse.Namespace, point) -> int:
 
 
 def _simulate(args: argparse.Namespace, scenario) -> int:
+    from astrasim_py.preparation.prepare import estimate
     from astrasim_py.report.result_table import summary_text
     from astrasim_py.report.tables import json_text
     from astrasim_py.report.training import step_text
+    from astrasim_py.runs.progress import on_terminal
+    from astrasim_py.runs.sweep import run_scenario
     from astrasim_py.scenario.expand import expand
     from astrasim_py.scenario.job_models import TrainingWorkload
-    from astrasim_py.study.prepare import estimate
-    from astrasim_py.study.progress import on_terminal
-    from astrasim_py.study.sweep import run_scenario
 
     options = {"out": args.out, "engine": args.engine, "fold": args.fold, "timeline": timeline_of(args)}
     progress = on_terminal(scenario.name, quiet=args.quiet)

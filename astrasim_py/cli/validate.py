@@ -47,10 +47,10 @@ def run(args: argparse.Namespace) -> int:
         return _training(args)
     if args.calibrate:
         raise UsageError("--calibrate", "there are no rows to fit to", "write --training ROWS.csv, too")
-    from astrasim_py.study.cases import read_cases
-    from astrasim_py.study.measured import compare, packaged_rows
-    from astrasim_py.study.progress import on_terminal
-    from astrasim_py.study.validation import MEASURED, packaged_items, validate
+    from astrasim_py.runs.progress import on_terminal
+    from astrasim_py.validation.cases import read_cases
+    from astrasim_py.validation.measured import compare, packaged_rows
+    from astrasim_py.validation.validate import MEASURED, packaged_items, validate
 
     check_positive(args, "jobs")
     progress = on_terminal("validate", quiet=args.quiet)
@@ -120,8 +120,8 @@ def _percent(error: float | None) -> str:
 
 def _training(args: argparse.Namespace) -> int:
     """Compare closed forms with published step times."""
-    from astrasim_py.study.training_errors import compare
-    from astrasim_py.study.training_rows import read_rows
+    from astrasim_py.validation.training_errors import compare
+    from astrasim_py.validation.training_rows import read_rows
 
     _refuse("--training", args, "cases", "jobs")
     if args.engine != "auto":

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     """Compare; 1 if an error is beyond its limit."""
     from astrasim_py.core.files import write_files
     from astrasim_py.measured.rows import chooser
-    from astrasim_py.study.measured import compare, figures
+    from astrasim_py.validation.measured import compare, figures
 
     limits = {"median": args.max_median, "p90": args.max_p90}
     for name, limit in limits.items():
@@ -93,7 +93,7 @@ def _worst(report) -> list[dict]:
 def measured_text(report, *keys: str) -> str:
     """Errors of all rows, of platforms, and by further `keys`, beside those of each band."""
     from astrasim_py.report.tables import text_table
-    from astrasim_py.study.measured import BANDS
+    from astrasim_py.validation.measured import BANDS
 
     def errors(group) -> str:
         return f"{100 * group.median_rel_error:.1f} / {100 * group.p90_rel_error:.1f}"

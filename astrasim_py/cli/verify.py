@@ -131,9 +131,9 @@ def _check_options(args: argparse.Namespace) -> None:
 
 def _scenario(source: str, args: argparse.Namespace) -> list[tuple[str, object, Any]]:
     """What `_verified` gives, of the workloads of a scenario, inlined."""
+    from astrasim_py.preparation.prepare import prepare
     from astrasim_py.scenario.expand import expand
     from astrasim_py.scenario.load import load_scenario
-    from astrasim_py.study.prepare import prepare
     from astrasim_py.system.inlining import inline
     from astrasim_py.verification.workloads import verify_workload
 

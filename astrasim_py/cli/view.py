@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--port", "is of --serve", "add --serve, or drop it")
 
     from astrasim_py.core.files import write_file
-    from astrasim_py.study.view import view_page
+    from astrasim_py.inspection.view import view_page
 
     notes: list[str] = []
     page = view_page(args.folder, args.point, notes)
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
 def _serve(args: argparse.Namespace) -> int:
     from contextlib import closing
 
-    from astrasim_py.study.view_live import LivePage
+    from astrasim_py.live.view_live import LivePage
 
     notes: list[str] = []
     with closing(LivePage(args.folder, args.point, args.port or 0, notes)) as page:

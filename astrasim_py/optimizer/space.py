@@ -18,10 +18,10 @@ from astrasim_py.optimizer.choices import KINDS, Choice, KeyChoice
 from astrasim_py.optimizer.keys import in_our_names, is_training, key_choices
 from astrasim_py.optimizer.order import Facts, facts_of, order_choices
 from astrasim_py.optimizer.placed import PlacementChoice, placement_choice
+from astrasim_py.preparation.prepare import prepare
 from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.runs.unused import Use, unused
 from astrasim_py.scenario.expand import Point
-from astrasim_py.study.prepare import prepare
-from astrasim_py.study.unused import Use, unused
 from astrasim_py.system.machine_models import Limits
 from astrasim_py.system.plan import Plan
 from astrasim_py.system.problem import Problem

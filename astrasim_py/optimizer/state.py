@@ -9,9 +9,9 @@ from astrasim_py.core.digest import digest
 from astrasim_py.core.edition import edition
 from astrasim_py.core.errors import OutputError, UsageError
 from astrasim_py.core.files import named, read_regular, write_file
+from astrasim_py.preparation.inputs import input_digests
+from astrasim_py.results.store import DECIDING
 from astrasim_py.scenario.expand import Point
-from astrasim_py.study.preparation import input_digests
-from astrasim_py.study.store import DECIDING
 
 STATE = "state.json"
 #: Largest state that is read, bytes.

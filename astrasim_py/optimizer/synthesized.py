@@ -15,8 +15,8 @@ from astrasim_py.core.units import number_of
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.optimizer.calls import CallClass
 from astrasim_py.optimizer.choices import frozen
+from astrasim_py.preparation.synthesized import find, planned_cost
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.study.synthesized import find, planned_cost
 from astrasim_py.synthesis.emit.emitter import emit
 from astrasim_py.synthesis.model.network import Network, Occupied
 from astrasim_py.synthesis.model.timing import hop_services

@@ -16,12 +16,12 @@ from astrasim_py.optimizer.optimize import Optimized
 from astrasim_py.optimizer.space import Space
 from astrasim_py.optimizer.synthesized import FOLDER
 from astrasim_py.optimizer.text import report
+from astrasim_py.preparation.inputs import input_digests
+from astrasim_py.preparation.prepare import prepare
 from astrasim_py.report import plots
 from astrasim_py.report.record_plots import Panel
 from astrasim_py.scenario.expand import Point, expand
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.study.preparation import input_digests
-from astrasim_py.study.prepare import prepare
 from astrasim_py.system.plan import Plan
 
 SCENARIO, REPORT, FIGURE = "scenario.yaml", "report.md", "before_after.svg"

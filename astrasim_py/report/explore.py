@@ -163,7 +163,7 @@ def order_text(rows: Sequence[Mapping[str, Any]], gaps: Sequence[float], wrong: 
 
 
 def what_if_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Changes of the machine, as `astrasim_py.study.explore_what_if.what_if` gives them."""
+    """Changes of the machine, as `astrasim_py.exploration.what_if.what_if` gives them."""
     headings = ("what if", "same configuration", "best step", "speed-up", "best configuration", "bottleneck")
     cells = [
         (

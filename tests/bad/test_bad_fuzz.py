@@ -19,12 +19,12 @@ from astrasim_py.chakra.text_io import bytes_of_lines, to_lines
 from astrasim_py.chakra.workload import Workload, groups_from_json
 from astrasim_py.core.errors import AstraError
 from astrasim_py.engine.simulation import simulate
+from astrasim_py.preparation.prepare import prepare
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.files import read_algorithm, write_npz
 from astrasim_py.program.selection import AlgorithmTable
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.study.prepare import prepare
 from astrasim_py.system.machine_models import Limits
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import shapes

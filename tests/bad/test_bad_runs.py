@@ -13,7 +13,7 @@ import time
 import pytest
 from limits import WAIT_S
 
-from astrasim_py.study.stored_points import MANIFEST, VOLATILE, read_manifest
+from astrasim_py.results.stored_points import MANIFEST, VOLATILE, read_manifest
 
 SWEEP = """\
 name: base
@@ -147,7 +147,7 @@ def test_row_31_what_has_changed_is_computed_again(cli, et, traces, monkeypatch)
     second = set(cli.points())
     assert len(second) == 2
     assert set(first) < second, "the old one is kept"
-    monkeypatch.setattr("astrasim_py.study.store.result_edition", lambda: "9" * 16)
+    monkeypatch.setattr("astrasim_py.results.store.result_edition", lambda: "9" * 16)
     assert traces.run(*files).code == 0
     assert set(cli.points()) == second, "the old one is replaced"
     assert traces.run(*files).code == 0

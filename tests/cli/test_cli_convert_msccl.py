@@ -10,10 +10,10 @@ from astrasim_py.cli.main import main
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.msccl.well_formed import RUNTIMES
 from astrasim_py.msccl.xml_reader import read_program
+from astrasim_py.preparation.prepare import prepare
 from astrasim_py.program.files import read_algorithm
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.study.prepare import prepare
 from astrasim_py.system.lowering import make_plan
 
 HEAD = '<algo name="pair" proto="LL" nchannels="1" nchunksperloop="2" ngpus="2" coll="{coll}" inplace="1"{more}>\n'

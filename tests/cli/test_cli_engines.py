@@ -8,7 +8,7 @@ import pytest
 
 from astrasim_py.cli.main import main, parse
 from astrasim_py.core import jit
-from astrasim_py.study.sweep import Failure, RunResult
+from astrasim_py.runs.sweep import Failure, RunResult
 
 SCENARIO = """
 name: small
@@ -89,7 +89,7 @@ def test_what_several_points_have_in_common_is_told_once(tmp_path, monkeypatch, 
             scenario="s", title="", folder=tmp_path / "none", rows=(row,), exit_code=4, failures=tuple(failures)
         )
 
-    monkeypatch.setattr("astrasim_py.study.sweep.run_scenario", results)
+    monkeypatch.setattr("astrasim_py.runs.sweep.run_scenario", results)
     assert main(["run", "small.yaml", "--format", "json"]) == 4
     said = capsys.readouterr().err.splitlines()
     assert said == [

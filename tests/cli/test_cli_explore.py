@@ -93,7 +93,7 @@ def test_a_second_run_gives_the_same_bytes(capsys, small, tmp_path):
 
 
 def test_interrupted_simulations_go_on(capsys, small, tmp_path, monkeypatch):
-    from astrasim_py.study import sweep
+    from astrasim_py.runs import sweep
 
     whole, calls = sweep.run_task, []
 

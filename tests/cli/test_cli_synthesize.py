@@ -11,8 +11,8 @@ from limits import WAIT_S
 import astrasim_py as ap
 from astrasim_py.cli.main import main
 from astrasim_py.core import cache
+from astrasim_py.runs.sweep import run_scenario
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.study.sweep import run_scenario
 from astrasim_py.verification.verifier import verify
 
 TORUS = "torus:3x3,bandwidth=50 GB/s,latency=500 ns"

@@ -10,9 +10,9 @@ import pytest
 from astrasim_py.astra_sim import configs, quirks
 from astrasim_py.cli import astra_sim
 from astrasim_py.engine.simulation import simulate
+from astrasim_py.preparation.prepare import prepare
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.study.prepare import prepare
 
 
 @pytest.fixture(scope="module")

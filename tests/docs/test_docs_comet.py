@@ -8,9 +8,9 @@ from fractions import Fraction
 import pytest
 
 from astrasim_py.engine.simulation import simulate
+from astrasim_py.preparation.prepare import prepare
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.study.prepare import prepare
 from astrasim_py.topology.hardware import ExpandedMemory, preset
 from astrasim_py.training.closed_form import step, terms
 from astrasim_py.training.memory import expand as expand_memory

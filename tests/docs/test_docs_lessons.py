@@ -8,9 +8,9 @@ import pytest
 
 from astrasim_py.cli.main import main
 from astrasim_py.engine.simulation import simulate
+from astrasim_py.preparation.prepare import estimate, prepare
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.study.prepare import estimate, prepare
 
 
 def runs(repo, lesson: str, *overrides: str) -> dict[tuple[str, ...], object]:

@@ -12,8 +12,8 @@ import pytest
 from worlds import claims_of_collectives, claims_of_workloads  # noqa: F401
 from worlds.claims import CLAIMS, Rows
 
+from astrasim_py.runs.sweep import run_scenario
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.study.sweep import run_scenario
 
 #: Numbers of a text that no run gives: of papers, of other programs, of measurements, of wall time, of formulas.
 GIVEN = {

@@ -10,9 +10,9 @@ from astrasim_py.builders.registry import build
 from astrasim_py.builders.switch_trees import switches_above
 from astrasim_py.engine.choose import better_in_network
 from astrasim_py.engine.simulation import simulate
+from astrasim_py.preparation.prepare import prepare
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.study.prepare import prepare
 from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.system.problem import Problem
 from astrasim_py.verification.verifier import verify

@@ -15,7 +15,7 @@ from astrasim_py.core.errors import FoldError, ScenarioError
 from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.engine.stuck import explanation
 from astrasim_py.report.explain import explain
-from astrasim_py.study.summary import edge_table
+from astrasim_py.runs.summary import edge_table
 from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.machine_models import Limits, NetworkModel
 from astrasim_py.system.problem import Job, Problem

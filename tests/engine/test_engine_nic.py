@@ -12,10 +12,10 @@ from astrasim_py.collectives.collective import promise_of
 from astrasim_py.core.choices import NETWORK_MODELS
 from astrasim_py.core.errors import FoldError, ScenarioError
 from astrasim_py.engine.simulation import plan_for, simulate
+from astrasim_py.preparation.prepare import estimate, prepare
+from astrasim_py.runs.summary import closed_form
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.study.prepare import estimate, prepare
-from astrasim_py.study.summary import closed_form
 from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.machine_models import NetworkModel, NicModel
 from astrasim_py.system.problem import Job, Problem

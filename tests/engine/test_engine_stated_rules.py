@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from astrasim_py.engine.simulation import simulate
+from astrasim_py.preparation.prepare import prepare
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.study.prepare import prepare
 
 US, NS = 10**6, 10**3
 #: ps of a kilobyte at 1 GB/s.

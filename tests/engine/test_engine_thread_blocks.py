@@ -26,12 +26,12 @@ from astrasim_py.msccl.lower import lower
 from astrasim_py.msccl.to_traces import algorithm_of, read_algorithm
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.report.critical_path import CriticalPath
-from astrasim_py.study.measured import compare
 from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import shapes
 from astrasim_py.topology.hardware import preset_content, profile
 from astrasim_py.topology.profile import LibraryProfile, ProgramProtocol
+from astrasim_py.validation.measured import compare
 from astrasim_py.workload.items import Collective
 from astrasim_py.workload.microbenchmarks import generate
 

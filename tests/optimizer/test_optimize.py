@@ -25,10 +25,10 @@ from astrasim_py.optimizer.optimize import optimize
 from astrasim_py.optimizer.space import space_of
 from astrasim_py.optimizer.state import STATE
 from astrasim_py.optimizer.write import SCENARIO, write_optimized
+from astrasim_py.preparation.prepare import prepare
 from astrasim_py.program.files import write_npz
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.study.prepare import prepare
 
 RING = {"shape": "ring", "npus": 4, "bandwidth": "50 GB/s", "latency": "500 ns"}
 #: A call that can go beside the longest compute, if what it needs is computed first.

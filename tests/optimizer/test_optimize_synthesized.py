@@ -13,10 +13,10 @@ from astrasim_py.optimizer.choices import thawed
 from astrasim_py.optimizer.optimize import optimize
 from astrasim_py.optimizer.synthesized import Step, synthesized
 from astrasim_py.optimizer.write import REPORT, SCENARIO, write_optimized
+from astrasim_py.preparation.prepare import prepare
 from astrasim_py.program.files import read_algorithm
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.study.prepare import prepare
 from astrasim_py.verification.verifier import verify
 
 MESH = {"shape": "mesh", "dims": [3, 3], "bandwidth": "50 GB/s", "latency": "500 ns"}

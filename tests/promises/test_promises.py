@@ -19,10 +19,10 @@ from limits import WAIT_S
 
 from astrasim_py.cli.main import main
 from astrasim_py.core.units import transfer_ps
+from astrasim_py.preparation.prepare import prepare
+from astrasim_py.results.stored_points import VOLATILE, read_manifest
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.study.prepare import prepare
-from astrasim_py.study.stored_points import VOLATILE, read_manifest
 
 SCENARIO = """\
 name: promise

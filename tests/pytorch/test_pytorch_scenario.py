@@ -7,10 +7,10 @@ import pytest
 
 from astrasim_py.core.errors import AstraError
 from astrasim_py.engine.simulation import simulate
+from astrasim_py.preparation.inputs import input_digests
+from astrasim_py.preparation.prepare import prepare
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.study.preparation import input_digests
-from astrasim_py.study.prepare import prepare
 
 
 def test_recorded_steps_on_three_networks_show_what_they_say(repo):

@@ -22,9 +22,9 @@ from worlds.pages import drawn, patient
 import astrasim_py as ap
 from astrasim_py.cli.main import main
 from astrasim_py.core.errors import UsageError
-from astrasim_py.study.live import LivePoint, run_live
-from astrasim_py.study.page_server import MOST_BYTES
-from astrasim_py.study.view import chosen_points
+from astrasim_py.inspection.view import chosen_points
+from astrasim_py.live.live import LivePoint, run_live
+from astrasim_py.live.page_server import MOST_BYTES
 
 SCENARIO = """
 name: alive
@@ -108,7 +108,7 @@ def test_what_is_wrong_is_one_line_of_the_product(point):
 
 
 def test_a_run_of_too_many_messages_is_refused(point, monkeypatch):
-    monkeypatch.setattr("astrasim_py.study.live.MOST_HOPS", 100)
+    monkeypatch.setattr("astrasim_py.live.live.MOST_HOPS", 100)
     assert "too many for this page" in run_live(point.run({}))["error"]
 
 

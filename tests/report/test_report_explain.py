@@ -25,7 +25,7 @@ from astrasim_py.report.critical_path import CATEGORIES
 from astrasim_py.report.explain import called_instances, explain, explanation_text
 from astrasim_py.report.intervals import covered, union
 from astrasim_py.report.neighbours import Part
-from astrasim_py.study.summary import edge_table
+from astrasim_py.runs.summary import edge_table
 from astrasim_py.system.machine_models import Limits, NetworkModel
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import shapes

@@ -19,7 +19,7 @@ from astrasim_py.chakra.workload import Workload
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.report import timeline as module
 from astrasim_py.report.timeline import lanes, timeline
-from astrasim_py.study.summary import edge_table
+from astrasim_py.runs.summary import edge_table
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import shapes
 from astrasim_py.workload.items import Collective, Compute

@@ -14,12 +14,12 @@ from astrasim_py.chakra.schema import CommType
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError
 from astrasim_py.engine.simulation import simulate
+from astrasim_py.preparation.inputs import input_digests
+from astrasim_py.preparation.prepare import prepare
 from astrasim_py.program.interchange import algorithm_traces
+from astrasim_py.runs.sweep import run_scenario
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.study.preparation import input_digests
-from astrasim_py.study.prepare import prepare
-from astrasim_py.study.sweep import run_scenario
 from astrasim_py.system.lowering import make_plan
 
 SIZE = 2**20

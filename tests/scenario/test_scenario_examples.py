@@ -6,9 +6,9 @@ import re
 
 import pytest
 
+from astrasim_py.preparation.prepare import prepare
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.study.prepare import prepare
 
 BLOCK = re.compile(r"^```yaml\n(name: .*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -10,9 +10,9 @@ import pytest
 from astrasim_py.core.document import parse_document
 from astrasim_py.core.errors import AstraError
 from astrasim_py.engine.simulation import simulate
+from astrasim_py.preparation.prepare import estimate, prepare
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import check_document
-from astrasim_py.study.prepare import estimate, prepare
 from astrasim_py.training.inference import Inference, inference_memory
 from astrasim_py.training.memory import FRAMEWORK_BYTES, effective_bandwidth
 from astrasim_py.training.recommendation import Recommendation, recommendation_memory

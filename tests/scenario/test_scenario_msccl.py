@@ -10,12 +10,12 @@ import pytest
 
 from astrasim_py.core.errors import AstraError
 from astrasim_py.engine.simulation import plan_for
+from astrasim_py.inspection.explained import explain_folder
+from astrasim_py.preparation.prepare import prepare
+from astrasim_py.results.store import RunOptions
+from astrasim_py.runs.task import make_task, run_task
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.study.explained import explain_folder
-from astrasim_py.study.prepare import prepare
-from astrasim_py.study.store import RunOptions
-from astrasim_py.study.task import make_task, run_task
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.machine_models import MscclModel
 

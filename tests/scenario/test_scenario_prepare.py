@@ -12,11 +12,11 @@ from astrasim_py.chakra.et_io import write_prefix
 from astrasim_py.chakra.schema import MISSING
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TraceError
 from astrasim_py.engine.simulation import plan_for, simulate
+from astrasim_py.preparation.prepare import prepare
 from astrasim_py.program.files import write_npz
 from astrasim_py.program.interchange import algorithm_traces
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.study.prepare import prepare
 from astrasim_py.system.lowering import make_plan
 
 HEAD = "name: demo\ntopologies: {r: {shape: ring, npus: 4, bandwidth: 50 GB/s, latency: 500 ns}}\n"
@@ -126,8 +126,8 @@ def test_groups_partition_the_ranks(tmp_path):
 
 
 def test_a_partition_of_a_list_is_a_list_of_partitions():
+    from astrasim_py.preparation.prepare import _members
     from astrasim_py.scenario.job_models import Partition
-    from astrasim_py.study.prepare import _members
 
     assert _members(Partition(size=2, stride=4), 16) == tuple((a, a + 4) for a in (0, 1, 2, 3, 8, 9, 10, 11))
 

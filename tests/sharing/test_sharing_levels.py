@@ -16,8 +16,8 @@ from astrasim_py.chakra.lint_rules import lint_trace
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.sharing.levels import kind_of, stripped
+from astrasim_py.sharing.price import LEVELS, Rules, networks, original_of, price, share
 from astrasim_py.sharing.secrets import Scales, edge_list, strings_of, surviving
-from astrasim_py.study.sharing import LEVELS, Rules, networks, original_of, price, share
 from astrasim_py.topology.edge_list import read_csv
 from astrasim_py.training.traces import training_workload
 

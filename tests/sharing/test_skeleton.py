@@ -18,8 +18,8 @@ from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import ScenarioError, TraceError
 from astrasim_py.core.records import Records
 from astrasim_py.engine.simulation import simulate
+from astrasim_py.preparation.skeletons import skeleton_workload
 from astrasim_py.sharing.skeleton import START, exact_skeleton, find_skeleton
-from astrasim_py.study.skeletons import skeleton_workload
 from astrasim_py.system.machine_models import Limits
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics

@@ -22,9 +22,9 @@ from astrasim_py.cli.main import main
 from astrasim_py.core.errors import TraceError
 from astrasim_py.sharing.learn import learn
 from astrasim_py.sharing.motifs import Motif, find_motif
+from astrasim_py.sharing.price import Rules, networks, original_of
 from astrasim_py.sharing.synthesis_model import SynthesisModel, read_model, write_model
 from astrasim_py.sharing.synthesize import Wanted, choose, synthesize, totals, with_ranks
-from astrasim_py.study.sharing import Rules, networks, original_of
 from astrasim_py.training.traces import training_workload
 
 MODEL = {"layers": 4, "hidden": 1024, "ffn": 4096, "heads": 8, "vocab": 5120}

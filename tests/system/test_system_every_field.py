@@ -27,10 +27,10 @@ from astrasim_py.core.fields import Time
 from astrasim_py.core.units import parse_time
 from astrasim_py.engine.simpy.network import CutThrough
 from astrasim_py.engine.simulation import plan_for, simulate
+from astrasim_py.preparation.prepare import prepare
+from astrasim_py.runs.summary import closed_form
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.study.prepare import prepare
-from astrasim_py.study.summary import closed_form
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.timing import CostModel
 from astrasim_py.system.bound import problem_bound

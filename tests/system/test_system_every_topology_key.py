@@ -17,7 +17,7 @@ from astrasim_py.chakra.schema import NodeType
 from astrasim_py.core.choices import FLUID, NETWORK_MODELS
 from astrasim_py.core.errors import FoldError, ScenarioError, TopologyError
 from astrasim_py.engine.simulation import simulate
-from astrasim_py.study.summary import closed_form
+from astrasim_py.runs.summary import closed_form
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.lowering import make_plan

@@ -10,9 +10,9 @@ import pytest
 
 from astrasim_py.core.errors import AstraError, FoldError
 from astrasim_py.engine.simulation import simulate
+from astrasim_py.preparation.prepare import estimate, prepare
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.study.prepare import estimate, prepare
 from astrasim_py.system.noise import Detours, Noise, logarithm
 
 US = 10**6

@@ -14,7 +14,7 @@ from astrasim_py.engine.stuck import explanation
 from astrasim_py.report.critical_path import CriticalPath
 from astrasim_py.report.explain import explain, explanation_text
 from astrasim_py.report.timeline import timeline
-from astrasim_py.study.summary import edge_table
+from astrasim_py.runs.summary import edge_table
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.system.semantics import Semantics

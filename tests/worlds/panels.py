@@ -7,7 +7,7 @@ import numpy as np
 from astrasim_py.core.records import Table
 from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.report.record_plots import Panel
-from astrasim_py.study.summary import edge_table, vertex_table
+from astrasim_py.runs.summary import edge_table, vertex_table
 
 
 def panel_of(problem, title: str = "", level: str = "messages") -> Panel:

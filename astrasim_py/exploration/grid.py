@@ -1,0 +1,187 @@
+"""Every combination of an exploration's values: numbered, as layouts of arrays, and as text such as ``tp=8,pp=4``."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from astrasim_py.core.document import parse_document
+from astrasim_py.core.errors import ScenarioError, UsageError
+from astrasim_py.core.fields import did_you_mean
+from astrasim_py.core.strict_model import mistakes, tuples
+from astrasim_py.exploration.models import Exploration, Explore
+from astrasim_py.training.strategy import RECOMPUTE, Layout, Training
+
+#: Most configurations of an exploration.
+MAX_CONFIGURATIONS = 10_000_000
+#: Configurations that are made at once.
+CHUNK = 2**17
+#: Keys with values, the slowest first.
+AXES = ("schedule", "gbs", "seq", "recompute", "zero", "sp", "mbs", "etp", "ep", "vp", "cp", "pp", "tp")
+#: Keys of `Training` that all configurations have in common.
+_COMMON = ("model", "overlap", "dtype", "attention", "grad_dtype", "fused_loss")
+#: Order of the keys in the text of a configuration.
+_TEXT = ("gbs", "mbs", "seq", "tp", "pp", "cp", "vp", "ep", "etp", "zero", "sp", "recompute", "schedule")
+#: Place of a schedule that follows from the chunks.
+_AUTO_SCHEDULE = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """The combinations of values of keys: `axes` in the order of `AXES`, the last one fastest.
+
+    `shown`: keys that the text of a configuration has.
+    """
+
+    training: Training
+    ranks: int
+    axes: Mapping[str, tuple]
+    shown: tuple[str, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Number of values of each key."""
+        return tuple(len(values) for values in self.axes.values())
+
+    @property
+    def count(self) -> int:
+        """Number of configurations."""
+        return math.prod(self.shape)
+
+    @cached_property
+    def _numbers(self) -> dict[str, np.ndarray]:
+        """Values of the keys that layouts hold as arrays."""
+        found = {key: np.array(values) for key, values in self.axes.items() if key not in ("recompute", "schedule")}
+        names = ["part" if not isinstance(value, str) else value for value in self.axes["recompute"]]
+        found["recompute"] = np.array([RECOMPUTE.index(name) for name in names])
+        parts = [0 if isinstance(value, str) else round(1000 * value) for value in self.axes["recompute"]]
+        return found | {"recompute_part": np.array(parts)}
+
+    def places(self, numbers: np.ndarray | int) -> dict[str, Any]:
+        """Places of the values of each key."""
+        return dict(zip(self.axes, np.unravel_index(numbers, self.shape), strict=True))
+
+    def layouts(self, numbers: np.ndarray) -> Iterator[tuple[np.ndarray, Layout]]:
+        """Places in `numbers`, and the layouts of those configurations as arrays, one schedule after the other."""
+        places = self.places(numbers)
+        written = np.array(self.axes["schedule"])[places["schedule"]]
+        own = np.where(self._numbers["vp"][places["vp"]] > 1, "interleaved", "1f1b")
+        written = np.where(written == _AUTO_SCHEDULE, own, written)
+        for schedule in sorted(set(written.tolist())):
+            chosen = np.flatnonzero(written == schedule)
+            yield chosen, self._layout({key: place[chosen] for key, place in places.items()}, schedule)
+
+    def _layout(self, places: Mapping[str, np.ndarray], schedule: str) -> Layout:
+        values = {key: self._numbers[key][place] for key, place in places.items() if key != "schedule"}
+        values["recompute_part"] = self._numbers["recompute_part"][places["recompute"]]
+        values["sp"] = values["sp"] & (values["tp"] > 1)
+        dp = np.maximum(self.ranks // (values["tp"] * values["pp"] * values["cp"]), 1)
+        m = np.maximum(values["gbs"] // (dp * values["mbs"]), 1)
+        common = self.training.unchecked(self.ranks)
+        more = {"dp": dp, "zero_group": dp * values["cp"], "microbatches": m, "schedule": schedule}
+        return replace(common, **values, **more)
+
+    def values(self, number: int) -> dict[str, Any]:
+        """Values of the keys of one configuration."""
+        found = {key: self.axes[key][place] for key, place in self.places(number).items()}
+        if found["schedule"] == _AUTO_SCHEDULE:
+            found["schedule"] = "interleaved" if found["vp"] > 1 else "1f1b"
+        return found
+
+    def text(self, number: int) -> str:
+        """A configuration as text: the keys that vary."""
+        values = self.values(number)
+        return ",".join(f"{key}={str(values[key]).lower()}" for key in self.shown)
+
+    def keys(self, number: int) -> dict[str, Any]:
+        """Keys of `Training` of one configuration, as they are written in a scenario."""
+        values = self.values(number)
+        values["sp"] = values["sp"] and values["tp"] > 1
+        common = self.training.model_dump(include=set(_COMMON))
+        common["model"] = {key: value for key, value in common["model"].items() if value is not None}
+        return common | values
+
+    def restricted(self, text: str, option: str) -> "Grid":
+        """The configurations with the values of a text, which need not be among those explored.
+
+        Raises UsageError, at `option`: a text that is no configuration.
+        """
+        axes = dict(self.axes)
+        for part in text.split(","):
+            key, equals, written = (one.strip() for one in part.partition("="))
+            if not equals or key not in AXES:
+                remedy = "write e.g. tp=8,pp=4" if not equals else did_you_mean(key, AXES)
+                raise UsageError(option, f'"{part}" is no KEY=VALUE of a configuration', remedy)
+            axes[key] = (parse_document(written, option).plain(),)
+        if axes["schedule"] == (_AUTO_SCHEDULE,):
+            axes["schedule"] = self.axes["schedule"]
+        try:
+            values = {key: list(found) for key, found in axes.items() if found != (_AUTO_SCHEDULE,)}
+            given = tuples({**values, "model": self.training.model})
+            Explore.model_validate(given, context={"written": True})
+        except ValidationError as error:
+            mistake = next(mistakes(error))
+            raise UsageError(option, f"{mistake.path('')}: {mistake.problem}", mistake.remedy) from None
+        shown = tuple(key for key in _TEXT if key in self.shown or axes[key] != self.axes[key])
+        return replace(self, axes=axes, shown=shown)
+
+    def repeated(self, numbers: np.ndarray) -> np.ndarray:
+        """Whether configurations differ from another one by something that does not apply.
+
+        That is sequence parallelism without tensor parallelism, ZeRO where nobody holds the same weights, and a second
+        schedule without a pipeline.
+        """
+        places = self.places(numbers)
+        tp, pp, ep, etp = (self._numbers[key][places[key]] for key in ("tp", "pp", "ep", "etp"))
+        stage = self.ranks // pp
+        alone = (stage == tp) & (stage == ep * etp) if self.training.model.experts else stage == tp
+        return (
+            ((tp == 1) & (places["sp"] > 0)) | (alone & (places["zero"] > 0)) | ((pp == 1) & (places["schedule"] > 0))
+        )
+
+
+def grid_of(exploration: Exploration, ranks: int | None = None) -> Grid:
+    """The configurations of an exploration, on its cluster or on another number of ranks.
+
+    Raises ScenarioError: more than `MAX_CONFIGURATIONS`.
+    """
+    keys, ranks = exploration.keys, ranks or exploration.ranks
+    auto = _automatic(exploration, ranks)
+    axes = {key: getattr(keys, key) or auto[key] for key in AXES}
+    if "vp" not in keys.model_fields_set and "zbv" in axes["schedule"]:  # which has two chunks
+        axes["vp"] = (1, 2) if len(axes["schedule"]) > 1 else (2,)
+    common = {key: getattr(keys, key) for key in _COMMON}
+    training = Training(**common, gbs=axes["gbs"][0])
+    shown = tuple(key for key in _TEXT if len(axes[key]) > 1) or ("tp", "pp", "mbs")
+    found = Grid(training=training, ranks=ranks, axes=axes, shown=shown)
+    if found.count > MAX_CONFIGURATIONS:
+        largest = max(AXES, key=lambda key: len(axes[key]))
+        problem = f"{found.count:,} configurations are more than the cap of {MAX_CONFIGURATIONS:,}"
+        raise ScenarioError(
+            exploration.place, problem, f"write fewer values, e.g. of {largest}, which has {len(axes[largest])}"
+        )
+    return found
+
+
+def _automatic(exploration: Exploration, ranks: int) -> dict[str, tuple]:
+    """What ``auto`` stands for."""
+    model, node = exploration.keys.model, exploration.system.node
+    smallest = min(exploration.keys.gbs)
+
+    def divisors(number: int, most: int) -> tuple[int, ...]:
+        return tuple(one for one in range(1, min(number, most) + 1) if number % one == 0)
+
+    return {
+        "schedule": (_AUTO_SCHEDULE,),
+        "zero": (0, 1, 2, 3),
+        "mbs": tuple(2**k for k in range(5) if 2**k <= smallest),
+        "ep": divisors(model.experts, ranks) if model.experts else (1,),
+        "vp": tuple(one for one in divisors(model.layers, 8)),
+        "cp": divisors(ranks, node),
+        "pp": divisors(ranks, model.layers),
+        "tp": divisors(ranks, node),
+    }

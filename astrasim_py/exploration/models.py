@@ -1,0 +1,298 @@
+"""What an exploration is: the keys under ``explore:``, and the cluster on which it is priced and simulated."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, ValidationError
+
+from astrasim_py.builders.registry import build, default_algorithm
+from astrasim_py.core.document import Mark, Value, join, read_document
+from astrasim_py.core.errors import AlgorithmError, ScenarioError
+from astrasim_py.core.fields import Count, Size, Text, choice, did_you_mean, shown, whole, wrong
+from astrasim_py.core.strict_model import StrictModel, example, mistakes, tuples
+from astrasim_py.preparation.injected import group_dims
+from astrasim_py.preparation.prepare import prepare, topology_of
+from astrasim_py.preparation.training import npu_of
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.scenario.expand import Point, expand
+from astrasim_py.scenario.job_models import Builder
+from astrasim_py.scenario.load import LoadedScenario, check_document, placed
+from astrasim_py.scenario.schema import Scenario
+from astrasim_py.scenario.variables import apply_override
+from astrasim_py.system.dimension_planner import PLANNED
+from astrasim_py.topology.hardware import preset_names
+from astrasim_py.topology.model import Topology
+from astrasim_py.training.memory import RESERVE
+from astrasim_py.training.models import NamedModel
+from astrasim_py.training.network import LARGE, Network
+from astrasim_py.training.prices import SIMULATED, Constants, Prices
+from astrasim_py.training.schedules import SCHEDULES
+from astrasim_py.training.strategy import ATTENTIONS, ELEMENT, Overlap, Recomputation
+from astrasim_py.training.system import MEASURED_LATENCY, System, system_of
+
+#: Keys of a scenario that may stand under ``explore`` instead.
+_SCENARIO_KEYS = ("topology", "compute", "network", "algorithms", "collectives", "semantics")
+#: Keys of a scenario that an exploration writes itself.
+_OWN_KEYS = ("workload", "jobs", "compare", "noise", "nic", "repeat", "sweep", "plots", "groups", "ranks", "stragglers")
+OBJECTIVES = ("time", "tokens", "memory")
+_RATES = ("nominal", "measured")
+
+
+def _listed(value: object) -> object:
+    """A list of different values; ``auto`` is None."""
+    if value == "auto":
+        return None
+    found = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if not found:
+        raise wrong("an empty list", "write at least one value, or auto")
+    for place, one in enumerate(found):
+        if one is None or one in found[:place]:
+            raise wrong(f"{shown(one)} {'is not a value' if one is None else 'appears twice'}", "drop it", (place,))
+    return found
+
+
+def _values(kind: Any, default: tuple | None, text: str):
+    """A field that takes one value, a list of them, or ``auto``."""
+    listed = Annotated[tuple[kind, ...] | None, BeforeValidator(_listed)]
+    return Annotated[listed, Field(default=default, description=text)]
+
+
+class Simulate(StrictModel):
+    """Which configurations are simulated, and how."""
+
+    _place = "explore.simulate"
+
+    top: whole(0, 1000) = Field(default=0, description="this many of the best")
+    fold: bool = Field(default=False, description="one rank for all that do the same")
+
+
+class WhatIf(StrictModel):
+    """Factors on the rates of the machine, and other changes, each explored again."""
+
+    _place = "explore.what_if"
+
+    nic: Annotated[float, Field(gt=0)] = 2.0
+    nvlink: Annotated[float, Field(gt=0)] = 2.0
+    memory_bandwidth: Annotated[float, Field(gt=0)] = 2.0
+    flops: Annotated[float, Field(gt=0)] = 2.0
+    expanded_memory: Size = Field(default=480 * 10**9, description="memory beyond the NPU's, at a quarter of its rate")
+
+
+class Explore(StrictModel):
+    """Keys under ``explore:``. Lists are combined with each other; ``auto`` is all that may make sense."""
+
+    _place = "explore"
+
+    model: NamedModel = example("megatron-1t")
+    gbs: _values(whole(1, 2**31 - 1), None, "sequences of an iteration")
+    seq: _values(whole(1, 2**31 - 1), (2048,), "tokens of a sequence")
+    tp: _values(Count, None, "tensor parallel ranks; auto: up to a node")
+    pp: _values(Count, None, "pipeline stages; auto: up to the number of layers")
+    cp: _values(Count, (1,), "context parallel ranks; auto: up to a node")
+    ep: _values(Count, (1,), "expert parallel ranks; auto: divisors of the experts")
+    etp: _values(Count, (1,), "tensor parallel ranks of an expert")
+    vp: _values(Count, (1,), "chunks of layers per pipeline rank; auto: up to 8 of them")
+    zero: _values(whole(0, 3), (0,), "ZeRO stages; auto: all")
+    mbs: _values(Count, None, "sequences of a microbatch; auto: powers of two up to 16")
+    recompute: _values(Recomputation, ("none",), "none, attn, half, selective_op, full, or a part")
+    sp: _values(bool, (True,), "sequence parallel, where tp is more than 1")
+    schedule: _values(choice(*SCHEDULES), None, "auto: 1f1b, or interleaved where vp is more than 1")
+    dtype: choice(*ELEMENT) = "bf16"
+    attention: choice(*ATTENTIONS) = "auto"
+    grad_dtype: choice("bf16", "fp32") | None = None
+    fused_loss: bool = False
+    overlap: Overlap = Overlap()
+    objective: choice(*OBJECTIVES) = Field(default="time", description="time of a step, tokens/s, or memory")
+    memory: choice("fit", "ignore") = Field(default="fit", description="refuse what does not fit, or price it")
+    reserve: Annotated[float, Field(ge=0, lt=1)] = Field(
+        default=RESERVE, description="part of an NPU's memory that stays free where a configuration counts as a fit"
+    )
+    rates: choice(*_RATES) = Field(
+        default="nominal", description="links and host as they are simulated, or as they are measured on real machines"
+    )
+    rows: whole(1, 10**6) = Field(default=1000, description="rows of the table: the best")
+    baseline: Text | None = Field(default=None, description="configuration that figures compare with, e.g. tp=8,pp=4")
+    simulate: Simulate = Simulate()
+    what_if: WhatIf = WhatIf()
+    topology: Any = Field(default=None, description="as in a scenario's topologies")
+    compute: Any = Field(default=None, description="as in a scenario; by default the preset of the topology")
+    network: Any = Field(default=None, description="as in a scenario")
+    algorithms: Any = Field(default=None, description="as in a scenario")
+    collectives: Any = Field(default=None, description="as in a scenario")
+    semantics: Any = Field(default=None, description="as in a scenario")
+
+    def _complete(self) -> None:
+        if self.gbs is None:
+            raise wrong('"gbs" is missing', "write e.g. gbs: 1024, or gbs: [512, 1024]")
+        for key in ("seq", "cp", "etp", "sp", "recompute"):
+            if getattr(self, key) is None and key != "cp":
+                raise wrong(f"{key} has no auto", "write its values", (key,))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exploration:
+    """An exploration that is known to be right.
+
+    `base`: the scenario without its workload, as a document. `point`: its only point. `place`: of ``explore``.
+    `constants`: those that are fitted to measured rows, in place of the defaults of `rates`.
+    """
+
+    name: str
+    path: Path
+    keys: Explore
+    base: Value
+    point: Point
+    place: str
+    topology: Topology
+    constants: Constants | None = None
+
+    @property
+    def ranks(self) -> int:
+        """NPUs of the cluster that are alive."""
+        return len(self.topology.alive)
+
+    @cached_property
+    def system(self) -> System:
+        """The cluster as closed forms see it, with the latencies of its links."""
+        npu = npu_of(self.point.spec.compute, self.keys.dtype)
+        if npu is None:
+            raise ScenarioError(self.place, "the NPU is not known", "write e.g. compute: {preset: dgx_h100}")
+        return system_of(self.topology, npu)
+
+    @cached_property
+    def prices(self) -> Prices:
+        """Times by which configurations are ordered."""
+        if self.keys.rates == "nominal" and self.constants is None:
+            return self.nominal
+        near, far = MEASURED_LATENCY
+        real = System(**{**self.system.__dict__, "latency": near, "far_latency": far})
+        return Prices(real, self.keys.dtype, self.keys.attention, self.constants or Constants())
+
+    @cached_property
+    def nominal(self) -> Prices:
+        """Times of what is simulated: links at their rates, no host, rings as the scenario's algorithms lay them."""
+        return Prices(self.system, self.keys.dtype, self.keys.attention, SIMULATED, network=self.network)
+
+    @cached_property
+    def network(self) -> Network:
+        """What collectives take with the scenario's algorithms; conditions on sizes are asked for a large message, and
+        what is synthesized or goes by dimension is priced as the default.
+        """
+        table = prepare(self.point).jobs[0].algorithms
+        listed = self.point.spec.algorithms
+        known = {name for name in PLANNED if all(isinstance(one, Builder) for one in listed.get(name, ()))}
+
+        def select(collective: str, role: str, npus: tuple[int, ...]) -> Algorithm:
+            try:
+                if collective in known:
+                    return table.select(collective, LARGE, len(npus), f"{role}.0", npus=npus)
+            except AlgorithmError:  # its simulation says so
+                pass
+            return build(default_algorithm(collective), collective, len(npus))
+
+        return Network(self.topology, select)
+
+    @cached_property
+    def hierarchical(self) -> Network:
+        """The same with phases along the dimensions of the topology, but for all-to-all."""
+
+        def select(collective: str, role: str, npus: tuple[int, ...]) -> Algorithm:
+            if collective == "all_to_all":
+                return self.network.select(collective, role, npus)
+            return build("hierarchical", collective, len(npus), dims=group_dims(self.topology, npus))
+
+        return Network(self.topology, select)
+
+    def simulation(self, configurations: Mapping[str, Mapping[str, Any]]) -> LoadedScenario:
+        """The scenario that simulates configurations: label → keys of a training."""
+        mark = Mark("explore")
+        sweep = {"configuration": {label: dict(keys) for label, keys in configurations.items()}}
+        own = {
+            "name": f"{self.name[:54]}-simulated",
+            "workload": {"training": "$configuration", "memory": "ignore"},
+            "sweep": sweep,
+            "record": "summary",
+        }
+        return check_document(
+            _with(self.base, {key: _value(value, mark, key) for key, value in own.items()}), self.path
+        )
+
+
+def load_exploration(path: str, overrides: Sequence[str] = ()) -> Exploration:
+    """Read an exploration: a YAML file whose key is ``explore``, or a scenario that has it instead of a workload.
+
+    Raises ScenarioError, ErrorList: all that is wrong, each with ``file:line:column: path``. `overrides` are those of
+    ``--set``.
+    """
+    document = read_document(path)
+    if not isinstance(document.data, dict) or "explore" not in document.data:
+        raise ScenarioError(path, 'there is no "explore"', "write explore: {model: llama3-70b, gbs: 512, topology: …}")
+    for text in overrides:
+        document = apply_override(document, text, ("explore", *Scenario.model_fields))
+    explore = document.data["explore"]
+    for key in document.data:
+        if key in _OWN_KEYS:
+            raise ScenarioError(document.key_place(key), "an exploration writes it itself", "drop it")
+    try:
+        keys = Explore.model_validate(tuples(explore.plain()), context={"written": True})
+    except ValidationError as error:
+        raise placed(next(mistakes(error)), explore) from None
+    name = document.get("name")
+    base = _base(document, explore, Path(path).stem if name is None else str(name.data))
+    loaded = check_document(_with(base, {"workload": _value(["barrier"], explore.mark, "workload")}), Path(path))
+    point = expand(loaded)[0]
+    if point.spec.network.profile is not None:
+        raise ScenarioError(point.place("network.profile"), "closed forms do not know profiles", "drop it")
+    found = Exploration(
+        name=loaded.name,
+        path=Path(path),
+        keys=keys,
+        base=base,
+        point=point,
+        place=explore.place,
+        topology=topology_of(point),
+    )
+    _ = found.system  # its errors come first
+    return found
+
+
+def _base(document: Value, explore: Value, name: str) -> Value:
+    """The scenario without a workload: keys of the document, and those that stand under ``explore``."""
+    found = {key: value for key, value in document.data.items() if key != "explore"}
+    found["name"] = document.get("name") or Value(name, explore.mark, "name", raw=name)
+    for key in _SCENARIO_KEYS:
+        value = explore.get(key)
+        if value is None:
+            continue
+        into = "topologies" if key == "topology" else key
+        if into in found:
+            raise ScenarioError(explore.key_place(key), f"{into} is there as well", "write one of them")
+        found[into] = Value({"cluster": value}, value.mark, "topologies") if key == "topology" else value
+    if "topologies" not in found:
+        raise ScenarioError(explore.place, '"topology" is missing', "write e.g. topology: {preset: dgx_a100, nodes: 8}")
+    machine = explore.get("topology", "preset")
+    if "compute" not in found and machine is not None:
+        if machine.data not in preset_names():
+            known = preset_names("topology")
+            raise ScenarioError(
+                machine.place, f"there is no preset {shown(machine.data)}", did_you_mean(str(machine.data), known)
+            )
+        found["compute"] = _value({"preset": machine.data}, machine.mark, "compute")
+    return Value(found, document.mark, key_marks=document.key_marks)
+
+
+def _with(base: Value, more: Mapping[str, Value]) -> Value:
+    return Value({**base.data, **more}, base.mark, key_marks=base.key_marks)
+
+
+def _value(plain: object, mark: Mark, path: str) -> Value:
+    """Plain values as a document, all at one place."""
+    if isinstance(plain, Mapping):
+        return Value({str(key): _value(one, mark, join(path, str(key))) for key, one in plain.items()}, mark, path)
+    if isinstance(plain, list | tuple):
+        return Value([_value(one, mark, join(path, place)) for place, one in enumerate(plain)], mark, path)
+    raw = str(plain).lower() if isinstance(plain, bool) else "" if plain is None else str(plain)
+    return Value(plain, mark, path, raw=raw)

@@ -1,0 +1,251 @@
+"""Price every configuration of a training by closed forms, and simulate the best of them."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from astrasim_py.core.errors import ScenarioError, UsageError
+from astrasim_py.exploration.grid import CHUNK, Grid
+from astrasim_py.exploration.models import Exploration
+from astrasim_py.preparation.training import tflops_of
+from astrasim_py.runs.progress import Progress
+from astrasim_py.runs.sweep import RunResult, run_scenario
+from astrasim_py.training.configurations import MEMORY, Configurations, evaluate
+from astrasim_py.training.prices import Prices
+from astrasim_py.training.rules import RULES
+
+#: Why a configuration is not in the table, by the place that stands in `Priced.reasons`.
+REASONS = (*(rule.name for rule in RULES), "memory", "repeated")
+_REPEATED = len(REASONS) - 1
+#: Part of a step that waiting on shared links takes where a row says so. Dense and expert weights of ZeRO 2 and 3 are
+#: in different groups, which meet on NICs: that is not priced, and always said.
+_SHARED = 0.01
+#: Told: configurations done, of how many, and how many a second.
+Tell = Callable[[int, int, float], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Priced:
+    """All configurations of a grid, priced.
+
+    `seconds`, `memory`: float64 seconds of a step, and bytes at the peak; NaN where a rule is broken.
+    """
+
+    exploration: Exploration
+    grid: Grid
+    prices: Prices
+    reasons: np.ndarray  # int8: place in `REASONS`, or -1 where a configuration is possible
+    seconds: np.ndarray
+    memory: np.ndarray
+    cost: np.ndarray  # float64: what the objective makes small
+
+    @property
+    def possible(self) -> np.ndarray:
+        """Numbers of the possible configurations, the best first; of equal ones those that need less memory."""
+        found = np.flatnonzero(self.reasons < 0)
+        return found[np.lexsort((found, self.memory[found], self.cost[found]))]
+
+    @property
+    def refused(self) -> dict[str, int]:
+        """Configurations by the reason for which they are refused."""
+        counts = np.bincount(self.reasons[self.reasons >= 0], minlength=len(REASONS)).tolist()
+        return {name: count for name, count in zip(REASONS, counts, strict=True) if count}
+
+    def reason(self, number: int) -> tuple[str, str] | None:
+        """Why a configuration is refused, and what to write instead; None where it is possible."""
+        if self.reasons[number] < 0:
+            return None
+        if self.reasons[number] == _REPEATED:
+            return (
+                "is the same as another: sp without tp, ZeRO with nobody to share, a second schedule without pp",
+                "drop it",
+            )
+        ((_, layout),) = self.grid.layouts(np.array([number]))
+        return evaluate(layout, self.prices, reserve=self.exploration.keys.reserve).reason(0)
+
+    def best(self) -> int:
+        """The best configuration. Raises ScenarioError: none is possible."""
+        order = self.possible
+        if len(order):
+            return int(order[0])
+        counted = ", ".join(f"{name} {count:,}" for name, count in self.refused.items())
+        short = np.flatnonzero(self.reasons == MEMORY)
+        number = int(short[np.argmin(self.memory[short])]) if len(short) else 0
+        problem, remedy = self.reason(number) or ("", "")
+        raise ScenarioError(
+            self.exploration.place,
+            f"none of {self.grid.count:,} configurations is possible ({counted}); {self.grid.text(number)}: {problem}",
+            remedy,
+        )
+
+    def rows(self, numbers: Sequence[int] | np.ndarray) -> list[dict[str, Any]]:
+        """Layout, step, memory and rates of configurations, in SI units."""
+        numbers = np.asarray(numbers, dtype=np.int64)
+        found: dict[int, dict[str, Any]] = {}
+        for chosen, layout in self.grid.layouts(numbers):
+            ideal = alone = priced = evaluate(layout, self.prices, reserve=self.exploration.keys.reserve)
+            if self.grid.ranks == self.exploration.ranks:  # otherwise there is no network
+                nominal = self.exploration.nominal
+                ideal = priced if self.prices is nominal else evaluate(layout, nominal)
+                alone = evaluate(layout, replace(nominal, sharing=False))
+            for place, number in enumerate(numbers[chosen].tolist()):
+                ideals = float(ideal.step.seconds[place]), float(alone.step.seconds[place])
+                found[number] = self._row(number, priced, place, *ideals)
+        return [found[number] for number in numbers.tolist()]
+
+    def _row(self, number: int, priced: Configurations, place: int, ideal: float, alone: float) -> dict[str, Any]:
+        layout = priced.layout.at(place)
+        values = self.grid.values(number)
+        tokens = float(priced.tokens_per_second[place])
+        memory = {kind: int(nbytes[place]) for kind, nbytes in priced.memory.items()}
+        return {
+            "configuration": self.grid.text(number),
+            "ranks": layout.ranks,
+            **{key: getattr(layout, key) for key in ("gbs", "mbs", "seq", "tp", "pp", "cp", "vp", "ep", "etp", "dp")},
+            "zero": layout.zero,
+            "sp": bool(layout.sp),
+            "recompute": values["recompute"],
+            "schedule": layout.schedule,
+            "microbatches": layout.microbatches,
+            "tokens_per_s_per_gpu": tokens,
+            "tflops_per_gpu": tflops_of(layout, tokens),
+            "step_s": float(priced.step.seconds[place]),
+            "nominal_step_s": ideal,
+            "shares_links": ideal - alone > _SHARED * ideal or bool(layout.model.experts and layout.zero >= 2),
+            "parts_s": {name: float(np.ravel(part)[place]) for name, part in asdict(priced.step).items()},
+            "memory_bytes": memory,
+            "memory_total_bytes": sum(memory.values()),
+            "capacity_bytes": priced.capacity,
+            "reserve_bytes": priced.reserve,
+        }
+
+
+def price(exploration: Exploration, grid: Grid, prices: Prices | None = None, tell: Tell | None = None) -> Priced:
+    """Price all configurations of a grid, by default with the exploration's prices."""
+    prices = prices or exploration.prices
+    total, started = grid.count, time.monotonic()
+    reasons = np.full(total, -1, dtype=np.int8)
+    seconds, memory, cost = (np.full(total, np.nan) for _ in range(3))
+    for first in range(0, total, CHUNK):
+        numbers = np.arange(first, min(first + CHUNK, total))
+        for chosen, layout in grid.layouts(numbers):
+            found = evaluate(layout, prices, reserve=exploration.keys.reserve)
+            here = numbers[chosen]
+            refused = found.broken != MEMORY if exploration.keys.memory == "ignore" else True
+            broken = np.where(refused, found.broken, -1)
+            reasons[here] = np.where((broken < 0) & grid.repeated(here), _REPEATED, broken)
+            seconds[here] = found.step.seconds
+            memory[here] = np.where(np.isnan(found.step.seconds), np.nan, sum(found.memory.values()))
+            costs = {"time": seconds[here], "tokens": -found.tokens_per_second, "memory": memory[here]}
+            cost[here] = costs[exploration.keys.objective]
+        if tell is not None:
+            done = int(numbers[-1]) + 1
+            tell(done, total, done / max(time.monotonic() - started, 1e-9))
+    columns = {"reasons": reasons, "seconds": seconds, "memory": memory, "cost": cost}
+    return Priced(exploration=exploration, grid=grid, prices=prices, **columns)
+
+
+def find(priced: Priced, text: str, option: str) -> tuple[Priced, np.ndarray]:
+    """The configurations that a text names, priced, and their possible ones, the best first."""
+    grid = priced.grid.restricted(text, option)
+    found = price(priced.exploration, grid, priced.prices)
+    return found, found.possible
+
+
+def best_of(priced: Priced, text: str, option: str) -> dict[str, Any]:
+    """The row of the best configuration that a text names. Raises UsageError: none is possible."""
+    found, order = find(priced, text, option)
+    if not len(order):
+        problem, remedy = found.reason(0)
+        raise UsageError(option, f"{text} is not possible: {problem}", remedy)
+    return found.rows(order[:1])[0]
+
+
+def why_not(priced: Priced, text: str, option: str = "--why-not") -> dict[str, Any]:
+    """What is against a configuration: reasons with their counts, and the first one in words."""
+    found, order = find(priced, text, option)
+    possible = len(order)
+    place, cost = None, float(found.cost[order[0]]) if possible else None
+    if cost is not None:
+        place = 1 + int(np.count_nonzero(priced.cost[priced.reasons < 0] < cost))
+    problem, remedy = ("", "") if possible else found.reason(0)
+    return {
+        "configuration": text,
+        "matching": found.grid.count,
+        "possible": possible,
+        "refused": found.refused,
+        "problem": problem,
+        "remedy": remedy,
+        "place": place,
+        "of": int(np.count_nonzero(priced.reasons < 0)),
+        "best": found.rows(order[:1])[0] if possible else None,
+    }
+
+
+# -- simulation -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulated:
+    """The best configurations in simulation: columns for their rows, in the order of the closed form.
+
+    `fastest`: place of the one with the shortest simulated step, -1 if none is done. `best`: place of the best by the
+    objective, in simulation where something is simulated; memory is that of the closed form.
+    """
+
+    rows: tuple[dict[str, Any], ...] = ()
+    result: RunResult | None = None
+    wrong_pairs: int = 0
+    pairs: int = 0
+    fastest: int = field(default=-1)
+    best: int = 0
+
+    @property
+    def gaps(self) -> list[float]:
+        """closed form / simulated - 1 of those that are done."""
+        return [row["gap"] for row in self.rows if row["gap"] is not None]
+
+
+def simulate(
+    priced: Priced, rows: Sequence[dict[str, Any]], numbers: Sequence[int], *, progress: Progress, **options: Any
+) -> Simulated:
+    """Simulate configurations, each a point of a sweep that is resumed; `options` are those of `run_scenario`."""
+    exploration, grid = priced.exploration, priced.grid
+    if not len(numbers):
+        return Simulated()
+    keys = {row["configuration"]: grid.keys(int(number)) for row, number in zip(rows, numbers, strict=True)}
+    scenario = exploration.simulation(keys)
+    scenario = replace(scenario, fold=exploration.keys.simulate.fold)
+    result = run_scenario(scenario, figures=False, progress=progress, in_full=True, collectives=False, **options)
+    found = []
+    for row, point, summary in zip(rows, result.rows, result.summaries, strict=True):
+        done = point["status"] == "done"
+        seconds = float(point["time_ns"]) / 1e9 if done else None
+        exposed = point.get("exposed_comm_ns")
+        found.append(
+            {
+                "simulated_s": seconds,
+                "simulated_exposed_s": float(exposed) / 1e9 if done and exposed is not None else None,
+                "gap": row["nominal_step_s"] / seconds - 1 if done else None,
+                "simulated_off_s": (summary.get("fold") or {}).get("deviation", 0) / 1e12 if done and summary else None,
+                "status": point["status"],
+            }
+        )
+    ideal = np.array([row["nominal_step_s"] for row, one in zip(rows, found, strict=True) if one["gap"] is not None])
+    real = np.array([one["simulated_s"] for one in found if one["gap"] is not None])
+    upper = np.triu_indices(len(real), 1)
+    wrong = (ideal[:, None] < ideal) & (real[:, None] > real) | (ideal[:, None] > ideal) & (real[:, None] < real)
+    times = np.array([one["simulated_s"] if one["gap"] is not None else np.inf for one in found])
+    tokens = np.array([row["gbs"] * row["seq"] for row in rows])
+    costs = {"time": times, "tokens": times / tokens, "memory": np.where(times < np.inf, np.arange(len(rows)), np.inf)}
+    return Simulated(
+        rows=tuple(found),
+        result=result,
+        wrong_pairs=int(wrong[upper].sum()),
+        pairs=len(upper[0]),
+        fastest=int(np.argmin(times)) if len(real) else -1,
+        best=int(np.argmin(costs[exploration.keys.objective])) if len(real) else 0,
+    )

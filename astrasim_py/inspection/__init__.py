@@ -1,0 +1,1 @@
+"""Look at stored results: explain, compare, draw, show in a page."""

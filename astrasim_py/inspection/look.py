@@ -1,0 +1,146 @@
+"""Explain and draw results and problems from Python."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from astrasim_py.core.errors import UsageError
+from astrasim_py.core.records import Records, Table
+from astrasim_py.engine.simulation import plan_for, simulate
+from astrasim_py.inspection.advice import advice
+from astrasim_py.inspection.explained import difference_of, explain_folder
+from astrasim_py.inspection.stored_results import plot_axes
+from astrasim_py.report import plots
+from astrasim_py.report.cdf_plot import TABLE_OF, samples
+from astrasim_py.report.difference import Difference
+from astrasim_py.report.explain import Explanation
+from astrasim_py.report.explain import explain as explain_records
+from astrasim_py.report.record_plots import Panel
+from astrasim_py.runs.summary import edge_table, hop_latency, vertex_table
+from astrasim_py.runs.sweep import RunResult
+from astrasim_py.scenario.plot_spec import PLOT_KINDS, PlotSpec, level_of
+from astrasim_py.system.plan import Plan
+from astrasim_py.system.problem import Problem
+
+
+def explain(
+    what: RunResult | Problem | Records | str | os.PathLike,
+    point: str | Mapping[str, str] = "",
+    other: str | Mapping[str, str] = "",
+) -> Explanation | Difference:
+    """Say where the time went: the critical path, exposed communication, the busiest links.
+
+    Parameters
+    ----------
+    what : RunResult, path, Problem or Records
+        A result, a folder of results, the name or file of a scenario with results; a problem, which is simulated; or
+        records of level ``messages``, of which links have no names.
+    point : str or dict
+        Swept values of a point, ``"size=1 MiB,topology=ring"`` or ``{"size": "1 MiB"}``: as many as tell it from the
+        others; needed for a result of several points.
+    other : str or dict
+        Of a second point: what differs between the two.
+
+    Returns
+    -------
+    Explanation, or Difference of two points
+        Its text is what the command ``explain`` prints.
+
+    Raises
+    ------
+    UsageError
+        No such point, or several; records of a lower level.
+    """
+    if isinstance(what, Problem | Records) and (point or other):
+        raise UsageError("point", f"a {type(what).__name__} has no points", "leave point out")
+    if isinstance(what, Records):
+        return explain_records(what)
+    if not isinstance(what, Problem):
+        folder = what.folder if isinstance(what, RunResult) else what
+        first = explain_folder(folder, point)
+        return difference_of(first, explain_folder(folder, other)) if other else first.explanation
+    plan, records = _simulated(what, "messages")
+    computing = plan.problem.topology.computing
+    found = explain_records(
+        records,
+        edge_table(what.topology, records.link["link"]),
+        hop_latency(plan),
+        (),
+        plan.switches,
+        computing.latency_ps if computing else 0,
+        what.network.qps,
+    )
+    done = records.outcome.status == "done"
+    return replace(found, advice=advice(what, found, records.message_hops + records.node.height) if done else "")
+
+
+def plot(what: RunResult | Problem | Records | str | os.PathLike, kind: str | None = None, *, ax=None, **keys: Any):
+    """Draw a figure with matplotlib.
+
+    Parameters
+    ----------
+    what : RunResult, path, Problem or Records
+        A result or a folder of results; a problem, which is simulated; or records, for ``gantt`` and ``cdf``.
+    kind : str, optional
+        As in a scenario's ``plots``; ``time`` of results and ``gantt`` of problems and records by default.
+    ax : matplotlib Axes, optional
+        To draw into; a new figure by default.
+    **keys
+        Of an entry of a scenario's ``plots``: ``x``, ``series``, ``facet``, ``where``, ``baseline``, ``title`` …
+
+    Returns
+    -------
+    Axes or numpy.ndarray of Axes
+        An array where the figure has several panels.
+
+    Raises
+    ------
+    AstraError
+        An unknown kind or key, several panels for one Axes, or records that are not detailed enough.
+    """
+    of_results = not isinstance(what, Problem | Records)
+    kind = kind or ("time" if of_results else "gantt")
+    spec = PlotSpec(kind=kind, **keys).model_dump(exclude_none=True)
+    if of_results:
+        return plot_axes(what.folder if isinstance(what, RunResult) else what, spec, ax)
+    if spec.get("of") in TABLE_OF:
+        return _distribution(what, spec, ax)
+    if not PLOT_KINDS[kind].of_records:
+        ours = [name for name, of in PLOT_KINDS.items() if of.of_records]
+        remedy = f"write {', '.join(ours)}, or cdf with of: {', '.join(TABLE_OF)}"
+        raise UsageError("kind", f"{kind} compares points of a result", remedy)
+    if isinstance(what, Problem):
+        plan, records = _simulated(what, level_of(spec))
+        names = [what.topology.vertex_name(vertex) for vertex in range(what.topology.vertices)]
+        vertex = Table({**vertex_table(what.topology), "name": names})
+        tables = {"vertex": vertex, "edge": edge_table(what.topology, records.link["link"])}
+        jobs = dict(enumerate(map(plan.job_name, range(plan.npu_ranks))))
+        known = {
+            "jobs": jobs if len(set(jobs.values())) > 1 else {},
+            "npu_of": plan.npu_of[: plan.npu_ranks],
+            "switches": plan.switches,
+            "shares": what.network.model == "fluid",
+        }
+    else:
+        records, tables, known = what, {}, {}
+    if kind != "gantt" and not tables:
+        raise UsageError("kind", "records do not say how links run", "give the problem, or write gantt")
+    if kind == "gantt" and not records.node.height:
+        raise UsageError("records", f'level "{records.level}" holds no nodes', 'record at level "nodes"')
+    panel = Panel(title="", makespan=records.makespan, tables={**tables, **records.tables()}, **known)
+    return plots.axes_of(spec, panels=[panel], ax=ax)
+
+
+def _distribution(what: Problem | Records, spec: Mapping[str, Any], ax):
+    records, of = _simulated(what, level_of(spec))[1] if isinstance(what, Problem) else what, spec["of"]
+    if of == "messages" and not records.message.height:
+        raise UsageError("records", f'level "{records.level}" holds no messages', 'record at level "messages"')
+    table = {"finish": records.finish} if of == "ranks" else getattr(records, TABLE_OF[of])
+    row = {"scenario": "", "point": "", "sweep": {}, "status": records.outcome.status, "samples": samples(of, table)}
+    return plots.axes_of(spec, [row], ax=ax)
+
+
+def _simulated(problem: Problem, level: str) -> tuple[Plan, Records]:
+    plan = plan_for(problem)
+    return plan, simulate(plan, level=level)

@@ -1,0 +1,115 @@
+"""The page that plays stored points."""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from astrasim_py.core.errors import AstraError, UsageError
+from astrasim_py.core.records import Records, Table
+from astrasim_py.engine.simulation import plan_for
+from astrasim_py.inspection.point_choice import one_of, parse_words, points_named
+from astrasim_py.inspection.stored_results import at_level, point_of, records_of
+from astrasim_py.preparation.prepare import prepare
+from astrasim_py.report.page import packed, page_data, page_html, vertex_names
+from astrasim_py.results.stored_points import StoredPoint
+from astrasim_py.runs import astra_sim_point
+from astrasim_py.scenario.expand import Point
+from astrasim_py.system.plan import Plan
+
+#: Points that one page can show side by side.
+MOST_RUNS = 2
+
+
+def view_page(path: str | os.PathLike, wanted: Sequence[str], notes: list[str]) -> bytes:
+    """The page of one or two stored points; see `chosen_points`. `notes`: gets what a person should know."""
+    chosen, _ = chosen_points(path, wanted)
+    ready = [at_level(point, "messages", notes) for point in chosen]
+    title = ready[0].manifest["scenario"]
+    return page_html(title, [packed(run_data(point)) for point in ready])
+
+
+def chosen_points(path: str | os.PathLike, wanted: Sequence[str]) -> tuple[list[StoredPoint], tuple[StoredPoint, ...]]:
+    """One or two stored points, and all of their scenario. `path`: folder of a scenario's results or of a point, or the
+    scenario. `wanted`: swept values such as ``size=1 MiB,topology=ring``; one text for each point. Raises UsageError:
+    there is no such point, or more than one.
+    """
+    if len(wanted) > MOST_RUNS:
+        raise UsageError(str(path), f"{len(wanted)} points are asked for", f"name {MOST_RUNS} at most")
+    chosen = [one_of(points_named(path, parse_words(_words(text))), str(path)) for text in wanted or [""]]
+    return chosen, points_named(path, {})
+
+
+def _words(text: str) -> list[str]:
+    """The parts of ``a=1,b=2, 3``: ``a=1`` and ``b=2, 3``, whose value holds a comma."""
+    return [word for word in re.split(r",(?=[^,=]*=)", text) if word.strip()]
+
+
+def run_data(stored: StoredPoint) -> dict:
+    """What the page needs of a stored point of level ``messages``."""
+    records = records_of(stored)
+    longer = {int(i): int(ps) for i, ps in (stored.summary.get("hop_latency_ps") or {}).items()}
+    vertex, point = stored.table("vertex"), _made_from(stored)
+    return page_data(
+        stored.manifest["point"],
+        records,
+        vertex,
+        stored.table("edge"),
+        stored.summary["npu_of"],
+        _chunks(point, records),
+        longer,
+        broken_links(point.config["topology"] if point else {}, vertex),
+    )
+
+
+def broken_links(topology: Mapping, vertex: Table) -> list[tuple[int, int]]:
+    """Ends of the links that a topology, as written, names as failed."""
+    number = {name: v for v, name in enumerate(vertex_names(vertex))}
+    links = (topology.get("failed") or {}).get("links") or ()
+    pairs = [link if isinstance(link, list) else [link["from"], link["to"]] for link in links]
+    return [(number[str(a)], number[str(b)]) for a, b in pairs]
+
+
+def _made_from(stored: StoredPoint) -> Point | None:
+    """The point of a scenario that was stored; None where there is none."""
+    try:
+        return None if astra_sim_point.is_ours(stored.manifest) else point_of(stored)
+    except AstraError:
+        return None
+
+
+def _chunks(point: Point | None, records: Records) -> Mapping[str, list[int]] | None:
+    """The chunks of every message, from the algorithms of the point; None where they cannot be made again."""
+    try:
+        return message_chunks(plan_for(prepare(point)), records) if point else None
+    except AstraError:  # a file has gone: the page does without chunks
+        return None
+
+
+def message_chunks(plan: Plan, records: Records) -> dict[str, np.ndarray]:
+    """``first``, ``count`` and ``of``: the chunks that each message carries, of how many; -1 where unknown."""
+    message, node = records.message, records.node["node"]
+    result = {name: np.full(message.height, -1, dtype=np.int64) for name in ("first", "count", "of")}
+    called, src = message["instance"], message["src"]
+    sent = node[message["send_node"]].astype(np.uint64)
+    order = np.lexsort((src, called))
+    # Where the messages of another instance or of another rank of it begin.
+    cuts = np.flatnonzero(np.diff(called[order]) | np.diff(src[order])) + 1
+    instances = {instance.index: instance for instance in plan.instances}
+    kept: dict[tuple[int, int], tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+    for rows in np.split(order, cuts) if len(order) else ():
+        instance, rank = instances.get(int(called[rows[0]])), int(src[rows[0]])
+        algorithm = instance and instance.algorithm
+        if algorithm is None or not algorithm.chunks or rank not in instance.members:
+            continue
+        key = id(algorithm), instance.members.index(rank)
+        if key not in kept:
+            trace = algorithm.traces[key[1]]
+            by_id = np.argsort(trace.node_id, kind="stable")
+            columns = (trace.node_id, trace.column("msg_chunk_idx"), trace.column("msg_chunk_cnt"))
+            kept[key] = tuple(column[by_id] for column in columns)
+        ids, first, count = kept[key]
+        at = np.searchsorted(ids, sent[rows])
+        result["first"][rows], result["count"][rows], result["of"][rows] = first[at], count[at], algorithm.chunks
+    return result

@@ -1,0 +1,1 @@
+"""A page that steers a simulation while it runs."""

@@ -1,0 +1,1 @@
+"""From a point of a scenario to a problem: files, models and algorithms."""

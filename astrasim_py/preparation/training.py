@@ -1,0 +1,225 @@
+"""Models that a scenario describes: their layouts on a machine, their traces, and what the closed form says of them."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from astrasim_py.chakra.workload import Workload
+from astrasim_py.core.cache import Memo
+from astrasim_py.core.digest import digest
+from astrasim_py.core.errors import ScenarioError
+from astrasim_py.preparation.inputs import Preparation
+from astrasim_py.scenario.job_models import (
+    InferenceWorkload,
+    ModelWorkload,
+    RecommendationWorkload,
+    TrainingWorkload,
+)
+from astrasim_py.system.machine_models import NpuModel
+from astrasim_py.topology.hardware import Compute, preset
+from astrasim_py.topology.model import Topology
+from astrasim_py.training.closed_form import step, terms
+from astrasim_py.training.inference import inference_memory, inference_workload
+from astrasim_py.training.memory import RESERVE, Expansion, expand, peak_memory, require_memory
+from astrasim_py.training.models import FLOPS_CONVENTIONS
+from astrasim_py.training.prices import SIMULATED, Constants, Prices
+from astrasim_py.training.recommendation import recommendation_memory, recommendation_workload
+from astrasim_py.training.strategy import Layout
+from astrasim_py.training.system import MEASURED_LATENCY, system_of
+from astrasim_py.training.traces import training_workload
+
+_MODELS: Memo[Workload] = Memo(8)
+#: Most nodes of the distinct traces of a model that are kept for the next point.
+_MOST_KEPT = 2**18
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What a model runs on: the NPUs of a job and the network between them. `place` is for errors."""
+
+    topology: Topology
+    compute: NpuModel
+    ranks: int
+    place: str
+
+    @property
+    def capacity(self) -> int | None:
+        """Bytes of memory of an NPU, expanded memory included; None where it is not known."""
+        compute = self.compute
+        if compute.memory is None:
+            return None
+        return compute.memory + (compute.expanded_memory.size if compute.expanded_memory else 0)
+
+    def prices(self, spec: ModelWorkload, peaks: list[Mapping], layout: Layout | None = None, **keys) -> Prices | None:
+        """Times of operations; None where the roofline gives them.
+
+        `peaks`: memory by kind of each kind of rank, of which the largest decides; `layout`: of a training; `keys`: of
+        `Prices`. Raises ScenarioError, at `place`: the memory does not suffice, or the NPU is not known.
+        """
+        peak = max(peaks, key=lambda one: sum(one.values()))
+        if spec.memory == "fit" and self.capacity is not None:
+            after = spec.training.after(self.ranks) if isinstance(spec, TrainingWorkload) else None
+            require_memory(peak, self.capacity, layout, after)
+        cost = self._expansion(peak, layout)
+        if spec.times == "roofline":
+            if not self.compute.roofline:
+                raise ScenarioError(self.place, "the roofline needs a peak", "write e.g. compute: {preset: dgx_h100}")
+            if cost is not None:
+                problem = "what does not fit local memory has no time by the roofline"
+                raise ScenarioError(self.place, problem, "write times: model, or drop expanded_memory")
+            return None
+        npu = npu_of(self.compute, keys["dtype"])
+        if npu is None:
+            remedy = "write e.g. compute: {preset: dgx_h100}, or times: roofline"
+            raise ScenarioError(self.place, "times of kernels need an NPU that is known", remedy)
+        prices = Prices(system_of(self.topology, npu), constants=SIMULATED, **keys)
+        return prices if cost is None else prices.expanded(cost)
+
+    def _expansion(self, peak: Mapping[str, int], layout: Layout | None) -> Expansion | None:
+        """What expanded memory costs; None where local memory holds everything."""
+        local, expanded = self.compute.memory, self.compute.expanded_memory
+        if expanded is None or sum(peak.values()) <= local:
+            return None
+        if expanded.policy == "placement" and layout is None:
+            problem = "placement by kind is for training: workload"
+            raise ScenarioError("compute.expanded_memory.policy", problem, "write policy: uniform")
+        return expand(layout, peak, local, self.compute.memory_bandwidth, expanded)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """A model on the ranks of a job. `prices` is None where computation has the times of the roofline."""
+
+    layout: Layout
+    machine: Machine
+    prices: Prices | None
+
+    def estimate(self) -> dict[str, Any]:
+        """Step time and its parts in seconds, memory by kind in bytes, and rates, on a machine as it is measured;
+        ``nominal_step_s`` is for links at their nominal rates and no host, as they are simulated, with what is hidden
+        in simulations; it may be more than ``step_s``. Raises ScenarioError: times are those of the roofline.
+        """
+        layout, ideal = self.layout, self.prices
+        if ideal is None:
+            raise ScenarioError(self.machine.place, "the closed form does not know the roofline", "write times: model")
+        measured = replace(ideal.system, latency=MEASURED_LATENCY[0], far_latency=MEASURED_LATENCY[1])
+        prices = replace(ideal, system=measured, constants=Constants())
+        found = step(terms(layout, prices), prices.constants)
+        memory = peak_memory(layout)
+        tokens = layout.gbs * layout.seq / float(found.seconds) / layout.ranks
+        return {
+            "ranks": layout.ranks,
+            **{key: getattr(layout, key) for key in ("gbs", "mbs", "seq", "tp", "pp", "cp", "vp", "ep", "dp", "zero")},
+            "microbatches": layout.microbatches,
+            "schedule": layout.schedule,
+            "routing": layout.routing.kind,
+            "step_s": float(found.seconds),
+            "nominal_step_s": float(step(terms(layout, ideal), SIMULATED).seconds),
+            "parts_s": {name: float(value) for name, value in asdict(found).items()},
+            "memory_bytes": {name: int(value) for name, value in memory.items()},
+            "memory_total_bytes": int(sum(memory.values())),
+            "capacity_bytes": self.machine.capacity,
+            "reserve_bytes": int((self.machine.compute.memory or 0) * RESERVE),
+            "tokens_per_s_per_gpu": tokens,
+            "tflops_per_gpu": tflops_of(layout, tokens),
+        }
+
+
+def tflops_of(layout: Layout, tokens: float) -> dict[str, float]:
+    """TFLOP/s of an NPU that trains so many tokens per second, by how FLOPs are counted."""
+    return {name: tokens * layout.model.flops_per_token(layout.seq, name) / 1e12 for name in FLOPS_CONVENTIONS}
+
+
+def trained(spec: TrainingWorkload, machine: Machine) -> Trained:
+    """The training of a scenario on a machine.
+
+    Raises ScenarioError, at the machine's place: the ranks do not fit, the memory does not suffice, or the NPU is not
+    known.
+    """
+    try:
+        layout = spec.training.layout(machine.ranks)
+        keys = {"dtype": layout.dtype, "attention": layout.attention}
+        return Trained(
+            layout=layout, machine=machine, prices=machine.prices(spec, [peak_memory(layout)], layout, **keys)
+        )
+    except ScenarioError as error:
+        raise _at(machine, error) from None
+
+
+def model_workload(spec: ModelWorkload, machine: Machine, name: str) -> Workload:
+    """Traces of all ranks; raises ScenarioError as `trained` does."""
+    if isinstance(spec, TrainingWorkload):
+        found = trained(spec, machine)
+        return training_workload(found.layout, found.prices, name=name)
+    make = _inference if isinstance(spec, InferenceWorkload) else _recommendation
+    try:
+        return make(spec, machine, name)
+    except ScenarioError as error:
+        raise _at(machine, error) from None
+
+
+def on_machine(
+    run: Preparation, spec: ModelWorkload, topology: Topology, ranks: int, key: str
+) -> tuple[ModelWorkload, Machine]:
+    """A workload with the paths of its files, and what it runs on."""
+    place = run.at(key, f"workload.{spec.kind}")
+    if isinstance(spec, TrainingWorkload) and spec.training.routing.file is not None:
+        routing = spec.training.routing
+        routing = routing.model_copy(update={"file": str(run.path(routing.file, place))})
+        spec = spec.model_copy(update={"training": spec.training.model_copy(update={"routing": routing})})
+    return spec, Machine(topology=topology, compute=run.spec.compute, ranks=ranks, place=place)
+
+
+def kept_workload(spec: ModelWorkload, machine: Machine, name: str) -> Workload:
+    """As `model_workload`, kept for further points if it is small and reads no file."""
+    if isinstance(spec, TrainingWorkload) and spec.training.routing.file is not None:
+        return model_workload(spec, machine, name)
+    key = digest([spec, machine.topology.digest(), machine.compute, machine.ranks, name])
+
+    def fits(workload: Workload) -> bool:
+        return sum(map(len, dict.fromkeys(workload.traces))) <= _MOST_KEPT
+
+    return _MODELS.get(key, lambda: model_workload(spec, machine, name), fits=fits)
+
+
+def _inference(spec: InferenceWorkload, machine: Machine, name: str) -> Workload:
+    own = spec.inference
+    prefill, decode = own.layouts(machine.ranks)
+    peaks = [
+        inference_memory(prefill, own.mbs, own.prompt),
+        inference_memory(decode, decode.mbs * own.waves, own.prompt + own.steps),
+    ]
+    prices = machine.prices(spec, peaks, dtype=own.dtype, attention=own.attention)
+    return inference_workload(prefill, decode, own.steps, prices, name=name)
+
+
+def _recommendation(spec: RecommendationWorkload, machine: Machine, name: str) -> Workload:
+    own, ranks = spec.recommendation, machine.ranks
+    batch = own.batch(ranks)
+    prices = machine.prices(spec, [recommendation_memory(own.model, ranks, batch, **own.sizes)], dtype=own.dtype)
+    return recommendation_workload(own.model, ranks, batch, prices, iterations=own.iterations, name=name, **own.sizes)
+
+
+def _at(machine: Machine, error: ScenarioError) -> ScenarioError:
+    """The error at its key, if it names one beside the workload, else at the workload."""
+    place = error.place if error.place.startswith("compute") else machine.place
+    return ScenarioError(place, error.problem, error.remedy)
+
+
+def npu_of(compute: NpuModel, dtype: str) -> Compute | None:
+    """The NPU of a compute preset, with the figures that are written instead of its own; None where none is named.
+
+    Raises ScenarioError: the precision is not that of the model, or the NPU has no rate for it.
+    """
+    if compute.preset is None:
+        return None
+    if compute.precision not in (None, dtype) and not {compute.precision, dtype} <= {"bf16", "fp16"}:
+        problem = f"compute has precision {compute.precision}, and the model computes in {dtype}"
+        raise ScenarioError("compute.precision", problem, "drop precision, or write the same dtype")
+    npu = preset(compute.preset).compute
+    own = {"peak": {**npu.peak, dtype: compute.peak}} if "peak" in compute.model_fields_set else {}
+    if not own and dtype not in npu.peak and dtype not in ("bf16", "fp16"):
+        problem = f"{compute.preset} has no rate for {dtype}, only for {', '.join(npu.peak)}"
+        raise ScenarioError("compute", problem, f"write dtype: {next(iter(npu.peak))}, or compute: {{peak: …}}")
+    written = {key: getattr(compute, key) for key in ("memory_bandwidth", "memory", "expanded_memory")}
+    return npu.model_copy(update={**own, **written})

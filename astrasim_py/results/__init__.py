@@ -1,0 +1,1 @@
+"""The result store: points that are whole or not there, read and written."""

@@ -1,0 +1,266 @@
+"""Points read back from the result store, and the tables over all of them.
+
+Only folders of regular files count whose manifest is there and true (see `astrasim_py.results.store`).
+"""
+
+import hashlib
+import itertools
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+
+from astrasim_py.core.errors import OutputError
+from astrasim_py.core.files import open_regular, read_regular, remove_files, write_file
+from astrasim_py.core.records import Table
+from astrasim_py.core.units import number_of
+from astrasim_py.report.csv_io import csv_chunks, read_csv
+from astrasim_py.report.jobs import JOB_KEYS
+from astrasim_py.report.repeats import REPEAT_KEYS, SEED, medians
+from astrasim_py.report.tables import (
+    COLLECTIVE_KEYS,
+    ROW_KEYS,
+    collective_table,
+    csv_rows,
+    parse_json,
+    value_order,
+    with_swept_columns,
+)
+from astrasim_py.results.stored_shapes import check_columns, check_references, is_whole, with_references
+
+#: Version of the folder's layout.
+FORMAT = 2
+MANIFEST = "manifest.json"
+SUMMARY = "summary.json"
+VOLATILE = "run.json"
+#: Folder of the points in the folder of a scenario's results.
+POINTS = "points"
+_SMALL = (SUMMARY, "collective.csv")
+_WHAT, _REMEDY = "a file of results", "run with --fresh"
+#: Largest JSON that is read, bytes.
+_MOST = 2**27
+
+
+def read_object(path: Path) -> dict:
+    """The object in a JSON file of ours; empty where it is not there or damaged."""
+    try:
+        text = read_regular(path, _MOST, OutputError, what=_WHAT, remedy=_REMEDY).decode()
+        found = parse_json(text)
+        if "\\ud" in text.lower():  # half a character, which no file can hold?
+            json.dumps(found, ensure_ascii=False, default=str).encode()
+    except (OutputError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def read_manifest(folder: Path, *, contents: bool = False) -> dict | None:
+    """The manifest of a point's folder, or None if the folder is not a whole point. `contents`: compare the SHA-256 of
+    every file. Otherwise only those of the small files that tables over all points are made of, and the length of the
+    others.
+    """
+    try:
+        manifest = read_object(folder / MANIFEST)
+        if manifest["format"] != FORMAT:
+            return None
+        for name in (VOLATILE, *manifest["files"]):
+            if os.path.lexists(folder / name) and not os.path.isfile(folder / name):
+                return None
+        for name, entry in manifest["files"].items():
+            if name != os.path.basename(name) or os.path.getsize(folder / name) != entry["bytes"]:
+                return None
+            if (contents or name in _SMALL) and _sha256(folder / name) != entry["sha256"]:
+                return None
+        return manifest if SUMMARY in manifest["files"] and is_whole(manifest, read_object(folder / SUMMARY)) else None
+    except (OSError, OutputError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _sha256(path: Path) -> str:
+    with open_regular(path, OutputError, what=_WHAT) as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredPoint:
+    """A point read back from its folder."""
+
+    folder: Path
+    manifest: dict
+    summary: dict
+    volatile: dict
+
+    @property
+    def row(self) -> dict:
+        """The row of the point, with the CPU time of the run that made it."""
+        row = {key: self.summary["row"].get(key) for key in ROW_KEYS}
+        row["cpu_s"] = self.volatile.get("cpu_s")
+        if "repeat" in self.manifest:
+            row["seeds"] = self.manifest["repeat"]
+        return row
+
+    def table(self, name: str) -> Table:
+        """A table of records (collective, link, node, message, hop, rank, vertex). Raises OutputError: it was not
+        recorded, cannot be read any more, or has other columns.
+        """
+        file = f"{name}.csv"
+        if file not in self.manifest["files"]:
+            raise OutputError(str(self.folder / file), "is not in the manifest", _REMEDY)
+        try:
+            with open_regular(self.folder / file, OutputError, what=_WHAT) as stream:
+                data = stream.read()
+            if hashlib.sha256(data).hexdigest() != self.manifest["files"][file]["sha256"]:
+                raise ValueError("its content is not what the manifest says")
+            table = read_csv(data)
+            check_columns(name, table)
+            return table
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise OutputError(str(self.folder / file), f"cannot be read: {reason}", _REMEDY) from None
+
+    def tables(self, *names: str) -> dict[str, Table]:
+        """Several tables, and those that they refer to; without collectives where these are not kept. Raises as
+        `table`, and OutputError: a row refers to one that is not there.
+        """
+        lacking = () if self.manifest.get("collectives", True) else ("collective",)
+        found = {name: self.table(name) for name in with_references(names) if name not in lacking}
+        try:
+            check_references(found)
+        except ValueError as error:
+            raise OutputError(str(self.folder), f"does not fit together: {error}", _REMEDY) from None
+        return found
+
+
+def read_point(folder: Path, *, contents: bool = False) -> StoredPoint | None:
+    """A stored point, or None if the folder is not a whole point."""
+    manifest = read_manifest(folder, contents=contents)
+    if manifest is None:
+        return None
+    summary = read_object(folder / SUMMARY)
+    volatile = read_object(folder / VOLATILE)  # no manifest vouches for it
+    if type(volatile.get("cpu_s", 0)) not in (int, float, Decimal):
+        del volatile["cpu_s"]
+    return StoredPoint(folder=folder, manifest=manifest, summary=summary, volatile=volatile)
+
+
+def read_points(folder: Path) -> tuple[StoredPoint, ...]:
+    """Every whole point of a scenario's folder, in the order of its swept values; the rest is ignored. Raises
+    OutputError: the folder cannot be read.
+    """
+    found = [read_point(folder / POINTS / name) for name in point_names(folder)]
+    return tuple(sorted((p for p in found if p is not None), key=_order))
+
+
+def point_names(folder: Path) -> list[str]:
+    """Names of the folders of a scenario's points, sorted. Raises OutputError: the folder cannot be read."""
+    return _with_manifest(folder / POINTS)
+
+
+def names_in(folder: Path) -> list[str]:
+    """What is in a folder, sorted; nothing where it is none. Raises OutputError: it cannot be read."""
+    try:
+        return sorted(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise OutputError(str(folder), f"cannot be read: {reason}", "name a folder of results") from None
+
+
+def _with_manifest(folder: Path) -> list[str]:
+    return [name for name in names_in(folder) if name[:1] != "." and os.path.exists(folder / name / MANIFEST)]
+
+
+def by_digest(points: Iterable[StoredPoint]) -> dict[str, StoredPoint]:
+    """The points by their identity; the first where two runs have stored the same."""
+    found: dict[str, StoredPoint] = {}
+    for point in points:
+        found.setdefault(point.manifest["digest"], point)
+    return found
+
+
+def earlier_layout(folder: Path) -> str:
+    """What to say of points that are stored as earlier versions of this package did; empty where there are none."""
+    if folder.name == POINTS:  # of a scenario's folder
+        return ""
+    try:
+        others = _with_manifest(folder)
+    except OutputError:
+        return ""
+    if not others:
+        return ""
+    return f"{number_of(len(others), 'point')} in the layout of an earlier version, such as {others[0]}"
+
+
+def newest(points: Sequence[StoredPoint]) -> tuple[StoredPoint, ...]:
+    """The point computed last of each name; a changed scenario leaves several."""
+    best = {point.manifest["point"]: point for point in sorted(points, key=finished)}
+    return tuple(point for point in points if best[point.manifest["point"]] is point)
+
+
+def finished(point: StoredPoint) -> tuple[Decimal, str]:
+    """When a point was computed, in seconds since 1970, and its folder, for an order of all."""
+    when = point.volatile.get("finished")
+    return (Decimal(when) if isinstance(when, int | Decimal) else Decimal(0), point.folder.name)
+
+
+def _order(point: StoredPoint) -> tuple:
+    sweep = point.summary["row"].get("sweep") or {}
+    return (
+        tuple((key, value_order(str(value))) for key, value in sweep.items()),
+        point.manifest["point"],
+        point.manifest["digest"],
+    )
+
+
+def write_tables(folder: Path, points: Sequence[StoredPoint] | None = None) -> tuple[Path, ...]:
+    """Make ``summary.csv``, ``collectives.csv`` and, of several jobs, ``jobs.csv`` again from the point folders. Of
+    points that are repeated with other seeds these have the medians, and ``seeds.csv`` and ``jobs_by_seed.csv`` all
+    runs. There is no index that two runs could spoil for each other: the files follow from the folders alone.
+    `points`: by default the newest of each name. Raises OutputError.
+    """
+    points = newest(read_points(folder)) if points is None else points
+    header, rows = with_swept_columns([{**point.row, "folder": _relative(point)} for point in points])
+    header.append("folder")
+    jobs = [
+        {**row, **job, "point": row["point"]}
+        for row, point in zip(rows, points, strict=True)
+        for job in point.summary.get("jobs", ())
+    ]
+    files = {"summary.csv": (header, rows), "jobs.csv": ([*JOB_KEYS, "folder"], jobs)}
+    if any("seeds" in row for row in rows):
+        files |= {"seeds.csv": files["summary.csv"], "jobs_by_seed.csv": files["jobs.csv"]}
+        for name in ("summary.csv", "jobs.csv"):
+            keys, every = files[name]
+            place = keys.index("time_ns") + 1
+            seed = [] if SEED in keys else [SEED]
+            files[name] = [*keys[:place], *REPEAT_KEYS, *seed, *keys[place:]], medians(every)
+    for name in ("jobs.csv", "seeds.csv", "jobs_by_seed.csv"):
+        if not files.get(name, ((), ()))[1]:
+            remove_files(folder, name)
+    return (
+        *(
+            write_file(folder / name, csv_rows(*made), make_folder=True)
+            for name, made in files.items()
+            if made[1] or name == "summary.csv"
+        ),
+        write_file(folder / "collectives.csv", _collectives(points), make_folder=True),
+    )
+
+
+def _relative(point: StoredPoint) -> str:
+    """The folder of a point, as it is found from the tables."""
+    return f"{POINTS}/{point.folder.name}"
+
+
+def _collectives(points: Sequence[StoredPoint]) -> Iterator[bytes]:
+    """The collectives of all points as CSV, a block of rows at a time."""
+    yield csv_rows([*COLLECTIVE_KEYS, "folder"], ())
+    for point in points:
+        if "collective.csv" not in point.manifest["files"]:
+            continue
+        factors = {(kind, int(n)): Fraction(f) for kind, n, f in point.summary.get("busbw_factors", ())}
+        table = collective_table(point.manifest["point"], _relative(point), point.table("collective"), factors)
+        yield from itertools.islice(csv_chunks(table), 1, None)

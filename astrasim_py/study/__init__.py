@@ -1,1 +1,0 @@
-"""Study: prepare points, run them, and keep their results."""

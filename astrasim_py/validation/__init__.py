@@ -1,0 +1,1 @@
+"""Compare with other simulators, with measurements and with known answers."""

@@ -1,0 +1,100 @@
+"""Costs of given programs from measured times. There is no formula: the fit simulates.
+
+Unknowns, loss and prior are those of `astrasim_py.measured.fit`; it begins at the numbers that the profile has.
+"""
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from fractions import Fraction
+
+import numpy as np
+
+from astrasim_py.core.errors import UsageError
+from astrasim_py.core.extras import optional_module
+from astrasim_py.core.units import PS_PER_S
+from astrasim_py.measured.calibration import Calibration, number_text, split
+from astrasim_py.measured.fit import SCALE, Fit
+from astrasim_py.measured.rows import Row
+from astrasim_py.topology.profile import ProgramProtocol
+from astrasim_py.validation.measured import Machine
+
+#: Where numbers begin that a profile does not have.
+BEGINNING: Mapping[str, Mapping[str, str]] = {
+    "LL": {"launch": "5 us", "latency": "1 us", "step": "300 ns", "rate": "3 GB/s"},
+    "Simple": {"launch": "7 us", "latency": "2.5 us", "step": "700 ns", "rate": "20 GB/s", "link": "40 GB/s"},
+}
+_TIMES = ("launch", "latency", "step")
+#: Width of the prior, relative step of derivatives (of simulated times), and evaluations at most.
+_WIDTH, _STEP, _MOST = 1.0, 1e-2, 20
+
+
+def calibrate_programs(rows: Sequence[Row], machine: Machine, hold_out: str | None = None) -> Calibration:
+    """Costs of given programs, protocol by protocol. `hold_out`: as of `measured.calibration.calibrate`.
+
+    Raises UsageError: fewer rows than numbers, or nothing is held out.
+    """
+    kept, held = split(rows, hold_out) if hold_out else (tuple(rows), ())
+    numbers, deviations, loss = {}, {}, 0.0
+    fitted = dict(machine.profile.programs)
+    for protocol in sorted({row.protocol for row in kept}):
+        own = [row for row in kept if row.protocol == protocol]
+        found, deviation, cost = _fit(own, machine, protocol)
+        fitted[protocol] = _changed(fitted[protocol], found)
+        numbers |= {(protocol, name): value for name, value in found.items()}
+        deviations |= {(protocol, name): value for name, value in deviation.items()}
+        loss += cost
+    best = _with_programs(machine, fitted)
+    return Calibration(
+        fit=Fit(numbers=numbers, deviations=deviations, channels=machine.profile.channels, rows=len(kept), loss=loss),
+        rows=kept,
+        errors=_errors(best, kept),
+        apart=hold_out or "none",
+        held_out=held,
+        held_out_errors=_errors(best, held),
+    )
+
+
+def program_texts(found: Fit) -> dict[str, dict[str, str]]:
+    """The numbers of a fit as in a preset file, by protocol."""
+    made: dict[str, dict[str, str]] = {}
+    for (protocol, name), value in found.numbers.items():
+        made.setdefault(protocol, {})[name] = number_text((protocol, name), value)
+    return made
+
+
+def _fit(rows: Sequence[Row], machine: Machine, protocol: str) -> tuple[dict[str, float], dict[str, float], float]:
+    least_squares = optional_module("scipy.optimize", "calibrate", "a fit").least_squares
+
+    costs = machine.profile.programs[protocol]
+    names = [name for name in (*_TIMES, "rate", "link") if getattr(costs, name) is not None]
+    if len(rows) < len(names):
+        problem = f"too few rows for {len(names)} numbers of {protocol}: {len(rows)}"
+        raise UsageError(rows[0].place, problem, "measure more sizes, or more programs")
+    prior = np.log([float(getattr(costs, name)) / (PS_PER_S if name in _TIMES else 1) for name in names])
+
+    def residuals(x: np.ndarray) -> np.ndarray:
+        changed = _changed(costs, dict(zip(names, np.exp(x).tolist(), strict=True)))
+        errors = _errors(_with_programs(machine, {**machine.profile.programs, protocol: changed}), rows)
+        return np.append(np.log1p(errors), SCALE * (x - prior) / _WIDTH)
+
+    best = least_squares(residuals, prior, loss="soft_l1", f_scale=SCALE, diff_step=_STEP, max_nfev=_MOST)
+    deviation = SCALE * np.sqrt(np.diag(np.linalg.inv(best.jac.T @ best.jac)))
+    found = dict(zip(names, np.exp(best.x).tolist(), strict=True))
+    return found, dict(zip(names, deviation.tolist(), strict=True)), float(best.cost)
+
+
+def _changed(costs: ProgramProtocol, numbers: Mapping[str, float]) -> ProgramProtocol:
+    exact = {k: round(v * PS_PER_S) if k in _TIMES else Fraction(round(v)) for k, v in numbers.items()}
+    return costs.model_copy(update=exact)
+
+
+def _with_programs(machine: Machine, programs: Mapping[str, ProgramProtocol]) -> Machine:
+    """The machine with other costs of programs; topologies and algorithms are shared."""
+    other = copy(machine)
+    other.profile, other.times = machine.profile.model_copy(update={"programs": dict(programs)}), {}
+    return other
+
+
+def _errors(machine: Machine, rows: Sequence[Row]) -> np.ndarray:
+    """simulated / measured - 1, by row."""
+    return np.array([machine.time(row) / row.time_ps - 1 for row in rows])

@@ -1,0 +1,155 @@
+"""How far closed forms are off published step times, with their default constants and with fitted ones."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from astrasim_py.core.errors import UsageError
+from astrasim_py.training.closed_form import step, terms
+from astrasim_py.training.prices import Constants, Prices
+from astrasim_py.training.terms import Terms, stacked, taken
+from astrasim_py.validation.training_rows import Row
+
+#: Small models on one node, in more rows than all other sources have together: summaries leave them out.
+SMALL = "vtrain-single"
+
+#: Constants that are fitted to a source's rows, with their limits.
+FITTED = {"host": (0.0, 4.0), "gemm": (0.7, 2.0), "nic": (0.2, 1.0), "interference": (0.0, 1.0)}
+
+
+class Predicted(NamedTuple):
+    """Rows that can be predicted, with their terms as arrays."""
+
+    rows: tuple[Row, ...]
+    terms: Terms
+    measured: np.ndarray
+
+    def seconds(self, changed: Mapping[str, float | np.ndarray] | None = None) -> np.ndarray:
+        """Step times with each row's constants, but for those `changed`; host is a factor on the row's own.
+
+        Changed constants may be columns, one row of results for each of their values.
+        """
+        own = {key: np.array([getattr(row.constants, key) for row in self.rows]) for key in FITTED}
+        for key, value in (changed or {}).items():
+            own[key] = own[key] * value if key == "host" else value
+        return np.broadcast_arrays(step(self.terms, Constants(**own)).seconds, *own.values())[0]
+
+    def taken(self, chosen: np.ndarray) -> "Predicted":
+        """Some of the rows."""
+        return Predicted(tuple(self.rows[i] for i in chosen), taken(self.terms, chosen), self.measured[chosen])
+
+    def errors(self, changed: Mapping[str, float | np.ndarray] | None = None) -> np.ndarray:
+        """ours / measured - 1, by row."""
+        return self.seconds(changed) / self.measured - 1
+
+
+def predict(rows: Sequence[Row]) -> Predicted:
+    """Terms of all rows that can be predicted. Raises UsageError: no row can."""
+    kept = tuple(row for row in rows if not row.problem)
+    if not kept:
+        raise UsageError(rows[0].place, f"no row can be predicted; this one: {rows[0].problem}", "add rows that can")
+    found = []
+    for row in kept:
+        layout = row.layout
+        prices = Prices(row.system, layout.dtype, layout.attention, replace(row.constants, gemm=1.0))
+        found.append(terms(layout, prices))
+    return Predicted(kept, stacked(found), np.array([row.measured for row in kept]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Errors:
+    """Relative errors of step times: with the default constants, with fitted ones, and with ones fitted to other rows.
+
+    `held_out_median_rel_error`: each row predicted with constants fitted to four fifths of its source's rows, without
+    it.
+    """
+
+    group: str
+    experts: bool | None  # None: with and without experts
+    cases: int
+    median_rel_error: float
+    p90_rel_error: float
+    constants: dict[str, float] | None = None
+    fitted_median_rel_error: float | None = None
+    fitted_p90_rel_error: float | None = None
+    held_out_median_rel_error: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsReport:
+    """Errors of all rows, by source (rows of models with experts apart), of larger groups, and what was left out."""
+
+    total: Errors
+    groups: tuple[Errors, ...]
+    summaries: tuple[Errors, ...]
+    unpredicted: tuple[Row, ...]
+
+
+def compare(rows: Sequence[Row], *, calibrate: bool = False) -> RowsReport:
+    """Predict rows, and say how far off. `calibrate`: fit `FITTED` constants to every source's rows besides.
+
+    Raises UsageError: no row can be predicted.
+    """
+    found = predict(rows)
+    source = np.array([row.source for row in found.rows])
+    experts = np.array([row.experts for row in found.rows])
+    errors = np.abs(found.errors())
+    fitted, held_out, constants = (np.full(len(source), np.nan), np.full(len(source), np.nan), {})
+    names = dict.fromkeys(zip(source.tolist(), experts.tolist(), strict=True))
+    for name in names if calibrate else ():
+        here = np.flatnonzero((source == name[0]) & (experts == name[1]))
+        constants[name] = fit(found, here)
+        fitted[here] = np.abs(found.taken(here).errors(constants[name]))
+        for fold in range(min(5, len(here)) if len(here) > 1 else 0):
+            out = np.arange(len(here)) % 5 == fold
+            held_out[here[out]] = np.abs(found.taken(here[out]).errors(fit(found, here[~out])))
+
+    def group(name: str, kind: bool | None, chosen: np.ndarray, own: dict | None = None) -> Errors:
+        more = {}
+        if calibrate:
+            known = held_out[chosen][~np.isnan(held_out[chosen])]
+            more = {
+                "fitted_median_rel_error": float(np.median(fitted[chosen])),
+                "fitted_p90_rel_error": float(np.quantile(fitted[chosen], 0.9)),
+                "held_out_median_rel_error": float(np.median(known)) if len(known) else None,
+            }
+        part = errors[chosen]
+        median, p90 = float(np.median(part)), float(np.quantile(part, 0.9))
+        return Errors(
+            group=name, experts=kind, cases=len(part), median_rel_error=median, p90_rel_error=p90, constants=own, **more
+        )
+
+    groups = [group(*name, (source == name[0]) & (experts == name[1]), constants.get(name)) for name in names]
+    large = source != SMALL
+    kinds = {f"without {SMALL}": large, f"dense without {SMALL}": large & ~experts, "MoE": large & experts}
+    summaries = [group(label, None, chosen) for label, chosen in kinds.items() if chosen.any()]
+    return RowsReport(
+        total=group("all", None, source == source),
+        groups=tuple(groups),
+        summaries=tuple(summaries),
+        unpredicted=tuple(row for row in rows if row.problem),
+    )
+
+
+def fit(found: Predicted, chosen: np.ndarray) -> dict[str, float]:
+    """Values of `FITTED` with the least mean of |log(ours / measured)| over the `chosen` rows.
+
+    One constant after the other, twice around: 13 values over its range, then between the neighbours of the best, four
+    times. A constant that does not matter keeps its default: moving one costs a thousandth of the range it moves.
+    """
+    part = found.taken(chosen)
+    best = {key: 1.0 if key == "host" else float(np.median(getattr(Constants(), key))) for key in FITTED}
+    default = dict(best)
+    for _ in range(2):
+        for key, (low, high) in FITTED.items():
+            span = high - low
+            for _ in range(4):
+                tried = np.append(np.linspace(low, high, 13), best[key])
+                ratios = part.errors(best | {key: tried[:, None]}) + 1
+                losses = np.abs(np.log(ratios)).mean(axis=1) + 1e-3 * np.abs(tried - default[key]) / span
+                best[key] = float(tried[np.argmin(losses)])
+                step_size = (high - low) / 12
+                low, high = max(FITTED[key][0], best[key] - step_size), min(FITTED[key][1], best[key] + step_size)
+    return best

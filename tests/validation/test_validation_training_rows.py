@@ -1,0 +1,192 @@
+"""`validate --training`: errors of closed forms against published step times, and what bad tables are told."""
+
+import csv
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from astrasim_py.cli.main import main
+from astrasim_py.core.errors import UsageError
+from astrasim_py.topology.hardware import preset
+from astrasim_py.training.prices import Constants
+from astrasim_py.validation.training_errors import FITTED, compare, fit, predict
+from astrasim_py.validation.training_rows import GPUS, REQUIRED, SOFTWARE, read_rows
+
+GOOD = {
+    "id": "r0", "source": "somebody", "model": "llama3-8b", "layers": "32", "hidden": "4096", "ffn": "14336",
+    "heads": "32", "kv_heads": "8", "head_dim": "128", "vocab": "128256", "seq": "8192", "gpus": "64", "gpu": "h100",
+    "nic_gb_s_per_gpu": "50", "dtype": "bf16", "tp": "2", "pp": "1", "cp": "1", "ep": "1", "vp": "1",
+    "sharding": "zero1", "recompute": "none", "mbs": "1", "gbs": "128", "step_s": "4.0",
+}  # fmt: skip
+#: Text of a cell → what the row is told.
+UNPREDICTABLE = {
+    "gpu": ("trainium1", "no preset for the GPU"),
+    "dtype": ("int3", "number format"),
+    "sharding": ("zero9", "sharding"),
+    "recompute": ("some", "recomputation"),
+    "mbs": ("", "mbs is not stated"),
+    "layers": ("", "architecture"),
+    "tp": ("3", "does not divide"),
+    "gbs": ("100", "100"),
+}
+BAD = {
+    "step_s": ("0", "no step time"),
+    "gpus": ("many", "no number"),
+    "seq": ("12.5", "no count"),
+    "nic_gb_s_per_gpu": ("fast", "no number"),
+    "tp": ("inf", "no number"),
+    "mbs": ("nan", "no number"),
+}
+
+
+def written(folder: Path, *rows: dict, heading=REQUIRED) -> Path:
+    path = folder / "rows.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, heading, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(GOOD | row for row in rows)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [("recompute", text) for text in ("partial:x", "partial:nan", "full-3ofx", "full-3of0")]
+    + [("sharding", text) for text in ("zero1@x", "zero1@1.5")]
+    + [("schedule", "dualpipe")],
+)
+def test_a_word_with_a_wrong_number_is_unknown(tmp_path, key, text):
+    (row,) = read_rows(written(tmp_path, {key: text}, heading=(*REQUIRED, "schedule")))
+    assert f'the {"recomputation" if key == "recompute" else key} "{text}" is unknown' in row.problem
+
+
+def test_the_schedule_of_a_row_counts(tmp_path):
+    rows = [{"pp": "4", "vp": vp, "schedule": name} for name, vp in (("", 1), ("1f1b", 1), ("zb_h1", 1), ("zbv", 2))]
+    found = read_rows(written(tmp_path, *rows, heading=(*REQUIRED, "schedule")))
+    assert [row.layout.schedule for row in found] == ["1f1b", "1f1b", "zb_h1", "zbv"]
+
+
+@pytest.mark.parametrize("key", UNPREDICTABLE)
+def test_a_row_that_cannot_be_predicted_says_why(tmp_path, key):
+    text, words = UNPREDICTABLE[key]
+    good, bad = read_rows(written(tmp_path, {}, {key: text}))
+    assert not good.problem and words in bad.problem
+    assert compare([good, bad]).unpredicted == (bad,)
+
+
+@pytest.mark.parametrize("key", BAD)
+def test_a_cell_that_is_no_figure_is_told_with_its_line(tmp_path, key):
+    text, words = BAD[key]
+    with pytest.raises(UsageError) as error:
+        read_rows(written(tmp_path, {}, {key: text}))
+    assert str(error.value).count("\n") == 0
+    assert f"rows.csv:3: {key}" in str(error.value) and words in str(error.value)
+
+
+@pytest.mark.parametrize(("key", "text"), [("step_s", "nan"), ("step_s", "inf"), ("nic_gb_s_per_gpu", "-3")])
+def test_a_cell_without_a_sensible_figure_is_told_too(tmp_path, key, text):
+    with pytest.raises(UsageError, match=f'rows.csv:3: {key}: "{text}" is no'):
+        read_rows(written(tmp_path, {}, {key: text}))
+
+
+def test_rows_marked_as_not_predictable_are_left_out(tmp_path):
+    heading = (*REQUIRED, "predictable", "note")
+    rows = [{"predictable": "1"}, {"predictable": "0", "note": "LoRA"}]
+    assert [row.problem for row in read_rows(written(tmp_path, *rows, heading=heading))] == [
+        "",
+        "marked as not predictable (LoRA)",
+    ]
+
+
+def test_columns_of_a_row_count_where_its_model_is_another(tmp_path):
+    rows = read_rows(written(tmp_path, {}, {"layers": "16"}, {"model": "unheard-of"}))
+    assert [row.layout.model.layers for row in rows] == [32, 16, 32]
+    assert rows[0].layout.model.gated and not rows[2].layout.model.gated
+
+
+def test_every_gpu_has_sustained_rates_and_attention():
+    for name in set(GPUS.values()):
+        compute = preset(name).compute
+        assert 0.5 < compute.sustained <= 1.05 and compute.attention
+
+
+def test_constants_that_made_the_times_are_found_again(tmp_path):
+    shapes = [{"gbs": str(64 * k), "tp": t} for k in (1, 2, 4, 8) for t in ("1", "2", "4")]
+    found = predict(read_rows(written(tmp_path, *shapes)))
+    truth = {"host": 1.0, "gemm": 1.25, "nic": 0.5, "interference": 0.3}
+    fitted = fit(found._replace(measured=found.seconds(truth)), np.arange(len(shapes)))
+    assert fitted["gemm"] == pytest.approx(truth["gemm"], rel=0.01)
+    made = found._replace(measured=found.seconds(truth))
+    assert np.abs(made.errors(fitted)).max() < 0.01 < np.abs(made.errors()).max()
+
+
+def test_json_and_text_show_the_same_groups(tmp_path, capsys):
+    path = written(tmp_path, {}, {"source": "else", "gbs": "256"}, {"tp": "3", "id": "odd"})
+    assert main(["validate", "--training", str(path), "--format", "json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["cases"] == 2 and [group["group"] for group in shown["groups"]] == ["somebody", "else"]
+    assert {"median_rel_error", "p90_rel_error"} <= shown.keys()
+    assert [row["id"] for row in shown["unpredicted"]] == ["odd"]
+    assert main(["validate", "--training", str(path), "--set", "else", "--calibrate"]) == 0
+    text = capsys.readouterr().out
+    assert "held out" in text and "somebody" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--training", "ROWS", "--engine", "simpy"], "no engine"),
+        (["--training", "ROWS", "--jobs", "2"], "--jobs"),
+        (["cases.csv", "--training", "ROWS"], "CASES.csv"),
+        (["--calibrate"], "--training"),
+        (["--training", "ROWS", "--set", "nobody"], "no source"),
+        (["--training", "nowhere.csv"], "nowhere.csv"),
+    ],
+)
+def test_arguments_that_do_not_go_together_are_refused(tmp_path, capsys, arguments, words):
+    path = str(written(tmp_path, {}))
+    assert main(["validate", *(path if one == "ROWS" else one for one in arguments)]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_table_without_rows_or_columns_is_refused(tmp_path):
+    for heading, words in (((), "no column"), (REQUIRED[:-1], "step_s"), (REQUIRED, "no row")):
+        path = tmp_path / "rows.csv"
+        path.write_text(",".join(heading) + "\n", "utf-8")
+        with pytest.raises(UsageError, match=words):
+            read_rows(path)
+
+
+@pytest.fixture(scope="module")
+def published():
+    folder = os.environ.get("ASTRASIM_GOLDEN")
+    if not folder:
+        pytest.skip("ASTRASIM_GOLDEN is not set")
+    return read_rows(Path(folder) / "training" / "training_public.csv")
+
+
+@pytest.mark.slow
+def test_published_step_times_are_met_as_well_as_promised(published):
+    report = compare(published, calibrate=True)
+    rest, dense, experts = report.summaries
+    assert rest.cases >= 450 and rest.median_rel_error <= 0.10
+    assert rest.fitted_median_rel_error <= 0.07 and rest.held_out_median_rel_error <= 0.07
+    assert dense.p90_rel_error <= 0.20
+    assert experts.median_rel_error <= 0.22
+    assert all(row.problem for row in report.unpredicted) and len(report.unpredicted) <= 60
+    assert report.total.cases + len(report.unpredicted) == len(published)
+
+
+@pytest.mark.slow
+def test_step_times_are_the_same_alone_and_together(published):
+    rows = [row for row in published if not row.problem][::40]
+    together = predict(rows).seconds()
+    alone = [float(predict([row]).seconds()[0]) for row in rows]
+    assert together == pytest.approx(alone, rel=1e-12)
+
+
+def test_no_source_changes_what_calibration_fits_but_the_host():
+    changed = {key for software in SOFTWARE.values() for key in software.constants} & FITTED.keys()
+    assert changed <= {"host"} and all(low <= getattr(Constants(), key) <= high for key, (low, high) in FITTED.items())
