@@ -60,8 +60,10 @@ OPTIONAL = {
     "astrasim_py.chakra.lint",
     "astrasim_py.engine.fold",
     "astrasim_py.engine.fold_roles",
+    "astrasim_py.preparation.by_dimension",
     "astrasim_py.report.plots",
     "astrasim_py.runs.cluster",
+    "astrasim_py.system.dimension_planner",
     "astrasim_py.topology.drawing",
     "astrasim_py.verification.verifier",
 }

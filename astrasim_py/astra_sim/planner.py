@@ -10,6 +10,7 @@ from astrasim_py.astra_sim.input_set import UNAWARE, Inputs
 from astrasim_py.astra_sim.quirks import warn
 from astrasim_py.builders.registry import build, default_algorithm
 from astrasim_py.collectives.collective import promise_of
+from astrasim_py.core.choices import BY_DIMENSION
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TraceError
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.selection import AlgorithmTable
@@ -17,16 +18,15 @@ from astrasim_py.program.timed import with_endpoint_delay
 from astrasim_py.system.dimension_planner import (
     BASELINE,
     LOCAL_FIRST,
-    PLANNED,
     DimensionPlanner,
     DimensionVisit,
     QueueTurns,
     cut_rounded_up,
     dimension_visits,
-    rows_along,
 )
 from astrasim_py.system.machine_models import MAX_CHUNKS, Collectives
 from astrasim_py.system.problem import CollectiveRequest, PlannedChunk, PlannedPhase
+from astrasim_py.topology.grid import rows_along
 
 #: Name of the group of all ranks.
 WORLD = ("", "0", "world")
@@ -101,7 +101,7 @@ class CompatiblePlanner:
         if len(self.sizes) > MAX_DIMS and call.dims is None:
             problem = f"a collective over {len(self.sizes)} dimensions: ASTRA-sim reads beyond the {MAX_DIMS}"
             raise TraceError(place, f"{problem} of involved_dim", "state involved_dim, or use --corrected")
-        if call.type not in PLANNED:
+        if call.type not in BY_DIMENSION:
             return None
         if call not in self._plans:
             try:
@@ -324,7 +324,7 @@ class CorrectedPlanner:
 
     def fallback(self, collective: str, ranks: int, root: int) -> Algorithm:
         """The algorithm of a collective that is not planned by dimension."""
-        if collective in PLANNED:
+        if collective in BY_DIMENSION:
             words = self.inputs.system.implementation(collective)
             made = self.built(collective, ranks, words[0] if words else None)
             return with_endpoint_delay(made, self.how.endpoint_delay)

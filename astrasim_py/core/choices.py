@@ -17,10 +17,12 @@ NETWORK_MODELS = (*QUEUEING_MODELS, "analytical", FLUID)
 #: Protocols of NCCL-like libraries.
 PROTOCOLS = ("Simple", "LL", "LL128")
 
-#: Plans of collectives by dimension: phases of an all_reduce, order of the dimensions, and sizes of the chunks.
+#: Plans of collectives by dimension: phases of an all_reduce, order of the dimensions, sizes of the chunks, and the
+#: collectives that are planned so.
 ALL_REDUCE_WAYS = ("local_first", "baseline", "two_way")
 DIMENSION_ORDERS = ("fixed", "themis")
 CHUNK_ROUNDINGS = ("exact", "rounded_up")
+BY_DIMENSION = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
 
 #: Collectives with a defined result (`collectives.collective`).
 COLLECTIVE_NAMES = (

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, ValidationError
 
 from astrasim_py.builders.registry import build, default_algorithm
+from astrasim_py.core.choices import BY_DIMENSION
 from astrasim_py.core.document import Mark, Value, join, read_document
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
 from astrasim_py.core.fields import Count, Size, Text, choice, did_you_mean, shown, whole, wrong
 from astrasim_py.core.strict_model import StrictModel, example, mistakes, tuples
-from astrasim_py.preparation.injected import group_dims
 from astrasim_py.preparation.prepare import prepare, topology_of
 from astrasim_py.preparation.training import npu_of
 from astrasim_py.program.algorithm import Algorithm
@@ -22,7 +22,7 @@ from astrasim_py.scenario.job_models import Builder
 from astrasim_py.scenario.load import LoadedScenario, check_document, placed
 from astrasim_py.scenario.schema import Scenario
 from astrasim_py.scenario.variables import apply_override
-from astrasim_py.system.dimension_planner import PLANNED
+from astrasim_py.topology.grid import group_dims
 from astrasim_py.topology.hardware import preset_names
 from astrasim_py.topology.model import Topology
 from astrasim_py.training.memory import RESERVE
@@ -183,7 +183,7 @@ class Exploration:
         """
         table = prepare(self.point).jobs[0].algorithms
         listed = self.point.spec.algorithms
-        known = {name for name in PLANNED if all(isinstance(one, Builder) for one in listed.get(name, ()))}
+        known = {name for name in BY_DIMENSION if all(isinstance(one, Builder) for one in listed.get(name, ()))}
 
         def select(collective: str, role: str, npus: tuple[int, ...]) -> Algorithm:
             try:

@@ -19,11 +19,12 @@ from astrasim_py.core.errors import ScenarioError, TopologyError, TraceError
 from astrasim_py.core.fields import CodeText, FileText, named_files
 from astrasim_py.core.registry import names, provided
 from astrasim_py.engine.simpy.own_model import OwnModel
-from astrasim_py.preparation.injected import algorithms_of, plan_by_dimension
+from astrasim_py.preparation.injected import algorithms_of
 from astrasim_py.preparation.inputs import Preparation, recorded_files
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.scenario.expand import Point
 from astrasim_py.scenario.job_models import (
+    AlgorithmByDimension,
     ModelWorkload,
     Partition,
     PytorchRecording,
@@ -32,7 +33,7 @@ from astrasim_py.scenario.job_models import (
 )
 from astrasim_py.system.durations import node_place, unpriced
 from astrasim_py.system.machine_models import Limits, NetworkModel, NpuModel
-from astrasim_py.system.problem import Job, Problem
+from astrasim_py.system.problem import Job, Planner, Problem
 from astrasim_py.system.semantics import DATA
 from astrasim_py.topology.hardware import profile
 from astrasim_py.topology.model import Topology
@@ -188,7 +189,11 @@ def _job(run: Preparation, topology: Topology, name: str, key: str, job: Any, fr
         problem = "algorithms are chosen by node, and every iteration numbers nodes anew"
         raise ScenarioError(run.at(key, "iterations"), problem, "drop the node from when, or write iterations: 1")
     delays = job.stragglers.start_delay
-    planner = plan_by_dimension(run, choices, table, topology, placed)
+    planner: Planner | None = None
+    if run.spec.collectives is not None or any(isinstance(case.said, AlgorithmByDimension) for case in choices):
+        from astrasim_py.preparation.by_dimension import plan_by_dimension
+
+        planner = plan_by_dimension(run, choices, table, topology, placed)
     if planner is None or iterations > 1:  # repeated traces have no bytes
         told = unplanned(workload.traces, dims_only=planner is not None)
         run.warnings.extend(f"{run.point.name}: {text}" for text in told)

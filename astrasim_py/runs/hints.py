@@ -12,12 +12,12 @@ from astrasim_py.core.records import Records
 from astrasim_py.core.units import format_size, format_time
 from astrasim_py.engine.choose import fastest
 from astrasim_py.engine.simulation import simulate
-from astrasim_py.preparation.injected import group_dims
 from astrasim_py.system.call_sizes import beyond_links
 from astrasim_py.system.held_up import held_up
 from astrasim_py.system.library_costs import Way
 from astrasim_py.system.plan import Instance, Plan
 from astrasim_py.system.problem import Problem
+from astrasim_py.topology.grid import group_dims
 from astrasim_py.verification.bounds import CLOSED_FORMS, closed_form_ps
 
 #: Least share of the bound that a default algorithm reaches without a word.

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from astrasim_py.chakra.schema import NodeType
-from astrasim_py.core.choices import LIBRARIES, PROTOCOLS
+from astrasim_py.core.choices import BY_DIMENSION, LIBRARIES, PROTOCOLS
 from astrasim_py.scenario.expand import Point
 from astrasim_py.scenario.job_models import AlgorithmSynthesis, Builder, ModelWorkload
-from astrasim_py.system.dimension_planner import PLANNED
 from astrasim_py.system.plan import Plan
 
 
@@ -143,8 +142,8 @@ def _groups(job: Any, at: str) -> Iterator[tuple[str, str]]:
 
 def _collectives(collectives: Any, use: Use) -> Iterator[tuple[str, str]]:
     keys = collectives.differs()
-    if keys and not use.called.intersection(PLANNED):
-        yield "collectives", f"none of {', '.join(PLANNED)} is called, which go dimension by dimension; drop it"
+    if keys and not use.called.intersection(BY_DIMENSION):
+        yield "collectives", f"none of {', '.join(BY_DIMENSION)} is called, which go dimension by dimension; drop it"
         return
     if "all_reduce" in keys and "all_reduce" not in use.called:
         yield "collectives.all_reduce", "no all_reduce is called; drop it"

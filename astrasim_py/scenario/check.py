@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from astrasim_py.collectives.collective import CUSTOM
-from astrasim_py.core.choices import FLUID, LIBRARIES
+from astrasim_py.core.choices import BY_DIMENSION, FLUID, LIBRARIES
 from astrasim_py.core.errors import InternalError, ScenarioError
 from astrasim_py.core.fields import CodeText, FileText, did_you_mean, named_files
 from astrasim_py.core.strict_model import Mistake
@@ -251,10 +251,8 @@ class _JobCheck:
             instead = "builder: NAME" if collective == "barrier" else "file: FILE, or python: FILE.py:FUNCTION"
             yield _wrong(f"a {collective} cannot be synthesized", f"write {instead}", *at, "synthesize")
         if isinstance(case, job_models.AlgorithmByDimension):
-            from astrasim_py.system.dimension_planner import PLANNED
-
-            if collective not in PLANNED:
-                remedy = f"only {', '.join(PLANNED)} go by dimension: write builder: NAME"
+            if collective not in BY_DIMENSION:
+                remedy = f"only {', '.join(BY_DIMENSION)} go by dimension: write builder: NAME"
                 yield _wrong(f"a {collective} is not cut by dimension", remedy, *at, "dims")
                 return
             if case.protocol is not None:

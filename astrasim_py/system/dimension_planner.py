@@ -14,19 +14,17 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
 
-from astrasim_py.core.choices import ALL_REDUCE_WAYS, CHUNK_ROUNDINGS, DIMENSION_ORDERS
+from astrasim_py.core.choices import ALL_REDUCE_WAYS, BY_DIMENSION, CHUNK_ROUNDINGS, DIMENSION_ORDERS
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.timed import with_endpoint_delay, with_sizes
 from astrasim_py.system.machine_models import Collectives
 from astrasim_py.system.problem import CollectiveRequest, PlannedChunk, PlannedPhase
+from astrasim_py.topology.grid import grid, rows_along
 
 EXACT, ROUNDED_UP = CHUNK_ROUNDINGS
 LOCAL_FIRST, BASELINE, TWO_WAY = ALL_REDUCE_WAYS
 FIXED, THEMIS = DIMENSION_ORDERS
-
-#: Collectives planned by dimension.
-PLANNED = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
 
 
 def cut(size: int, count: int) -> tuple[int, ...]:
@@ -109,28 +107,6 @@ class QueueTurns:
         return queue, 1 if clockwise else -1
 
 
-def grid(npus: Sequence[int], sizes: Sequence[int]) -> list[list[int]] | None:
-    """Coordinates of some NPUs in each dimension if the NPUs are all combinations of them, else None.
-
-    NPU = a0 + n0·(a1 + n1·(…)), where n0 is the first of `sizes`, the innermost.
-    """
-    taken: list[list[int]] = []
-    rest = list(npus)
-    for size in sizes:
-        taken.append(sorted({npu % size for npu in rest}))
-        rest = [npu // size for npu in rest]
-    return taken if math.prod(map(len, taken)) == len(set(npus)) == len(npus) else None
-
-
-def rows_along(npus: Sequence[int], dim: int, sizes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """NPUs in rows along a dimension: the NPUs of a row differ in that coordinate only, ascending."""
-    stride = math.prod(sizes[:dim])
-    rows: dict[int, list[int]] = {}
-    for npu in sorted(npus):
-        rows.setdefault(npu - npu // stride % sizes[dim] * stride, []).append(npu)
-    return tuple(tuple(row) for row in rows.values())
-
-
 class _Members:
     """The members of a group that fills a sub-grid of the topology."""
 
@@ -185,7 +161,7 @@ class DimensionPlanner:
 
     def plan(self, request: CollectiveRequest) -> tuple[PlannedChunk, ...] | None:
         """Chunks of a call; None where the planner does not apply."""
-        members = self._members_of(request.members) if request.type in PLANNED else None
+        members = self._members_of(request.members) if request.type in BY_DIMENSION else None
         if members is None:
             return None
         given = request.dims or ()

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astrasim_py.chakra.et_io import write_prefix
+from astrasim_py.core.choices import BY_DIMENSION
 from astrasim_py.core.errors import AstraError
 from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.inspection.explained import explain_folder
@@ -21,7 +22,6 @@ from astrasim_py.runs.task import make_task, run_task
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
 from astrasim_py.system.bound import problem_bound
-from astrasim_py.system.dimension_planner import PLANNED
 from astrasim_py.system.lowering import make_plan
 
 LINK = "bandwidth: 50 GB/s, latency: 500 ns"
@@ -321,7 +321,7 @@ def test_what_does_not_fit_the_topology_is_told_with_its_place(tmp_path, topolog
 @given(
     dims=st.lists(st.integers(2, 4), min_size=1, max_size=3).filter(lambda dims: math.prod(dims) <= 16),
     kind=st.sampled_from(["ring", "fully_connected", "switch"]),
-    collective=st.sampled_from(PLANNED),
+    collective=st.sampled_from(BY_DIMENSION),
     size=st.integers(1, 3000),
     spec=st.fixed_dictionaries(
         {

@@ -24,11 +24,10 @@ from astrasim_py.system.dimension_planner import (
     cut,
     cut_rounded_up,
     dimension_visits,
-    grid,
-    rows_along,
 )
 from astrasim_py.system.machine_models import Collectives
 from astrasim_py.system.problem import CollectiveRequest
+from astrasim_py.topology.grid import grid, rows_along
 from astrasim_py.verification.verifier import verify
 
 

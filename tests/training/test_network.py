@@ -13,9 +13,9 @@ from astrasim_py.chakra.schema import COLLECTIVE_NAMES, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.engine.simulation import simulate
-from astrasim_py.preparation.injected import group_dims
 from astrasim_py.program.selection import AlgorithmTable, Case
 from astrasim_py.topology import build
+from astrasim_py.topology.grid import group_dims
 from astrasim_py.training.network import Network
 
 LINK = {"bandwidth": "50 GB/s", "latency": "500 ns"}

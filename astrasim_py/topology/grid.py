@@ -1,0 +1,37 @@
+"""Groups of NPUs that fill a grid in the dimensions of a topology."""
+
+import math
+from collections.abc import Sequence
+
+from astrasim_py.topology.model import Topology
+
+
+def grid(npus: Sequence[int], sizes: Sequence[int]) -> list[list[int]] | None:
+    """Coordinates of some NPUs in each dimension if the NPUs are all combinations of them, else None.
+
+    NPU = a0 + n0·(a1 + n1·(…)), where n0 is the first of `sizes`, the innermost.
+    """
+    taken: list[list[int]] = []
+    rest = list(npus)
+    for size in sizes:
+        taken.append(sorted({npu % size for npu in rest}))
+        rest = [npu // size for npu in rest]
+    return taken if math.prod(map(len, taken)) == len(set(npus)) == len(npus) else None
+
+
+def rows_along(npus: Sequence[int], dim: int, sizes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """NPUs in rows along a dimension: the NPUs of a row differ in that coordinate only, ascending."""
+    stride = math.prod(sizes[:dim])
+    rows: dict[int, list[int]] = {}
+    for npu in sorted(npus):
+        rows.setdefault(npu - npu // stride % sizes[dim] * stride, []).append(npu)
+    return tuple(tuple(row) for row in rows.values())
+
+
+def group_dims(topology: Topology, npus: Sequence[int]) -> list[int]:
+    """How many NPUs of a group there are along each dimension of the topology in which they differ.
+
+    One dimension of all where they fill no grid.
+    """
+    taken = grid(npus, [dim.size for dim in topology.dims]) if topology.dims else None
+    return [len(each) for each in taken or () if len(each) > 1] or [len(npus)]
