@@ -18,7 +18,7 @@ from functools import cached_property, partial, update_wrapper
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -169,6 +169,10 @@ class Function:
     def __init__(self, py_func: Callable, options: dict[str, Any]) -> None:
         update_wrapper(self, py_func)
         self.py_func, self._options = py_func, options
+
+    if TYPE_CHECKING:
+        # Compiled callers can call it, Python cannot.
+        def __call__(self, *args: Any) -> Any: ...
 
     @property
     def _numba_type_(self) -> Any:
