@@ -59,8 +59,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run; ASTRA-sim's lines on stdout, warnings and errors on stderr."""
+    from astrasim_py.core.exact_json import json_text
     from astrasim_py.report.result_table import summary_text
-    from astrasim_py.report.tables import json_text
     from astrasim_py.results.store import RunOptions
     from astrasim_py.runs.astra_sim_point import Request, run_request
     from astrasim_py.runs.task import missing_timeline

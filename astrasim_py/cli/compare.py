@@ -30,10 +30,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from astrasim_py.core.exact_json import json_text
     from astrasim_py.inspection.compare import compare_named, comparison_columns, comparison_text
     from astrasim_py.inspection.point_choice import parse_words
     from astrasim_py.report.result_table import markdown_text
-    from astrasim_py.report.tables import csv_rows, json_text
+    from astrasim_py.results.csv_io import csv_rows
 
     selection = selection_of(args)
     names = [word for word in args.names if "=" not in word or os.path.exists(word)]

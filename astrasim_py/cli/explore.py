@@ -73,9 +73,9 @@ def _tell(done: int, total: int, rate: float) -> None:
 
 
 def _answer(args: argparse.Namespace, priced) -> int:
+    from astrasim_py.core.exact_json import json_text
     from astrasim_py.exploration.search import best_of, why_not
     from astrasim_py.report import explore as text
-    from astrasim_py.report.tables import json_text
     from astrasim_py.report.training import explain_text
 
     if args.explain:
@@ -96,11 +96,12 @@ def _answer(args: argparse.Namespace, priced) -> int:
 
 
 def _table(args: argparse.Namespace, priced) -> int:
+    from astrasim_py.core.exact_json import json_text
     from astrasim_py.exploration.results import table_parquet, write_all, write_results
     from astrasim_py.exploration.search import best_of, simulate
     from astrasim_py.exploration.what_if import what_if
     from astrasim_py.report import explore as text
-    from astrasim_py.report.tables import csv_rows, json_text
+    from astrasim_py.results.csv_io import csv_rows
     from astrasim_py.runs.progress import on_terminal
 
     if args.all:

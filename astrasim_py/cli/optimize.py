@@ -75,8 +75,8 @@ def _seconds(args: argparse.Namespace) -> float | None:
 
 
 def _show(args: argparse.Namespace, result, files: list[str]) -> None:
+    from astrasim_py.core.exact_json import json_text
     from astrasim_py.optimizer import text
-    from astrasim_py.report.tables import json_text
 
     listed = list(text.changes(result))
     if args.format == "json":

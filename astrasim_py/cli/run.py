@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     twice = sorted(name for name in dict.fromkeys(names) if names.count(name) > 1)
     if twice:
         raise UsageError("run", f'two scenarios are called "{twice[0]}"', "give each a name of its own")
-    from astrasim_py.report.repeats import medians
+    from astrasim_py.results.repeats import medians
     from astrasim_py.runs.progress import on_terminal
     from astrasim_py.runs.sweep import parse_share, run_scenario
     from astrasim_py.scenario.variables import swept_values
@@ -81,8 +81,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _for_programs(rows: Sequence[Mapping], form: str) -> str:
+    from astrasim_py.core.exact_json import json_text
     from astrasim_py.report.result_table import columns_of, csv_text, markdown_text
-    from astrasim_py.report.tables import json_text
 
     if form == "json":
         return json_text([{key: row[key] for key in row if key not in ("runs", "interval")} for row in rows])
@@ -110,9 +110,9 @@ _MOST_JOBS = 40
 
 def _show(result, rows: Sequence[Mapping], args: argparse.Namespace) -> None:
     from astrasim_py.report.jobs import jobs_text
-    from astrasim_py.report.repeats import medians
     from astrasim_py.report.result_table import MOST_ROWS, summary_text
     from astrasim_py.report.tables import collectives_text
+    from astrasim_py.results.repeats import medians
 
     if result.title:
         print(result.title)

@@ -15,9 +15,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from astrasim_py.core.exact_json import json_text
     from astrasim_py.inspection.stored_results import stored_runs
     from astrasim_py.report.result_table import csv_text, markdown_text
-    from astrasim_py.report.tables import Column, fitted_table, json_text, time_text
+    from astrasim_py.report.tables import Column, fitted_table, time_text
     from astrasim_py.results.stored_points import earlier_layout, names_in
 
     wanted = selection_of(args)

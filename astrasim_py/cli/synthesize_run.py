@@ -12,6 +12,7 @@ from astrasim_py.cli.spelling import quantity
 from astrasim_py.cli.topologies import network_beside, size_matrix, topology_of
 from astrasim_py.collectives.collective import CUSTOM, collective_name, promise_of
 from astrasim_py.core.errors import EXIT_OK, AlgorithmError, InternalError, UsageError
+from astrasim_py.core.exact_json import json_text
 from astrasim_py.core.files import write_file
 from astrasim_py.core.units import PS_PER_S, format_size, format_time, parse_size, parse_time
 from astrasim_py.engine.choose import better_in_network
@@ -20,7 +21,7 @@ from astrasim_py.msccl.to_traces import read_algorithm
 from astrasim_py.preparation.link_occupancy import read_occupancy, write_occupancy
 from astrasim_py.preparation.synthesized import facts_in_network, facts_of, find
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.report.tables import json_text, ns_number
+from astrasim_py.results.values import ns_number
 from astrasim_py.synthesis.emit.emitter import clock_needed, emit
 from astrasim_py.synthesis.extras.exact import LIMIT, MAX_RANKS
 from astrasim_py.synthesis.model.schedule import Schedule

@@ -220,9 +220,9 @@ def _explain(args: argparse.Namespace, point) -> int:
 
 
 def _simulate(args: argparse.Namespace, scenario) -> int:
+    from astrasim_py.core.exact_json import json_text
     from astrasim_py.preparation.prepare import estimate
     from astrasim_py.report.result_table import summary_text
-    from astrasim_py.report.tables import json_text
     from astrasim_py.report.training import step_text
     from astrasim_py.runs.progress import on_terminal
     from astrasim_py.runs.sweep import run_scenario

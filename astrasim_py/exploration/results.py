@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from astrasim_py.core.errors import OutputError
+from astrasim_py.core.exact_json import json_bytes
 from astrasim_py.core.files import make_folders, output_error, write_file
 from astrasim_py.exploration.search import REASONS, Priced
 from astrasim_py.report.explore import table_csv, table_row
-from astrasim_py.report.tables import csv_rows, json_bytes
 from astrasim_py.results import store
+from astrasim_py.results.csv_io import csv_rows
 from astrasim_py.results.stored_points import MANIFEST, read_object
 
 #: Rows that are written at once.

@@ -10,8 +10,9 @@ from astrasim_py.core.errors import UsageError
 from astrasim_py.core.extras import optional_module
 from astrasim_py.core.shown import Shown
 from astrasim_py.inspection.point_choice import points_named
-from astrasim_py.report.repeats import SEED, medians
-from astrasim_py.report.tables import Column, fitted_table, rounded, time_text, value_order
+from astrasim_py.report.tables import Column, fitted_table, time_text
+from astrasim_py.results.repeats import SEED, medians
+from astrasim_py.results.values import rounded, value_order
 from astrasim_py.runs.sweep import RunResult
 
 #: Points in one result only that are named.

@@ -11,8 +11,8 @@ from astrasim_py.inspection.stored_results import find
 from astrasim_py.preparation.inputs import input_digests
 from astrasim_py.report.arranged_rows import text_of
 from astrasim_py.report.row_selection import Selection
-from astrasim_py.report.tables import TEXTS, ps_of, value_order
 from astrasim_py.results.stored_points import StoredPoint, names_in
+from astrasim_py.results.values import TEXTS, ps_of, value_order
 from astrasim_py.runs.figures import STUDY
 from astrasim_py.runs.task import identity_of
 from astrasim_py.scenario.expand import expand

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from astrasim_py.core.choices import AUTO, FOLDED, LEVELS
 from astrasim_py.core.errors import AstraError, UsageError
+from astrasim_py.core.exact_json import json_text
 from astrasim_py.core.records import Outcome, Records
-from astrasim_py.report.tables import json_text
 from astrasim_py.results import stored_points
 from astrasim_py.results.store import RunOptions
 from astrasim_py.results.stored_points import StoredPoint

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from astrasim_py.core.errors import UsageError
 from astrasim_py.core.fields import did_you_mean
-from astrasim_py.report.tables import value_order
+from astrasim_py.results.values import value_order
 from astrasim_py.scenario.expand import Point, expand
 from astrasim_py.scenario.load import LoadedScenario
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.files import read_regular, write_file
-from astrasim_py.report.csv_io import csv_chunks, read_csv
+from astrasim_py.results.csv_io import csv_chunks, read_csv
 from astrasim_py.synthesis.model.network import Occupied
 from astrasim_py.synthesis.model.schedule import Schedule
 from astrasim_py.topology.model import Topology

@@ -19,8 +19,9 @@ from astrasim_py.core.cache import cache_file, cached
 from astrasim_py.core.choices import QUEUEING_MODELS
 from astrasim_py.core.digest import digest
 from astrasim_py.core.edition import edition
+from astrasim_py.core.exact_json import json_text, parse_json
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.report.tables import json_text, ns_number, parse_json, rounded
+from astrasim_py.results.values import ns_number, rounded
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.schedule import Bound, Schedule, Search, share_of_bound
 from astrasim_py.synthesis.model.timing import CostModel

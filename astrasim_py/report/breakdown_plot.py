@@ -4,8 +4,8 @@ from astrasim_py.core.units import format_time
 from astrasim_py.report import figure_style as style
 from astrasim_py.report.arranged_rows import Grid, name_of
 from astrasim_py.report.figure_style import Drawn, Sheet
-from astrasim_py.report.tables import ps_of
 from astrasim_py.report.ticks import time_axis
+from astrasim_py.results.values import ps_of
 
 _MAX_BARS = 60
 #: Parts of the time: column, name, colour, hatch.

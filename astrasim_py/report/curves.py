@@ -9,8 +9,8 @@ from astrasim_py.report import figure_style as style
 from astrasim_py.report.arranged_rows import Grid, Value, name_of, numbers_of
 from astrasim_py.report.figure_style import Drawn, Sheet
 from astrasim_py.report.quantities import Quantity, quantity_of, scale_of
-from astrasim_py.report.tables import ps_of
 from astrasim_py.report.ticks import number_axis
+from astrasim_py.results.values import ps_of
 
 _DASHED = (0, (4, 2.5))
 

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 
 from astrasim_py.core.extras import optional_module
-from astrasim_py.report.tables import ROW_KEYS, ps_of
+from astrasim_py.results.model import ROW_KEYS
+from astrasim_py.results.values import ps_of
 
 _COUNTS = ("size_bytes", "npus", "messages", "message_hops")
 _FLOATS = ("efficiency", "cpu_s")

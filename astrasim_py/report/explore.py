@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from astrasim_py.report.tables import csv_rows, text_table
+from astrasim_py.report.tables import text_table
 from astrasim_py.report.training import PARTS, room_text
+from astrasim_py.results.csv_io import csv_rows
 from astrasim_py.training.schedules import SPLIT_BACKWARD
 
 #: Heading → key of a row.

@@ -8,14 +8,10 @@ import numpy as np
 
 from astrasim_py.core.records import Records, Table
 from astrasim_py.core.units import PS_PER_S
-from astrasim_py.report.repeats import nearest_rank
-from astrasim_py.report.tables import Column, cell_text, fitted_table, ns_number, rate, rounded, time_text
+from astrasim_py.report.tables import Column, cell_text, fitted_table, rate, time_text
+from astrasim_py.results.repeats import nearest_rank
+from astrasim_py.results.values import ns_number, rounded
 from astrasim_py.system.problem import Job
-
-JOB_KEYS = (
-    "point", "job", "ranks", "arrival_ns", "finish_ns", "time_ns", "iterations", "iteration_mean_ns",
-    "iteration_p50_ns", "iteration_p99_ns", "iterations_per_s", "alone_ns", "slowdown",
-)  # fmt: skip
 
 
 class Alone(NamedTuple):

@@ -13,11 +13,10 @@ from astrasim_py.core.errors import ScenarioError, UsageError
 from astrasim_py.core.records import Table
 from astrasim_py.report import figure_style as style
 from astrasim_py.report.arranged_rows import Grid, select
-from astrasim_py.report.csv_io import csv_chunks
 from astrasim_py.report.figure_style import Drawn, Sheet
 from astrasim_py.report.record_plots import Panel
-from astrasim_py.report.repeats import medians
-from astrasim_py.report.tables import csv_rows
+from astrasim_py.results.csv_io import csv_chunks, csv_rows
+from astrasim_py.results.repeats import medians
 
 #: Kinds for which every point is one, wherever it is in the sweep.
 _BY_POINT = ("pareto", "cdf")

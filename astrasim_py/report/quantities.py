@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.report import ticks
-from astrasim_py.report.tables import ps_of
+from astrasim_py.results.values import ps_of
 
 _LABELS = {
     "time_ns": "time",

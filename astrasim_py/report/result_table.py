@@ -2,20 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from astrasim_py.report.repeats import REPEAT_KEYS
-from astrasim_py.report.tables import (
-    TEXTS,
-    Column,
-    cell_text,
-    csv_rows,
-    fitted_table,
-    percent,
-    rate,
-    shortened,
-    time_text,
-    value_order,
-    with_swept_columns,
-)
+from astrasim_py.report.tables import Column, cell_text, fitted_table, percent, rate, shortened, time_text
+from astrasim_py.results.csv_io import csv_rows
+from astrasim_py.results.model import with_swept_columns
+from astrasim_py.results.repeats import REPEAT_KEYS
+from astrasim_py.results.values import TEXTS, value_order
 
 #: Most rows that are shown as they are.
 MOST_ROWS = 30
@@ -53,7 +44,7 @@ def summary_text(
     """The rows of a run as plain text, of at most `width` characters. Of more than `most` rows those that answer the
     question, and a line on where all of them are; the first ones where they were `ordered` on purpose.
 
-    Rows of points that were repeated with other seeds are those of `astrasim_py.report.repeats.medians`.
+    Rows of points that were repeated with other seeds are those of `astrasim_py.results.repeats.medians`.
     """
     if not rows:
         return "no points"

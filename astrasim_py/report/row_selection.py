@@ -12,7 +12,8 @@ from astrasim_py.core.errors import UsageError
 from astrasim_py.core.fields import did_you_mean
 from astrasim_py.core.units import PS_PER_NS
 from astrasim_py.report.result_table import HEADINGS
-from astrasim_py.report.tables import ROW_KEYS, SIZES, TEXTS, ps_of, value_order
+from astrasim_py.results.model import ROW_KEYS
+from astrasim_py.results.values import SIZES, TEXTS, ps_of, value_order
 
 _CONDITION = re.compile(r"\s*(?P<key>[^<>=!]+?)\s*(?P<sign>>=|<=|!=|==|=|<|>)\s*(?P<value>.*?)\s*")
 _SIGNS = {

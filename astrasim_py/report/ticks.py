@@ -6,7 +6,7 @@ from functools import cache
 
 from astrasim_py.core.units import format_size, format_time
 from astrasim_py.report import figure_style as style
-from astrasim_py.report.tables import SIZES
+from astrasim_py.results.values import SIZES
 
 #: Fewest labels of a logarithmic axis, and most of any.
 LEAST, MOST = 3, 7

@@ -28,6 +28,7 @@ from astrasim_py.core.choices import AUTO, BOTH, FOLDED, LEVELS
 from astrasim_py.core.digest import digest
 from astrasim_py.core.edition import edition
 from astrasim_py.core.errors import OutputError, UsageError
+from astrasim_py.core.exact_json import json_bytes
 from astrasim_py.core.files import (
     abandoned,
     make_folders,
@@ -37,7 +38,6 @@ from astrasim_py.core.files import (
     temporary_name,
     write_new,
 )  # fmt: skip
-from astrasim_py.report.tables import json_bytes
 from astrasim_py.results import stored_points
 from astrasim_py.results.stored_points import FORMAT, MANIFEST, VOLATILE, read_manifest, read_object
 from astrasim_py.system.machine_models import Limits
@@ -47,9 +47,9 @@ DECIDING = (
     *("astra_sim", "builders", "chakra", "collectives", "core", "data/hardware", "data/training", "engine", "msccl"),
     *("preparation", "program", "pytorch", "results", "runs", "scenario", "sharing/skeleton.py", "synthesis", "system"),
     *("topology", "training", "verification", "workload"),
-    *("report/busiest_links.py", "report/critical_path.py", "report/csv_io.py", "report/explain.py"),
+    *("report/busiest_links.py", "report/critical_path.py", "report/explain.py"),
     *("report/intervals.py", "report/jobs.py"),
-    *("report/neighbours.py", "report/repeats.py", "report/tables.py", "report/timeline.py"),
+    *("report/neighbours.py", "report/tables.py", "report/timeline.py"),
 )
 #: The digits of an identity that do not depend on the edition.
 _PROBLEM = 48

@@ -14,22 +14,16 @@ from fractions import Fraction
 from pathlib import Path
 
 from astrasim_py.core.errors import OutputError
+from astrasim_py.core.exact_json import parse_json
 from astrasim_py.core.files import open_regular, read_regular, remove_files, write_file
 from astrasim_py.core.records import Table
 from astrasim_py.core.units import number_of
-from astrasim_py.report.csv_io import csv_chunks, read_csv
-from astrasim_py.report.jobs import JOB_KEYS
-from astrasim_py.report.repeats import REPEAT_KEYS, SEED, medians
-from astrasim_py.report.tables import (
-    COLLECTIVE_KEYS,
-    ROW_KEYS,
-    collective_table,
-    csv_rows,
-    parse_json,
-    value_order,
-    with_swept_columns,
-)
+from astrasim_py.results.collectives import collective_table
+from astrasim_py.results.csv_io import csv_chunks, csv_rows, read_csv
+from astrasim_py.results.model import COLLECTIVE_KEYS, JOB_KEYS, ROW_KEYS, with_swept_columns
+from astrasim_py.results.repeats import REPEAT_KEYS, SEED, medians
 from astrasim_py.results.stored_shapes import check_columns, check_references, is_whole, with_references
+from astrasim_py.results.values import value_order
 
 #: Version of the folder's layout.
 FORMAT = 2

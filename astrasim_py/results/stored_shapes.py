@@ -11,10 +11,9 @@ from astrasim_py.core import records
 from astrasim_py.core.choices import LEVELS
 from astrasim_py.core.errors import EXIT_INTERNAL, EXIT_OK, EXIT_STUCK
 from astrasim_py.core.records import Table
-from astrasim_py.report.csv_io import TEXT_COLUMNS
-from astrasim_py.report.jobs import JOB_KEYS
-from astrasim_py.report.repeats import SEED
-from astrasim_py.report.tables import COLLECTIVE_KEYS, ROW_KEYS
+from astrasim_py.results.csv_io import TEXT_COLUMNS
+from astrasim_py.results.model import COLLECTIVE_KEYS, JOB_KEYS, ROW_KEYS
+from astrasim_py.results.repeats import SEED
 
 Flag = Annotated[bool, Field(strict=True)]
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**64)]

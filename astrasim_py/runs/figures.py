@@ -13,14 +13,15 @@ from pydantic import ValidationError
 
 from astrasim_py.core.choices import LEVELS
 from astrasim_py.core.errors import AstraError
+from astrasim_py.core.exact_json import json_bytes, json_text
 from astrasim_py.core.files import remove_files, write_file
 from astrasim_py.report.arranged_rows import name_of, select
-from astrasim_py.report.jobs import JOB_KEYS
 from astrasim_py.report.record_plots import PANELS, Panel
-from astrasim_py.report.repeats import first_seed
-from astrasim_py.report.tables import json_bytes, json_text, ps_of
 from astrasim_py.results import stored_points
+from astrasim_py.results.model import JOB_KEYS
+from astrasim_py.results.repeats import first_seed
 from astrasim_py.results.stored_points import StoredPoint
+from astrasim_py.results.values import ps_of
 from astrasim_py.scenario.load import read_plain
 from astrasim_py.scenario.plot_spec import level_of, of_records
 

@@ -11,12 +11,15 @@ from astrasim_py.builders.registry import build
 from astrasim_py.collectives.collective import busbw_factor
 from astrasim_py.core.choices import LEVELS
 from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.core.exact_json import json_bytes
 from astrasim_py.core.records import NO_RATE, Categorical, Records, Table
 from astrasim_py.core.units import format_time
 from astrasim_py.engine.stuck import explanation
-from astrasim_py.report import tables
 from astrasim_py.report.busiest_links import busiest_links
-from astrasim_py.report.csv_io import csv_chunks
+from astrasim_py.results.collectives import bandwidth_GBps, bounded, collective_rows
+from astrasim_py.results.csv_io import csv_chunks
+from astrasim_py.results.model import ROW_KEYS
+from astrasim_py.results.values import ns_number, rounded
 from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.plan import Instance, Plan
 from astrasim_py.system.programs import COLLECTIVE, INSTANT
@@ -33,7 +36,7 @@ _FEW = 64
 
 def empty_row(scenario: str, point: str, values: Mapping[str, str], status: str) -> dict:
     """A row with all its keys, of a point of which nothing more is known."""
-    row = dict.fromkeys(tables.ROW_KEYS)
+    row = dict.fromkeys(ROW_KEYS)
     row |= {"scenario": scenario, "point": point, "sweep": dict(values), "status": status}
     return row
 
@@ -102,7 +105,7 @@ def summary_of(plan: Plan, records: Records, row: Mapping, warnings: Iterable[st
     busiest = busiest_links(records.link, {}, rates, 1)
     if busiest and (busiest[0]["busy"] or busiest[0]["bytes"]):
         row["busiest_link"] = topology.link_name(busiest[0]["link"])
-        row["busiest_link_GBps"] = tables.rounded(topology.bandwidth(busiest[0]["link"]) / 10**9)
+        row["busiest_link_GBps"] = rounded(topology.bandwidth(busiest[0]["link"]) / 10**9)
     instance = only_collective(plan)
     if instance is not None:
         row |= {"algorithm": instance.algorithm_name or None, "size_bytes": instance.size}
@@ -111,17 +114,17 @@ def summary_of(plan: Plan, records: Records, row: Mapping, warnings: Iterable[st
         bound = problem_bound(plan)
         defects = list(_wrong_bounds(bound, records))
         row |= {
-            "time_ns": tables.ns_number(records.makespan),
-            **tables.bounded(bound, records.makespan),
-            "exposed_comm_ns": tables.ns_number(int(records.exposed_comm.max(initial=0))) if timed else None,
+            "time_ns": ns_number(records.makespan),
+            **bounded(bound, records.makespan),
+            "exposed_comm_ns": ns_number(int(records.exposed_comm.max(initial=0))) if timed else None,
         }
         if instance is not None and instance.size and records.collective["bound"][0] != NO_RATE:
             duration = int(records.collective["end"][0] - records.collective["start"][0])
-            rate = tables.bandwidth_GBps(instance.size, duration)
+            rate = bandwidth_GBps(instance.size, duration)
             factor = busbw_factor(instance.type, len(instance.members))
             row["algbw_GBps"] = rate
             if rate is not None and factor is not None:
-                row["busbw_GBps"] = tables.rounded(Fraction(instance.size * 1000, duration) * factor)
+                row["busbw_GBps"] = rounded(Fraction(instance.size * 1000, duration) * factor)
         formula = closed_form(plan)
     del row["cpu_s"]
     calls = {(i.type, len(i.members)): busbw_factor(i.type, len(i.members)) for i in plan.instances.values}
@@ -132,9 +135,9 @@ def summary_of(plan: Plan, records: Records, row: Mapping, warnings: Iterable[st
     return {
         "row": row,
         "breakdown": breakdown(records) if done and timed else None,
-        "closed_form_ns": None if formula is None else tables.ns_number(-(-formula.numerator // formula.denominator)),
+        "closed_form_ns": None if formula is None else ns_number(-(-formula.numerator // formula.denominator)),
         # All collectives are in the records; the first ones are for people.
-        "collectives": tables.collective_rows(row["point"], first, factors),
+        "collectives": collective_rows(row["point"], first, factors),
         "busbw_factors": [[kind, n, str(factor)] for (kind, n), factor in factors.items()],
         "makespan_ps": records.makespan,
         "events": records.events,
@@ -142,7 +145,7 @@ def summary_of(plan: Plan, records: Records, row: Mapping, warnings: Iterable[st
         "explanation": [*explanation(records.outcome), *defects],
         "waiting": [
             {key: getattr(w, key) for key in ("rank", "node", "name", "kind", "instance", "src", "dst", "tag", "bytes")}
-            | {"since_ns": tables.ns_number(w.since) if w.since >= 0 else None, "reason": w.reason}
+            | {"since_ns": ns_number(w.since) if w.since >= 0 else None, "reason": w.reason}
             | ({"channel": w.channel, "slots": w.slots} if w.slots else {})
             | ({"job": w.job} if w.job else {})
             | ({"switch": switch} if (switch := records.outcome.switches.get(w.rank)) else {})
@@ -216,7 +219,7 @@ def breakdown(records: Records) -> dict:
         compute, exposed = int(records.compute[rank]), int(records.exposed_comm[rank])
         parts = (compute, exposed, max(records.makespan - compute - exposed, 0))
     names = ("compute_ns", "exposed_comm_ns", "other_ns")
-    return {"rank": rank, **dict(zip(names, map(tables.ns_number, parts), strict=True))}
+    return {"rank": rank, **dict(zip(names, map(ns_number, parts), strict=True))}
 
 
 def files_of(
@@ -232,7 +235,7 @@ def files_of(
     per_rank = {name: getattr(records, name) for name in ("finish", "compute", "exposed_comm")}
     tables_of = {name: table for name, table in records.tables().items() if with_collectives or name != "collective"}
     kept = {"rank": Table({"rank": np.arange(len(records.finish)), **per_rank}), **tables_of}
-    files: dict[str, Iterable[bytes]] = {"summary.json": (tables.json_bytes(summary),)}
+    files: dict[str, Iterable[bytes]] = {"summary.json": (json_bytes(summary),)}
     for name, table in kept.items():
         if LEVELS.index(records.level) >= LEVELS.index(FIRST_LEVEL.get(name, "summary")):
             files[f"{name}.csv"] = csv_chunks(table)

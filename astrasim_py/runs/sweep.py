@@ -21,6 +21,7 @@ from astrasim_py.core.errors import (
     UsageError,
     worst,
 )
+from astrasim_py.core.exact_json import json_bytes
 from astrasim_py.core.files import write_file
 from astrasim_py.core.interrupts import interruptible
 from astrasim_py.core.shown import Shown
@@ -29,7 +30,6 @@ from astrasim_py.engine.auto import is_compiled
 from astrasim_py.engine.simulation import ENGINES
 from astrasim_py.report.arranged_rows import text_of
 from astrasim_py.report.dataframe import rows_dataframe
-from astrasim_py.report.tables import json_bytes
 from astrasim_py.results import store, stored_points
 from astrasim_py.results.store import RunOptions
 from astrasim_py.results.stored_points import StoredPoint
@@ -69,7 +69,7 @@ class RunResult(Shown):
     scenario: str
     title: str
     folder: Path  # of its results
-    rows: tuple[dict, ...]  # one per point asked for, in the order of the sweep; keys of `report.tables.ROW_KEYS`
+    rows: tuple[dict, ...]  # one per point asked for, in the order of the sweep; keys of `results.model.ROW_KEYS`
     exit_code: int  # the worst of its points, or 130
     failures: tuple[Failure, ...] = ()
     notes: tuple[str, ...] = ()  # what was done beside what was asked (points used again …), warnings and hints

@@ -24,7 +24,7 @@ from astrasim_py.core import choices, records
 from astrasim_py.engine.simpy.network import CutThrough, Link, Message
 from astrasim_py.msccl.ir import STEP_TYPES, Gpu, MscclProgram, MscclStep, ThreadBlock
 from astrasim_py.msccl.well_formed import RUNTIMES
-from astrasim_py.report.tables import ROW_KEYS
+from astrasim_py.results.model import ROW_KEYS
 from astrasim_py.system.machine_models import MscclModel, NetworkModel
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology.hardware import preset_names

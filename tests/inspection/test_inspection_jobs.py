@@ -18,8 +18,8 @@ from astrasim_py.engine.simulation import simulate
 from astrasim_py.inspection.explained import explain_folder
 from astrasim_py.preparation.prepare import prepare
 from astrasim_py.report.explain import explanation_text
-from astrasim_py.report.tables import ns_number
 from astrasim_py.results.stored_points import read_point
+from astrasim_py.results.values import ns_number
 from astrasim_py.runs.figures import panel
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario

@@ -14,10 +14,12 @@ from matplotlib.figure import Figure
 from worlds.images import assert_picture, blocks, difference
 
 from astrasim_py.core.errors import ScenarioError
+from astrasim_py.core.exact_json import json_text, parse_json
 from astrasim_py.core.units import parse_size
 from astrasim_py.report import plots, ticks
 from astrasim_py.report.pareto_plot import _front
-from astrasim_py.report.tables import bandwidth_GBps, bounded, json_text, ns_number, parse_json
+from astrasim_py.results.collectives import bandwidth_GBps, bounded
+from astrasim_py.results.values import ns_number
 from astrasim_py.scenario.plot_spec import PLOT_KINDS, PlotSpec, of_records
 
 SIZES = ("64 KiB", "256 KiB", "1 MiB", "4 MiB", "16 MiB", "64 MiB", "1 GiB")

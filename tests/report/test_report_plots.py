@@ -15,7 +15,8 @@ import pytest
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.units import parse_size
 from astrasim_py.report import plots
-from astrasim_py.report.tables import bandwidth_GBps, ns_number
+from astrasim_py.results.collectives import bandwidth_GBps
+from astrasim_py.results.values import ns_number
 
 RATE = Fraction(50 * 10**9)
 

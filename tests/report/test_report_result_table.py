@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from astrasim_py.core.errors import UsageError
 from astrasim_py.report.result_table import columns_of, csv_text, markdown_text, summary_text
 from astrasim_py.report.row_selection import parse_selection
-from astrasim_py.report.tables import ROW_KEYS
+from astrasim_py.results.model import ROW_KEYS
 
 SIZES = ("1 KiB", "64 KiB", "1 MiB")
 

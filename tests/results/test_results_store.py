@@ -22,11 +22,11 @@ import pytest
 from limits import WAIT_S
 
 from astrasim_py.core.errors import OutputError, UsageError
+from astrasim_py.core.exact_json import json_text
 from astrasim_py.core.files import host_mark, write_file
 from astrasim_py.core.records import COLLECTIVE_COLUMNS, Table
-from astrasim_py.report.csv_io import csv_chunks
-from astrasim_py.report.tables import json_text
 from astrasim_py.results import store, stored_points
+from astrasim_py.results.csv_io import csv_chunks
 from astrasim_py.results.store import RunOptions
 from astrasim_py.system.machine_models import Limits
 

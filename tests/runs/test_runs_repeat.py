@@ -12,7 +12,7 @@ from astrasim_py.cli.main import main
 from astrasim_py.core.errors import ErrorList
 from astrasim_py.preparation.prepare import prepare
 from astrasim_py.report.plots import draw
-from astrasim_py.report.repeats import HIGH, LOW, medians, nearest_rank
+from astrasim_py.results.repeats import HIGH, LOW, medians, nearest_rank
 from astrasim_py.runs.sweep import run_scenario
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario

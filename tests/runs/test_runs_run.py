@@ -19,13 +19,14 @@ import pytest
 from limits import WAIT_S
 
 from astrasim_py.core.errors import OutputError, UsageError, worst
+from astrasim_py.core.exact_json import json_text
 from astrasim_py.inspection.explained import explain_folder
 from astrasim_py.inspection.stored_results import find, plot_folder, stored_runs
 from astrasim_py.report import timeline as report_timeline
 from astrasim_py.report.explain import explanation_text
 from astrasim_py.report.result_table import summary_text
-from astrasim_py.report.tables import ROW_KEYS, json_text
 from astrasim_py.results import store, stored_points
+from astrasim_py.results.model import ROW_KEYS
 from astrasim_py.runs.progress import Progress, Terminal, on_terminal
 from astrasim_py.runs.sweep import parse_share, run_scenario
 from astrasim_py.scenario.load import load_scenario

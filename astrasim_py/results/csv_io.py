@@ -6,11 +6,14 @@ A block of rows is formatted at once, which takes half as long as the standard l
 import csv
 import io
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from itertools import chain
+from numbers import Integral
 
 import numpy as np
 
+from astrasim_py.core.exact_json import plain
 from astrasim_py.core.records import Categorical, Table
 from astrasim_py.core.units import INT64_MAX
 
@@ -115,3 +118,22 @@ def _numbers(cells: Sequence[str]) -> np.ndarray:
     if low < np.iinfo(kind).min or high > np.iinfo(kind).max:
         raise ValueError("numbers beyond 64 bits, or below 0 and beyond 2^63 - 1 in one column")
     return np.array(whole, dtype=kind)
+
+
+def csv_rows(keys: Sequence[str], rows: Iterable[Mapping[str, object]]) -> bytes:
+    """Rows of plain values as CSV; None is an empty cell, decimals are exact."""
+    lines = [",".join(map(csv_cell, keys))]
+    lines += [",".join(value_cell(row.get(key)) for key in keys) for row in rows]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def value_cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Decimal):
+        return plain(value)
+    if isinstance(value, float):
+        return repr(value)
+    return str(int(value)) if isinstance(value, Integral) else csv_cell(str(value))

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from astrasim_py.core.units import format_time
-from astrasim_py.report.tables import ps_of
+from astrasim_py.results.values import ps_of
 
 #: Swept key of a repeated point: what is added to each of its seeds.
 SEED = "seed"

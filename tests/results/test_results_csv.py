@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astrasim_py.core.records import NODE_COLUMNS, Categorical, Table, empty_table
-from astrasim_py.report import csv_io
-from astrasim_py.report.csv_io import csv_cell, csv_chunks, csv_text, read_csv
+from astrasim_py.results import csv_io
+from astrasim_py.results.csv_io import csv_cell, csv_chunks, csv_text, read_csv
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=12)
 #: Texts without quotes.

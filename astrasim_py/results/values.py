@@ -1,0 +1,45 @@
+"""Values of results: exact decimal numbers, and the order of swept values."""
+
+from decimal import Context, Decimal
+from fractions import Fraction
+
+from astrasim_py.core import units
+from astrasim_py.core.errors import UnitError
+
+
+def ns_number(ps: int | None) -> Decimal | None:
+    """Picoseconds as an exact decimal number of nanoseconds; None stays None.
+
+    >>> ns_number(1500), ns_number(None)
+    (Decimal('1.5'), None)
+    """
+    return None if ps is None else Decimal(units.ns_text(int(ps)))
+
+
+def ps_of(ns: Decimal | int | None) -> int | None:
+    """The picoseconds behind a ``*_ns`` value of a row."""
+    return None if ns is None else int(Decimal(ns) * units.PS_PER_NS)
+
+
+def rounded(value: Fraction, digits: int = 9) -> Decimal:
+    """A fraction rounded to so many significant digits, in decimal arithmetic (no float on the way)."""
+    return Context(prec=digits).divide(Decimal(value.numerator), Decimal(value.denominator))
+
+
+#: Kinds of swept values in their order: what reads them; plain text comes last.
+_KINDS = (Fraction, units.parse_size, units.parse_time, units.parse_bandwidth)
+SIZES, TEXTS = 1, len(_KINDS)
+
+
+def value_order(text: str) -> tuple[int, Fraction, str]:
+    """Sort key of a swept value (its kind, what it is worth, itself): numbers and quantities before plain text.
+
+    >>> sorted(["1 MiB", "ring", "64 KiB"], key=value_order)
+    ['64 KiB', '1 MiB', 'ring']
+    """
+    for kind, parse in enumerate(_KINDS):
+        try:
+            return kind, Fraction(parse(text)), text
+        except (UnitError, ValueError, ZeroDivisionError):
+            continue
+    return TEXTS, Fraction(0), text
