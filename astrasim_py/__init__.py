@@ -23,6 +23,8 @@ imported when they are used: ``import astrasim_py`` costs nothing.
 import importlib
 from typing import Any
 
+from astrasim_py.core.above import HOMES
+
 #: Public name → module; module:name where it is another there; "module:" for the module itself.
 _HOME = {
     "Algorithm": "astrasim_py.program.algorithm",
@@ -57,6 +59,7 @@ _HOME = {
 }
 
 __all__ = ["__version__", *_HOME]
+HOMES |= {name: _HOME[name] for name in ("compose", "split")}
 
 
 def __getattr__(name: str) -> Any:

@@ -3,6 +3,28 @@
 Sources: Patarasuk & Yuan 2009 ("Bandwidth optimal all-reduce algorithms for clusters of workstations", reduce-scatter
 followed by all-gather on a logical ring); Thakur, Rabenseifner & Gropp 2005 (ring all_gather); for broadcast and
 reduce the pipelined chain of Chan et al. 2007.
+
+An all_reduce as a loop over its steps; `build` writes the same columns at once, since a loop takes 260 times as long at
+16,384 ranks:
+
+>>> def all_reduce(n):
+...     rank = np.arange(n)[:, None]
+...     draft, latest = Draft(n, n), NONE
+...     for step in range(2 * (n - 1)):
+...         gathers = step >= n - 1
+...         sent, got = (rank - step - 1) % n, (rank - step - 2) % n
+...         cells = (Buffer.INPUT, got)
+...         send = draft.send(
+...             peer=(rank + 1) % n, tag=step, idx=sent, src=(Buffer.INPUT, sent), after=(latest,)
+...         )
+...         latest = draft.recv(
+...             peer=(rank - 1) % n, tag=step, idx=got, dst=cells if gathers else None, after=(send,)
+...         )
+...         if not gathers:
+...             latest = draft.reduce(payload=latest, idx=got, src=cells, dst=cells)
+...     return finish(draft, "ring", "all_reduce")
+>>> all_reduce(8).digest() == build("all_reduce", 8).digest()
+True
 """
 
 from collections.abc import Sequence

@@ -17,12 +17,12 @@ from functools import cached_property
 
 import numpy as np
 
-import astrasim_py
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.collectives.chunks import PROTOCOL_SLOTS, Buffer, CompOp, chunk_bytes
 from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM, promise_of
 from astrasim_py.collectives.contract import Contract
+from astrasim_py.core.above import above
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.core.shown import Shown
@@ -324,13 +324,13 @@ class Algorithm(Shown):
 
     def split(self, k: int, *, verify: bool = True) -> Algorithm:
         """k instances side by side on channels of their own: `astrasim_py.split`."""
-        return astrasim_py.split(self, k, verify=verify)
+        return above("split")(self, k, verify=verify)
 
     def __add__(self, other: object) -> Algorithm:
         """This algorithm, then another: `astrasim_py.compose`."""
         if not isinstance(other, Algorithm):
             return NotImplemented
-        return astrasim_py.compose(self, other)
+        return above("compose")(self, other)
 
     def _facts(self) -> tuple[str, dict[str, str | int]]:
         return self.name, {

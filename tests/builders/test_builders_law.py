@@ -6,6 +6,7 @@ The executor below is the tests' own: a plain loop over ready nodes with multise
 
 from __future__ import annotations
 
+import doctest
 from collections import Counter, deque
 from functools import cache, reduce
 from itertools import pairwise
@@ -14,6 +15,7 @@ from operator import or_
 import numpy as np
 import pytest
 
+from astrasim_py.builders import ring
 from astrasim_py.builders.draft import Draft
 from astrasim_py.builders.registry import ALGORITHMS, build
 from astrasim_py.chakra.schema import MISSING, NodeType
@@ -292,3 +294,11 @@ def test_a_column_that_drafts_do_not_have_is_refused():
     draft = Draft(1, 1)
     with pytest.raises(AlgorithmError, match="a draft has no column num_ops"):
         draft.extend(1, {"type": NodeType.COMP, "num_ops": 8})
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8, 13])
+def test_the_loop_that_explains_the_ring_makes_the_same_algorithm(ranks):
+    shown: dict[str, object] = dict(vars(ring))
+    exec(doctest.script_from_examples(ring.__doc__), shown)
+    assert shown["all_reduce"](ranks).digest() == build("ring", "all_reduce", ranks).digest()
+    assert shown["all_reduce"](ranks).rotation is None
