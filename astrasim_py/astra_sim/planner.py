@@ -12,10 +12,7 @@ from astrasim_py.builders.registry import build, default_algorithm
 from astrasim_py.collectives.collective import promise_of
 from astrasim_py.core.choices import BY_DIMENSION
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TraceError
-from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.program.selection import AlgorithmTable
-from astrasim_py.program.timed import with_endpoint_delay
-from astrasim_py.system.dimension_planner import (
+from astrasim_py.dialects.chunks.lower import (
     BASELINE,
     LOCAL_FIRST,
     DimensionPlanner,
@@ -24,6 +21,9 @@ from astrasim_py.system.dimension_planner import (
     cut_rounded_up,
     dimension_visits,
 )
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.selection import AlgorithmTable
+from astrasim_py.program.timed import with_endpoint_delay
 from astrasim_py.system.machine_models import MAX_CHUNKS, Collectives
 from astrasim_py.system.problem import CollectiveRequest, PlannedChunk, PlannedPhase
 from astrasim_py.topology.grid import rows_along

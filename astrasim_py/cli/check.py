@@ -40,9 +40,9 @@ def _check(path: str, args: argparse.Namespace) -> dict:
 
     scenario = load_scenario(path, args.set, allow_outside=args.allow_outside, allow_code=args.allow_code)
     from astrasim_py.core.digest import digest
+    from astrasim_py.dialects.tiles.check import check_tiles
     from astrasim_py.engine.simulation import plan_for
     from astrasim_py.preparation.prepare import prepare
-    from astrasim_py.runs.tiles import check_tiles
     from astrasim_py.runs.unused import Use, unused, unused_by_all
     from astrasim_py.system.plan_notes import plan_notes
 

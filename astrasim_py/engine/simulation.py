@@ -10,11 +10,11 @@ from astrasim_py.core.choices import AUTO, BOTH, COMPILED, ENGINES, FOLDED, LEVE
 from astrasim_py.core.errors import AstraError, FoldError, InternalError, SimulationError, UsageError
 from astrasim_py.core.records import Records
 from astrasim_py.core.registry import own_failure
+from astrasim_py.dialects.own_model.simpy import OwnModel
 from astrasim_py.engine.auto import engine_for, predicted_hops, take_engine
 from astrasim_py.engine.choose import fastest
 from astrasim_py.engine.compare import BEYOND, run_both
 from astrasim_py.engine.simpy.dialects import DialectSimulation
-from astrasim_py.engine.simpy.own_model import OwnModel
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.plan import Plan
 from astrasim_py.system.problem import Problem

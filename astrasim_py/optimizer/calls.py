@@ -13,9 +13,9 @@ from astrasim_py.builders.switch_trees import reached
 from astrasim_py.collectives.collective import COLLECTIVES
 from astrasim_py.core.errors import AstraError
 from astrasim_py.core.units import format_size
+from astrasim_py.dialects.library.lower_choice import nodes_of
 from astrasim_py.optimizer.choices import Choice, frozen, holder, thawed
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.system.library_choice import nodes_of
 from astrasim_py.system.plan import Instance, Plan
 from astrasim_py.system.programs import COLLECTIVE
 from astrasim_py.topology.grid import group_dims

@@ -8,12 +8,12 @@ from functools import cache
 from astrasim_py.builders.switch_trees import IN_NETWORK
 from astrasim_py.core.choices import BY_DIMENSION, LIBRARIES
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
+from astrasim_py.dialects.chunks.lower import DimensionPlanner
 from astrasim_py.preparation.injected import Choice, default, maker
 from astrasim_py.preparation.inputs import Preparation
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.selection import AlgorithmTable, Case
 from astrasim_py.scenario.job_models import AlgorithmByDimension, Builder
-from astrasim_py.system.dimension_planner import DimensionPlanner
 from astrasim_py.system.machine_models import Collectives
 from astrasim_py.system.problem import CollectiveRequest, PlannedChunk
 from astrasim_py.topology.model import Topology

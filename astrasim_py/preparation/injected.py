@@ -17,6 +17,7 @@ from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, T
 from astrasim_py.core.fields import did_you_mean, shown
 from astrasim_py.core.registry import made_by, provided
 from astrasim_py.core.units import PS_PER_S
+from astrasim_py.dialects.library.lower_choice import nodes_of
 from astrasim_py.engine.choose import better_in_network, by_library
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.preparation.inputs import Preparation
@@ -29,7 +30,6 @@ from astrasim_py.scenario.job_models import (
     AlgorithmSynthesis,
     Builder,
 )
-from astrasim_py.system.library_choice import nodes_of
 from astrasim_py.system.problem import Problem
 from astrasim_py.topology.grid import group_dims
 from astrasim_py.topology.model import Topology

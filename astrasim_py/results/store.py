@@ -44,8 +44,19 @@ from astrasim_py.system.machine_models import Limits
 
 #: Parts of the package that decide what a point's folder holds: all that computing a point imports, and data.
 DECIDING = (
-    *("astra_sim", "builders", "chakra", "collectives", "core", "data/hardware", "data/training", "engine", "msccl"),
-    *("preparation", "program", "pytorch", "results", "runs", "scenario", "sharing/skeleton.py", "synthesis", "system"),
+    *("astra_sim", "builders", "chakra", "collectives", "core", "data/hardware", "data/training", "dialects", "engine"),
+    *(
+        "msccl",
+        "preparation",
+        "program",
+        "pytorch",
+        "results",
+        "runs",
+        "scenario",
+        "sharing/skeleton.py",
+        "synthesis",
+        "system",
+    ),
     *("topology", "training", "verification", "workload"),
     *("report/busiest_links.py", "report/critical_path.py", "report/explain.py"),
     *("report/intervals.py", "report/jobs.py"),

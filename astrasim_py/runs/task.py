@@ -28,6 +28,7 @@ from astrasim_py.core.errors import (
 )
 from astrasim_py.core.records import Records
 from astrasim_py.core.registry import own_failure, stops
+from astrasim_py.dialects.tiles.check import check_tiles
 from astrasim_py.engine.auto import take_engine
 from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.preparation.inputs import input_digests
@@ -38,7 +39,6 @@ from astrasim_py.results.store import RunOptions
 from astrasim_py.results.stored_points import StoredPoint
 from astrasim_py.runs.hints import hints
 from astrasim_py.runs.summary import empty_row, files_of, summary_of
-from astrasim_py.runs.tiles import check_tiles
 from astrasim_py.runs.unused import Use, unused
 from astrasim_py.scenario.expand import Point
 from astrasim_py.system.plan import Plan

@@ -10,9 +10,10 @@ from astrasim_py.core.choices import BY_DIMENSION, FLUID, LIBRARIES
 from astrasim_py.core.errors import InternalError, ScenarioError
 from astrasim_py.core.fields import CodeText, FileText, did_you_mean, named_files
 from astrasim_py.core.strict_model import Mistake
+from astrasim_py.dialects.fluid.rules import NO_EVENTS
+from astrasim_py.dialects.nic import rules as nic_rules
+from astrasim_py.dialects.queue_pairs import lower as queue_pairs
 from astrasim_py.scenario import job_models
-from astrasim_py.system import nic_rules, queue_pairs
-from astrasim_py.system.fluid_rules import NO_EVENTS
 from astrasim_py.workload.items import Collective, Compute, Memory, Send
 
 #: Top-level key → its typed value.

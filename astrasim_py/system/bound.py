@@ -10,7 +10,7 @@ import numpy as np
 from astrasim_py.collectives.collective import promise_of
 from astrasim_py.core.rows import joined, pointers
 from astrasim_py.core.units import PS_PER_S, format_size
-from astrasim_py.system.library_costs import at_best
+from astrasim_py.dialects.library.lower_costs import at_best
 from astrasim_py.system.plan import Instance, Plan
 from astrasim_py.system.programs import COLLECTIVE, COMPUTE_SLOT, CPU_SLOT, RECV, SEND, RankProgram
 from astrasim_py.verification.bounds import Capacities, demand, may_reduce, member_times

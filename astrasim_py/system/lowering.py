@@ -10,24 +10,24 @@ import numpy as np
 
 from astrasim_py.collectives.collective import CUSTOM
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
+from astrasim_py.dialects.fluid.rules import check_events, check_fluid
+from astrasim_py.dialects.library.lower_connections import connections_of
+from astrasim_py.dialects.library.lower_costs import Chooser, LibraryCosts, at_best, charged, check_rules
+from astrasim_py.dialects.library.lower_costs import connections_of as connections_of_library
+from astrasim_py.dialects.nic.rules import check_nic
+from astrasim_py.dialects.queue_pairs.lower import check_queue_pairs
+from astrasim_py.dialects.switches.lower import SwitchRanks
+from astrasim_py.dialects.tiles.lower import tile_gates
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.system.durations import node_place
-from astrasim_py.system.fluid_rules import check_events, check_fluid
 from astrasim_py.system.instances import JobInstances
-from astrasim_py.system.library_costs import Chooser, LibraryCosts, at_best, charged, check_rules
-from astrasim_py.system.library_costs import connections_of as connections_of_library
 from astrasim_py.system.matching import Matchings, sizes_are_told_by_tags
-from astrasim_py.system.msccl_connections import connections_of
-from astrasim_py.system.nic_rules import check_nic
 from astrasim_py.system.plan import Chunk, CollectiveCall, Instance, Phase, Plan
 from astrasim_py.system.problem import CollectiveRequest, PlannedChunk, PlannedPhase, Problem
 from astrasim_py.system.programs import Connections, RankProgram, RotatedPrograms, TileGates
-from astrasim_py.system.queue_pairs import check_queue_pairs
 from astrasim_py.system.rank_programs import RankPrograms
 from astrasim_py.system.repeated import BoundProgram, Instances, Repeated, WorkloadPrograms
 from astrasim_py.system.routes import Traffic
-from astrasim_py.system.switches import SwitchRanks
-from astrasim_py.system.tiles import tile_gates
 from astrasim_py.topology.model import Topology
 from astrasim_py.verification.bounds import lower_bound_ps, may_reduce
 

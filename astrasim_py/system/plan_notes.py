@@ -1,7 +1,7 @@
 """What a person should know of a plan before it is run."""
 
+from astrasim_py.dialects.library.lower_costs import beyond_the_rows
 from astrasim_py.system.call_sizes import size_notes
-from astrasim_py.system.library_costs import beyond_the_rows
 from astrasim_py.system.plan import Plan
 
 

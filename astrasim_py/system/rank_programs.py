@@ -15,13 +15,16 @@ from astrasim_py.collectives.chunks import CompOp
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TraceError
 from astrasim_py.core.rows import compact, inverse, joined
 from astrasim_py.core.units import INT64_MAX
+from astrasim_py.dialects.astra_sim.lower import by_hash_set
+from astrasim_py.dialects.library.lower_connections import cut_steps
+from astrasim_py.dialects.queue_pairs.lower import split_messages
+from astrasim_py.dialects.thread_blocks.lower import by_thread_blocks
+from astrasim_py.dialects.tiles.lower import in_program, tile_uses, without_whole
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.table import Program, Unusable
 from astrasim_py.system import durations
 from astrasim_py.system.durations import node_place
 from astrasim_py.system.instances import JobInstances
-from astrasim_py.system.issue_order import by_hash_set
-from astrasim_py.system.msccl_connections import cut_steps
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.programs import (
     COLLECTIVE,
@@ -43,10 +46,7 @@ from astrasim_py.system.programs import (
     RotatedPrograms,
     Structure,
 )
-from astrasim_py.system.queue_pairs import split_messages
 from astrasim_py.system.repeated import BoundProgram, Repeated
-from astrasim_py.system.thread_blocks import by_thread_blocks
-from astrasim_py.system.tiles import in_program, tile_uses, without_whole
 
 _KIND = np.full(256, INSTANT, dtype=np.int8)
 _KIND[[NodeType.COMP, NodeType.COMM_SEND, NodeType.COMM_RECV]] = COMPUTE, SEND, RECV

@@ -13,7 +13,7 @@ from worlds.flows import delivered, flows, oracle, random_messages
 
 from astrasim_py.chakra.schema import NodeType
 from astrasim_py.core.errors import FoldError, ScenarioError
-from astrasim_py.engine.simpy.fluid import Fluid, fill
+from astrasim_py.dialects.fluid.simpy import Fluid, fill
 from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.machine_models import Limits, NetworkModel

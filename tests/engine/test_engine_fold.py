@@ -18,10 +18,10 @@ from astrasim_py.builders.registry import build
 from astrasim_py.chakra.schema import NodeType
 from astrasim_py.cli.main import main
 from astrasim_py.core.errors import FoldError
+from astrasim_py.dialects.chunks.lower import DimensionPlanner
 from astrasim_py.engine.compare import differences
 from astrasim_py.engine.fold import fold
 from astrasim_py.engine.simulation import simulate
-from astrasim_py.system.dimension_planner import DimensionPlanner
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.machine_models import NO_MEMORY, Collectives, Limits, MemoryModel, NetworkModel
 from astrasim_py.system.problem import Job, Problem

@@ -14,10 +14,10 @@ from worlds.training import TINY, ByWork, fast, layout_of, problem_of
 from astrasim_py.builders.registry import build
 from astrasim_py.core.errors import FoldError
 from astrasim_py.core.records import Records, Table
+from astrasim_py.dialects.chunks.lower import DimensionPlanner
 from astrasim_py.engine.compare import differences
 from astrasim_py.engine.fold_roles import run_folded_roles
 from astrasim_py.engine.simulation import plan_for, simulate
-from astrasim_py.system.dimension_planner import DimensionPlanner
 from astrasim_py.system.machine_models import Collectives, NetworkModel
 from astrasim_py.system.problem import Problem
 from astrasim_py.system.semantics import Semantics

@@ -14,10 +14,10 @@ from astrasim_py.builders.registry import build
 from astrasim_py.collectives.collective import COLLECTIVES, promise_of
 from astrasim_py.core.errors import AstraError, ScenarioError
 from astrasim_py.core.units import transfer_ps
+from astrasim_py.dialects.library.lower_choice import nodes_of, ways_of_nccl
+from astrasim_py.dialects.library.lower_costs import SWITCH
 from astrasim_py.engine.simulation import plan_for
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.system.library_choice import nodes_of, ways_of_nccl
-from astrasim_py.system.library_costs import SWITCH
 from astrasim_py.topology.hardware import profile
 from astrasim_py.topology.profile import LibraryProfile
 from astrasim_py.verification.verifier import verify

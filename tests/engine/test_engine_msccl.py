@@ -17,6 +17,7 @@ from astrasim_py.builders.registry import build
 from astrasim_py.chakra.schema import NodeType
 from astrasim_py.collectives.chunks import MAX_CHUNKS_PER_MESSAGE, max_count
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
+from astrasim_py.dialects.library.lower_connections import messages_of_steps
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.engine.stuck import explanation
 from astrasim_py.program.algorithm import Algorithm
@@ -25,7 +26,6 @@ from astrasim_py.report.explain import explain
 from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.machine_models import MscclModel, NetworkModel
-from astrasim_py.system.msccl_connections import messages_of_steps
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.programs import SEND
 from astrasim_py.system.semantics import Semantics

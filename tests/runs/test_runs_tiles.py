@@ -9,14 +9,14 @@ import pytest
 
 from astrasim_py.cli.main import main
 from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.dialects.tiles import check as tiles
+from astrasim_py.dialects.tiles import lower as gates
+from astrasim_py.dialects.tiles.check import check_tiles, tiled
 from astrasim_py.engine.simulation import plan_for
 from astrasim_py.preparation import verdicts
 from astrasim_py.preparation.prepare import prepare
-from astrasim_py.runs import tiles
-from astrasim_py.runs.tiles import check_tiles, tiled
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.system import tiles as gates
 
 TOPOLOGY = {"shape": "ring", "npus": 4, "bandwidth": "100 GB/s", "latency": "1 us"}
 

@@ -11,8 +11,8 @@ import astrasim_py as ap
 from astrasim_py.builders.registry import build
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.units import PS_PER_S
+from astrasim_py.dialects.library.lower_costs import beyond_the_rows
 from astrasim_py.engine.simulation import plan_for, simulate
-from astrasim_py.system.library_costs import beyond_the_rows
 from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.system.problem import Problem
 from astrasim_py.system.semantics import Semantics

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from astrasim_py.builders.registry import build
 from astrasim_py.chakra.schema import NodeType
 from astrasim_py.core.errors import ScenarioError
-from astrasim_py.program.timed import with_endpoint_delay, with_sizes
-from astrasim_py.system.dimension_planner import (
+from astrasim_py.dialects.chunks.lower import (
     DimensionPlanner,
     DimensionVisit,
     QueueTurns,
@@ -25,6 +24,7 @@ from astrasim_py.system.dimension_planner import (
     cut_rounded_up,
     dimension_visits,
 )
+from astrasim_py.program.timed import with_endpoint_delay, with_sizes
 from astrasim_py.system.machine_models import Collectives
 from astrasim_py.system.problem import CollectiveRequest
 from astrasim_py.topology.grid import grid, rows_along

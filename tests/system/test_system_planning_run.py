@@ -17,9 +17,9 @@ from astrasim_py.builders.registry import build
 from astrasim_py.chakra.schema import CommType, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
+from astrasim_py.dialects.chunks.lower import DimensionPlanner
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.program.selection import AlgorithmTable
-from astrasim_py.system.dimension_planner import DimensionPlanner
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.machine_models import Collectives, NetworkModel
 from astrasim_py.system.plan import Plan

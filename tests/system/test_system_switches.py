@@ -9,6 +9,7 @@ from astrasim_py.api import collective
 from astrasim_py.builders.draft import Draft, finish
 from astrasim_py.builders.registry import build
 from astrasim_py.core.errors import AlgorithmError, AstraError, FoldError
+from astrasim_py.dialects.switches.lower import bind, refuse_rules
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.engine.stuck import explanation
 from astrasim_py.report.critical_path import CriticalPath
@@ -18,7 +19,6 @@ from astrasim_py.runs.summary import edge_table
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.system.semantics import Semantics
-from astrasim_py.system.switches import bind, refuse_rules
 from astrasim_py.topology import build as topology_of
 
 LINK = {"bandwidth": "50 GB/s", "latency": "500 ns"}

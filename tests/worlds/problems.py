@@ -17,8 +17,8 @@ from astrasim_py.chakra.workload import Workload
 from astrasim_py.collectives.collective import promise_of
 from astrasim_py.core.choices import FLUID
 from astrasim_py.core.errors import AstraError
+from astrasim_py.dialects.chunks.lower import BASELINE, FIXED, LOCAL_FIRST, THEMIS, DimensionPlanner
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.system.dimension_planner import BASELINE, FIXED, LOCAL_FIRST, THEMIS, DimensionPlanner
 from astrasim_py.system.machine_models import (
     NO_MEMORY,
     Collectives,

@@ -10,6 +10,7 @@ import numpy as np
 from astrasim_py.core.choices import FLUID
 from astrasim_py.core.errors import SimulationError, UsageError
 from astrasim_py.core.units import INT64_MAX
+from astrasim_py.dialects.switches.lower import actor_count
 from astrasim_py.engine.compiled import records
 from astrasim_py.engine.compiled.durations import link_changes
 from astrasim_py.engine.compiled.flat import repeated
@@ -17,7 +18,6 @@ from astrasim_py.engine.compiled.templates import COUNTED, Templates
 from astrasim_py.system.plan import CollectiveCall, Instance, Phase, Plan
 from astrasim_py.system.problem import Problem
 from astrasim_py.system.programs import BEGINS, ENDS, PlainPrograms, TileGates
-from astrasim_py.system.switches import actor_count
 
 _MODELS = {
     "cut_through": records.CUT_THROUGH,

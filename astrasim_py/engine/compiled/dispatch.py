@@ -6,10 +6,11 @@ import numpy as np
 
 from astrasim_py.core import heap
 from astrasim_py.core.jit import inlined, lean, optional
-from astrasim_py.engine.compiled import blocks, events, queue, records, table, tiles
-from astrasim_py.engine.compiled.chunks import begin_chunks, end_phase, start_runs
+from astrasim_py.dialects.chunks.kernel import begin_chunks, end_phase, start_runs
+from astrasim_py.dialects.thread_blocks.kernel import begin_step, end_step, may_begin
+from astrasim_py.dialects.tiles import kernel as tiles
+from astrasim_py.engine.compiled import blocks, events, queue, records, table
 from astrasim_py.engine.compiled.needs import lose_need, release
-from astrasim_py.engine.compiled.thread_blocks import begin_step, end_step, may_begin
 from astrasim_py.system.programs import COLLECTIVE, COMPUTE, MEMORY, RECV, SEND
 
 COMPUTE_SLOT = np.int64(2)

@@ -11,11 +11,14 @@ the pool and calls it again.
 import numpy as np
 
 from astrasim_py.core.jit import lean, record_kernel
-from astrasim_py.engine.compiled import blocks, capacity, events, fluid, link_events, queue, records, table, tiles
+from astrasim_py.dialects.fluid import kernel as fluid
+from astrasim_py.dialects.fluid.kernel_rates import links_changed, settle
+from astrasim_py.dialects.link_events import kernel as link_events
+from astrasim_py.dialects.thread_blocks.kernel import head_arrives
+from astrasim_py.dialects.tiles import kernel as tiles
+from astrasim_py.engine.compiled import blocks, capacity, events, queue, records, table
 from astrasim_py.engine.compiled.dispatch import complete, issue
 from astrasim_py.engine.compiled.links import carry
-from astrasim_py.engine.compiled.rates import links_changed, settle
-from astrasim_py.engine.compiled.thread_blocks import head_arrives
 
 
 @record_kernel("the engine")

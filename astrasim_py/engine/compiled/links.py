@@ -3,7 +3,8 @@
 import numpy as np
 
 from astrasim_py.core.jit import lean
-from astrasim_py.engine.compiled import events, fluid, queue, records, table
+from astrasim_py.dialects.fluid import kernel as fluid
+from astrasim_py.engine.compiled import events, queue, records, table
 from astrasim_py.engine.compiled.routes import at_end, first_hop
 
 

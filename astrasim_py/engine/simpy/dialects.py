@@ -6,14 +6,20 @@ from functools import cache
 
 import simpy
 
-from astrasim_py.engine.simpy import astra_sim
-from astrasim_py.engine.simpy.chunks import ChunkingNpu
-from astrasim_py.engine.simpy.interrupted import InterruptedNpu
-from astrasim_py.engine.simpy.msccl import ConnectedGraph, CountingGraph, LibraryCutThrough, PacedGraph, PacedNetwork
+from astrasim_py.dialects.astra_sim import simpy as astra_sim
+from astrasim_py.dialects.chunks.simpy import ChunkingNpu
+from astrasim_py.dialects.detours.simpy import InterruptedNpu
+from astrasim_py.dialects.library.simpy import (
+    ConnectedGraph,
+    CountingGraph,
+    LibraryCutThrough,
+    PacedGraph,
+    PacedNetwork,
+)
+from astrasim_py.dialects.nic.simpy import Nic, NicNetwork, NicNpu, NoNic
+from astrasim_py.dialects.thread_blocks.simpy import BlockGraph, BlockMessages, awaiting
 from astrasim_py.engine.simpy.network import Mailbox
-from astrasim_py.engine.simpy.nic import Nic, NicNetwork, NicNpu, NoNic
 from astrasim_py.engine.simpy.simulation import Simulation, posted
-from astrasim_py.engine.simpy.thread_blocks import BlockGraph, BlockMessages, awaiting
 from astrasim_py.system.plan import Plan
 
 

@@ -10,9 +10,9 @@ from heapq import heappop, heappush
 
 import simpy
 
+from astrasim_py.dialects.tiles.simpy import Gates
 from astrasim_py.engine.recorder import unequal_bytes
 from astrasim_py.engine.simpy.network import At, Message, Receive, Signal
-from astrasim_py.engine.simpy.tiles import Gates
 from astrasim_py.system.programs import COMM_SLOT, COMPUTE, COMPUTE_SLOT, CPU_SLOT, SEND
 
 #: Ranks dispatch after every timed action of the same time, lowest first.

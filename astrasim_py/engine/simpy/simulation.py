@@ -8,9 +8,9 @@ from functools import cache
 import simpy
 
 from astrasim_py.core.records import Outcome, Records
+from astrasim_py.dialects.fluid.simpy import Fluid
+from astrasim_py.dialects.link_events.simpy import FluidWithEvents
 from astrasim_py.engine.recorder import Recorder, used_links
-from astrasim_py.engine.simpy.fluid import Fluid
-from astrasim_py.engine.simpy.link_events import FluidWithEvents
 from astrasim_py.engine.simpy.network import Analytical, Communicator, CutThrough, Link, StoreAndForward
 from astrasim_py.engine.simpy.npu import Graph, Npu, ProgramLists, WorkloadGraph
 from astrasim_py.engine.stuck import Posted, explain_stuck, ranks_left

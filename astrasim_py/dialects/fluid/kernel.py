@@ -7,9 +7,11 @@ import numpy as np
 
 from astrasim_py.core import wide
 from astrasim_py.core.jit import lean, optional
-from astrasim_py.engine.compiled import ends, events, paths, queue, records, table
-from astrasim_py.engine.compiled.paths import BYTE
-from astrasim_py.engine.compiled.rates import MOST, cap_of, link_at, route_of, touch
+from astrasim_py.dialects.fluid import kernel_ends as ends
+from astrasim_py.dialects.fluid import kernel_paths as paths
+from astrasim_py.dialects.fluid.kernel_paths import BYTE
+from astrasim_py.dialects.fluid.kernel_rates import MOST, cap_of, link_at, route_of, touch
+from astrasim_py.engine.compiled import events, queue, records, table
 
 
 @optional

@@ -9,7 +9,11 @@ import numpy as np
 
 from astrasim_py.core import wide
 from astrasim_py.core.jit import lean, optional
-from astrasim_py.engine.compiled import ends, events, fluid, paths, rates, records, table
+from astrasim_py.dialects.fluid import kernel as fluid
+from astrasim_py.dialects.fluid import kernel_ends as ends
+from astrasim_py.dialects.fluid import kernel_paths as paths
+from astrasim_py.dialects.fluid import kernel_rates as rates
+from astrasim_py.engine.compiled import events, records, table
 
 
 @lean

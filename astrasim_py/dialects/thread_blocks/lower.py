@@ -11,9 +11,9 @@ import numpy as np
 
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.core.units import transfer_ps
+from astrasim_py.dialects.library.lower_connections import MessageNodes
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.table import Program
-from astrasim_py.system.msccl_connections import MessageNodes
 from astrasim_py.system.programs import COMPUTE, LAUNCH_ROW, NO_SLOT, BlockCosts, BlockSteps, RankProgram, Structure
 
 #: Most steps of all ranks and passes.

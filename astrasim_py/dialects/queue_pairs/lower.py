@@ -7,8 +7,8 @@ import numpy as np
 
 from astrasim_py.collectives.chunks import share
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
+from astrasim_py.dialects.library.lower_connections import MAX_PIECES
 from astrasim_py.system.machine_models import NetworkModel
-from astrasim_py.system.msccl_connections import MAX_PIECES
 from astrasim_py.system.problem import Problem
 from astrasim_py.system.programs import RECV, SEND, RankProgram, Structure
 from astrasim_py.system.semantics import Semantics

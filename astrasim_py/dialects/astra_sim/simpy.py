@@ -9,7 +9,7 @@ import itertools
 from operator import itemgetter
 
 from astrasim_py.core.hash_sets import iteration_order
-from astrasim_py.engine.simpy.chunks import ChunkingNpu
+from astrasim_py.dialects.chunks.simpy import ChunkingNpu
 from astrasim_py.engine.simpy.network import Analytical, At, CutThrough, LinkRequest, Message, Receive, StoreAndForward
 from astrasim_py.engine.simpy.npu import Graph
 from astrasim_py.system.routes import lowest_dimension

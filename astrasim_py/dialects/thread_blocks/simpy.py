@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import simpy
 
 from astrasim_py.core.units import transfer_ps
-from astrasim_py.engine.simpy.msccl import ConnectedGraph, Slots
+from astrasim_py.dialects.library.simpy import ConnectedGraph, Slots
 from astrasim_py.engine.simpy.network import At, Message
 from astrasim_py.engine.simpy.npu import Graph
 from astrasim_py.engine.stuck import Posted

@@ -11,8 +11,8 @@ from astrasim_py.builders.registry import IN_NETWORK, build, default_algorithm
 from astrasim_py.builders.switch_trees import reached, switches_above
 from astrasim_py.collectives.collective import promise_of
 from astrasim_py.core.errors import ScenarioError
+from astrasim_py.dialects.library.lower_costs import FASTEST, SWITCH, Way, chosen_by_table, switch_load
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.system.library_costs import FASTEST, SWITCH, Way, chosen_by_table, switch_load
 from astrasim_py.system.problem import Problem
 from astrasim_py.topology.model import Topology
 from astrasim_py.topology.profile import LibraryProfile

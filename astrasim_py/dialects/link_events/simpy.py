@@ -7,7 +7,7 @@ message on; others keep theirs. Without a path, a message waits for the next eve
 
 from __future__ import annotations
 
-from astrasim_py.engine.simpy.fluid import BYTE, Flow, Fluid, SharedLink, divided_up
+from astrasim_py.dialects.fluid.simpy import BYTE, Flow, Fluid, SharedLink, divided_up
 from astrasim_py.engine.simpy.network import At, Link
 from astrasim_py.system.durations import rate_units
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from astrasim_py.core import heap, wide
 from astrasim_py.core.jit import inlined, lean, optional
-from astrasim_py.engine.compiled import ends, events, records, table
+from astrasim_py.dialects.fluid import kernel_ends as ends
+from astrasim_py.engine.compiled import events, records, table
 
 MOST = np.int64(2**63 - 1)
 

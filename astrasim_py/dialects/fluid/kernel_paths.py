@@ -5,8 +5,8 @@ import numpy as np
 from astrasim_py.core import wide
 from astrasim_py.core.jit import lean
 from astrasim_py.core.units import PS_PER_S
+from astrasim_py.dialects.fluid.kernel_rates import MOST, link_at
 from astrasim_py.engine.compiled import table
-from astrasim_py.engine.compiled.rates import MOST, link_at
 
 #: Work of one byte: rates are in units of 2^-16 bytes per second.
 BYTE = np.int64(PS_PER_S << 16)

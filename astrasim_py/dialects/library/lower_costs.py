@@ -13,6 +13,7 @@ from astrasim_py.chakra.schema import MISSING
 from astrasim_py.collectives.chunks import PROTOCOL_SLOTS, SLOT_BYTES, Buffer
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.units import format_size, transfer_ps
+from astrasim_py.dialects.thread_blocks.lower import has_thread_blocks
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import Rotation
 from astrasim_py.system.plan import Plan
@@ -32,7 +33,6 @@ from astrasim_py.system.programs import (
     RotatedPrograms,
     Structure,
 )
-from astrasim_py.system.thread_blocks import has_thread_blocks
 from astrasim_py.topology.link_states import best_of_events
 from astrasim_py.topology.model import Topology
 from astrasim_py.topology.profile import Choice
@@ -277,7 +277,7 @@ def charged(
 ) -> Sequence[RankProgram]:
     """Programs between a node `launch` and a node `copy`.
 
-    `structure`: as for `astrasim_py.system.msccl_connections.cut_steps`.
+    `structure`: as for `astrasim_py.dialects.library.lower_connections.cut_steps`.
     """
     if isinstance(programs, RotatedPrograms):
         base = _charged(programs.base, costs.launch[0], costs.copy, structure)

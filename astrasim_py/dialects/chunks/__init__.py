@@ -1,0 +1,1 @@
+"""Collectives cut into chunks, which a planner sends through the dimensions of a topology."""

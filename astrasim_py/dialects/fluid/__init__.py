@@ -1,0 +1,1 @@
+"""The network model fluid: links are shared at max-min fair rates."""

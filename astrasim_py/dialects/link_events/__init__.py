@@ -1,0 +1,1 @@
+"""Links that fail, change and return during a run."""

@@ -1,0 +1,1 @@
+"""NICs: what a message costs the ranks that send and receive it."""

@@ -1,0 +1,1 @@
+"""A network model of the user's own."""

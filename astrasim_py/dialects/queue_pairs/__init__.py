@@ -1,0 +1,1 @@
+"""Messages that leave on several queue pairs."""

@@ -1,0 +1,1 @@
+"""Switches that compute: they take part in collectives."""

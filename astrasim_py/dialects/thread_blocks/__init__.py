@@ -1,0 +1,1 @@
+"""Given programs, executed by a library's thread blocks, step by step."""

@@ -1,0 +1,1 @@
+"""Collectives that the workload uses in tiles, before they are whole."""
