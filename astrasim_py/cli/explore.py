@@ -6,7 +6,7 @@ refused.csv), and the simulated points in OUT/NAME-simulated/, which are used ag
 """
 
 import argparse
-import sys
+import time
 
 from astrasim_py.cli.options import check_positive, complain, engine_option, fold_text, format_option
 from astrasim_py.cli.run import print_failures
@@ -43,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
     from astrasim_py.exploration.grid import grid_of
     from astrasim_py.exploration.models import load_exploration
     from astrasim_py.exploration.search import price
+    from astrasim_py.runs.progress import progress_line
 
     check_positive(args, "jobs", "rows")
     exploration = load_exploration(args.file, args.set)
@@ -59,17 +60,12 @@ def run(args: argparse.Namespace) -> int:
         if args.parquet:
             require_parquet(args.parquet)
         args.folder = results_folder(args.out, exploration.name)
-    priced = price(exploration, grid_of(exploration), tell=None if args.quiet else _tell)
+    begin = time.monotonic()
+    with progress_line(quiet=args.quiet) as line:
+        priced = price(exploration, grid_of(exploration), tell=line.show)
+    rate = priced.grid.count / max(time.monotonic() - begin, 1e-9)
+    complain(() if args.quiet else [f"{priced.grid.count:,} configurations priced, {rate:,.0f} a second"])
     return _answer(args, priced) if asked else _table(args, priced)
-
-
-def _tell(done: int, total: int, rate: float) -> None:
-    """Progress: a line that changes on a terminal, and one at the end."""
-    text = f"{done:,} of {total:,} configurations priced, {rate:,.0f} a second"
-    if done == total:
-        complain([text])
-    elif sys.stderr is not None and sys.stderr.isatty():
-        print(f"\r{text}", end="\r", file=sys.stderr, flush=True)
 
 
 def _answer(args: argparse.Namespace, priced) -> int:

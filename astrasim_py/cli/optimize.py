@@ -6,7 +6,7 @@ the best so far (exit code 130). Results: DIR/scenario.yaml with every choice, D
 
 import argparse
 
-from astrasim_py.cli.options import changing_line, check_positive, complain, engine_option, format_option
+from astrasim_py.cli.options import check_positive, complain, engine_option, format_option
 from astrasim_py.cli.spelling import quantity
 from astrasim_py.core.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
 from astrasim_py.core.units import PS_PER_S, number_of, parse_time
@@ -39,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
     from astrasim_py.optimizer.optimize import optimize
     from astrasim_py.optimizer.point import point_of
     from astrasim_py.optimizer.write import check_files, write_optimized
+    from astrasim_py.runs.progress import progress_line
     from astrasim_py.scenario.load import load_scenario
 
     check_positive(args, "evaluations")
@@ -47,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     scenario = load_scenario(args.scenario, args.set, **allowed)
     wanted = parse_words(args.point)
     check_files(point_of(scenario, wanted))
-    with changing_line(quiet=args.quiet) as tell:
+    with progress_line(quiet=args.quiet) as line:
         result = optimize(
             scenario,
             args.out,
@@ -57,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
             evaluations=args.evaluations,
             seed=args.seed,
             engine=args.engine,
-            tell=tell,
+            tell=line.show,
         )
     files = write_optimized(result, Path(args.out))
     _show(args, result, files)

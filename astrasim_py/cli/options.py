@@ -7,7 +7,6 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import TypeVar
 
 from astrasim_py.cli.spelling import quantity
@@ -157,30 +156,6 @@ def complain(lines: Iterable[str]) -> None:
             print(f"astrasim-py: {line}", file=sys.stderr)
     except OSError:
         return  # stderr is closed; the exit code remains
-
-
-@contextmanager
-def changing_line(*, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """What shows progress as a line on stderr that changes, and goes at the end; silent where that is no terminal."""
-    try:
-        watched = not quiet and sys.stderr.isatty()
-    except (AttributeError, ValueError):  # closed
-        watched = False
-
-    def show(text: str) -> None:
-        if watched:
-            width = shutil.get_terminal_size().columns - 1
-            print(
-                f"\r\x1b[K{text if len(text) <= width else '…' + text[1 - width :]}",
-                end="",
-                file=sys.stderr,
-                flush=True,
-            )
-
-    try:
-        yield show
-    finally:
-        show("")
 
 
 def engines_text(ran: Iterable[str | None] | Mapping[str, int]) -> str:

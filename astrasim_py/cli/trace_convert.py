@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from astrasim_py.cli.main import Parser
-from astrasim_py.cli.options import changing_line, complain, format_option, make_parent
+from astrasim_py.cli.options import complain, format_option, make_parent
 from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, UsageError
 from astrasim_py.workload.trace_readers import Conversion, reader_names, trace_reader
 
@@ -44,15 +44,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Convert; exits with 1, and writes nothing, where the result is not to be trusted."""
-    with changing_line(quiet=args.quiet) as say:
-        made = trace_reader(args.reader).read(args, say)
+    from astrasim_py.runs.progress import progress_line
+
+    with progress_line(quiet=args.quiet) as line:
+        made = trace_reader(args.reader).read(args, line.show)
         if not isinstance(made, Conversion):
             problem = f"its read gave a {type(made).__name__}"
             raise UsageError(f"trace_reader.{args.reader}", problem, "return a Conversion")
         trusted = (args.allow_partial or not made.problems) and not (args.strict and made.warnings)
         report = json.dumps(made.report, indent=1)
         if trusted:
-            _write(args, made.workload, report, say)
+            _write(args, made.workload, report, line.show)
     print(report if args.format == "json" else "\n".join(made.lines))
     complain(f"not to be trusted: {problem}" for problem in made.problems)
     if not trusted:

@@ -3,7 +3,6 @@
 import argparse
 import os
 import secrets
-import sys
 from collections.abc import Callable
 
 from astrasim_py.cli.options import complain, gone_option, make_parent
@@ -177,6 +176,7 @@ def run_share(args: argparse.Namespace) -> int:
     import numpy as np
 
     from astrasim_py.cli.topologies import topology_of
+    from astrasim_py.runs.progress import progress_line
     from astrasim_py.sharing.price import LEVELS, Rules, original_of, price, removed, share
     from astrasim_py.sharing.secrets import Scales, edge_list, strings_of
 
@@ -208,15 +208,12 @@ def run_share(args: argparse.Namespace) -> int:
     facts = {"level": args.level, "seed": seed, "scales": asdict(scales), "removed": gone}
     paid = None
     if args.price != "none":
-        _tell("simulating on six networks")
-        paid = price(original, made, rules, scales)
+        with progress_line() as line:
+            line.show("simulating on six networks")
+            paid = price(original, made, rules, scales)
         facts["price"] = asdict(paid)
     print(json.dumps(facts, indent=1) if args.format == "json" else "\n".join(_said(args, facts, paid)))
     return EXIT_OK
-
-
-def _tell(text: str) -> None:
-    complain([text] if sys.stderr is not None and sys.stderr.isatty() else [])
 
 
 def _search(args: argparse.Namespace, strings: set[str], made, beside: dict[str, bytes]) -> None:

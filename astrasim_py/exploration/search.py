@@ -1,6 +1,5 @@
 """Price every configuration of a training by closed forms, and simulate the best of them."""
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -23,8 +22,6 @@ _REPEATED = len(REASONS) - 1
 #: Part of a step that waiting on shared links takes where a row says so. Dense and expert weights of ZeRO 2 and 3 are
 #: in different groups, which meet on NICs: that is not priced, and always said.
 _SHARED = 0.01
-#: Told: configurations done, of how many, and how many a second.
-Tell = Callable[[int, int, float], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,10 +120,12 @@ class Priced:
         }
 
 
-def price(exploration: Exploration, grid: Grid, prices: Prices | None = None, tell: Tell | None = None) -> Priced:
-    """Price all configurations of a grid, by default with the exploration's prices."""
+def price(
+    exploration: Exploration, grid: Grid, prices: Prices | None = None, tell: Callable[[str], None] | None = None
+) -> Priced:
+    """Price all configurations of a grid, by default with the exploration's prices. `tell`: gets a line of progress."""
     prices = prices or exploration.prices
-    total, started = grid.count, time.monotonic()
+    total = grid.count
     reasons = np.full(total, -1, dtype=np.int8)
     seconds, memory, cost = (np.full(total, np.nan) for _ in range(3))
     for first in range(0, total, CHUNK):
@@ -142,8 +141,7 @@ def price(exploration: Exploration, grid: Grid, prices: Prices | None = None, te
             costs = {"time": seconds[here], "tokens": -found.tokens_per_second, "memory": memory[here]}
             cost[here] = costs[exploration.keys.objective]
         if tell is not None:
-            done = int(numbers[-1]) + 1
-            tell(done, total, done / max(time.monotonic() - started, 1e-9))
+            tell(f"{int(numbers[-1]) + 1:,} of {total:,} configurations priced")
     columns = {"reasons": reasons, "seconds": seconds, "memory": memory, "cost": cost}
     return Priced(exploration=exploration, grid=grid, prices=prices, **columns)
 

@@ -27,7 +27,7 @@ from astrasim_py.report.explain import explanation_text
 from astrasim_py.report.result_table import summary_text
 from astrasim_py.results import store, stored_points
 from astrasim_py.results.model import ROW_KEYS
-from astrasim_py.runs.progress import Progress, Terminal, on_terminal
+from astrasim_py.runs.progress import Progress, on_terminal, progress_line
 from astrasim_py.runs.sweep import parse_share, run_scenario
 from astrasim_py.scenario.load import load_scenario
 
@@ -467,11 +467,24 @@ def test_progress_is_silent_unless_somebody_watches(tmp_path):
         def flush(self) -> None:
             """Nothing to do."""
 
-    assert not isinstance(on_terminal("x", stream=Stream(False)), Terminal)
-    assert not isinstance(on_terminal("x", stream=Stream(True), quiet=True), Terminal)
+    for terminal, quiet in ((False, False), (True, True)):
+        unseen = Stream(terminal)
+        run_scenario(scenario(tmp_path), out=tmp_path, progress=on_terminal("x", stream=unseen, quiet=quiet))
+        assert not unseen.text
     watched = Stream(True)
-    run_scenario(scenario(tmp_path), out=tmp_path, progress=on_terminal("[red]x", stream=watched))
-    assert "[red]x" in watched.text
+    run_scenario(scenario(tmp_path), out=tmp_path, progress=on_terminal("[red]x", stream=watched), fresh=True)
+    assert "[red]x: 0 of 8 points (0 s)" in watched.text
+    assert "[red]x: 8 of 8 points (" in watched.text
+    read = Stream(False)
+    with progress_line(stream=read, every=0.01) as line:
+        line.show("a long search")
+        deadline = time.monotonic() + WAIT_S
+        while read.text.count("astrasim-py: a long search (0 s)\n") < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+    said = read.text
+    assert said.startswith("astrasim-py: a long search (0 s)\nastrasim-py: a long search")
+    time.sleep(0.05)
+    assert read.text == said
 
 
 # -- looking at results again -----------------------------------------------------------------------------------
