@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
-from functools import partial, wraps
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -121,8 +121,41 @@ def prepare(point: Point, **options: Any) -> Problem:
     return problem
 
 
-@wraps(run_plan)
 def simulate(problem: Problem | Plan, *, engine: str = AUTO, level: str = "links", fold: bool = False) -> Records:
+    """Run a problem.
+
+    Parameters
+    ----------
+    problem : Problem or Plan
+        A Plan is run as it is; a Problem is planned first.
+    engine : str
+        ``simpy``, the reference; ``compiled``, which gives the same records; ``auto``, which picks the one that costs
+        less (see `engine_for`); ``both``, which runs both and compares every record.
+    level : str
+        What to record: ``summary``, ``links``, ``nodes`` or ``messages``.
+    fold : bool
+        Simulate one rank for all, where they all do the same (see `astrasim_py.engine.fold`); level ``summary`` or
+        ``links``. So little is left to simulate that SimPy does it, whatever the engine; with ``both`` all ranks are
+        simulated as well, and every record compared.
+
+    Returns
+    -------
+    Records
+        Also when the run is stuck or reaches a limit: see `Records.outcome`. `Records.engine` says what ran.
+
+    Raises
+    ------
+    TraceError, AlgorithmError, ScenarioError
+        The problem cannot be run (found before running).
+    SimulationError
+        A matched send and receive of unequal bytes, or figures beyond 63 bits (found by running).
+    UsageError
+        Unknown engine or level; an engine that cannot run the problem (see `engine_for`).
+    FoldError
+        With `fold`: the ranks differ, or cannot be shown to be equal.
+    InternalError
+        With ``both``: the engines differ.
+    """
     plan = problem if isinstance(problem, Plan) else plan_for(problem, engine, fold=fold)
     for note in plan_notes(plan):
         warnings.warn(note, stacklevel=2)

@@ -111,6 +111,8 @@ def build(algorithm: str, collective: str, ranks: int, **options) -> Algorithm:
     return split(made, channels, verify=False)
 
 
+build_algorithm = build  # under the name by which the interface has it
+
 #: Builders of algorithms of ranks only. Name -> (collectives it is defined for, factory taking collective, ranks and
 #: keyword options, as ``module:name``); that of `hierarchical` takes first what builds its phases, `build`.
 ALGORITHMS: Mapping[str, tuple[tuple[str, ...], str]] = {

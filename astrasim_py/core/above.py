@@ -1,12 +1,10 @@
-"""What lower floors call of upper ones: `astrasim_py/__init__.py` says where each function is."""
+"""What lower floors call of upper ones."""
 
 from collections.abc import Callable
 from importlib import import_module
-
-#: Name of a function → the module that has it.
-HOMES: dict[str, str] = {}
+from typing import Any
 
 
-def above(name: str) -> Callable:
-    """A function of an upper floor; its module is imported now."""
-    return getattr(import_module(HOMES[name]), name)
+def above(name: str) -> Callable[..., Any]:
+    """A function of the public interface; its module is imported now, by the package that lists all of them."""
+    return getattr(import_module("astrasim_py"), name)

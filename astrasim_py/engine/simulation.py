@@ -27,40 +27,7 @@ _MANY_NODES = 10_000
 
 
 def simulate(problem: Problem | Plan, *, engine: str = AUTO, level: str = "links", fold: bool = False) -> Records:
-    """Run a problem.
-
-    Parameters
-    ----------
-    problem : Problem or Plan
-        A Plan is run as it is; a Problem is planned first.
-    engine : str
-        ``simpy``, the reference; ``compiled``, which gives the same records; ``auto``, which picks the one that costs
-        less (see `engine_for`); ``both``, which runs both and compares every record.
-    level : str
-        What to record: ``summary``, ``links``, ``nodes`` or ``messages``.
-    fold : bool
-        Simulate one rank for all, where they all do the same (see `astrasim_py.engine.fold`); level ``summary`` or
-        ``links``. So little is left to simulate that SimPy does it, whatever the engine; with ``both`` all ranks are
-        simulated as well, and every record compared.
-
-    Returns
-    -------
-    Records
-        Also when the run is stuck or reaches a limit: see `Records.outcome`. `Records.engine` says what ran.
-
-    Raises
-    ------
-    TraceError, AlgorithmError, ScenarioError
-        The problem cannot be run (found before running).
-    SimulationError
-        A matched send and receive of unequal bytes, or figures beyond 63 bits (found by running).
-    UsageError
-        Unknown engine or level; an engine that cannot run the problem (see `engine_for`).
-    FoldError
-        With `fold`: the ranks differ, or cannot be shown to be equal.
-    InternalError
-        With ``both``: the engines differ.
-    """
+    """Run a problem and say nothing of it; see `astrasim_py.simulate`, whose parameters and errors these are."""
     if engine not in ENGINES:
         raise UsageError("engine", f'"{engine}" is unknown', f"write one of {', '.join(ENGINES)}")
     if level not in LEVELS:

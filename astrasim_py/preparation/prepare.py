@@ -267,7 +267,7 @@ def _unpriced(workload: Workload, compute: NpuModel) -> Iterator[str]:
 
 def _recorded(run: Preparation, spec: PytorchRecording, ranks: int | None, key: str) -> Workload:
     """The workload of a job that names recordings."""
-    from astrasim_py.pytorch.convert import convert
+    from astrasim_py.pytorch.convert import convert_pytorch
     from astrasim_py.pytorch.workload import Options
 
     place = run.at(key, "workload.pytorch")
@@ -280,7 +280,7 @@ def _recorded(run: Preparation, spec: PytorchRecording, ranks: int | None, key: 
     def read() -> tuple[Workload, list[str]]:
         doubts: list[str] = []
         step = "median" if spec.step is None else spec.step
-        made = convert(kineto, et, step=step, options=options, warnings=doubts)
+        made = convert_pytorch(kineto, et, step=step, options=options, warnings=doubts)
         if made.problems and not spec.partial:
             more = f", and {len(made.problems) - 1} more" if len(made.problems) > 1 else ""
             raise ScenarioError(place, f"{made.problems[0]}{more}", "record it again, or write partial: true")

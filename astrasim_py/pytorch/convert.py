@@ -48,7 +48,7 @@ class _Rank(NamedTuple):
     assumed: bool  # that calls of unknown groups are of all ranks
 
 
-def convert(
+def convert_pytorch(
     kineto: str | Sequence[str],
     et: str | Sequence[str] = (),
     *,

@@ -39,13 +39,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def read(args: argparse.Namespace, say: Callable[[str], None]) -> Conversion:
     """Convert the files of a command line."""
-    from astrasim_py.pytorch.convert import convert
+    from astrasim_py.pytorch.convert import convert_pytorch
     from astrasim_py.pytorch.workload import Options
 
     options = Options(
         **{name: getattr(args, name) for name in ("collectives", "skew", "splits", "gaps", "replicate", "size_default")}
     )
-    return convert(
+    return convert_pytorch(
         args.kineto,
         args.et,
         step=args.step,

@@ -7,19 +7,27 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from astrasim_py.workload.build import WorkloadBuilder
 
 
-class _Package(ModuleType):
-    def __call__(self, ranks: int, **options: Any) -> WorkloadBuilder:
-        """A workload of `ranks` ranks without items; `options`: ``groups``, ``name``."""
+class WorkloadPackage(ModuleType):
+    """The package itself: a module that may be called."""
+
+    def __call__(
+        self, ranks: int, groups: Mapping[str, Sequence[Sequence[int]]] | None = None, name: str = "workload"
+    ) -> WorkloadBuilder:
+        """A workload without items: see `WorkloadBuilder`."""
         from astrasim_py.workload.build import WorkloadBuilder
 
-        return WorkloadBuilder(ranks, **options)
+        return WorkloadBuilder(ranks, groups, name)
 
 
-sys.modules[__name__].__class__ = _Package
+_package = sys.modules[__name__]
+_package.__class__ = WorkloadPackage
+assert isinstance(_package, WorkloadPackage)
+workload = _package  # under the name by which the interface has it

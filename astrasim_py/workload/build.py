@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partialmethod
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.collectives.collective import collective_name, promise_of
@@ -12,6 +11,24 @@ from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.shown import Shown
 from astrasim_py.workload.items import Collective, Compute, Item, Memory, Send
 from astrasim_py.workload.microbenchmarks import generate
+
+
+class ItemKeys(TypedDict, total=False):
+    """Keys of every item."""
+
+    name: str  # for `after`
+    after: str | Sequence[str] | None  # names of items that must be done before; the one before by default
+    repeat: int
+
+
+class ComputeKeys(ItemKeys, total=False):
+    """Further keys of compute; see `astrasim_py.workload.items.Compute`."""
+
+    tiles: int
+    consumes: str
+    produces: str
+    tile_overhead: int | str
+    comm_slows_compute: float | str
 
 
 class WorkloadBuilder(Shown):
@@ -43,7 +60,7 @@ class WorkloadBuilder(Shown):
         if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
             raise ScenarioError("workload", f"{ranks!r} is not a number of ranks", "write 1 or more")
         self.ranks, self.name, self.items = ranks, name, list[Item]()
-        self.groups = {key: _listed(key, groups[key]) for key in groups or {}}
+        self.groups = {key: _listed(key, members) for key, members in (groups or {}).items()}
 
     def collective(
         self,
@@ -52,7 +69,7 @@ class WorkloadBuilder(Shown):
         group: str | Sequence[int] | None = None,
         *,
         root: int = 0,
-        **keys: Any,
+        **keys: Unpack[ItemKeys],
     ) -> WorkloadBuilder:
         """Add a collective. `size`: full buffer. `group`: a name, or ranks; all by default. `root`: a position in the
         group. Raises ScenarioError: a wrong value.
@@ -62,16 +79,55 @@ class WorkloadBuilder(Shown):
             raise ScenarioError(f"workload[{len(self.items)}].root", f"{kind} takes no root", "drop the root")
         return self._add(Collective, type=kind, size=size, group=group, root=root, **keys)
 
-    all_reduce = partialmethod(collective, "all_reduce")
-    all_gather = partialmethod(collective, "all_gather")
-    reduce_scatter = partialmethod(collective, "reduce_scatter")
-    all_to_all = partialmethod(collective, "all_to_all")
-    broadcast = partialmethod(collective, "broadcast")
-    reduce = partialmethod(collective, "reduce")
-    gather = partialmethod(collective, "gather")
-    scatter = partialmethod(collective, "scatter")
+    def all_reduce(
+        self, size: int | str, group: str | Sequence[int] | None = None, **keys: Unpack[ItemKeys]
+    ) -> WorkloadBuilder:
+        """Add a `collective`."""
+        return self.collective("all_reduce", size, group, **keys)
 
-    def barrier(self, group: str | Sequence[int] | None = None, **keys: Any) -> WorkloadBuilder:
+    def all_gather(
+        self, size: int | str, group: str | Sequence[int] | None = None, **keys: Unpack[ItemKeys]
+    ) -> WorkloadBuilder:
+        """Add a `collective`."""
+        return self.collective("all_gather", size, group, **keys)
+
+    def reduce_scatter(
+        self, size: int | str, group: str | Sequence[int] | None = None, **keys: Unpack[ItemKeys]
+    ) -> WorkloadBuilder:
+        """Add a `collective`."""
+        return self.collective("reduce_scatter", size, group, **keys)
+
+    def all_to_all(
+        self, size: int | str, group: str | Sequence[int] | None = None, **keys: Unpack[ItemKeys]
+    ) -> WorkloadBuilder:
+        """Add a `collective`."""
+        return self.collective("all_to_all", size, group, **keys)
+
+    def broadcast(
+        self, size: int | str, group: str | Sequence[int] | None = None, *, root: int = 0, **keys: Unpack[ItemKeys]
+    ) -> WorkloadBuilder:
+        """Add a `collective` with a root."""
+        return self.collective("broadcast", size, group, root=root, **keys)
+
+    def reduce(
+        self, size: int | str, group: str | Sequence[int] | None = None, *, root: int = 0, **keys: Unpack[ItemKeys]
+    ) -> WorkloadBuilder:
+        """Add a `collective` with a root."""
+        return self.collective("reduce", size, group, root=root, **keys)
+
+    def gather(
+        self, size: int | str, group: str | Sequence[int] | None = None, *, root: int = 0, **keys: Unpack[ItemKeys]
+    ) -> WorkloadBuilder:
+        """Add a `collective` with a root."""
+        return self.collective("gather", size, group, root=root, **keys)
+
+    def scatter(
+        self, size: int | str, group: str | Sequence[int] | None = None, *, root: int = 0, **keys: Unpack[ItemKeys]
+    ) -> WorkloadBuilder:
+        """Add a `collective` with a root."""
+        return self.collective("scatter", size, group, root=root, **keys)
+
+    def barrier(self, group: str | Sequence[int] | None = None, **keys: Unpack[ItemKeys]) -> WorkloadBuilder:
         """Add a barrier: every rank waits until all have reached it."""
         return self.collective("barrier", 0, group, **keys)
 
@@ -82,14 +138,14 @@ class WorkloadBuilder(Shown):
         operations: int | str | None = None,
         bytes: int | str | None = None,
         ranks: Sequence[int] | None = None,
-        **keys: Any,
+        **keys: Unpack[ComputeKeys],
     ) -> WorkloadBuilder:
         """Add compute: of a time, or of operations and the bytes that they move, priced by the problem's ``compute``.
         `ranks`: ranks that compute; all by default. Raises ScenarioError: a wrong value.
         """
         return self._add(Compute, time=time, operations=operations, bytes=bytes, ranks=ranks, **keys)
 
-    def send(self, source: int, to: int, size: int | str, *, tag: int = 0, **keys: Any) -> WorkloadBuilder:
+    def send(self, source: int, to: int, size: int | str, *, tag: int = 0, **keys: Unpack[ItemKeys]) -> WorkloadBuilder:
         """Add a message from one rank to another. Raises ScenarioError: a wrong value."""
         return self._add(Send, source=source, to=to, size=size, tag=tag, **keys)
 
@@ -99,7 +155,7 @@ class WorkloadBuilder(Shown):
         load: int | str | None = None,
         store: int | str | None = None,
         ranks: Sequence[int] | None = None,
-        **keys: Any,
+        **keys: Unpack[ItemKeys],
     ) -> WorkloadBuilder:
         """Add a load from or a store to remote memory. Raises ScenarioError: a wrong value."""
         return self._add(Memory, load=load, store=store, ranks=ranks, **keys)

@@ -12,7 +12,7 @@ from bisect import bisect_left
 import pytest
 
 from astrasim_py.core.errors import EXIT_TRACE, TraceError, UsageError
-from astrasim_py.pytorch.convert import convert
+from astrasim_py.pytorch.convert import convert_pytorch
 from astrasim_py.pytorch.host_trace import read_host_trace
 from astrasim_py.pytorch.kineto import read_recording
 
@@ -148,7 +148,7 @@ def test_old_names_of_categories(tmp_path):
 
 def test_a_step_of_years_does_not_fit_picoseconds(tmp_path):
     with pytest.raises(TraceError, match="its step lasts longer than 104 days"):
-        convert(written(tmp_path / "t.json", kernel(ts=2 * 10**15)))
+        convert_pytorch(written(tmp_path / "t.json", kernel(ts=2 * 10**15)))
 
 
 def test_halves_of_surrogate_pairs_are_replaced(tmp_path):

@@ -17,7 +17,7 @@ from astrasim_py.cli.main import main
 from astrasim_py.core.errors import TraceError
 from astrasim_py.program.selection import AlgorithmTable
 from astrasim_py.pytorch.calls import device_calls
-from astrasim_py.pytorch.convert import convert
+from astrasim_py.pytorch.convert import convert_pytorch
 from astrasim_py.pytorch.cpu_backends import host_calls, host_graph, transfers
 from astrasim_py.pytorch.graph import build_graph
 from astrasim_py.pytorch.groups import GroupTable
@@ -132,7 +132,7 @@ def test_ranks_that_only_a_call_names_are_missed(said, missing, tmp_path):
     args = {"correlation": 1, "stream": 7, "dtype": "Float", "In msg nelems": 4, "Out msg nelems": 4} | said
     kernel = {"ph": "X", "cat": "kernel", "name": "ncclDevKernel", "ts": 1, "dur": 2, "args": args}
     (tmp_path / "k.json").write_text(json.dumps([kernel]))
-    made = convert(str(tmp_path / "k.json"))
+    made = convert_pytorch(str(tmp_path / "k.json"))
     assert any(problem.startswith(f"{missing} have no recording: ") for problem in made.problems)
 
 
