@@ -48,7 +48,7 @@ def _documents(text: str, place: str, note: Note) -> Iterator[Run]:
         here = f"{place}:{1 + text.count(chr(10), 0, at)}"
         try:
             document, end = decoder.raw_decode(text, at)
-        except (ValueError, RecursionError) as error:
+        except (json.JSONDecodeError, RecursionError) as error:
             line = here.rpartition(":")[2] if isinstance(error, RecursionError) else str(error.lineno)
             problem = f"is no whole JSON: {error.args[0].partition(':')[0]}"
             raise UsageError(f"{place}:{line}", problem, WHOLE) from None
@@ -101,7 +101,7 @@ def _devices(config: dict, here: str) -> list[Device]:
     listed, found = config.get("devices"), []
     each = 1
     for key in ("nthreads", "ngpus"):
-        each *= int(text) if _is_count(text := _text(config.get(key))) else 1
+        each *= max(int(text), 1) if _is_count(text := _text(config.get(key))) else 1
     try:
         ranks = [int(one["rank"]) for one in listed or ()]
         each = each if all(rank % each == 0 for rank in ranks) and len(set(ranks)) == len(ranks) else 1

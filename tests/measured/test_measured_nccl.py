@@ -316,6 +316,12 @@ def test_json_lists_one_device_of_a_process_with_several(tmp_path):
     assert {(row.ranks, row.nodes) for row in rows} == {(8, 1)} and not warnings
 
 
+def test_json_of_no_gpu_a_process_is_read_as_of_one(tmp_path):
+    one = document()
+    one["config"]["ngpus"] = 0
+    assert rows_of(tmp_path, json.dumps(one), "x.json") == rows_of(tmp_path, json.dumps(document()), "x.json")
+
+
 def test_json_without_devices_has_the_ranks_of_its_bandwidths(tmp_path):
     rows, warnings = rows_of(tmp_path, json.dumps(document(config=None, args=None)), "x.json")
     assert {(row.ranks, row.collective) for row in rows} == {(8, "all_reduce")}
