@@ -33,7 +33,7 @@ class Call:
     @property
     def nbytes(self) -> int | None:
         """Bytes as Chakra counts them: the shard of an all_gather, of other collectives the full buffer."""
-        members = len(self.group.members or ())
+        members = len(self.members)
         if self.kind in ("gather", "scatter"):
             own = self.in_bytes if self.kind == "gather" else self.out_bytes
             return own * members if own is not None and members else self.in_bytes
@@ -44,10 +44,20 @@ class Call:
             return self.out_bytes * scale[0] // scale[1]
         return self.in_bytes
 
-    def parts(self, splits: tuple[int, ...], total: int) -> list[int]:
-        """Bytes of each member's part of a buffer."""
-        shares = splits or (1,) * len(self.group.members or (1,))
-        return [total * share // max(sum(shares), 1) for share in shares]
+    @property
+    def size(self) -> int:
+        """The same, 0 where the recording does not say."""
+        return self.nbytes or 0
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Ranks of its group; empty where the recording does not say."""
+        return self.group.members or ()
+
+    def parts(self) -> list[int]:
+        """Bytes of each member's part of the input."""
+        shares = self.in_splits or (1,) * len(self.group.members or (1,))
+        return [self.size * share // max(sum(shares), 1) for share in shares]
 
     def missing(self) -> list[str]:
         """Missing facts of the recording, in words."""
@@ -133,8 +143,8 @@ def device_calls(
     for row in recording.work[events.category[recording.work] == Category.KERNEL].tolist():
         code = int(events.name[row])
         args = events.args.get(row, {})
-        if kinds[code]:
-            kind, group = kinds[code]
+        if (ruled := kinds[code]) is not None:
+            kind, group = ruled
             found[row] = {"kind": kind, **({"group": group} if group else {})}, ""
         elif by_name[code] is not None or "Collective name" in args:
             # The kernel of a batch of messages has the name of an all_to_all.
@@ -144,7 +154,7 @@ def device_calls(
     found = {row: ({}, "") for row in paired.of} | found
     launches = {row: int(events.launch[row]) for row in found}
     points = [launch if launch >= 0 else row for row, launch in launches.items()]
-    chains = dict(zip(found, ranges_around(recording, points, events.start[points]), strict=True))
+    chains = dict(zip(found, ranges_around(recording, points, events.start[points].tolist()), strict=True))
     calls, unknown = [], []
     order = sorted(found, key=lambda row: (events.correlation[row], events.start[row], row))
     for issued, row in enumerate(order):

@@ -16,7 +16,7 @@ from astrasim_py.pytorch.cpu_backends import host_calls, host_graph, transfers
 from astrasim_py.pytorch.edge_kinds import KINDS
 from astrasim_py.pytorch.graph import Graph, build_graph
 from astrasim_py.pytorch.groups import GroupTable
-from astrasim_py.pytorch.host_trace import HostTrace, read_host_trace
+from astrasim_py.pytorch.host_trace import Arguments, HostTrace, read_host_trace
 from astrasim_py.pytorch.join import Joined, join
 from astrasim_py.pytorch.kineto import CPU_BACKENDS, read_recording
 from astrasim_py.pytorch.rank_files import rank_files
@@ -100,43 +100,10 @@ def convert_pytorch(
     UsageError
         No such file or step, two files of one rank, an unknown kind of edge.
     """
-    for kind in without:
-        if kind not in KINDS:
-            raise UsageError("--without", f'"{kind}" is no kind of edge', f"use {', '.join(KINDS)}")
-    rules = kernel_rules(map_kernel)
-    wanted = None if step in (None, "all") else step
-    for name in ("replicate", "size_default"):
-        if (value := getattr(options, name) or 0) < 0:
-            raise UsageError(f"--{name.replace('_', '-')}", f"{value} is less than 0", "write 0 or more")
-    if options.replicate > MAX_COPIES:
-        problem = f"{options.replicate} ranks are too many, for each becomes a file"
-        raise UsageError("--replicate", problem, f"write at most {MAX_COPIES}")
-    kineto = [kineto] if isinstance(kineto, str) else kineto
-    files = rank_files(kineto, "--kineto")
-    if options.replicate and len(files) > 1:
-        raise UsageError("--replicate", f"there are {len(files)} recordings", "replicate one recording only")
-    guessed = not any(RANK in name for name in kineto)
-    traces = rank_files([et] if isinstance(et, str) else et, "--et") if et else {}
-    given = options.replicate or (1 + max(files) if len(files) > 1 else None)  # ranks, if no header says how many
-    ranks: dict[int, _Rank] = {}
-    for number, (rank, source) in enumerate(files.items()):
-        recording = read_recording(source, wanted, _telling(say, source, number, len(files)))
-        if wanted == "median" and recording.step.name:
-            wanted = recording.step.name.removeprefix(MARK)  # the same iteration of all ranks
-        own = _own_rank(rank, recording, guessed)
-        if own in ranks:
-            raise TraceError(source, f"is of rank {own}, as {ranks[own].recording.source} is", "name one of them")
-        of_host = next(iter(traces.values())) if len(traces) == len(files) == 1 else traces.get(rank, traces.get(own))
-        trace = read_host_trace(of_host, _telling(say, of_host, number, len(files))) if of_host else None
-        say(f"making the graph of rank {own}")
-        try:
-            ranks[own] = _one_rank(recording, trace, recording.world_size or given, host, without, rules)
-        except RecursionError:
-            problem = "has arguments that are nested too deeply"
-            raise TraceError(source, problem, "it is no recording of PyTorch") from None
-        if replay:
-            say(f"replaying rank {own}")
-            ranks[own].errors.update(_replayed(ranks[own], host, without))
+    _check(without, options)
+    names, hosts = ([text] if isinstance(text, str) else text for text in (kineto, et))
+    build = _Building(host, without, kernel_rules(map_kernel), say, replay)
+    ranks, traces = _ranks(names, hosts if et else (), None if step == "all" else step, options.replicate, build)
     say(f"matching the calls of {len(ranks)} ranks")
     world = max((one.recording.world_size or 0 for one in ranks.values()), default=0) or None
     graphs = {rank: one.graph for rank, one in ranks.items()}
@@ -154,6 +121,60 @@ def convert_pytorch(
     return Conversion(built.workload, report, _lines(report), problems, doubts)
 
 
+def _check(without: Collection[str], options: Options) -> None:
+    for kind in without:
+        if kind not in KINDS:
+            raise UsageError("--without", f'"{kind}" is no kind of edge', f"use {', '.join(KINDS)}")
+    for name in ("replicate", "size_default"):
+        if (value := getattr(options, name) or 0) < 0:
+            raise UsageError(f"--{name.replace('_', '-')}", f"{value} is less than 0", "write 0 or more")
+    if options.replicate > MAX_COPIES:
+        problem = f"{options.replicate} ranks are too many, for each becomes a file"
+        raise UsageError("--replicate", problem, f"write at most {MAX_COPIES}")
+
+
+class _Building(NamedTuple):
+    """How the graph of every rank is made: options of `convert`."""
+
+    host: str
+    without: Collection[str]
+    rules: Sequence
+    say: Callable[[str], None]
+    replay: bool
+
+
+def _ranks(
+    kineto: Sequence[str], et: Sequence[str], step: int | str | None, replicate: int, build: _Building
+) -> tuple[dict[int, _Rank], dict[int | None, str]]:
+    """The ranks that were recorded, and the files of their host traces by the rank in their names."""
+    files, traces = rank_files(kineto, "--kineto"), rank_files(et, "--et") if et else {}
+    if replicate and len(files) > 1:
+        raise UsageError("--replicate", f"there are {len(files)} recordings", "replicate one recording only")
+    guessed, say = not any(RANK in name for name in kineto), build.say
+    # Number of ranks, where no header says it.
+    world = replicate or (1 + max(rank or 0 for rank in files) if len(files) > 1 else None)
+    ranks: dict[int, _Rank] = {}
+    for number, (named, source) in enumerate(files.items()):
+        recording = read_recording(source, step, _telling(say, source, number, len(files)))
+        if step == "median" and recording.step.name:
+            step = recording.step.name.removeprefix(MARK)  # the same iteration of all ranks
+        rank = _own_rank(named, recording, guessed)
+        if rank in ranks:
+            raise TraceError(source, f"is of rank {rank}, as {ranks[rank].recording.source} is", "name one of them")
+        of_host = next(iter(traces.values())) if len(traces) == len(files) == 1 else traces.get(named, traces.get(rank))
+        trace = read_host_trace(of_host, _telling(say, of_host, number, len(files))) if of_host else None
+        say(f"making the graph of rank {rank}")
+        try:
+            ranks[rank] = _one_rank(recording, trace, recording.world_size or world, build)
+        except RecursionError:
+            problem = "has arguments that are nested too deeply"
+            raise TraceError(source, problem, "it is no recording of PyTorch") from None
+        if build.replay:
+            say(f"replaying rank {rank}")
+            ranks[rank].errors.update(_replayed(ranks[rank], build.host, build.without))
+    return ranks, traces
+
+
 def _telling(say: Callable[[str], None], source: str, number: int, count: int) -> Callable[[float], None]:
     return lambda share: say(f"reading {source} ({number + 1} of {count}): {share:.0%}")
 
@@ -169,25 +190,20 @@ def _own_rank(named: int | None, recording: Recording, guessed: bool) -> int:
     return named or 0
 
 
-def _one_rank(
-    recording: Recording,
-    trace: HostTrace | None,
-    world: int | None,
-    host: str,
-    without: Collection[str],
-    rules: Sequence,
-) -> _Rank:
+def _one_rank(recording: Recording, trace: HostTrace | None, world: int | None, build: _Building) -> _Rank:
+    host, without, rules = build.host, build.without, build.rules
     if recording.span_ns > MAX_SPAN:
         remedy = "choose another step, or look for a wrong ts or dur"
         raise TraceError(recording.source, f"its step lasts longer than {MAX_SPAN // 86_400 // 10**9} days", remedy)
     joined = join(recording, trace) if trace is not None else None
-    known = trace if joined and joined.same_run else None
+    host_rows = joined.host_row if joined and joined.same_run else None
 
-    def node_of(row: int):
-        at = int(joined.host_row[row]) if known else -1
-        return known.communication.get(at) if at >= 0 else None
+    def node_of(row: int) -> Arguments | None:
+        at = int(host_rows[row]) if host_rows is not None else -1
+        return trace.communication.get(at) if trace is not None and at >= 0 else None
 
-    table = GroupTable(world, (*recording.groups, *(known.groups if known else ())), recording.source)
+    host_groups = trace.groups if trace is not None and host_rows is not None else ()
+    table = GroupTable(world, (*recording.groups, *host_groups), recording.source)
     if recording.counts.keys() & {category.name for category in DEVICE}:
         calls, unknown, notes = device_calls(recording, table, node_of, rules)
         graph = RankGraph(build_graph(recording, host, without, {*unknown, *(call.row for call in calls)}), calls, True)
@@ -363,7 +379,7 @@ def _lines(report: dict[str, Any]) -> list[str]:
         lines.append(
             f"joined: {100 * worst['rate']:.1f} % {worst['how']} ({counts}{', the worst rank' * (len(joins) > 1)})"
         )
-    edges = Counter()
+    edges: Counter[str] = Counter()
     for one in ranks:
         edges.update(one["edges"])
     lines.append(f"edges: {', '.join(f'{count:,} {kind}' for kind, count in edges.items()) or 'none'}")

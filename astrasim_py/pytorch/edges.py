@@ -161,7 +161,8 @@ class DeviceEdges:
 
         A thread waits for each operation only once.
         """
-        out, done = [], set()
+        out: list[Pair] = []
+        done: set[tuple[int, int]] = set()
         kinds = {call: kind for kind in ("device", "stream", "event") for call in self.calls[kind].tolist()}
         for call, kind in sorted(kinds.items()):
             thread = int(self.events.thread[call])

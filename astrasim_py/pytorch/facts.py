@@ -174,7 +174,8 @@ def _of_operation(name: str, given: Mapping) -> dict:
     if span:
         kind = kind_of(span["what"])
         return {"span": kind, **_sized(given, 0, None)} if kind else {}
-    kind = kind_of(operation["what"]) if operation else ""
+    what = operation["what"] if operation else ""
+    kind = kind_of(what)
     if not kind:
         return {}
     values = given["values"]
@@ -192,7 +193,7 @@ def _of_operation(name: str, given: Mapping) -> dict:
         elif isinstance(value, int) and not isinstance(value, bool):
             facts[field] = value
     shapes = _listed(given.get("Input Dims"))
-    if kind == "all_to_all" and operation["what"].strip("_") == "alltoall" and len(shapes) > 1:
+    if kind == "all_to_all" and what.strip("_") == "alltoall" and len(shapes) > 1:
         # A list of tensors, one to each member.
         facts |= {
             "out_splits": [_elements(s) or 0 for s in _listed(shapes[0])],
@@ -222,8 +223,7 @@ def _elements(shape: object) -> int | None:
         for size in shape:
             count *= size
         return count
-    inner = [_elements(part) for part in shape]
-    return None if any(count is None for count in inner) else sum(inner)
+    return _sum([_elements(part) for part in shape])
 
 
 def _tensor_bytes(value: object) -> int | None:
@@ -232,8 +232,17 @@ def _tensor_bytes(value: object) -> int | None:
         return None
     if len(value) == 6 and all(isinstance(part, int) for part in value[:5]) and isinstance(value[5], str):
         return value[3] * value[4]
-    inner = [_tensor_bytes(part) for part in value]
-    return None if any(size is None for size in inner) else sum(inner)
+    return _sum([_tensor_bytes(part) for part in value])
+
+
+def _sum(numbers: Iterable[int | None]) -> int | None:
+    """The sum; None if one is unknown."""
+    total = 0
+    for number in numbers:
+        if number is None:
+            return None
+        total += number
+    return total
 
 
 def _sized(given: Mapping, into: int, out: int | None) -> dict:

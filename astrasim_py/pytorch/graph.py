@@ -147,7 +147,7 @@ def build_graph(
     del finder  # it is large
     pieces = cut_threads(recording, work, launched, waiting, "handover" not in without)
     if host == "none":
-        pieces = Pieces(*np.empty((2, 0), np.int64), {}, [])
+        pieces = Pieces(np.empty(0, np.int64), np.empty(0, np.int64), {}, [])
     of_call, first = pieces.of_call, len(pieces.end)
     launch = np.array([of_call.get(call, -1) for call in work.call.tolist()], dtype=np.int64)
     syncs = _pairs([(op, call) for op, call in returns if call in of_call and pieces.after(of_call[call]) >= 0])
@@ -243,7 +243,7 @@ def _placed_in_time(
     begins, sources_, at, until = map(csr.plain_array, (pointers, sources, start, end))
     is_piece, zeros = piece.tolist(), np.zeros_like(start)
     ends, gap, binding = csr.plain_array(zeros), csr.plain_array(zeros), csr.plain_array(zeros - 1)
-    for node in memoryview(order):
+    for node in order.data:
         need = 0
         for edge in range(begins[node], begins[node + 1]):
             if ends[sources_[edge]] > need or binding[node] < 0:
@@ -256,5 +256,5 @@ def _placed_in_time(
             length = until[node] - at[node]
             at[node] = need + gap[node]
             ends[node] = at[node] + length
-    begin, until, gaps, edges = (np.array(column, np.int64) for column in (at, ends, gap, binding))
-    return {"start": begin, "duration": until - begin, "gap": gaps, "binding": edges}
+    begin, stop, gaps, edges = (np.array(column, np.int64) for column in (at, ends, gap, binding))
+    return {"start": begin, "duration": stop - begin, "gap": gaps, "binding": edges}

@@ -62,11 +62,13 @@ class GroupTable:
         self._found: dict[tuple, Communicator] = {}
         self.assumed = False  # whether a group of unknown size was taken for all ranks
         for name, _, size, ranks in declared:
-            everyone = self.world and not ranks and size in (self.world, 0, -1)
-            members = tuple(range(self.world)) if everyone else self._members(ranks, max(size, 0) or None, None, None)
+            if self.world and not ranks and size in (self.world, 0, -1):
+                members: tuple[int, ...] | None = tuple(range(self.world))
+            else:
+                members = self._members(ranks, max(size, 0) or None, None, None)
             known = self.declared.get(name)
             if known is None:
-                self.declared[name] = self._once(members)
+                self.declared[name] = None if members is None else self._once(members)
             elif members is not None and members != known:
                 self._others.setdefault(name, []).append(self._once(members))
 
@@ -80,7 +82,7 @@ class GroupTable:
 
     def of_size(self, names: Iterable[str], size: int | None) -> list[str]:
         """Those of some declared groups that have `size` members, sorted; all of them if it is None."""
-        return sorted(n for n in names if self.declared.get(n) and size in (None, len(self.declared[n])))
+        return sorted(n for n in names if (members := self.declared.get(n)) and size in (None, len(members)))
 
     def _find(self, facts: Mapping) -> Communicator:
         name = str(facts.get("group", ""))
@@ -89,7 +91,7 @@ class GroupTable:
         members = None if whole else self._declared(name, size, shown)
         if members is None:
             found = self._members(facts.get("ranks", ()), size, facts.get("start"), facts.get("stride"))
-            members = self._once(found) or self._declared(name, size, ())
+            members = self._once(found) if found else self._declared(name, size, ())
         if members is None and self.world and size in (None, self.world) and not self.declared:
             members, self.assumed = self._once(tuple(range(self.world))), self.assumed or size is None
         if members is None and not name:
@@ -104,10 +106,10 @@ class GroupTable:
         sized = [one for one in alike if size in (None, len(one)) and {*one}.issuperset(shown)]
         return sized[0] if len(sized) == 1 else alike[0] if len(alike) == 1 and not shown else None
 
-    def _once(self, members: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    def _once(self, members: tuple[int, ...]) -> tuple[int, ...]:
         """The same members, held once however many groups have them."""
-        if members is None or members in self._distinct:
-            return self._distinct.get(members)
+        if members in self._distinct:
+            return self._distinct[members]
         self._ranks += len(members)
         if self._ranks > MAX_MEMBERS:
             raise TraceError(self.source, f"has groups of more than {MAX_MEMBERS} ranks in all", "leave some out")

@@ -111,10 +111,12 @@ def _arguments(node: dict, attributes: dict) -> Arguments:
 
     inputs, outputs = node.get("inputs"), node.get("outputs")
     if isinstance(inputs, dict):
-        given = [listed(inputs.get(key)) for key in ("values", "shapes", "types")]
+        given = [inputs.get(key) for key in ("values", "shapes", "types")]
     else:
-        given = [listed(inputs), *(listed(node.get(key)) for key in ("input_shapes", "input_types"))]
-    return Arguments(*given, listed(outputs.get("values") if isinstance(outputs, dict) else outputs), attributes)
+        given = [inputs, node.get("input_shapes"), node.get("input_types")]
+    values, shapes, types = map(listed, given)
+    written = listed(outputs.get("values") if isinstance(outputs, dict) else outputs)
+    return Arguments(values, shapes, types, written, attributes)
 
 
 def _groups(inputs: list) -> list[Group]:

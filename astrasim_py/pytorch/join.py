@@ -30,7 +30,7 @@ def enclosing(recording: Recording) -> np.ndarray:
     host = np.flatnonzero(events.category <= Category.CALL)
     stacks: dict[int, list[tuple[int, int, bool]]] = defaultdict(list)  # by thread: (end, row, is an operator)
     columns = (host, *(c[host] for c in (events.category, events.name, events.thread, events.start, events.end)))
-    for row, category, name, thread, start, end in zip(*map(memoryview, columns), strict=True):
+    for row, category, name, thread, start, end in zip(*(column.data for column in columns), strict=True):
         stack = stacks[thread]
         if category == Category.CALL:
             around = [(at, is_operator) for last, at, is_operator in reversed(stack) if last >= start]

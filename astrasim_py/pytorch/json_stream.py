@@ -3,7 +3,7 @@
 import json
 import re
 from codecs import getincrementaldecoder
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 from astrasim_py.core.errors import TraceError
 from astrasim_py.pytorch.sources import CHUNK, open_source
@@ -20,7 +20,7 @@ def unheard(share: float) -> None:
     """Ignore lines of progress."""
 
 
-def chunks(source: str, tell: Callable[[float], None] = unheard) -> Iterator[str]:
+def chunks(source: str, tell: Callable[[float], None] = unheard) -> Generator[str, None, None]:
     """The text of a document in pieces of about `CHUNK` characters; errors as `open_source`.
 
     `tell`: takes the share of the file that has been read, again and again.
@@ -58,7 +58,8 @@ class _Window:
     def peek(self) -> str:
         """The next character that is no space; empty at the end."""
         while True:
-            self.at = _SPACE.match(self.text, self.at).end()
+            if space := _SPACE.match(self.text, self.at):
+                self.at = space.end()
             if self.at < len(self.text):
                 return self.text[self.at]
             if not self.more():

@@ -74,10 +74,11 @@ class _Table:
 
     def add_calls(
         self, calls: Mapping[int, Sequence[Communication]], moving: Mapping[int, int], gap_edges: Mapping[int, int]
-    ) -> tuple[dict[str, dict[int, int]], dict[int, str]]:
+    ) -> tuple[dict[str, dict[int, int]], dict[int, str | None]]:
         """Turn operations into communication; its columns by name, and its groups, by place."""
         columns: dict[str, dict[int, int]] = {}
-        groups, instead = {}, {}  # the node that others wait for
+        groups: dict[int, str | None] = {}
+        instead: dict[int, int] = {}  # the node that others wait for
         graph, edges = self.graph, len(self.graph.source)
         for node in np.flatnonzero(graph.kind != NodeKind.PIECE).tolist():
             row = int(graph.row[node])
@@ -170,7 +171,7 @@ def rank_trace(
     return ExecutionTrace.from_columns(
         node_id=np.arange(len(order), dtype=np.uint64),
         type=types,
-        names=tuple(map(table.name.__getitem__, memoryview(order))),
+        names=tuple(map(table.name.__getitem__, order.data)),
         duration_ps=np.where(comp, 1000 * duration, MISSING),
         duration_micros=np.where(comp, (duration + 500) // 1000, 0),
         start_time_micros=(start + skew_ns) // 1000,
@@ -206,7 +207,7 @@ def _rest(graph: Graph, like: np.ndarray, pointers: np.ndarray, why: bytes) -> t
     lane = np.append(np.where(piece, graph.lane, threads + graph.lane), threads + len(graph.lanes))[like]
     known: dict[bytes, int] = {}
     kinds = np.array(
-        [known.setdefault(why[low:high], len(known)) for low, high in pairwise(memoryview(pointers))], dtype=np.int64
+        [known.setdefault(why[low:high], len(known)) for low, high in pairwise(pointers.data)], dtype=np.int64
     )
     shape = (threads + len(graph.lanes) + 1, len(operators), max(len(known), 1))
     distinct, codes = np.unique(np.ravel_multi_index((lane, operator, kinds), shape), return_inverse=True)

@@ -245,10 +245,9 @@ def _lonely(recording: Recording, named: set[int], of: Mapping[int, list[int]]) 
     """A line about kernels that look like communication, of which neither a call nor their name says more."""
     events = recording.events
     codes = {code for code, name in enumerate(recording.names) if _looks_like(name)}
-    rows = recording.work[np.isin(events.name[recording.work], list(codes))]
-    rows = [
-        row for row in rows[events.category[rows] == Category.KERNEL].tolist() if row not in named and row not in of
-    ]
+    alike = recording.work[np.isin(events.name[recording.work], list(codes))]
+    kernels = alike[events.category[alike] == Category.KERNEL]
+    rows = [row for row in kernels.tolist() if row not in named and row not in of]
     if not rows:
         return []
     names = dict.fromkeys(recording.names[events.name[row]][:60] for row in rows)

@@ -61,7 +61,7 @@ class Pieces:
 
 def calls_by_kind(recording: Recording) -> dict[str, np.ndarray]:
     """Rows of the calls that wait for the device, by what they wait for: device, stream, event, wait or copy."""
-    kinds = {}
+    kinds: dict[str, list[int]] = {}
     for code, name in enumerate(recording.names):
         found = _CALL.fullmatch(name)
         if found and found["what"] in _SYNCHRONISATIONS:
@@ -91,8 +91,9 @@ def device_work(recording: Recording) -> Work:
     end = np.concatenate([until, events.end[rows]])
     call = np.where(backlog, -1, events.launch[row]).astype(np.int64)
     order = np.argsort(start, kind="stable")
-    columns = (row, start, end, np.concatenate([earlier[last], own]), call, backlog)
-    return Work(*(column[order] for column in columns), tuple(map(tuple, lanes.tolist())))
+    lane = np.concatenate([earlier[last], own])[order]
+    of_lanes = tuple(map(tuple, lanes.tolist()))
+    return Work(row[order], start[order], end[order], lane, call[order], backlog[order], of_lanes)
 
 
 def launch_ends(recording: Recording, work: Work) -> np.ndarray:
@@ -169,11 +170,11 @@ def _hand_overs(recording: Recording) -> list[tuple[int, int, int, int]]:
     events = recording.events
     host = np.flatnonzero(events.category <= Category.CALL)
     counts = Counter(events.thread[host].tolist())
-    bounds = [column.clip(0, recording.step.end) for column in (events.start, events.end)]
+    start, stop = (column.clip(0, recording.step.end) for column in (events.start, events.end))
     bursts = {}  # of each thread: from one silence of it to the next
     for thread in sorted(thread for thread, _ in counts.most_common(_MOST_THREADS)):
         rows = host[events.thread[host] == thread]
-        begin, end = busy(*(column[rows] for column in bounds), events.category[rows] == Category.ANNOTATION)
+        begin, end = busy(start[rows], stop[rows], events.category[rows] == Category.ANNOTATION)
         cut = np.flatnonzero(begin[1:] - end[:-1] >= SILENCE_NS)
         bursts[thread] = begin[np.r_[0, cut + 1]], end[np.r_[cut, len(end) - 1]]
     found = set()

@@ -25,7 +25,7 @@ def rank_files(names: Sequence[str], option: str) -> dict[int | None, str]:
     Raises UsageError: nothing found, two documents of one rank, ranks that cannot be told. Raises TraceError: a file
     that cannot be read.
     """
-    found = []
+    found: list[tuple[int | None, str]] = []
     for name in names:
         before = len(found)
         found += _documents(name)

@@ -97,10 +97,10 @@ def _named(ranks: Sequence[RankCalls], world: int) -> tuple[dict, dict]:
             if call.kind in MESSAGES or not call.group.members:
                 continue
             members, name = call.group.members, call.group.name
-            known = labels[members]
-            first = known[min(known)]
-            if name.startswith("pointer ") or all(len(of_rank) == 1 for of_rank in known.values()):
-                at = known[one.rank].index(name)
+            by_rank = labels[members]
+            first = by_rank[min(by_rank)]
+            if name.startswith("pointer ") or all(len(of_rank) == 1 for of_rank in by_rank.values()):
+                at = by_rank[one.rank].index(name)
                 name = first[at] if at < len(first) else name
             keys[one.rank, place] = (name, members)
     return numbered(keys.values(), world), keys
@@ -114,7 +114,7 @@ def _match_collectives(
     found: Meeting,
 ) -> None:
     numbers = {rank: _numbers(by_rank[rank], own) for rank, own in places.items()}
-    if any(of_rank is None for of_rank in numbers.values()):
+    if not all(numbers.values()):
         numbers = {rank: list(range(len(own))) for rank, own in places.items()}
     instances: dict[int, dict[int, int]] = defaultdict(dict)
     for rank, own in places.items():
@@ -140,10 +140,10 @@ def _match_collectives(
         found.problems.append(f"{text} {_ranks(here)}")
 
 
-def _numbers(one: RankCalls, places: list[int]) -> list[int] | None:
-    """Recorded numbers of calls, where each has one of its own."""
-    numbers = [one.calls[place].seq for place in places]
-    return None if None in numbers or len(set(numbers)) < len(numbers) else numbers
+def _numbers(one: RankCalls, places: list[int]) -> list[int]:
+    """Recorded numbers of calls; empty unless each has one of its own."""
+    numbers = [seq for place in places if (seq := one.calls[place].seq) is not None]
+    return numbers if len(set(numbers)) == len(places) else []
 
 
 def _text(call: Call) -> str:

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 from astrasim_py.chakra.et_io import MAX_RATIO
 from astrasim_py.core.errors import TraceError
@@ -20,14 +20,14 @@ CHUNK = 2**20
 _AMPLE = 2**26
 #: Most members of an archive that are looked at.
 MAX_MEMBERS = 10_000
-Opened = tuple[BinaryIO, Callable[[], float]]
+Opened = tuple[IO[bytes], Callable[[], float]]
 _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError)
 
 
 class _Bounded(io.RawIOBase):
     """A gzip stream whose content may only be a limited number of times as long as its file."""
 
-    def __init__(self, file: BinaryIO, place: str) -> None:
+    def __init__(self, file: IO[bytes], place: str) -> None:
         self.place, self.gzip = place, gzip.GzipFile(fileobj=file)
         self.most = max(_AMPLE, MAX_RATIO * file.seek(0, io.SEEK_END))
         file.seek(0)
@@ -49,23 +49,29 @@ class _Bounded(io.RawIOBase):
         return True
 
 
-class _Short:
+class _Short(io.RawIOBase):
     """A file that reads little at a time: an archive may state headers of any length."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self.file, self.seek, self.tell, self.seekable = file, file.seek, file.tell, file.seekable
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file = file
 
-    def read(self, size: int) -> bytes:
+    def read(self, size: int = CHUNK) -> bytes:
         return self.file.read(min(size, CHUNK))
 
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self.file.seek(offset, whence)
 
-def _unzipped(file: BinaryIO, place: str) -> BinaryIO:
+    def seekable(self) -> bool:
+        return True
+
+
+def _unzipped(file: IO[bytes], place: str) -> IO[bytes]:
     magic = file.read(2)
     file.seek(0)
     return io.BufferedReader(_Bounded(file, place), CHUNK) if magic == b"\x1f\x8b" else file
 
 
-def _archive(file: BinaryIO) -> tarfile.TarFile | None:
+def _archive(file: IO[bytes]) -> tarfile.TarFile | None:
     """The archive that a file is, or None."""
     head = file.read(512)
     file.seek(0)
@@ -119,5 +125,6 @@ def open_source(source: str) -> Iterator[Opened]:
             if len(found) != 1:
                 problem = f"has {len(found)} members" if not member else f"has {len(found)} members of this name"
                 raise TraceError(source, problem, f"name one, as in {path}!folder/file.json")
-            file = _unzipped(archive.extractfile(found[0]), source)
+            if (inner := archive.extractfile(found[0])) is not None:  # all of them are regular files
+                file = _unzipped(inner, source)
         yield file, share

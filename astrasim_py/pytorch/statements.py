@@ -91,7 +91,7 @@ def stated(recording: Recording, node_of: NodeOf) -> tuple[list[Statement], list
     """
     events = recording.events
     rows = sorted(_speaking(recording))
-    around = ranges_around(recording, rows, events.start[rows])
+    around = ranges_around(recording, rows, events.start[rows].tolist())
     chains = {row: chain[chain.index(row) :] for row, chain in zip(rows, around, strict=True) if row in chain}
     marks = {row for row in chains if _name(recording, row).startswith(MARKS)}
     chains = {row: [row, *(one for one in chain[1:] if one not in marks)] for row, chain in chains.items()}
@@ -104,12 +104,12 @@ def stated(recording: Recording, node_of: NodeOf) -> tuple[list[Statement], list
             outer.update(chains[row][1:])
     said, mute = [], []
     for row, chain in chains.items():
-        around = {*chain[1:]}
-        if row in marks or row in outer or row in idle or around & served:
+        outside = {*chain[1:]}
+        if row in marks or row in outer or row in idle or outside & served:
             continue
         facts = merged(sources_of(recording, chain, node_of))
-        if kind_said(own[row]) or (kind_said(facts) and not around & used):
-            used |= around
+        if kind_said(own[row]) or (kind_said(facts) and not outside & used):
+            used |= outside
             said.append(_statement(recording, chain, facts))
         elif _name(recording, row) == RECORD and not kind_said(facts):
             mute.append(row)

@@ -159,19 +159,19 @@ def _plan(
         calls = {rank: ranks[rank].calls[at] for rank, at in instance.calls.items()}
         uneven = _uneven(calls.values())
         root = max(call.root for call in calls.values())  # not all members may say it
-        parts = {rank: call.parts(call.in_splits, call.in_bytes) for rank, call in calls.items()} if uneven else {}
+        parts = {rank: call.parts() for rank, call in calls.items()} if uneven else {}
         told = not uneven or _told(calls, parts)
         unsplit += not told
         for rank, call in calls.items():
-            if instance.kind == "message":
-                nodes = [_message(call.kind, place[rank], place[call.peer], call.in_bytes, instance.tag)]
+            if call.peer is not None:
+                nodes = [_message(call.kind, place[rank], place[call.peer], call.size, instance.tag)]
             elif not uneven:
-                nodes = [_collective(call, instance.group, call.nbytes, root)]
+                nodes = [_collective(call, instance.group, call.size, root)]
             elif told and options.splits == "messages":
-                nodes = list(_parts(rank, call.group.members, parts, place, tags + number))
+                nodes = list(_parts(rank, call.members, parts, place, tags + number))
             else:
                 largest = max(map(max, parts.values()))
-                nodes = [_collective(call, instance.group, largest * len(call.group.members), root)]
+                nodes = [_collective(call, instance.group, largest * len(call.members), root)]
             planned[rank].setdefault(call.row, []).extend(nodes)
             taken += 1
     text = f"{unsplit} uneven all_to_all without recorded splits count as even, of the largest input"
@@ -188,7 +188,7 @@ def _uneven(calls: Collection[Call]) -> bool:
 def _told(calls: Mapping[int, Call], parts: Mapping[int, list[int]]) -> bool:
     """Whether all members state their splits, or some do and they are consistent with even splits of the others."""
     said = [bool(call.in_splits) for call in calls.values()]
-    members = next(iter(calls.values())).group.members
+    members = next(iter(calls.values())).members
     received = map(sum, zip(*(parts[rank] for rank in members), strict=True))
     return all(said) or (any(said) and [calls[rank].out_bytes for rank in members] == list(received))
 
