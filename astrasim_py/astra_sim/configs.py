@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from math import isfinite, prod
+from typing import Any
 
 from astrasim_py.astra_sim.json_file import JsonFile, did_you_mean, read_json, shown
 from astrasim_py.astra_sim.native_algorithms import Implementation
@@ -269,7 +270,7 @@ _SYSTEM_KEYS: dict[str, Callable] = {
 def read_system(path: str | os.PathLike, warnings: list[str]) -> SystemConfig:
     """Read a system JSON; raises ScenarioError: unreadable, or a value that ASTRA-sim could not use."""
     json = read_json(path, "a system configuration", _SYSTEM_EXAMPLE, warnings)
-    values: dict[str, object] = {}
+    values: dict[str, Any] = {}
     for key, value in json.data.items():
         if key in DEAD_KEYS:
             warnings.append(f"{json.place(key)}: ignored: {DEAD_KEYS[key]}")

@@ -3,7 +3,6 @@
 import difflib
 import json
 import os
-import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ from astrasim_py.core.files import read_regular
 #: Bytes of a configuration file.
 MAX_BYTES = 2**20
 #: Characters between keys and values.
-_BETWEEN = re.compile(r"[\s,:]*")
 #: Characters of a value that messages show.
 _SHOWN = 60
 
@@ -99,8 +97,15 @@ def _key_lines(text: str) -> dict[str, int]:
     """Line of every key of the outermost object of valid JSON."""
     lines: dict[str, int] = {}
     decode, at = json.JSONDecoder().raw_decode, text.index("{") + 1
-    while text[at := _BETWEEN.match(text, at).end()] != "}":
+    while text[at := _skipped(text, at)] != "}":
         key, end = decode(text, at)
         lines[key] = text.count("\n", 0, at) + 1
-        _, at = decode(text, _BETWEEN.match(text, end).end())
+        _, at = decode(text, _skipped(text, end))
     return lines
+
+
+def _skipped(text: str, at: int) -> int:
+    """Where the next value of valid JSON begins."""
+    while text[at] in " \t\r\n,:":
+        at += 1
+    return at

@@ -15,9 +15,9 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from astrasim_py.builders.draft import NONE, Draft, check_nodes, previous
 from astrasim_py.chakra.schema import MISSING
@@ -134,12 +134,12 @@ class Charges:
 
 
 def _in_steps(
-    rotation: Rotation, to: ArrayLike, source: ArrayLike, sizes: Sequence[int], packet_ns: Callable[[int, int], int]
+    rotation: Rotation, to: object, source: object, sizes: Sequence[int], packet_ns: Callable[[int, int], int]
 ) -> RotatedTraces:
     """A message to and from a peer in each step, once the packet of the step before has passed; `sizes`: of packets."""
     step, draft = np.arange(len(sizes) - 1), Draft(1, 0)
     duration = np.array([1000 * packet_ns(p, size) for p, size in enumerate(sizes)])
-    message = {"tag": step, "comm_size": sizes[:-1]}
+    message: dict[str, Any] = {"tag": step, "comm_size": sizes[:-1]}
     first = draft.join(duration_ps=duration[:1], order=0)
     sent = draft.send(peer=to, detached=1, order=3 * step + 1, **message)
     arrived = draft.recv(peer=source, order=3 * step + 2, **message)
@@ -169,27 +169,26 @@ def _direct(
     half, at = np.divmod(pair, n - 1)
     late, count = pair >= window, pair - window + 1
 
-    def after_packet(k: ArrayLike, place: ArrayLike) -> ArrayLike:
+    def after_packet(k: Any, place: Any) -> Any:
         """The order of nodes that follow the k-th packet."""
         return k * (2 * len(pair) + 3) + place
 
-    opens = NONE  # packets that have passed count towards the second half of an all_reduce from here
+    opens: int | np.ndarray = NONE  # packets that have passed count towards the second half of an all_reduce from here
     first = draft.join(duration_ps=1000 * packet_ns(0, message), order=-1)
     if halves == 2:
         # The second half begins with the first packet to pass after the first half has arrived.
-        arrived = {"count_of": RECEIVED, "count_k": n - 1, "order": after_packet(n - 1, 1)}
-        draft.join(duration_ps=0, **arrived)
+        draft.join(duration_ps=0, count_of=RECEIVED, count_k=n - 1, order=after_packet(n - 1, 1))
         begins = {"count_of": PASSED, "count_k": 1, "count_from": 3 * (n - 1) + 1, "order": after_packet(n - 1, 2)}
         opens = draft.join(duration_ps=0, **begins)
     turn = np.where(half > 0, n - 1, np.where(late, count, 0))
     after = np.where(late, NONE, first), np.where(half > 0, opens, NONE)
     waits = {"count_of": np.where(late, PASSED, MISSING), "count_k": np.where(late, count, MISSING), "after": after}
-    shared = {"tag": half, "comm_size": message, **waits}
+    shared: dict[str, Any] = {"tag": half, "comm_size": message, **waits}
     draft.send(peer=direction * (at + 1) % n, detached=1, order=after_packet(turn, 3 + 2 * pair), **shared)
     draft.recv(peer=-direction * (at + 1) % n, counter=RECEIVED, order=after_packet(turn, 4 + 2 * pair), **shared)
     duration = [1000 * packet_ns(window + p, message) for p in pair.tolist()]
-    counted = {"counter": PASSED, "count_of": RECEIVED, "count_k": pair + 1}
-    draft.join(duration_ps=np.array(duration), order=after_packet(pair + 1, 0), **counted)
+    counted = {"duration_ps": np.array(duration), "count_k": pair + 1, "order": after_packet(pair + 1, 0)}
+    draft.join(counter=PASSED, count_of=RECEIVED, **counted)
     return RotatedTraces(Rotation((n,)), draft.program().traces()[0])
 
 
@@ -237,12 +236,12 @@ def _double_binary_tree(size: int, n: int, tree: str, charges: Charges) -> Progr
     begin[leaves] = draft.join(leaves, duration_ps=plain, order=0)
     got = draft.recv(rank=above, peer=below, tag=0, comm_size=size, order=1 + which)
     done = draft.join(above, duration_ps=reduced, after=(got,), order=3 + which)
-    sides = {"rank": below, "peer": above, "comm_size": size, "after": (begin[below],)}
+    sides: dict[str, Any] = {"rank": below, "peer": above, "comm_size": size, "after": (begin[below],)}
     up = draft.send(tag=0, detached=1, order=5, **sides)
     down = draft.recv(tag=1, order=6, **sides)
     duration = np.where(begin[below] == NONE, reduced, plain)
     passed[below] = draft.join(below, duration_ps=duration, after=(down,), order=7)
-    back = {"rank": above, "peer": below, "comm_size": size, "after": (passed[above],)}
+    back: dict[str, Any] = {"rank": above, "peer": below, "comm_size": size, "after": (passed[above],)}
     give = draft.send(tag=1, detached=1, order=8 + which, **back)
     # The root has one child, which it answers; others pass on what all their children gave.
     up_of[below] = np.arange(len(below))
@@ -297,6 +296,7 @@ def native_algorithm(
         problem = "its messages, or what a message costs its receiver, go beyond 2^62 (bytes, ps)"
         remedy = "use a smaller collective, a smaller endpoint-delay or a larger local-mem-bw"
         raise AlgorithmError(place, problem, remedy)
+    traces: RotatedTraces | ProgramTraces
     if kind == RING:
         traces = _ring(collective, size, n, direction, charges)
     elif kind == DIRECT:

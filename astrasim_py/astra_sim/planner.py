@@ -105,7 +105,7 @@ class CompatiblePlanner:
             return None
         if call not in self._plans:
             try:
-                self._plans[call] = self._planned(call)
+                self._plans[call] = self._planned(call, splits)
             except AlgorithmError as error:
                 at = f"{place}: {error.place}" if error.place else place
                 raise AlgorithmError(at, error.problem, f"{error.remedy}, or use --corrected") from None
@@ -113,7 +113,7 @@ class CompatiblePlanner:
             self.warn("free-concurrency")
         return self._plans[call]
 
-    def _planned(self, call: CollectiveRequest) -> tuple[PlannedChunk, ...]:
+    def _planned(self, call: CollectiveRequest, splits: int) -> tuple[PlannedChunk, ...]:
         place = f"{call.type} of {call.size} B (node {call.node})"
         local = len(call.members) != self.npus
         if not local and self.charges.endpoint_ns < 1:
@@ -143,7 +143,7 @@ class CompatiblePlanner:
         turns = self.turns(call.members)
         priority = {"LIFO": call.number, "FIFO": -call.number}.get(self.system.scheduling_policy, call.priority)
         chunks = []
-        for size in self.chunks(call, place):
+        for size in self._chunks(call, splits, place):
             phases = []
             for visit in phases_of:
                 phase, size = self.phase(call, visit, dims[visit.dim], size, turns[visit.dim], local)
@@ -161,8 +161,7 @@ class CompatiblePlanner:
                 self._turns[member] = turns
         return turns
 
-    def chunks(self, call: CollectiveRequest, place: str) -> tuple[int, ...]:
-        splits = self.system.preferred_dataset_splits
+    def _chunks(self, call: CollectiveRequest, splits: int, place: str) -> tuple[int, ...]:
         if splits > _MOST_CHUNKS:
             problem = f"preferred-dataset-splits is {splits}, more than {_MOST_CHUNKS}"
             raise AlgorithmError("", problem, "use fewer splits: every chunk costs each of its messages their latency")
@@ -203,7 +202,7 @@ class CompatiblePlanner:
         return (_Dim((call.members,), given[0]),)
 
     def _world(self, given: Sequence[native.Implementation], place: str) -> tuple[_Dim, ...]:
-        dims = []
+        dims: list[_Dim] = []
         everyone = tuple(range(self.npus))
         for dim, implementation in enumerate(given):
             if implementation.whole:
@@ -333,13 +332,14 @@ class CorrectedPlanner:
 
     def _built(self, collective: str, ranks: int, word: native.Implementation | None) -> Algorithm:
         """Our builder for a word of ASTRA-sim; the collective's usual one where it has none."""
-        for name in _BUILDERS[word.kind] if word is not None else ():
+        default = default_algorithm(collective)
+        if word is None:
+            return build(default, collective, ranks)
+        for name in _BUILDERS[word.kind]:
             options = {"window": word.window} if word.window and name == "direct" else {}
             try:
                 return build(name, collective, ranks, **options)
             except AstraError:
                 continue
-        name = default_algorithm(collective)
-        if word is not None:
-            self.warnings.append(f"{collective} over {ranks} NPUs: {word.kind} does not serve it, {name} is used")
-        return build(name, collective, ranks)
+        self.warnings.append(f"{collective} over {ranks} NPUs: {word.kind} does not serve it, {default} is used")
+        return build(default, collective, ranks)

@@ -196,4 +196,4 @@ def _layer(words: Sequence[str], place: str, kind: str) -> Layer:
     if own and words[12] not in _SIMPLE:
         raise TraceError(place, f'"{words[12]}" is no kind of a layer', f"write one of {', '.join(_SIMPLE)}")
     update = _number(words[11], place, "a time of an update")
-    return Layer(words[0], *phases, update, words[12] if own else kind, place, words[1])
+    return Layer(words[0], phases[0], phases[1], phases[2], update, words[12] if own else kind, place, words[1])

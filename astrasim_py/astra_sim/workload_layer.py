@@ -1,7 +1,6 @@
 """ASTRA-sim's workload layer: what it does with a trace that is not what the trace says, and what it cannot do."""
 
 import re
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -33,12 +32,11 @@ def compute_model(inputs: Inputs, *, corrected: bool = False) -> ComputeModel:
     system = inputs.system
     if not system.roofline_enabled or system.replay_only:
         return ComputeModel()
-    for name in ("peak_perf",) if corrected else ("peak_perf", "local_mem_bw"):
-        if not getattr(system, name):
-            problem = "is missing or 0, and roofline-enabled needs it"
-            raise ScenarioError(system.at(name), problem, "write e.g. 100")
-    rate = system.local_mem_bw * MEMORY_GB if system.local_mem_bw else None
-    return ComputeModel(roofline=True, peak=system.peak_perf * 10**12, memory_bandwidth=rate)
+    peak, rate = system.peak_perf, system.local_mem_bw
+    if not peak or not (rate or corrected):
+        problem = "is missing or 0, and roofline-enabled needs it"
+        raise ScenarioError(system.at("local_mem_bw" if peak else "peak_perf"), problem, "write e.g. 100")
+    return ComputeModel(roofline=True, peak=peak * 10**12, memory_bandwidth=rate * MEMORY_GB if rate else None)
 
 
 def _refuse(trace: ExecutionTrace, rank: int, wrong: np.ndarray, problem: str, remedy: str) -> None:
@@ -53,8 +51,8 @@ def compatible_workload(inputs: Inputs, warnings: list[str]) -> Workload:
     made: dict[ExecutionTrace, ExecutionTrace] = {}
     replayed = zero = False
     skipped = ""
-    traces = {trace: without_own_attributes(trace, warnings) for trace in dict.fromkeys(inputs.workload.traces)}
-    traces = [traces[trace] for trace in inputs.workload.traces]
+    cleaned = {trace: without_own_attributes(trace, warnings) for trace in dict.fromkeys(inputs.workload.traces)}
+    traces = [cleaned[trace] for trace in inputs.workload.traces]
     for rank, trace in enumerate(traces):
         if trace in made:
             continue
@@ -200,7 +198,7 @@ def with_skipped(trace: ExecutionTrace, skip: np.ndarray) -> ExecutionTrace:
     )
 
 
-def _with_joins(trace: ExecutionTrace, several: dict[int, Sequence[int]]) -> ExecutionTrace:
+def _with_joins(trace: ExecutionTrace, several: dict[int, list[int]]) -> ExecutionTrace:
     """The trace with an INVALID node behind it for every entry, which depends on all its rows."""
     more = len(several)
     top = int(trace.node_id.max()) + 1

@@ -263,7 +263,8 @@ def _consistent(times: Sequence[Time], collective: str, ranks: int, leave: Leave
     if collective not in _TELLING:
         return list(times)
     factor = float(busbw_factor(collective, ranks) or Fraction(0))
-    against, sized = [], []
+    against: list[Time] = []
+    sized: list[Time] = []
     told = 0
     for one in times:
         fits = [low * (1 - _SLACK) <= factor <= high * (1 + _SLACK) for low, high in _factors(one)]

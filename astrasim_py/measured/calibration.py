@@ -62,7 +62,7 @@ def choose_rows(
     if platform is not None and platform not in names:
         raise UsageError("--platform", f'no row is of "{platform}"', did_you_mean(platform, names))
     apart = None if hold_out in (None, EVERY_OTHER) else hold_out
-    exempt = chooser(apart) if apart else None
+    exempt = chooser(apart) if apart else lambda row: False
     conditions = [(chooser(text), apart is not None and _column(text) == _column(apart)) for text in where]
     kept = [
         row

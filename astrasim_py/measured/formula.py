@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from astrasim_py.core.units import PS_PER_S
-from astrasim_py.topology.profile import LibraryProfile, Protocol
+from astrasim_py.topology.profile import LibraryProfile, Protocol, SwitchReduction
 
 #: Collectives that the formulas cover.
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
@@ -72,7 +72,7 @@ def times(numbers: Numbers, channels: int, channel_bytes: int, of: Calls) -> dic
 
 def numbers_of(profile: LibraryProfile) -> dict[tuple[str, str], float]:
     """The numbers of a profile, s and bytes/s."""
-    parts: dict[str, object] = {**profile.protocols, "switch": profile.switch}
+    parts: dict[str, Protocol | SwitchReduction | None] = {**profile.protocols, "switch": profile.switch}
     found = {}
     for name, part in parts.items():
         if part is not None:

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -157,8 +158,11 @@ def _row(cells: dict[str, str], here: str) -> Row:
     if not 0 < time * _PS_PER_US < INT64_MAX:
         problem = f'"{cells["time_us"]}" is no time'
         raise UsageError(f"{here}: time_us", problem, "write microseconds above 0, without a unit, e.g. 8.98")
-    numbers = {key: _whole(cells[key], f"{here}: {key}", most) for key, most in _COUNTS.items() if cells.get(key)}
-    texts = {key: cells[key] for key in (*REQUIRED, *OPTIONAL) if key in cells and key not in (*_COUNTS, "time_us")}
+    numbers: dict[str, Any] = {
+        key: _whole(cells[key], f"{here}: {key}", most) for key, most in _COUNTS.items() if cells.get(key)
+    }
+    plain = [key for key in (*REQUIRED, *OPTIONAL) if key in cells and key not in (*_COUNTS, "time_us")]
+    texts: dict[str, Any] = {key: cells[key] for key in plain}
     if texts.get("in_place", "") not in ("", "0", "1"):
         raise UsageError(f"{here}: in_place", f'"{texts["in_place"]}" is neither 0 nor 1', "write 1, 0 or nothing")
     if numbers["ranks"] % numbers["nodes"]:

@@ -14,11 +14,11 @@ from astrasim_py.core.errors import TraceError
 from astrasim_py.sharing.levels import Original, kind_of
 from astrasim_py.sharing.motifs import LEAST_REPEATS, Motif, find_motif
 from astrasim_py.sharing.skeleton import START, Skeleton
-from astrasim_py.sharing.synthesis_model import Place, Program, RankModel, Step, Wait, WorkloadModel
+from astrasim_py.sharing.synthesis_model import Kind, Place, Program, RankModel, Step, Wait, WorkloadModel
 
 #: A call that leads to so many others has a chain of compute of its own.
 _CHAIN = 3
-_KINDS = {
+_KINDS: dict[int, Kind] = {
     NodeType.COMM_COLL: "collective",
     NodeType.COMM_SEND: "send",
     NodeType.COMM_RECV: "recv",
@@ -70,7 +70,7 @@ def learn(original: Original, *, nodes: bool | None = None) -> WorkloadModel:
     sequences, motifs = zip(*(made[first] for first in like), strict=True)
     tagged = _together(workload, sequences, motifs)
     if not tagged:
-        motifs = _steady(workload, sequences, motifs) or [None] * workload.ranks
+        motifs = tuple(_steady(workload, sequences, motifs) or [None] * workload.ranks)
         tagged = None in motifs
     numbers = {name: str(number) for number, name in enumerate(workload.groups, 1)}
     groups_of = {numbers[name]: workload.members(name) for name in numbers}
@@ -129,7 +129,8 @@ def _of_nodes(trace: ExecutionTrace, duration: np.ndarray, dependencies: str) ->
     last = next((row for row in reversed(order) if not gap[row]), -1)
     takes = np.where(compute, duration, 0).tolist()
     ends: dict[int, dict[tuple[int, int], int]] = {}  # by row: the step whose end it is, and the time after it
-    places, steps = [], []
+    places: list[_Place] = []
+    steps: list[_Step] = []
     for row in order:
         waits: dict[tuple[int, int], int] = {}
         for parent in parents[ptr[row] : ptr[row + 1]]:
@@ -193,10 +194,11 @@ def _together(
     workload: Workload, sequences: Sequence[list[_Place]], motifs: Sequence[Motif | None], messages: bool = True
 ) -> bool:
     """Whether every call, `messages` included, is in the same occurrence on all ranks that take part in it."""
-    if None in motifs or len({motif.repeats for motif in motifs}) > 1:
+    blocks = [motif for motif in motifs if motif is not None]
+    if len(blocks) < len(motifs) or len({motif.repeats for motif in blocks}) > 1:
         return False
     parts: dict[tuple, int] = {}
-    for rank, (trace, places, motif) in enumerate(zip(workload.traces, sequences, motifs, strict=True)):
+    for rank, (trace, places, motif) in enumerate(zip(workload.traces, sequences, blocks, strict=True)):
         codes, names = trace.group_of()
         tags = trace.column("comm_tag")
         seen: Counter = Counter()
@@ -234,7 +236,8 @@ def _steady(workload: Workload, sequences: Sequence[list[_Place]], motifs: Seque
                     (int(tags[place.row]), int(sizes[place.row]), number)
                 )
     sent, received = sides
-    if None in motifs or not sent or sent.keys() != received.keys():
+    blocks = [motif for motif in motifs if motif is not None]
+    if len(blocks) < len(motifs) or not sent or sent.keys() != received.keys():
         return None
     if any([m[:2] for m in sent[pair]] != [m[:2] for m in received[pair]] for pair in sent):
         return None
@@ -245,14 +248,14 @@ def _steady(workload: Workload, sequences: Sequence[list[_Place]], motifs: Seque
         return sum(motif.start <= number < motif.start + motif.period for *_, number in messages)
 
     most = [max(many(motif, side[pair]) for side, at in ((sent, 0), (received, 1)) for pair in side if pair[at] == rank)
-            if any(rank in pair for pair in sent) else 0 for rank, motif in enumerate(motifs)]  # fmt: skip
+            if any(rank in pair for pair in sent) else 0 for rank, motif in enumerate(blocks)]  # fmt: skip
     if 0 in most:
         return None
     times = [lcm(*most) // each for each in most]
-    repeats = min(motif.repeats // own for motif, own in zip(motifs, times, strict=True))
-    made = [Motif(motif.start, motif.period * own, repeats) for motif, own in zip(motifs, times, strict=True)]
-    alike = all(many(made[pair[0]], sent[pair]) == many(made[pair[1]], received[pair]) for pair in sent)
-    return made if repeats >= LEAST_REPEATS and alike and _together(workload, sequences, made, False) else None
+    repeats = min(motif.repeats // factor for motif, factor in zip(blocks, times, strict=True))
+    blocks = [Motif(motif.start, motif.period * factor, repeats) for motif, factor in zip(blocks, times, strict=True)]
+    alike = all(many(blocks[pair[0]], sent[pair]) == many(blocks[pair[1]], received[pair]) for pair in sent)
+    return blocks if repeats >= LEAST_REPEATS and alike and _together(workload, sequences, blocks, False) else None
 
 
 # -- programs ----------------------------------------------------------------------------------------------------------
@@ -286,7 +289,7 @@ def _place(trace, places: list[_Place], numbers: list[int], motif: Motif, groups
     """One place of a part, from its occurrences `numbers`; its steps are counted from the last."""
     rows = [places[number].row for number in numbers]
     row = rows[0]
-    kind = _KINDS.get(trace.type[row], "compute") if row >= 0 else "compute"
+    kind: Kind = _KINDS.get(trace.type[row], "compute") if row >= 0 else "compute"
     codes, names = trace.group_of()
     named = names[codes[row]] if row >= 0 and codes[row] >= 0 else ""
     own = [places[number].steps for number in numbers]
@@ -320,7 +323,7 @@ def _step(own: Sequence[_Step | None], numbers: list[int], places: list[_Place],
             key = ("at", source, index) if far else ("back", number - source, index)
             values = found.setdefault(key, [None] * len(own))
             values[occurrence] = max(values[occurrence] or 0, ps)
-    takes = tuple(step and step.takes for step in own)
+    takes = tuple(None if step is None else step.takes for step in own)
     waits = tuple(Wait(**{way: far}, step=index, ps=tuple(ps)) for (way, far, index), ps in found.items())
     cpu = any(step is not None and step.cpu for step in own)
     return Step(takes_ps=takes if any(each != 0 for each in takes) else (), cpu=cpu, waits=waits)

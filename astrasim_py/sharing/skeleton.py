@@ -56,7 +56,7 @@ class Skeleton:
     @cached_property
     def _graph(self) -> "_Graph":
         graph = _Graph()
-        node_of = {START: ()}
+        node_of: dict[int, tuple[int, ...]] = {START: ()}
         begin = np.searchsorted(self.target, np.arange(len(self.kept) + 2)).tolist()
         paths = list(zip(self.source.tolist(), self.ps.tolist(), self.steps.tolist(), strict=True))
         whole = np.append(is_call(self.trace)[self.kept] | self.exact, True).tolist()
@@ -228,20 +228,26 @@ def _smallest(
     trace: ExecutionTrace, duration: np.ndarray, dependencies: str, exact: bool
 ) -> tuple[dict[int, dict[int, int]], dict[int, int]]:
     """The walk that leaves the fewest nodes."""
-    calls = is_call(trace).tolist()
-    lists = (trace.order(dependencies).tolist(), *(array.tolist() for array in trace.parents(dependencies)), calls)
+    calls, order = is_call(trace).tolist(), trace.order(dependencies).tolist()
+    ptr, parents = (array.tolist() for array in trace.parents(dependencies))
+    lists = order, ptr, parents, calls
     own = [ps * _UNIT if ps else int(exact) for ps in duration.tolist()]
     forks, count = _forks(*lists), sum(calls)
-    found, fewest = ({}, {}), float("inf")
+    best: tuple[dict[int, dict[int, int]], dict[int, int]] = {}, {}
+    fewest = float("inf")
     for most in MOST_SOURCES:
-        into, end = _walk(*lists, own, lambda row, sources, most=most: sources > most and forks[row], exact)
+
+        def keeps(row: int, sources: int, most: int = most) -> bool:
+            return sources > most and forks[row]
+
+        into, end = _walk(*lists, own, keeps, exact)
         paths = {path for each in (*into.values(), end) for path in each.items() if path[1]}
         nodes = len(paths) + (len(into) if exact else count)  # else a path leads into a kept node
         if nodes < fewest:
-            found, fewest = (into, end), nodes
+            best, fewest = (into, end), nodes
         if nodes <= _FEW * count:
             break
-    return found
+    return best
 
 
 def _walk(

@@ -20,7 +20,7 @@ Count = Annotated[int, Field(ge=0, le=2**62)]
 Index = Annotated[int, Field(ge=0, le=2**31)]
 #: Largest file of a model, bytes.
 MAX_MODEL = 2**30
-KINDS = ("compute", "collective", "send", "recv", "load", "store")
+Kind = Literal["compute", "collective", "send", "recv", "load", "store"]
 Name = Annotated[str, Field(max_length=100)]
 
 
@@ -56,7 +56,7 @@ class Place(StrictModel):
     occurrence. `sizes`: attributes of Chakra by occurrence. `tags`: of messages, by occurrence.
     """
 
-    kind: Literal[KINDS]
+    kind: Kind
     group: Index | None = None
     peer: Index | None = None
     attributes: dict[Literal["comm_type", "comm_root", "comm_priority"], Count] = Field(default_factory=dict)

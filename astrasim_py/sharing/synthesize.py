@@ -75,7 +75,7 @@ def choose(models: Sequence[WorkloadModel], wanted: Wanted, rng: np.random.Gener
             found.append((_distance(model, wanted), number))
         except TraceError as refused:
             error = error or refused
-    if not found:
+    if error is not None and not found:
         raise error
     if not wanted.calls:
         return found[int(rng.integers(len(found)))][1], wanted
@@ -241,7 +241,7 @@ class _Made:
         return nodes
 
     def _call(self, place: Place, time: int, tag: int) -> dict[str, int]:
-        values = dict(place.attributes)
+        values: dict[str, int] = {str(name): value for name, value in place.attributes.items()}
         for name, sizes in place.sizes.items():
             scaled = round(sizes[time] * self.sizes.get(_kind(place), 1.0))
             values[name] = max(scaled, min(sizes[time], 1))
@@ -293,7 +293,7 @@ class _Nodes:
 
 def _deps(nodes: _Nodes, waits: Sequence[Wait], time: int, number: int, factor: float, ends: list[list]) -> list[int]:
     """Nodes that a step of a place waits for; `ends`: of steps, by place."""
-    deps = []
+    deps: list[int] = []
     for wait in waits:
         source, ps = number - (wait.back or 0) if wait.at is None else wait.at, wait.ps[time]
         if ps is None:
