@@ -21,6 +21,9 @@ try:
 except ImportError:  # not on every system
     resource = None
 
+from astrasim_py.core import compiling
+from astrasim_py.core.compiling import cpu_s
+
 #: CPU seconds, and wall-clock seconds, of a phase of a test: set up, call, tear down.
 CPU_S, WALL_S = 300, 1800
 #: Seconds that a test waits for another process, or for an event: on a busy machine all takes many times as long.
@@ -31,17 +34,8 @@ _GRACE_S = 60
 _AGAIN_S = 5
 
 
-def _jit():
-    return sys.modules.get("astrasim_py.core.jit")
-
-
 def _compiling() -> bool:
-    return _jit() is not None and _jit()._paused[1] is not None
-
-
-def cpu_s() -> float:
-    """CPU seconds of this process, without compiling."""
-    return time.process_time() if _jit() is None else _jit().cpu_s()
+    return compiling._paused[1] is not None
 
 
 def stacks() -> str:

@@ -103,12 +103,12 @@ def main(argv: Sequence[str]) -> int:
         code = errors.EXIT_OK
         if parsed is not None:
             module, arguments = parsed
-            from astrasim_py.core import jit  # imports numpy: --help does without
+            from astrasim_py.core import compiling
             from astrasim_py.core.interrupts import interruptible
 
             # The first use of compiled code takes a while: say so, for all of it at once.
             quiet = getattr(arguments, "quiet", False)
-            jit.announce = None if quiet else jit.Once(lambda line: complain([line]))
+            compiling.announce = None if quiet else compiling.Once(lambda line: complain([line]))
             with interruptible():
                 code = module.run(arguments)
         sys.stdout.flush()

@@ -11,9 +11,7 @@ import ctypes
 import hashlib
 import os
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cached_property, partial, update_wrapper
 from importlib.metadata import version
 from pathlib import Path
@@ -22,20 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from astrasim_py.core import jit_files
+from astrasim_py.core import compiling, jit_files
 from astrasim_py.core.cache import cache_folder
 from astrasim_py.core.interrupts import uninterrupted
 from astrasim_py.core.jit_notes import note
 from astrasim_py.core.jit_process import compiled_apart
-
-#: Called with a line of text before a function is compiled; None: no announcements.
-announce: Callable[[str], None] | None = None
-
-#: Spent on compiling and loading: CPU seconds; wall-clock seconds, and when the present compilation began, if any.
-_spent = 0.0
-_paused: tuple[float, float | None] = 0.0, None
-#: One thread compiles or loads at a time.
-_turn = threading.RLock()
 
 #: Settings of numba that change the code it makes.
 _SETTINGS = (
@@ -47,50 +36,6 @@ _SETTINGS = (
 #: Options of functions that allocate no memory, and of those that only compiled code calls.
 _LEAN = {"_nrt": False, "error_model": "numpy"}
 _INSIDE = _LEAN | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-
-
-class Once:
-    """Says the first line that it is called with. `said`: whether it has, as an object with a field ``value``, which
-    the processes of a run share.
-    """
-
-    def __init__(self, say: Callable[[str], None], said: Any = None) -> None:
-        self.say, self.said = say, SimpleNamespace(value=False) if said is None else said
-
-    def __call__(self, line: str) -> None:
-        with self.said.get_lock() if hasattr(self.said, "get_lock") else contextlib.nullcontext():
-            before, self.said.value = self.said.value, True
-        if not before:
-            self.say(line)
-
-
-def cpu_s() -> float:
-    """CPU seconds of this process without those spent on compiling or on loading compiled code."""
-    return time.process_time() - _spent
-
-
-def clock() -> float:
-    """Wall-clock seconds since some moment; the clock stands still while code is compiled or loaded."""
-    halted, since = _paused
-    return (time.monotonic() if since is None else since) - halted
-
-
-@contextlib.contextmanager
-def _compiling() -> Iterator[None]:
-    """Let one thread compile or load, and stop the clocks of this module."""
-    global _spent, _paused
-    with _turn:
-        halted, since = _paused
-        if since is not None:
-            yield
-            return
-        cpu, begin = time.process_time(), time.monotonic()
-        _paused = halted, begin
-        try:
-            yield
-        finally:
-            _paused = halted + time.monotonic() - begin, None
-            _spent += time.process_time() - cpu
 
 
 def lean(function: Callable) -> Function:
@@ -203,7 +148,7 @@ class Kernel(Function):
         return uninterrupted(self._dispatcher)
 
     def _dispatcher(self) -> Any:
-        with _compiling():
+        with compiling.clocks_stopped():
             import numba
 
             made = numba.njit(self.py_func, **self._options)
@@ -218,7 +163,7 @@ class Kernel(Function):
 
     def _provide(self, signature: tuple) -> None:
         """Have the function for a signature in memory."""
-        with _compiling():
+        with compiling.clocks_stopped():
             if not self._has(signature):
                 self._load_or_compile(signature)
 
@@ -235,13 +180,13 @@ class Kernel(Function):
         found = self._load(folders, signature)
         if found:
             return found
-        with jit_files.lock(folders, self.what, announce):
+        with jit_files.lock(folders, self.what, compiling.announce):
             # Another process may have compiled it meanwhile.
             found = self._load(folders, signature)
             if found:
                 return found
-            if announce is not None:
-                announce(f"compiling {self.what}, once (this can take a minute; later runs load it)")
+            if compiling.announce is not None:
+                compiling.announce(f"compiling {self.what}, once (this can take a minute; later runs load it)")
             with jit_files.new_folder(folders) as folder:
                 self._compile_into(folder, signature)
                 return folder if folder in folders and jit_files.is_sound(folder) else None

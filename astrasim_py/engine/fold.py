@@ -10,8 +10,8 @@ from dataclasses import replace
 import numpy as np
 
 from astrasim_py.core.choices import FOLDED
+from astrasim_py.core.compiling import cpu_s
 from astrasim_py.core.errors import FoldError
-from astrasim_py.core.jit import cpu_s
 from astrasim_py.core.records import Records, Table
 from astrasim_py.engine.recorder import LINK_TOTALS, make_records
 from astrasim_py.engine.simpy.dialects import DialectSimulation

@@ -16,7 +16,7 @@ from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.choices import FLUID, FOLDED
-from astrasim_py.core.jit import cpu_s
+from astrasim_py.core.compiling import cpu_s
 from astrasim_py.core.records import Fold, Records, Table
 from astrasim_py.core.units import format_time, transfer_ps
 from astrasim_py.engine.fold_prices import CALL_COLUMNS, Classes, Prices, Run, check_finished, placed, queues_of

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait as wait_for_processes
 from typing import Any
 
-from astrasim_py.core import jit
+from astrasim_py.core import compiling
+from astrasim_py.core.compiling import Once
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,9 @@ def cores() -> int:
 
 def _begin_worker(said: Any) -> None:
     """Leave Ctrl-C to the parent, end with it, and announce compiling if the parent does and nobody has (`said`)."""
-    jit.announce = None if said is None else jit.Once(lambda line: sys.stderr.write(f"astrasim-py: {line}\n"), said)
+    compiling.announce = (
+        None if said is None else compiling.Once(lambda line: sys.stderr.write(f"astrasim-py: {line}\n"), said)
+    )
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     parent = multiprocessing.parent_process()
@@ -69,7 +72,7 @@ class Pool:
     def __init__(self, workers: int) -> None:
         self.others = {p.pid for p in multiprocessing.active_children()}
         context = multiprocessing.get_context("spawn")
-        announce = jit.announce if isinstance(jit.announce, jit.Once) else jit.announce and jit.Once(jit.announce)
+        announce = compiling.announce and Once.of(compiling.announce)
         if announce and not hasattr(announce.said, "get_lock"):
             announce.said = context.Value("b", announce.said.value)
         self.executor = ProcessPoolExecutor(

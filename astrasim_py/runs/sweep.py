@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from astrasim_py.core import jit
+from astrasim_py.core import compiling
 from astrasim_py.core.choices import FOLDED, LEVELS
 from astrasim_py.core.errors import (
     EXIT_CHECK_FAILED,
@@ -412,10 +412,10 @@ def _each(
 
         yield from run_on_cluster(tasks, cluster, folder)
         return
-    done, begin, first = 0, jit.cpu_s(), 0.0
+    done, begin, first = 0, compiling.cpu_s(), 0.0
     for task in tasks if workers <= 1 or at_first else ():
         yield done, run_task(task)
-        done, spent = done + 1, jit.cpu_s() - begin
+        done, spent = done + 1, compiling.cpu_s() - begin
         first = first or spent  # it reads what the others use, too
         rest = (spent - first) / max(done - 1, 1) * (len(tasks) - done)
         if workers > 1 and (first > _LONG_S or rest > _REST_S):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from astrasim_py.core import jit
+from astrasim_py.core import compiling
 from astrasim_py.core.errors import (
     EXIT_CHECK_FAILED,
     EXIT_INTERNAL,
@@ -62,7 +62,7 @@ class Usage:
 
     def __init__(self) -> None:
         self.began = time.time()
-        self.clock, self.cpu_s = jit.clock(), jit.cpu_s()
+        self.clock, self.cpu_s = compiling.clock(), compiling.cpu_s()
 
     def volatile(self, records: Records, source: str, **more: object) -> dict[str, object]:
         """The content of ``run.json``; `source`: the folder that names in the point are relative to."""
@@ -75,8 +75,8 @@ class Usage:
             **more,
             "started": _decimal(self.began),
             "finished": _decimal(time.time()),
-            "wall_s": _decimal(jit.clock() - self.clock),
-            "total_cpu_s": _decimal(jit.cpu_s() - self.cpu_s),
+            "wall_s": _decimal(compiling.clock() - self.clock),
+            "total_cpu_s": _decimal(compiling.cpu_s() - self.cpu_s),
             "cpu_s": _decimal(records.cpu_s),
         }
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from astrasim_py.cli.main import main, parse
-from astrasim_py.core import jit
+from astrasim_py.core import compiling
 from astrasim_py.runs.sweep import Failure, RunResult
 
 SCENARIO = """
@@ -111,11 +111,11 @@ def test_points_that_reach_a_limit_alike_are_told_once(run):
 
 
 def test_compiling_is_told_on_stderr_but_for_quiet_runs(run, capsys, monkeypatch):
-    monkeypatch.setattr(jit, "announce", None)
+    monkeypatch.setattr(compiling, "announce", None)
     run("--quiet")
-    assert jit.announce is None
+    assert compiling.announce is None
     run()
-    jit.announce("compiling the engine, once")
+    compiling.announce("compiling the engine, once")
     out, err = capsys.readouterr()
     assert (out, err) == ("", "astrasim-py: compiling the engine, once\n")
 

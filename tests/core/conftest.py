@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from astrasim_py.core import jit
+from astrasim_py.core import compiling
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def writer(tmp_path, monkeypatch):
     # Modules differ in seconds that bytecode does not tell apart.
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     said: list[str] = []
-    monkeypatch.setattr(jit, "announce", said.append)
+    monkeypatch.setattr(compiling, "announce", said.append)
     written: list[str] = []
 
     def forget():

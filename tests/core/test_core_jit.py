@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from limits import WAIT_S
 
-from astrasim_py.core import jit, jit_files, jit_notes
+from astrasim_py.core import compiling, jit, jit_files, jit_notes
 
 HELPER = """
 from astrasim_py.core.jit import lean
@@ -52,8 +52,8 @@ def advance(record):
 #: Prints the record after a step, and whether numba was imported.
 STEP = """
 import sys, numpy
-from astrasim_py.core import jit
-jit.announce = lambda line: print(line, file=sys.stderr)
+from astrasim_py.core import compiling
+compiling.announce = lambda line: print(line, file=sys.stderr)
 from jit_kernel import advance
 held = numpy.zeros(1, dtype=[("value", "i8")])
 advance(held)
@@ -126,9 +126,9 @@ def test_compiling_and_loading_are_not_charged(load, monkeypatch):
         return wrapped
 
     monkeypatch.setattr(jit.Kernel, "_load_or_compile", slow(jit.Kernel._load_or_compile))
-    begin, charged = time.process_time(), jit.cpu_s()
+    begin, charged = time.process_time(), compiling.cpu_s()
     total(VALUES)
-    spent, charged = time.process_time() - begin, jit.cpu_s() - charged
+    spent, charged = time.process_time() - begin, compiling.cpu_s() - charged
     assert 0 <= charged < spent - 0.5 and charged < 0.1
 
 
@@ -137,25 +137,25 @@ def test_no_clock_goes_on_while_anything_is_compiled(load, monkeypatch):
     total = load()
     now = [0.0]
     seen = []
-    monkeypatch.setattr(jit, "_paused", (0.0, None))
-    monkeypatch.setattr(jit.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(compiling, "_paused", (0.0, None))
+    monkeypatch.setattr(compiling.time, "monotonic", lambda: now[0])
 
     def slow(function):
         def wrapped(*args):
             now[0] += 1000.0
-            seen.append(jit.clock())
+            seen.append(compiling.clock())
             return function(*args)
 
         return wrapped
 
     monkeypatch.setattr(jit.Kernel, "_load_or_compile", slow(jit.Kernel._load_or_compile))
-    begin = jit.clock()
+    begin = compiling.clock()
     assert total(np.arange(3)) == 6
     assert seen == [begin], "neither meanwhile"
     now[0] += 2.0
-    assert jit.clock() - begin == 2.0, "nor afterwards"
+    assert compiling.clock() - begin == 2.0, "nor afterwards"
     assert total(np.arange(3)) == 6
-    assert jit.clock() - begin == 2.0
+    assert compiling.clock() - begin == 2.0
 
 
 def test_constants_of_other_modules_are_sources(load):
@@ -302,7 +302,8 @@ def test_read_only_installation_compiles_in_memory(load, tmp_path, lean):
     load.code.chmod(0o555)
     nowhere = str(tmp_path / "file" / "below")
     script = (
-        "import sys; from astrasim_py.core import jit; jit.announce = lambda line: print(line, file=sys.stderr)\n"
+        "import sys; from astrasim_py.core import compiling\n"
+        "compiling.announce = lambda line: print(line, file=sys.stderr)\n"
         "import numpy, jit_kernel; print(jit_kernel.total(numpy.arange(4)), jit_kernel.total(numpy.arange(5)))"
     )
     environment = {
@@ -326,7 +327,8 @@ def test_read_only_installation_compiles_in_memory(load, tmp_path, lean):
 def test_of_processes_that_start_together_one_compiles(load):
     load()
     script = (
-        "import sys; from astrasim_py.core import jit; jit.announce = lambda line: print(line, file=sys.stderr)\n"
+        "import sys; from astrasim_py.core import compiling\n"
+        "compiling.announce = lambda line: print(line, file=sys.stderr)\n"
         "import numpy, jit_kernel; print(jit_kernel.total(numpy.arange(4)))"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(load.code), *sys.path])}
@@ -449,8 +451,8 @@ def test_what_is_compiled_is_known_without_loading_it(load, monkeypatch):
 
 def test_compiling_is_said_once_for_all_kernels_and_processes():
     said = []
-    first = jit.Once(said.append)
-    other = jit.Once(said.append, first.said)
+    first = compiling.Once(said.append)
+    other = compiling.Once(said.append, first.said)
     for announce in (first, other, first):
         announce(f"compiling {len(said)}")
     assert said == ["compiling 0"]

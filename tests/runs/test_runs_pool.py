@@ -12,7 +12,7 @@ import time
 import pytest
 from limits import WAIT_S
 
-from astrasim_py.core import jit
+from astrasim_py.core import compiling
 from astrasim_py.runs.pool import Killed, cores, run_tasks
 
 KILL = "__import__('os').kill(__import__('os').getpid(), 9)"
@@ -42,8 +42,9 @@ def test_a_killed_worker_loses_its_own_task_only():
 
 
 def test_workers_announce_compiling_once_between_them(monkeypatch, capfd):
-    monkeypatch.setattr(jit, "announce", jit.Once(print))
-    say = "[__import__('astrasim_py.core.jit').core.jit.announce('compiling it'), __import__('time').sleep(0.3)][0]"
+    monkeypatch.setattr(compiling, "announce", compiling.Once(print))
+    announce = "__import__('astrasim_py.core.compiling').core.compiling.announce('compiling it')"
+    say = f"[{announce}, __import__('time').sleep(0.3)][0]"
     assert dict(run_tasks(eval, [say] * 4, 2)) == dict.fromkeys(range(4))
     out, err = capfd.readouterr()
     assert (out, err.count("compiling it")) == ("", 1)

@@ -4,7 +4,7 @@ from importlib import import_module
 
 import numpy as np
 
-from astrasim_py.core import jit
+from astrasim_py.core import compiling
 from astrasim_py.core.errors import SimulationError
 from astrasim_py.core.records import HOP_COLUMNS, MESSAGE_COLUMNS, Outcome, Records, Table
 from astrasim_py.engine.compiled import records
@@ -28,7 +28,7 @@ def run(plan: Plan, level: str) -> Records:
     """
     # Import the kernel and numba before the clock starts.
     import_module("astrasim_py.engine.compiled.kernel")
-    begin = jit.cpu_s()
+    begin = compiling.cpu_s()
     state = _run(plan, level)
     outcome = _outcome(plan, state, level)
     if level == "messages" or outcome.status != "done" or outcome.unfinished:
@@ -139,7 +139,7 @@ def _records(plan: Plan, state: State, level: str, outcome: Outcome, begin: floa
         events=int(s["issued"]),
         outcome=outcome,
         engine="compiled",
-        cpu_s=jit.cpu_s() - begin,
+        cpu_s=compiling.cpu_s() - begin,
         **found,
     )
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from astrasim_py.core.jit import clock
+from astrasim_py.core.compiling import clock
 from astrasim_py.synthesis.model.schedule import Search
 
 #: Seconds between two looks at the clock, and between two lines about a run that takes long.
