@@ -1,5 +1,6 @@
 """Classes of collective calls, and the algorithms that may carry each of them out."""
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from astrasim_py.collectives.collective import COLLECTIVES
 from astrasim_py.core.errors import AstraError
 from astrasim_py.core.units import format_size
 from astrasim_py.dialects.library.lower_choice import nodes_of
-from astrasim_py.optimizer.choices import Choice, frozen, holder, thawed
+from astrasim_py.optimizer.choices import Choice, holder
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.system.plan import Instance, Plan
 from astrasim_py.system.programs import COLLECTIVE
@@ -129,48 +130,65 @@ def role_of(group: str) -> str:
     return name if name != "world" and re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", name) else ""
 
 
+@dataclass(frozen=True, slots=True)
+class AlgorithmCase:
+    """An algorithm as a scenario writes it, hashable as values of choices are. `text`: JSON of its keys."""
+
+    text: str
+
+    @classmethod
+    def of(cls, keys: Mapping[str, Any]) -> "AlgorithmCase":
+        """The case of these keys, which are plain values."""
+        return cls(json.dumps(keys))
+
+    @property
+    def keys(self) -> dict[str, Any]:
+        """``builder`` and its options, ``file``, …, and ``when``."""
+        return json.loads(self.text)
+
+
+#: Algorithms of a class of calls: the first of which the condition holds; none: as in the scenario.
+Cases = tuple[AlgorithmCase, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmChoice(Choice):
-    """The algorithm of a class of calls. Values are frozen cases of a scenario without `when`, or lists of cases: those
-    before the last are for a group or for some of the nodes; the first value is None, for what the scenario says."""
+    """The algorithm of a class of calls. Values are `Cases`: those before the last are for a group or for some of the
+    nodes, and the last without a condition; the first value is none, for what the scenario says."""
 
+    values: tuple[Cases, ...]
     calls: CallClass
     alone: bool = False  # the only class of its collective
 
     @property
-    def plain(self) -> tuple:
+    def plain(self) -> tuple[Cases, ...]:
         """Its values that do not say a number of pieces, but what the scenario says."""
-        return tuple(v for v in self.values[1:] if v is not None and not {"chunks", "window"} & thawed(v).keys())
+        return tuple(v for v in self.values[1:] if not any({"chunks", "window"} & case.keys.keys() for case in v))
 
-    def cases(self, value: Any) -> list[dict[str, Any]]:
+    def cases(self, value: Cases) -> list[dict[str, Any]]:
         """The cases of a scenario for a value."""
-        said = thawed(value)
-        made = []
-        for each in said if isinstance(said, list) else [said]:
-            when = {**({} if self.alone else self.calls.when()), **each.get("when", {})}
-            made.append({**each, "when": when} if when else each)
-        return made
+        written = []
+        for keys in (case.keys for case in value):
+            when = {**({} if self.alone else self.calls.when()), **keys.get("when", {})}
+            written.append({**keys, "when": when} if when else keys)
+        return written
 
-    def say(self, value: Any) -> str:
-        if value is None:
+    def say(self, value: Cases) -> str:
+        if not value:
             return "as in the scenario"
-        said = thawed(value)
-        listed = said if isinstance(said, list) else [said]
-        rest = ["else as in the scenario"] if "when" in listed[-1] else []
-        return "; ".join([*map(_case_text, listed), *rest])
+        rest = ["else as in the scenario"] if "when" in value[-1].keys else []
+        return "; ".join([*(_case_text(case.keys) for case in value), *rest])
 
-    def move(self, value: Any, random: Random, likely: Sequence = ()) -> Any:
+    def move(self, value: Cases, random: Random, likely: Sequence = ()) -> Cases:
         """Another algorithm for all calls, or for one or successive ones of them; `likely` are taken more often."""
         other = random.choice(likely if likely and random.random() < _TO_LIKELY else self.values)
         nodes = self.calls.nodes
-        if self.whole or not isinstance(thawed(other), dict) or random.random() < _TO_ALL:
+        if self.whole or len(other) != 1 or random.random() < _TO_ALL:
             return other
         first = random.randrange(len(nodes))
         last = random.choice((first, len(nodes) - 1, random.randrange(first, len(nodes))))
-        only = {**thawed(other), "when": {"node": f">= {nodes[first]} and <= {nodes[last]}"}}
-        own = [] if value is None else thawed(value)
-        own = own if isinstance(own, list) else [own]
-        return frozen([only, *own[-_EXCEPTIONS:]])
+        only = {**other[0].keys, "when": {"node": f">= {nodes[first]} and <= {nodes[last]}"}}
+        return (AlgorithmCase.of(only), *value[-_EXCEPTIONS:])
 
 
 def _case_text(said: Mapping[str, Any]) -> str:
@@ -185,7 +203,7 @@ def _text(value: Any) -> str:
     return "+".join(map(_text, value)) if isinstance(value, list) else str(value).lower()
 
 
-def write_cases(config: dict[str, Any], chosen: list[tuple[AlgorithmChoice, Any]]) -> None:
+def write_cases(config: dict[str, Any], chosen: list[tuple[AlgorithmChoice, Cases]]) -> None:
     """Write the algorithms of classes into the configuration of a point, before the cases that it has."""
     cases: dict[tuple[str, str], list] = {}
     for choice, value in chosen:
@@ -231,7 +249,9 @@ def algorithm_choices(
             tried += [each for one in list(tried) for each in _in_pieces(one)]
         plain = known[0] if len(said) == 1 and "when" not in said[0] else None
         values = dict.fromkeys(
-            frozen(each) for each in tried if each != plain and ("builder" not in each or _builds(each, calls))
+            (AlgorithmCase.of(each),)
+            for each in tried
+            if each != plain and ("builder" not in each or _builds(each, calls))
         )
         if values:
             kind = "algorithms" if "algorithms" in kinds else "chunks"
@@ -242,7 +262,7 @@ def algorithm_choices(
                     kind=kind,
                     name=name,
                     job=calls.job,
-                    values=(None, *values),
+                    values=((), *values),
                     whole=len(calls.nodes) < 2 or "algorithms" not in kinds,
                     calls=calls,
                     alone=alone,

@@ -1,6 +1,6 @@
 """A choice: one thing of a step that can be done in several ways."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -36,11 +36,6 @@ class Choice:
     def apply(self, config: dict[str, Any], value: Any) -> None:
         """Write a value, other than the first, into the configuration of a point."""
 
-    @property
-    def of_traces(self) -> bool:
-        """Whether it changes traces, and not the configuration."""
-        return False
-
     def move(self, value: Any, random: Random, likely: Sequence = ()) -> Any:
         """A value near another one; `likely`: values that have proved good."""
         others = [each for each in self.values if each != value]
@@ -58,9 +53,9 @@ class KeyChoice(Choice):
     path: tuple[str | int, ...]
 
     def apply(self, config: dict[str, Any], value: Any) -> None:
-        below = holder(config, self.job)
+        below: Any = holder(config, self.job)
         for key in self.path[:-1]:
-            below = below[key] if isinstance(below, list) else below.setdefault(key, {})
+            below = below.setdefault(key, {}) if isinstance(below, dict) else below[key]
         if value is None:
             below.pop(self.path[-1], None)
         else:
@@ -73,20 +68,3 @@ class KeyChoice(Choice):
 def holder(config: dict[str, Any], job: str) -> dict[str, Any]:
     """The keys of a job in the configuration of a point."""
     return config["jobs"][job] if job else config
-
-
-def frozen(value: Any) -> Any:
-    """A plain value as a hashable one: mappings and lists as tuples behind a mark; see `thawed`."""
-    if isinstance(value, Mapping):
-        return ("{}", *((key, frozen(value[key])) for key in value))
-    if isinstance(value, list | tuple):
-        return ("[]", *map(frozen, value))
-    return value
-
-
-def thawed(value: Any) -> Any:
-    """The plain value that `frozen` was given."""
-    if isinstance(value, tuple):
-        mark, *inner = value
-        return {key: thawed(own) for key, own in inner} if mark == "{}" else [thawed(own) for own in inner]
-    return value

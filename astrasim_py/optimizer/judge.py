@@ -62,7 +62,7 @@ class Judge:
     seconds: float | None
     tell: Callable[[str], None]
     save: Callable[[], None]
-    best: Candidate | None = None
+    best: Candidate = ()  # before the baseline is judged
     makespan: int = NEVER
     bound: Bound | None = None
     counted: int = 0
@@ -164,13 +164,17 @@ class Judge:
         try:
             found = self.space.problem(self.space.with_value(self.space.baseline, number, value))
             table = found.jobs[jobs.index(calls.job)].algorithms
-            where = {"root": calls.root, "npus": calls.npus}
-            algorithm = table.select(calls.collective, calls.size, calls.ranks, calls.group, **where)
+            algorithm = table.select(
+                calls.collective, calls.size, calls.ranks, calls.group, root=calls.root, npus=calls.npus
+            )
             call = Collective(type=calls.collective, size=calls.size, root=calls.root)
             table = AlgorithmTable({calls.collective: [Case(make=lambda *_: algorithm)]})
             job = Job(workload=generate([call], calls.ranks), placement=calls.npus, algorithms=table)
-            same = {"topology": found.topology, "network": found.network, "semantics": found.semantics}
-            plan = plan_for(Problem(jobs=(job,), **same, limits=self._limits(most)), bounds=False)
+            limits = self._limits(most)
+            alone = Problem(
+                jobs=(job,), topology=found.topology, network=found.network, semantics=found.semantics, limits=limits
+            )
+            plan = plan_for(alone, bounds=False)
             records = simulate(plan, level="summary")
         except AstraError:
             return NEVER, 0
@@ -178,7 +182,7 @@ class Judge:
 
     def _show(self) -> None:
         now = time.monotonic()
-        if now - self._shown < 0.2 or self.best is None:
+        if now - self._shown < 0.2 or not self.best:
             return
         self._shown = now
         self.save()
@@ -189,7 +193,8 @@ def status(makespan: int, bound: Bound | None) -> str:
     """A makespan beside its bound, in words."""
     if bound is None or bound.ps is None:
         return f"{format_time(makespan)}, no bound applies"
-    gap = f"{100 * bound.gap(makespan):.1f} % above" if makespan > bound.ps else "at"
     if makespan < bound.ps:
         raise InternalError(f"a makespan of {makespan} ps is below its bound of {bound.ps} ps")
+    part = bound.gap(makespan)
+    gap = "above" if part is None else f"{100 * part:.1f} % above" if part else "at"
     return f"{format_time(makespan)}, {gap} the bound of {format_time(bound.ps)}"

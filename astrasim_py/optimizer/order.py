@@ -45,12 +45,8 @@ class Facts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Orders(Choice):
-    """A choice of an order."""
-
-    @property
-    def of_traces(self) -> bool:
-        return True
+class TraceChoice(Choice):
+    """A choice of an order: it changes traces, and not the configuration."""
 
     def reorder(self, workload: Workload, value: Any, facts: Facts) -> Workload:
         """The workload of its job with a value other than the first. `facts`: of the workload before all orders.
@@ -72,7 +68,7 @@ class _Orders(Choice):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OrderChoice(_Orders):
+class OrderChoice(TraceChoice):
     """The order of one trace: pairs of places among its movable nodes that are exchanged in turn; the first is none."""
 
     trace: int
@@ -102,7 +98,7 @@ class OrderChoice(_Orders):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PriorityChoice(_Orders):
+class PriorityChoice(TraceChoice):
     """The rule by which the movable nodes of all traces of a job are ordered; the first is none."""
 
     def changed(self, number: int, trace: ExecutionTrace, rows: np.ndarray, value: Any, facts: Facts) -> ExecutionTrace:
@@ -140,18 +136,17 @@ def renumbered(trace: ExecutionTrace, rows: np.ndarray, order: np.ndarray) -> Ex
     """A trace in which `rows` have their ids in the order of `order`, a permutation of them by id."""
     ids = trace.node_id.copy()
     ids[order] = trace.node_id[rows]
-    columns = {
+    columns: dict[str, Csr | np.ndarray] = {
         name: Csr(part.ptr, ids[trace.rows_of(part.ids)])
         for name, part in (("data_deps", trace.data_deps), ("ctrl_deps", trace.ctrl_deps))
         if len(part.ids)
     }
     for name in REFERENCES:
         if trace.has_column(name):
-            old = trace.column(name)
-            there = old != MISSING
-            new = old.copy()
-            new[there] = ids[trace.rows_of(old[there].astype(np.uint64))].astype(np.int64)
-            columns[name] = new
+            column = trace.column(name).copy()
+            there = column != MISSING
+            column[there] = ids[trace.rows_of(column[there].astype(np.uint64))].astype(np.int64)
+            columns[name] = column
     return trace.replace(node_id=ids, **columns)
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from astrasim_py.engine.simulation import plan_for
-from astrasim_py.optimizer.calls import AlgorithmChoice
+from astrasim_py.optimizer.calls import AlgorithmChoice, Cases
 from astrasim_py.optimizer.judge import NEVER, Judge, Stop
 from astrasim_py.optimizer.space import Candidate, Space
 from astrasim_py.optimizer.synthesized import MOST_CLASSES, Step, synthesized
@@ -70,7 +70,8 @@ def _starts(space: Space, judge: Judge, found: Found) -> tuple[list[tuple], list
     algorithms = [(n, c) for n, c in enumerate(space.choices) if isinstance(c, AlgorithmChoice)]
     best = space.baseline
     for number, choice in algorithms:
-        times, messages = {}, {}
+        times: dict[Cases, int] = {}
+        messages: dict[Cases, int] = {}
         for value in choice.values:
             most = _PROMISING * min(times.values(), default=NEVER)
             times[value], messages[value] = judge.alone(choice, number, value, most)
@@ -113,16 +114,17 @@ def _synthesize(
     space, step = judge.space, None
     for _ in range(_SYNTHESES):
         before = judge.makespan
-        for number in [n for n, c in enumerate(space.choices) if isinstance(c, AlgorithmChoice)][:MOST_CLASSES]:
-            choice = space.choices[number]
+        algorithms = [(n, c) for n, c in enumerate(space.choices) if isinstance(c, AlgorithmChoice)]
+        for number, choice in algorithms[:MOST_CLASSES]:
             if choice.kind != "algorithms" or judge.at_bound:
                 continue
             if step is None or step.of != judge.best:
                 step = Step.of_plan(judge.best, plan_for(space.problem(judge.best)), space.job_names)
             for made in synthesized(choice.calls, step, seed, judge.spend):
-                if made.value is None or made.value not in promising[number]:
-                    found.made |= {made.text: made.name}
-                if made.value is not None and made.value not in promising[number]:
+                if made.value and made.value in promising[number]:
+                    continue
+                found.made |= {made.text: made.name}
+                if made.value:
                     judge.space = space = space.wider(number, made.value, made.algorithms)
                     promising[number] = (*promising[number], made.value)
                     judge(space.with_value(judge.best, number, made.value), judge.makespan)

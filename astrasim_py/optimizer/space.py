@@ -16,7 +16,7 @@ from astrasim_py.engine.simulation import plan_for
 from astrasim_py.optimizer.calls import AlgorithmChoice, algorithm_choices, write_cases
 from astrasim_py.optimizer.choices import KINDS, Choice, KeyChoice
 from astrasim_py.optimizer.keys import in_our_names, is_training, key_choices
-from astrasim_py.optimizer.order import Facts, facts_of, order_choices
+from astrasim_py.optimizer.order import Facts, TraceChoice, facts_of, order_choices
 from astrasim_py.optimizer.placed import PlacementChoice, placement_choice
 from astrasim_py.preparation.prepare import prepare
 from astrasim_py.program.algorithm import Algorithm
@@ -101,7 +101,8 @@ class Space:
 
     def _ordered(self, problem: Problem, candidate: Candidate) -> Problem:
         """The problem with the orders of a candidate."""
-        orders = [(self.choices[n], candidate[n]) for n in self.changes(candidate) if self.choices[n].of_traces]
+        changed = [(self.choices[number], candidate[number]) for number in self.changes(candidate)]
+        orders = [(choice, value) for choice, value in changed if isinstance(choice, TraceChoice)]
         jobs = list(problem.jobs)
         for number, job in enumerate(problem.jobs if orders else ()):
             facts = self._facts(problem, number, candidate)
@@ -119,7 +120,7 @@ class Space:
 
     def reordered(self, candidate: Candidate) -> bool:
         """Whether a candidate changes traces themselves."""
-        return any(self.choices[number].of_traces for number in self.changes(candidate))
+        return any(isinstance(self.choices[number], TraceChoice) for number in self.changes(candidate))
 
     def wider(self, number: int, value: Any, algorithms: Mapping[str, Algorithm]) -> "Space":
         """The space with one more value of a choice, which names files of `algorithms`."""
@@ -160,9 +161,9 @@ def space_of(point: Point, kinds: tuple[str, ...]) -> tuple[Space, Plan]:
         choices += order_choices(plan, number, name, kinds, exchanges=not is_training(config, name))
     unsearched = [name for name in names if is_training(config, name)] if "order" in kinds and kinds != KINDS else []
     if not choices:
-        problem = f"has nothing to choose under {', '.join(kinds)}"
+        nothing = f"has nothing to choose under {', '.join(kinds)}"
         remedy = "write --over priority, as trainings have no order" if unsearched else "name more kinds with --over"
-        raise UsageError(point.scenario, problem, f"{remedy}, or drop it")
+        raise UsageError(point.scenario, nothing, f"{remedy}, or drop it")
     if unsearched:
         warnings.append(
             f"{point.scenario}: trainings have no choice of order, which brought nothing; priority orders them"

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -13,8 +14,7 @@ from astrasim_py.core.errors import AstraError
 from astrasim_py.core.records import Records
 from astrasim_py.core.units import number_of
 from astrasim_py.engine.simulation import simulate
-from astrasim_py.optimizer.calls import CallClass
-from astrasim_py.optimizer.choices import frozen
+from astrasim_py.optimizer.calls import AlgorithmCase, CallClass, Cases
 from astrasim_py.preparation.synthesized import find, planned_cost
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.synthesis.emit.emitter import emit
@@ -63,12 +63,12 @@ class Step:
 class Made:
     """What was synthesized for a class of calls, or why nothing was.
 
-    `name`: of the class. `value`: of its choice; None: nothing was made. `algorithms`: by name of their file. `text`:
+    `name`: of the class. `value`: of its choice; empty: nothing was made. `algorithms`: by name of their file. `text`:
     what they are, or why there are none.
     """
 
     name: str
-    value: Hashable = None
+    value: Cases = ()
     algorithms: Mapping[str, Algorithm]
     text: str
 
@@ -84,11 +84,11 @@ def synthesized(calls: CallClass, step: Step, seed: int, spend: Callable[[], Non
     if groups.refusal:
         yield Made(name=calls.name, algorithms={}, text=f"nothing: {groups.refusal}")
         return
-    alone = dict.fromkeys(groups.layouts, ())
+    alone: dict[tuple[int, ...], tuple[Occupied, ...]] = dict.fromkeys(groups.layouts, ())
     made = _made(calls, step, groups, alone, False, seed, spend)
     yield made
-    if made.value is not None and step.records is not None:
-        busy = {npus: (_busy(step, own, npus),) for npus in groups.layouts}
+    if made.value and step.records is not None:
+        busy = {npus: (_busy(step, step.records, own, npus),) for npus in groups.layouts}
         if any(len(each.link) for (each,) in busy.values()):
             for clock in (False, True):
                 yield _made(calls, step, groups, busy, clock, seed, spend)
@@ -104,7 +104,9 @@ def _made(
     spend: Callable[[], None],
 ) -> Made:
     """The algorithms of a class, one for each layout of its groups. `clock`: whether sends wait for their time."""
-    algorithms, cases, texts = {}, [], []
+    algorithms: dict[str, Algorithm] = {}
+    cases: list[dict[str, Any]] = []
+    texts = []
     network, rooted = step.plan.problem.network, promise_of(calls.collective).rooted
     cost, left_out = planned_cost(network, step.plan.problem.nic)
     for npus, members in groups.layouts.items():
@@ -129,7 +131,7 @@ def _made(
         algorithms[name] = algorithm
         texts.append(f"{name} ({', '.join(_told(found, busy[npus], clock, members if cases else ()))})")
         cases += [{"file": name, "when": {"group": group}} for group in members] if cases else [{"file": name}]
-    value = frozen(cases[0] if len(cases) == 1 else [*cases[1:], cases[0]])
+    value = tuple(map(AlgorithmCase.of, (*cases[1:], cases[0])))
     return Made(
         name=calls.name,
         value=value,
@@ -221,12 +223,12 @@ def _fastest(request: Request, spend: Callable[[], None]) -> Found:
     return best
 
 
-def _busy(step: Step, own: Sequence[int], npus: tuple[int, ...]) -> Occupied:
+def _busy(step: Step, records: Records, own: Sequence[int], npus: tuple[int, ...]) -> Occupied:
     """When others hold links of a group during the longest of its largest calls, ps from its start on.
 
     `own`: the calls of its class.
     """
-    instances, records = step.plan.instances, step.records
+    instances = step.plan.instances
     began, ended = records.collective["start"], records.collective["end"]
     calls = [i for i in own if step.npus(instances[i]) == npus]
     call = max(calls, key=lambda i: (instances[i].size, int(ended[i] - began[i])))

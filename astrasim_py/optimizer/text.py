@@ -24,9 +24,10 @@ def share(more: int, of: int) -> str:
 
 def tried(result: Optimized) -> str:
     """How much was searched."""
+    combinations = "" if result.space.count is None else number_of(result.space.count, "combination")
     if result.found.whole:
-        return f"all {number_of(result.space.count, 'combination')} were tried"
-    every = "" if result.space.count is None else f" of {number_of(result.space.count, 'combination')}"
+        return f"all {combinations} were tried"
+    every = f" of {combinations}" if combinations else ""
     return f"{result.evaluations:,}{every} were tried" if every else number_of(result.evaluations, "evaluation")
 
 
@@ -37,7 +38,8 @@ def changes(result: Optimized) -> Iterator[tuple[str, str, str, str]]:
         choice = space.choices[number]
         lost = "not known"
         if number in brings:
-            lost = "does not run" if brings[number] is None else f"+{format_time(brings[number])}"
+            brought = brings[number]
+            lost = "does not run" if brought is None else f"+{format_time(brought)}"
         yield choice.name, choice.say(choice.values[0]), choice.say(result.best[number]), lost
 
 

@@ -19,7 +19,7 @@ from astrasim_py.chakra.schema import MISSING
 from astrasim_py.cli.main import main
 from astrasim_py.core.errors import AstraError
 from astrasim_py.engine.simulation import simulate
-from astrasim_py.optimizer.choices import frozen, thawed
+from astrasim_py.optimizer.calls import AlgorithmCase
 from astrasim_py.optimizer.judge import NEVER, Judge
 from astrasim_py.optimizer.optimize import optimize
 from astrasim_py.optimizer.space import space_of
@@ -157,12 +157,13 @@ def test_calls_of_one_class_get_algorithms_of_their_own(tmp_path):
     result = found(tmp_path, scenario(items), over="algorithms", evaluations=100)
     (choice,) = result.space.choices
     first, last = choice.calls.nodes
-    built = [said for said in map(thawed, choice.plain) if "builder" in said][:4]
+    built = [case.keys for (case,) in choice.plain if "builder" in case.keys][:4]
     times = {}
     for small, large in product(built, repeat=2):
         cases = [{**small, "when": {"size": "<= 16 KiB"}}, large]
         said = prepare(expand(load_scenario(scenario(items, algorithms={"all_reduce": cases})))[0])
-        own = result.space.problem((frozen([{**small, "when": {"node": f"< {last}"}}, large]),))
+        value = map(AlgorithmCase.of, ({**small, "when": {"node": f"< {last}"}}, large))
+        own = result.space.problem((tuple(value),))
         times[str(small), str(large)] = makespan = simulate(said, level="summary").makespan
         assert simulate(own, level="summary").makespan == makespan
     assert result.makespan_ps <= min(times.values()) < min(times[each, each] for each, _ in times)

@@ -9,7 +9,6 @@ from astrasim_py.core.errors import AstraError
 from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.optimizer import extras
 from astrasim_py.optimizer.calls import classes_of
-from astrasim_py.optimizer.choices import thawed
 from astrasim_py.optimizer.optimize import optimize
 from astrasim_py.optimizer.synthesized import Step, synthesized
 from astrasim_py.optimizer.write import REPORT, SCENARIO, write_optimized
@@ -71,7 +70,7 @@ def test_links_are_used_when_they_are_idle():
     _, calls, (alone, _, clocked) = made_for(said)
 
     def times(made):
-        given = {calls.collective: thawed(made.value)}
+        given = {calls.collective: [case.keys for case in made.value]}
         point = expand(load_scenario({**said, "algorithms": given}))[0]
         records = simulate(prepare(point, given=made.algorithms), level="messages")
         return int(records.collective["end"][0]), int(records.message["delivered"][records.message["bytes"] > 2**22][0])
@@ -87,7 +86,7 @@ def test_groups_that_lie_differently_get_their_own():
     said = scenario([{"all_gather": {"size": "3 MiB", "group": "tp"}}], ring, groups=groups)
     _, _, (made,) = made_for(said)
     assert len(made.algorithms) == 2 and "for tp.2" in made.text
-    point = expand(load_scenario({**said, "algorithms": {"all_gather": thawed(made.value)}}))[0]
+    point = expand(load_scenario({**said, "algorithms": {"all_gather": [case.keys for case in made.value]}}))[0]
     plan = plan_for(prepare(point, given=made.algorithms))
     first, second, third = (plan.instances[i].algorithm.digest() for i in range(3))
     assert first == second != third
