@@ -16,7 +16,7 @@ from astrasim_py.program.rotation import Rotation
 
 
 def build(collective: str, ranks: int) -> Algorithm:
-    """Bruck's algorithm.
+    """Blocks packed into log2 n steps: for small sizes.
 
     all_gather doubles what a rank has in each step; blocks are received where they belong, so a range that wraps
     around the end of the buffer is two messages, sent together. all_to_all moves the block for the rank at distance
@@ -133,7 +133,9 @@ def _all_to_all(n: int, which: np.ndarray) -> Draft:
 
 
 def dissemination(collective: str, ranks: int) -> Algorithm:
-    """Barrier in ⌈log2 n⌉ steps of empty messages for any n: in step k rank r sends to r + 2**k."""
+    """A barrier in log2 n steps. These are ⌈log2 n⌉ steps of empty messages for any n: in step k rank r sends to r +
+    2**k.
+    """
     distances = 1 << np.arange((ranks - 1).bit_length())
     return finish_rotated(partial(rounds, ranks, distances), Rotation((ranks,)), "dissemination", collective)
 

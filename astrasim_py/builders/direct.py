@@ -18,7 +18,7 @@ from astrasim_py.program.rotation import Rotation
 def build(
     collective: str, ranks: int, *, root: int | None = None, window: int | None = None, chunks: int = 1
 ) -> Algorithm:
-    """Direct algorithm.
+    """Every rank to every other one at once: for switches.
 
     Rank r sends to r+1, r+2, … (mod n) and receives from r-1, r-2, …; receives are posted at once. Contributions
     are summed in that order, one after the other, so the result has the same bits in every run. all_reduce
@@ -39,16 +39,18 @@ def build(
 
 
 def linear(collective: str, ranks: int, *, root: int | None = None) -> Algorithm:
-    """Linear algorithm: n-1 messages between the root and the others, in the order root+1, root+2, … In broadcast and
-    scatter a send waits until the one before is delivered; in gather and reduce all ranks send at once and the root
-    takes their messages in order."""
+    """The root and the others one by one: the baseline. n-1 messages between the root and the others, in the order
+    root+1, root+2, … In broadcast and scatter a send waits until the one before is delivered; in gather and reduce all
+    ranks send at once and the root takes their messages in order.
+    """
     check_nodes(f"linear {collective} over {ranks} ranks", 3 * ranks)
     return finish(star(collective, ranks, root, window=1, in_order=True), "linear", collective, root=root)
 
 
 def pairwise(collective: str, ranks: int) -> Algorithm:
-    """Pairwise exchange: in step s rank r sends to r+s and receives from r-s. A step begins when send and receive of
-    the step before are done."""
+    """One partner in each step: all_to_all without crowds. In step s rank r sends to r+s and receives from r-s. A step
+    begins when send and receive of the step before are done.
+    """
     check_nodes(f"pairwise {collective} over {ranks} ranks", 3 * ranks, of_rank=True)
     lay = partial(_all_pairs, collective, ranks, None, 1, True)
     return finish_rotated(lay, Rotation((ranks,)), "pairwise", collective)

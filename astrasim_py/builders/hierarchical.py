@@ -35,7 +35,7 @@ def build(
     chunks: int = 1,
     switches: Mapping[int, Sequence[object]] | None = None,
 ) -> Algorithm:
-    """Multi-dimensional algorithm.
+    """Dimension by dimension, each with a builder of its own.
 
     all_reduce is a reduce_scatter in every dimension from 0 up, an all_reduce in the last, and the all_gathers back
     down: most bytes move in dimension 0, which should be the fastest. reduce_scatter and all_gather are the two

@@ -23,9 +23,9 @@ def switch_tree(
     slots: int | None = None,
     switches: object = None,
 ) -> Algorithm:
-    """Aggregation tree: every switch adds what comes from below and sends the sum up, the top sends the result down,
-    and every switch hands it to all below it. With a root the top is the switch that the root hangs on: reduce sends
-    the sum to the root alone, broadcast has nothing to add.
+    """Switches add and multicast along a tree. Every switch adds what comes from below and sends the sum up, the top
+    sends the result down, and every switch hands it to all below it. With a root the top is the switch that the root
+    hangs on: reduce sends the sum to the root alone, broadcast has nothing to add.
 
     `chunks`: T, pieces of the buffer that follow each other. `slots`: A, pieces that a switch holds at once, all by
     default: piece j lies in cell j mod A, and piece j + A waits on a rank for result j, on a switch for its own sends
@@ -123,7 +123,7 @@ class _Tree:
 
 
 def nvls(collective: str, ranks: int, *, chunks: int = 1, window: int = 2, switches: object = None) -> Algorithm:
-    """Reduction and multicast in the one switch of a node, shard by shard.
+    """The one switch of a node adds and multicasts, shard by shard.
 
     In each of `chunks` rounds every rank sends its piece of every shard, also of its own; the switch gives the sum to
     the owner of the shard, and all_reduce hands what the owner returns to all. all_gather is the second half, and sends

@@ -17,9 +17,11 @@ from astrasim_py.program.rotation import Rotation
 
 
 def build(collective: str, ranks: int) -> Algorithm:
-    """Recursive doubling: log2(n) steps, and two more for groups that are not a power of two. all_reduce sends the
-    whole buffer in every step (few messages, many bytes: for small sizes), all_gather twice as much in each step as in
-    the one before. A reduction waits for the own send of its step, since it overwrites what is being sent."""
+    """The whole buffer in log2 n steps: for small sizes. Takes two more for groups that are not a power of two.
+    all_reduce sends the whole buffer in every step (few messages, many bytes: for small sizes), all_gather twice as
+    much in each step as in the one before. A reduction waits for the own send of its step, since it overwrites what is
+    being sent.
+    """
     levels = ranks.bit_length() - 1
     if ranks == 1 << levels:
         # Partners differ in one bit.
@@ -83,8 +85,10 @@ def _lay(collective: str, n: int, which: np.ndarray | None = None) -> Draft:
 
 
 def halving_doubling(collective: str, ranks: int) -> Algorithm:
-    """Recursive halving (reduce_scatter), doubling (all_gather), or both (all_reduce). Takes log2(n) steps per half and
-    moves (n-1)/n of the buffer in each half. Raises AlgorithmError where the number of ranks is not a power of two."""
+    """Halves, then doubles: log2 n steps, least bytes. reduce_scatter halves, all_gather doubles, all_reduce does both;
+    takes log2(n) steps per half and moves (n-1)/n of the buffer in each half. Raises AlgorithmError where the number of
+    ranks is not a power of two.
+    """
     if ranks & (ranks - 1):
         raise AlgorithmError(
             f"halving_doubling {collective} over {ranks} ranks",

@@ -53,7 +53,7 @@ def build(
     nodes: int | Sequence[Sequence[int]] = 1,
     channels: int | None = None,
 ) -> Algorithm:
-    """Ring algorithm.
+    """Neighbours in a ring, least bytes: for large sizes.
 
     all_reduce takes 2(n-1) steps, all_gather and reduce_scatter n-1. In step s a rank sends to its successor,
     receives from its predecessor, and reduces where the collective does; in step s+1 it sends what it got.

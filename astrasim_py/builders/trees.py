@@ -149,9 +149,10 @@ def down(
 
 
 def binomial(collective: str, ranks: int, *, root: int | None = None, chunks: int = 1) -> Algorithm:
-    """Binomial tree: ⌈log2 n⌉ rounds; a rank has one send in flight at a time. all_reduce is a reduction to rank 0 and
-    a broadcast from it: 2⌈log2 n⌉(alpha + S·beta) on uncontended links. `chunks`: pieces of the buffer (not of gather
-    and scatter), sent one after the other."""
+    """One tree, log2 n rounds: small sizes from or to a root. ⌈log2 n⌉ rounds; a rank has one send in flight at a time.
+    all_reduce is a reduction to rank 0 and a broadcast from it: 2⌈log2 n⌉(alpha + S·beta) on uncontended links.
+    `chunks`: pieces of the buffer (not of gather and scatter), sent one after the other.
+    """
     place = f"binomial_tree {collective} over {ranks} ranks"
     q = chunks
     if q > 1 and collective in ("gather", "scatter"):
@@ -253,11 +254,13 @@ def double_binary(
     nodes: int | Sequence[Sequence[int]] = 1,
     channels: int | None = None,
 ) -> Algorithm:
-    """Double binary tree. all_reduce sums up each tree and broadcasts down the same tree. For broadcast and reduce the
-    trees span the other n-1 ranks, and the root stands above both of theirs (Sanders et al.). `chunks`: pieces into
-    which the half of each tree is cut; they follow each other as a pipeline. `nodes`, of all_reduce: ranks of a node,
-    or lists of them: the trees span nodes, in which ranks form a chain; those of channel k end at rank k of every node,
-    mod their number. `channels`: how many of them, each with its part of the buffer; one for each rank of a node."""
+    """Two trees, half of the buffer each: log2 n steps. all_reduce sums up each tree and broadcasts down the same tree.
+    For broadcast and reduce the trees span the other n-1 ranks, and the root stands above both of theirs (Sanders et
+    al.). `chunks`: pieces into which the half of each tree is cut; they follow each other as a pipeline. `nodes`, of
+    all_reduce: ranks of a node, or lists of them: the trees span nodes, in which ranks form a chain; those of channel k
+    end at rank k of every node, mod their number. `channels`: how many of them, each with its part of the buffer; one
+    for each rank of a node.
+    """
     q, place = chunks, f"double_binary_tree {collective} over {ranks} ranks"
     listed = check_nodes_of(nodes, ranks, place)
     if nodes == 1:

@@ -10,24 +10,6 @@ from astrasim_py.cli.options import format_option, terminal_width
 from astrasim_py.core.errors import ScenarioError, UsageError
 from astrasim_py.core.fields import did_you_mean
 
-#: What each builder of ours does; docs/algorithms.md says more. Of others it is the first sentence of their docstring.
-BUILDERS_IN_A_LINE = {
-    "ring": "neighbours in a ring, least bytes: for large sizes",
-    "direct": "every rank to every other one at once: for switches",
-    "recursive_doubling": "the whole buffer in log2 n steps: for small sizes",
-    "halving_doubling": "halves, then doubles: log2 n steps, least bytes",
-    "double_binary_tree": "two trees, half of the buffer each: log2 n steps",
-    "binomial_tree": "one tree, log2 n rounds: small sizes from or to a root",
-    "bruck": "log2 n steps: all_gather, all_to_all of small sizes",
-    "pairwise": "one partner in each step: all_to_all without crowds",
-    "dissemination": "a barrier in log2 n steps",
-    "hierarchical": "dimension by dimension, each with a builder of its own",
-    "linear": "the root and the others one by one: the baseline",
-    "switch_tree": "switches add and multicast along a tree",
-    "nvls": "the one switch of a node adds and multicasts",
-    "nccl": "what NCCL would choose, by the profile of a machine",
-}
-
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kind", nargs="?", metavar="KIND", help=", ".join(LISTS))
@@ -109,10 +91,11 @@ def _builders() -> Iterator[dict]:
     from astrasim_py.collectives.collective import COLLECTIVES
     from astrasim_py.core.choices import LIBRARIES
 
-    made = {**BUILDERS, **dict.fromkeys(LIBRARIES, (COLLECTIVES, None))}
-    for name, (collectives, _) in made.items():
-        about = BUILDERS_IN_A_LINE.get(name) or _first_sentence(factory_of(name))
-        yield {"builder": name, "about": about, "collectives": list(collectives)}
+    for name, (collectives, _) in BUILDERS.items():
+        yield {"builder": name, "about": _first_sentence(factory_of(name)), "collectives": list(collectives)}
+    for name in LIBRARIES:
+        about = f"what {name.upper()} would choose, by the profile of a machine"
+        yield {"builder": name, "about": about, "collectives": list(COLLECTIVES)}
     for name, about in _added("algorithm"):
         yield {"builder": name, "about": about, "collectives": []}
 
