@@ -51,7 +51,7 @@ def _whole(key: str, digits: int) -> Callable[[str], int]:
 #: Fields of conditions, which `hold` tests; None is none.
 SizeCondition = _comparisons(Text, "size", parse_size, "<= 256 KiB")
 RanksCondition = _comparisons(Scalar, "ranks", _whole("ranks", 9), ">= 8")
-_NODE = TypeAdapter(whole(0, 2**63 - 1, "id of a node")).validate_python
+_NODE = TypeAdapter(Annotated[int, whole(0, 2**63 - 1, "id of a node")]).validate_python
 NodeCondition = _comparisons(
     Scalar,
     "node",

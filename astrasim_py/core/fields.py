@@ -7,21 +7,24 @@ with a unit. Python code may pass exact numbers as well: picoseconds, bytes, byt
 import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
     Discriminator,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
     PlainValidator,
     StringConstraints,
     Tag,
     ValidationInfo,
     WithJsonSchema,
 )
-from pydantic_core import PydanticCustomError
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from astrasim_py.core.errors import UnitError
 from astrasim_py.core.units import (
@@ -72,8 +75,22 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"write one of {listed}"
 
 
-def choice(*words: object, whole_numbers: bool = False):
-    """A field that accepts some words (true and false among them); optionally also a whole number from 1."""
+@dataclass(frozen=True, eq=False)
+class Checked:
+    """Of a field, in `Annotated`: the function that reads its value, and its JSON Schema."""
+
+    check: Callable[..., object]
+    schema: Mapping[str, Any]
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return PlainValidator(self.check).__get_pydantic_core_schema__(source, handler)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return dict(self.schema)
+
+
+def choice(*words: str | bool, whole_numbers: bool = False) -> Checked:
+    """Of a field that accepts some words (true and false among them); optionally also a whole number from 1."""
 
     def check(value: object) -> object:
         if whole_numbers and isinstance(value, int) and not isinstance(value, bool):
@@ -84,17 +101,13 @@ def choice(*words: object, whole_numbers: bool = False):
         known = [shown(word).strip('"') for word in words] + (["a whole number from 1"] if whole_numbers else [])
         raise wrong(f"{shown(value)} is not one of {', '.join(known)}", did_you_mean(str(value), known))
 
-    kinds = [{"enum": list(words)}] + ([{"type": "integer", "minimum": 1}] if whole_numbers else [])
-    return Annotated[Any, PlainValidator(check), WithJsonSchema({"anyOf": kinds} if whole_numbers else kinds[0])]
+    kinds: list[dict[str, Any]] = [{"enum": list(words)}]
+    return Checked(check, {"anyOf": [*kinds, {"type": "integer", "minimum": 1}]} if whole_numbers else kinds[0])
 
 
-def either(one, several):
-    """`several` for a list, else `one` (a plain union would report the errors of both)."""
-
-    def tag(value: object) -> str:
-        return "<list>" if isinstance(value, list | tuple) else "<one>"
-
-    return Annotated[Annotated[one, Tag("<one>")] | Annotated[several, Tag("<list>")], Discriminator(tag)]
+#: Of a union of a value and a list: by what is given, or pydantic would report the errors of both.
+ONE, SEVERAL = Tag("<one>"), Tag("<list>")
+EITHER = Discriminator(lambda value: "<list>" if isinstance(value, list | tuple) else "<one>")
 
 
 def _scalar(value: object) -> object:
@@ -120,7 +133,7 @@ def _exact(value: object, kind: type) -> bool:
 
 def _quantity(
     kind: type, parse: Callable[..., Any], what: str, example: str, *, contextual: bool = False, zero: bool = False
-):
+) -> Checked:
     def check(value: object, info: ValidationInfo) -> object:
         if not written(info) and (_exact(value, kind) or (zero and value == 0)):
             return kind(value)
@@ -134,16 +147,18 @@ def _quantity(
             raise wrong(error.problem, error.remedy) from None
 
     schema = {"type": "string", "description": f"a {what}, e.g. {example}", "examples": [example]}
-    return Annotated[kind, PlainValidator(check), WithJsonSchema(schema)]
+    return Checked(check, schema)
 
 
-Time = _quantity(int, parse_time, "time", "500 ns")
-Size = _quantity(int, parse_size, "size", "64 KiB")
-Bandwidth = _quantity(Fraction, parse_bandwidth, "bandwidth", "50 GB/s", contextual=True)
+Time: TypeAlias = Annotated[int, _quantity(int, parse_time, "time", "500 ns")]
+Size: TypeAlias = Annotated[int, _quantity(int, parse_size, "size", "64 KiB")]
+Bandwidth: TypeAlias = Annotated[
+    Fraction, _quantity(Fraction, parse_bandwidth, "bandwidth", "50 GB/s", contextual=True)
+]
 #: Bandwidth of a memory: never read as binary.
-MemoryBandwidth = _quantity(Fraction, parse_bandwidth, "bandwidth", "2 TB/s")
-ComputeRate = _quantity(Fraction, parse_compute_rate, "compute rate", "312 TFLOP/s")
-Operations = _quantity(int, parse_operations, "count of operations", "2.5 GFLOP")
+MemoryBandwidth: TypeAlias = Annotated[Fraction, _quantity(Fraction, parse_bandwidth, "bandwidth", "2 TB/s")]
+ComputeRate: TypeAlias = Annotated[Fraction, _quantity(Fraction, parse_compute_rate, "compute rate", "312 TFLOP/s")]
+Operations: TypeAlias = Annotated[int, _quantity(int, parse_operations, "count of operations", "2.5 GFLOP")]
 
 
 def parse_gamma(text: str) -> Fraction:
@@ -157,7 +172,7 @@ def parse_gamma(text: str) -> Fraction:
     return Fraction(parse_time(time), PS_PER_S * size)
 
 
-Gamma = _quantity(Fraction, parse_gamma, "time per size", "20 ns/MiB", zero=True)
+Gamma: TypeAlias = Annotated[Fraction, _quantity(Fraction, parse_gamma, "time per size", "20 ns/MiB", zero=True)]
 
 
 def _name(value: object) -> str:
@@ -234,7 +249,7 @@ def named_files(value: object, *at: str | int) -> Iterator[tuple[tuple[str | int
             yield from named_files(inner, *at, index)
 
 
-def whole(low: int, high: int, what: str = "whole number", example: int | None = None):
+def whole(low: int, high: int, what: str = "whole number", example: int | None = None) -> Checked:
     """A whole number in a range; the error states the range."""
 
     def check(value: object) -> int:
@@ -247,12 +262,11 @@ def whole(low: int, high: int, what: str = "whole number", example: int | None =
             raise wrong(f"{shown(value)} is more than the cap of {high:,}", remedy)
         return value
 
-    schema = {"type": "integer", "minimum": low, "maximum": high}
-    return Annotated[int, PlainValidator(check), WithJsonSchema(schema)]
+    return Checked(check, {"type": "integer", "minimum": low, "maximum": high})
 
 
-Count = whole(1, NPU_CAP, example=8)
-Rank = whole(0, NPU_CAP - 1, "rank", 0)
+Count: TypeAlias = Annotated[int, whole(1, NPU_CAP, example=8)]
+Rank: TypeAlias = Annotated[int, whole(0, NPU_CAP - 1, "rank", 0)]
 Number = Annotated[float, WithJsonSchema({"type": "number"})]
 
 

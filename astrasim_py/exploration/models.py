@@ -65,7 +65,7 @@ class Simulate(StrictModel):
 
     _place = "explore.simulate"
 
-    top: whole(0, 1000) = Field(default=0, description="this many of the best")
+    top: Annotated[int, whole(0, 1000)] = Field(default=0, description="this many of the best")
     fold: bool = Field(default=False, description="one rank for all that do the same")
 
 
@@ -87,33 +87,37 @@ class Explore(StrictModel):
     _place = "explore"
 
     model: NamedModel = example("megatron-1t")
-    gbs: _values(whole(1, 2**31 - 1), None, "sequences of an iteration")
-    seq: _values(whole(1, 2**31 - 1), (2048,), "tokens of a sequence")
+    gbs: _values(Annotated[int, whole(1, 2**31 - 1)], None, "sequences of an iteration")
+    seq: _values(Annotated[int, whole(1, 2**31 - 1)], (2048,), "tokens of a sequence")
     tp: _values(Count, None, "tensor parallel ranks; auto: up to a node")
     pp: _values(Count, None, "pipeline stages; auto: up to the number of layers")
     cp: _values(Count, (1,), "context parallel ranks; auto: up to a node")
     ep: _values(Count, (1,), "expert parallel ranks; auto: divisors of the experts")
     etp: _values(Count, (1,), "tensor parallel ranks of an expert")
     vp: _values(Count, (1,), "chunks of layers per pipeline rank; auto: up to 8 of them")
-    zero: _values(whole(0, 3), (0,), "ZeRO stages; auto: all")
+    zero: _values(Annotated[int, whole(0, 3)], (0,), "ZeRO stages; auto: all")
     mbs: _values(Count, None, "sequences of a microbatch; auto: powers of two up to 16")
     recompute: _values(Recomputation, ("none",), "none, attn, half, selective_op, full, or a part")
     sp: _values(bool, (True,), "sequence parallel, where tp is more than 1")
-    schedule: _values(choice(*SCHEDULES), None, "auto: 1f1b, or interleaved where vp is more than 1")
-    dtype: choice(*ELEMENT) = "bf16"
-    attention: choice(*ATTENTIONS) = "auto"
-    grad_dtype: choice("bf16", "fp32") | None = None
+    schedule: _values(Annotated[str, choice(*SCHEDULES)], None, "auto: 1f1b, or interleaved where vp is more than 1")
+    dtype: Annotated[str, choice(*ELEMENT)] = "bf16"
+    attention: Annotated[str, choice(*ATTENTIONS)] = "auto"
+    grad_dtype: Annotated[str, choice("bf16", "fp32")] | None = None
     fused_loss: bool = False
     overlap: Overlap = Overlap()
-    objective: choice(*OBJECTIVES) = Field(default="time", description="time of a step, tokens/s, or memory")
-    memory: choice("fit", "ignore") = Field(default="fit", description="refuse what does not fit, or price it")
+    objective: Annotated[str, choice(*OBJECTIVES)] = Field(
+        default="time", description="time of a step, tokens/s, or memory"
+    )
+    memory: Annotated[str, choice("fit", "ignore")] = Field(
+        default="fit", description="refuse what does not fit, or price it"
+    )
     reserve: Annotated[float, Field(ge=0, lt=1)] = Field(
         default=RESERVE, description="part of an NPU's memory that stays free where a configuration counts as a fit"
     )
-    rates: choice(*_RATES) = Field(
+    rates: Annotated[str, choice(*_RATES)] = Field(
         default="nominal", description="links and host as they are simulated, or as they are measured on real machines"
     )
-    rows: whole(1, 10**6) = Field(default=1000, description="rows of the table: the best")
+    rows: Annotated[int, whole(1, 10**6)] = Field(default=1000, description="rows of the table: the best")
     baseline: Text | None = Field(default=None, description="configuration that figures compare with, e.g. tp=8,pp=4")
     simulate: Simulate = Simulate()
     what_if: WhatIf = WhatIf()

@@ -114,13 +114,13 @@ class TraceWorkload(StrictModel):
 
     trace: FileName = example("traces/gpt3")
     groups: FileName | None = Field(default=None, description='JSON: {"1": [0, 1, …], …}')
-    size_unit: choice("bytes", "elements") = Field(default="bytes", description="what comm_size counts")
-    dtype_bytes: whole(1, 64) | None = Field(default=None, description="bytes of an element")
+    size_unit: Annotated[str, choice("bytes", "elements")] = Field(default="bytes", description="what comm_size counts")
+    dtype_bytes: Annotated[int, whole(1, 64)] | None = Field(default=None, description="bytes of an element")
     macs: bool = Field(default=False, description="num_ops counts multiply-accumulates")
-    untyped: choice("error", "compute") = Field(
+    untyped: Annotated[str, choice("error", "compute")] = Field(
         default="error", description="collectives without comm_type: refused, or CPU work of their recorded duration"
     )
-    dependencies: choice("data", "data+ctrl") | None = Field(
+    dependencies: Annotated[str, choice("data", "data+ctrl")] | None = Field(
         default=None, description="that order nodes; by default data, or control where a set has no data dependencies"
     )
     skeleton: bool = Field(
@@ -139,13 +139,15 @@ class PytorchRecording(StrictModel):
 
     kineto: FileName = example("recordings/kineto_{rank}.json.gz")
     et: FileName | None = Field(default=None, description="of ExecutionTraceObserver, one a rank")
-    step: whole(0, 2**31 - 1) | None = Field(default=None, description="which iteration; by default the median one")
-    collectives: choice("network", "recorded") = Field(
+    step: Annotated[int, whole(0, 2**31 - 1)] | None = Field(
+        default=None, description="which iteration; by default the median one"
+    )
+    collectives: Annotated[str, choice("network", "recorded")] = Field(
         default="network", description="time of data transfer: simulated, or as recorded"
     )
-    skew: choice("keep", "drop") = Field(default="keep", description="between the starts of ranks")
-    splits: choice("messages", "pad") = Field(default="messages", description="of uneven all_to_all")
-    replicate: whole(0, 2**20) = Field(default=0, description="ranks that the recorded one represents")
+    skew: Annotated[str, choice("keep", "drop")] = Field(default="keep", description="between the starts of ranks")
+    splits: Annotated[str, choice("messages", "pad")] = Field(default="messages", description="of uneven all_to_all")
+    replicate: Annotated[int, whole(0, 2**20)] = Field(default=0, description="ranks that the recorded one represents")
     size_default: Size | None = Field(default=None, description="of calls without a recorded one")
     partial: bool = Field(default=False, description="run it even if it is not to be trusted")
 
@@ -161,10 +163,10 @@ class ModelWorkload(StrictModel):
 
     kind: ClassVar[str]
 
-    times: choice("model", "roofline") = Field(
+    times: Annotated[str, choice("model", "roofline")] = Field(
         default="model", description="of computation: efficiencies of real kernels, or the roofline of `compute`"
     )
-    memory: choice("fit", "ignore") = Field(
+    memory: Annotated[str, choice("fit", "ignore")] = Field(
         default="fit", description="refuse what does not fit the memory of an NPU, or simulate it all the same"
     )
 
@@ -287,7 +289,7 @@ class Stragglers(StrictModel):
 
 class AlgorithmBase(StrictModel):
     when: When | None = None
-    protocol: choice(*PROTOCOLS) | None = Field(
+    protocol: Annotated[str, choice(*PROTOCOLS)] | None = Field(
         default=None,
         description="of its messages, with a profile or connections; by default its own, or the fastest",
     )
@@ -339,11 +341,11 @@ class AlgorithmCode(AlgorithmBase):
 class Synthesis(StrictModel):
     """How an algorithm is synthesized for the topology, the placement and the size of a call; see docs/synthesis.md."""
 
-    chunks: choice("auto", whole_numbers=True) = Field(
+    chunks: Annotated[int | str, choice("auto", whole_numbers=True)] = Field(
         default=1, description="per shard (of broadcast and reduce: of the buffer), or auto: as many as suit the size"
     )
-    rounds: whole(1, 10**6) = Field(default=200, description="runs of the search at most")
-    seed: whole(0, 2**31 - 1) = 1
+    rounds: Annotated[int, whole(1, 10**6)] = Field(default=200, description="runs of the search at most")
+    seed: Annotated[int, whole(0, 2**31 - 1)] = 1
     budget: Time | None = Field(
         default=None, description="wall-clock time at most; the result records if it ended the search"
     )

@@ -120,33 +120,37 @@ _Formats = Annotated[
 class PlotSpec(StrictModel):
     """A figure; `x`, `series` and `facet` name swept keys, `y` a column of numbers."""
 
-    kind: choice(*PLOT_KINDS) = example("slowdown")
+    kind: Annotated[str, choice(*PLOT_KINDS)] = example("slowdown")
     x: Text | None = None
     series: Text | None = None
     facet: Text | None = None
-    y: choice("completion", *JOB_TIMES, *COLUMNS) | None = example(
+    y: Annotated[str, choice("completion", *JOB_TIMES, *COLUMNS)] | None = example(
         "exposed_comm_ns", default=None, description="a column of summary.csv; of jobs also times of iterations"
     )
     baseline: Annotated[Text | None, BeforeValidator(lambda v: v if v is None else str(v))] = example(
         "ring", default=None, description="value of `series`, or of a speed-up's `x`, that the others are compared with"
     )
-    of: choice(*SAMPLES) | None = example("messages", default=None, description="of what a cdf is; points by default")
-    scale: choice("linear", "log", "share") | None = example(
+    of: Annotated[str, choice(*SAMPLES)] | None = example(
+        "messages", default=None, description="of what a cdf is; points by default"
+    )
+    scale: Annotated[str, choice("linear", "log", "share")] | None = example(
         "log", default=None, description="of the numbers shown; share, of stacked: parts of the whole time"
     )
     bound: bool | None = example("true", default=None, description="draw the lower bound of the time as well")
     ranks: Ranks | None = example('["0-7"]', default=None, description="of a Gantt chart; all by default")
-    rows: whole(1, 1000, "number of rows", 100) | None = Field(default=None, description="most rows; 40 by default")
+    rows: Annotated[int, whole(1, 1000, "number of rows", 100)] | None = Field(
+        default=None, description="most rows; 40 by default"
+    )
     links: tuple[Text, ...] | None = example(
         '["leaf0->spine1"]', default=None, description="whose use is shown; the busiest by default"
     )
-    count: whole(1, 100, "number of rows", 12) | None = Field(
+    count: Annotated[int, whole(1, 100, "number of rows", 12)] | None = Field(
         default=None, description="so many rows of the busiest links, equal ones in one; 6 by default"
     )
-    bins: whole(1, 5000, "number of bins", 500) | None = Field(
+    bins: Annotated[int, whole(1, 5000, "number of bins", 500)] | None = Field(
         default=None, description="parts of the time over which use is averaged; 100 by default"
     )
-    legend: choice("below", "right", "direct", "none") | None = example(
+    legend: Annotated[str, choice("below", "right", "direct", "none")] | None = example(
         "direct", default=None, description="below the figure, right of it, or names at the curves"
     )
     xlabel: Text | None = None

@@ -47,12 +47,12 @@ class JobSpec(StrictModel):
     algorithms: AlgorithmSpecs = Field(default_factory=dict)
     stragglers: Stragglers = Field(default_factory=Stragglers)
     arrival: Time = Field(default=0, description="earliest start of its ranks", examples=["5 ms"])
-    iterations: whole(1, 2**24) = Field(default=1, description="how often it does its workload")
+    iterations: Annotated[int, whole(1, 2**24)] = Field(default=1, description="how often it does its workload")
     background: bool = Field(default=False, description="the run does not wait for its end")
 
 
-Engine = choice(*ENGINES)
-Level = choice(*LEVELS)
+Engine = Annotated[str, choice(*ENGINES)]
+Level = Annotated[str, choice(*LEVELS)]
 
 
 def _axis(value: object) -> object:
@@ -154,7 +154,9 @@ class Scenario(StrictModel):
     )
     stragglers: Stragglers = Field(default_factory=Stragglers)
     jobs: dict[Name, JobSpec] = Field(default={}, description="several workloads that share the network")
-    compare: choice("alone") | None = Field(default=None, description="run each job also alone: its slowdown")
+    compare: Annotated[str, choice("alone")] | None = Field(
+        default=None, description="run each job also alone: its slowdown"
+    )
     network: NetworkModel = Field(default_factory=NetworkModel)
     compute: NpuModel = Field(default_factory=NpuModel)
     memory: MemoryModel = Field(default_factory=lambda: NO_MEMORY)
@@ -171,10 +173,12 @@ class Scenario(StrictModel):
     )
     engine: Engine = "auto"
     fold: bool = Field(default=False, description="simulate one rank for all, where all do the same")
-    verify: choice(True, False, "strict") = Field(default=True, description="verification of injected algorithms")
+    verify: Annotated[bool | str, choice(True, False, "strict")] = Field(
+        default=True, description="verification of injected algorithms"
+    )
     record: Level = "links"
     limits: Limits = Field(default_factory=Limits)
-    repeat: whole(1, MAX_REPEATS, example=20) = Field(
+    repeat: Annotated[int, whole(1, MAX_REPEATS, example=20)] = Field(
         default=1, description="runs of every point with random values, with other seeds"
     )
     sweep: Sweep = Field(default_factory=Sweep)

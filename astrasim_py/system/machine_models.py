@@ -83,7 +83,7 @@ class MscclModel(StrictModel):
 
     _place = "network.msccl"
 
-    protocol: choice(*PROTOCOLS) | None = Field(
+    protocol: Annotated[str, choice(*PROTOCOLS)] | None = Field(
         default=None, description="of all algorithms; by default each one's own, else Simple"
     )
     slots: Count | None = Field(
@@ -146,8 +146,8 @@ class NetworkModel(StrictModel):
         " file.py:name of your own",
         examples=["cut_through"],
     )
-    link_busy: choice("bytes", "latency+bytes") = "bytes"
-    send_completes: choice("delivery", "injected") = Field(
+    link_busy: Annotated[str, choice("bytes", "latency+bytes")] = "bytes"
+    send_completes: Annotated[str, choice("delivery", "injected")] = Field(
         default="delivery", description="with msccl: injected, unless it is written"
     )
     msccl: Annotated[MscclModel | None, BeforeValidator(_on_or_off)] = Field(
@@ -160,14 +160,14 @@ class NetworkModel(StrictModel):
         description="what collectives of a library cost on a real machine: a preset with measured times, or a file",
         examples=["dgx_h100"],
     )
-    protocol: choice("fastest", *PROTOCOLS) | None = Field(
+    protocol: Annotated[str, choice("fastest", *PROTOCOLS)] | None = Field(
         default=None, description="with a profile: of every collective, or the fastest one for each, which is usual"
     )
     switch_reduction: bool | None = Field(
         default=None,
         description="with a profile: whether an all_reduce may be reduced by a switch; by default if nccl chooses so",
     )
-    qps: whole(1, MAX_QPS, example=4) = Field(
+    qps: Annotated[int, whole(1, MAX_QPS, example=4)] = Field(
         default=1, description="queue pairs of two NPUs, each with a route of its own where the topology has ecmp"
     )
     split: bool = Field(
@@ -316,7 +316,7 @@ class MemoryModel(StrictModel):
 
     _place = "memory"
 
-    kind: choice("none", "per_npu", "per_node", "pool") = "per_npu"
+    kind: Annotated[str, choice("none", "per_npu", "per_node", "pool")] = "per_npu"
     latency_ps: Time = Field(default=0, alias="latency")
     bandwidth: MemoryBandwidth | None = example("100 GB/s", default=None)
     npus_per_node: Count = 1
@@ -334,19 +334,25 @@ class Collectives(StrictModel):
 
     _place = "collectives"
 
-    chunks: whole(1, MAX_CHUNKS, example=4) = Field(default=1, description="chunks that a collective is cut into")
-    active_chunks: whole(1, MAX_CHUNKS, example=1) = Field(
+    chunks: Annotated[int, whole(1, MAX_CHUNKS, example=4)] = Field(
+        default=1, description="chunks that a collective is cut into"
+    )
+    active_chunks: Annotated[int, whole(1, MAX_CHUNKS, example=1)] = Field(
         default=1, description="chunks that run at once in a dimension of an NPU"
     )
-    queues: whole(1, MAX_QUEUES, example=1) = Field(default=1, description="queues of each dimension that share them")
-    all_reduce: choice(*ALL_REDUCE_WAYS) | None = Field(
+    queues: Annotated[int, whole(1, MAX_QUEUES, example=1)] = Field(
+        default=1, description="queues of each dimension that share them"
+    )
+    all_reduce: Annotated[str, choice(*ALL_REDUCE_WAYS)] | None = Field(
         default=None, description="phases of an all_reduce; local_first by default"
     )
-    order: choice(*DIMENSION_ORDERS) = Field(default="fixed", description="of dimensions, for every chunk")
+    order: Annotated[str, choice(*DIMENSION_ORDERS)] = Field(
+        default="fixed", description="of dimensions, for every chunk"
+    )
     endpoint_delay: Time = Field(
         default=0, description="what every message of a phase costs its receiver", examples=["10 ns"]
     )
-    rounding: choice(*CHUNK_ROUNDINGS) = Field(
+    rounding: Annotated[str, choice(*CHUNK_ROUNDINGS)] = Field(
         default="exact", description="rounded_up: one more chunk for what is left over, as ASTRA-sim does"
     )
     flat: bool = Field(default=False, description="take all NPUs for one dimension")
@@ -362,7 +368,7 @@ class Limits(StrictModel):
 
     _place = "limits"
 
-    max_events: whole(1, _MOST_EVENTS) | None = None
+    max_events: Annotated[int, whole(1, _MOST_EVENTS)] | None = None
     max_sim_time_ps: Time | None = Field(default=None, alias="max_sim_time", examples=["10 s"])
 
     @classmethod

@@ -1,6 +1,6 @@
 """Noise of compute: random times, the same on every machine, and interruptions at regular times."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import ConfigDict, Field
@@ -67,7 +67,7 @@ class Noise(StrictModel):
 
     _place = "noise"
 
-    seed: whole(0, 2**63 - 1) = 0
+    seed: Annotated[int, whole(0, 2**63 - 1)] = 0
     compute: ComputeNoise | None = example("{exponential: 10 us}", default=None)
     detours: Detours | None = example("{period: 1 ms, length: 10 us}", default=None)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, ValidationInfo
 
@@ -56,32 +56,32 @@ class Semantics(StrictModel):
     _place = "semantics"
 
     #: The named set that fills in rules that are not given.
-    name: choice("native", "astra_sim") = Field(default="native", alias="base")
+    name: Annotated[str, choice("native", "astra_sim")] = Field(default="native", alias="base")
     #: Edges honoured in workload traces; if it is not said, a workload without data dependencies is ordered by its
     #: control dependencies. Algorithm traces honour both kinds always.
-    dependencies: choice(DATA, DATA_AND_CTRL) | None = None
+    dependencies: Annotated[str, choice(DATA, DATA_AND_CTRL)] | None = None
     #: ``up_ps``: delays round up to whole picoseconds. ``floor_ns``: each delay is the floor of a double-precision
     #: number of nanoseconds, taken once.
-    rounding: choice("up_ps", "floor_ns") | None = None
+    rounding: Annotated[str, choice("up_ps", "floor_ns")] | None = None
     #: ``binary``: network bandwidths written in kB, MB, GB per second mean powers of 1024.
-    decimal_bandwidth: choice("as_written", "binary") | None = None
+    decimal_bandwidth: Annotated[str, choice("as_written", "binary")] | None = None
     #: Cost of a recorded duration of 0.
     zero_duration_ps: Time | None = Field(default=None, alias="zero_duration", examples=["1 ns"])
     #: Local reduction time in seconds per byte, for reductions whose size is known.
     gamma: Gamma | None = example("20 ns/MiB", default=None)
     #: Nodes of a workload that may be in flight on one NPU; None is unlimited.
-    cpu_slots: choice("unlimited", whole_numbers=True) | None = None
-    compute_slots: choice("unlimited", whole_numbers=True) | None = None
-    comm_slots: choice("unlimited", whole_numbers=True) | None = None
+    cpu_slots: Annotated[int | str, choice("unlimited", whole_numbers=True)] | None = None
+    compute_slots: Annotated[int | str, choice("unlimited", whole_numbers=True)] | None = None
+    comm_slots: Annotated[int | str, choice("unlimited", whole_numbers=True)] | None = None
     #: ``symbolic``: a message's bytes follow the collective's size. ``verbatim``: the algorithm's own ``comm_size``
     #: is used whatever the workload asks for.
-    injected_sizes: choice("symbolic", "verbatim") | None = None
+    injected_sizes: Annotated[str, choice("symbolic", "verbatim")] | None = None
     #: Under the analytical model a message pays ``all_hops``, or only those of the ``lowest_dim`` in which source and
     #: destination differ.
-    analytical_route: choice("all_hops", "lowest_dim") | None = None
+    analytical_route: Annotated[str, choice("all_hops", "lowest_dim")] | None = None
     #: ``instance``: the k-th send matches the k-th receive of one (instance, src, dst, tag), and unequal bytes are an
     #: error. ``bytes``: of one (src, dst, tag, bytes), across instances.
-    message_match: choice("instance", "bytes") | None = None
+    message_match: Annotated[str, choice("instance", "bytes")] | None = None
     #: Bytes of the control message that a receiver sends when it posts a receive, and whose arrival lets the message
     #: go; 0: messages go when they are sent.
     rendezvous_bytes: Size | None = Field(
@@ -92,13 +92,13 @@ class Semantics(StrictModel):
     #: Of events at one time: ``issued``: those of the action issued first go first, and ranks dispatch when none is
     #: left. ``scheduled``: first scheduled, first taken (each hop is scheduled when its link begins to serve it; the
     #: timers of a rank for one time go with their first), and a rank made ready dispatches before the next event.
-    event_order: choice("issued", "scheduled") | None = None
+    event_order: Annotated[str, choice("issued", "scheduled")] | None = None
     #: Nodes of an injected algorithm that become ready together are issued by ``id``, or in the order of the C++
     #: ``hash_set`` that holds them in ASTRA-sim; this takes ``event_order: scheduled``.
-    issue_order: choice("id", "hash_set") | None = None
+    issue_order: Annotated[str, choice("id", "hash_set")] | None = None
     #: ``waiting``: time with communication in flight and no compute running. ``finish_minus_compute``: a rank's finish
     #: less the sum of its compute.
-    exposed: choice("waiting", "finish_minus_compute") | None = None
+    exposed: Annotated[str, choice("waiting", "finish_minus_compute")] | None = None
 
     @classmethod
     def _normalized(cls, value: Any, info: ValidationInfo) -> Any:

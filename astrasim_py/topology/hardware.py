@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, ValidationError
 
@@ -33,7 +33,7 @@ class ExpandedMemory(StrictModel):
     size: Size = example("480 GB")
     bandwidth: MemoryBandwidth = example("500 GB/s")
     latency: Time = 0
-    policy: choice("uniform", "placement") = Field(
+    policy: Annotated[str, choice("uniform", "placement")] = Field(
         default="uniform", description="uniform: an even part of everything; placement: the least touched kinds"
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import chain
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
@@ -34,7 +34,7 @@ class Routing(StrictModel):
 
     # ecmp spreads each pair over its equal-cost shortest paths, instead of the shape's own route.
     ecmp: bool = Field(default=False, description="spread pairs over equal routes by a hash")
-    seed: whole(0, 2**63 - 1) = 0
+    seed: Annotated[int, whole(0, 2**63 - 1)] = 0
 
 
 @dataclass(frozen=True, kw_only=True)

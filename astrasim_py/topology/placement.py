@@ -1,6 +1,7 @@
 """Placement of ranks on NPUs."""
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from astrasim_py.topology.routing import mix
 class RandomPlacement(StrictModel):
     """Ranks on NPUs in random order."""
 
-    random: whole(0, 2**31 - 1, "seed") = example("1", description="seed")
+    random: Annotated[int, whole(0, 2**31 - 1, "seed")] = example("1", description="seed")
 
 
 def placement(

@@ -40,7 +40,7 @@ class SwitchReduction(StrictModel):
 
     launch: Time = example("55.3 us")
     rate: MemoryBandwidth = example("292 GB/s")
-    collectives: tuple[choice(*COLLECTIVE_NAMES), ...] = Field(default=("all_reduce",), alias="for")
+    collectives: tuple[Annotated[str, choice(*COLLECTIVE_NAMES)], ...] = Field(default=("all_reduce",), alias="for")
     dtypes: tuple[Text, ...] = SWITCH_DTYPES
     ranks: Count = Field(default=_SWITCH_RANKS, description="smallest group")
 
@@ -81,11 +81,13 @@ class NodeNetwork(StrictModel):
 class Choice(StrictModel):
     """A row of a table of choices: what the library takes for the calls that satisfy its conditions."""
 
-    collective: choice(*COLLECTIVE_NAMES) | None = None
+    collective: Annotated[str, choice(*COLLECTIVE_NAMES)] | None = None
     size: SizeCondition
     ranks: RanksCondition
-    algorithm: choice(*LIBRARY_ALGORITHMS) | None = Field(default=None, description="by default the fastest")
-    protocol: choice(*PROTOCOLS) | None = Field(default=None, description="by default the fastest")
+    algorithm: Annotated[str, choice(*LIBRARY_ALGORITHMS)] | None = Field(
+        default=None, description="by default the fastest"
+    )
+    protocol: Annotated[str, choice(*PROTOCOLS)] | None = Field(default=None, description="by default the fastest")
 
     def holds(self, collective: str, size: int, ranks: int) -> bool:
         """Whether the row applies to a call of `size` bytes (full buffer) on a number of ranks."""

@@ -7,12 +7,24 @@ follow.
 
 from fractions import Fraction
 from math import prod
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, ValidationInfo
 
 from astrasim_py.core.errors import TopologyError
-from astrasim_py.core.fields import NPU_CAP, Bandwidth, Count, FileName, Time, choice, either, whole, wrong
+from astrasim_py.core.fields import (
+    EITHER,
+    NPU_CAP,
+    ONE,
+    SEVERAL,
+    Bandwidth,
+    Count,
+    FileName,
+    Time,
+    choice,
+    whole,
+    wrong,
+)
 from astrasim_py.core.strict_model import StrictModel
 from astrasim_py.topology import fabrics
 from astrasim_py.topology.edge_list import Links, read_edge_list
@@ -101,14 +113,18 @@ class Hypercube(_Npus):
         return product_of(f"hypercube {self.npus}", "hypercube", rows, place)
 
 
+_Bandwidths: TypeAlias = Annotated[Annotated[Bandwidth, ONE] | Annotated[tuple[Bandwidth, ...], SEVERAL], EITHER]
+_Times: TypeAlias = Annotated[Annotated[Time, ONE] | Annotated[tuple[Time, ...], SEVERAL], EITHER]
+
+
 class _Grid(_Linked):
     """Grids of any number of dimensions, with dimension-order routes from dimension 0."""
 
     dims: Annotated[tuple[Count, ...], Field(min_length=1, max_length=MAX_DIMS)] = _required(
         "NPUs along each dimension, innermost first", "[8, 8]"
     )
-    bandwidth: either(Bandwidth, tuple[Bandwidth, ...]) | None = _bandwidth("of one link, in one direction")
-    latency: either(Time, tuple[Time, ...]) | None = _latency("of one link")
+    bandwidth: _Bandwidths | None = _bandwidth("of one link, in one direction")
+    latency: _Times | None = _latency("of one link")
     link_preset: LinkPreset | None = _optional("bandwidth and latency of a kind of link", "nvlink3")
 
     def npu_count(self) -> int:
@@ -148,7 +164,7 @@ class Torus(_Grid):
 class ProductDim(StrictModel):
     """One dimension of a product; the first is the innermost."""
 
-    kind: choice("ring", "mesh", "fully_connected", "switch") = Field(examples=["ring"])
+    kind: Annotated[str, choice("ring", "mesh", "fully_connected", "switch")] = Field(examples=["ring"])
     size: Count = Field(examples=["8"])
     bandwidth: Bandwidth | None = Field(default=None, examples=["50 GB/s"])
     latency: Time | None = Field(default=None, examples=["500 ns"])
@@ -300,9 +316,11 @@ class Dgx(Shape):
     nic_bandwidth: Bandwidth | None = _bandwidth("of one NPU to its rail; needed from 2 nodes on")
     nic_latency: Time | None = _latency("of one NPU to its rail; needed from 2 nodes on")
     rails: Count | None = _optional("a divisor of npus, which is the default")
-    spines: whole(0, NPU_CAP) | None = _optional("spine switches that join the rails, 0 by default", "0")
+    spines: Annotated[int, whole(0, NPU_CAP)] | None = _optional(
+        "spine switches that join the rails, 0 by default", "0"
+    )
     oversubscription: Ratio | None = _optional("a rail's NIC bandwidth over its uplink bandwidth", '"3:1"')
-    cross_rail: choice("nvlink", "spine") | None = _optional("how messages change rails", "nvlink")
+    cross_rail: Annotated[str, choice("nvlink", "spine")] | None = _optional("how messages change rails", "nvlink")
 
     def npu_count(self) -> int:
         return (self.nodes or 1) * (self.npus or 8)
@@ -349,7 +367,7 @@ class Edge(StrictModel):
     dst: Vertex = Field(examples=["1"])
     bandwidth: Bandwidth = Field(examples=["50 GB/s"])
     latency: Time = Field(examples=["500 ns"])
-    directions: choice("both", "one") | None = None
+    directions: Annotated[str, choice("both", "one")] | None = None
 
 
 class EdgeList(Shape):

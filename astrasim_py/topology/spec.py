@@ -9,7 +9,7 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, TypeAlias, get_args
 
 import numpy as np
 from pydantic import (
@@ -26,7 +26,10 @@ from pydantic.json_schema import SkipJsonSchema
 
 from astrasim_py.core.errors import TopologyError
 from astrasim_py.core.fields import (
+    EITHER,
     NPU_CAP,
+    ONE,
+    SEVERAL,
     Bandwidth,
     Count,
     MemoryBandwidth,
@@ -34,7 +37,6 @@ from astrasim_py.core.fields import (
     Time,
     choice,
     did_you_mean,
-    either,
     shown,
     wrong,
 )
@@ -56,10 +58,10 @@ def _placement_tag(value: object) -> str:
 
 
 #: rank → NPU: ``linear``, ``snake``, ``{random: SEED}`` or a list of NPUs.
-Placement = Annotated[
-    Annotated[choice("linear", "snake"), Tag("<one>")]
+Placement: TypeAlias = Annotated[
+    Annotated[str, choice("linear", "snake"), ONE]
     | Annotated[RandomPlacement, Tag("<random>")]
-    | Annotated[Ranks, Tag("<list>")],
+    | Annotated[Ranks, SEVERAL],
     Discriminator(_placement_tag),
 ]
 
@@ -108,7 +110,7 @@ class Link(StrictModel):
 
     source: Vertex = Field(alias="from", examples=["0"])
     to: Vertex = Field(examples=["1"])
-    directions: choice("both", "one") = "both"
+    directions: Annotated[str, choice("both", "one")] = "both"
 
 
 class Override(Link):
@@ -143,7 +145,9 @@ class Switches(StrictModel):
 
     _python_only = ("of_machine",)
 
-    capable: either(choice("all"), Annotated[tuple[Vertex, ...], Field(min_length=1)]) = Field(
+    capable: Annotated[
+        Annotated[str, choice("all"), ONE] | Annotated[tuple[Vertex, ...], Field(min_length=1), SEVERAL], EITHER
+    ] = Field(
         default="all",
         description="all switches, or some by name; leaf stands for leaf0, leaf1, …",
         examples=["[leaf0, leaf1]"],

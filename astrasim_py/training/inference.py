@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import product
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
@@ -54,8 +55,8 @@ class Inference(StrictModel):
     steps: Count = Field(default=8, description="tokens that each sequence generates after the first one")
     mbs: Count = Field(default=1, description="prompts of a wave, of each replica of the prefill pool")
     waves: Count = Field(default=1, description="one after the other")
-    dtype: choice(*ELEMENT) = "bf16"
-    attention: choice(*ATTENTIONS) = "auto"
+    dtype: Annotated[str, choice(*ELEMENT)] = "bf16"
+    attention: Annotated[str, choice(*ATTENTIONS)] = "auto"
 
     def layouts(self, ranks: int) -> tuple[Layout, Layout]:
         """Layouts of the two pools; raises ScenarioError: they do not fit the model, each other or `ranks`."""

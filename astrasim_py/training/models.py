@@ -17,8 +17,8 @@ from astrasim_py.core.strict_model import StrictModel, example, tuples
 _FOLDER = Path(__file__).parents[1] / "data" / "training"
 #: How publishers count FLOPs.
 FLOPS_CONVENTIONS = ("full", "causal", "hardware")
-_Size = whole(1, 2**40, example=4096)
-_SizeOrNone = whole(0, 2**40, example=0)
+_Size = Annotated[int, whole(1, 2**40, example=4096)]
+_SizeOrNone = Annotated[int, whole(0, 2**40, example=0)]
 _Widths = Annotated[tuple[_Size, ...], Field(min_length=2)]
 
 

@@ -7,6 +7,7 @@ Source: Naumov et al., Deep Learning Recommendation Model (2019).
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Annotated
 
 from pydantic import Field
 
@@ -33,9 +34,11 @@ class Recommendation(StrictModel):
     model: NamedRecommendationModel = example("dlrm-mlperf")
     gbs: Count = Field(examples=["65536"], description="samples of an iteration, on all ranks together")
     iterations: Count = 1
-    dtype: choice("bf16", "fp16") = Field(default="bf16", description="of tables and activations")
-    grad_dtype: choice("bf16", "fp32") = Field(default="fp32", description="of gradients when they are reduced")
-    update: whole(1, 100) = Field(
+    dtype: Annotated[str, choice("bf16", "fp16")] = Field(default="bf16", description="of tables and activations")
+    grad_dtype: Annotated[str, choice("bf16", "fp32")] = Field(
+        default="fp32", description="of gradients when they are reduced"
+    )
+    update: Annotated[int, whole(1, 100)] = Field(
         default=3, description="bytes that an update of the tables moves, as a multiple of those of the lookup"
     )
 

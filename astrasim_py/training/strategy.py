@@ -55,17 +55,17 @@ class Overlap(StrictModel):
 
     _place = "training.overlap"
 
-    tp: choice(False, True, "tiles") = Field(
+    tp: Annotated[bool | str, choice(False, True, "tiles")] = Field(
         default=False, description="true: in pieces, each with its collectives; tiles: products wait for parts of one"
     )
-    dp: choice(False, True, "buckets") = Field(
+    dp: Annotated[bool | str, choice(False, True, "buckets")] = Field(
         default=False, description="buckets: by parts, of gradients and of the parameters of ZeRO 3"
     )
-    ep: choice(False, True, "tiles") = Field(
+    ep: Annotated[bool | str, choice(False, True, "tiles")] = Field(
         default=False, description="true: beside another microbatch; tiles: experts wait for parts of the exchange"
     )
     pp: bool = Field(default=True, description="false: a rank waits until its message to the next stage has arrived")
-    tiles: whole(1, MAX_TILES) | None = Field(
+    tiles: Annotated[int, whole(1, MAX_TILES)] | None = Field(
         default=None, description="most parts of a collective; by default its ranks, up to 8"
     )
     tile_overhead: Time | None = Field(default=None, description="added to each of several tiles")
@@ -100,8 +100,8 @@ class Routing(StrictModel):
 
     _place = "training.routing"
 
-    kind: choice("balanced", "random", "file") = "balanced"
-    seed: whole(0, 2**31 - 1) = 0
+    kind: Annotated[str, choice("balanced", "random", "file")] = "balanced"
+    seed: Annotated[int, whole(0, 2**31 - 1)] = 0
     file: FileName | None = None
 
     def _complete(self) -> None:
@@ -119,18 +119,22 @@ class Training(StrictModel):
     )
 
     model: NamedModel = example("llama3-70b")
-    seq: whole(1, 2**31 - 1, example=8192) = Field(default=2048, description="tokens of a sequence")
-    gbs: whole(1, 2**31 - 1, example=512) | None = Field(default=None, description="sequences of an iteration")
+    seq: Annotated[int, whole(1, 2**31 - 1, example=8192)] = Field(default=2048, description="tokens of a sequence")
+    gbs: Annotated[int, whole(1, 2**31 - 1, example=512)] | None = Field(
+        default=None, description="sequences of an iteration"
+    )
     mbs: Count = Field(default=1, description="sequences of a microbatch")
-    microbatches: whole(1, 2**31 - 1, example=8) | None = Field(default=None, description="of an iteration, for gbs")
+    microbatches: Annotated[int, whole(1, 2**31 - 1, example=8)] | None = Field(
+        default=None, description="of an iteration, for gbs"
+    )
     tp: Count = 1
     pp: Count = 1
     cp: Count = 1
     ep: Count = 1
     etp: Count = Field(default=1, description="tensor parallel ranks of an expert")
-    dp: choice("fill", whole_numbers=True) = "fill"
+    dp: Annotated[int | str, choice("fill", whole_numbers=True)] = "fill"
     vp: Count | None = Field(default=None, description="chunks of layers per pipeline rank")
-    zero: whole(0, 3) = 0
+    zero: Annotated[int, whole(0, 3)] = 0
     zero_group: Count | None = Field(
         default=None, description="ranks that share one copy of the state that ZeRO shards; all"
     )
@@ -139,14 +143,16 @@ class Training(StrictModel):
     recompute: Recomputation = Field(
         default="none", description="none, attn, half, selective_op, full, or a part such as 0.2"
     )
-    schedule: choice(*SCHEDULES) | None = None
+    schedule: Annotated[str, choice(*SCHEDULES)] | None = None
     overlap: Overlap = Overlap()
-    dtype: choice(*ELEMENT) = "bf16"
-    attention: choice(*ATTENTIONS) = "auto"
-    grad_dtype: choice("bf16", "fp32") | None = Field(default=None, description="of gradients; fp32 with dtype fp32")
+    dtype: Annotated[str, choice(*ELEMENT)] = "bf16"
+    attention: Annotated[str, choice(*ATTENTIONS)] = "auto"
+    grad_dtype: Annotated[str, choice("bf16", "fp32")] | None = Field(
+        default=None, description="of gradients; fp32 with dtype fp32"
+    )
     fused_loss: bool = False
     bucket: Size | None = Field(default=None, description="gradients are reduced in messages of this size")
-    nodes: choice("coarse", "fine") = "coarse"
+    nodes: Annotated[str, choice("coarse", "fine")] = "coarse"
     routing: Routing = Routing()
 
     @classmethod

@@ -1,11 +1,11 @@
 """Items of generated workloads, as scenarios and Python code write them."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 from pydantic.json_schema import SkipJsonSchema
 
-from astrasim_py.core.fields import Name, Operations, Rank, Ranks, Size, Speed, Time, either, whole, wrong
+from astrasim_py.core.fields import EITHER, ONE, SEVERAL, Name, Operations, Rank, Ranks, Size, Speed, Time, whole, wrong
 from astrasim_py.core.strict_model import StrictModel, example
 
 
@@ -23,9 +23,9 @@ After = Annotated[
         }
     ),
 ]
-Repeat = whole(1, 100_000)
+Repeat = Annotated[int, whole(1, 100_000)]
 MAX_TILES = 4096
-RootPosition = whole(0, 2**20 - 1, "position in the group")
+RootPosition = Annotated[int, whole(0, 2**20 - 1, "position in the group")]
 
 
 class Item(StrictModel):
@@ -39,11 +39,11 @@ class Item(StrictModel):
 class Collective(Item):
     """A collective; `size` is the full buffer (nccl-tests' convention)."""
 
-    _python_only = ("type", "root")
+    _python_only: ClassVar[tuple[str, ...]] = ("type", "root")
 
     type: SkipJsonSchema[str] = ""
     size: Size = example("64 MiB")
-    group: either(Name, Ranks) | None = Field(
+    group: Annotated[Annotated[Name, ONE] | Annotated[Ranks, SEVERAL], EITHER] | None = Field(
         default=None, description="name of a group, or ranks; all ranks by default"
     )
     root: SkipJsonSchema[RootPosition] = 0
@@ -73,7 +73,7 @@ class Compute(Item):
     operations: Operations | None = example("2.5 GFLOP", default=None)
     bytes: Size | None = Field(default=None, description="bytes that it moves from and to memory")
     ranks: Ranks | None = Field(default=None, description="ranks that compute; all by default")
-    tiles: whole(1, MAX_TILES) = Field(default=1, description="equal parts, which run in turn")
+    tiles: Annotated[int, whole(1, MAX_TILES)] = Field(default=1, description="equal parts, which run in turn")
     consumes: Name | None = Field(
         default=None, description="the collective before, each part of whose output a tile waits for"
     )
@@ -109,7 +109,7 @@ class Send(Item):
     source: Rank = Field(alias="from", examples=["0"])
     to: Rank = example("1")
     size: Size = example("1 MiB")
-    tag: whole(0, 2**31 - 1) = 0
+    tag: Annotated[int, whole(0, 2**31 - 1)] = 0
 
     def _complete(self) -> None:
         if self.source == self.to:
