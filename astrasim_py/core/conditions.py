@@ -4,9 +4,9 @@ import operator
 import re
 from collections.abc import Callable
 from functools import reduce
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
-from pydantic import AfterValidator, Field, TypeAdapter
+from pydantic import AfterValidator, Field, GetPydanticSchema, TypeAdapter
 
 from astrasim_py.core.errors import UnitError
 from astrasim_py.core.fields import Scalar, Text, whole, wrong
@@ -17,9 +17,9 @@ _HOLDS = {"<=": operator.le, ">=": operator.ge, "==": operator.eq, "<": operator
 
 
 def _comparisons(
-    written: Any, key: str, read: Callable[[str], int], example: str, one: Callable[[int], int] | None = None, **field
-):
-    """A field of comparisons; `one`: reads a plain number, which then is a condition, too."""
+    written: Any, key: str, read: Callable[[str], int], example: str, one: Callable[[object], int] | None = None
+) -> GetPydanticSchema:
+    """Of a field of comparisons; `one`: reads a plain number, which then is a condition, too."""
 
     def check(value: object) -> tuple[tuple[str, int], ...]:
         if one is not None and not isinstance(value, str):
@@ -35,8 +35,9 @@ def _comparisons(
                 raise wrong(error.problem, error.remedy) from None
         return tuple(found)
 
-    kind = Annotated[written, AfterValidator(check)]
-    return Annotated[kind | None, Field(default=None, examples=[f'"{example}"'], **field)]
+    return GetPydanticSchema(
+        lambda source, handler: handler.generate_schema(Annotated[written, AfterValidator(check)] | None)
+    )
 
 
 def _whole(key: str, digits: int) -> Callable[[str], int]:
@@ -48,20 +49,27 @@ def _whole(key: str, digits: int) -> Callable[[str], int]:
     return read
 
 
-#: Fields of conditions, which `hold` tests; None is none.
-SizeCondition = _comparisons(Text, "size", parse_size, "<= 256 KiB")
-RanksCondition = _comparisons(Scalar, "ranks", _whole("ranks", 9), ">= 8")
+#: (operator, bound) of each comparison; None is none.
+Comparisons: TypeAlias = tuple[tuple[str, int], ...] | None
+#: Fields of conditions, which `hold` tests.
+SizeCondition: TypeAlias = Annotated[
+    Comparisons, _comparisons(Text, "size", parse_size, "<= 256 KiB"), Field(examples=['"<= 256 KiB"'])
+]
+RanksCondition: TypeAlias = Annotated[
+    Comparisons, _comparisons(Scalar, "ranks", _whole("ranks", 9), ">= 8"), Field(examples=['">= 8"'])
+]
 _NODE = TypeAdapter(Annotated[int, whole(0, 2**63 - 1, "id of a node")]).validate_python
-NodeCondition = _comparisons(
-    Scalar,
-    "node",
-    _whole("node", 18),
-    ">= 8 and < 20",
-    one=_NODE,
-    description="id of the workload's node on the first rank of its group, or a comparison",
-)
+_NODES = ">= 8 and < 20"
+NodeCondition: TypeAlias = Annotated[
+    Comparisons,
+    _comparisons(Scalar, "node", _whole("node", 18), _NODES, _NODE),
+    Field(
+        examples=[f'"{_NODES}"'],
+        description="id of the workload's node on the first rank of its group, or a comparison",
+    ),
+]
 
 
-def hold(conditions: tuple[tuple[str, int], ...] | None, value: Any) -> Any:
+def hold(conditions: Comparisons, value: Any) -> Any:
     """Whether a value, or each of an array, satisfies all conditions."""
     return reduce(operator.and_, (_HOLDS[op](value, bound) for op, bound in conditions or ()), True)

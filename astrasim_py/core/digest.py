@@ -56,8 +56,10 @@ def _feed(state, value: object) -> None:
         _put(state, "a", f"{array.dtype.str}{array.shape}".encode())
         _put(state, "b", array.tobytes())
     elif isinstance(value, BaseModel) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
-        is_model = isinstance(value, BaseModel)
-        fields = list(value) if is_model else [(f.name, getattr(value, f.name)) for f in dataclasses.fields(value)]
+        if isinstance(value, BaseModel):
+            fields = list(value)
+        else:
+            fields = [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
         _put(state, "d", type(value).__name__.encode())
         for name, item in fields:
             _feed(state, name)

@@ -284,6 +284,7 @@ class _Builder:
             key_marks[key] = key_mark
             data[key] = self.build(value_node, join(path, key), above)
         for source in merged:
+            assert isinstance(source.data, dict)  # of `merges`
             for key, value in source.data.items():
                 if key not in data:
                     data[key], key_marks[key] = value, source.key_marks[key]

@@ -47,7 +47,7 @@ def _json(value: object, line: str | None) -> str:
         brackets, items = "[]", [_json(item, below) for item in value]
     else:
         return json.dumps(value, allow_nan=False, default=index)
-    if line is None or not items:
+    if line is None or below is None or not items:
         return brackets[0] + ", ".join(items) + brackets[1]
     return brackets[0] + below + f",{below}".join(items) + line + brackets[1]
 

@@ -10,8 +10,8 @@ import socket
 import stat
 import time
 from collections.abc import Iterable, Iterator
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 from astrasim_py.core.errors import AstraError, OutputError
 
@@ -45,7 +45,7 @@ def named(path: str | os.PathLike, error: type[AstraError]) -> Path:
 @contextlib.contextmanager
 def open_regular(
     path: str | os.PathLike, error: type[AstraError], *, what: str, most: int | None = None, remedy: str = ""
-) -> Iterator[BinaryIO]:
+) -> Iterator[BufferedReader]:
     """A regular file, open for reading; a FIFO or device is refused without waiting for it.
 
     `error`: class of the error. `what`: expected file, as in ``a topology file``. `most`: largest size, bytes.
@@ -129,7 +129,7 @@ def _remove_abandoned(folder: Path) -> None:
 
 def output_error(path: os.PathLike | str, error: OSError, place: str = "choose a writable place") -> OutputError:
     """The error for a file that cannot be written; `place` names another place to choose."""
-    remedy = _REMEDIES.get(error.errno, "{}").format(place)
+    remedy = _REMEDIES.get(error.errno or 0, "{}").format(place)
     return OutputError(os.fspath(path), f"cannot be written: {error.strerror or error}", remedy)
 
 

@@ -22,6 +22,8 @@ import numpy as np
 
 from astrasim_py.core import compiling, jit_files
 from astrasim_py.core.cache import cache_folder
+from astrasim_py.core.errors import OutputError
+from astrasim_py.core.files import write_file
 from astrasim_py.core.interrupts import uninterrupted
 from astrasim_py.core.jit_notes import note
 from astrasim_py.core.jit_process import compiled_apart
@@ -48,7 +50,7 @@ def inlined(function: Callable) -> Function:
     return Function(function, {"forceinline": True, **_INSIDE})
 
 
-def optional(function: Callable) -> Callable:
+def optional(function: Callable) -> Later:
     """A `lean` function of an optional part of a kernel.
 
     It is compiled where the type of its first argument, a record, has a field ``whole``. Elsewhere a call of it is
@@ -60,7 +62,9 @@ def optional(function: Callable) -> Callable:
 
     @deferred
     def make() -> Callable:
-        from numba.extending import overload
+        from numba import extending
+
+        overload: Any = extending.overload  # its annotations know some of the options only
 
         def called(*args: Any) -> Any:
             raise NotImplementedError
@@ -71,7 +75,9 @@ def optional(function: Callable) -> Callable:
 
         return called
 
-    return update_wrapper(make(), function)
+    later = make()
+    update_wrapper(later, function)
+    return later
 
 
 def deferred(make: Callable[..., Any]) -> Callable[..., Later]:
@@ -84,6 +90,10 @@ class Later:
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
+
+    if TYPE_CHECKING:
+        # Compiled callers can call it, Python cannot.
+        def __call__(self, *args: Any) -> Any: ...
 
     @cached_property
     def _numba_type_(self) -> Any:
@@ -111,6 +121,8 @@ def record_kernel(what: str) -> Callable[[Callable], RecordKernel]:
 class Function:
     """A function to be compiled into its callers; `py_func` is the Python function."""
 
+    __name__: str
+
     def __init__(self, py_func: Callable, options: dict[str, Any]) -> None:
         update_wrapper(self, py_func)
         self.py_func, self._options = py_func, options
@@ -135,6 +147,8 @@ class Function:
 class Kernel(Function):
     """A compiled function that Python calls; `what` is its name in messages."""
 
+    _compile: Callable[[tuple], Any]
+
     def __init__(self, py_func: Callable, what: str, options: dict[str, Any]) -> None:
         super().__init__(py_func, options)
         self.what = what
@@ -151,7 +165,7 @@ class Kernel(Function):
         with compiling.clocks_stopped():
             import numba
 
-            made = numba.njit(self.py_func, **self._options)
+            made: Any = numba.njit(self.py_func, **self._options)
             # The dispatcher calls this for new argument types.
             self._compile, made.compile = made.compile, self.compile
             return made
@@ -173,7 +187,7 @@ class Kernel(Function):
     def _load_or_compile(self, signature: tuple) -> None:
         folder = self._find_or_compile(self._folders(signature), signature)
         whole = any("whole" in getattr(getattr(each, "dtype", each), "fields", ()) for each in signature)
-        note(f"{self.__module__}.{self.__name__}", whole, folder, [module.__file__ for module in _modules(self)])
+        note(f"{self.__module__}.{self.__name__}", whole, folder, [_file(module) for module in _modules(self)])
 
     def _find_or_compile(self, folders: list[Path], signature: tuple) -> Path | None:
         """Returns the folder that the function is kept in."""
@@ -197,15 +211,13 @@ class Kernel(Function):
             self._compile(signature)
             return
         if compiled_apart(self.__module__, self.__name__, self.key(signature), signature, folder):
-            with contextlib.suppress(OSError):
-                jit_files.seal(folder)
+            jit_files.seal(folder)
             if self._load([folder], signature):
                 return
         # Where no other process can, or it found an error, which is raised here.
         jit_files.make_empty(folder)
         self.compile_in(folder, signature)
-        with contextlib.suppress(OSError):
-            jit_files.seal(folder)
+        jit_files.seal(folder)
 
     def _load(self, folders: list[Path], signature: tuple) -> Path | None:
         """Load the function from one of the folders; returns that folder."""
@@ -219,8 +231,9 @@ class Kernel(Function):
 
     def compile_in(self, folder: Path, signature: tuple) -> None:
         """Compile or load the function with a folder as numba's cache."""
-        from numba import config
+        import numba
 
+        config: Any = numba.config  # numba makes its attributes when it is imported
         before, Locator.folder = config.CACHE_LOCATOR_CLASSES, folder
         config.CACHE_LOCATOR_CLASSES = f"{__name__}.{Locator.__name__}"
         try:
@@ -271,10 +284,8 @@ class RecordKernel(Kernel):
             code = path.read_bytes()
         except FileNotFoundError:
             code = self._machine_code(signature)
-            fresh = path.with_suffix(f".{os.getpid()}")
-            with contextlib.suppress(OSError):
-                fresh.write_bytes(code)
-                fresh.replace(path)
+            with contextlib.suppress(OutputError):
+                write_file(path, code, sync=False)
         self._link(code, signature)
 
     def _link(self, code: bytes, signature: tuple) -> None:
@@ -350,7 +361,7 @@ def sources_digest(function: Function) -> str:
     state = hashlib.blake2b(digest_size=10)
     for module in _modules(function):
         state.update(repr((module.__name__, sorted((k, v) for k, v in _values(module).items() if _plain(v)))).encode())
-        state.update(Path(module.__file__).read_bytes())
+        state.update(Path(_file(module)).read_bytes())
     return state.hexdigest()
 
 
@@ -369,6 +380,11 @@ def _modules(function: Function) -> list[ModuleType]:
         package = name.partition(".")[0] + "."
         waiting += sorted(compiled | {other for other in imported if other.startswith(package)})
     return list(found.values())
+
+
+def _file(module: ModuleType) -> str:
+    assert module.__file__ is not None
+    return module.__file__
 
 
 def _values(module: ModuleType) -> dict[str, Any]:

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from astrasim_py.core.errors import OutputError
+from astrasim_py.core.files import write_file
 from astrasim_py.core.interrupts import pause
 
 #: Seconds to wait for another process that compiles before saying so: it may be of this run, and have said it itself.
@@ -26,13 +28,14 @@ def _digests(folder: Path) -> dict[str, str]:
 
 
 def seal(folder: Path) -> None:
-    """Write the digests of a folder's files, last, so that a damaged or unfinished folder is never loaded."""
-    for path in folder.iterdir():
-        path.chmod(0o644)
-    fresh = folder / f".{_SEAL}.{os.getpid()}"
-    fresh.write_text(json.dumps(_digests(folder)))
-    fresh.chmod(0o644)
-    fresh.replace(folder / _SEAL)
+    """Write the digests of a folder's files, last, so that a damaged or unfinished folder is never loaded.
+
+    A folder that cannot be written stays without them.
+    """
+    with contextlib.suppress(OSError, OutputError):
+        for path in folder.iterdir():
+            path.chmod(0o644)
+        write_file(folder / _SEAL, json.dumps(_digests(folder)).encode(), sync=False).chmod(0o644)
 
 
 def is_sound(folder: Path) -> bool:

@@ -10,6 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from astrasim_py.core.cache import cache_folder
+from astrasim_py.core.errors import OutputError
+from astrasim_py.core.files import write_file
 
 #: What there is of a compiled function: in memory, on disk, nowhere.
 LOADED, KEPT, ABSENT = "loaded", "kept", "absent"
@@ -25,10 +27,11 @@ def state_of(name: str, *, whole: bool = False) -> str:
     """
     if (name, whole) in _loaded:
         return LOADED
+    path = _path(name, whole)
     try:
-        found = json.loads(_path(name, whole).read_bytes())
-        kept = os.path.isdir(found["folder"]) and found["files"] == {file: _stamp(file) for file in found["files"]}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        noted = {} if path is None else json.loads(path.read_bytes())
+        kept = os.path.isdir(noted["folder"]) and noted["files"] == {file: _stamp(file) for file in noted["files"]}
+    except (OSError, ValueError, KeyError, TypeError):
         return ABSENT
     return KEPT if kept else ABSENT
 
@@ -39,14 +42,12 @@ def note(name: str, whole: bool, folder: Path | None, files: Iterable[str]) -> N
     path = _path(name, whole)
     if path is None or folder is None:
         return
-    packages = [find_spec(package).origin for package in ("llvmlite", "numba", "numpy")]
-    text = json.dumps({"folder": str(folder), "files": {file: _stamp(file) for file in (*files, *packages)}})
-    fresh = path.with_suffix(f".{os.getpid()}")
-    with contextlib.suppress(OSError):
-        if not os.path.exists(path) or path.read_text() != text:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            fresh.write_text(text)
-            fresh.replace(path)
+    specs = map(find_spec, ("llvmlite", "numba", "numpy"))
+    packages = [spec.origin for spec in specs if spec is not None and spec.origin is not None]
+    text = json.dumps({"folder": str(folder), "files": {file: _stamp(file) for file in (*files, *packages)}}).encode()
+    with contextlib.suppress(OSError, OutputError):
+        if not os.path.exists(path) or path.read_bytes() != text:
+            write_file(path, text, make_folder=True, sync=False)
 
 
 def _path(name: str, whole: bool) -> Path | None:

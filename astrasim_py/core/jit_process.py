@@ -32,9 +32,10 @@ def compiled_apart(module: str, name: str, key: str, signature: tuple, folder: P
         return False
     task = b64encode(pickle.dumps((module, name, key, signature, folder))) + b"\n"
     command = [sys.executable, "-c", _CODE, json.dumps(sys.path)]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    quiet = subprocess.DEVNULL
     try:
-        with subprocess.Popen(command, stdin=subprocess.PIPE, **quiet) as child:
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet) as child:
+            assert child.stdin is not None
             try:
                 child.stdin.write(task)
                 child.stdin.flush()

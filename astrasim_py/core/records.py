@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from astrasim_py.core.extras import optional_module
 from astrasim_py.core.rows import numbered
 from astrasim_py.core.shown import Shown
 from astrasim_py.core.units import format_time
+
+if TYPE_CHECKING:
+    import pandas
 
 COLLECTIVE_COLUMNS = (
     "instance",  # static index of the collective call
@@ -133,7 +137,9 @@ class Table(Mapping[str, np.ndarray]):
         make = self._columns[name]
         if callable(make):
             self._columns |= {other: _column_of(values) for other, values in make().items()}
-        return self._columns[name]
+            make = self._columns[name]
+            assert not callable(make)
+        return make
 
     def __getitem__(self, name: str) -> np.ndarray:
         column = self._column(name)
@@ -163,15 +169,14 @@ class Table(Mapping[str, np.ndarray]):
         for values in zip(*(self[name].tolist() for name in self), strict=True):
             yield dict(zip(self, values, strict=True))
 
-    def to_dataframe(self):
+    def to_dataframe(self) -> pandas.DataFrame:
         """The table as a pandas DataFrame, with floats to compute with beside the exact integers.
 
         Behind each column of picoseconds stands the same in ns (``start``, ``start_ns``; NaN for -1, not known). A
         table of collectives or messages also has ``time_ns``, from start or posting to the end, and ``algbw_GBps`` or
         ``GBps``, its bytes over this time (10**9 bytes per second; NaN where messages may be those of another size).
         """
-        pandas = optional_module("pandas", "notebook", "to_dataframe")
-
+        data_frame = optional_module("pandas", "notebook", "to_dataframe").DataFrame
         columns: dict[str, np.ndarray] = {}
         for name in self:
             columns[name] = self[name]
@@ -183,7 +188,7 @@ class Table(Mapping[str, np.ndarray]):
                 columns["time_ns"] = time = _nanoseconds(np.where(known, self[last] - self[first], -1))
                 rated = (time > 0) & (self["bound"] != NO_RATE if "bound" in self else True)
                 columns[rate] = np.divide(self[size], time, out=np.full(len(time), np.nan), where=rated)
-        return pandas.DataFrame(columns)
+        return data_frame(columns)
 
     def _repr_html_(self) -> str:
         return self.to_dataframe()._repr_html_()

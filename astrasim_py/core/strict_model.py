@@ -56,9 +56,10 @@ class StrictModel(BaseModel):
         except (ValidationError, PydanticCustomError) as error:
             if not from_python:
                 raise
-            own = isinstance(error, PydanticCustomError)
-            first = {"type": error.type, "loc": (), "ctx": error.context} if own else error.errors(include_url=False)[0]
-            mistake = _mistake(first)
+            if isinstance(error, PydanticCustomError):
+                mistake = _mistake({"type": error.type, "loc": (), "ctx": error.context})
+            else:
+                mistake = next(mistakes(error))
             raise cls._error(mistake.path(cls._place), mistake.problem, mistake.remedy) from None
 
     @classmethod

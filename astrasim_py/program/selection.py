@@ -16,10 +16,10 @@ from astrasim_py.program.algorithm import Algorithm
 class When(StrictModel):
     """When a case applies; conditions such as ``<= 256 KiB``."""
 
-    size: SizeCondition
-    ranks: RanksCondition
+    size: SizeCondition = None
+    ranks: RanksCondition = None
     group: Name | None = None
-    node: NodeCondition
+    node: NodeCondition = None
     switches: bool | None = Field(
         default=None,
         description="whether switches that compute reach all NPUs of the call, as the algorithm needs them",

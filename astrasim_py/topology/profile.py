@@ -82,8 +82,8 @@ class Choice(StrictModel):
     """A row of a table of choices: what the library takes for the calls that satisfy its conditions."""
 
     collective: Annotated[str, choice(*COLLECTIVE_NAMES)] | None = None
-    size: SizeCondition
-    ranks: RanksCondition
+    size: SizeCondition = None
+    ranks: RanksCondition = None
     algorithm: Annotated[str, choice(*LIBRARY_ALGORITHMS)] | None = Field(
         default=None, description="by default the fastest"
     )
