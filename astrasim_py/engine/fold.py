@@ -14,9 +14,9 @@ from astrasim_py.core.compiling import cpu_s
 from astrasim_py.core.errors import FoldError
 from astrasim_py.core.records import Records, Table
 from astrasim_py.engine.recorder import LINK_TOTALS, make_records
-from astrasim_py.engine.simpy.dialects import DialectSimulation
+from astrasim_py.engine.simpy.dialects import simulation_class
 from astrasim_py.engine.simpy.network import Link, LinkRequest, Message
-from astrasim_py.engine.simpy.simulation import LimitReached, OpenCall
+from astrasim_py.engine.simpy.simulation import LimitReached, OpenCall, Simulation
 from astrasim_py.system.plan import CollectiveCall, Plan
 from astrasim_py.system.programs import RECV, SEND, Matching, RankProgram
 from astrasim_py.system.symmetry import Symmetry, calls_of, peers_in, refuse, symmetry_of
@@ -38,7 +38,7 @@ def run_folded(plan: Plan, level: str) -> Records:
     """
     begin = cpu_s()
     symmetry = symmetry_of(plan)
-    records = FoldedSimulation(symmetry, level).run()
+    records = simulation_class(plan, FoldedSimulation)(symmetry, level).run()
     return unfold(symmetry, records, cpu_s() - begin)
 
 
@@ -93,7 +93,7 @@ class WatchedLink(Link):
         return super().request(message)
 
 
-class FoldedSimulation(DialectSimulation):
+class FoldedSimulation(Simulation):
     """A run of one rank, which receives its own messages."""
 
     link_class = WatchedLink
@@ -153,7 +153,7 @@ class FoldedSimulation(DialectSimulation):
 
     def waits(self):
         waits = super().waits()
-        if not any(self.progress()) and not waits["unreceived"]:
+        if not any(self.progress()) and not waits.unreceived:
             return waits
         raise FoldError("fold", "the run gets stuck", "run it without fold to see who waits for whom")
 

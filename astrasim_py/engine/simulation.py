@@ -10,11 +10,10 @@ from astrasim_py.core.choices import AUTO, BOTH, COMPILED, ENGINES, FOLDED, LEVE
 from astrasim_py.core.errors import AstraError, FoldError, InternalError, SimulationError, UsageError
 from astrasim_py.core.records import Records
 from astrasim_py.core.registry import own_failure
-from astrasim_py.dialects.own_model.simpy import OwnModel
 from astrasim_py.engine.auto import engine_for, predicted_hops, take_engine
 from astrasim_py.engine.choose import fastest
 from astrasim_py.engine.compare import BEYOND, run_both
-from astrasim_py.engine.simpy.dialects import DialectSimulation
+from astrasim_py.engine.simpy.dialects import simulation_class
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.plan import Plan
 from astrasim_py.system.problem import Problem
@@ -50,6 +49,8 @@ def simulate(problem: Problem | Plan, *, engine: str = AUTO, level: str = "links
         except (AstraError, InternalError, MemoryError):
             raise
         except Exception as error:
+            from astrasim_py.dialects.own_model.simpy import OwnModel
+
             model = plan.problem.network.factory
             if not isinstance(model, OwnModel) or own_failure(error):
                 raise
@@ -130,7 +131,7 @@ def _run_simpy(plan: Plan, level: str) -> Records:
     collects = gc.isenabled()
     gc.disable()  # reference counts free the events of a run; the search for cycles would take a quarter of its time
     try:
-        return DialectSimulation(plan, level).run()
+        return simulation_class(plan)(plan, level).run()
     finally:
         if collects:
             gc.enable()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -49,41 +50,44 @@ class Posted(NamedTuple):
         return cls.of(plan, rank, call, node, since)._replace(kind=RECV, peer=peer, tag=tag)
 
 
-def explain_stuck(
-    plan: Plan,
-    progress: Sequence[int],
-    posted: Sequence[Posted],
-    unreceived: Sequence[Posted],
-    *,
-    held: Sequence[Posted] = (),
-    unasked: Sequence[Posted] = (),
-    uncounted: Sequence[tuple[Posted, int, int, int]] = (),
-    queued: Sequence[tuple[int, int, int, tuple[int, ...]]] = (),
-    without_path: Sequence[tuple[int, int]] = (),
-    undelivered: int = 0,
-) -> Outcome:
-    """Explain why no event is left although nodes are unfinished.
+@dataclass(frozen=True)
+class Waits:
+    """What is waited for at the end of a stuck run."""
 
-    `progress`: unfinished nodes by rank. `posted`: receives without message. `unreceived`: messages without receive.
-    `held`: sends that wait for a slot of their connection. `unasked`: sends that no receive has requested, under the
-    rendezvous. `uncounted`: nodes that wait only for a count, with the counter, its count, and the count they need.
-    `queued`: chunks that wait for their turn, as rank, call, queue, and the calls that run there. `without_path`: pairs
-    of NPUs with a message that no path is left for. `undelivered`: messages that an own model still carries.
-    """
+    #: Receives without message, and messages without receive.
+    posted: Sequence[Posted]
+    unreceived: Sequence[Posted]
+    #: Sends that wait for a slot of their connection.
+    held: Sequence[Posted] = ()
+    #: Sends that no receive has requested, under the rendezvous.
+    unasked: Sequence[Posted] = ()
+    #: Nodes that wait only for a count: with the counter, its count, and the count they need.
+    uncounted: Sequence[tuple[Posted, int, int, int]] = ()
+    #: Chunks that wait for their turn: rank, call, queue, and the calls that run there.
+    queued: Sequence[tuple[int, int, int, tuple[int, ...]]] = ()
+    #: Pairs of NPUs with a message that no path is left for.
+    without_path: Sequence[tuple[int, int]] = ()
+    #: Messages that a network model of the user's own still carries.
+    undelivered: int = 0
+
+
+def explain_stuck(plan: Plan, progress: Sequence[int], waits: Waits) -> Outcome:
+    """Explain why no event is left although nodes are unfinished; `progress`: unfinished nodes by rank."""
+    posted, unreceived = waits.posted, waits.unreceived
     if plan.problem.network.split:
         posted, unreceived = whole_messages(posted), whole_messages(unreceived)
-    turns = {(rank, index): (queue, running) for rank, index, queue, running in queued}
+    turns = {(rank, index): (queue, running) for rank, index, queue, running in waits.queued}
     # Messages that hold a slot of a connection are explained by the sends that wait for a slot.
-    explained = {send.call for send in held}
+    explained = {send.call for send in waits.held}
     unreceived = [m for m in unreceived if m.call not in explained or not progress[m.peer]]
     waits_for: dict[int, set[int]] = {}
-    for entry in (*posted, *held, *unasked):
+    for entry in (*posted, *waits.held, *waits.unasked):
         waits_for.setdefault(entry.rank, set()).add(entry.peer)
 
     def lost(receive: Posted) -> WaitingNode:
         why = _turn(plan, receive, turns) or _no_message(plan, receive, progress, unreceived)
         pair = plan.npu_of[receive.peer], plan.npu_of[receive.rank]
-        if pair in without_path:
+        if pair in waits.without_path:
             why = f"no path is left from {' to '.join(_vertex(plan, end) for end in pair)}"
         return _waiting(plan, receive, why)
 
@@ -93,9 +97,9 @@ def explain_stuck(
 
     waiting = [
         *((receive.rank, partial(lost, receive)) for receive in posted),
-        *((send.rank, partial(_waiting_for_slot, plan, send)) for send in held),
-        *((send.rank, partial(unwanted, send)) for send in unasked),
-        *((entry[0].rank, partial(_waiting_for_count, plan, *entry)) for entry in uncounted),
+        *((send.rank, partial(_waiting_for_slot, plan, send)) for send in waits.held),
+        *((send.rank, partial(unwanted, send)) for send in waits.unasked),
+        *((entry[0].rank, partial(_waiting_for_count, plan, *entry)) for entry in waits.uncounted),
     ]
     of_rank: dict[int, list[Callable[[], WaitingNode]]] = {}
     for rank, told in waiting:
@@ -108,18 +112,19 @@ def explain_stuck(
     cycle = _cycle(waits_for)
     stuck_ranks, n = sum(map(bool, progress[: plan.npu_ranks])), plan.npu_ranks
     switches = dict(enumerate(plan.switches, n))
-    if without_path:
-        cause, cycle = f"stuck: {_cut_off(plan, without_path)}", ()
-    elif undelivered:
-        model = plan.problem.network.model
-        cause, cycle = f"stuck: {model} never delivers {undelivered} message{'s' if undelivered > 1 else ''}", ()
+    if waits.without_path:
+        cause, cycle = f"stuck: {_cut_off(plan, waits.without_path)}", ()
+    elif waits.undelivered:
+        model, number = plan.problem.network.model, waits.undelivered
+        cause, cycle = f"stuck: {model} never delivers {number} message{'s' if number > 1 else ''}", ()
     elif cycle:
         ring = "→".join(switches.get(rank, str(rank)) for rank in (*cycle, cycle[0]))
         cause = f"deadlock: ranks wait for each other in a ring, {ring}"
-        if held:
-            cause += f"; {len(held)} send{'s wait' if len(held) > 1 else ' waits'} for a free slot"
+        if waits.held:
+            number = len(waits.held)
+            cause += f"; {number} send{'s wait' if number > 1 else ' waits'} for a free slot"
     elif any(progress):
-        lacking = "messages that nobody sends" if waits_for or not uncounted else "completions that never come"
+        lacking = "messages that nobody sends" if waits_for or not waits.uncounted else "completions that never come"
         who = f"{stuck_ranks} of {n} ranks wait" if stuck_ranks else "no rank waits, but switches do,"
         cause = f"stuck: {who} for {lacking}"
     else:

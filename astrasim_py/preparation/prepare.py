@@ -18,7 +18,6 @@ from astrasim_py.core.digest import digest, file_digest
 from astrasim_py.core.errors import ScenarioError, TopologyError, TraceError
 from astrasim_py.core.fields import CodeText, FileText, named_files
 from astrasim_py.core.registry import names, provided
-from astrasim_py.dialects.own_model.simpy import OwnModel
 from astrasim_py.preparation.injected import algorithms_of
 from astrasim_py.preparation.inputs import Preparation, recorded_files
 from astrasim_py.program.algorithm import Algorithm
@@ -135,6 +134,8 @@ def _network(run: Preparation) -> NetworkModel:
         factory = provided("network", network.model)
     else:
         return network
+    from astrasim_py.dialects.own_model.simpy import OwnModel
+
     return network.model_copy(update={"factory": OwnModel(factory, network.model, place)})
 
 

@@ -18,6 +18,9 @@ LAUNCH_ROW, COPY_ROW = -1, -2
 ADDED = {LAUNCH_ROW: "launch", COPY_ROW: "copy"}
 NO_SLOT, CPU_SLOT, COMPUTE_SLOT, COMM_SLOT = range(4)
 
+#: Under ``event_order: scheduled`` chunks are dispatched after all calls, in the order of arrival: their first number.
+AFTER_CALLS = 1 << 30
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Structure:

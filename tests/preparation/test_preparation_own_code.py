@@ -231,7 +231,7 @@ KINDS = {
         f"{name} that the engine meets": (
             MODEL,
             f"own.py:{name}",
-            rf"network\.model: own\.py:{name}: a run under it failed: {said} \(at engine/.*\.py:\d+\)",
+            rf"network\.model: own\.py:{name}: a run under it failed: {said} \(at (engine|dialects)/.*\.py:\d+\)",
         )
         for name, said in {
             "NoMessage": r"TypeError: .*carry\(\).*",

@@ -6,12 +6,26 @@ makes ready dispatches before the next event.
 """
 
 import itertools
+from collections import defaultdict
+from dataclasses import replace
 from operator import itemgetter
 
+import simpy
+
 from astrasim_py.core.hash_sets import iteration_order
-from astrasim_py.dialects.chunks.simpy import ChunkingNpu
-from astrasim_py.engine.simpy.network import Analytical, At, CutThrough, LinkRequest, Message, Receive, StoreAndForward
-from astrasim_py.engine.simpy.npu import Graph
+from astrasim_py.engine.simpy.network import (
+    Analytical,
+    At,
+    CutThrough,
+    LinkRequest,
+    Mailbox,
+    Message,
+    Receive,
+    StoreAndForward,
+)
+from astrasim_py.engine.simpy.npu import Graph, Npu
+from astrasim_py.engine.simpy.simulation import Simulation, posted
+from astrasim_py.system.plan import Plan
 from astrasim_py.system.routes import lowest_dimension
 
 #: Ranks dispatch before every numbered event, and after SimPy's own.
@@ -79,9 +93,6 @@ class ScheduledStoreAndForward(Scheduled, StoreAndForward):
         """A message that waits has not begun its hop."""
 
 
-SCHEDULED = {"cut_through": ScheduledCutThrough, "store_and_forward": ScheduledStoreAndForward}
-
-
 class Ask(Message):
     """The control message of the rendezvous: by it a receive, its `node`, asks for its own message."""
 
@@ -92,7 +103,7 @@ class Ask(Message):
         self.graph.npu.simulation.asks[self.mailbox].put(self)
 
 
-class RendezvousNpu(ChunkingNpu):
+class RendezvousNpu(Npu):
     """An NPU with ``rendezvous_bytes``: a send goes once its receiver has asked for it."""
 
     def receive(self, graph, node):
@@ -136,7 +147,7 @@ class HashSetGraph(Graph):
         return [nodes[i] for i in order]
 
 
-class ScheduledNpu(ChunkingNpu):
+class ScheduledNpu(Npu):
     """An NPU under ``event_order: scheduled``; `due` holds the numbers of its timers, by the time at which they end."""
 
     def __init__(self, simulation, rank: int) -> None:
@@ -170,3 +181,57 @@ class ScheduledNpu(ChunkingNpu):
     def take(self, then):
         """Receiving an arrived message takes an event."""
         At(self.env, 0, self.simulation.number()).callbacks.append(lambda _: then())
+
+
+class ScheduledSimulation(Simulation):
+    """A run under ``event_order: scheduled``. `places` numbers the events of one time in the order of scheduling."""
+
+    def __init__(self, plan: Plan, level: str) -> None:
+        self.places = itertools.count(SOON + 1)
+        super().__init__(plan, level)
+
+    def network_model(self):
+        model = super().network_model()
+        return {CutThrough: ScheduledCutThrough, StoreAndForward: ScheduledStoreAndForward}.get(model, model)
+
+    def npu_rules(self):
+        return [ScheduledNpu, *super().npu_rules()]
+
+    def number_of_event(self) -> int:
+        """Number of an event that is scheduled now, after those that are scheduled before it."""
+        return self.env.now << 40 | next(self.places)
+
+    def number(self):
+        self.issued += 1
+        return self.number_of_event()
+
+
+class RendezvousSimulation(Simulation):
+    """A run with ``rendezvous_bytes``; `asks`: by mailbox, where a send waits for the message that asks for it."""
+
+    def __init__(self, plan: Plan, level: str) -> None:
+        super().__init__(plan, level)
+        self.asks: dict[Mailbox, simpy.Store] = defaultdict(lambda: simpy.Store(self.env))
+
+    def npu_rules(self):
+        return [RendezvousNpu, *super().npu_rules()]
+
+    def waits(self):
+        unasked = sorted(posted(r.graph, r.node, r.since) for asks in self.asks.values() for r in asks.get_queue)
+        return replace(super().waits(), unasked=unasked)
+
+
+class LowestDimensionSimulation(Simulation):
+    """A run under ``analytical_route: lowest_dim``."""
+
+    def network_model(self):
+        model = super().network_model()
+        return LowestDimension if model is Analytical and self.plan.problem.topology.dims else model
+
+
+class HashSetSimulation(Simulation):
+    """A run under ``issue_order: hash_set``."""
+
+    def graph_rules(self, program, index):
+        rules = super().graph_rules(program, index)
+        return [HashSetGraph, *rules] if program.buckets else rules

@@ -8,11 +8,14 @@ this takes time.
 import itertools
 from collections import Counter, deque
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from heapq import heappop, heappush
 
 from astrasim_py.engine.simpy.npu import Npu
+from astrasim_py.engine.simpy.simulation import Simulation
 from astrasim_py.system.plan import Chunk, Phase
+from astrasim_py.system.programs import AFTER_CALLS
 
 
 class RankChunk:
@@ -100,12 +103,11 @@ class ChunkingNpu(Npu):
 
     def splice_chunks(self, starting: list[tuple[RankChunk, int]]) -> None:
         """Splice the calls of chunks that start; one with nothing to do on this rank ends at once, and others start."""
-        # ASTRA-sim dispatches chunks in the order of arrival, after all other calls.
         by_arrival, idle = self.simulation.plan.problem.semantics.event_order == "scheduled", not self.starting
         self.starting.extend(starting)
         while idle and self.starting:
             chunk, row = self.starting[0]
-            parent, order = self.graphs[-1].row + chunk.node, 2**30 + chunk.number if by_arrival else None
+            parent, order = self.graphs[-1].row + chunk.node, AFTER_CALLS + chunk.number if by_arrival else None
             self.splice(chunk.call(self.rank), parent, row, partial(self.end_phase, chunk), order)
             self.starting.popleft()
 
@@ -133,3 +135,14 @@ class ChunkingNpu(Npu):
             early = (chunk for chunk in queue.early.values() if chunk.node in collectives)
             for chunk in (*(entry[-1] for entry in queue.line), *early):
                 yield self.rank, chunk.call(self.rank), queue.number, running
+
+
+class ChunkingSimulation(Simulation):
+    """A run in which a planner cuts collectives."""
+
+    def npu_rules(self):
+        return [ChunkingNpu, *super().npu_rules()]
+
+    def waits(self):
+        npus = [npu for npu in self.npus if isinstance(npu, ChunkingNpu)]
+        return replace(super().waits(), queued=[entry for npu in npus for entry in npu.waiting()])

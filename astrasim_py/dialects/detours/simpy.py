@@ -1,6 +1,7 @@
 """NPUs with interruptions of compute at regular times: ``noise.detours``."""
 
 from astrasim_py.engine.simpy.npu import Npu
+from astrasim_py.engine.simpy.simulation import Simulation
 
 
 class InterruptedNpu(Npu):
@@ -16,3 +17,10 @@ class InterruptedNpu(Npu):
             self.complete_after(self.detours.end(now, duration, self.phase) - now, graph, node)
         else:
             super().compute(graph, node)
+
+
+class InterruptedSimulation(Simulation):
+    """A run with interruptions of compute."""
+
+    def npu_rules(self):
+        return [InterruptedNpu, *super().npu_rules()]

@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 
 from astrasim_py.core.units import INT64_MAX, PS_PER_S
 from astrasim_py.engine.simpy.network import At, Link, Message, Network, Signal
+from astrasim_py.engine.simpy.simulation import Simulation
 from astrasim_py.system.durations import rate_units
 
 #: Rates are set after the dispatches of all ranks.
@@ -296,3 +297,10 @@ def divided_up(a: int, b: int) -> int:
 def whole(cap: int) -> int:
     """A rate in whole bytes per second, rounded up."""
     return divided_up(cap, 1 << 16)
+
+
+class FluidSimulation(Simulation):
+    """A run under the network model ``fluid``."""
+
+    def network_model(self):
+        return Fluid

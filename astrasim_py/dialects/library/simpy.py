@@ -4,12 +4,14 @@ The plan numbers the messages of a connection, so that a slot is one fact: wheth
 A send that finds its slot taken is refused, and released by the node that frees the slot.
 """
 
+from dataclasses import replace
 from heapq import heappop, heappush
 
 from astrasim_py.engine.simpy.network import CutThrough, Message, Network
 from astrasim_py.engine.simpy.npu import Graph
-from astrasim_py.engine.simpy.simulation import posted
+from astrasim_py.engine.simpy.simulation import Simulation, posted
 from astrasim_py.system.durations import message_ps
+from astrasim_py.system.plan import Plan
 from astrasim_py.system.programs import SEND
 
 
@@ -153,10 +155,6 @@ class PacedNetwork(Network):
         super().__init__(simulation)
         self.inner, self.count_waiting, self.without_path = inner, inner.count_waiting, inner.without_path
 
-    def book(self, *what: object) -> int:
-        """Reserve a link (`LinkByLink.book`)."""
-        return self.inner.book(*what)
-
     def send(self, message):
         graph, wait = message.graph, 0
         if isinstance(graph, PacedGraph) and not message.send_done:
@@ -207,3 +205,37 @@ class LibraryCutThrough(CutThrough):
 
     def complete_send(self, message, delay):
         super().complete_send(message, max(delay, message.paced - self.env.now))
+
+
+class CountingSimulation(Simulation):
+    """A run with programs that count or detach sends."""
+
+    def graph_rules(self, program, index):
+        rules = super().graph_rules(program, index)
+        return [CountingGraph, *rules] if program.counters is not None else rules
+
+    def waits(self):
+        graphs = [graph for npu in self.npus for graph in npu.graphs.values() if isinstance(graph, CountingGraph)]
+        return replace(super().waits(), uncounted=sorted(wait for graph in graphs for wait in graph.uncounted()))
+
+
+class ConnectedSimulation(Simulation):
+    """A run with calls over connections."""
+
+    def __init__(self, plan: Plan, level: str) -> None:
+        super().__init__(plan, level)
+        self.network = PacedNetwork(self, self.network)
+
+    def network_model(self):
+        model = super().network_model()
+        return LibraryCutThrough if model is CutThrough and self.plan.problem.network.profile is not None else model
+
+    def graph_rules(self, program, index):
+        connections = self.plan.calls[index].connections if index >= 0 else None
+        if connections is None:
+            return super().graph_rules(program, index)
+        return [ConnectedGraph] if connections.slots else [PacedGraph]
+
+    def waits(self):
+        slots = [call.slots for call in self.open_calls.values() if call.slots]
+        return replace(super().waits(), held=sorted(posted(*send) for each in slots for send in each.waiting.values()))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from astrasim_py.dialects.fluid.simpy import BYTE, Flow, Fluid, SharedLink, divided_up
 from astrasim_py.engine.simpy.network import At, Link
+from astrasim_py.engine.simpy.simulation import Simulation
 from astrasim_py.system.durations import rate_units
 
 #: Number of events of the topology: before all others of the instant.
@@ -168,5 +169,12 @@ class FluidWithEvents(Fluid):
         self.unawaited = False
 
     def without_path(self):
-        vertices, qps = self.simulation.plan.problem.topology.vertices, self.simulation.qps
+        vertices, qps = self.simulation.plan.problem.topology.vertices, self.simulation.plan.problem.network.qps
         return list(dict.fromkeys(divmod(pair // qps, vertices) for pair in sorted(self.cut)))
+
+
+class EventSimulation(Simulation):
+    """A run on a topology with events."""
+
+    def network_model(self):
+        return FluidWithEvents

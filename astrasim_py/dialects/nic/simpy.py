@@ -4,7 +4,9 @@ from collections.abc import Callable
 
 from astrasim_py.engine.simpy.network import At, Network
 from astrasim_py.engine.simpy.npu import Npu
+from astrasim_py.engine.simpy.simulation import Simulation, following
 from astrasim_py.system.machine_models import NicModel
+from astrasim_py.system.plan import Plan
 
 
 class Nic:
@@ -75,3 +77,20 @@ class NicNpu(Npu):
         self.match(receive)
         message = receive.value
         self.take(lambda: receive.graph.complete(receive.node, message.graph.row + message.node))
+
+
+class NicSimulation(Simulation):
+    """A run with NICs; `nics`: by NPU, or switch."""
+
+    def __init__(self, plan: Plan, level: str) -> None:
+        model = plan.problem.nic
+        assert model is not None
+        kinds = [Nic if rank < plan.npu_ranks else NoNic for rank in range(plan.ranks)]
+        self.nics = {vertex: kind(model) for vertex, kind in zip(plan.npu_of, kinds, strict=True)}
+        super().__init__(plan, level)
+
+    def network_model(self):
+        return following(NicNetwork, super().network_model())
+
+    def npu_rules(self):
+        return [NicNpu, *super().npu_rules()]

@@ -1,7 +1,7 @@
 """A network model that is not of this package: what it gives and yields is checked, and its faults told as its own."""
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -10,6 +10,8 @@ from simpy import Event
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.fields import shown
 from astrasim_py.core.registry import package_line
+from astrasim_py.engine.simpy.simulation import LimitReached, Simulation
+from astrasim_py.system.plan import Plan
 
 _PROCESS = "write a generator of SimPy's events: yield self.env.timeout(…)"
 
@@ -64,3 +66,20 @@ class OwnModel:
             f"{self.text}: a run under it failed: {text} (at {package_line(error)})",
             "check the arguments of its methods, and what it yields and sets (docs/extend.md)",
         )
+
+
+class OwnModelSimulation(Simulation):
+    """A run under such a model. `undelivered`: messages under way; `waited`: how often messages have waited."""
+
+    def __init__(self, plan: Plan, level: str) -> None:
+        self.undelivered = self.waited = 0
+        super().__init__(plan, level)
+
+    def count_waits(self) -> None:
+        """Count that the model goes on, and give up after too many: it may be in a loop."""
+        self.waited += 1
+        if self.waited > self.max_events:
+            raise LimitReached(f"more than {self.max_events} events (--max-events)")
+
+    def waits(self):
+        return replace(super().waits(), undelivered=self.undelivered)

@@ -4,15 +4,54 @@ The head of a message lets the step that receives it begin; its tail holds up th
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import simpy
 
 from astrasim_py.core.units import transfer_ps
 from astrasim_py.dialects.library.simpy import ConnectedGraph, Slots
-from astrasim_py.engine.simpy.network import At, Message
+from astrasim_py.engine.simpy.network import At, Link, LinkByLink, LinkRequest, Message
 from astrasim_py.engine.simpy.npu import Graph
+from astrasim_py.engine.simpy.simulation import Simulation, following
 from astrasim_py.engine.stuck import Posted
 from astrasim_py.system.programs import COMPUTE
+
+
+class Booking(LinkRequest):
+    """The request of a message of a thread block, which has its link from `start` to `end` (ps)."""
+
+    def __init__(self, link: Link, message: Message, asked: int, start: int, end: int) -> None:
+        self.start, self.end = start, end
+        super().__init__(link, message, asked)
+
+
+class BookedLinks(LinkByLink):
+    """A network whose links thread blocks reserve."""
+
+    def book(self, message: Message, link: Link, begin: int, took: int) -> int:
+        """Reserve a link for `took` ps; returns when (ps) the message is served.
+
+        Service begins at `begin` (ps) or later, after all earlier requests for the link.
+        """
+        free = max([link.free, *(end for _, _, end, _ in self.uncounted(link))])
+        start = max(begin, free)
+        booking = Booking(link, message, begin, start, start + took)
+        if link is message.route[0]:
+            self.simulation.recorder.note(message.row, "start", start)
+        self.env.process(self.serve(booking))
+        return booking.end
+
+    def serve(self, booking: Booking) -> Iterator[simpy.Event]:
+        """Hold a link that is booked, as a SimPy process."""
+        yield booking
+        booking.count(booking.start, booking.end)
+        yield self.env.timeout(booking.end - self.env.now)
+        booking.resource.release(booking)
+
+    def service(self, request, free):
+        if isinstance(request, Booking):
+            return request.start, request.end, False
+        return super().service(request, free)
 
 
 class BlockMessages(Slots):
@@ -70,7 +109,7 @@ class BlockGraph(ConnectedGraph):
             rates, latency = costs.links, sum(int(costs.links.latency_ps[link.index]) for link in message.route)
             for link in message.route:
                 took = transfer_ps(nbytes, rates.rates[rates.rate_class[link.index]])
-                end = max(end, npu.simulation.network.book(message, link, begin, took))
+                end = max(end, npu.simulation.booked_links.book(message, link, begin, took))
             message.tail = end + latency
             self.recorder.note(message.row, "delivered", message.tail)
             head = begin + latency + ((end - begin + 1) // 2 if costs.waits_half else 0)
@@ -95,3 +134,27 @@ class BlockGraph(ConnectedGraph):
 def awaiting(graph: BlockGraph, node: int, since: int) -> Posted:
     """A step that waits for the head of its message, for the stuck report."""
     return Posted.awaiting(graph.npu.simulation.plan, graph.npu.rank, graph.index, node, since)
+
+
+class BlockSimulation(Simulation):
+    """A run with programs that thread blocks execute; `booked_links`: the network whose links they reserve."""
+
+    booked_links: BookedLinks
+
+    def network_model(self):
+        model = following(BookedLinks, super().network_model())
+
+        def made(simulation: Simulation) -> BookedLinks:
+            self.booked_links = model(simulation)
+            return self.booked_links
+
+        return made
+
+    def graph_rules(self, program, index):
+        return [BlockGraph] if program.blocks is not None else super().graph_rules(program, index)
+
+    def waits(self):
+        waits = super().waits()
+        steps = [call.slots.expected for call in self.open_calls.values() if isinstance(call.slots, BlockMessages)]
+        awaited = sorted(awaiting(*step) for expected in steps for step in expected.values())
+        return replace(waits, posted=[*waits.posted, *awaited])

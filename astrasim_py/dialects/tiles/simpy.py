@@ -4,6 +4,8 @@ collective that wait for a part of their data.
 
 from itertools import groupby
 
+from astrasim_py.engine.simpy.npu import Graph, Npu
+from astrasim_py.engine.simpy.simulation import Simulation
 from astrasim_py.system.programs import BEGINS, ENDS, TileGates
 
 
@@ -51,3 +53,38 @@ class Gates:
                 graph = self.npu.graphs[-1] if collective < 0 else self.graphs.get(collective)
                 if graph is not None:
                     graph.less_need([node], row)
+
+
+class TiledNpu(Npu):
+    """An NPU that may use collectives in tiles; `gates`: of its rank, None if it does not."""
+
+    def __init__(self, simulation, rank: int) -> None:
+        super().__init__(simulation, rank)
+        gates = simulation.plan.tiles.get(rank)
+        self.gates = None if gates is None else Gates(self, gates)
+
+    def begin(self, graph, parent, row):
+        if self.gates is None:
+            super().begin(graph, parent, row)
+        else:
+            graph.release(self.gates.begin(graph, graph.index, parent - self.graphs[-1].row), row)
+            self.gates.begun(graph, parent)
+
+
+class TiledGraph(Graph):
+    """A graph with nodes that may open gates."""
+
+    def less_need_of_children(self, node):
+        super().less_need_of_children(node)
+        if self.npu.gates is not None:
+            self.npu.gates.ended(self, node)
+
+
+class TiledSimulation(Simulation):
+    """A run in which ranks use collectives in tiles."""
+
+    def npu_rules(self):
+        return [TiledNpu, *super().npu_rules()]
+
+    def graph_rules(self, program, index):
+        return [TiledGraph, *super().graph_rules(program, index)]

@@ -79,17 +79,7 @@ def _outcome(plan: Plan, state: State, level: str) -> Outcome:
     if level not in ("nodes", "messages"):
         # Run again with nodes recorded: waiting times come from the node table.
         found = Waiting(plan, _run(plan, "nodes"))
-    return explain_stuck(
-        plan,
-        progress,
-        found.posted(),
-        found.unreceived(),
-        held=found.held(),
-        unasked=found.unasked(),
-        uncounted=found.uncounted(),
-        queued=found.queued(),
-        without_path=found.without_path(),
-    )
+    return explain_stuck(plan, progress, found.waits())
 
 
 def _released_together(state: State) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from astrasim_py.core import hash_sets, heap
 from astrasim_py.core.jit import inlined, lean, optional
 from astrasim_py.engine.compiled import records, table
+from astrasim_py.system.programs import AFTER_CALLS
 
 #: de Bruijn multiplication finds the lowest bit of a word.
 DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
@@ -21,8 +22,6 @@ for _bit in range(64):
     LOWEST[((1 << _bit) * int(DE_BRUIJN) & (1 << 64) - 1) >> 58] = _bit
 NODE_MASK = np.int64(0xFFFFFFFF)
 NONE = np.int64(-1)
-#: Scheduled chunks are dispatched after the calls of unplanned collectives.
-AFTER_CALLS = np.int64(1 << 30)
 
 
 @inlined

@@ -4,7 +4,7 @@ import numpy as np
 
 from astrasim_py.engine.compiled import records
 from astrasim_py.engine.compiled.state import State
-from astrasim_py.engine.stuck import Posted
+from astrasim_py.engine.stuck import Posted, Waits
 from astrasim_py.system.plan import Plan
 from astrasim_py.system.programs import RECV, SEND
 
@@ -43,6 +43,18 @@ class Waiting:
         left = np.zeros(self.plan.ranks, dtype=np.int64)
         np.add.at(left, begun["rank"], begun["left"])
         return left.tolist()
+
+    def waits(self) -> Waits:
+        """All that is waited for."""
+        return Waits(
+            posted=self.posted(),
+            unreceived=self.unreceived(),
+            held=self.held(),
+            unasked=self.unasked(),
+            uncounted=self.uncounted(),
+            queued=self.queued(),
+            without_path=self.without_path(),
+        )
 
     def anything_unreceived(self) -> bool:
         """Whether any arrived message has not been received."""

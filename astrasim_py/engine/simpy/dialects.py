@@ -1,97 +1,86 @@
-"""The simulation under any rules: which subclass follows which rule."""
+"""The simulation under any rules: which subclass of `Simulation` follows which, and for which plans it is loaded."""
 
-import itertools
-from collections import defaultdict
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
-import simpy
-
-from astrasim_py.dialects.astra_sim import simpy as astra_sim
-from astrasim_py.dialects.chunks.simpy import ChunkingNpu
-from astrasim_py.dialects.detours.simpy import InterruptedNpu
-from astrasim_py.dialects.library.simpy import (
-    ConnectedGraph,
-    CountingGraph,
-    LibraryCutThrough,
-    PacedGraph,
-    PacedNetwork,
-)
-from astrasim_py.dialects.nic.simpy import Nic, NicNetwork, NicNpu, NoNic
-from astrasim_py.dialects.thread_blocks.simpy import BlockGraph, BlockMessages, awaiting
-from astrasim_py.engine.simpy.network import Mailbox
-from astrasim_py.engine.simpy.simulation import Simulation, posted
+from astrasim_py.core.by_need import load
+from astrasim_py.core.choices import FLUID
+from astrasim_py.engine.simpy.simulation import Simulation, following
 from astrasim_py.system.plan import Plan
+from astrasim_py.system.programs import PlainPrograms, RankProgram
+from astrasim_py.system.repeated import Repeated, WorkloadPrograms
 
 
-@cache
-def following(*rules: type) -> type:
-    """A class that follows several rules, the first of them first."""
-    return type(rules[0].__name__, rules, {})
+class Dialect(NamedTuple):
+    """Rules that only some plans need. `simulation`: ``module:name`` of a subclass of `Simulation`."""
+
+    simulation: str
+    needed: Callable[[Plan], bool]
 
 
-class DialectSimulation(Simulation):
-    """A run under any rules."""
+def programs_that_may_count(plan: Plan) -> Iterator[RankProgram]:
+    """Different programs of a plan, but those in columns, which have no counters."""
+    for value in plan.workload.values if isinstance(plan.workload, WorkloadPrograms) else plan.workload:
+        yield getattr(value, "program", value)
+    for call in plan.calls.values if isinstance(plan.calls, Repeated) else dict.fromkeys(plan.calls):
+        if isinstance(call.programs, Mapping):  # of a folded run
+            yield from call.programs.values()
+        elif not isinstance(call.programs, PlainPrograms):
+            yield from call.different
 
-    def __init__(self, plan: Plan, level: str) -> None:
-        semantics, rules = plan.problem.semantics, [ChunkingNpu]
-        if semantics.event_order == "scheduled":
-            self.number, self.places = self.number_of_action, itertools.count(astra_sim.SOON + 1)
-            self.models = self.models | astra_sim.SCHEDULED
-            rules = [astra_sim.ScheduledNpu, *rules]
-        if semantics.rendezvous_bytes:
-            rules = [astra_sim.RendezvousNpu, *rules]
-        if semantics.analytical_route == "lowest_dim" and plan.problem.topology.dims:
-            self.models = self.models | {"analytical": astra_sim.LowestDimension}
-        if plan.problem.network.profile is not None:
-            self.models = self.models | {"cut_through": LibraryCutThrough}
-        if plan.detours is not None:
-            rules = [InterruptedNpu, *rules]
-        if plan.problem.nic is not None:
-            rules = [NicNpu, *rules]
-            #: By NPU, or switch.
-            self.nics = {
-                v: (Nic if rank < plan.npu_ranks else NoNic)(plan.problem.nic) for rank, v in enumerate(plan.npu_of)
-            }
-        self.npu_class = following(*rules)
-        super().__init__(plan, level)
-        #: Under the rendezvous, by mailbox: where a send waits for the message that asks for it.
-        self.asks: dict[Mailbox, simpy.Store] = defaultdict(lambda: simpy.Store(self.env))
-        if plan.problem.network.msccl is not None or plan.problem.network.profile is not None:
-            self.network = PacedNetwork(self, self.network)
 
-    def network_class(self, model):
-        return model if self.plan.problem.nic is None else following(NicNetwork, model)
+#: Where two have a method, the upper one wins, and reaches the lower one by ``super()`` (`following`).
+DIALECTS = (
+    Dialect("astrasim_py.dialects.nic.simpy:NicSimulation", lambda plan: plan.problem.nic is not None),
+    Dialect("astrasim_py.dialects.detours.simpy:InterruptedSimulation", lambda plan: plan.detours is not None),
+    Dialect(
+        "astrasim_py.dialects.astra_sim.simpy:HashSetSimulation",
+        lambda plan: plan.problem.semantics.issue_order == "hash_set",
+    ),
+    Dialect(
+        "astrasim_py.dialects.astra_sim.simpy:RendezvousSimulation",
+        lambda plan: plan.problem.semantics.rendezvous_bytes > 0,
+    ),
+    Dialect(
+        "astrasim_py.dialects.astra_sim.simpy:ScheduledSimulation",
+        lambda plan: plan.problem.semantics.event_order == "scheduled",
+    ),
+    Dialect(
+        "astrasim_py.dialects.astra_sim.simpy:LowestDimensionSimulation",
+        lambda plan: plan.problem.semantics.analytical_route == "lowest_dim",
+    ),
+    Dialect(
+        "astrasim_py.dialects.chunks.simpy:ChunkingSimulation",
+        lambda plan: any(job.planner is not None for job in plan.problem.jobs),
+    ),
+    Dialect("astrasim_py.dialects.tiles.simpy:TiledSimulation", lambda plan: bool(plan.tiles)),
+    Dialect("astrasim_py.dialects.switches.simpy:SwitchSimulation", lambda plan: plan.ranks > plan.npu_ranks),
+    Dialect("astrasim_py.dialects.queue_pairs.simpy:QueuePairSimulation", lambda plan: plan.problem.network.qps > 1),
+    Dialect(
+        "astrasim_py.dialects.thread_blocks.simpy:BlockSimulation",
+        lambda plan: plan.problem.network.profile is not None and plan.problem.network.profile.programs is not None,
+    ),
+    Dialect(
+        "astrasim_py.dialects.library.simpy:CountingSimulation",
+        lambda plan: any(program.counters is not None for program in programs_that_may_count(plan)),
+    ),
+    Dialect(
+        "astrasim_py.dialects.library.simpy:ConnectedSimulation",
+        lambda plan: plan.problem.network.msccl is not None or plan.problem.network.profile is not None,
+    ),
+    Dialect("astrasim_py.dialects.link_events.simpy:EventSimulation", lambda plan: bool(plan.states)),
+    Dialect(
+        "astrasim_py.dialects.fluid.simpy:FluidSimulation",
+        lambda plan: plan.problem.network.model == FLUID and plan.problem.network.factory is None,
+    ),
+    Dialect(
+        "astrasim_py.dialects.own_model.simpy:OwnModelSimulation",
+        lambda plan: plan.problem.network.factory is not None,
+    ),
+)
 
-    def number_of_event(self) -> int:
-        """Number of an event that is scheduled now, after those that are scheduled before it."""
-        return self.env.now << 40 | next(self.places)
 
-    def number_of_action(self) -> int:
-        """The number of an action, in the order of scheduling."""
-        self.issued += 1
-        return self.number_of_event()
-
-    def graph_class(self, program, index):
-        if program.blocks is not None:
-            return BlockGraph
-        connections = self.plan.calls[index].connections if index >= 0 else None
-        if connections is None:
-            kind = super().graph_class(program, index)
-        else:
-            kind = ConnectedGraph if connections.slots else PacedGraph
-        if program.buckets:
-            kind = following(astra_sim.HashSetGraph, kind)
-        return kind if program.counters is None else following(CountingGraph, kind)
-
-    def waits(self):
-        graphs = [graph for npu in self.npus for graph in npu.graphs.values()]
-        slots = [call.slots for call in self.open_calls.values() if call.slots]
-        waits = super().waits()
-        expected = [each.expected for each in slots if isinstance(each, BlockMessages)]
-        waits["posted"] += sorted(awaiting(*step) for steps in expected for step in steps.values())
-        return waits | {
-            "held": sorted(posted(*send) for each in slots for send in each.waiting.values()),
-            "unasked": sorted(posted(r.graph, r.node, r.since) for asks in self.asks.values() for r in asks.get_queue),
-            "uncounted": sorted(each for g in graphs if isinstance(g, CountingGraph) for each in g.uncounted()),
-            "queued": [entry for npu in self.npus for entry in npu.waiting()],
-        }
+def simulation_class(plan: Plan, *first: type[Simulation]) -> type[Simulation]:
+    """The class of a run of a plan, which follows `first` before the dialects that the plan needs."""
+    rules = [load(dialect.simulation) for dialect in DIALECTS if dialect.needed(plan)]
+    return following(*first, *rules, Simulation)

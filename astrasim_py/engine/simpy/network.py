@@ -105,14 +105,6 @@ class LinkRequest(Request):
         self.resource.simulation.recorder.hop_served(self.row, start, end)
 
 
-class Booking(LinkRequest):
-    """The request of a message of a thread block, which has its link from `start` to `end` (ps)."""
-
-    def __init__(self, link: Link, message: Message, asked: int, start: int, end: int) -> None:
-        self.start, self.end = start, end
-        super().__init__(link, message, asked)
-
-
 class Mailbox(simpy.Store):
     """A place where one send meets its receive."""
 
@@ -172,7 +164,7 @@ class Message:
         self.src, self.dst = graph.npu.vertex, simulation.plan.npu_of[receiver]
         self.pair = simulation.pair(self.src, self.dst)
         self.route = simulation.route(self.pair)
-        self.first_latency = simulation.switch_latency if graph.npu.is_switch else 0
+        self.first_latency = graph.npu.first_latency
         self.number = simulation.number()
         self.row = simulation.recorder.message(self, receiver, simulation.env.now)
 
@@ -273,44 +265,26 @@ class LinkByLink(Network):
         self.complete_send(message, end - now)
         return arrival
 
-    def book(self, message: Message, link: Link, begin: int, took: int) -> int:
-        """Reserve a link for `took` ps for a message of a thread block; returns when (ps) it is served.
-
-        Service begins at `begin` (ps) or later, after all earlier requests for the link.
+    def service(self, request: LinkRequest, free: int) -> tuple[int, int, bool]:
+        """When (ps) a link that is `free` from then on begins and ends to serve a request, and whether a slower link
+        feeds it.
         """
-        free = max([link.free, *(end for *_, end in self.uncounted(link))])
-        start = max(begin, free)
-        booking = Booking(link, message, begin, start, start + took)
-        if link is message.route[0]:
-            self.simulation.recorder.note(message.row, "start", start)
-        self.env.process(self.serve(booking))
-        return booking.end
+        message, link, start = request.message, request.resource, max(free, request.asked)
+        times = self.times(message, link, start)
+        return start, times[self.holds_latency], self.fed(message, link, start, times[0])
 
-    def serve(self, booking: Booking) -> Iterator[simpy.Event]:
-        """Hold a link that is booked, as a SimPy process."""
-        yield booking
-        booking.count(booking.start, booking.end)
-        yield self.env.timeout(booking.end - self.env.now)
-        booking.resource.release(booking)
-
-    def uncounted(self, link: Link) -> Iterator[tuple[LinkRequest, int, int]]:
-        """Requests for a link that are not counted yet, and when (ps) it begins and ends to serve them."""
+    def uncounted(self, link: Link) -> Iterator[tuple[LinkRequest, int, int, bool]]:
+        """Requests for a link that are not counted yet, each with its `service`."""
         free = link.free
         for request in (*link.users, *link.queue):
             if not request.counted:
-                start = max(free, request.asked)
-                free = self.times(request.message, link, start)[self.holds_latency]
-                if isinstance(request, Booking):
-                    start, free = request.start, request.end
-                yield request, start, free
+                start, free, fed = self.service(request, free)
+                yield request, start, free, fed
 
     def count_waiting(self):
         for link in self.simulation.links.values():
-            for request, start, free in list(self.uncounted(link)):
-                message, fed = request.message, False
-                if not isinstance(request, Booking):
-                    fed = self.fed(message, link, start, self.times(message, link, start)[0])
-                request.count(start, free, fed)
+            for request, start, end, fed in list(self.uncounted(link)):
+                request.count(start, end, fed)
 
 
 class StoreAndForward(LinkByLink):

@@ -10,7 +10,6 @@ from heapq import heappop, heappush
 
 import simpy
 
-from astrasim_py.dialects.tiles.simpy import Gates
 from astrasim_py.engine.recorder import unequal_bytes
 from astrasim_py.engine.simpy.network import At, Message, Receive, Signal
 from astrasim_py.system.programs import COMM_SLOT, COMPUTE, COMPUTE_SLOT, CPU_SLOT, SEND
@@ -72,11 +71,13 @@ class Graph:
     def complete(self, node: int, ended_by: int = -1) -> None:
         """A node is done: release the nodes that waited for it alone. The last node ends the graph."""
         self.recorder.ended(self.row + node, self.npu.env.now, ended_by)
-        self.less_need(self.program.children[node], self.row + node)
-        if self.npu.gates is not None:
-            self.npu.gates.ended(self, node)
+        self.less_need_of_children(node)
         self.count_down(node)
         self.npu.wake_up()
+
+    def less_need_of_children(self, node: int) -> None:
+        """The children of a node that is done wait for one parent less."""
+        self.less_need(self.program.children[node], self.row + node)
 
     def count_down(self, node: int) -> None:
         """One node less to do."""
@@ -141,8 +142,11 @@ class Npu:
     """One rank on its NPU: `ready` nodes as (order, node, graph), and the `graphs` that it walks, by call.
 
     `vertex` is the NPU's number in the topology, `dispatch_number` the number of its dispatches among the events of one
-    time. A switch that takes part in collectives is one, too: its reductions are served one after the other.
+    time. A switch that takes part in collectives is one, too. `first_latency` (ps) prolongs the first hop of what it
+    sends.
     """
+
+    first_latency = 0
 
     def __init__(self, simulation, rank: int) -> None:
         self.simulation, self.env, self.rank = simulation, simulation.env, rank
@@ -153,8 +157,6 @@ class Npu:
         self.slots = {kind: Slots(number) for kind, number in slots.items() if number is not None}
         self.ready: list[tuple[int, int, Graph]] = []
         self.graphs: dict[int, Graph] = {}
-        gates = simulation.plan.tiles.get(rank)
-        self.gates = None if gates is None else Gates(self, gates)
         #: By kind of node, in the order of the plan.
         self.issue = (self.compute, self.send, self.receive, self.collective, self.access_memory, self.compute)
         self.env.process(self.run())
@@ -193,10 +195,7 @@ class Npu:
 
     def compute(self, graph: Graph, node: int) -> None:
         """A compute node takes its duration; metadata takes none."""
-        duration = graph.program.duration[node]
-        if self.is_switch and graph.program.kind[node] == COMPUTE:
-            duration = self.simulation.reduction_time(self.vertex, duration)
-        self.complete_after(duration, graph, node)
+        self.complete_after(graph.program.duration[node], graph, node)
 
     def access_memory(self, graph: Graph, node: int) -> None:
         """A memory node is served once all that were issued before it are; then it takes its duration."""
@@ -268,9 +267,8 @@ class Npu:
         if order is not None:
             graph.order = order
         graph.recorder.spliced(graph.row, graph.left, parent)
-        row, roots = parent if row < 0 else row, graph.program.roots
-        if self.gates is not None:
-            roots = self.gates.begin(graph, index, parent - self.graphs[-1].row)
-        graph.release(roots, row)
-        if self.gates is not None:
-            self.gates.begun(graph, parent)
+        self.begin(graph, parent, parent if row < 0 else row)
+
+    def begin(self, graph: Graph, parent: int, row: int) -> None:
+        """The roots of a call's graph are ready, by the end of the node in `row`."""
+        graph.release(graph.program.roots, row)

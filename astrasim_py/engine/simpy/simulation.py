@@ -1,22 +1,23 @@
 """A run of the SimPy engine: all NPUs, the network between them, and the records that they leave behind."""
 
 import time
-from collections import Counter
 from collections.abc import Callable
 from functools import cache
 
 import simpy
 
 from astrasim_py.core.records import Outcome, Records
-from astrasim_py.dialects.fluid.simpy import Fluid
-from astrasim_py.dialects.link_events.simpy import FluidWithEvents
 from astrasim_py.engine.recorder import Recorder, used_links
-from astrasim_py.engine.simpy.network import Analytical, Communicator, CutThrough, Link, StoreAndForward
+from astrasim_py.engine.simpy.network import Analytical, Communicator, CutThrough, Link, Network, StoreAndForward
 from astrasim_py.engine.simpy.npu import Graph, Npu, ProgramLists, WorkloadGraph
-from astrasim_py.engine.stuck import Posted, explain_stuck, ranks_left
+from astrasim_py.engine.stuck import Posted, Waits, explain_stuck, ranks_left
 from astrasim_py.system.plan import CollectiveCall, Plan
 
-MODELS = {"cut_through": CutThrough, "store_and_forward": StoreAndForward, "analytical": Analytical, "fluid": Fluid}
+MODELS: dict[str, type[Network]] = {
+    "cut_through": CutThrough,
+    "store_and_forward": StoreAndForward,
+    "analytical": Analytical,
+}
 
 #: Later (ps) than anything, and earlier than what SimPy says of no event, infinity.
 FOREVER = 1 << 100
@@ -34,42 +35,53 @@ class OpenCall:
         self.left, self.slots = len(self.members), None
 
 
-class Simulation:
-    """State of one run: `env`, the `links` by index, the `network` model, the `npus` by rank, the calls under way."""
+@cache
+def following(*rules: type) -> type:
+    """A class that follows several rules. Where two have a method, the first of them wins, and reaches the other by
+    ``super()``: ``following(NicNpu, ChunkingNpu)`` takes an arrived message as NICs do, and cuts collectives.
+    """
+    return rules[0] if len(rules) == 1 else type(rules[0].__name__, rules, {})
 
-    link_class, npu_class, models = Link, Npu, MODELS
+
+class Simulation:
+    """State of one run: `env`, the `links` by index, the `network` model, the `npus` by rank, the calls under way.
+
+    A dialect is a subclass: it adds rules to those of ``super()`` in `network_model`, `npu_rules` and `graph_rules`.
+    """
+
+    link_class: type[Link] = Link
 
     def __init__(self, plan: Plan, level: str) -> None:
         self.plan, self.env, self.recorder = plan, simpy.Environment(), Recorder(plan, level)
         self.issued, self.max_events = 0, plan.problem.limits.max_events
-        #: Under a network model of the user's own: how often messages have waited, and messages under way.
-        self.waits_of_model, self.undelivered = 0, 0
         #: Events to come at which nothing happens any more.
         self.idle_events = 0
         self.links = {index: self.link_class(self, index) for index in used_links(plan).tolist()}
-        network = plan.problem.network
-        made = FluidWithEvents if plan.states else network.factory or self.models[network.model]
-        self.network = self.network_class(made)(self)
+        self.network = self.network_model()(self)
         self.open_calls: dict[int, OpenCall] = {}
         #: Remote memory → time (ps) at which it has served all issued requests.
         self.memory_free: dict[int, int] = {}
-        #: Switch → time (ps) at which it has done all issued reductions; and the latency added to its messages.
-        self.reduced: dict[int, int] = {}
-        computing = plan.problem.topology.computing
-        self.switch_latency = 0 if computing is None else computing.latency_ps
         self.program, self.route = cache(ProgramLists), cache(self.route)
-        #: Messages so far between two NPUs: they use their queue pairs in turn.
-        self.qps, self.sent = network.qps, Counter()
         #: Under ``message_match: bytes`` collectives share mailboxes with the workload.
         self.shared = Communicator(self.env) if plan.problem.semantics.message_match == "bytes" else None
-        self.npus = [self.npu_class(self, rank) for rank in range(plan.ranks)]
+        npu_class = following(*self.npu_rules())
+        self.npus: list[Npu] = [npu_class(self, rank) for rank in range(plan.ranks)]
         #: Unfinished ranks of foreground jobs; None without background jobs.
         self.foreground = 0 if plan.problem.background else None
         self.workloads = [self.open_workload(job) for job in range(len(plan.problem.jobs))]
 
-    def network_class(self, model: Callable) -> Callable:
-        """The factory of a network model."""
-        return model
+    def network_model(self) -> Callable[["Simulation"], Network]:
+        """The class of the network, or what makes one."""
+        network = self.plan.problem.network
+        return network.factory or MODELS[network.model]
+
+    def npu_rules(self) -> list[type[Npu]]:
+        """The rules that NPUs follow, the first of them first."""
+        return [Npu]
+
+    def graph_rules(self, program: ProgramLists, index: int) -> list[type[Graph]]:
+        """The rules that the graphs of a program in a call (-1: the workload) follow."""
+        return [Graph] if index >= 0 else [WorkloadGraph]
 
     def open_workload(self, job: int) -> OpenCall:
         """The workload of a job, which its ranks begin to walk."""
@@ -88,10 +100,6 @@ class Simulation:
         """A rank that the run waits for has done its workload; after the last one the run ends with this instant."""
         self.foreground -= 1
 
-    def graph_class(self, program: ProgramLists, index: int) -> type[Graph]:
-        """The class of the graphs of a program in a call (-1: the workload)."""
-        return Graph if index >= 0 else WorkloadGraph
-
     def number(self) -> int:
         """The next number in the order of issue: 2, 3, …; SimPy's own events have 0 and 1."""
         self.issued += 1
@@ -99,11 +107,7 @@ class Simulation:
 
     def pair(self, src: int, dst: int) -> int:
         """Number of the queue pair that the next message from one end to another takes."""
-        ends = src * self.plan.problem.topology.vertices + dst
-        if self.qps == 1:
-            return ends
-        self.sent[ends] += 1
-        return ends * self.qps + (self.sent[ends] - 1) % self.qps
+        return src * self.plan.problem.topology.vertices + dst
 
     def route(self, pair: int) -> list[Link]:
         """Links of a queue pair."""
@@ -115,10 +119,6 @@ class Simulation:
         if memory.kind == "per_npu":
             return duration
         return served(self.memory_free, npu // memory.npus_per_node if memory.kind == "per_node" else 0, now, duration)
-
-    def reduction_time(self, switch: int, duration: int) -> int:
-        """Time (ps) that a reduction takes on a switch, which does one after the other."""
-        return served(self.reduced, switch, self.env.now, duration)
 
     def open_call(self, index: int) -> OpenCall:
         """A call, opened by the first rank that reaches it."""
@@ -141,17 +141,11 @@ class Simulation:
         if index >= 0 and not (planned.programs and len(planned.programs[position])):
             return None
         program = self.program(planned.programs[position], planned.matching, position)
-        return self.graph_class(program, index)(npu, program, index, call, done)
+        return following(*self.graph_rules(program, index))(npu, program, index, call, done)
 
     def check_events(self) -> None:
         """Give up after too many events."""
         if self.issued + self.recorder.hops > self.max_events:
-            raise LimitReached(f"more than {self.max_events} events (--max-events)")
-
-    def count_waits(self) -> None:
-        """Count that a model of the user's own goes on, and give up after too many: it may be in a loop."""
-        self.waits_of_model += 1
-        if self.waits_of_model > self.max_events:
             raise LimitReached(f"more than {self.max_events} events (--max-events)")
 
     def run(self) -> Records:
@@ -180,9 +174,9 @@ class Simulation:
             self.network.count_waiting()
             return Outcome(unfinished=sum(left), unfinished_ranks=ranks_left(left))
         waits = self.waits()
-        if not any(left) and not waits["unreceived"]:
+        if not any(left) and not waits.unreceived:
             return Outcome()
-        return explain_stuck(self.plan, left, undelivered=self.undelivered, **waits)
+        return explain_stuck(self.plan, left, waits)
 
     def last_time(self, limit: int | None) -> int:
         """The time (ps) up to which the run goes on, as far as is known: its limit, or the end of the foreground."""
@@ -194,16 +188,16 @@ class Simulation:
         """Unfinished nodes by rank."""
         return [sum(graph.left for graph in npu.graphs.values()) for npu in self.npus]
 
-    def waits(self) -> dict[str, list]:
-        """Waits of nodes at the end of a stuck run, for `explain_stuck`."""
+    def waits(self) -> Waits:
+        """Waits of nodes at the end of a stuck run."""
         calls = [*self.workloads, *self.open_calls.values()]
         communicators = dict.fromkeys(call.communicator for call in calls)
         boxes = [box for communicator in communicators for box in communicator.mailboxes.values()]
-        return {
-            "posted": sorted(posted(r.graph, r.node, r.since) for box in boxes for r in box.get_queue),
-            "unreceived": sorted(posted(m.graph, m.node, m.since) for box in boxes for m in box.items),
-            "without_path": self.network.without_path(),
-        }
+        return Waits(
+            posted=sorted(posted(r.graph, r.node, r.since) for box in boxes for r in box.get_queue),
+            unreceived=sorted(posted(m.graph, m.node, m.since) for box in boxes for m in box.items),
+            without_path=self.network.without_path(),
+        )
 
 
 def served(free: dict[int, int], server: int, now: int, duration: int) -> int:
