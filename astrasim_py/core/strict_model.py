@@ -99,6 +99,8 @@ class StrictModel(BaseModel):
 
         A formula lists the parameters that it supports; a field added later counts as unsupported.
         """
+        if not self.model_fields_set:
+            return ()
         usual = type(self)()
         return tuple(
             key for key in type(self).model_fields if key not in known and getattr(self, key) != getattr(usual, key)

@@ -7,6 +7,8 @@ from astrasim_py.core.choices import AUTO, BOTH, COMPILED, FLUID, SIMPY
 from astrasim_py.core.errors import AstraError, UsageError
 from astrasim_py.core.files import write_file
 from astrasim_py.core.jit_notes import ABSENT, KEPT, LOADED, state_of
+from astrasim_py.system.compatible import COMPILED as ONLY_COMPILED
+from astrasim_py.system.compatible import NO_ROUTES, exclusions
 from astrasim_py.system.plan import Plan
 
 #: Message-hops in which the SimPy engine costs as much as the compiled engine before its first event. SimPy takes 50 µs
@@ -25,14 +27,11 @@ def engine_for(plan: Plan, engine: str = AUTO, points: int = 1) -> str:
 
     Raises UsageError: another engine for a plan that only SimPy can run.
     """
-    network, beyond = plan.problem.network, ""
-    if network.factory is not None:
-        beyond = f"the network model {network.model}, which is written in Python"
-    elif network.model == "analytical" and plan.computed_routes:
-        beyond = f"the analytical model with so many routes among {plan.problem.topology.npus} NPUs"
-    if beyond:
+    network = plan.problem.network
+    routes = plan.problem.topology.npus if network.model == "analytical" and plan.computed_routes else None
+    for exclusion in exclusions({"network": network, NO_ROUTES: routes}, (ONLY_COMPILED,)):
         if engine in (COMPILED, BOTH):
-            raise UsageError("engine", f'"{engine}" cannot run {beyond}', "write auto or simpy")
+            raise UsageError("engine", f'"{engine}" {exclusion.problem}', exclusion.remedy)
         return SIMPY
     if engine != AUTO:
         return engine

@@ -15,7 +15,7 @@ import numpy as np
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
-from astrasim_py.core.choices import FLUID, FOLDED
+from astrasim_py.core.choices import FOLDED
 from astrasim_py.core.compiling import cpu_s
 from astrasim_py.core.records import Fold, Records, Table
 from astrasim_py.core.units import format_time, transfer_ps
@@ -23,10 +23,11 @@ from astrasim_py.engine.fold_prices import CALL_COLUMNS, Classes, Prices, Run, c
 from astrasim_py.engine.fold_times import rank_times, ties
 from astrasim_py.engine.fold_traffic import BOUND, Flow, Meeting, meetings, route_table
 from astrasim_py.engine.recorder import LINK_TOTALS, make_records
+from astrasim_py.system.compatible import ROLES
 from astrasim_py.system.plan import Plan
 from astrasim_py.system.problem import Problem
 from astrasim_py.system.programs import COLLECTIVE
-from astrasim_py.system.symmetry import refuse
+from astrasim_py.system.symmetry import refuse, refuse_rules
 
 #: Most nodes of a copy for which roles that share links are kept instead of folded.
 MOST_NODES = 2**20
@@ -57,7 +58,7 @@ def run_folded_roles(plan: Plan, level: str, run: Run, most: int = MOST_NODES) -
     FoldError
         Ranks of a class that differ in groups, peers or placement; rules that depend on the order of ranks.
     """
-    _check_rules(plan)
+    refuse_rules(plan, ROLES)
     begin = cpu_s()
     classes = Classes(plan)
     prices = Prices(classes, run)
@@ -72,39 +73,6 @@ def run_folded_roles(plan: Plan, level: str, run: Run, most: int = MOST_NODES) -
         kept, copy = more, Copy(classes, prices, more)
         copy.simulate(run)
     return copy.records(level, run, cpu_s() - begin)
-
-
-def _check_rules(plan: Plan) -> None:
-    """Refuse rules that make the order of ranks matter, or that time collectives by more than their members."""
-    problem, job = plan.problem, plan.problem.jobs[0]
-    network, semantics = problem.network, problem.semantics
-    memory = problem.memory.kind
-    for bad, what in (
-        (plan.npu_ranks < plan.ranks, f"{plan.rank_name(plan.ranks - 1)} takes part in collectives"),
-        (len(problem.jobs) != 1, f"there are {len(problem.jobs)} jobs; only ranks of one job can be symmetric"),
-        (network.factory is not None, f"network model {network.model} has unknown symmetry"),
-        (network.model == FLUID, "network.model fluid shares links by the rates of all messages at once"),
-        (bool(plan.tiles), "computations wait for tiles of collectives"),
-        (problem.noise is not None, "ranks compute under different noise"),
-        (problem.nic is not None, "NICs handle messages one after the other (nic), and the order of ranks matters"),
-        (network.msccl is not None, "with slots of connections (network.msccl) the order of ranks matters"),
-        (
-            semantics.message_match == "bytes",
-            "messages that match by bytes (semantics.message_match) match across calls",
-        ),
-        (semantics.event_order == "scheduled", "semantics.event_order: scheduled makes the order of ranks matter"),
-        (semantics.comm_slots is not None, "collectives wait for each other's slots (semantics.comm_slots)"),
-        (
-            job.planner is not None and not hasattr(job.planner, "placed"),
-            "the rules that cut collectives into chunks are known only for all ranks together",
-        ),
-        (memory not in ("none", "per_npu"), f"NPUs share memory (memory.kind: {memory})"),
-        (bool(job.start_delay_ps), "ranks start at different times (start_delay)"),
-        (bool(job.compute_speed), "ranks compute at different speeds"),
-        (problem.topology.routing.ecmp, f"routes of {problem.topology.name} are spread by a hash (ecmp)"),
-    ):
-        if bad:
-            raise refuse(what)
 
 
 class Copy:

@@ -30,6 +30,7 @@ from astrasim_py.scenario.job_models import (
     RecordedWorkload,
     TraceWorkload,
 )
+from astrasim_py.system.compatible import NOISE, SKELETON, refuse
 from astrasim_py.system.durations import node_place, unpriced
 from astrasim_py.system.machine_models import Limits, NetworkModel, NpuModel
 from astrasim_py.system.problem import Job, Planner, Problem
@@ -158,8 +159,8 @@ def _job(run: Preparation, topology: Topology, name: str, key: str, job: Any, fr
     where = run.at(key, "placement") if job.placement is not None else run.at("topology.placement")
     ranks = getattr(job, "ranks", None)
     dependencies = None
-    if getattr(job.workload, "skeleton", False) and run.spec.noise is not None:
-        raise ScenarioError(run.at("noise"), "is of compute nodes, of which a skeleton has few", "drop one of them")
+    if getattr(job.workload, "skeleton", False):
+        refuse(SKELETON, {NOISE: run.spec.noise}, place=run.at("noise"))
     if isinstance(job.workload, TraceWorkload):
         workload, dependencies = _read(run, job, ranks, key), DATA
     elif isinstance(job.workload, RecordedWorkload):

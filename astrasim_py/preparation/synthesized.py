@@ -26,6 +26,7 @@ from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.schedule import Bound, Schedule, Search, share_of_bound
 from astrasim_py.synthesis.model.timing import CostModel
 from astrasim_py.synthesis.request import Found, Request, solve
+from astrasim_py.system.compatible import NIC, SYNTHESIS, exclusions
 from astrasim_py.system.machine_models import NetworkModel, NicModel
 from astrasim_py.verification.bounds import lower_bound_ps
 
@@ -42,9 +43,8 @@ def planned_cost(network: NetworkModel, nic: NicModel | None = None) -> tuple[Co
     Schedules are planned for links that serve one message at a time.
     """
     model = network.model if network.model in QUEUEING_MODELS else "cut_through"
-    left = [f"network.model: {network.model}"] if network.model != model else []
-    left += [f"network.{key}" for key in network.differs() if key in ("msccl", "profile", "qps")]
-    left += ["nic"] if nic is not None else []
+    excluded = exclusions({"network": network, NIC: nic}, (SYNTHESIS,))
+    left = [row.feature.replace("network.model", f"network.model: {network.model}") for row in excluded]
     note = f"the schedule is planned for {model}, and the scenario has {', '.join(left)}: another one may be faster"
     return CostModel(model=model, link_busy=network.link_busy), note if left else ""
 

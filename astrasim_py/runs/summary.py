@@ -21,6 +21,7 @@ from astrasim_py.results.csv_io import csv_chunks
 from astrasim_py.results.model import ROW_KEYS
 from astrasim_py.results.values import ns_number, rounded
 from astrasim_py.system.bound import problem_bound
+from astrasim_py.system.compatible import CLOSED_FORM, exclusions
 from astrasim_py.system.plan import Instance, Plan
 from astrasim_py.system.programs import COLLECTIVE, INSTANT
 from astrasim_py.topology.layout import positions
@@ -50,13 +51,6 @@ def only_collective(plan: Plan) -> Instance | None:
     return plan.instances[0] if set(kinds.tolist()) <= {COLLECTIVE, INSTANT} else None
 
 
-#: Rules that closed forms know, or that do not change them.
-_RULES_OF_CLOSED_FORMS = (
-    "dependencies", "decimal_bandwidth", "gamma", "cpu_slots", "compute_slots", "comm_slots", "analytical_route",
-    "message_match", "event_order", "exposed",
-)  # fmt: skip
-
-
 def closed_form(plan: Plan) -> Fraction | None:
     """Alpha-beta time (ps) of a plan that is one collective over links that are all alike; else None. It is what the
     algorithm takes when no two of its messages share a link, every message crosses one, and no connection holds them
@@ -67,12 +61,7 @@ def closed_form(plan: Plan) -> Fraction | None:
         return None
     key = (instance.algorithm.name, instance.type)
     alike = len(topology.bandwidths) == 1 and len(np.unique(topology.latency_ps)) == 1
-    network, semantics = plan.problem.network, plan.problem.semantics
-    if (
-        plan.problem.nic is not None
-        or network.differs("model", "link_busy", "send_completes")
-        or semantics.differs(*_RULES_OF_CLOSED_FORMS)
-    ):
+    if any(exclusions(plan.problem.parts, (CLOSED_FORM,))):
         return None
     if key not in CLOSED_FORMS or not alike or topology.renumbered is not None or topology.events:
         return None
@@ -81,7 +70,7 @@ def closed_form(plan: Plan) -> Fraction | None:
     if instance.algorithm.chunks != build(*key, n, **rooted).chunks:
         return None  # the formulas are those of the builders without options
     try:
-        return closed_form_ps(*key, n, instance.size, alpha, rate, semantics.gamma)
+        return closed_form_ps(*key, n, instance.size, alpha, rate, plan.problem.semantics.gamma)
     except AlgorithmError:
         return None  # a formula for powers of two only
 

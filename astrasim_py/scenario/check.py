@@ -6,14 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from astrasim_py.collectives.collective import CUSTOM
-from astrasim_py.core.choices import BY_DIMENSION, FLUID, LIBRARIES
+from astrasim_py.core.choices import BY_DIMENSION, LIBRARIES
 from astrasim_py.core.errors import InternalError, ScenarioError
 from astrasim_py.core.fields import CodeText, FileText, did_you_mean, named_files
 from astrasim_py.core.strict_model import Mistake
-from astrasim_py.dialects.fluid.rules import NO_EVENTS
-from astrasim_py.dialects.nic import rules as nic_rules
-from astrasim_py.dialects.queue_pairs import lower as queue_pairs
 from astrasim_py.scenario import job_models
+from astrasim_py.system.compatible import ECMP, EVENTS, NIC, exclusions
 from astrasim_py.workload.items import Collective, Compute, Memory, Send
 
 #: Top-level key → its typed value.
@@ -71,17 +69,18 @@ def file_mistakes(typed: Typed, folder: Path, allow_outside: bool, allow_code: b
 
 
 def network_mistakes(typed: Typed, name: str | None, topology: Any) -> Iterator[Mistake]:
-    """The network model and NICs against the named topology (None: unknown), and against other rules."""
-    network, semantics = typed["network"], typed["semantics"]
-    if network is not None and semantics is not None:
-        if topology is not None:
-            for key, problem, remedy in queue_pairs.objections(network, semantics, topology.routing, str(name)):
-                yield Mistake(("network", key), False, problem, remedy)
-        for problem, remedy in nic_rules.objections(network, semantics) if typed["nic"] is not None else ():
-            yield Mistake(("nic",), False, problem, remedy)
-    if topology is not None and topology.events and network is not None and network.model != FLUID:
-        problem, remedy = NO_EVENTS
-        yield Mistake(("topologies", name, "events"), True, f"network.model: {network.model} {problem}", remedy)
+    """The network model, semantics and NICs against each other and the named topology (None: unknown)."""
+    parts = {key: typed[key] for key in ("network", "semantics", NIC) if typed[key] is not None}
+    if topology is not None:
+        ecmp = topology.routing is not None and topology.routing.ecmp
+        parts |= {"topology": name, ECMP: ecmp, EVENTS: bool(topology.events)}
+    for exclusion in exclusions(parts):
+        steps = tuple(exclusion.place.partition(": ")[0].split("."))
+        if exclusion.use == EVENTS:
+            steps, problem = ("topologies", name, "events"), f"network.model: {exclusion.problem}"
+            yield Mistake(steps, True, problem, exclusion.remedy)
+        else:
+            yield Mistake(steps, False, exclusion.problem, exclusion.remedy)
 
 
 def job_mistakes(typed: Typed, topology: Any) -> Iterator[Mistake]:

@@ -19,6 +19,7 @@ from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.rows import pointers
 from astrasim_py.system.call_sizes import size_notes
+from astrasim_py.system.compatible import BY_DIMENSION, COUNTERS, INLINING, SWITCHES, refuse
 from astrasim_py.system.durations import node_place
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.plan import CollectiveCall, Instance, Plan
@@ -77,7 +78,7 @@ def inline(problem: Problem, job: int = 0) -> Inlined:
     bare = network.model_copy(update={"profile": None, "protocol": None, "msccl": None, "qps": 1, "split": False})
     jobs = tuple(replace(each, compute_speed={}) for each in problem.jobs)
     plan = make_plan(replace(problem, network=bare, jobs=jobs))
-    _check(plan, job)
+    _refuse(plan, job)
     made = _Inlining(plan, job)
     given = problem.jobs[job].workload
     traces: dict[bytes, ExecutionTrace] = {}
@@ -86,22 +87,22 @@ def inline(problem: Problem, job: int = 0) -> Inlined:
     return Inlined(workload, lost, size_notes(plan))
 
 
-def _check(plan: Plan, job: int) -> None:
-    name, semantics = plan.problem.jobs[job].name, plan.problem.semantics
-    if plan.ranks > plan.npu_ranks:
-        raise ScenarioError(name, "has collectives in which switches take part", "choose algorithms without switches")
-    if semantics.comm_slots is not None:
-        what = "holds a slot until a collective ends, which its nodes cannot say"
-        raise ScenarioError("semantics.comm_slots", what, "drop it")
-    for instance in plan.instances.values:
-        if instance.job == job and instance.only_call is None:
-            what = f"runs {instance.type} dimension by dimension, in queues that a trace cannot say"
-            raise ScenarioError(name, what, "choose one algorithm for all ranks of the collective")
-        for algorithm in instance.algorithms if instance.job == job else ():
-            for program in instance.only_call.different:
-                if program.counters is not None:
-                    what = f"{algorithm.name} counts completions or has detached sends, which only collectives do"
-                    raise ScenarioError(name, what, "choose another algorithm")
+def _refuse(plan: Plan, job: int) -> None:
+    """Raise ScenarioError: what the nodes of a trace cannot say."""
+    instances = [instance for instance in plan.instances.values if instance.job == job]
+    counting = [
+        algorithm.name
+        for instance in instances
+        for algorithm in instance.algorithms
+        if instance.only_call is not None and any(p.counters is not None for p in instance.only_call.different)
+    ]
+    features = {
+        SWITCHES: plan.ranks > plan.npu_ranks,
+        BY_DIMENSION: next((instance.type for instance in instances if instance.only_call is None), None),
+        COUNTERS: counting[0] if counting else None,
+    }
+    refuse(INLINING, features, place=plan.problem.jobs[job].name)
+    refuse(INLINING, {"semantics": plan.problem.semantics})
 
 
 class _Inlining:

@@ -10,15 +10,14 @@ import numpy as np
 
 from astrasim_py.collectives.collective import CUSTOM
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
-from astrasim_py.dialects.fluid.rules import check_events, check_fluid
+from astrasim_py.dialects.fluid.rules import check_fluid
 from astrasim_py.dialects.library.lower_connections import connections_of
-from astrasim_py.dialects.library.lower_costs import Chooser, LibraryCosts, at_best, charged, check_rules
+from astrasim_py.dialects.library.lower_costs import Chooser, LibraryCosts, at_best, charged
 from astrasim_py.dialects.library.lower_costs import connections_of as connections_of_library
-from astrasim_py.dialects.nic.rules import check_nic
-from astrasim_py.dialects.queue_pairs.lower import check_queue_pairs
 from astrasim_py.dialects.switches.lower import SwitchRanks
 from astrasim_py.dialects.tiles.lower import tile_gates
 from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.system.compatible import BY_DIMENSION, CALL_BOUND, PROFILE, exclusions, refuse
 from astrasim_py.system.durations import node_place
 from astrasim_py.system.instances import JobInstances
 from astrasim_py.system.matching import Matchings, sizes_are_told_by_tags
@@ -42,10 +41,8 @@ def make_plan(problem: Problem, *, folded: bool = False, choose: Chooser | None 
     of ranks, sends without receives. Raises ScenarioError: a placement that does not fit.
     """
     check_placement(problem)
-    check_rules(problem)
-    check_events(problem)
-    check_queue_pairs(problem)
-    check_nic(problem)
+    for exclusion in exclusions(problem.parts):
+        raise ScenarioError(exclusion.place, exclusion.problem, exclusion.remedy)
     work = _Lowering(problem, choose, bounds)
     bound: list[list[BoundProgram]] = []
     found: list[JobInstances] = []
@@ -109,7 +106,8 @@ class _Lowering:
     """Builder of the instances and collective calls of a plan."""
 
     def __init__(self, problem: Problem, choose: Chooser | None, bounds: bool) -> None:
-        self.problem, self.choose, self.bounds = problem, choose, bounds
+        self.problem, self.choose = problem, choose
+        self.bounds = bounds and not any(exclusions(problem.parts, (CALL_BOUND,)))
         self.semantics = problem.semantics
         self.library = None if problem.network.profile is None else LibraryCosts(problem)
         ranks = [job.ranks for job in problem.jobs]
@@ -157,7 +155,7 @@ class _Lowering:
             self.calls.append(only_call)
         else:
             if self.library is not None:
-                raise ScenarioError("network.profile", "does not support collectives by dimension", "drop one of them")
+                refuse(PROFILE, {BY_DIMENSION: True})
             chunks = tuple(self.chunk(number, each, request) for each in planned)
         algorithms = tuple(dict.fromkeys(c.algorithm for c in self.calls[begin:] if c.algorithm is not None))
         return Instance(
@@ -304,9 +302,7 @@ class _Lowering:
         self, request: CollectiveRequest, algorithms: Sequence[Algorithm], npus: tuple[int, ...], *, planned: bool
     ) -> int:
         """Lower bound of a collective call, ps; -1 where none applies, or none is wanted."""
-        if not self.problem.network.contention or self.semantics.name != "native" or request.type == CUSTOM:
-            return -1
-        if not self.bounds:
+        if not self.bounds or request.type == CUSTOM:
             return -1
         if not algorithms:
             return 0 if len(npus) < 2 else -1  # a planner that lets its members do nothing

@@ -41,6 +41,7 @@ from astrasim_py.core.fields import (
 from astrasim_py.core.registry import names
 from astrasim_py.core.strict_model import StrictModel, example
 from astrasim_py.core.units import parse_time
+from astrasim_py.system.compatible import exclusions
 from astrasim_py.topology.hardware import ExpandedMemory, preset, preset_names
 from astrasim_py.topology.hardware import profile as read_profile
 from astrasim_py.topology.profile import LibraryProfile
@@ -179,46 +180,18 @@ class NetworkModel(StrictModel):
     @classmethod
     def _normalized(cls, value: Any, info: ValidationInfo) -> Any:
         if written(info) and isinstance(value, Mapping) and value.get("msccl") not in (None, False):
-            return {"send_completes": "injected", **value}
+            value = {"send_completes": "injected", **value}
+        if isinstance(value, Mapping) and value.get("profile") is not None and value.get("protocol") is None:
+            value = {**value, "protocol": "fastest"}
         return value
 
     def _complete(self) -> None:
         known = (*NETWORK_MODELS, *names("network"))
         if self.factory is None and self.model not in known and not isinstance(self.model, CodeText):
             raise wrong(f"{shown(self.model)} is not a network model", did_you_mean(self.model, known), ("model",))
-        if self.model == FLUID and self.link_busy != "bytes":
-            raise wrong("fluid needs link_busy: bytes", "drop link_busy", ("link_busy",))
-        if self.split:
-            self._complete_split()
-        if self.profile is not None:
-            self._complete_profile()
-            return
-        for key in ("protocol", "switch_reduction"):
-            if getattr(self, key) is not None:
-                raise wrong(f"{key} without a profile", "write profile: NAME, or drop it", (key,))
-
-    def _complete_split(self) -> None:
-        if self.qps == 1:
-            raise wrong("split without queue pairs", "write e.g. qps: 4, or drop it", ("split",))
-        if self.model == "analytical":
-            problem = "under analytical parts of a message would not share even the link of their sender"
-            raise wrong(problem, "write another model, or drop split", ("split",))
-        if self.msccl is not None:
-            problem = "split and msccl exclude each other: slots of connections hold whole messages"
-            raise wrong(problem, "drop one of them", ("split",))
-
-    def _complete_profile(self) -> None:
-        """Check the rules that a profile needs, and fill in defaults."""
-        if self.model != "cut_through":
-            raise wrong(f"a profile needs cut_through, not {self.model}", "drop one of them", ("model",))
-        if self.msccl is not None:
-            raise wrong("a profile has its own connections, not those of msccl", "drop one of them", ("msccl",))
-        if self.link_busy != "bytes":
-            raise wrong("a profile needs link_busy: bytes", "drop link_busy", ("link_busy",))
-        if self.qps > 1:
-            raise wrong("a profile was measured with the queue pairs of its machine", "drop one of them", ("qps",))
-        self.__dict__["protocol"] = self.protocol or "fastest"
-        if isinstance(self.profile, FileText):
+        for exclusion in exclusions({"network": self}):
+            raise wrong(exclusion.problem, exclusion.remedy, (exclusion.place.removeprefix("network."),))
+        if not isinstance(self.profile, LibraryProfile):
             return
         known = tuple(dict.fromkeys((*self.profile.protocols, *(self.profile.programs or ()))))
         if self.protocol != "fastest" and self.protocol not in known:

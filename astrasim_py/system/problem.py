@@ -13,32 +13,11 @@ from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.shown import Shown
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.selection import AlgorithmTable
+from astrasim_py.system.compatible import BACKGROUND, BOUND, ECMP, EVENTS, NIC, NOISE, exclusions
 from astrasim_py.system.machine_models import NO_MEMORY, ComputeModel, Limits, MemoryModel, NetworkModel, NicModel
 from astrasim_py.system.noise import Noise
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology.model import Topology
-
-#: Parameters of the network that bounds account for.
-_NETWORK_OF_BOUNDS = (
-    *("model", "link_busy", "send_completes", "msccl", "profile", "protocol", "switch_reduction"),
-    *("qps", "split"),
-)
-#: Rules that lower bounds account for, or that only make a run longer.
-_RULES_OF_BOUNDS = (
-    "dependencies",
-    "decimal_bandwidth",
-    "zero_duration_ps",
-    "gamma",
-    "cpu_slots",
-    "compute_slots",
-    "comm_slots",
-    "analytical_route",
-    "message_match",
-    "rendezvous_bytes",
-    "event_order",
-    "issue_order",
-    "exposed",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -174,8 +153,20 @@ class Problem(Shown):
         return any(job.background for job in self.jobs)
 
     @property
+    def parts(self) -> dict[str, object]:
+        """Features by which parts of the problem exclude others (`astrasim_py.system.compatible`)."""
+        return {
+            "network": self.network,
+            "semantics": self.semantics,
+            "topology": self.topology.name,
+            ECMP: self.topology.routing.ecmp,
+            EVENTS: bool(self.topology.events),
+            NIC: self.nic,
+            NOISE: self.noise,
+            BACKGROUND: self.background,
+        }
+
+    @property
     def bounds_hold(self) -> bool:
-        """Whether lower bounds hold; a rule unknown here makes it False, so that no new rule is silently ignored."""
-        if self.background or not self.network.contention or self.network.differs(*_NETWORK_OF_BOUNDS):
-            return False
-        return not self.semantics.differs(*_RULES_OF_BOUNDS)
+        """Whether lower bounds hold."""
+        return not any(exclusions(self.parts, (BOUND,)))

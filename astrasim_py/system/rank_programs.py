@@ -12,7 +12,7 @@ import numpy as np
 
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.chunks import CompOp
-from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TraceError
+from astrasim_py.core.errors import AlgorithmError, AstraError, TraceError
 from astrasim_py.core.rows import compact, inverse, joined
 from astrasim_py.core.units import INT64_MAX
 from astrasim_py.dialects.astra_sim.lower import by_hash_set
@@ -22,7 +22,7 @@ from astrasim_py.dialects.thread_blocks.lower import by_thread_blocks
 from astrasim_py.dialects.tiles.lower import in_program, tile_uses, without_whole
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.table import Program, Unusable
-from astrasim_py.system import durations
+from astrasim_py.system import compatible, durations
 from astrasim_py.system.durations import node_place
 from astrasim_py.system.instances import JobInstances
 from astrasim_py.system.problem import Job, Problem
@@ -76,9 +76,6 @@ class RankPrograms:
         #: Parts of every message.
         self.parts = problem.network.qps if problem.network.split else 1
         network = problem.network
-        if network.msccl is not None and self.semantics.issue_order == "hash_set":
-            what = "does not support network.msccl, which cuts nodes into pieces"
-            raise ScenarioError("semantics.issue_order: hash_set", what, "write issue_order: id, or drop msccl")
         #: Whether nothing takes the place of programs that a table gives.
         self.unchanged = network.profile is None and network.msccl is None and self.semantics.issue_order == "id"
         self.unchanged &= self.parts == 1
@@ -166,8 +163,7 @@ class RankPrograms:
         detached, what = table.column("detached") > 0, "is detached, and not part of an algorithm"
         refuse(np.arange(len(table)), detached, what, "let nodes depend on it or not")
         if self.uses(table) is not None and self.semantics.issue_order == "hash_set":
-            what = "does not support computations that use collectives in tiles"
-            raise ScenarioError("semantics.issue_order: hash_set", what, "write issue_order: id")
+            compatible.refuse(compatible.HASH_SET, {compatible.TILES: True})
         speed = Fraction(job.compute_speed.get(rank, 1))
         duration = durations.workload_ps(table, self.problem.compute, self.semantics, speed)
         if self.problem.noise is not None and self.problem.noise.compute is not None:

@@ -10,6 +10,7 @@ from pydantic import Field, ValidationInfo
 
 from astrasim_py.core.fields import Gamma, Size, Time, choice, did_you_mean, shown, written, wrong
 from astrasim_py.core.strict_model import StrictModel, example
+from astrasim_py.system.compatible import exclusions
 
 DATA = "data"
 DATA_AND_CTRL = "data+ctrl"
@@ -117,8 +118,8 @@ class Semantics(StrictModel):
                 self.model_fields_set.discard(key)
             if self.__dict__[key] == "unlimited":
                 self.__dict__[key] = None
-        if self.issue_order == "hash_set" and self.event_order != "scheduled":
-            raise wrong("hash_set needs event_order: scheduled", "write both, or neither", ("issue_order",))
+        for exclusion in exclusions({"semantics": self}):
+            raise wrong(exclusion.problem, exclusion.remedy, ("issue_order",))
 
     @classmethod
     def native(cls, **overrides: Any) -> Semantics:

@@ -11,9 +11,9 @@ from math import prod
 
 import numpy as np
 
-from astrasim_py.core.choices import FLUID
 from astrasim_py.core.errors import FoldError
 from astrasim_py.program.rotation import Rotation
+from astrasim_py.system import compatible
 from astrasim_py.system.plan import CollectiveCall, Instance, Phase, Plan
 from astrasim_py.system.programs import KIND_NAMES, MEMORY, SEND, RankProgram, rotate
 from astrasim_py.system.routes import MAX_ROUTE_LINKS
@@ -66,7 +66,7 @@ class Symmetry:
 
 def symmetry_of(plan: Plan) -> Symmetry:
     """Show that a plan is symmetric. Raises FoldError: it is not, or this cannot be shown, and why."""
-    _check_rules(plan)
+    refuse_rules(plan, compatible.FOLD)
     first: FoldError | None = None
     for group in _groups(plan):
         try:
@@ -79,43 +79,28 @@ def symmetry_of(plan: Plan) -> Symmetry:
     raise first or refuse("no rotation maps its ranks to each other")
 
 
-def _check_rules(plan: Plan) -> None:
-    """Refuse rules that can break the symmetry of any plan."""
-    problem = plan.problem
-    network, semantics, topology = problem.network, problem.semantics, problem.topology
-    if plan.npu_ranks < plan.ranks:
-        raise refuse(f"{plan.rank_name(plan.npu_ranks)} takes part in collectives")
-    if len(problem.jobs) != 1:
-        raise refuse(f"there are {len(problem.jobs)} jobs; only ranks of one job can be symmetric")
-    delays = problem.jobs[0].start_delay_ps
-    late = [rank for rank in range(plan.ranks) if delays.get(rank, 0) != delays.get(0, 0)] if delays else []
-    unknown = network.differs("model", "link_busy", "send_completes", "factory", "msccl", "profile", "protocol")
-    for bad, what in (
-        (network.factory is not None, f"network model {network.model} has unknown symmetry"),
-        (network.model == FLUID, "network.model fluid shares links by the rates of all messages at once"),
-        (problem.noise is not None, "ranks compute under different noise"),
-        (bool(plan.tiles), "computations wait for tiles of collectives, which hold other chunks on each rank"),
-        (network.profile is not None, "under a profile (network.profile) the order of a rank's own messages matters"),
-        (problem.nic is not None, "NICs handle messages one after the other (nic), and the order of ranks matters"),
-        (network.msccl is not None, "with slots of connections (network.msccl) the order of ranks matters"),
-        (
-            semantics.message_match == "bytes",
-            "messages that match by bytes (semantics.message_match) match across calls",
-        ),
-        (semantics.event_order == "scheduled", "semantics.event_order: scheduled makes the order of ranks matter"),
-        (semantics.rendezvous_bytes > 0, "with a rendezvous the order of ranks matters"),
-        (
-            network.model == "analytical" and semantics.analytical_route == "lowest_dim",
-            "semantics.analytical_route: lowest_dim depends on pairs of NPUs, not on links",
-        ),
-        (bool(unknown), f"network.{', network.'.join(unknown)} may break the symmetry of ranks"),
-        (topology.routing.ecmp, f"routes of {topology.name} are spread by a hash (ecmp)"),
-        (bool(topology.failed), f"NPU {(*topology.failed, 0)[0]} of {topology.name} has failed"),
-        (plan.ranks != topology.npus, f"{plan.ranks} ranks do not fill the {topology.npus} NPUs of {topology.name}"),
-        (bool(late), f"rank {(*late, 0)[0]} starts later or earlier than rank 0 (start_delay)"),
-    ):
-        if bad:
-            raise refuse(what)
+def refuse_rules(plan: Plan, use: str) -> None:
+    """Raise FoldError: rules that can break the symmetry of any plan; `use`: a fold, or one of roles."""
+    problem, job, ranks = plan.problem, plan.problem.jobs[0], plan.ranks
+    topology, delays, memory = problem.topology, job.start_delay_ps, problem.memory.kind
+    lowest = problem.network.model == "analytical" and problem.semantics.analytical_route == "lowest_dim"
+    late = [rank for rank in range(ranks) if delays.get(rank, 0) != delays.get(0, 0)] if delays else []
+    features = {
+        compatible.SWITCHES: plan.rank_name(plan.npu_ranks) if plan.npu_ranks < ranks else None,
+        compatible.JOBS: len(problem.jobs) if len(problem.jobs) != 1 else None,
+        compatible.TILES: bool(plan.tiles),
+        compatible.LOWEST_DIM: lowest,
+        compatible.FAILED: topology.failed[0] if topology.failed else None,
+        compatible.EMPTY: ranks if ranks != topology.npus else None,
+        compatible.LATE: f"rank {late[0]}" if late else None,
+        compatible.DELAYS: bool(delays),
+        compatible.SPEEDS: bool(job.compute_speed),
+        compatible.SHARED_MEMORY: memory if memory not in ("none", "per_npu") else None,
+        compatible.PLANNER: job.planner is not None and not hasattr(job.planner, "placed"),
+    }
+    parts = problem.parts | features | {"npus": topology.npus}
+    for exclusion in compatible.exclusions(parts, (use,)):
+        raise refuse(exclusion.problem)
 
 
 def _groups(plan: Plan) -> Iterator[Rotation]:

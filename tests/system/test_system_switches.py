@@ -9,7 +9,7 @@ from astrasim_py.api import collective
 from astrasim_py.builders.draft import Draft, finish
 from astrasim_py.builders.registry import build
 from astrasim_py.core.errors import AlgorithmError, AstraError, FoldError
-from astrasim_py.dialects.switches.lower import bind, refuse_rules
+from astrasim_py.dialects.switches.lower import SwitchRanks, bind
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.engine.stuck import explanation
 from astrasim_py.report.critical_path import CriticalPath
@@ -92,7 +92,7 @@ def test_a_fold_and_collectives_by_dimension_are_refused():
     with pytest.raises(FoldError, match="switch switch0 takes part in collectives"):
         simulate(problem(build("nvls", "all_reduce", 3), star()), fold=True)
     with pytest.raises(AstraError, match="collectives: are cut by dimension, and nvls has switches that take part"):
-        refuse_rules(problem(TREE, leaves()), build("nvls", "all_reduce", 3), planned=True)
+        SwitchRanks(problem(TREE, leaves()), 6).of_call(build("nvls", "all_reduce", 3), (0, 1, 2), planned=True)
 
 
 def test_a_preset_changes_nothing_without_algorithms_in_the_network():

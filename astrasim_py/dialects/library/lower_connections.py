@@ -14,6 +14,7 @@ from astrasim_py.collectives.chunks import chunk_bytes, share
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.table import Program, Unusable, file_of
+from astrasim_py.system.compatible import COUNTERS, MSCCL, refuse
 from astrasim_py.system.machine_models import MscclModel
 from astrasim_py.system.programs import RECV, SEND, Connections, RankProgram, Structure
 
@@ -53,8 +54,7 @@ def cut_steps(
             made.append(program)
             continue
         if program.counters is not None:
-            problem = "has counters or detached sends, and steps of several messages"
-            raise AlgorithmError(place, problem, "leave msccl out of the network")
+            refuse(MSCCL, {COUNTERS: True}, error=AlgorithmError, place=place)
         if int(own.sum()) > MAX_PIECES:
             raise AlgorithmError(
                 place,

@@ -39,8 +39,6 @@ from astrasim_py.topology.profile import Choice
 
 #: Collectives that a library makes of messages between pairs of ranks, all sent at once.
 _OF_PAIRS = ("all_to_all", "gather", "scatter")
-#: Rules of semantics that profiles support at their default only.
-_OTHER_RULES = ("rounding", "event_order", "issue_order", "message_match", "rendezvous_bytes", "injected_sizes")
 FASTEST, SWITCH = "fastest", "switch"
 #: Share of the bytes on the wire that are data: LL adds a flag to every 4 bytes, LL128 8 bytes to every 120.
 _DATA = {"LL": Fraction(1, 2), "LL128": Fraction(15, 16)}
@@ -68,17 +66,6 @@ class CallCosts:
     pace: Fraction | None
     links: LinkCosts
     protocol: str
-
-
-def check_rules(problem: Problem) -> None:
-    """Raise ScenarioError: a profile under rules that it does not support."""
-    semantics = problem.semantics
-    if problem.network.profile is None:
-        return
-    differing = [key for key in _OTHER_RULES if getattr(semantics, key) != getattr(type(semantics)(), key)]
-    if semantics.name != "native" or differing:
-        rule = f"semantics {semantics.name}" if semantics.name != "native" else f"semantics.{differing[0]}"
-        raise ScenarioError("network.profile", f"does not support {rule}", "drop one of them")
 
 
 def chosen_by_table(problem: Problem, collective: str, size: int, ranks: int) -> Choice:

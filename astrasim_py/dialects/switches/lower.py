@@ -14,20 +14,17 @@ from astrasim_py.chakra.schema import NodeType
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
-from astrasim_py.core.errors import AlgorithmError, ScenarioError
+from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.algorithm import Algorithm, place_of
 from astrasim_py.program.selection import AlgorithmTable
 from astrasim_py.program.table import Program
+from astrasim_py.system.compatible import BY_DIMENSION, SWITCHES, refuse
 from astrasim_py.system.plan import CollectiveCall, Plan
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.programs import NO_SLOT
 from astrasim_py.system.rank_programs import RankPrograms
 from astrasim_py.system.repeated import BoundProgram, WorkloadPrograms
 from astrasim_py.topology.model import Topology
-
-#: Rules of semantics that switches support.
-_KNOWN = ("dependencies", "decimal_bandwidth", "zero_duration_ps", "gamma", "cpu_slots", "compute_slots", "comm_slots")
-_KNOWN_MODELS = ("model", "send_completes", "factory")
 
 
 def bind(algorithm: Algorithm, npus: Sequence[int], topology: Topology) -> tuple[int, ...]:
@@ -102,7 +99,8 @@ class SwitchRanks:
         actor that is not a switch of the topology, or needs more slots than the switch has."""
         if not algorithm.actors:
             return ()
-        refuse_rules(self.problem, algorithm, planned=planned)
+        parts = self.problem.parts | {"algorithm": algorithm.name, BY_DIMENSION: planned}
+        refuse(SWITCHES, parts)
         topology, found = self.problem.topology, bind(algorithm, npus, self.problem.topology)
         slots = topology.computing.slots
         for actor, vertex in enumerate(found):
@@ -150,20 +148,6 @@ class SwitchRanks:
 def actor_count(call: CollectiveCall) -> int:
     """Members of a call that are switches."""
     return 0 if call.algorithm is None else len(call.algorithm.actors)
-
-
-def refuse_rules(problem: Problem, algorithm: Algorithm, *, planned: bool) -> None:
-    """Raise ScenarioError: rules that do not support algorithms with switches."""
-    network, semantics = problem.network, problem.semantics
-    models, rules = network.differs(*_KNOWN_MODELS), semantics.differs("name", *_KNOWN)
-    what = f"{algorithm.name} has switches that take part"
-    if planned:
-        raise ScenarioError("collectives", f"are cut by dimension, and {what}", "drop one of them")
-    if models:
-        raise ScenarioError(f"network.{models[0]}", f"does not support switches that compute, but {what}", "drop it")
-    if semantics.name != "native" or rules:
-        place = f"semantics.{rules[0]}" if rules else "semantics"
-        raise ScenarioError(place, f"does not support switches that compute, but {what}", "write semantics: native")
 
 
 def _trace(types: Sequence[str]) -> ExecutionTrace:

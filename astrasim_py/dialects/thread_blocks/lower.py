@@ -14,6 +14,7 @@ from astrasim_py.core.units import transfer_ps
 from astrasim_py.dialects.library.lower_connections import MessageNodes
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.table import Program
+from astrasim_py.system.compatible import COUNTERS, THREAD_BLOCKS, refuse
 from astrasim_py.system.programs import COMPUTE, LAUNCH_ROW, NO_SLOT, BlockCosts, BlockSteps, RankProgram, Structure
 
 #: Most steps of all ranks and passes.
@@ -52,8 +53,8 @@ def by_thread_blocks(
     def error(problem: str, remedy: str) -> AlgorithmError:
         return AlgorithmError(algorithm.source or algorithm.name, problem, remedy)
 
-    if any(map(table.has, ("counter", "count_of", "detached"))):
-        raise error("has counters or detached sends beside thread blocks", "leave one of both out")
+    counters = any(map(table.has, ("counter", "count_of", "detached")))
+    refuse(THREAD_BLOCKS, {COUNTERS: counters}, error=AlgorithmError, place=algorithm.source or algorithm.name)
     if table.duration_micros.any() or table.has("duration_ps"):
         raise error("states durations, which its thread blocks take from the profile", "leave them out")
     nodes = MessageNodes(algorithm, table, np.arange(len(table)), kind, peer, tag)
