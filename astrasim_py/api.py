@@ -6,23 +6,23 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from astrasim_py.builders.registry import build, default_algorithm
+from astrasim_py.builders.registry import build, default_algorithm, rooted
 from astrasim_py.builders.switch_trees import IN_NETWORK, switches_above
 from astrasim_py.chakra.control import TAKEN, unused
 from astrasim_py.chakra.et_io import write_prefix
-from astrasim_py.chakra.notes import Notes, unplanned
+from astrasim_py.chakra.notes import unplanned
 from astrasim_py.chakra.schema import COLLECTIVE_NAMES, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
-from astrasim_py.collectives.collective import CUSTOM, collective_name, promise_of
+from astrasim_py.collectives.collective import CUSTOM, collective_name
 from astrasim_py.core.choices import AUTO, LIBRARIES
 from astrasim_py.core.errors import UsageError
 from astrasim_py.core.fields import did_you_mean
+from astrasim_py.core.notes import Notes
 from astrasim_py.core.records import Records
 from astrasim_py.core.units import parse_size
 from astrasim_py.engine.choose import by_library
@@ -31,13 +31,13 @@ from astrasim_py.engine.simulation import simulate as run_plan
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.files import write_npz
 from astrasim_py.program.interchange import algorithm_traces
-from astrasim_py.program.selection import AlgorithmTable, Case
+from astrasim_py.program.selection import AlgorithmCall, AlgorithmTable, Case, FromFunction
 from astrasim_py.system.call_sizes import beyond_links
 from astrasim_py.system.durations import unpriced
 from astrasim_py.system.held_up import held_up
 from astrasim_py.system.machine_models import ComputeModel, NetworkModel
 from astrasim_py.system.plan import Plan
-from astrasim_py.system.plan_notes import plan_notes
+from astrasim_py.system.plan_notes import plan_notes, source_notes
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import DATA
 from astrasim_py.topology import from_keys
@@ -101,7 +101,7 @@ def prepare(point: Point, **options: Any) -> Problem:
         One of those that `expand` makes.
     **options
         Of `astrasim_py.preparation.prepare.prepare`: ``limits``, ``kept`` …; ``warnings`` and ``hints`` are lists that
-        take the lines that are else warnings.
+        take the lines that are else warnings. What algorithms tell when calls ask for them, `simulate` says.
 
     Returns
     -------
@@ -114,11 +114,13 @@ def prepare(point: Point, **options: Any) -> Problem:
     """
     from astrasim_py.preparation.prepare import prepare
 
-    told = Notes()
-    lists = {name: getattr(told, name) for name in ("warnings", "hints") if name not in options}
-    problem = prepare(point, **lists, **options)
+    taken = {name: options.pop(name) for name in ("warnings", "hints") if name in options}
+    prepared, told = prepare(point, **options), Notes()
+    for name in ("warnings", "hints"):
+        lines = getattr(told, name) if taken.get(name) is None else taken[name]
+        lines.extend(getattr(prepared.notes, name))
     told.warn()
-    return problem
+    return prepared.problem
 
 
 def simulate(problem: Problem | Plan, *, engine: str = AUTO, level: str = "links", fold: bool = False) -> Records:
@@ -157,8 +159,9 @@ def simulate(problem: Problem | Plan, *, engine: str = AUTO, level: str = "links
         With ``both``: the engines differ.
     """
     plan = problem if isinstance(problem, Plan) else plan_for(problem, engine, fold=fold)
-    for note in plan_notes(plan):
-        warnings.warn(note, stacklevel=2)
+    notes = source_notes(plan)
+    notes.warnings += plan_notes(plan)
+    notes.warn()
     records = run_plan(plan, engine=engine, level=level, fold=fold)
     for note in (*beyond_links(plan, records), *held_up(plan, records)):
         warnings.warn(note, stacklevel=2)
@@ -370,20 +373,20 @@ def _by_collective(algorithm: object, called: Set[str]) -> dict[str, Algorithm |
 def _case(algorithm: Algorithm | str | None, machine: Problem) -> Case:
     """The case of an algorithm, for calls of any size on any group."""
 
-    def make(collective: str, ranks: int, root: int) -> Algorithm:
+    def choose(call: AlgorithmCall) -> Algorithm:
+        return by_library(run_plan, machine, call.collective, call.npus, call.size, call.root)
+
+    def make(call: AlgorithmCall) -> Algorithm:
         if isinstance(algorithm, Algorithm):
             return algorithm
-        rooted = {"root": root} if promise_of(collective).rooted else {}
-        return build(algorithm or default_algorithm(collective), collective, ranks, **rooted)
+        name, options = (
+            algorithm or default_algorithm(call.collective),
+            dict[str, Any](rooted(call.collective, call.root)),
+        )
+        if name in IN_NETWORK:
+            options |= switches_above(machine.topology, call.npus, name, call.collective, {}, call.size)
+        return build(name, call.collective, call.ranks, **options)
 
-    fit = partial(by_library, run_plan, machine) if algorithm in LIBRARIES else None
-    if algorithm in IN_NETWORK:
-
-        def fit(collective: str, npus: tuple[int, ...], size: int, root: int) -> Algorithm:
-            rooted = {"root": root} if promise_of(collective).rooted else {}
-            return build(
-                algorithm, collective, len(npus), **rooted,
-                **switches_above(machine.topology, npus, algorithm, collective, {}, size),
-            )  # fmt: skip
-
-    return Case(make=make, fit=fit)
+    if algorithm in LIBRARIES:
+        return Case(source=FromFunction(choose, by_placement=True))
+    return Case(source=FromFunction(make, by_placement=algorithm in IN_NETWORK))

@@ -56,7 +56,7 @@ def simulated(step: Published, overlap: Mapping[str, Any], forward: bool) -> tup
         "network": {"profile": PROFILE},
         "algorithms": rings,
     }
-    records = simulate(prepare(expand(load_scenario(document))[0]), level="nodes" if forward else "summary")
+    records = simulate(prepare(expand(load_scenario(document))[0]).problem, level="nodes" if forward else "summary")
     nodes, end = records.node, 0
     if forward:
         mine = (nodes["rank"] == 0) & (nodes["instance"] < 0)

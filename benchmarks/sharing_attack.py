@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from astrasim_py.chakra.notes import Notes
 from astrasim_py.chakra.schema import CommType, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload, read_workload
 from astrasim_py.core.errors import UsageError
 from astrasim_py.core.files import named
+from astrasim_py.core.notes import Notes
 from astrasim_py.preparation.training import Machine, model_workload
 from astrasim_py.scenario.job_models import TrainingWorkload
 from astrasim_py.sharing.levels import Original

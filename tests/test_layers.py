@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import astrasim_py
-from astrasim_py.preparation import synthesized
+from astrasim_py.preparation import schedules
 from astrasim_py.results import store
 
 FLOORS = {
@@ -222,7 +222,7 @@ def test_contributing_lists_the_floors():
     ("roots", "parts"),
     [
         (("astrasim_py.runs.task", "astrasim_py.runs.astra_sim_point"), store.DECIDING),
-        ([name for name in ROOMS if room(name) == "synthesis"], synthesized.DECIDING),
+        ([name for name in ROOMS if room(name) == "synthesis"], schedules.DECIDING),
     ],
     ids=["points", "schedules"],
 )

@@ -8,8 +8,7 @@ from astrasim_py.astra_sim import native_algorithms as native
 from astrasim_py.astra_sim.injected import Injected
 from astrasim_py.astra_sim.input_set import UNAWARE, Inputs
 from astrasim_py.astra_sim.quirks import warn
-from astrasim_py.builders.registry import build, default_algorithm
-from astrasim_py.collectives.collective import promise_of
+from astrasim_py.builders.registry import build, build_default, default_algorithm
 from astrasim_py.core.choices import BY_DIMENSION
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TraceError
 from astrasim_py.dialects.chunks.lower import (
@@ -327,8 +326,7 @@ class CorrectedPlanner:
             words = self.inputs.system.implementation(collective)
             made = self.built(collective, ranks, words[0] if words else None)
             return with_endpoint_delay(made, self.how.endpoint_delay)
-        rooted = {"root": root} if promise_of(collective).rooted else {}
-        return build(default_algorithm(collective), collective, ranks, **rooted)
+        return build_default(collective, ranks, root)
 
     def _built(self, collective: str, ranks: int, word: native.Implementation | None) -> Algorithm:
         """Our builder for a word of ASTRA-sim; the collective's usual one where it has none."""

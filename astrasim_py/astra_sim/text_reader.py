@@ -22,7 +22,7 @@ def read(args: argparse.Namespace, say: Callable[[str], None]) -> Conversion:
     """Convert the file that the options name."""
     from astrasim_py.astra_sim.text_file import read_text
     from astrasim_py.astra_sim.text_workload import PHASE_NAMES, text_workload
-    from astrasim_py.chakra.notes import Notes
+    from astrasim_py.core.notes import Notes
 
     words = args.dims.split("x")
     if not all(word.isdigit() and 0 < int(word) < 2**24 for word in words) or prod(map(int, words)) > 2**20:

@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from math import prod
 
 from astrasim_py.astra_sim.text_file import DLRM, MODEL, PHASES, TRANSFORMERS, Phase, TextWorkload, read_text
-from astrasim_py.chakra.notes import Notes
 from astrasim_py.chakra.schema import NodeType
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import TraceError
+from astrasim_py.core.notes import Notes
 from astrasim_py.core.units import number_of
 from astrasim_py.training.assembly import Block, assemble
 

@@ -36,6 +36,16 @@ def default_algorithm(collective: str) -> str:
     return _DEFAULTS[name]
 
 
+def rooted(collective: str, root: int) -> dict[str, int]:
+    """The root as an option of a builder; none where the collective has none."""
+    return {"root": root} if promise_of(collective).rooted else {}
+
+
+def build_default(collective: str, ranks: int, root: int = 0) -> Algorithm:
+    """The algorithm of a collective for which the user names none."""
+    return build(default_algorithm(collective), collective, ranks, **rooted(collective, root))
+
+
 def factory_of(algorithm: str) -> Callable[..., Algorithm]:
     """The factory of a builder, imported now."""
     factory = load(BUILDERS[algorithm][1])

@@ -1,13 +1,9 @@
-"""Notes of the reader of workloads: what files say and a workload does not use, one line each.
-
-`Notes` takes the lines of any reader; `notes_of` makes those of a workload that was read.
-"""
+"""Notes of the reader of workloads: what files say and a workload does not use, one line each."""
 
 import os
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 
@@ -19,35 +15,10 @@ from astrasim_py.chakra.groups import OTHER_NAMES, called_otherwise
 from astrasim_py.chakra.lint_rules import counts_elements
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.core.notes import Notes
 
 #: Names that a line lists.
 _MOST_NAMES = 8
-
-
-@dataclass
-class Notes:
-    """Lines that a reader collects, each with the file or place that it is about.
-
-    Attributes
-    ----------
-    warnings : list of str
-        What may make a result wrong: a run ends with it, or fails for it under ``--strict``.
-    hints : list of str
-        What is worth knowing and makes nothing wrong.
-    """
-
-    warnings: list[str] = field(default_factory=list)
-    hints: list[str] = field(default_factory=list)
-
-    def add(self, others: "Notes") -> None:
-        """Take the lines of others."""
-        self.warnings.extend(others.warnings)
-        self.hints.extend(others.hints)
-
-    def warn(self) -> None:
-        """Say all lines as Python warnings, at the line that called the caller."""
-        for text in (*self.warnings, *self.hints):
-            warnings.warn(text, UserWarning, stacklevel=3)
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,12 @@ from astrasim_py.chakra.attributes import leaves_out_dims
 from astrasim_py.chakra.decode import decode_text
 from astrasim_py.chakra.et_io import read_prefix
 from astrasim_py.chakra.groups import check_distinct, groups_from_json, groups_from_metadata, named
-from astrasim_py.chakra.notes import Notes, Reading, notes_of
+from astrasim_py.chakra.notes import Reading, notes_of
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import TraceError
+from astrasim_py.core.notes import Notes
 from astrasim_py.core.shown import Shown
 
 

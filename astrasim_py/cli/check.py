@@ -61,9 +61,12 @@ def _check(path: str, args: argparse.Namespace) -> dict:
         if alike not in uses:
             uses[alike] = None
             try:
-                plan = plan_for(prepare(point, warnings=warnings, hints=hints), fold=True)
-                check_tiles(plan, point, warnings.append)
-                warnings += plan_notes(plan)
+                prepared = prepare(point)
+                plan = plan_for(prepared.problem, fold=True)
+                notes = prepared.notes_with(plan)
+                check_tiles(plan, point, notes.warnings.append)
+                warnings += [*notes.warnings, *plan_notes(plan)]
+                hints += notes.hints
                 uses[alike] = Use.of(plan)
             except AstraError as error:
                 errors.setdefault(str(error), error)

@@ -32,21 +32,20 @@ def run(args: argparse.Namespace) -> int:
     from astrasim_py.system.inlining import inline
 
     check_apart(args.target, args.source)
-    warnings: list[str] = []
-    hints: list[str] = []
     points = expand(_scenario(args))
     if len(points) > 1:
         axes = ", ".join(points[0].values)
         raise UsageError(args.source, f"has {len(points)} points, which differ in {axes}", "choose one with --set")
-    problem = prepare(points[0], warnings=warnings, hints=hints)
-    workload, lost, notes = inline(problem, _job(args, [job.name for job in problem.jobs]))
+    prepared = prepare(points[0])
+    workload, lost, inlined = inline(prepared.problem, _job(args, [job.name for job in prepared.problem.jobs]))
     write_set(args, workload)
     nodes = sum(map(len, workload.traces))
     print(f"{args.source} -> {args.target}.0.et … {args.target}.{workload.ranks - 1}.et")
     print(f"{workload.ranks} files, {nodes} nodes")
     print(f"dropped: {', '.join(lost) if lost else 'nothing'}")
-    for line in (*(f"warning: {text}" for text in (*warnings, *notes)), *(f"hint: {text}" for text in hints)):
-        print(line)
+    for name in ("warnings", "hints"):
+        for text in (*getattr(prepared.notes, name), *getattr(inlined, name)):
+            print(f"{name.removesuffix('s')}: {text}")
     return 0
 
 

@@ -19,7 +19,7 @@ from astrasim_py.engine.choose import better_in_network
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.msccl.to_traces import read_algorithm
 from astrasim_py.preparation.link_occupancy import read_occupancy, write_occupancy
-from astrasim_py.preparation.synthesized import facts_in_network, facts_of, find
+from astrasim_py.preparation.schedules import facts_in_network, facts_of, find
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.results.values import ns_number
 from astrasim_py.synthesis.emit.emitter import clock_needed, emit

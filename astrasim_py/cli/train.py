@@ -199,7 +199,7 @@ def _write(args: argparse.Namespace, point) -> int:
     from astrasim_py.preparation.prepare import prepare
 
     make_parent(args.output)
-    workload = prepare(point).jobs[0].workload
+    workload = prepare(point).problem.jobs[0].workload
     groups = json.dumps({name: list(members) for name, members in workload.groups.items()}, indent=1).encode()
     traces = (workload.trace(rank) for rank in range(workload.ranks))
     paths = write_prefix(args.output, traces, ranks=workload.ranks, gzip=args.gzip, beside={".groups.json": groups})

@@ -142,13 +142,12 @@ def _scenario(source: str, args: argparse.Namespace) -> list[tuple[str, object, 
     allowed = {"allow_outside": True, "allow_code": args.allow_code}
     points = expand(load_scenario(source, [*args.set, "verify=false"], **allowed))
     for point in points:
-        warnings: list[str] = []
-        problem = prepare(point, warnings=warnings)
-        for number, job in enumerate(problem.jobs):
-            made = inline(problem, number)
+        prepared = prepare(point)
+        for number, job in enumerate(prepared.problem.jobs):
+            made = inline(prepared.problem, number)
             traces = made.workload.traces
-            verdict = replace(verify_workload(traces), warnings=(*warnings, *made.notes))
-            names = [source, point.name * (len(points) > 1), job.name * (len(problem.jobs) > 1)]
+            verdict = replace(verify_workload(traces), warnings=(*prepared.notes.warnings, *made.notes.warnings))
+            names = [source, point.name * (len(points) > 1), job.name * (len(prepared.problem.jobs) > 1)]
             found.append((" ".join(filter(None, names)), _Inlined(len(traces)), verdict))
     return found
 

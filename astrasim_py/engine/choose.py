@@ -12,7 +12,7 @@ from astrasim_py.core.records import Records
 from astrasim_py.dialects.library.lower_choice import ways_of_nccl
 from astrasim_py.dialects.library.lower_costs import Way
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.program.selection import AlgorithmTable, Case
+from astrasim_py.program.selection import AlgorithmTable, Case, FromFunction
 from astrasim_py.system.machine_models import Limits
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology.model import Topology
@@ -108,7 +108,7 @@ def _alone(problem: Problem, way: Way, size: int, npus: tuple[int, ...], most: i
     """The problem of one call, and nothing else, which takes `most` ps at most."""
     algorithm, network = way.algorithm, problem.network
     call = Collective(type=algorithm.collective, size=size, root=algorithm.root or 0)
-    table = AlgorithmTable({algorithm.collective: [Case(make=lambda *_: algorithm)]})
+    table = AlgorithmTable({algorithm.collective: [Case(source=FromFunction(lambda *_: algorithm))]})
     job = Job(workload=generate([call], len(npus)), placement=npus, algorithms=table)
     if network.profile is not None:
         network = network.model_copy(update={"protocol": way.protocol, "switch_reduction": False})

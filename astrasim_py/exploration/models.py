@@ -185,7 +185,7 @@ class Exploration:
         """What collectives take with the scenario's algorithms; conditions on sizes are asked for a large message, and
         what is synthesized or goes by dimension is priced as the default.
         """
-        table = prepare(self.point).jobs[0].algorithms
+        table = prepare(self.point).problem.jobs[0].algorithms
         listed = self.point.spec.algorithms
         known = {name for name in BY_DIMENSION if all(isinstance(one, Builder) for one in listed.get(name, ()))}
 

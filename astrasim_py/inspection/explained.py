@@ -100,4 +100,4 @@ def _problem_of(stored: StoredPoint) -> Problem | None:
     task = make_task(point, stored.folder, RunOptions(limits=limits))
     if task.identity != stored.manifest["digest"]:
         return None
-    return prepare(point, limits=limits, kept=task.kept)
+    return prepare(point, limits=limits, kept=task.kept).problem

@@ -82,7 +82,7 @@ def _made_from(stored: StoredPoint) -> Point | None:
 def _chunks(point: Point | None, records: Records) -> Mapping[str, list[int]] | None:
     """The chunks of every message, from the algorithms of the point; None where they cannot be made again."""
     try:
-        return message_chunks(plan_for(prepare(point)), records) if point else None
+        return message_chunks(plan_for(prepare(point).problem), records) if point else None
     except AstraError:  # a file has gone: the page does without chunks
         return None
 

@@ -255,7 +255,7 @@ def _run(run: Run) -> dict[str, Any]:
     path = Path(run.path)
     flags = {"allow_outside": run.allow_outside, "allow_code": run.allow_code}
     (point,) = expand(check_document(parse_document(run.text, path.name), path, **flags))
-    problem = prepare(point)
+    problem = prepare(point).problem
     plan = plan_for(problem)
     hops = predicted_hops(plan)
     if max(hops, plan.messages) > MOST_HOPS:

@@ -12,7 +12,7 @@ from astrasim_py.optimizer.calls import AlgorithmChoice
 from astrasim_py.optimizer.choices import KeyChoice
 from astrasim_py.optimizer.placed import PlacementChoice
 from astrasim_py.optimizer.space import Candidate, Space
-from astrasim_py.program.selection import AlgorithmTable, Case
+from astrasim_py.program.selection import AlgorithmTable, Case, FromFunction
 from astrasim_py.system.bound import bound_parts
 from astrasim_py.system.machine_models import Limits
 from astrasim_py.system.plan import Plan
@@ -168,7 +168,7 @@ class Judge:
                 calls.collective, calls.size, calls.ranks, calls.group, root=calls.root, npus=calls.npus
             )
             call = Collective(type=calls.collective, size=calls.size, root=calls.root)
-            table = AlgorithmTable({calls.collective: [Case(make=lambda *_: algorithm)]})
+            table = AlgorithmTable({calls.collective: [Case(source=FromFunction(lambda *_: algorithm))]})
             job = Job(workload=generate([call], calls.ranks), placement=calls.npus, algorithms=table)
             limits = self._limits(most)
             alone = Problem(

@@ -93,7 +93,7 @@ class Space:
     def problem(self, candidate: Candidate, limits: Limits | None = None) -> Problem:
         """The problem of a candidate. Raises AstraError: there is none with these values together."""
         try:
-            found = prepare(replace(self.point, config=self.config(candidate)), limits=limits, given=self.made)
+            found = prepare(replace(self.point, config=self.config(candidate)), limits=limits, given=self.made).problem
         except ValidationError as error:
             wrong = next(mistakes(error))
             raise ScenarioError(wrong.path(""), wrong.problem, wrong.remedy) from None
@@ -142,9 +142,10 @@ def space_of(point: Point, kinds: tuple[str, ...]) -> tuple[Space, Plan]:
     config = deepcopy(dict(point.config))
     in_our_names(config)
     point = replace(point, config=config)
-    warnings: list[str] = []
-    problem = prepare(point, warnings=warnings)
+    prepared = prepare(point)
+    problem = prepared.problem
     plan = plan_for(problem)
+    warnings = prepared.notes_with(plan).warnings
     if not point.values:  # Other points of a sweep may use it. Algorithms, and so switches, are to be chosen.
         warnings += unused(point, replace(Use.of(plan), cases={}, switches=True))
     if not len(plan.instances):

@@ -15,7 +15,7 @@ from astrasim_py.core.records import Records
 from astrasim_py.core.units import number_of
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.optimizer.calls import AlgorithmCase, CallClass, Cases
-from astrasim_py.preparation.synthesized import find, planned_cost
+from astrasim_py.preparation.schedules import find, planned_cost
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.synthesis.emit.emitter import emit
 from astrasim_py.synthesis.model.network import Network, Occupied

@@ -133,4 +133,4 @@ def _figure(plans: tuple[Plan, Plan], result: Optimized) -> bytes | None:
 def _makespan(folder: Path, point: Point) -> int:
     """Makespan of the scenario that was written, ps."""
     scenario = load_scenario(folder / SCENARIO, allow_outside=point.allow_outside, allow_code=point.allow_code)
-    return simulate(prepare(expand(scenario)[0]), level="summary").makespan
+    return simulate(prepare(expand(scenario)[0]).problem, level="summary").makespan

@@ -20,6 +20,7 @@ from astrasim_py.core.digest import digest, file_digest, file_stamp
 from astrasim_py.core.errors import AstraError, ScenarioError, TraceError
 from astrasim_py.core.fields import CodeText, FileText, named_files
 from astrasim_py.core.files import RANK
+from astrasim_py.core.notes import Notes
 from astrasim_py.core.registry import own_code
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.scenario.check import confined, split_code
@@ -97,13 +98,11 @@ class Preparation:
     """A point that is being prepared; see `astrasim_py.preparation.prepare.prepare` for its fields."""
 
     point: Point
-    warnings: list[str]
-    kept: Path | None
-    synthesized: list[dict]
-    hints: list[str]
-    beside: Path | None
-    network: NetworkModel = NetworkModel()
+    kept: Path | None = None
+    beside: Path | None = None
     given: Mapping[str, Algorithm] = field(default_factory=dict)
+    network: NetworkModel = NetworkModel()
+    notes: Notes = field(default_factory=Notes)
 
     @property
     def spec(self) -> SimpleNamespace:

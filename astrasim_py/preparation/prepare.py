@@ -1,4 +1,4 @@
-"""From a point to a Problem: topologies are built, files read, injected algorithms verified.
+"""From a point to a Problem: topologies are built, files read, sources of algorithms chosen.
 
 Everything is kept per process, so that the points of a sweep share what they have in common; large traces are shared by
 the worker processes of a run, too.
@@ -6,19 +6,20 @@ the worker processes of a run, too.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from astrasim_py.chakra.notes import Notes, unplanned
+from astrasim_py.chakra.notes import unplanned
 from astrasim_py.chakra.workload import Workload, read_workload
 from astrasim_py.core.cache import Memo
 from astrasim_py.core.digest import digest, file_digest
 from astrasim_py.core.errors import ScenarioError, TopologyError, TraceError
 from astrasim_py.core.fields import CodeText, FileText, named_files
+from astrasim_py.core.notes import Notes
 from astrasim_py.core.registry import names, provided
-from astrasim_py.preparation.injected import algorithms_of
+from astrasim_py.preparation.algorithms import algorithms_of
 from astrasim_py.preparation.inputs import Preparation, recorded_files
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.scenario.expand import Point
@@ -33,6 +34,8 @@ from astrasim_py.scenario.job_models import (
 from astrasim_py.system.compatible import NOISE, SKELETON, refuse
 from astrasim_py.system.durations import node_place, unpriced
 from astrasim_py.system.machine_models import Limits, NetworkModel, NpuModel
+from astrasim_py.system.plan import Plan
+from astrasim_py.system.plan_notes import source_notes
 from astrasim_py.system.problem import Job, Planner, Problem
 from astrasim_py.system.semantics import DATA
 from astrasim_py.topology.hardware import profile
@@ -45,17 +48,33 @@ _TOPOLOGIES: Memo[Topology] = Memo(32)
 _WORKLOADS: Memo[Workload] = Memo(4)
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A point that is ready to be run.
+
+    `notes`: what its files and sections say. Sources of algorithms are asked by the calls of a plan: what they find out
+    is known with it, so `notes_with` takes one.
+    """
+
+    problem: Problem
+    notes: Notes
+
+    def notes_with(self, plan: Plan) -> Notes:
+        """All notes of the point; `plan`: of its problem."""
+        notes = Notes()
+        notes.add(self.notes)
+        notes.add(source_notes(plan))
+        return notes
+
+
 def prepare(
     point: Point,
     *,
     limits: Limits | None = None,
-    warnings: list[str] | None = None,
     kept: Path | None = None,
-    synthesized: list[dict] | None = None,
     beside: Path | None = None,
     given: Mapping[str, Algorithm] | None = None,
-    hints: list[str] | None = None,
-) -> Problem:
+) -> Prepared:
     """Make the Problem of a point.
 
     Parameters
@@ -64,18 +83,12 @@ def prepare(
         One of those that `expand` makes.
     limits : Limits, optional
         Instead of those of the scenario.
-    warnings : list of str, optional
-        Warnings are added: injected algorithms that could not be verified, what files say and nothing uses.
     kept : Path, optional
         Folder of synthesized algorithms, beside the results.
-    synthesized : list of dict, optional
-        Facts of each synthesized algorithm are added once a plan asks for it.
     beside : Path, optional
         Folder in which processes share the files that they read.
     given : mapping of str to Algorithm, optional
         Algorithms by the names of files that need not be there yet.
-    hints : list of str, optional
-        Further lines on files, which make nothing wrong, are added.
 
     Raises
     ------
@@ -84,15 +97,13 @@ def prepare(
     TraceError, AlgorithmError
         A file that cannot be read, or a wrong algorithm; with ``verify: strict`` also one that cannot be verified.
     """
-    lists = {"warnings": warnings, "synthesized": synthesized, "hints": hints}
-    lists = {name: [] if given is None else given for name, given in lists.items()}
-    run = Preparation(point=point, kept=kept, beside=beside, given=given or {}, **lists)
+    run = Preparation(point=point, kept=kept, beside=beside, given=given or {})
     run = replace(run, network=_network(run))
     spec, topology = run.spec, _topology(run)
     free = _free(run, topology)
     jobs = tuple(_job(run, topology, name, f"jobs.{name}", job, free) for name, job in spec.jobs.items())
     jobs = jobs or (_job(run, topology, "job0", "", spec),)
-    return Problem(
+    problem = Problem(
         topology=topology,
         jobs=jobs,
         network=run.network,
@@ -103,6 +114,7 @@ def prepare(
         noise=spec.noise,
         nic=spec.nic,
     )
+    return Prepared(problem, run.notes)
 
 
 def _topology(run: Preparation) -> Topology:
@@ -185,20 +197,22 @@ def _job(run: Preparation, topology: Topology, name: str, key: str, job: Any, fr
             raise ScenarioError(run.at(key, "ranks"), problem, "write fewer ranks or a larger topology")
         kind, free[:count] = free[:count], []
     placed = placement(topology, kind, count, where)
-    table, choices = algorithms_of(run, job, key, topology)
+    table, sources = algorithms_of(run, job, key, topology)
     arrival, iterations = getattr(job, "arrival", 0), getattr(job, "iterations", 1)
     if iterations > 1 and table.nodes:
         problem = "algorithms are chosen by node, and every iteration numbers nodes anew"
         raise ScenarioError(run.at(key, "iterations"), problem, "drop the node from when, or write iterations: 1")
     delays = job.stragglers.start_delay
     planner: Planner | None = None
-    if run.spec.collectives is not None or any(isinstance(case.said, AlgorithmByDimension) for case in choices):
+    if run.spec.collectives is not None or any(
+        isinstance(source.spec, AlgorithmByDimension) for source in sources.values()
+    ):
         from astrasim_py.preparation.by_dimension import plan_by_dimension
 
-        planner = plan_by_dimension(run, choices, table, topology, placed)
+        planner = plan_by_dimension(run, table, sources, topology, placed)
     if planner is None or iterations > 1:  # repeated traces have no bytes
         told = unplanned(workload.traces, dims_only=planner is not None)
-        run.warnings.extend(f"{run.point.name}: {text}" for text in told)
+        run.notes.warnings.extend(f"{run.point.name}: {text}" for text in told)
     return Job(
         name=name,
         workload=iterate(workload, iterations),
@@ -251,8 +265,8 @@ def _read(run: Preparation, job: Any, ranks: int | None, key: str) -> Workload:
         read,
     )
     told = *notes.warnings, *_unpriced(workload, run.spec.compute)
-    run.warnings.extend(f"{run.point.name}: {text}" for text in told)
-    run.hints.extend(notes.hints)
+    run.notes.warnings.extend(f"{run.point.name}: {text}" for text in told)
+    run.notes.hints.extend(notes.hints)
     return workload
 
 
@@ -293,7 +307,7 @@ def _recorded(run: Preparation, spec: PytorchRecording, ranks: int | None, key: 
     workload, doubts = run.read_once(
         _WORKLOADS, files, ("pytorch", kineto, *et, spec.partial, ranks, digest(spec.model_dump())), read
     )
-    run.warnings.extend(f"{run.point.name}: {spec.kineto}: {text}" for text in doubts)
+    run.notes.warnings.extend(f"{run.point.name}: {spec.kineto}: {text}" for text in doubts)
     return workload
 
 
@@ -341,4 +355,4 @@ def topology_of(point: Point) -> Topology:
 
 
 def _alone(point: Point) -> Preparation:
-    return Preparation(point=point, kept=None, beside=None, warnings=[], synthesized=[], hints=[])
+    return Preparation(point=point)

@@ -229,14 +229,13 @@ def run_task(task: Task) -> Result:
 
 def _run(task: Task) -> Result:
     point, options, usage = task.point, task.options, Usage()
-    warnings: list[str] = []
-    synthesized: list[dict] = []
-    told: list[str] = []
-    notes = {"warnings": warnings, "synthesized": synthesized, "hints": told}
-    problem = prepare(point, limits=options.limits, kept=task.kept, beside=task.beside, **notes)
+    prepared = prepare(point, limits=options.limits, kept=task.kept, beside=task.beside)
+    problem = prepared.problem
     options.check_ranks(sum(job.ranks for job in problem.jobs))
-    plan, records = _simulated(problem, task, lambda text: warnings.append(f"{point.name}: {text}"))
-    warnings += [f"{point.name}: {text}" for text in plan_notes(plan)]
+    plan, records, doubts = _simulated(problem, task)
+    notes = prepared.notes_with(plan)
+    notes.warnings += [f"{point.name}: {text}" for text in (*doubts, *plan_notes(plan))]
+    notes.hints += hints(plan, records)
     facts = {
         "scenario": point.scenario,
         "point": point.name,
@@ -246,17 +245,17 @@ def _run(task: Task) -> Result:
         **({"repeat": point.repeat} if point.repeat > 1 else {}),
         "inputs": dict(task.inputs),
         "resolved": dict(point.config),
-        **({"synthesized": synthesized} if synthesized else {}),
+        **({"synthesized": notes.synthesized} if notes.synthesized else {}),
     }
     source = {"source": point.folder, "allow_outside": point.allow_outside, "allow_code": point.allow_code}
-    about = {"row": row_of(point, FAILED), "facts": facts, "source": source, "warnings": warnings, "more": {}}
-    told += hints(plan, records)
-    about["more"] |= {"hints": told} if told else {}
+    about = {"row": row_of(point, FAILED), "facts": facts, "source": source, "warnings": notes.warnings, "more": {}}
+    about["more"] |= {"hints": notes.hints} if notes.hints else {}
     about["more"] |= {"unused": found} if (found := unused(point, Use.of(plan))) else {}
     if point.spec.jobs:
-        alone = {job.name: _alone(task, job, warnings) for job in problem.jobs} if point.spec.compare else {}
-        alone = {name: found for name, found in alone.items() if found is not None}
-        about["more"] |= {"jobs": job_rows(point.name, problem.jobs, records, alone)}
+        alone = {job.name: _alone(task, job) for job in problem.jobs} if point.spec.compare else {}
+        notes.warnings += [f"{point.name}: alone, {reason}" for reason in alone.values() if isinstance(reason, str)]
+        done = {name: result for name, result in alone.items() if isinstance(result, Alone)}
+        about["more"] |= {"jobs": job_rows(point.name, problem.jobs, records, done)}
     stored = store_run(task.folder, plan, records, options, usage, replace=task.replace, **about)
     result, missing = stored_result(stored), missing_timeline(options, stored.manifest)
     if missing:
@@ -265,16 +264,16 @@ def _run(task: Task) -> Result:
     return result
 
 
-def _alone(task: Task, job: Job, warnings: list[str]) -> Alone | None:
-    """A job where it has the network to itself; None where it is not done."""
+def _alone(task: Task, job: Job) -> Alone | str:
+    """A job where it has the network to itself, or why it is not done."""
     point = task.point
     config = {key: value for key, value in point.config.items() if key not in ("compare", "placement")}
     said = {"placement": list(job.placement)} | point.config["jobs"][job.name]
     config |= {"jobs": {job.name: {key: value for key, value in said.items() if key != "background"}}}
     options = replace(task.options, level="summary", timeline=False, fold=False)
     beside = task.folder.parent.parent / ALONE
-    own = replace(point, name=job.name, values={}, config=config)
-    own = make_task(own, lambda identity: beside / store.folder_name(job.name, identity), options)
+    lone = replace(point, name=job.name, values={}, config=config)
+    own = make_task(lone, lambda identity: beside / store.folder_name(job.name, identity), options)
     stored = None if task.replace else stored_points.read_point(own.folder, contents=True)
     if stored is not None and stored.manifest["digest"] == own.identity and options.met_by(stored.manifest):
         result = stored_result(stored)
@@ -290,28 +289,29 @@ def _alone(task: Task, job: Job, warnings: list[str]) -> Alone | None:
             table = stored.table("collective")
             ends = iteration_ends(job, table, np.arange(table.height)) - job.arrival_ps
         return Alone(result.simulated_ps - job.arrival_ps, ends)
-    warnings.append(f"{point.name}: alone, {(*result.lines, f'{job.name} is not done')[0]}")
-    return None
+    return (*result.lines, f"{job.name} is not done")[0]
 
 
-def _simulated(problem: Problem, task: Task, warn: Callable[[str], None]) -> tuple[Plan, Records]:
-    """The plan and the records of a problem. Raises FoldError unless what cannot be folded is to be run in full."""
-    options = task.options
-    how = {"engine": options.engine, "level": options.level}
+def _simulated(problem: Problem, task: Task) -> tuple[Plan, Records, list[str]]:
+    """The plan and the records of a problem, and what doubts them. Raises FoldError unless what cannot be folded is to
+    be run in full.
+    """
+    options, doubts = task.options, []
     if options.fold:
         try:
             plan = plan_for(problem, options.engine, fold=True)
-            records = simulate(plan, **how, fold=True)
+            records = simulate(plan, engine=options.engine, level=options.level, fold=True)
             if records.fold is not None and not records.fold.exact:
-                warn(f"fold: {records.fold.text}")
-            return plan, records
+                doubts.append(f"fold: {records.fold.text}")
+            return plan, records, doubts
         except FoldError as error:
             if not options.in_full:
                 raise
-            warn(f"simulated in full; {error.place}: {error.problem}")
+            doubts.append(f"simulated in full; {error.place}: {error.problem}")
     plan = plan_for(problem, options.engine)
-    check_tiles(plan, task.point, warn)
-    return plan, simulate(plan, engine=take_engine(plan, options.engine, task.points), level=options.level)
+    check_tiles(plan, task.point, doubts.append)
+    records = simulate(plan, engine=take_engine(plan, options.engine, task.points), level=options.level)
+    return plan, records, doubts
 
 
 def _seeds(value: object, path: str):

@@ -6,13 +6,12 @@ from fractions import Fraction
 
 import numpy as np
 
-from astrasim_py.builders.registry import build, default_algorithm
+from astrasim_py.builders.registry import build_default
 from astrasim_py.chakra.graph import owners, pointers
 from astrasim_py.chakra.schema import INT_COLUMNS
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
-from astrasim_py.collectives.collective import promise_of
 from astrasim_py.core.choices import AUTO, COMPILED
 from astrasim_py.core.errors import SimulationError, TraceError
 from astrasim_py.core.records import Records
@@ -81,12 +80,7 @@ class Rules:
 
         Raises SimulationError: it does not end.
         """
-
-        def make(collective: str, ranks: int, root: int):
-            rooted = {"root": root} if promise_of(collective).rooted else {}
-            return build(default_algorithm(collective), collective, ranks, **rooted)
-
-        table = AlgorithmTable({}, default=make)
+        table = AlgorithmTable({}, default=build_default)
         job = Job(workload=workload, placement=tuple(range(workload.ranks)), algorithms=table)
         rate, latency = round(100 * _GBPS * scales.size / scales.time), round(1000 * _NS * scales.time)
         memory = MemoryModel(kind="per_npu", latency_ps=latency, bandwidth=Fraction(rate))

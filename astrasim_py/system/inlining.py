@@ -17,12 +17,14 @@ from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import ScenarioError
+from astrasim_py.core.notes import Notes
 from astrasim_py.core.rows import pointers
 from astrasim_py.system.call_sizes import size_notes
 from astrasim_py.system.compatible import BY_DIMENSION, COUNTERS, INLINING, SWITCHES, refuse
 from astrasim_py.system.durations import node_place
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.plan import CollectiveCall, Instance, Plan
+from astrasim_py.system.plan_notes import source_notes
 from astrasim_py.system.problem import Problem
 from astrasim_py.system.programs import BEGINS, COLLECTIVE, ENDS, RECV, SEND, RankProgram
 
@@ -50,12 +52,12 @@ class _Call(NamedTuple):
 
 class Inlined(NamedTuple):
     """A workload without collectives, whose traces have all their own columns and groups. `lost`: what it does not say
-    of the problem. `notes`: what a person should know of the sizes of its calls.
+    of the problem. `notes`: what a person should know of its algorithms, and of the sizes of its calls.
     """
 
     workload: Workload
     lost: list[str]
-    notes: list[str]
+    notes: Notes
 
 
 def inline(problem: Problem, job: int = 0) -> Inlined:
@@ -84,7 +86,9 @@ def inline(problem: Problem, job: int = 0) -> Inlined:
     traces: dict[bytes, ExecutionTrace] = {}
     ranks = [made.trace(rank) for rank in range(problem.jobs[job].ranks)]
     workload = Workload(tuple(traces.setdefault(t.digest(), t) for t in ranks), given.groups, given.name)
-    return Inlined(workload, lost, size_notes(plan))
+    notes = source_notes(plan)
+    notes.warnings += size_notes(plan)
+    return Inlined(workload, lost, notes)
 
 
 def _refuse(plan: Plan, job: int) -> None:

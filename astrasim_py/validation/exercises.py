@@ -80,7 +80,7 @@ def _share_busy(scenario: LoadedScenario, question: Question) -> Fraction:
     """Percent of the run in which the link of the question is busy."""
     wanted = dict(part.split("=") for part in question.points[0].split(","))
     (point,) = (point for point in expand(scenario) if wanted.items() <= point.values.items())
-    problem = prepare(point)
+    problem = prepare(point).problem
     records, topology = simulate(problem, level="links"), problem.topology
     ends = [*map(topology.link_name, range(topology.links))]
     row = records.link["link"].tolist().index(ends.index(question.link))

@@ -8,11 +8,11 @@ import pytest
 from astrasim_py.astra_sim.text_file import KINDS
 from astrasim_py.astra_sim.text_workload import text_workload
 from astrasim_py.chakra.et_io import read_prefix
-from astrasim_py.chakra.notes import Notes
 from astrasim_py.chakra.schema import NodeType
 from astrasim_py.chakra.stats import workload_stats
 from astrasim_py.cli.main import main
 from astrasim_py.core.errors import TraceError
+from astrasim_py.core.notes import Notes
 
 GOLDEN = os.environ.get("ASTRASIM_GOLDEN")
 #: Compute times 100, 20 and 3 in layer a, 400, 80 and 7 in layer b; no two sums are equal.

@@ -180,23 +180,22 @@ SCENARIO = (
 )
 
 
-def prepared(folder, file: str, warnings: list[str] | None = None):
+def prepared(folder, file: str):
     (folder / "s.yaml").write_text(SCENARIO.replace("FILE", file), "utf-8")
-    return prepare(expand(load_scenario(folder / "s.yaml"))[0], warnings=warnings)
+    return prepare(expand(load_scenario(folder / "s.yaml"))[0]).problem
 
 
 def test_xml_is_injected_as_it_is(folder, capsys):
     times = set()
-    warnings: list[str] = []
     for file in ("a", "a.npz", "pair.xml"):
         if file != "pair.xml":
             converted(capsys, "pair.xml", file)
-        problem = prepared(folder, file, warnings)
+        problem = prepared(folder, file)
         algorithm = problem.jobs[0].algorithms.select("all_reduce", 2**20, 2, "world")
         assert (algorithm.verdict, algorithm.protocol) == (True, "LL")
         times.add(simulate(problem).makespan)
+        assert not problem.jobs[0].algorithms.notes.warnings
     assert len(times) == 1
-    assert not warnings
 
 
 def test_an_injected_xml_is_held_to_the_collective_and_to_its_folder(folder, capsys):

@@ -72,7 +72,7 @@ def test_the_tutorials_setting_is_the_one_that_is_stated(page, tmp_path):
     assert known["fixed"][0] == 35_008.129 and known["themis"][0] == 13_635.871
     assert all(abs(ours / theirs - 1) < 0.02 for theirs, ours in known.values())
     for point in tutorial(page, tmp_path):
-        problem = prepare(point)
+        problem = prepare(point).problem
         planner = problem.jobs[0].planner.default
         assert [(dim.kind, dim.size, dim.bandwidth, dim.latency_ps) for dim in problem.topology.dims] == [
             ("switch", 8, 50 * 2**30, 1000)
@@ -84,7 +84,7 @@ def test_the_tutorials_setting_is_the_one_that_is_stated(page, tmp_path):
 @pytest.mark.nightly
 def test_the_tutorials_figures_are_met(page, tmp_path):
     for point in tutorial(page, tmp_path):
-        time_us = simulate(prepare(point), level="summary").makespan / 1e6
+        time_us = simulate(prepare(point).problem, level="summary").makespan / 1e6
         theirs, ours = figures(page)[point.values["order"]]
         assert time_us == pytest.approx(ours, abs=0.0005)
         assert time_us == pytest.approx(theirs, rel=0.02)

@@ -101,7 +101,9 @@ def test_clusters_differ_in_closed_form():
 def test_a_step_in_enough_memory_simulated(repo):
     points = expand(load_scenario(repo / "scenarios/comet_break_even.yaml"))
     (enough,) = (point for point in points if point.values["memory"] == "80 GB are enough")
-    assert simulate(prepare(enough), level="summary", fold=True).makespan / 1e12 == pytest.approx(164.1, abs=0.06)
+    assert simulate(prepare(enough).problem, level="summary", fold=True).makespan / 1e12 == pytest.approx(
+        164.1, abs=0.06
+    )
 
 
 def test_a_part_of_the_memory_of_mp_8_is_outside():
@@ -117,7 +119,9 @@ def test_all_clusters_hold_zero_3():
 def test_recommendation_on_fewer_npus_with_expanded_memory(repo):
     points = expand(load_scenario(repo / "scenarios/comet_dlrm.yaml"))
     found = {
-        tuple(p.values.values()): simulate(prepare(p), level="summary") for p in points if p.values["nodes"] != "2"
+        tuple(p.values.values()): simulate(prepare(p).problem, level="summary")
+        for p in points
+        if p.values["nodes"] != "2"
     }
     spans = {key: records.makespan / 1e9 for key, records in found.items()}
     assert [spans["8", rate] for rate in ("250 GB/s", "500 GB/s", "1 TB/s")] == pytest.approx([31.7] * 3, abs=0.05)

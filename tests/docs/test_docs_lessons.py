@@ -16,7 +16,7 @@ from astrasim_py.scenario.load import load_scenario
 def runs(repo, lesson: str, *overrides: str) -> dict[tuple[str, ...], object]:
     """Swept values → records."""
     points = expand(load_scenario(repo / "scenarios" / f"{lesson}.yaml", (*overrides, "plots=[]")))
-    return {tuple(point.values.values()): simulate(prepare(point), level="summary") for point in points}
+    return {tuple(point.values.values()): simulate(prepare(point).problem, level="summary") for point in points}
 
 
 def times(repo, lesson: str, *overrides: str) -> dict[tuple[str, ...], int]:
@@ -208,13 +208,14 @@ def test_the_policy_decides_what_is_refused(repo, policy, refused):
     found, warned = set(), set()
     lesson = load_scenario(repo / "scenarios/find_the_bug.yaml", (f"verify={policy}", "sweep.size=[1 KiB]"))
     for point in expand(lesson):
-        name, warnings = point.values["algorithm"], []
+        name, prepared = point.values["algorithm"], prepare(point)
         try:
-            make_plan(prepare(point, warnings=warnings))
+            plan = make_plan(prepared.problem)
         except AlgorithmError as error:
             assert error.exit_code == 3
             found.add(name)
-        if warnings:
+            continue
+        if prepared.notes_with(plan).warnings:
             warned.add(name)
     assert found == refused
     assert policy == "strict" or warned == {"race", "deadlock"}

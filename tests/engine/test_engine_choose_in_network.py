@@ -9,7 +9,7 @@ from astrasim_py.builders.candidates import candidates_in_network
 from astrasim_py.builders.registry import build
 from astrasim_py.builders.switch_trees import switches_above
 from astrasim_py.engine.choose import better_in_network
-from astrasim_py.engine.simulation import simulate
+from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.preparation.prepare import prepare
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
@@ -108,8 +108,9 @@ def test_a_scenario_takes_it_and_a_case_for_switches_holds(tmp_path) -> None:
     )
     times = {}
     for point in expand(load_scenario(tmp_path / "s.yaml")):
-        facts: list[dict] = []
-        records = simulate(prepare(point, synthesized=facts))
+        prepared = prepare(point)
+        plan = plan_for(prepared.problem)
+        records, facts = simulate(plan), prepared.notes_with(plan).synthesized
         key = tuple(point.values.values())
         times[key] = records.makespan
         if key == ("able", "made"):

@@ -247,7 +247,7 @@ def test_scenarios_use_it_and_closed_forms_of_training_refuse_it(tmp_path):
     path = tmp_path / "s.yaml"
     nic = "nic: {overhead: 500 ns, gap: 50 ns}\n"
     path.write_text(SCENARIO + "workload: [{all_reduce: {size: 1 MiB}}]\n" + nic)
-    assert prepare(expand(load_scenario(path))[0]).nic == NicModel(overhead=500_000, gap=50_000)
+    assert prepare(expand(load_scenario(path))[0]).problem.nic == NicModel(overhead=500_000, gap=50_000)
     training = "compute: {preset: dgx_a100}\nworkload: {training: {model: gpt3-22b, gbs: 2, tp: 2}}\n"
     path.write_text(SCENARIO + training + nic)
     with pytest.raises(ScenarioError, match="nic: is not known to the closed form; drop it"):

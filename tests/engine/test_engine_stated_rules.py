@@ -22,7 +22,7 @@ def run(request, tmp_path):
         path = tmp_path / "rule.yaml"
         path.write_text(f"name: rule\n{text}")
         (point,) = expand(load_scenario(path))
-        return simulate(prepare(point), level="messages", engine=request.param)
+        return simulate(prepare(point).problem, level="messages", engine=request.param)
 
     return simulated
 

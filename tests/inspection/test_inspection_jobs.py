@@ -51,7 +51,7 @@ def two_jobs(folder, chunks: int = 1, shift: str = "0 ms", more: str = "", top: 
 
 
 def problem_of(path):
-    return prepare(expand(load_scenario(path))[0])
+    return prepare(expand(load_scenario(path))[0]).problem
 
 
 @pytest.mark.parametrize(("chunks", "makespan"), [(1, 135_000), (16, 175_312), (100, 179_250)])

@@ -119,7 +119,7 @@ def test_the_optimum_where_all_is_tried(tmp_path):
     for listed in permutations(items):
         for npus in permutations(range(4)):
             try:
-                problem = prepare(expand(load_scenario(scenario(list(listed), placement=list(npus))))[0])
+                problem = prepare(expand(load_scenario(scenario(list(listed), placement=list(npus))))[0]).problem
             except AstraError:
                 continue  # an item before one that it needs
             times[tuple(str(item) for item in listed), npus] = simulate(problem, level="summary").makespan
@@ -143,7 +143,7 @@ def test_the_optimum_of_pieces_and_tiles_where_all_is_tried(tmp_path):
         algorithms = {"all_gather": {"builder": "ring", "chunks": gather}}
         algorithms["all_reduce"] = {"builder": "ring", "chunks": reduce}
         try:
-            problem = prepare(expand(load_scenario(scenario(items, algorithms=algorithms)))[0])
+            problem = prepare(expand(load_scenario(scenario(items, algorithms=algorithms)))[0]).problem
             times[gather, reduce, tiles] = simulate(problem, level="summary").makespan
         except AstraError:
             continue  # the tiles do not go with the chunks
@@ -161,7 +161,7 @@ def test_calls_of_one_class_get_algorithms_of_their_own(tmp_path):
     times = {}
     for small, large in product(built, repeat=2):
         cases = [{**small, "when": {"size": "<= 16 KiB"}}, large]
-        said = prepare(expand(load_scenario(scenario(items, algorithms={"all_reduce": cases})))[0])
+        said = prepare(expand(load_scenario(scenario(items, algorithms={"all_reduce": cases})))[0]).problem
         value = map(AlgorithmCase.of, ({**small, "when": {"node": f"< {last}"}}, large))
         own = result.space.problem((tuple(value),))
         times[str(small), str(large)] = makespan = simulate(said, level="summary").makespan

@@ -38,7 +38,7 @@ def found(said, folder, evaluations=80, over="algorithms"):
 
 def made_for(said, number=0):
     """The plan of a scenario, and what is synthesized for one of its classes."""
-    plan = plan_for(prepare(expand(load_scenario(said))[0]))
+    plan = plan_for(prepare(expand(load_scenario(said))[0]).problem)
     calls = classes_of(plan, [""])[number]
     return plan, calls, list(synthesized(calls, Step.of_plan(None, plan, [""]), 1, lambda: None))
 
@@ -56,7 +56,7 @@ def test_a_step_gets_faster_and_all_of_it_is_written(tmp_path):
     assert all(verify(algorithm).ok for algorithm in files.values())
     inlined = scenario({"trace": "inlined/job0"})
     (tmp_path / "again.yaml").write_text(str(inlined))
-    problem = prepare(expand(load_scenario(tmp_path / "again.yaml"))[0])
+    problem = prepare(expand(load_scenario(tmp_path / "again.yaml"))[0]).problem
     assert simulate(problem, level="summary").makespan == result.makespan_ps
     report = (tmp_path / REPORT).read_text()
     assert all(f"algorithms/{name}.npz" in report for name in files)
@@ -72,7 +72,7 @@ def test_links_are_used_when_they_are_idle():
     def times(made):
         given = {calls.collective: [case.keys for case in made.value]}
         point = expand(load_scenario({**said, "algorithms": given}))[0]
-        records = simulate(prepare(point, given=made.algorithms), level="messages")
+        records = simulate(prepare(point, given=made.algorithms).problem, level="messages")
         return int(records.collective["end"][0]), int(records.message["delivered"][records.message["bytes"] > 2**22][0])
 
     assert times(clocked)[1] == 5 * 2**20 * 20 + 500_000
@@ -87,7 +87,7 @@ def test_groups_that_lie_differently_get_their_own():
     _, _, (made,) = made_for(said)
     assert len(made.algorithms) == 2 and "for tp.2" in made.text
     point = expand(load_scenario({**said, "algorithms": {"all_gather": [case.keys for case in made.value]}}))[0]
-    plan = plan_for(prepare(point, given=made.algorithms))
+    plan = plan_for(prepare(point, given=made.algorithms).problem)
     first, second, third = (plan.instances[i].algorithm.digest() for i in range(3))
     assert first == second != third
     beyond = [{"builder": "ring", "when": {"group": "tp.3"}}, {"builder": "ring"}]
@@ -132,7 +132,7 @@ def test_what_a_plan_leaves_out_is_said(more, said):
     step = scenario([{"all_gather": {"size": "64 KiB"}}], **more)
     _, _, (made, *_) = made_for(step)
     assert said in made.text and bool(said) == ("another one may be faster" in made.text)
-    hints: list[str] = []
     own = {**step, "algorithms": {"all_gather": {"synthesize": {"rounds": 1}}}}
-    plan_for(prepare(expand(load_scenario(own))[0], hints=hints))
+    prepared = prepare(expand(load_scenario(own))[0])
+    hints = prepared.notes_with(plan_for(prepared.problem)).hints
     assert len(hints) == bool(said) and all(said in text for text in hints)

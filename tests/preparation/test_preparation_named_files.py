@@ -123,7 +123,7 @@ def test_a_shape_may_be_a_function_of_a_file(tmp_path, made, said):
     path.write_text(f"name: demo\ntopologies: {{r: {topology}}}\nworkload: {CALL}\n", "utf-8")
     (point,) = expand(load_scenario(path, allow_code=True))
     if said is None:
-        topology = prepare(point).topology
+        topology = prepare(point).problem.topology
         assert (topology.name, topology.npus, topology.links) == ("r", 4, 6)
     else:
         with pytest.raises(TopologyError, match=re.escape(said)):

@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from astrasim_py.core import cache
-from astrasim_py.preparation import synthesized
+from astrasim_py.preparation import schedules
 from astrasim_py.runs.sweep import run_scenario
 from astrasim_py.scenario.load import load_scenario
 
@@ -71,7 +71,7 @@ def test_what_was_kept_is_used_again(tmp_path, monkeypatch):
         raise AssertionError("searched again")
 
     with monkeypatch.context() as patch:
-        patch.setattr(synthesized, "find", never)
+        patch.setattr(schedules, "find", never)
         again = run(tmp_path, fresh=True)
     assert [row["time_ns"] for row in again.rows] == [row["time_ns"] for row in first.rows]
     assert [m["synthesized"] for m in manifests(again)] == [m["synthesized"] for m in manifests(first)]

@@ -11,10 +11,11 @@ import pytest
 from astrasim_py.builders.registry import build
 from astrasim_py.chakra.et_io import write_prefix
 from astrasim_py.chakra.workload import read_workload
-from astrasim_py.preparation import injected, prepare
 from astrasim_py.preparation import inputs as preparation
 from astrasim_py.preparation import inputs as sharing
+from astrasim_py.preparation import prepare
 from astrasim_py.preparation.inputs import map_shared
+from astrasim_py.preparation.sources import from_file
 from astrasim_py.runs.sweep import run_scenario
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
@@ -111,7 +112,7 @@ def test_points_share_where_files_are_large(tmp_path, monkeypatch):
     point = expand(load_scenario(tmp_path / "small.yaml"))[0]
     for worth in (1, 2**30):
         monkeypatch.setattr(preparation, "WORTH", worth)
-        injected._ALGORITHMS.clear()
-        jobs = prepare.prepare(point, beside=tmp_path).jobs
+        from_file._ALGORITHMS.clear()
+        jobs = prepare.prepare(point, beside=tmp_path).problem.jobs
         jobs[0].algorithms.select("all_reduce", 2**20, 6, "world", 0, npus=tuple(range(6)))
     assert seen == [tmp_path, None]

@@ -6,7 +6,7 @@ import pytest
 
 from astrasim_py.builders.registry import build
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
-from astrasim_py.program.selection import AlgorithmTable, Case, When
+from astrasim_py.program.selection import AlgorithmTable, Case, FromFunction, When
 
 
 def case(name: str, made: list | None = None, **when) -> Case:
@@ -15,7 +15,7 @@ def case(name: str, made: list | None = None, **when) -> Case:
             made.append((collective, ranks, root))
         return build(name, collective, ranks, root=root if collective == "broadcast" else None)
 
-    return Case(make=make, when=When(**when))
+    return Case(source=FromFunction(lambda call: make(*call[:3])), when=When(**when))
 
 
 def test_the_first_case_that_holds_is_taken():
@@ -66,7 +66,9 @@ def test_algorithms_are_made_once():
 
 
 def test_a_call_without_a_case_is_said():
-    table = AlgorithmTable({"all_reduce": [case("ring", size="<= 1 KiB")]}, default=case("ring").make)
+    table = AlgorithmTable(
+        {"all_reduce": [case("ring", size="<= 1 KiB")]}, default=lambda *call: build("ring", *call[:2])
+    )
     with pytest.raises(AlgorithmError, match=r"algorithms.all_reduce: no case holds for 2 KiB on 4 ranks of group tp"):
         table.select("all_reduce", 2048, 4, "tp")
     # The default serves collectives without cases only.

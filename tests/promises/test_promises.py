@@ -228,7 +228,7 @@ def test_the_numbers_obey_the_laws(tmp_path, number):
     from astrasim_py.system.programs import SEND
 
     folder = in_folder(tmp_path / "here")
-    problem = prepare(expand(load_scenario(folder / "s.yaml"))[number])
+    problem = prepare(expand(load_scenario(folder / "s.yaml"))[number]).problem
     plan = make_plan(problem)
     records = simulate(plan, level="messages")
     message, hop, link = records.message, records.hop, records.link

@@ -17,7 +17,7 @@ def test_recorded_steps_on_three_networks_show_what_they_say(repo):
     points = expand(load_scenario(repo / "scenarios/from_pytorch.yaml"))
     found = {}
     for point in points:
-        found[tuple(point.values.values())] = simulate(prepare(point), level="summary").makespan / 1e9
+        found[tuple(point.values.values())] = simulate(prepare(point).problem, level="summary").makespan / 1e9
         assert len(input_digests(point)) == 4
     names = ("ddp", "fsdp", "pipeline")
     fast = np.array([found[name, "10 Gb/s"] for name in names])
@@ -26,7 +26,7 @@ def test_recorded_steps_on_three_networks_show_what_they_say(repo):
     assert slower[0] == pytest.approx([1.04, 1.09, 1.001], abs=0.005)
     assert slower[1] == pytest.approx([3.6, 2, 1.009], abs=0.05)
     recorded = [
-        simulate(prepare(point), level="summary").makespan / 1e9
+        simulate(prepare(point).problem, level="summary").makespan / 1e9
         for point in expand(load_scenario(repo / "scenarios/from_pytorch.yaml", ("sweep.bandwidth=[1000000 GB/s]",)))
     ]
     assert all(np.array(recorded) < [655, 2225, 1014])
@@ -50,7 +50,7 @@ def test_a_recording_that_is_not_whole_must_be_asked_for(repo, tmp_path):
         prepare(point)
     shutil.rmtree(tmp_path / "rec")
     point = scenario(repo, tmp_path, "{pytorch: {kineto: rec/kineto_2.json.gz, replicate: 4, collectives: recorded}}")
-    assert len(prepare(point).jobs[0].workload.traces) == 4
+    assert len(prepare(point).problem.jobs[0].workload.traces) == 4
 
 
 def test_recordings_lie_below_the_scenario(repo, tmp_path):

@@ -14,7 +14,7 @@ from astrasim_py.core import edition as editions
 from astrasim_py.core.edition import edition
 from astrasim_py.core.errors import UsageError
 from astrasim_py.optimizer import state
-from astrasim_py.preparation import synthesized, verdicts
+from astrasim_py.preparation import schedules, verdicts
 from astrasim_py.results import store, stored_points
 from astrasim_py.runs.sweep import run_scenario
 from astrasim_py.scenario.expand import expand
@@ -136,15 +136,15 @@ def test_a_verdict_holds_for_the_sources_that_gave_it(monkeypatch):
 
 def test_a_synthesized_algorithm_holds_for_the_sources_that_made_it(tmp_path, monkeypatch):
     (tmp_path / "made.yaml").write_text(SYNTHESIZED)
-    scenario, searches, solve = load_scenario(tmp_path / "made.yaml"), [], synthesized.solve
+    scenario, searches, solve = load_scenario(tmp_path / "made.yaml"), [], schedules.solve
 
     def counted(*args, **options):
         searches.append(1)
         return solve(*args, **options)
 
-    monkeypatch.setattr(synthesized, "solve", counted)
+    monkeypatch.setattr(schedules, "solve", counted)
     for sources, after in (("0", 1), ("0", 1), ("1", 2), ("1", 2)):
-        monkeypatch.setattr(synthesized, "edition", lambda *_, digit=sources: digit * 16)
+        monkeypatch.setattr(schedules, "edition", lambda *_, digit=sources: digit * 16)
         result = run_scenario(scenario, out=tmp_path / "out", engine="simpy", fresh=True)
         assert result.exit_code == 0 and len(searches) == after
     names = [path.name for path in (tmp_path / "out" / "made" / "algorithms").iterdir()]

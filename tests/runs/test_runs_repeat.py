@@ -43,13 +43,13 @@ def test_only_points_with_something_random_are_repeated(tmp_path):
     points = expand(load_scenario(scenario(tmp_path, SWEPT + "repeat: 4\n")))
     assert [point.name for point in points] == ["topology=plain", *(f"topology=spread,seed={k}" for k in range(4))]
     assert [point.repeat for point in points] == [1, 4, 4, 4, 4]
-    assert [prepare(point).topology.routing.seed for point in points[1:]] == [5, 6, 7, 8]
+    assert [prepare(point).problem.topology.routing.seed for point in points[1:]] == [5, 6, 7, 8]
 
 
 def test_every_seed_moves_on(tmp_path):
     text = "placement: {random: 7}\nnoise: {compute: {exponential: 1 us}}\nrepeat: 3\ntopology: spread\n"
     points = expand(load_scenario(scenario(tmp_path, text)))
-    problems = [prepare(point) for point in points]
+    problems = [prepare(point).problem for point in points]
     assert [problem.noise.seed for problem in problems] == [0, 1, 2]
     assert [point.config["placement"] for point in points] == [{"random": 7}, {"random": 8}, {"random": 9}]
     assert len({problem.jobs[0].placement for problem in problems}) > 1

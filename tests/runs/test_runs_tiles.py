@@ -34,13 +34,13 @@ def checked(scenario: dict) -> list[str]:
     """Warnings of the check of a scenario's only point."""
     (point,) = expand(load_scenario(scenario, allow_outside=True))
     warnings: list[str] = []
-    check_tiles(plan_for(prepare(point)), point, warnings.append)
+    check_tiles(plan_for(prepare(point).problem), point, warnings.append)
     return warnings
 
 
 def test_equal_calls_are_verified_once():
     (point,) = expand(load_scenario(layer("ring", repeats=5)))
-    plan = plan_for(prepare(point))
+    plan = plan_for(prepare(point).problem)
     assert len(plan.instances) == 5 and len(plan.tiles) == 4
     ((algorithm, uses),) = tiled(plan)
     assert algorithm.name == "ring" and uses == (tuple((0, tile, 4) for tile in range(4)),) * 4

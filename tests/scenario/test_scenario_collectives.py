@@ -39,10 +39,11 @@ def points(tmp_path, topology=RING, workload="[{all_reduce: {size: 1 MiB}}]", mo
 
 
 def ran(point, level="nodes"):
-    warnings: list[str] = []
-    records = simulate(make_plan(prepare(point, warnings=warnings)), level=level)
+    prepared = prepare(point)
+    plan = make_plan(prepared.problem)
+    records = simulate(plan, level=level)
     assert records.outcome.status == "done"
-    return records, warnings
+    return records, prepared.notes_with(plan).warnings
 
 
 def makespans(tmp_path, *args) -> list[int]:
@@ -85,7 +86,7 @@ def test_bytes_are_conserved(tmp_path, collective, size):
     text = "collectives: {chunks: $c, active_chunks: 2, queues: $q, all_reduce: $w}\n"
     text += "sweep: {zip: {c: [1, 5, 5], q: [1, 1, 2], w: [local_first, two_way, local_first]}}"
     for point in points(tmp_path, torus, f"[{{{collective}: {{size: {size}}}}}]", text):
-        problem = prepare(point)
+        problem = prepare(point).problem
         plan = make_plan(problem)
         records = simulate(plan, level="messages")
         assert records.outcome.status == "done"
@@ -169,7 +170,7 @@ def test_groups_fill_a_grid_or_are_carried_out_at_once(tmp_path):
     work = "[{all_reduce: {size: 1 MiB, group: row}}, {all_reduce: {size: 1 MiB, group: square}}"
     (point,) = points(tmp_path, torus, work + ", {all_reduce: {size: 1 MiB, group: odd}}, barrier]", text)
     _, warnings = ran(point)
-    plan = make_plan(prepare(point))
+    plan = make_plan(prepare(point).problem)
     assert [len(instance.chunks) for instance in plan.instances] == [2, 2, 0, 0]
     assert [len(stream.phases) for instance in plan.instances[:2] for stream in instance.chunks] == [1, 1, 3, 3]
     (warning,) = warnings
@@ -179,7 +180,9 @@ def test_groups_fill_a_grid_or_are_carried_out_at_once(tmp_path):
 def test_placement_decides_the_dimensions_of_ranks(tmp_path):
     torus = f"torus: {{shape: torus, dims: [4, 2], {LINK}}}"
     text = "collectives: {chunks: 2}\nplacement: $p\nsweep: {p: [linear, snake]}"
-    found = [make_plan(prepare(point)) for point in points(tmp_path, torus, "[{all_reduce: {size: 1 MiB}}]", text)]
+    found = [
+        make_plan(prepare(point).problem) for point in points(tmp_path, torus, "[{all_reduce: {size: 1 MiB}}]", text)
+    ]
     for plan in found:
         (instance,) = plan.instances
         rows = [part.members for part in instance.chunks[0].phases[0].calls]
@@ -192,7 +195,7 @@ def test_cases_choose_by_size_group_and_node(tmp_path):
         cases = "algorithms: {all_reduce: [{when: {size: '<= 1 KiB'}, builder: direct}, "
         cases += f"{{when: {{node: {node}}}, dims: [halving_doubling]}}, {{builder: ring}}]}}\n"
         (point,) = points(tmp_path, RING, work, cases + more)
-        plan = make_plan(prepare(point))
+        plan = make_plan(prepare(point).problem)
         node_of = [int(np.flatnonzero(plan.workload[0].instance == k)[0]) for k in range(3)]
         ids = [int(plan.workload[0].node_id[row]) for row in node_of]
         expected = ["direct" if k == 0 else "halving_doubling" if ids[k] == 2 else "ring" for k in range(3)]
@@ -203,13 +206,13 @@ def test_cases_choose_by_size_group_and_node(tmp_path):
 def test_nodes_choose_without_a_planner_too(tmp_path):
     work = "[{all_reduce: {size: 1 MiB}}, {all_reduce: {size: 1 MiB}}]"
     (plain,) = points(tmp_path, RING, work)
-    write_prefix(tmp_path / "wl", prepare(plain).jobs[0].workload.traces)
-    ids = [int(node) for node in make_plan(prepare(plain)).workload[0].node_id]
+    write_prefix(tmp_path / "wl", prepare(plain).problem.jobs[0].workload.traces)
+    ids = [int(node) for node in make_plan(prepare(plain).problem).workload[0].node_id]
     text = f"algorithms: {{all_reduce: [{{when: {{node: {ids[-1]}}}, builder: direct}}, ring]}}"
     (point,) = points(tmp_path, RING, "{trace: wl}", text)
-    plan = make_plan(prepare(point))
+    plan = make_plan(prepare(point).problem)
     assert [instance.algorithm_name for instance in plan.instances] == ["ring", "direct"]
-    assert plan_for(prepare(point), fold=True).messages == plan.messages
+    assert plan_for(prepare(point).problem, fold=True).messages == plan.messages
 
 
 def test_injected_algorithms_are_not_cut(tmp_path):
@@ -238,7 +241,7 @@ def test_jobs_share_the_rules(tmp_path):
         "  b: {workload: [{all_gather: {size: 1 MiB}}], placement: ['4-7'], algorithms: {all_gather: direct}}\n",
         "utf-8",
     )
-    plan = make_plan(prepare(expand(load_scenario(path))[0]))
+    plan = make_plan(prepare(expand(load_scenario(path))[0]).problem)
     assert [len(instance.chunks) for instance in plan.instances] == [4, 4]
     assert [instance.algorithm_name for instance in plan.instances] == ["ring", "direct"]
     assert simulate(plan).outcome.status == "done"
@@ -312,7 +315,7 @@ def test_what_is_wrong_is_told_with_its_place(tmp_path, more, expected):
 def test_what_does_not_fit_the_topology_is_told_with_its_place(tmp_path, topology, more, expected):
     (point,) = points(tmp_path, topology, "[{all_reduce: {size: 1 MiB}}]", more)
     with pytest.raises(AstraError) as caught:
-        make_plan(prepare(point))
+        make_plan(prepare(point).problem)
     (line,) = caught.value.lines()
     assert expected in line and "s.yaml:4:" in line
 
@@ -337,6 +340,6 @@ def test_nothing_is_faster_than_its_bound(tmp_path_factory, dims, kind, collecti
     (point,) = points(
         tmp_path_factory.getbasetemp(), topology, f"[{{{collective}: {{size: {size} B}}}}]", f"collectives: {spec}"
     )
-    plan = make_plan(prepare(point))
+    plan = make_plan(prepare(point).problem)
     bound = problem_bound(plan)
     assert bound is not None and 0 < bound <= simulate(plan, level="summary").makespan

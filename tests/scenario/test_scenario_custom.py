@@ -53,7 +53,7 @@ def points(folder, text, algorithm=None):
 
 
 def test_a_custom_collective_runs_as_its_algorithm_says(tmp_path):
-    plan = make_plan(prepare(points(tmp_path, INJECTED)[0]))
+    plan = make_plan(prepare(points(tmp_path, INJECTED)[0]).problem)
     records = simulate(plan.problem)
     assert [(i.type, i.size) for i in plan.instances] == [("custom", SIZE)] * 2
     assert records.messages == 6
@@ -69,19 +69,19 @@ def test_its_number_lies_outside_the_range_of_chakra():
 
 
 def test_without_a_contract_nothing_can_be_promised(tmp_path):
-    warnings: list[str] = []
-    problem = prepare(points(tmp_path, INJECTED)[0], warnings=warnings)
-    make_plan(problem)
+    prepared = prepare(points(tmp_path, INJECTED)[0])
+    problem = prepared.problem
+    warnings = prepared.notes_with(make_plan(problem)).warnings
     assert problem.jobs[0].algorithms.select("custom", SIZE, 4, "world").verdict is None
     assert len(warnings) == 1 and "custom" in warnings[0]
 
 
 def test_a_contract_decides_what_is_right(tmp_path):
-    problem = prepare(points(tmp_path, PROMISED)[0])
+    problem = prepare(points(tmp_path, PROMISED)[0]).problem
     make_plan(problem)
     assert problem.jobs[0].algorithms.select("custom", SIZE, 4, "world").verdict is True
     with pytest.raises(AlgorithmError) as caught:
-        make_plan(prepare(points(tmp_path, PROMISED, shift(wrong=True))[0]))
+        make_plan(prepare(points(tmp_path, PROMISED, shift(wrong=True))[0]).problem)
     assert caught.value.exit_code == 3
     assert "s.yaml:4:22: algorithms.custom" in str(caught.value)
     assert "rank 2 chunk 0 lacks contribution of rank 1" in str(caught.value)
@@ -127,11 +127,11 @@ def test_what_is_missing_is_said_before_anything_runs(tmp_path, text, expected):
 
 def test_a_trace_with_a_custom_collective_needs_an_algorithm_too(tmp_path):
     point = points(tmp_path, INJECTED)[0]
-    write_prefix(tmp_path / "wl", prepare(point).jobs[0].workload.traces)
+    write_prefix(tmp_path / "wl", prepare(point).problem.jobs[0].workload.traces)
     text = TEXT[: TEXT.index("workload")] + "workload: {trace: wl}\n"
     with pytest.raises(AlgorithmError, match=r"algorithms\.custom: a custom collective needs an algorithm"):
-        make_plan(prepare(points(tmp_path, text)[0]))
-    made = make_plan(prepare(points(tmp_path, text + "algorithms: {custom: {file: shift}}\n")[0]))
+        make_plan(prepare(points(tmp_path, text)[0]).problem)
+    made = make_plan(prepare(points(tmp_path, text + "algorithms: {custom: {file: shift}}\n")[0]).problem)
     assert made.messages == 6
 
 
@@ -142,17 +142,17 @@ def test_a_custom_file_serves_the_collective_that_the_caller_names(tmp_path):
         "workload: [{broadcast: {size: 1 MiB, root: ROOT}}]\n"
         "algorithms: {broadcast: {file: shift, root: ROOT}}\n"
     )  # fmt: skip
-    problem = prepare(points(tmp_path, text.replace("ROOT", "0"), nameless)[0])
+    problem = prepare(points(tmp_path, text.replace("ROOT", "0"), nameless)[0]).problem
     make_plan(problem)
     found = problem.jobs[0].algorithms.select("broadcast", SIZE, 4, "world", 0)
     assert (found.collective, found.root, found.verdict) == ("broadcast", 0, True)
     with pytest.raises(AlgorithmError, match="is wrong"):
-        make_plan(prepare(points(tmp_path, text.replace("ROOT", "1"), nameless)[0]))
+        make_plan(prepare(points(tmp_path, text.replace("ROOT", "1"), nameless)[0]).problem)
 
 
 def test_a_file_of_another_collective_is_refused(tmp_path):
     with pytest.raises(AlgorithmError, match="is made for all_reduce, not for custom"):
-        make_plan(prepare(points(tmp_path, INJECTED, build("ring", "all_reduce", 4))[0]))
+        make_plan(prepare(points(tmp_path, INJECTED, build("ring", "all_reduce", 4))[0]).problem)
 
 
 def test_from_python(tmp_path):
@@ -169,7 +169,7 @@ def test_from_python(tmp_path):
 def test_a_contract_that_is_not_there_is_an_error_with_its_place(tmp_path):
     point = points(tmp_path, PROMISED.replace("shift.yaml", "none.yaml"))[0]
     with pytest.raises((AlgorithmError, ScenarioError, AstraError), match=r"none\.yaml"):
-        make_plan(prepare(point))
+        make_plan(prepare(point).problem)
 
 
 def xml(folder, algorithm, name="shift.xml"):
@@ -180,13 +180,13 @@ def xml(folder, algorithm, name="shift.xml"):
 def test_xml_that_calls_itself_custom_is_held_to_the_contract(tmp_path):
     assert 'coll="custom"' in xml(tmp_path, shift())
     text = PROMISED.replace("file: shift,", "file: shift.xml,")
-    problem = prepare(points(tmp_path, text)[0])
+    problem = prepare(points(tmp_path, text)[0]).problem
     plan = make_plan(problem)
     assert problem.jobs[0].algorithms.select("custom", SIZE, 4, "world").verdict is True
     assert simulate(plan.problem).makespan == 2 * (500_000 + SIZE * 20)
     xml(tmp_path, shift(wrong=True))
     with pytest.raises(AlgorithmError, match="rank 2 chunk 0 lacks contribution of rank 1"):
-        make_plan(prepare(points(tmp_path, text)[0]))
+        make_plan(prepare(points(tmp_path, text)[0]).problem)
 
 
 def test_xml_of_a_rooted_collective_serves_what_the_caller_names(tmp_path):
@@ -197,9 +197,9 @@ def test_xml_of_a_rooted_collective_serves_what_the_caller_names(tmp_path):
         "workload: [{broadcast: {size: 1 MiB, root: 2}}]\n"
         "algorithms: {broadcast: {file: tree.xml, root: ROOT}}\n"
     )  # fmt: skip
-    problem = prepare(points(tmp_path, text.replace("ROOT", "2"))[0])
+    problem = prepare(points(tmp_path, text.replace("ROOT", "2"))[0]).problem
     make_plan(problem)
     found = problem.jobs[0].algorithms.select("broadcast", SIZE, 4, "world", 2)
     assert (found.collective, found.root, found.verdict) == ("broadcast", 2, True)
     with pytest.raises(AlgorithmError, match="has root 1, and the workload asks for 2"):
-        make_plan(prepare(points(tmp_path, text.replace("ROOT", "1"))[0]))
+        make_plan(prepare(points(tmp_path, text.replace("ROOT", "1"))[0]).problem)

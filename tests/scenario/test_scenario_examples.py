@@ -20,7 +20,7 @@ def test_every_scenario_in_the_docs_can_be_prepared(repo, tmp_path):
             path = tmp_path / "s.yaml"
             path.write_text(text, "utf-8")
             for point in expand(load_scenario(path)):
-                assert prepare(point).jobs
+                assert prepare(point).problem.jobs
             found += 1
     assert found >= 4
 

@@ -32,7 +32,7 @@ def point(workload: str, compute: str = "", npus: int = 2, more: str = ""):
 
 
 def time_ps(*args, **keys) -> int:
-    return simulate(prepare(point(*args, **keys)), level="summary").makespan
+    return simulate(prepare(point(*args, **keys)).problem, level="summary").makespan
 
 
 def refused(*args, **keys) -> str:

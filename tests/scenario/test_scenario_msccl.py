@@ -30,7 +30,7 @@ def points(tmp_path, network, *overrides):
 
 
 def network(tmp_path, text, *overrides):
-    return prepare(points(tmp_path, text, *overrides)[0]).network
+    return prepare(points(tmp_path, text, *overrides)[0]).problem.network
 
 
 def test_it_is_off_unless_it_is_written(tmp_path):
@@ -73,10 +73,10 @@ def test_sends_complete_once_injected_unless_it_says_otherwise(tmp_path):
 def test_it_can_be_swept(tmp_path):
     path = tmp_path / "s.yaml"
     path.write_text(RING + "network: {msccl: {slots: $s}}\nsweep: {s: [1, 2, 4]}\n", "utf-8")
-    made = [prepare(point).network.msccl.slots for point in expand(load_scenario(path))]
+    made = [prepare(point).problem.network.msccl.slots for point in expand(load_scenario(path))]
     assert made == [1, 2, 4]
     path.write_text(RING + "sweep: {network.msccl: [false, true]}\n", "utf-8")
-    assert [prepare(point).network.msccl is None for point in expand(load_scenario(path))] == [True, False]
+    assert [prepare(point).problem.network.msccl is None for point in expand(load_scenario(path))] == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,9 @@ def test_what_is_wrong_is_told_with_its_place(tmp_path, text, expected):
 
 
 def test_messages_are_counted_as_they_are_sent(tmp_path):
-    made = prepare(points(tmp_path, "{msccl: {protocol: LL}}", "algorithms.all_reduce={builder: halving_doubling}")[0])
+    made = prepare(
+        points(tmp_path, "{msccl: {protocol: LL}}", "algorithms.all_reduce={builder: halving_doubling}")[0]
+    ).problem
     plan = make_plan(made)
     assert plan_for(made, fold=True).messages == plan.messages > plan.instances[0].algorithm.messages
 

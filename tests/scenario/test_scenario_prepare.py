@@ -23,11 +23,15 @@ HEAD = "name: demo\ntopologies: {r: {shape: ring, npus: 4, bandwidth: 50 GB/s, l
 RING = HEAD + "workload: [{all_reduce: {size: 1 MiB}}]\n"
 
 
-def problem(tmp_path, text, *overrides, warnings=None, **options):
+def prepared(tmp_path, text, *overrides, **options):
     path = tmp_path / "s.yaml"
     path.write_text(text, "utf-8")
     points = expand(load_scenario(path, overrides, **options))
-    return prepare(points[0], warnings=warnings)
+    return prepare(points[0])
+
+
+def problem(tmp_path, text, *overrides, **options):
+    return prepared(tmp_path, text, *overrides, **options).problem
 
 
 def wrong_ring(ranks=4):
@@ -54,9 +58,9 @@ def test_an_injected_algorithm_behaves_like_the_built_one(tmp_path, form):
     else:
         write_prefix(tmp_path / "ring", algorithm_traces(algorithm), gzip=form == "et.gz")
     name = "ring.npz" if form == "npz" else "ring"
-    warnings: list[str] = []
-    injected = problem(tmp_path, RING + f"algorithms: {{all_reduce: {{file: {name}}}}}\n", warnings=warnings)
-    assert not warnings
+    point = prepared(tmp_path, RING + f"algorithms: {{all_reduce: {{file: {name}}}}}\n")
+    injected = point.problem
+    assert not point.notes_with(make_plan(injected)).warnings
     assert injected.jobs[0].algorithms.select("all_reduce", 2**20, 4, "world").verdict is True
     assert simulate(injected).makespan == simulate(problem(tmp_path, RING)).makespan
 
@@ -82,8 +86,8 @@ def test_an_algorithm_without_cells_is_a_warning_and_strictly_an_error(tmp_path)
     ]
     write_prefix(tmp_path / "bare", bare)
     text = RING + "algorithms: {all_reduce: {file: bare}}\n"
-    warnings: list[str] = []
-    make_plan(problem(tmp_path, text, warnings=warnings))
+    point = prepared(tmp_path, text)
+    warnings = point.notes_with(make_plan(point.problem)).warnings
     assert len(warnings) == 1 and "could not be verified" in warnings[0]
     with pytest.raises(AlgorithmError, match="could not be verified"):
         make_plan(problem(tmp_path, text + "verify: strict\n"))
@@ -249,7 +253,7 @@ def test_own_code_runs_only_when_allowed(tmp_path):
 def test_points_of_a_sweep_share_what_they_have_in_common(tmp_path):
     path = tmp_path / "s.yaml"
     path.write_text(HEAD + "workload: [{all_reduce: {size: $size}}]\nsweep: {size: [1 KiB, 1 MiB]}\n")
-    a, b = (prepare(point) for point in expand(load_scenario(path)))
+    a, b = (prepare(point).problem for point in expand(load_scenario(path)))
     assert a.jobs[0].algorithms.select("all_reduce", 1, 4, "world") is b.jobs[0].algorithms.select(
         "all_reduce", 1, 4, "world"
     )
@@ -329,8 +333,7 @@ def test_a_protocol_of_a_case_is_used_or_refused(tmp_path):
         problem(tmp_path, PROFILED % ("ring", "LL128"))
     with pytest.raises(ScenarioError, match=r"beside network.protocol: LL\b"):
         problem(tmp_path, PROFILED % ("ring", "Simple"), "network.protocol=LL")
-    warnings: list[str] = []
-    problem(tmp_path, RING + "algorithms: {all_reduce: {builder: ring, protocol: LL}}\n", warnings=warnings)
+    warnings = prepared(tmp_path, RING + "algorithms: {all_reduce: {builder: ring, protocol: LL}}\n").notes.warnings
     assert "makes no difference" in warnings[0]
     text = RING + "algorithms: {all_reduce: {builder: ring, protocol: LL}}\nnetwork: {msccl: {latency: {LL: 1 us}}}\n"
     assert simulate(problem(tmp_path, text)).makespan > simulate(problem(tmp_path, text, "network.msccl=true")).makespan

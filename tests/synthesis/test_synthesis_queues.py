@@ -12,7 +12,7 @@ from worlds.networks import COSTS, synthesize
 from astrasim_py.builders.registry import build as algorithm
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.engine.simulation import simulate
-from astrasim_py.program.selection import AlgorithmTable, Case
+from astrasim_py.program.selection import AlgorithmTable, Case, FromFunction
 from astrasim_py.synthesis.emit.emitter import emit
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.demand import Demand
@@ -46,7 +46,7 @@ KNOWN = (
 
 
 def measured(algorithm, kind: str, topology, size: int, root: int, cost: CostModel) -> int:
-    table = AlgorithmTable({kind: [Case(make=lambda *_: algorithm)]})
+    table = AlgorithmTable({kind: [Case(source=FromFunction(lambda *_: algorithm))]})
     workload = generate([Collective(type=kind, size=size, root=root)], topology.npus)
     job = Job(workload=workload, placement=tuple(range(topology.npus)), algorithms=table)
     network = NetworkModel(model=cost.model, link_busy=cost.link_busy)

@@ -457,8 +457,11 @@ def planned_and_simulated(folder, shape: str, network: NetworkModel) -> tuple[in
     path = folder / "made.yaml"
     path.write_text(SYNTHESIS.replace("SHAPE", shape), "utf-8")
     (point,) = expand(load_scenario(path))
-    point.spec.network, made = network, []
-    records = simulate(prepare(point, synthesized=made), engine="simpy")
+    point.spec.network = network
+    prepared = prepare(point)
+    plan = plan_for(prepared.problem)
+    made = prepared.notes_with(plan).synthesized
+    records = simulate(plan, engine="simpy")
     return parse_time(f"{made[0]['time_ns']} ns"), records.makespan
 
 

@@ -26,7 +26,7 @@ def problem_of(folder, ranks: int, noise: str, *, iterations: int = 400, name: s
         f'jobs: {{{name}: {{placement: ["0-{ranks - 1}"], iterations: {iterations}, '
         f"workload: [{{compute: {{time: {compute}}}}}, barrier]}}}}\nnoise: {noise}\n"
     )
-    return prepare(expand(load_scenario(path))[0])
+    return prepare(expand(load_scenario(path))[0]).problem
 
 
 def drawn(noise: Noise, job: str = "a", rank: int = 0, count: int = 20_000) -> np.ndarray:

@@ -13,7 +13,7 @@ from astrasim_py.chakra.schema import COLLECTIVE_NAMES, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.engine.simulation import simulate
-from astrasim_py.program.selection import AlgorithmTable, Case
+from astrasim_py.program.selection import AlgorithmTable, Case, FromFunction
 from astrasim_py.topology import build
 from astrasim_py.topology.grid import group_dims
 from astrasim_py.training.network import Network
@@ -46,7 +46,7 @@ def simulated(topology, algorithm, collective: str, members: int, stride: int) -
     roles = {"role": [of[rank] for rank in range(ranks)]}
     workload = Workload((trace,) * ranks, named, roles=roles, shifts=[0] * ranks)
     problem = problem_of(workload, topology)
-    table = AlgorithmTable({collective: [Case(make=lambda *_: algorithm)]})
+    table = AlgorithmTable({collective: [Case(source=FromFunction(lambda *_: algorithm))]})
     records = simulate(replace(problem, jobs=(replace(problem.jobs[0], algorithms=table),)), level="summary")
     assert records.outcome.status == "done"
     return records.makespan / 1e12

@@ -10,7 +10,7 @@ from astrasim_py.builders.registry import build, default_algorithm
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.records import Records
 from astrasim_py.engine.simulation import simulate
-from astrasim_py.program.selection import AlgorithmTable, Case
+from astrasim_py.program.selection import AlgorithmTable, Case, FromFunction
 from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import shapes
@@ -67,7 +67,7 @@ def problem_of(workload: Workload, topology: Topology, network: NetworkModel | N
     def make(collective: str, ranks: int, root: int):
         return build(default_algorithm(collective), collective, ranks)
 
-    table = AlgorithmTable({kind: [Case(make=make)] for kind in kinds})
+    table = AlgorithmTable({kind: [Case(source=FromFunction(lambda call: make(*call[:3])))] for kind in kinds})
     job = Job(workload=workload, placement=tuple(range(workload.ranks)), algorithms=table)
     return Problem(topology=topology, jobs=(job,), network=network or NetworkModel())
 

@@ -7,9 +7,8 @@ between all pairs. Source: NCCL, src/graph (rings.cc, trees.cc, tuning.cc), 2.27
 from collections.abc import Iterator
 from dataclasses import replace
 
-from astrasim_py.builders.registry import IN_NETWORK, build, default_algorithm
+from astrasim_py.builders.registry import IN_NETWORK, build, default_algorithm, rooted
 from astrasim_py.builders.switch_trees import reached, switches_above
-from astrasim_py.collectives.collective import promise_of
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.dialects.library.lower_costs import FASTEST, SWITCH, Way, chosen_by_table, switch_load
 from astrasim_py.program.algorithm import Algorithm
@@ -92,7 +91,6 @@ def _algorithms(
 ) -> Iterator[tuple[str, Algorithm]]:
     """Candidates, and what tables call them; those that a library has no choice about have no name."""
     n = sum(map(len, nodes))
-    rooted = {"root": root} if promise_of(collective).rooted else {}
     through = {"nodes": nodes, "channels": rings}
     if collective == "all_reduce" and (len(nodes) > 1 or n > _HOST):
         chunks = _pieces(size // (2 * trees), 4 * n * trees)
@@ -101,9 +99,14 @@ def _algorithms(
         more = {"overlap": True, **through} if len(nodes) > 1 else {}
         yield "ring", build("ring", collective, n, **more)
     elif collective in ("broadcast", "reduce"):
-        yield "ring", build("ring", collective, n, chunks=_pieces(size // rings, n * rings), **rooted, **through)
+        yield (
+            "ring",
+            build(
+                "ring", collective, n, chunks=_pieces(size // rings, n * rings), **rooted(collective, root), **through
+            ),
+        )
     elif collective in ("gather", "scatter"):
-        yield "", build("linear", collective, n, **rooted)
+        yield "", build("linear", collective, n, **rooted(collective, root))
     else:
         yield "", build(default_algorithm(collective), collective, n)
 
