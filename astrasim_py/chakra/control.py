@@ -135,22 +135,22 @@ def unused(traces: Sequence[ExecutionTrace]) -> tuple[str, str] | None:
 
     None where there are none. Traces with a dangling data dependency or a cycle do not count.
     """
-    counts, found, left = Counter(traces), {}, _MOST_OF_SET
+    counts, frees, left = Counter(traces), dict[ExecutionTrace, Free](), _MOST_OF_SET
     for trace in counts:
         with suppress(TraceError):
-            found[trace] = free(trace, min(_MOST_STEPS, left))
+            if (unordered := free(trace, min(_MOST_STEPS, left))) is not None:
+                frees[trace] = unordered
         size = len(trace) + len(trace.data_deps.ids)
         left = max(left - (_MOST_STEPS if size > 2**16 else size), 0)
-    found = {trace: each for trace, each in found.items() if each is not None}
-    if not found:
+    if not frees:
         return None
-    total = sum(each.count * counts[trace] for trace, each in found.items())
-    trace, first = next(iter(found.items()))
-    least = "at least " if any(each.judged < each.given for each in found.values()) else ""
-    why_not = next((each.why_not for each in found.values() if each.why_not), "")
-    one = total == 1 and not least
-    what = "a control dependency orders" if one else f"{least}{total} control dependencies order"
-    text = f"{what} nodes that data dependencies leave free, and {'is' if one else 'are'} not used"
+    total = sum(unordered.count * counts[trace] for trace, unordered in frees.items())
+    trace, first = next(iter(frees.items()))
+    least = "at least " if any(unordered.judged < unordered.given for unordered in frees.values()) else ""
+    why_not = next((unordered.why_not for unordered in frees.values() if unordered.why_not), "")
+    single = total == 1 and not least
+    what = "a control dependency orders" if single else f"{least}{total} control dependencies order"
+    text = f"{what} nodes that data dependencies leave free, and {'is' if single else 'are'} not used"
     advice = (
         f"{why_not}; write dependencies: data" if why_not else "write dependencies: data+ctrl, or data to leave them"
     )

@@ -99,10 +99,10 @@ def decode(data: bytes, place: str, ints: Sequence[str], text: str) -> dict[str,
         return None
     labels = np.sort(nodes.texts[nodes.texts["code"] >= 0], order="code")
     used = {name: nodes.ints[index] for index, name in enumerate(ints) if nodes.used[index]}
-    column = {name: np.ascontiguousarray(nodes.rows[name]) for name in _ROW.names}
+    column = {name: np.ascontiguousarray(nodes.rows[name]) for name in _ROW.names or ()}
     ends = [np.concatenate([[0], column[name]]) for name in ("ctrl_end", "data_end")]
     return {
-        "raw": RawFile(data, (begin, end), *bounds),
+        "raw": RawFile(data, (begin, end), bounds[0], bounds[1]),
         "version": version,
         "node_id": column["id"],
         **{name: column[name] for name in ("type", "start_time_micros", "duration_micros")},

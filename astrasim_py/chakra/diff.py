@@ -160,7 +160,8 @@ def diff(
         changes.insert(0, Change(-1, -1, "metadata version", first.version, second.version))
     for a, b in zip(here.tolist(), there.tolist(), strict=True):
         changed = first.is_changed(a) or second.is_changed(b)
-        if partner is None and not changed and first.raw.node(a) == second.raw.node(b):
+        raw, other = first.raw, second.raw
+        if partner is None and not changed and raw and other and raw.node(a) == other.node(b):
             continue
         ids = int(first.node_id[a]), int(second.node_id[b])
         for what, before, after in _node_changes(first.node(a), second.node(b), partner, duration_tolerance):

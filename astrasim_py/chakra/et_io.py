@@ -99,7 +99,7 @@ def _encoded(trace: ExecutionTrace, columns: Mapping[str, tuple[str, np.ndarray]
     if trace.rest is not None:
         rest = (*trace.rest[1], b"")
         parts.append([rest[code] for code in trace.rest[0][rows].tolist()])
-    records = []
+    records: list[bytes] = []
     for body in map(b"".join, zip(*parts, strict=True)) if parts else [b""] * (rows.stop - rows.start):
         records += varint(len(body)), body
     return b"".join(records)
@@ -111,7 +111,7 @@ def _each(values: list, serialized: Callable[[Any], bytes]) -> list[bytes]:
 
 
 @lru_cache(maxsize=2**16)  # the traces of a set have many values in common
-def _field(name: str, value: object) -> bytes:
+def _field(name: str, value: Any) -> bytes:
     return pb.Node(**{name: value}).SerializeToString()
 
 
@@ -119,13 +119,16 @@ def _field(name: str, value: object) -> bytes:
 def _attribute(name: str, kind: str, value: int | str) -> bytes:
     if value == MISSING:
         return b""
-    return pb.Node(attr=[pb.AttributeProto(name=name, **{kind: value})]).SerializeToString()
+    attribute = pb.AttributeProto(name=name)
+    setattr(attribute, kind, value)
+    return pb.Node(attr=[attribute]).SerializeToString()
 
 
 def encode_changed(trace: ExecutionTrace) -> bytes:
     """Bytes of a trace read from a file and then changed: untouched nodes verbatim, the others patched."""
     raw, touched = trace.raw, trace.changed
-    parts = []
+    assert raw is not None and touched is not None
+    parts: list[bytes] = []
     done = 0
     for row in np.flatnonzero(touched).tolist():
         before = int(raw.end[row - 1]) if row else raw.metadata[1]
@@ -195,7 +198,7 @@ def gunzip(data: bytes, place: str = "", *, head: bool = False) -> bytes:
         stream = zlib.decompressobj(wbits=31)
         try:
             while not stream.eof:
-                feed = stream.unconsumed_tail
+                feed: bytes | memoryview = stream.unconsumed_tail
                 if not feed:
                     feed = content[position : position + _FEED]
                     position += len(feed)
@@ -243,21 +246,21 @@ def read_trace(path: str | os.PathLike, rank: int | None = None) -> ExecutionTra
 
 
 def read_traces(
-    paths: Iterable[str | os.PathLike], ranks: Sequence[int | None] | None = None
+    paths: Iterable[str | os.PathLike[str]], ranks: Sequence[int | None] | None = None
 ) -> tuple[ExecutionTrace, ...]:
     """Read several traces at once; files of equal content are parsed once and share one trace.
 
     Raises TraceError: as `read_trace`, for the first file that is wrong.
     """
-    paths = [os.fspath(path) for path in paths]
+    names = [os.fspath(path) for path in paths]
     index: dict[bytes, int] = {}
-    which = [index.setdefault(read_bytes(path), at) for at, path in enumerate(paths)]
-    columns = decode([(data, paths[at]) for data, at in index.items()])
+    which = [index.setdefault(read_bytes(name), number) for number, name in enumerate(names)]
+    columns = decode([(data, names[number]) for data, number in index.items()])
     traces = {
-        at: _trace(fields, paths[at], ranks[at] if ranks else None)
-        for at, fields in zip(index.values(), columns, strict=True)
+        number: _trace(fields, names[number], ranks[number] if ranks else None)
+        for number, fields in zip(index.values(), columns, strict=True)
     }
-    return tuple(traces[at] for at in which)
+    return tuple(traces[number] for number in which)
 
 
 def set_files(prefix: str) -> dict[int, list[str]]:
@@ -368,7 +371,10 @@ def write_prefix(
     """
     place = os.fspath(prefix)
     suffix = ".et.gz" if gzip else ".et"
-    paths = [Path(f"{place}.{rank}{suffix}") for rank in range(len(traces) if ranks is None else ranks)]
+    if ranks is None:
+        traces = held = tuple(traces)
+        ranks = len(held)
+    paths = [Path(f"{place}.{rank}{suffix}") for rank in range(ranks)]
     ours = {path.name for path in paths}
     named(place, OutputError)
     try:
@@ -381,19 +387,21 @@ def write_prefix(
         problem = f"files of another set are in the way: {_list(stale)}"
         raise OutputError(place, problem, "remove them or choose another name")
 
-    def content() -> Iterator[tuple[Path, bytes | Iterable[bytes]]]:
-        before, data = None, b""
+    def files() -> Iterator[tuple[Path, bytes | Iterable[bytes]]]:
+        before: ExecutionTrace | None = None
+        data: Iterable[bytes] = ()
         for path, (trace, after) in zip(paths, pairwise(chain(traces, [None])), strict=True):
+            assert trace is not None  # None stands behind the last
             if trace is not before:
                 data = _parts(trace, dialect)
                 if gzip:
-                    data = gzip_bytes(b"".join(data))
+                    data = [gzip_bytes(b"".join(data))]
                 elif trace is after:  # a set may share traces, which are encoded once
                     data = list(data)
             before = trace
             yield path, data
-        for end, data in (beside or {}).items():
-            yield Path(f"{place}{end}"), data
+        for end, content in (beside or {}).items():
+            yield Path(f"{place}{end}"), content
 
-    write_files(content())
+    write_files(files())
     return paths

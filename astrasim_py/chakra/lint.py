@@ -156,9 +156,11 @@ def lint_prefix(
     except TraceError:
         shared: dict[bytes, ExecutionTrace] = {}
         for rank, path in paths.items():
-            trace, wrong = lint_file(path, rank)
+            sound, wrong = lint_file(path, rank)
             found.extend(wrong)
-            traces[rank] = shared.setdefault(trace.raw.data, trace) if trace is not None else None
+            traces[rank] = (
+                shared.setdefault(sound.raw.data, sound) if sound is not None and sound.raw is not None else None
+            )
     return found + lint(traces, groups)
 
 
@@ -245,8 +247,8 @@ def check_messages(traces: Traces) -> list[Finding]:
         source, target, tagged = _triple(triples[:, at[k]])
         text = f"rank {source} sends {sent[k]} messages with {tagged} to rank {target}, which receives {received[k]}"
         add(f"unmatched-{what}", ends[:, first], text + more_of(len(uneven), "such triples"))
-    ids = [key * (len(tag) + 1) + nth for key, nth in ((send_key, send_nth), (recv_key, recv_nth))]
-    _, one, other = np.intersect1d(*ids, assume_unique=True, return_indices=True)
+    send_id, recv_id = (key * (len(tag) + 1) + nth for key, nth in ((send_key, send_nth), (recv_key, recv_nth)))
+    _, one, other = np.intersect1d(send_id, recv_id, assume_unique=True, return_indices=True)
     a, b = sends[_SIZES, one], recvs[_SIZES, other]
     differ = (a != b) & (a != MISSING) & (b != MISSING)
     bad = np.flatnonzero(differ.any(axis=0))

@@ -13,7 +13,7 @@ from astrasim_py.core.errors import TraceError
 
 
 @functools.cache
-def lenient(name: str) -> type:
+def lenient(name: str) -> type[Any]:
     """`Node` or `AttributeProto` with bytes for text and for messages within, so that damage there does not matter."""
     file = descriptor_pb2.FileDescriptorProto()
     pb.DESCRIPTOR.CopyToProto(file)
@@ -43,7 +43,7 @@ def attributes(messages: Iterable) -> tuple[Attribute, ...]:
     out = []
     for message in messages:
         kind = message.WhichOneof("value") or ""
-        value = getattr(message, kind) if kind else None
+        value: Any = getattr(message, kind) if kind else None
         value = tuple(value.values) if kind.endswith("_list") else value
         out.append(Attribute(message.name, kind, value, message.doc_string))
     return tuple(out)
@@ -76,7 +76,7 @@ def patch(message: Any, columns: Any) -> None:
         _patch_attribute(message, last.get(name), name, wanted.get(name))
 
 
-def _patch_attribute(message: Any, attribute: Any, name: str, value: int | str | None) -> None:
+def _patch_attribute(message: Any, attribute: Any, name: str, value: Any) -> None:
     kind = COLUMN_KINDS.get(name, "string_val")
     used = (attribute.WhichOneof("value") or "") if attribute is not None else ""
     held = getattr(attribute, used) if used else None

@@ -51,11 +51,12 @@ def notes_of(read: Reading) -> Notes:
     found = Notes([*_units(read), *_durations(made)])
     # Without the bytes of files, of which only hints are.
     bare = {trace: trace.without_raw() for trace in made}
-    said = doubts([bare[trace] for trace in read.made])
-    found.warnings += [f"{each.place}: {each.message} (see trace lint)" for each in said]
+    findings = doubts([bare[trace] for trace in read.made])
+    found.warnings += [f"{finding.place}: {finding.message} (see trace lint)" for finding in findings]
     if read.dependencies is None:
         if control.kind_of(read.traces) == "data":
-            found.warnings += [": ".join(said)] if (said := control.unused(read.traces)) else []
+            if unused_edges := control.unused(read.traces):
+                found.warnings.append(": ".join(unused_edges))
         else:
             found.hints.append(f"{read.place}: {control.TAKEN}")
     _groups(read, found)

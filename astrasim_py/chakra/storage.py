@@ -1,6 +1,6 @@
 """Columns of traces: compact and read-only."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -104,7 +104,9 @@ def as_csr(value: Csr | tuple | None, size: int, what: str) -> Csr:
     return Csr(frozen(ptr), frozen(ids))
 
 
-def as_groups(pg_name: object, size: int) -> tuple[np.ndarray, tuple[str, ...]]:
+def as_groups(
+    pg_name: str | Iterable[str | None] | tuple[np.ndarray, Iterable[str]] | None, size: int
+) -> tuple[np.ndarray, tuple[str, ...]]:
     if pg_name is None or isinstance(pg_name, str):
         return (np.array([-1], np.int32), ()) if pg_name is None else (np.array([0], np.int32), (pg_name,))
     if isinstance(pg_name, tuple) and len(pg_name) == 2 and isinstance(pg_name[0], np.ndarray):

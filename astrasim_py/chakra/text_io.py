@@ -37,6 +37,7 @@ FORMAT = 1
 
 _RANGES = {f"{kind}{bits}": (0, 2**bits - 1) for kind in ("uint", "fixed") for bits in (32, 64)}
 _RANGES |= {f"{kind}{n}": (-(2 ** (n - 1)), 2 ** (n - 1) - 1) for kind in ("int", "sint", "sfixed") for n in (32, 64)}
+_KINDS: dict[int, str] = {n: name.removeprefix("TYPE_").lower() for name, n in FieldDescriptorProto.Type.items()}
 _FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 _TYPE_NAMES = {kind.name: int(kind) for kind in NodeType}
 #: Fields that are written even with their default value.
@@ -59,7 +60,7 @@ def _fields(message: Any) -> dict[str, object]:
 
 
 def _plain(value: Any, field: FieldDescriptor) -> object:
-    if field.name.endswith("_list"):
+    if field.name.endswith("_list") and field.message_type:
         (field,) = field.message_type.fields
         value = value.values
     return [_plain_item(item, field) for item in value] if _is_list(field) else _plain_item(value, field)
@@ -165,7 +166,7 @@ def _bytes(value: object, key: str) -> bytes:
 
 def _scalar(value: object, field: FieldDescriptor, label: str) -> object:
     """The value of a field or of one item of a list, which messages call `label`."""
-    kind = FieldDescriptorProto.Type.Name(field.type).removeprefix("TYPE_").lower()
+    kind = _KINDS[field.type]
     if kind in _RANGES:
         return _whole(value, label, _RANGES[kind])
     if kind == "enum":

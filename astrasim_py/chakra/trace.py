@@ -112,9 +112,9 @@ class ExecutionTrace:
         Returns int64[n], read-only, `MISSING` where a node has no such attribute. Raises TraceError: a node has it, but
         not as a whole number.
         """
-        stored = self._columns.get(name)
-        if stored is None and name not in COLUMN_KINDS and self.raw is not None:
-            stored = self._once(f"attribute {name}", lambda: decode_attribute(self.raw, name, self.place))
+        stored, raw = self._columns.get(name), self.raw
+        if stored is None and name not in COLUMN_KINDS and raw is not None:
+            stored = self._once(f"attribute {name}", lambda: decode_attribute(raw, name, self.place))
         return np.broadcast_to(MISSING if stored is None else stored, (len(self),))
 
     def runs_like(self, other: ExecutionTrace, free: Collection[str] = ()) -> bool:
@@ -149,6 +149,7 @@ class ExecutionTrace:
         """Attributes of the file, as the producer wrote them."""
         if self._metadata is not None:
             return self._metadata
+        assert self.raw is not None  # a built trace has its metadata
         body = self.raw.data[slice(*self.raw.metadata)]
         return self._once(
             "metadata", lambda: messages.attributes(messages.parse("GlobalMetadata", body, self.place).attr)
@@ -184,7 +185,7 @@ class ExecutionTrace:
         message = pb.Node(
             id=int(self.node_id[row]),
             name=self.names[row],
-            type=int(self.type[row]),
+            type=int(self.type[row]),  # type: ignore[arg-type]  # the generated stub takes no plain number
             ctrl_deps=self.ctrl_deps.of(row),
             data_deps=self.data_deps.of(row),
             start_time_micros=int(self.start_time_micros[row]),

@@ -6,8 +6,10 @@ A file is ``varint(length) GlobalMetadata`` and then ``varint(length) Node`` to 
 
 from array import array
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
+from google.protobuf.message import Message
 
 from astrasim_py.chakra import et_def_pb2 as pb
 from astrasim_py.chakra.storage import RawFile, frozen
@@ -21,7 +23,7 @@ _WIRE |= dict.fromkeys((3, 4, 5, 8, 13, 14, 17, 18), VARINT)
 _DEPENDENCIES = (4, 5)
 
 
-def _fields_of(message: type) -> dict[int, tuple[str, int]]:
+def _fields_of(message: type[Message]) -> dict[int, tuple[str, int]]:
     return {f.number: (f.name, _WIRE.get(f.type, LENGTH)) for f in message.DESCRIPTOR.fields}
 
 
@@ -62,8 +64,18 @@ def read_varint(data: bytes, position: int, end: int) -> tuple[int, int]:
     raise Damaged("a number is longer than 10 bytes" if end - position >= 10 else "a number is cut short")
 
 
-def fields(data: bytes, position: int, end: int) -> Iterator[tuple[int, int, object]]:
-    """(field number, wire type, value) of a message: an int, or (start, end) of content or a group."""
+class Field(NamedTuple):
+    """A field of a message: its number, its wire type, where its content or group lies, and the value of a varint."""
+
+    number: int
+    wire: int
+    start: int
+    end: int
+    value: int = 0
+
+
+def fields(data: bytes, position: int, end: int) -> Iterator[Field]:
+    """The fields of a message."""
     while position < end:
         tag, at = read_varint(data, position, end)
         number, wire = tag >> 3, tag & 7
@@ -71,13 +83,13 @@ def fields(data: bytes, position: int, end: int) -> Iterator[tuple[int, int, obj
             raise Damaged(f"field number {number} is not one of 1..{2**29 - 1}")
         if wire == 3:
             position = _end_of_group(data, at, end, number)
-            yield number, wire, (at, position)
+            yield Field(number, wire, at, position)
         elif wire == VARINT:
             value, position = read_varint(data, at, end)
-            yield number, wire, value
+            yield Field(number, wire, at, position, value)
         elif wire == LENGTH or wire in _WIDTH:
             at, position = _span(data, at, end, number, wire)
-            yield number, wire, (at, position)
+            yield Field(number, wire, at, position)
         else:
             raise Damaged(f"field {number} has wire type {wire}, which does not exist here")
 
@@ -119,38 +131,38 @@ def text_of(content: bytes, what: str) -> str:
 def check_attribute(data: bytes, start: int, end: int) -> None:
     """Refuse an attribute that is cut short or has a field of another wire type; raises `Damaged`."""
     name = b""
-    for number, wire, value in fields(data, start, end):
-        what, expected = ATTRIBUTE.get(number, ("", wire))
-        if wire != expected:
-            raise Damaged(f"{what} of an attribute has wire type {wire}, not {expected}")
-        if number == 1:
-            name = data[value[0] : value[1]]
+    for field in fields(data, start, end):
+        what, expected = ATTRIBUTE.get(field.number, ("", field.wire))
+        if field.wire != expected:
+            raise Damaged(f"{what} of an attribute has wire type {field.wire}, not {expected}")
+        if field.number == 1:
+            name = data[field.start : field.end]
     text_of(name, "the name of an attribute")
 
 
 def check_node(data: bytes, start: int, end: int) -> None:
     """Refuse a node that is cut short or has a field of another wire type; raises `Damaged`."""
-    for number, wire, value in fields(data, start, end):
-        if number in _DEPENDENCIES and wire == VARINT:
+    for field in fields(data, start, end):
+        if field.number in _DEPENDENCIES and field.wire == VARINT:
             continue
-        what, expected = _NODE.get(number, ("", wire))
-        if wire != expected:
-            raise Damaged(f"field {what} ({number}) has wire type {wire}, not {expected}")
-        if number in _DEPENDENCIES:
-            at, stop = value
-            while at < stop:
-                _, at = read_varint(data, at, stop)
-        elif number == 10:
-            check_attribute(data, *value)
+        what, expected = _NODE.get(field.number, ("", field.wire))
+        if field.wire != expected:
+            raise Damaged(f"field {what} ({field.number}) has wire type {field.wire}, not {expected}")
+        if field.number in _DEPENDENCIES:
+            position = field.start
+            while position < field.end:
+                _, position = read_varint(data, position, field.end)
+        elif field.number == 10:
+            check_attribute(data, field.start, field.end)
 
 
 def node_place(data: bytes, start: int, end: int) -> str:
     """``node 7``, or where it lies if it has no id."""
     place = f"byte {start}"
     try:
-        for number, wire, value in fields(data, start, end):
-            if number == 1 and wire == VARINT:
-                place = f"node {value}"
+        for field in fields(data, start, end):
+            if field.number == 1 and field.wire == VARINT:
+                place = f"node {field.value}"
     except Damaged:
         pass
     return place
@@ -229,16 +241,16 @@ def check_metadata(data: bytes, start: int, end: int, place: str) -> str:
     version = b""
     here = f"{place}: byte {start}"
     try:
-        for number, wire, value in fields(data, start, end):
-            if number == 1 and wire == VARINT:
+        for field in fields(data, start, end):
+            if field.number == 1 and field.wire == VARINT:
                 problem = "has no metadata record: it begins with a node, as in schemas before 0.0.4"
                 raise TraceError(here, problem, OLD)
-            if number in (1, 2) and wire != LENGTH:
-                raise Damaged(f"field {number} has wire type {wire}, not {LENGTH}")
-            if number == 1:
-                version = data[value[0] : value[1]]
-            elif number == 2:
-                check_attribute(data, *value)
+            if field.number in (1, 2) and field.wire != LENGTH:
+                raise Damaged(f"field {field.number} has wire type {field.wire}, not {LENGTH}")
+            if field.number == 1:
+                version = data[field.start : field.end]
+            elif field.number == 2:
+                check_attribute(data, field.start, field.end)
     except Damaged as error:
         raise TraceError(here, f"record 0 is not Chakra metadata: {error}", _hint(data)) from None
     text = version.decode(errors="replace")

@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -49,7 +50,7 @@ class Workload(Shown):
     groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     name: str = ""
     roles: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
-    shifts: Sequence[int] | np.ndarray | None = None
+    shifts: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "traces", tuple(self.traces))
@@ -66,12 +67,12 @@ class Workload(Shown):
             check_distinct(ranks, f"group {name}")
             groups[str(name)] = ranks
         object.__setattr__(self, "groups", groups)
-        shifts = [0] * self.ranks if self.shifts is None else np.asarray(self.shifts).tolist()
-        object.__setattr__(self, "shifts", tuple(shifts))
+        object.__setattr__(self, "shifts", tuple(self.shifts) or (0,) * self.ranks)
         object.__setattr__(self, "roles", {name: tuple(own) for name, own in self.roles.items()})
-        for what, values in (("shifts", self.shifts), *((f"role {name}", own) for name, own in self.roles.items())):
-            if len(values) != self.ranks:
-                raise TraceError(what, f"has {len(values)} values for {self.ranks} ranks", "write one for every rank")
+        lengths = {"shifts": len(self.shifts)} | {f"role {name}": len(own) for name, own in self.roles.items()}
+        for what, length in lengths.items():
+            if length != self.ranks:
+                raise TraceError(what, f"has {length} values for {self.ranks} ranks", "write one for every rank")
         members = {name: frozenset(self.members(name)) for name in ("", "0", *groups)}
         for name, own in self.roles.items():
             if name in members or name == "world":
@@ -104,7 +105,7 @@ class Workload(Shown):
 
     def members(self, group: str | None) -> tuple[int, ...]:
         """Ranks of a group in its order; raises TraceError if there is none of that name."""
-        if group in (None, "", "0"):
+        if not group or group == "0":
             return tuple(range(len(self.traces)))
         if group not in self.groups:
             known = ", ".join(sorted(self.groups)[:8])
@@ -132,7 +133,7 @@ class Workload(Shown):
         """
         trace, shift = self.traces[rank], self.shifts[rank]
         codes, names = trace.group_of()
-        columns = {
+        columns: dict[str, Any] = {
             name: np.where(trace.column(name) == MISSING, MISSING, trace.column(name) + shift)
             for name in ("comm_src", "comm_dst")
             if shift and trace.has_column(name)
@@ -147,16 +148,16 @@ class Workload(Shown):
 
     def digest(self) -> str:
         """SHA-256 over traces, groups, and roles and shifts if there are any; the name does not count."""
-        value = {"traces": [trace.digest() for trace in self.traces], "groups": self.groups}
+        value: dict[str, object] = {"traces": [trace.digest() for trace in self.traces], "groups": self.groups}
         if self.roles or any(self.shifts):
             value |= {"roles": self.roles, "shifts": self.shifts}
         return digest(value)
 
 
 def read_workload(
-    prefix: str | os.PathLike,
+    prefix: str | os.PathLike[str],
     *,
-    groups: str | os.PathLike | Mapping[str, Sequence[int]] | None = None,
+    groups: str | os.PathLike[str] | Mapping[str, Sequence[int]] | None = None,
     size_unit: str = "bytes",
     dtype_bytes: int | None = None,
     macs: bool = False,
@@ -216,17 +217,17 @@ def read_workload(
     if dependencies not in (None, "data", "data+ctrl"):
         raise TraceError(place, f'dependencies "{dependencies}" is unknown', 'write "data" or "data+ctrl"')
     traces = read_prefix(prefix, ranks)
-    given = groups if groups is not None else {}
+    given: dict[str, Sequence[int]] = {}
     if groups is None:
         for trace in dict.fromkeys(traces):
             given |= groups_from_metadata(trace)
-    elif not isinstance(groups, Mapping):
-        given = groups_from_json(groups)
+    else:
+        given |= groups if isinstance(groups, Mapping) else groups_from_json(groups)
     order = dependencies or control.kind_of(traces)
     changed = {}
     for trace in dict.fromkeys(traces):
         new = named(trace, given) if given else trace
-        new = scale_sizes(new, dtype_bytes) if dtype_bytes not in (None, 1) else new
+        new = scale_sizes(new, dtype_bytes) if dtype_bytes is not None and dtype_bytes != 1 else new
         new = double_macs(new) if macs else new
         new = _untyped_as_compute(new) if untyped == "compute" else new
         if not keep_raw and next(leaves_out_dims(new), None) is None:

@@ -163,7 +163,7 @@ class Copy:
             if members and inside.issuperset(members)
         }
         roles = {name: [workload.roles[name][rank] for rank in mine] for name in sorted(used & workload.roles.keys())}
-        small = Workload(tuple(traces), groups, workload.name, roles=roles, shifts=shifts)
+        small = Workload(tuple(traces), groups, workload.name, roles=roles, shifts=shifts.tolist())
         placement = tuple(plan.npu_of[rank] for rank in mine.tolist())
         return replace(
             plan.problem,

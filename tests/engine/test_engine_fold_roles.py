@@ -150,7 +150,7 @@ def test_workloads_without_roles_are_folded_as_before():
     flat = shapes.FullyConnected(npus=8, bandwidth=Fraction(10**9), latency=1000).build()
     problem = training(flat, 8, tp=2, pp=2, dp=2, microbatches=2)
     workload = problem.jobs[0].workload
-    plain = replace(workload, traces=tuple(map(workload.trace, range(8))), roles={}, shifts=None)
+    plain = replace(workload, traces=tuple(map(workload.trace, range(8))), roles={}, shifts=())
     refused(
         replace(problem, jobs=(replace(problem.jobs[0], workload=plain),)), "meet in collectives in different orders"
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -52,9 +51,7 @@ def test_own_traces_have_own_groups_and_peers():
     shared = trace(nodes).replace(pg_name=["tp", None])
     idle = trace([{"type": NodeType.COMP}])
     roles = {"tp": ["a", "b", None, None]}
-    workload = Workload(
-        (shared, shared, idle, idle), {"a": (0,), "b": (1,)}, roles=roles, shifts=np.array([0, 1, 0, 0])
-    )
+    workload = Workload((shared, shared, idle, idle), {"a": (0,), "b": (1,)}, roles=roles, shifts=(0, 1, 0, 0))
     own = workload.trace(1)
     assert own.group_of()[1] == ("b",)
     assert own.column("comm_dst").tolist() == [MISSING, 3]
