@@ -1,9 +1,7 @@
 """Where each public name stands; type checkers and editors read it, and ``__init__.py`` when a name is first used."""
 
 from astrasim_py.api import build_topology as build_topology
-from astrasim_py.api import collective as collective
 from astrasim_py.api import prepare as prepare
-from astrasim_py.api import problem as problem
 from astrasim_py.api import run as run
 from astrasim_py.api import simulate as simulate
 from astrasim_py.api import write_algorithm as write_algorithm
@@ -21,6 +19,8 @@ from astrasim_py.inspection.compare import compare as compare
 from astrasim_py.inspection.look import explain as explain
 from astrasim_py.inspection.look import plot as plot
 from astrasim_py.msccl.to_traces import read_algorithm as read_algorithm
+from astrasim_py.preparation.from_python import collective as collective
+from astrasim_py.preparation.from_python import problem as problem
 from astrasim_py.program.algorithm import Algorithm as Algorithm
 from astrasim_py.pytorch.convert import convert_pytorch as convert_pytorch
 from astrasim_py.scenario.expand import expand as expand

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from threading import Event, Lock, Thread
 
-from astrasim_py.api import collective, write_algorithm
+from astrasim_py.api import write_algorithm
 from astrasim_py.cli.options import complain, make_parent, number_list
 from astrasim_py.cli.spelling import quantity
 from astrasim_py.cli.topologies import network_beside, size_matrix, topology_of
@@ -18,6 +18,7 @@ from astrasim_py.core.units import PS_PER_S, format_size, format_time, parse_siz
 from astrasim_py.engine.choose import better_in_network
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.msccl.to_traces import read_algorithm
+from astrasim_py.preparation.from_python import collective
 from astrasim_py.preparation.link_occupancy import read_occupancy, write_occupancy
 from astrasim_py.preparation.schedules import facts_in_network, facts_of, find
 from astrasim_py.program.algorithm import Algorithm

@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from astrasim_py.api import collective
 from astrasim_py.collectives.collective import busbw_factor
 from astrasim_py.core.errors import TopologyError, UsageError
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.measured.formula import COLLECTIVES, reduces_in_switch
 from astrasim_py.measured.rows import Row, left_out_lines, mean_of_repeats, read_rows
 from astrasim_py.msccl.to_traces import read_msccl
+from astrasim_py.preparation.from_python import collective
 from astrasim_py.report.explore_plots import files as drawn
 from astrasim_py.report.measured_plots import Curve, bus_bandwidths
 from astrasim_py.topology.from_keys import build

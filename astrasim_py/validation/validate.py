@@ -102,8 +102,8 @@ class ClosedForm:
         )
 
     def run(self, engine: str = "auto") -> Records:
-        from astrasim_py.api import collective
         from astrasim_py.engine.simulation import simulate
+        from astrasim_py.preparation.from_python import collective
         from astrasim_py.topology.shapes import SHAPES
 
         topology = SHAPES[self.shape](npus=self.npus, bandwidth=Fraction(10**12, BYTE), latency=LATENCY).build()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astrasim_py.api import build_topology, collective
+from astrasim_py.api import build_topology
 from astrasim_py.builders.compose import compose
 from astrasim_py.builders.dsl import algorithm
 from astrasim_py.builders.registry import ALGORITHMS, build
@@ -24,6 +24,7 @@ from astrasim_py.engine.simulation import simulate
 from astrasim_py.msccl.ir import steps_from
 from astrasim_py.msccl.well_formed import findings
 from astrasim_py.msccl.xml_writer import program_of
+from astrasim_py.preparation.from_python import collective
 from astrasim_py.verification.verifier import verify
 
 CASES = [(name, kind) for name, (kinds, _) in ALGORITHMS.items() for kind in kinds if kind != "barrier"]

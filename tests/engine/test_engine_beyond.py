@@ -6,9 +6,10 @@ import dataclasses
 
 import pytest
 
-from astrasim_py.api import build_topology, collective
+from astrasim_py.api import build_topology
 from astrasim_py.core.errors import SimulationError
 from astrasim_py.engine.simulation import simulate
+from astrasim_py.preparation.from_python import collective
 from astrasim_py.system.machine_models import Limits
 from astrasim_py.workload.items import Compute
 from astrasim_py.workload.microbenchmarks import generate

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from worlds.problems import world
 
-from astrasim_py.api import build_topology, collective
+from astrasim_py.api import build_topology
 from astrasim_py.core import jit_notes
 from astrasim_py.core.choices import ENGINES
 from astrasim_py.core.errors import InternalError, SimulationError, UsageError
@@ -20,6 +20,7 @@ from astrasim_py.engine.compare import differences, run_both
 from astrasim_py.engine.compiled.build import kernel_input
 from astrasim_py.engine.simpy.network import CutThrough
 from astrasim_py.engine.simulation import engine_for, plan_for, predicted_hops, simulate
+from astrasim_py.preparation.from_python import collective
 from astrasim_py.system import routes
 from astrasim_py.system.machine_models import NetworkModel
 

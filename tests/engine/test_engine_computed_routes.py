@@ -6,10 +6,11 @@ import dataclasses
 
 import pytest
 
-from astrasim_py.api import build_topology, collective
+from astrasim_py.api import build_topology
 from astrasim_py.core.choices import COMPILED, SIMPY
 from astrasim_py.engine.compare import differences
 from astrasim_py.engine.simulation import simulate
+from astrasim_py.preparation.from_python import collective
 from astrasim_py.system import routes
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.semantics import Semantics

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from worlds.small_problems import workload
 
-from astrasim_py.api import build_topology, collective
+from astrasim_py.api import build_topology
 from astrasim_py.builders.registry import build
 from astrasim_py.chakra.schema import NodeType
 from astrasim_py.cli.main import main
@@ -22,6 +22,7 @@ from astrasim_py.dialects.chunks.lower import DimensionPlanner
 from astrasim_py.engine.compare import differences
 from astrasim_py.engine.fold import fold
 from astrasim_py.engine.simulation import simulate
+from astrasim_py.preparation.from_python import collective
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.machine_models import NO_MEMORY, Collectives, Limits, MemoryModel, NetworkModel
 from astrasim_py.system.problem import Job, Problem

@@ -6,10 +6,11 @@ from hypothesis import HealthCheck, given, settings
 from oracle.replay import Replay
 from worlds import small_problems
 
-from astrasim_py.api import build_topology, collective
+from astrasim_py.api import build_topology
 from astrasim_py.builders.registry import build
 from astrasim_py.engine.compare import differences
 from astrasim_py.engine.simulation import simulate
+from astrasim_py.preparation.from_python import collective
 from astrasim_py.system.lowering import make_plan
 
 

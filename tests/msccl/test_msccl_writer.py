@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from worlds.msccl_programs import same
 from worlds.small_problems import trace
 
-from astrasim_py.api import build_topology, collective
+from astrasim_py.api import build_topology
 from astrasim_py.builders.registry import ALGORITHMS, build
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.chunks import Buffer, CompOp
@@ -25,6 +25,7 @@ from astrasim_py.msccl.to_traces import algorithm_of
 from astrasim_py.msccl.well_formed import RUNTIMES, findings
 from astrasim_py.msccl.xml_reader import parse_program, read_program
 from astrasim_py.msccl.xml_writer import program_of, program_text, write_msccl
+from astrasim_py.preparation.from_python import collective
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.verification.verifier import verify
 

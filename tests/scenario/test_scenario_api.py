@@ -316,7 +316,9 @@ def test_an_algorithm_is_verified_from_python():
     assert ap.verify(ap.build_algorithm("ring", "all_gather", 5)).correct is True
 
 
-@pytest.mark.parametrize("module", ["astrasim_py", "astrasim_py.api", "astrasim_py.workload.build"])
+@pytest.mark.parametrize(
+    "module", ["astrasim_py", "astrasim_py.api", "astrasim_py.preparation.from_python", "astrasim_py.workload.build"]
+)
 def test_examples_in_docstrings_hold(module):
     import doctest
     import importlib

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from astrasim_py.api import collective
 from astrasim_py.builders.draft import Draft, finish
 from astrasim_py.builders.registry import build
 from astrasim_py.core.errors import AlgorithmError, AstraError, FoldError
 from astrasim_py.dialects.switches.lower import SwitchRanks, bind
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.engine.stuck import explanation
+from astrasim_py.preparation.from_python import collective
 from astrasim_py.report.critical_path import CriticalPath
 from astrasim_py.report.explain import explain, explanation_text
 from astrasim_py.report.timeline import timeline

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from worlds.training import TINY, ByHand, layout_of, run
 
-from astrasim_py.api import collective
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.records import Records
 from astrasim_py.core.units import transfer_ps
 from astrasim_py.engine.simulation import simulate
+from astrasim_py.preparation.from_python import collective
 from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.topology import from_keys, shapes
 from astrasim_py.training import stages

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from worlds.training import TINY, ByHand, ByWork, fast, layout_of, run, whole
 
-from astrasim_py.api import collective
 from astrasim_py.chakra.lint import lint
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.engine.simulation import simulate
+from astrasim_py.preparation.from_python import collective
 from astrasim_py.topology import shapes
 from astrasim_py.training import recommendation
 from astrasim_py.training.inference import inference_workload

@@ -8,8 +8,8 @@ from fractions import Fraction
 import numpy as np
 from worlds.topologies import topology as any_topology
 
-from astrasim_py.api import collective
 from astrasim_py.engine.simulation import simulate
+from astrasim_py.preparation.from_python import collective
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import Network
