@@ -5,13 +5,15 @@ from collections.abc import Callable
 from math import prod
 
 from astrasim_py.core.errors import UsageError
+from astrasim_py.core.fields import FileText
 from astrasim_py.core.units import parse_time
 from astrasim_py.workload.trace_readers import Conversion
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Options of ``trace convert astra_sim_text``."""
-    parser.add_argument("--input", required=True, metavar="FILE", help="text workload of ASTRA-sim 1.0 or SimAI")
+    text = "text workload of ASTRA-sim 1.0 or SimAI"
+    parser.add_argument("--input", type=FileText, required=True, metavar="FILE", help=text)
     parser.add_argument("--dims", required=True, metavar="AxB", help="NPUs of each dimension, such as 8 or 8x4")
     parser.add_argument("--passes", type=int, default=1, metavar="N", help="iterations (1)")
     parser.add_argument("--cycle", metavar="TIME", help="unit of compute times (1ns; 1us with --like chakra)")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from astrasim_py.cli.main import Parser
 from astrasim_py.cli.options import complain, format_option, make_parent
-from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, UsageError
-from astrasim_py.workload.trace_readers import Conversion, reader_names, trace_reader
+from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK
+from astrasim_py.workload.trace_readers import convert, reader_names, trace_reader
 
 if TYPE_CHECKING:
     from astrasim_py.chakra.trace import ExecutionTrace
@@ -47,10 +47,7 @@ def run(args: argparse.Namespace) -> int:
     from astrasim_py.runs.progress import progress_line
 
     with progress_line(quiet=args.quiet) as line:
-        made = trace_reader(args.reader).read(args, line.show)
-        if not isinstance(made, Conversion):
-            problem = f"its read gave a {type(made).__name__}"
-            raise UsageError(f"trace_reader.{args.reader}", problem, "return a Conversion")
+        made = convert(args.reader, args, line.show)
         trusted = (args.allow_partial or not made.problems) and not (args.strict and made.warnings)
         report = json.dumps(made.report, indent=1)
         if trusted:

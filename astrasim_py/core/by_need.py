@@ -8,9 +8,9 @@ from pydantic_core import CoreSchema, core_schema
 
 
 def load(home: str) -> Any:
-    """What stands in a module under a name; the module is imported now."""
+    """What stands in a module under a name, without a name the module itself; the module is imported now."""
     module, _, name = home.partition(":")
-    return getattr(import_module(module), name)
+    return getattr(import_module(module), name) if name else import_module(module)
 
 
 class ByNeed:

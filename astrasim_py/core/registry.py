@@ -19,6 +19,7 @@ from functools import cache
 from hashlib import sha256
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from typing import Any
 
 from astrasim_py.core.errors import AstraError, ScenarioError
 
@@ -46,7 +47,7 @@ def names(kind: str) -> tuple[str, ...]:
     return tuple(_table()[kind])
 
 
-def provided(kind: str, name: str) -> Callable:
+def provided(kind: str, name: str) -> Any:
     """The producer of another package by name; imported now.
 
     Raises ScenarioError: it cannot be imported.

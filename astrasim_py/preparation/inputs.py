@@ -159,14 +159,24 @@ def input_digests(
 
 
 def _digests(folder: str, name: str) -> dict[str, str]:
-    path, found = Path(folder, name), {}
+    digests = {}
+    for file in files_of(folder, name):
+        with suppress(TraceError):
+            digests[Path(os.path.relpath(file, folder)).as_posix()] = file_digest(file)
+    return digests
+
+
+def files_of(folder: str, name: str) -> list[Path]:
+    """Files that a name stands for: itself, a prefix of ``.et`` files, or a pattern; empty where nothing is there."""
+    path = Path(folder, name)
     with suppress(AstraError):
-        if RANK in name or "!" in name:
-            return {Path(os.path.relpath(f, folder)).as_posix(): file_digest(f) for f in recorded_files(str(path))}
+        if any(mark in name for mark in (RANK, "!", "*")):
+            return recorded_files(str(path))
     with suppress(OSError, ValueError):
-        for file in sorted(path.parent.iterdir()):
-            rest = file.name.removeprefix(path.name)
-            if file.name.startswith(path.name) and (not rest or _OF_A_PREFIX.fullmatch(rest)):
-                with suppress(TraceError):
-                    found[Path(os.path.relpath(file, folder)).as_posix()] = file_digest(file)
-    return found
+        beside = {file: file.name.removeprefix(path.name) for file in sorted(path.parent.iterdir())}
+        return [
+            file
+            for file, rest in beside.items()
+            if file.name == path.name or (rest != file.name and _OF_A_PREFIX.fullmatch(rest))
+        ]
+    return []

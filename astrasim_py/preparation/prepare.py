@@ -6,7 +6,7 @@ the worker processes of a run, too.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,19 +15,19 @@ from astrasim_py.chakra.notes import unplanned
 from astrasim_py.chakra.workload import Workload, read_workload
 from astrasim_py.core.cache import Memo
 from astrasim_py.core.digest import digest, file_digest
-from astrasim_py.core.errors import ScenarioError, TopologyError, TraceError
+from astrasim_py.core.errors import ScenarioError, TopologyError, TraceError, UsageError
 from astrasim_py.core.fields import CodeText, FileText, named_files
 from astrasim_py.core.notes import Notes
 from astrasim_py.core.registry import names, provided
 from astrasim_py.preparation.algorithms import algorithms_of
-from astrasim_py.preparation.inputs import Preparation, recorded_files
+from astrasim_py.preparation.inputs import Preparation, files_of
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.scenario.expand import Point
 from astrasim_py.scenario.job_models import (
     AlgorithmByDimension,
     ModelWorkload,
     Partition,
-    PytorchRecording,
+    ReaderWorkload,
     RecordedWorkload,
     TraceWorkload,
 )
@@ -176,7 +176,9 @@ def _job(run: Preparation, topology: Topology, name: str, key: str, job: Any, fr
     if isinstance(job.workload, TraceWorkload):
         workload, dependencies = _read(run, job, ranks, key), DATA
     elif isinstance(job.workload, RecordedWorkload):
-        workload = _recorded(run, job.workload.pytorch, ranks, key)
+        workload = _converted(run, job.workload.pytorch.of_reader(), ranks, run.at(key, "workload.pytorch"))
+    elif isinstance(job.workload, ReaderWorkload):
+        workload = _converted(run, job.workload, ranks, run.at(key, "workload"))
     else:
         if ranks is None:
             ranks = len(kind) if isinstance(kind, tuple) else len(topology.alive)
@@ -281,33 +283,34 @@ def _unpriced(workload: Workload, compute: NpuModel) -> Iterator[str]:
             return
 
 
-def _recorded(run: Preparation, spec: PytorchRecording, ranks: int | None, key: str) -> Workload:
-    """The workload of a job that names recordings."""
-    from astrasim_py.pytorch.convert import convert_pytorch
-    from astrasim_py.pytorch.workload import Options
+def _converted(run: Preparation, spec: ReaderWorkload, ranks: int | None, place: str) -> Workload:
+    """The workload of a job that names files of other programs, and their reader."""
+    from astrasim_py.workload.trace_readers import convert, parsed_options
 
-    place = run.at(key, "workload.pytorch")
-    kineto, *et = [str(run.path(name, place)) for name in (spec.kineto, spec.et) if name is not None]
-    files = [file for name in (kineto, *et) for file in run.inside(recorded_files(name), place)]
-    options = Options(
-        **{name: getattr(spec, name) for name in (f.name for f in fields(Options)) if hasattr(spec, name)}
-    )
+    paths = {at: str(run.path(name, place)) for at, name in named_files(spec.options)}
+    files = [file for name in paths.values() for file in run.inside(files_of("", name), place)]
+    options = {
+        option: [paths.get((option, i), item) for i, item in enumerate(value)]
+        if isinstance(value, list | tuple)
+        else paths.get((option,), value)
+        for option, value in spec.options.items()
+    }
 
     def read() -> tuple[Workload, list[str]]:
-        doubts: list[str] = []
-        step = "median" if spec.step is None else spec.step
-        made = convert_pytorch(kineto, et, step=step, options=options, warnings=doubts)
-        if made.problems and not spec.partial:
-            more = f", and {len(made.problems) - 1} more" if len(made.problems) > 1 else ""
-            raise ScenarioError(place, f"{made.problems[0]}{more}", "record it again, or write partial: true")
-        if ranks not in (None, made.workload.ranks):
-            raise ScenarioError(place, f"is of {made.workload.ranks} ranks, not {ranks}", "drop `ranks`")
-        return made.workload, [*doubts, *made.problems]
+        try:
+            conversion = convert(spec.reader, parsed_options(spec.reader, options), lambda text: None)
+        except UsageError as error:
+            raise ScenarioError(place, f"{error.place.lstrip('-')}: {error.problem}", error.remedy) from None
+        if conversion.problems and not spec.partial:
+            more = f", and {len(conversion.problems) - 1} more" if len(conversion.problems) > 1 else ""
+            raise ScenarioError(place, f"{conversion.problems[0]}{more}", "record it again, or write partial: true")
+        if ranks not in (None, conversion.workload.ranks):
+            raise ScenarioError(place, f"is of {conversion.workload.ranks} ranks, not {ranks}", "drop `ranks`")
+        return conversion.workload, [*conversion.warnings, *conversion.problems]
 
-    workload, doubts = run.read_once(
-        _WORKLOADS, files, ("pytorch", kineto, *et, spec.partial, ranks, digest(spec.model_dump())), read
-    )
-    run.notes.warnings.extend(f"{run.point.name}: {spec.kineto}: {text}" for text in doubts)
+    workload, doubts = run.read_once(_WORKLOADS, files, (spec.reader, spec.partial, ranks, digest(options)), read)
+    source = next(iter(named_files(spec.options)), ((), spec.reader))[1]
+    run.notes.warnings.extend(f"{run.point.name}: {source}: {text}" for text in doubts)
     return workload
 
 

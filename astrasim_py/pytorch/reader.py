@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from astrasim_py.core.fields import FileText
 from astrasim_py.pytorch.edge_kinds import KINDS
 
 if TYPE_CHECKING:
@@ -15,10 +16,10 @@ if TYPE_CHECKING:
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the command line."""
     names = "files, archives, archive!member, or patterns with {rank} and *"
-    parser.add_argument("--kineto", nargs="+", required=True, metavar="FILE", help=f"traces of the profiler: {names}")
-    parser.add_argument(
-        "--et", nargs="+", default=(), metavar="FILE", help="traces of ExecutionTraceObserver, in the same form"
-    )
+    text = f"traces of the profiler: {names}"
+    parser.add_argument("--kineto", type=FileText, nargs="+", required=True, metavar="FILE", help=text)
+    text = "traces of ExecutionTraceObserver, in the same form"
+    parser.add_argument("--et", type=FileText, nargs="+", default=(), metavar="FILE", help=text)
     parser.add_argument("--step", default="median", metavar="N", help="an iteration's number, median, or all")
     parser.add_argument("--host", choices=("segments", "none"), default="segments", help="work of the CPU, or none")
     parser.add_argument("--gaps", choices=("nodes", "drop"), default="nodes", help="unexplained time")

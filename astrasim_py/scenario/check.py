@@ -116,7 +116,7 @@ def _several_jobs(typed: Typed, topology: Any) -> Iterator[Mistake]:
         yield _wrong("all jobs are in the background, so the run would end at once", "leave one without", "jobs")
     for name, job in typed["jobs"].items():
         ranks = job.ranks if job.placement is None else len(job.placement)
-        foreign = isinstance(job.workload, job_models.TraceWorkload | job_models.RecordedWorkload)
+        foreign = isinstance(job.workload, job_models.OF_FILES)
         if ranks is None and not foreign:
             yield _wrong("has neither ranks nor placement", "write e.g. ranks: 8", "jobs", name)
         if ranks is not None and job.ranks not in (None, ranks):
@@ -165,7 +165,7 @@ class _JobCheck:
                     problem = "a case without `when` always applies, so the cases after it never do"
                     yield _wrong(problem, "put it last", *at)
                 group = case.when.group if case.when is not None else None
-                foreign = isinstance(self.job.workload, job_models.TraceWorkload | job_models.RecordedWorkload)
+                foreign = isinstance(self.job.workload, job_models.OF_FILES)
                 if group is not None and not self._names_calls(group) and not foreign:
                     problem = f'no group is called "{group}"'
                     yield _wrong(problem, did_you_mean(group, self.known), *at, "when", "group")

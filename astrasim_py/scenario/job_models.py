@@ -48,6 +48,7 @@ else:
     Inference = Annotated[Any, ByNeed("astrasim_py.training.inference:Inference")]
     Recommendation = Annotated[Any, ByNeed("astrasim_py.training.recommendation:Recommendation")]
     Training = Annotated[Any, ByNeed("astrasim_py.training.strategy:Training")]
+_FILE_OPTIONS = "astrasim_py.workload.trace_readers:file_options"
 _ROLES = "astrasim_py.training.strategy:ROLES"
 
 _EXAMPLES = {"compute": "time: 100 us", "send": "from: 0, to: 1, size: 1 MiB", "memory": "load: 1 MiB"}
@@ -134,6 +135,27 @@ class TraceWorkload(StrictModel):
             raise wrong("dtype_bytes without size_unit: elements", "drop it", ("dtype_bytes",))
 
 
+class ReaderWorkload(StrictModel):
+    """A workload that a reader of traces makes of other programs' files; its options stand beside it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    reader: Text = example("pytorch")
+    partial: bool = Field(default=False, description="run it even if it is not to be trusted")
+
+    @classmethod
+    def _normalized(cls, value: Any, info: ValidationInfo) -> Any:
+        if not isinstance(value, Mapping) or not isinstance(value.get("reader"), str):
+            return value
+        own = {key: value[key] for key in ("reader", "partial") if key in value}
+        return own | load(_FILE_OPTIONS)(value["reader"], {key: value[key] for key in value if key not in own})
+
+    @property
+    def options(self) -> dict[str, object]:
+        """Options of the reader by their names."""
+        return dict(self.model_extra or {})
+
+
 class PytorchRecording(StrictModel):
     """Files of PyTorch's profiler, and how they become traces; see `astrasim_py.pytorch.convert`."""
 
@@ -151,11 +173,21 @@ class PytorchRecording(StrictModel):
     size_default: Size | None = Field(default=None, description="of calls without a recorded one")
     partial: bool = Field(default=False, description="run it even if it is not to be trusted")
 
+    def of_reader(self) -> ReaderWorkload:
+        """The same as of the reader of recordings."""
+        options = {key: value for key, value in self if value is not None}
+        listed = {key: [options[key]] for key in ("kineto", "et") if key in options}
+        return ReaderWorkload(reader="pytorch", **options | listed)
+
 
 class RecordedWorkload(StrictModel):
     """A workload that PyTorch's profiler recorded."""
 
     pytorch: PytorchRecording
+
+
+#: Workloads whose ranks only their files know.
+OF_FILES = (TraceWorkload, RecordedWorkload, ReaderWorkload)
 
 
 class ModelWorkload(StrictModel):
@@ -211,7 +243,7 @@ class RecommendationWorkload(ModelWorkload):
 def _workload_tag(value: object) -> str:
     if not isinstance(value, Mapping):
         return "<items>"
-    kinds = ("pytorch", "training", "inference", "recommendation")
+    kinds = ("pytorch", "reader", "training", "inference", "recommendation")
     return next((f"<{kind}>" for kind in kinds if kind in value), "<trace>")
 
 
@@ -228,6 +260,7 @@ def _is_workload(value: object) -> object:
 WorkloadSpec = Annotated[
     Annotated[TraceWorkload, Tag("<trace>")]
     | Annotated[RecordedWorkload, Tag("<pytorch>")]
+    | Annotated[ReaderWorkload, Tag("<reader>")]
     | Annotated[TrainingWorkload, Tag("<training>")]
     | Annotated[InferenceWorkload, Tag("<inference>")]
     | Annotated[RecommendationWorkload, Tag("<recommendation>")]
