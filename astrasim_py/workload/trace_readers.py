@@ -25,8 +25,8 @@ from astrasim_py.core.registry import names, provided
 if TYPE_CHECKING:
     from astrasim_py.chakra.workload import Workload
 
-#: Our readers: module by name of the format.
-READERS = {"astra_sim_text": "astrasim_py.astra_sim.text_reader:", "pytorch": "astrasim_py.pytorch.reader:"}
+#: Our readers: module by name of the format; they stand above, and are found by name as those of other packages are.
+READERS = {"astra_sim_text": "astrasim_py.astra_sim.text_reader", "pytorch": "astrasim_py.pytorch.reader"}
 
 
 class TraceReader(Protocol):
