@@ -139,6 +139,7 @@ def loads_feature(name: str) -> bool:
     return (
         room(name) in BY_NEED
         or name in OPTIONAL
+        or room(name).startswith("dialects/")
         or any(loads_feature(other) for other in imports(name)[0] & ROOMS.keys())
     )
 
@@ -203,6 +204,7 @@ def test_a_plain_run_imports_no_feature_that_it_does_not_name(tmp_path):
     scenario.write_text((ROOT / "scenarios" / "first_steps.yaml").read_text("utf-8").partition("\nplots:")[0], "utf-8")
     loaded = modules_of("run", str(scenario), "--out", str(tmp_path), "--quiet", "--jobs", "1")
     assert sorted(name for name in loaded if room(name) in BY_NEED or name in OPTIONAL) == []
+    assert sorted(name for name in loaded if room(name).startswith("dialects")) == []
     assert {name for name in loaded if room(name) == "builders"} < {name for name in ROOMS if room(name) == "builders"}
 
 
@@ -238,3 +240,18 @@ def test_an_edition_covers_all_that_decides(roots, parts):
     names = {path.relative_to(PACKAGE).as_posix() for path in map(ROOMS.get, reached) if path.name != "__init__.py"}
     assert {name for name in names if name not in parts and name.split("/")[0] not in parts} == set()
     assert all((PACKAGE / part).exists() for part in parts)
+
+
+def test_the_list_of_dialects_names_all_their_parts_and_where_these_are_called_from():
+    """docs/dialects.md: what to delete with a dialect."""
+    text = (ROOT / "docs" / "dialects.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| .* \| (`.*`) \| (`.*`) \|$", text, re.MULTILINE)
+    listed = {name: [re.findall(r"`([\w/]+)`", cell) for cell in cells] for name, *cells in rows}
+    folders = {path.name for path in (PACKAGE / "dialects").iterdir() if (path / "__init__.py").exists()}
+    assert set(listed) == folders
+    for name, (parts, callers) in listed.items():
+        home = f"{PACKAGE.name}.dialects.{name}"
+        within = {module for module in ROOMS if module.startswith(f"{home}.")}
+        users = [module for module in ROOMS if module not in within and set().union(*imports(module)) & within]
+        assert parts == sorted(module.removeprefix(f"{home}.") for module in within)
+        assert callers == sorted(module.removeprefix(f"{PACKAGE.name}.").replace(".", "/") for module in users), name

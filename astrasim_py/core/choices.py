@@ -29,8 +29,11 @@ COLLECTIVE_NAMES = (
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter", "barrier",
 )  # fmt: skip
 
+#: The protocol that is simulated to be the fastest; what stands for a reduction in a switch.
+FASTEST, SWITCH = "fastest", "switch"
+
 #: Algorithms that a table of a profile may choose.
-LIBRARY_ALGORITHMS = ("ring", "tree", "switch")
+LIBRARY_ALGORITHMS = ("ring", "tree", SWITCH)
 
 #: Libraries that can be named in place of a builder: their choice of algorithm and protocol is simulated.
 LIBRARIES = ("nccl",)

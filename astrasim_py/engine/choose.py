@@ -9,10 +9,8 @@ from astrasim_py.builders.candidates import candidates_in_network
 from astrasim_py.core.cache import Memo
 from astrasim_py.core.digest import digest
 from astrasim_py.core.records import Records
-from astrasim_py.dialects.library.lower_choice import ways_of_nccl
-from astrasim_py.dialects.library.lower_costs import Way
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.program.selection import AlgorithmTable, Case, FromFunction
+from astrasim_py.program.selection import AlgorithmTable, Case, FromFunction, Way
 from astrasim_py.system.machine_models import Limits
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology.model import Topology
@@ -70,6 +68,8 @@ def by_library(
     """
 
     def choose() -> Algorithm:
+        from astrasim_py.dialects.library.lower_choice import ways_of_nccl
+
         return _fastest(simulate, problem, ways_of_nccl(problem, collective, npus, size, root), size, npus).algorithm
 
     return _TAKEN.get((*_machine(problem, npus), collective, size, root), choose)

@@ -14,12 +14,11 @@ from astrasim_py.builders.switch_trees import reached
 from astrasim_py.collectives.collective import COLLECTIVES
 from astrasim_py.core.errors import AstraError
 from astrasim_py.core.units import format_size
-from astrasim_py.dialects.library.lower_choice import nodes_of
 from astrasim_py.optimizer.choices import Choice, holder
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.system.plan import Instance, Plan
 from astrasim_py.system.programs import COLLECTIVE
-from astrasim_py.topology.grid import group_dims
+from astrasim_py.topology.grid import group_dims, nodes_of
 
 #: Calls of one class differ in size by this factor at most.
 _ALIKE = 4

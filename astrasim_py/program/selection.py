@@ -95,6 +95,13 @@ class Case:
         return wanted is None or wanted == self.source.reaches(call.npus)
 
 
+class Way(NamedTuple):
+    """One way to carry out a call: an algorithm, and the protocol of its messages."""
+
+    algorithm: Algorithm
+    protocol: str
+
+
 class AlgorithmTable:
     """Cases per collective: the first that holds gives the algorithm of a call. Algorithms are made once each.
 

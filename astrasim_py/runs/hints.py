@@ -10,9 +10,9 @@ from astrasim_py.core.choices import FOLDED
 from astrasim_py.core.errors import AstraError
 from astrasim_py.core.records import Records
 from astrasim_py.core.units import format_size, format_time
-from astrasim_py.dialects.library.lower_costs import Way
 from astrasim_py.engine.choose import fastest
 from astrasim_py.engine.simulation import simulate
+from astrasim_py.program.selection import Way
 from astrasim_py.system.call_sizes import beyond_links
 from astrasim_py.system.held_up import held_up
 from astrasim_py.system.plan import Instance, Plan

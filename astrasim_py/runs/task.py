@@ -28,7 +28,6 @@ from astrasim_py.core.errors import (
 )
 from astrasim_py.core.records import Records
 from astrasim_py.core.registry import own_failure, stops
-from astrasim_py.dialects.tiles.check import check_tiles
 from astrasim_py.engine.auto import take_engine
 from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.preparation.inputs import input_digests
@@ -309,7 +308,10 @@ def _simulated(problem: Problem, task: Task) -> tuple[Plan, Records, list[str]]:
                 raise
             doubts.append(f"simulated in full; {error.place}: {error.problem}")
     plan = plan_for(problem, options.engine)
-    check_tiles(plan, task.point, doubts.append)
+    if plan.tiles:
+        from astrasim_py.dialects.tiles.check import check_tiles
+
+        check_tiles(plan, task.point, doubts.append)
     records = simulate(plan, engine=take_engine(plan, options.engine, task.points), level=options.level)
     return plan, records, doubts
 

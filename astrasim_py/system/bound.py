@@ -10,13 +10,25 @@ import numpy as np
 from astrasim_py.collectives.collective import promise_of
 from astrasim_py.core.rows import joined, pointers
 from astrasim_py.core.units import PS_PER_S, format_size
-from astrasim_py.dialects.library.lower_costs import at_best
 from astrasim_py.system.plan import Instance, Plan
+from astrasim_py.system.problem import Problem
 from astrasim_py.system.programs import COLLECTIVE, COMPUTE_SLOT, CPU_SLOT, RECV, SEND, RankProgram
+from astrasim_py.topology.link_states import best_of_events
+from astrasim_py.topology.model import Topology
 from astrasim_py.verification.bounds import Capacities, demand, may_reduce, member_times
 
 #: Nodes of a longest path that is walked: some seconds.
 MAX_PATH_NODES = 2**20
+
+
+def at_best(problem: Problem) -> Topology:
+    """The topology with the least latency and the highest rate that any message has on each link: for lower bounds."""
+    profile = problem.network.profile
+    if profile is None:
+        return best_of_events(problem.topology)
+    from astrasim_py.dialects.library import lower_costs
+
+    return lower_costs.at_best(problem, profile)
 
 
 def problem_bound(plan: Plan) -> int | None:

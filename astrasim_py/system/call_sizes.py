@@ -6,9 +6,9 @@ from fractions import Fraction
 import numpy as np
 
 from astrasim_py.collectives.collective import CUSTOM
+from astrasim_py.core.choices import SWITCH
 from astrasim_py.core.records import Records
 from astrasim_py.core.units import format_size, format_time, number_of
-from astrasim_py.dialects.library.lower_costs import SWITCH
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.system.plan import CollectiveCall, Instance, Plan
 from astrasim_py.system.programs import SEND, RotatedPrograms

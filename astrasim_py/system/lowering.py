@@ -1,22 +1,20 @@
 """Lowering: from a Problem to its Plan."""
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import cache, cached_property
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from astrasim_py.collectives.collective import CUSTOM
+from astrasim_py.core.choices import FLUID
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
-from astrasim_py.dialects.fluid.rules import check_fluid
-from astrasim_py.dialects.library.lower_connections import connections_of
-from astrasim_py.dialects.library.lower_costs import Chooser, LibraryCosts, at_best, charged
-from astrasim_py.dialects.library.lower_costs import connections_of as connections_of_library
-from astrasim_py.dialects.switches.lower import SwitchRanks
-from astrasim_py.dialects.tiles.lower import tile_gates
 from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.selection import Way
+from astrasim_py.system.bound import at_best
 from astrasim_py.system.compatible import BY_DIMENSION, CALL_BOUND, PROFILE, exclusions, refuse
 from astrasim_py.system.durations import node_place
 from astrasim_py.system.instances import JobInstances
@@ -29,6 +27,13 @@ from astrasim_py.system.repeated import BoundProgram, Instances, Repeated, Workl
 from astrasim_py.system.routes import Traffic
 from astrasim_py.topology.model import Topology
 from astrasim_py.verification.bounds import lower_bound_ps, may_reduce
+
+if TYPE_CHECKING:
+    from astrasim_py.dialects.library.lower_costs import LibraryCosts
+    from astrasim_py.dialects.switches.lower import SwitchRanks
+
+#: ``choose(problem, ways, size, npus) -> the fastest way`` for a full buffer of `size` bytes on NPUs in their order.
+Chooser = Callable[[Problem, Sequence[Way], int, tuple[int, ...]], Way]
 
 
 def make_plan(problem: Problem, *, folded: bool = False, choose: Chooser | None = None, bounds: bool = True) -> Plan:
@@ -68,7 +73,7 @@ def make_plan(problem: Problem, *, folded: bool = False, choose: Chooser | None 
     work.matchings.number()
     npu_of = tuple(chain.from_iterable(job.placement for job in problem.jobs))
     traffic = Traffic(
-        (*npu_of, *work.switches.rank_of),
+        (*npu_of, *(() if work.switches is None else work.switches.rank_of)),
         problem.topology,
         problem.semantics.rendezvous_bytes,
         problem.network.qps,
@@ -78,7 +83,9 @@ def make_plan(problem: Problem, *, folded: bool = False, choose: Chooser | None 
     traffic.add_calls(calls.values)
     pairs, ptr, links = (np.zeros(0, np.int64), np.zeros(1, np.int64), None) if folded else traffic.routes()
     sizes = traffic.sizes()
-    if not folded:
+    if problem.network.model == FLUID and not folded:
+        from astrasim_py.dialects.fluid.rules import check_fluid
+
         check_fluid(problem, sizes, links)
     plan = Plan(
         problem=problem,
@@ -99,7 +106,7 @@ def make_plan(problem: Problem, *, folded: bool = False, choose: Chooser | None 
         tiles=_tiles(problem, work.first_rank, workload, instances),
         folded=folded,
     )
-    return work.switches.extend(plan, work.programs)
+    return plan if work.switches is None else work.switches.extend(plan, work.programs)
 
 
 class _Lowering:
@@ -109,10 +116,11 @@ class _Lowering:
         self.problem, self.choose = problem, choose
         self.bounds = bounds and not any(exclusions(problem.parts, (CALL_BOUND,)))
         self.semantics = problem.semantics
-        self.library = None if problem.network.profile is None else LibraryCosts(problem)
         ranks = [job.ranks for job in problem.jobs]
         self.first_rank = tuple(sum(ranks[:number]) for number in range(len(ranks)))
-        self.programs, self.switches = RankPrograms(problem), SwitchRanks(problem, sum(ranks))
+        self.programs = RankPrograms(problem)
+        #: Ranks of switches, once one takes part.
+        self.switches: SwitchRanks | None = None
         self.matchings = Matchings()
         self.by_bytes = problem.semantics.message_match == "bytes"
         #: int64[ranks]: number of a rank's communicators that match by bytes; None: not known.
@@ -192,35 +200,62 @@ class _Lowering:
             wrong = f"has root {algorithm.root}, and {place} calls with root {request.root}"
             raise AlgorithmError(source, wrong, "inject one with that root")
         if self.library is not None and not algorithm.actors:
-            return self.library_call(number, algorithm, request, npus)
+            return self.library_call(self.library, number, algorithm, request, npus)
         return self.call(number, algorithm, request.members, request.full, False)
 
+    @cached_property
+    def library(self) -> "LibraryCosts | None":
+        """Costs under a profile."""
+        if self.problem.network.profile is None:
+            return None
+        from astrasim_py.dialects.library.lower_costs import LibraryCosts
+
+        return LibraryCosts(self.problem)
+
+    def switch_ranks(self) -> "SwitchRanks":
+        """The ranks of switches, which follow all others."""
+        if self.switches is None:
+            from astrasim_py.dialects.switches.lower import SwitchRanks
+
+            self.switches = SwitchRanks(self.problem, sum(job.ranks for job in self.problem.jobs))
+        return self.switches
+
     def library_call(
-        self, number: int, algorithm: Algorithm, request: CollectiveRequest, npus: tuple[int, ...]
+        self,
+        library: "LibraryCosts",
+        number: int,
+        algorithm: Algorithm,
+        request: CollectiveRequest,
+        npus: tuple[int, ...],
     ) -> CollectiveCall:
         """Make the call of a collective under a profile, in the way that is chosen for it."""
         members, one_node = _in_all_jobs(request.members, self.first_rank[number]), self.problem.topology.one_node(npus)
-        costs = self.library.by_blocks(algorithm, one_node=one_node)
+        costs = library.by_blocks(algorithm, one_node=one_node)
         if costs is not None:
             return CollectiveCall(members, algorithm, self.by_blocks(algorithm, request.full, costs), None)
-        ways = self.library.ways(algorithm, request.full, npus)
+        ways = library.ways(algorithm, request.full, npus)
         if len(ways) > 1 and self.choose is None:
             raise ScenarioError("network.protocol", "fastest is chosen by simulation", "plan it with plan_for")
         way = ways[0] if len(ways) == 1 else self.choose(self.problem, ways, request.full, npus)
         speeds = self.speeds(number, request.members)
-        programs, connections = self.charged(*way, request.full, speeds, one_node)
+        programs, connections = self.charged(library, *way, request.full, speeds, one_node)
         place = algorithm.source or algorithm.name
         matching = self.matchings.of_communicator((way.algorithm, 0), programs, place)
         return CollectiveCall(members, way.algorithm, programs, matching, connections)
 
     def charged(
-        self, algorithm: Algorithm, protocol: str, size: int, speeds: tuple[Fraction, ...], one_node: bool
+        self,
+        library: "LibraryCosts",
+        algorithm: Algorithm,
+        protocol: str,
+        size: int,
+        speeds: tuple[Fraction, ...],
+        one_node: bool,
     ) -> tuple[Sequence[RankProgram], Connections]:
         """Programs and connections of a call under a profile."""
         programs = self.programs.of_algorithm(algorithm, size, speeds, False, rotated=True)
-        costs = self.library.of_call(algorithm, protocol, programs, size, one_node=one_node)
-        made = charged(programs, costs, self.programs.structure)
-        return made, connections_of_library(algorithm, made, costs)
+        costs = library.of_call(algorithm, protocol, programs, size, one_node=one_node)
+        return library.charged(algorithm, programs, costs, self.programs.structure)
 
     def speeds(self, number: int, local: tuple[int, ...]) -> tuple[Fraction, ...]:
         """Speeds of ranks of a job; none if all are 1."""
@@ -271,7 +306,8 @@ class _Lowering:
         msccl, speeds = self.problem.network.msccl, self.speeds(number, local)
         placement = self.problem.jobs[number].placement
         members = _in_all_jobs(local, self.first_rank[number])
-        members += self.switches.of_call(algorithm, [placement[rank] for rank in local], planned=planned)
+        if algorithm.actors:
+            members += self.switch_ranks().of_call(algorithm, [placement[rank] for rank in local], planned=planned)
         by_bytes = self.by_bytes and not planned
         rotated = msccl is None and (not by_bytes or self.alone(members))
         programs = self.programs.of_algorithm(algorithm, size, speeds, planned, rotated=rotated)
@@ -288,6 +324,8 @@ class _Lowering:
             matching = self.matchings.of_communicator((algorithm, most), programs, place, algorithm.position_name)
         connections = None
         if msccl is not None:
+            from astrasim_py.dialects.library.lower_connections import connections_of
+
             if (algorithm, most) not in self._connections:
                 self._connections[algorithm, most] = connections_of(algorithm, programs, msccl)
             connections = self._connections[algorithm, most]
@@ -336,6 +374,9 @@ def _tiles(
 ) -> dict[int, TileGates]:
     """The gates of the ranks that use collectives in tiles."""
     uses = np.flatnonzero(workload.column(lambda value: value.program.tiles is not None)).tolist()
+    if not uses:
+        return {}
+    from astrasim_py.dialects.tiles.lower import tile_gates
 
     def place(rank: int, node: int) -> str:
         job = bisect_right(first_rank, rank) - 1

@@ -45,6 +45,12 @@ class CollectiveCall:
         return steps and steps.costs
 
     @property
+    def switches(self) -> tuple[int, ...]:
+        """Its last members, which are switches."""
+        actors = 0 if self.algorithm is None else len(self.algorithm.actors)
+        return tuple(self.members[len(self.members) - actors :])
+
+    @property
     def rotation(self) -> Rotation | None:
         """The rotation that maps the first member's program to the others; None if each has its own."""
         return getattr(self.programs, "rotation", None)

@@ -1,7 +1,6 @@
 """What a person should know of a plan before it is run."""
 
 from astrasim_py.core.notes import Notes
-from astrasim_py.dialects.library.lower_costs import beyond_the_rows
 from astrasim_py.program.selection import AlgorithmTable
 from astrasim_py.system.call_sizes import size_notes
 from astrasim_py.system.plan import Plan
@@ -9,6 +8,10 @@ from astrasim_py.system.plan import Plan
 
 def plan_notes(plan: Plan) -> list[str]:
     """What was given and does not fit; one line each."""
+    if plan.problem.network.profile is None:
+        return size_notes(plan)
+    from astrasim_py.dialects.library.lower_costs import beyond_the_rows
+
     return [*(f"network.profile: {text}" for text in beyond_the_rows(plan)), *size_notes(plan)]
 
 

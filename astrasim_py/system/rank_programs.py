@@ -15,11 +15,6 @@ from astrasim_py.collectives.chunks import CompOp
 from astrasim_py.core.errors import AlgorithmError, AstraError, TraceError
 from astrasim_py.core.rows import compact, inverse, joined
 from astrasim_py.core.units import INT64_MAX
-from astrasim_py.dialects.astra_sim.lower import by_hash_set
-from astrasim_py.dialects.library.lower_connections import cut_steps
-from astrasim_py.dialects.queue_pairs.lower import split_messages
-from astrasim_py.dialects.thread_blocks.lower import by_thread_blocks
-from astrasim_py.dialects.tiles.lower import in_program, tile_uses, without_whole
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.table import Program, Unusable
 from astrasim_py.system import compatible, durations
@@ -45,6 +40,7 @@ from astrasim_py.system.programs import (
     RankProgram,
     RotatedPrograms,
     Structure,
+    TileUses,
 )
 from astrasim_py.system.repeated import BoundProgram, Repeated
 
@@ -80,10 +76,17 @@ class RankPrograms:
         self.unchanged = network.profile is None and network.msccl is None and self.semantics.issue_order == "id"
         self.unchanged &= self.parts == 1
         self._structures: dict[bytes, Structure] = {}
-        self.skeletons, self.of_algorithm = cache(self.skeletons), cache(self.of_algorithm)
-        self.uses = cache(lambda table: tile_uses(table, _refusal(TraceError, table, lambda rank: f"rank {rank}")))
+        self.skeletons, self.of_algorithm, self.uses = map(cache, (self.skeletons, self.of_algorithm, self.uses))
         self._of_trace = cache(lambda trace, dependencies: Program.of_traces([trace], dependencies))
         self._of_all = cache(attrgetter("program"))
+
+    def uses(self, table: Program) -> TileUses | None:
+        """The uses of collectives in tiles by the nodes of a rank's workload; None where there are none."""
+        if not (table.has("consumes") or table.has("produces")):
+            return None
+        from astrasim_py.dialects.tiles.lower import tile_uses
+
+        return tile_uses(table, _refusal(TraceError, table, lambda rank: f"rank {rank}"))
 
     def skeletons(self, table: Program) -> tuple[Repeated, list[Counters] | None]:
         """By rank the structure, of nodes in ascending id; and by rank the counters, None where there are none."""
@@ -92,6 +95,8 @@ class RankPrograms:
         child, parents, need = place[table.child], place[table.parents], np.diff(table.ptr)[rows]
         uses = self.uses(table)
         if uses is not None:
+            from astrasim_py.dialects.tiles.lower import without_whole
+
             child, parents, need = without_whole(uses, child, parents, need)
         by_child = np.argsort(child, kind="stable")
         child, parents = child[by_child], parents[by_child]
@@ -180,7 +185,11 @@ class RankPrograms:
         columns = nbytes, duration, peer, tag, slots_of(table), instance
         made = self.bound(f"{job.name} rank {rank}", table, *columns)[0]
         uses = self.uses(table)
-        return made if uses is None else replace(made, tiles=in_program(uses, table, made))
+        if uses is None:
+            return made
+        from astrasim_py.dialects.tiles.lower import in_program
+
+        return replace(made, tiles=in_program(uses, table, made))
 
     def bound(self, place: str, table: Program, *columns: np.ndarray) -> Sequence[RankProgram]:
         """Programs of the ranks of a table; `columns`: bytes, durations, peers, tags, slots and instances of its rows.
@@ -200,6 +209,8 @@ class RankPrograms:
         made = tuple(replace(each, counters=of) for each, of in zip(made, counters or repeat(None), strict=False))
         if self.parts == 1:
             return made
+        from astrasim_py.dialects.queue_pairs.lower import split_messages
+
         return tuple(split_messages(program, self.parts, self.structure, place) for program in made)
 
     def of_algorithm(
@@ -246,10 +257,14 @@ class RankPrograms:
         columns = nbytes, duration, peer, tag, slot, instance
         made = self.bound(algorithm.source or algorithm.name, table, *columns)
         if self.semantics.issue_order == "hash_set" and not planned:
+            from astrasim_py.dialects.astra_sim.lower import by_hash_set
+
             made = tuple(by_hash_set(program, trace) for program, trace in zip(made, algorithm.traces, strict=False))
         msccl = self.problem.network.msccl
         if msccl is None or verbatim:
             return made
+        from astrasim_py.dialects.library.lower_connections import cut_steps
+
         try:
             return cut_steps(made, table, size, msccl.max_count_for(algorithm, size), algorithm.name, self.structure)
         except Unusable as error:
@@ -262,6 +277,8 @@ class RankPrograms:
         refuse = _refusal(AlgorithmError, table, lambda rank: f"{algorithm.name} rank {rank}")
         messages = self._messages(algorithm, table, size, self._verbatim(table, False), refuse)
         kind = _KIND[table.type.astype(np.uint8)]
+        from astrasim_py.dialects.thread_blocks.lower import by_thread_blocks
+
         try:
             return by_thread_blocks(algorithm, table, costs, kind, *messages, self.structure)
         except Unusable as error:

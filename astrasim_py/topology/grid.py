@@ -35,3 +35,19 @@ def group_dims(topology: Topology, npus: Sequence[int]) -> list[int]:
     """
     taken = grid(npus, [dim.size for dim in topology.dims]) if topology.dims else None
     return [len(each) for each in taken or () if len(each) > 1] or [len(npus)]
+
+
+def nodes_of(topology: Topology, npus: tuple[int, ...]) -> list[list[int]]:
+    """The members of a group by node, each in the order of NPUs.
+
+    A group on one switch is a node; where a topology has no nodes, each NPU is one.
+    """
+    has_nodes = topology.shape in ("dgx", "product")
+    if topology.one_node(npus) and (has_nodes or topology.switch_of(npus) is not None):
+        return [list(range(len(npus)))]
+    if not has_nodes:
+        return [[member] for member in range(len(npus))]
+    found: dict[int, list[int]] = {}
+    for member in sorted(range(len(npus)), key=npus.__getitem__):
+        found.setdefault(npus[member] // topology.dims[0].size, []).append(member)
+    return list(found.values())

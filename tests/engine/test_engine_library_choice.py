@@ -12,12 +12,13 @@ import pytest
 import astrasim_py as ap
 from astrasim_py.builders.registry import build
 from astrasim_py.collectives.collective import COLLECTIVES, promise_of
+from astrasim_py.core.choices import SWITCH
 from astrasim_py.core.errors import AstraError, ScenarioError
 from astrasim_py.core.units import transfer_ps
-from astrasim_py.dialects.library.lower_choice import nodes_of, ways_of_nccl
-from astrasim_py.dialects.library.lower_costs import SWITCH
+from astrasim_py.dialects.library.lower_choice import ways_of_nccl
 from astrasim_py.engine.simulation import plan_for
 from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.topology.grid import nodes_of
 from astrasim_py.topology.hardware import profile
 from astrasim_py.topology.profile import LibraryProfile
 from astrasim_py.verification.verifier import verify

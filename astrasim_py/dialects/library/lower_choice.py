@@ -9,10 +9,13 @@ from dataclasses import replace
 
 from astrasim_py.builders.registry import IN_NETWORK, build, default_algorithm, rooted
 from astrasim_py.builders.switch_trees import reached, switches_above
+from astrasim_py.core.choices import FASTEST, SWITCH
 from astrasim_py.core.errors import ScenarioError
-from astrasim_py.dialects.library.lower_costs import FASTEST, SWITCH, Way, chosen_by_table, switch_load
+from astrasim_py.dialects.library.lower_costs import chosen_by_table, switch_load
 from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.selection import Way
 from astrasim_py.system.problem import Problem
+from astrasim_py.topology.grid import nodes_of
 from astrasim_py.topology.model import Topology
 from astrasim_py.topology.profile import LibraryProfile
 from astrasim_py.verification.bounds import may_reduce
@@ -23,22 +26,6 @@ _PIECE, _MESSAGES = 2**18, 2**18
 _HOST = 8
 #: Least bytes of a channel where links limit it: 64 for each of 512 threads (NCCL, src/graph/tuning.cc).
 _CHANNEL_BYTES = 2**15
-
-
-def nodes_of(topology: Topology, npus: tuple[int, ...]) -> list[list[int]]:
-    """The members of a group by node, each in the order of NPUs.
-
-    A group on one switch is a node; where a topology has no nodes, each NPU is one.
-    """
-    has_nodes = topology.shape in ("dgx", "product")
-    if topology.one_node(npus) and (has_nodes or topology.switch_of(npus) is not None):
-        return [list(range(len(npus)))]
-    if not has_nodes:
-        return [[member] for member in range(len(npus))]
-    found: dict[int, list[int]] = {}
-    for member in sorted(range(len(npus)), key=npus.__getitem__):
-        found.setdefault(npus[member] // topology.dims[0].size, []).append(member)
-    return list(found.values())
 
 
 def ways_of_nccl(problem: Problem, collective: str, npus: tuple[int, ...], size: int, root: int) -> list[Way]:

@@ -4,18 +4,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, partial
-from typing import NamedTuple
 
 import numpy as np
 
 from astrasim_py.builders.draft import Draft, finish_rotated
 from astrasim_py.chakra.schema import MISSING
 from astrasim_py.collectives.chunks import PROTOCOL_SLOTS, SLOT_BYTES, Buffer
+from astrasim_py.core.choices import FASTEST, SWITCH
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.units import format_size, transfer_ps
 from astrasim_py.dialects.thread_blocks.lower import has_thread_blocks
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import Rotation
+from astrasim_py.program.selection import Way
 from astrasim_py.system.plan import Plan
 from astrasim_py.system.problem import Problem
 from astrasim_py.system.programs import (
@@ -33,26 +34,13 @@ from astrasim_py.system.programs import (
     RotatedPrograms,
     Structure,
 )
-from astrasim_py.topology.link_states import best_of_events
 from astrasim_py.topology.model import Topology
-from astrasim_py.topology.profile import Choice
+from astrasim_py.topology.profile import Choice, LibraryProfile
 
 #: Collectives that a library makes of messages between pairs of ranks, all sent at once.
 _OF_PAIRS = ("all_to_all", "gather", "scatter")
-FASTEST, SWITCH = "fastest", "switch"
 #: Share of the bytes on the wire that are data: LL adds a flag to every 4 bytes, LL128 8 bytes to every 120.
 _DATA = {"LL": Fraction(1, 2), "LL128": Fraction(15, 16)}
-
-
-class Way(NamedTuple):
-    """One way to carry out a call: an algorithm, and the protocol of its messages."""
-
-    algorithm: Algorithm
-    protocol: str
-
-
-#: ``choose(problem, ways, size, npus) -> the fastest way`` for a full buffer of `size` bytes on NPUs in their order.
-Chooser = Callable[[Problem, Sequence[Way], int, tuple[int, ...]], Way]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +67,6 @@ def chosen_by_table(problem: Problem, collective: str, size: int, ranks: int) ->
 def beyond_the_rows(plan: Plan) -> list[str]:
     """Where a plan exceeds the measured rows of its network's profile; one line each."""
     profile, topology = plan.problem.network.profile, plan.problem.topology
-    if profile is None:
-        return []
     calls = [i for i in plan.instances.values if i.only_call is not None and len(i.members) > 1]
     if not calls:
         return []
@@ -111,11 +97,9 @@ def beyond_the_rows(plan: Plan) -> list[str]:
     return said
 
 
-def at_best(problem: Problem) -> Topology:
-    """The topology with the least latency and the highest rate that any message has on each link: for lower bounds."""
-    topology, profile = problem.topology, problem.network.profile
-    if profile is None:
-        return best_of_events(topology)
+def at_best(problem: Problem, profile: LibraryProfile) -> Topology:
+    """The topology with the least latency and the highest rate that any message has on each link under a profile."""
+    topology = problem.topology
     costs = [LibraryCosts(problem).links(protocol) for protocol in profile.protocols]
     latency = np.min([topology.latency_ps, *(each.latency_ps for each in costs)], axis=0)
     rates = np.stack([topology.bandwidth_class, *(each.rate_class for each in costs)])
@@ -246,6 +230,17 @@ class LibraryCosts:
             links=self.links(protocol),
             protocol=protocol,
         )
+
+    def charged(
+        self,
+        algorithm: Algorithm,
+        programs: Sequence[RankProgram],
+        costs: CallCosts,
+        structure: Callable[..., Structure],
+    ) -> tuple[Sequence[RankProgram], Connections]:
+        """Programs and connections of a call with its costs; `structure`: as for `charged`."""
+        with_costs = charged(programs, costs, structure)
+        return with_costs, connections_of(algorithm, with_costs, costs)
 
 
 def _has_channels(algorithm: Algorithm) -> bool:

@@ -19,7 +19,7 @@ from astrasim_py.program.algorithm import Algorithm, place_of
 from astrasim_py.program.selection import AlgorithmTable
 from astrasim_py.program.table import Program
 from astrasim_py.system.compatible import BY_DIMENSION, SWITCHES, refuse
-from astrasim_py.system.plan import CollectiveCall, Plan
+from astrasim_py.system.plan import Plan
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.programs import NO_SLOT
 from astrasim_py.system.rank_programs import RankPrograms
@@ -97,8 +97,6 @@ class SwitchRanks:
     def of_call(self, algorithm: Algorithm, npus: Sequence[int], *, planned: bool) -> tuple[int, ...]:
         """Ranks of the actors of a call. Raises ScenarioError, AlgorithmError: rules that do not support them, or an
         actor that is not a switch of the topology, or needs more slots than the switch has."""
-        if not algorithm.actors:
-            return ()
         parts = self.problem.parts | {"algorithm": algorithm.name, BY_DIMENSION: planned}
         refuse(SWITCHES, parts)
         topology, found = self.problem.topology, bind(algorithm, npus, self.problem.topology)
@@ -113,12 +111,10 @@ class SwitchRanks:
 
     def extend(self, plan: Plan, programs: RankPrograms) -> Plan:
         """The plan with the workloads of the switches."""
-        if not self.rank_of:
-            return plan
         calls: dict[int, list[int]] = defaultdict(list)
         instance_of = plan.instance_of
         for index, call in enumerate(plan.calls):
-            for rank in call.members[len(call.members) - actor_count(call) :]:
+            for rank in call.switches:
                 calls[rank].append(index)
         traces, bound = [], []
         for rank in self.rank_of.values():
@@ -143,11 +139,6 @@ class SwitchRanks:
             p2p=(*plan.p2p, None),
             start_delay=(*plan.start_delay, *[0] * len(self.rank_of)),
         )
-
-
-def actor_count(call: CollectiveCall) -> int:
-    """Members of a call that are switches."""
-    return 0 if call.algorithm is None else len(call.algorithm.actors)
 
 
 def _trace(types: Sequence[str]) -> ExecutionTrace:

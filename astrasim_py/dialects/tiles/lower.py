@@ -33,8 +33,6 @@ def tile_uses(table: Program, refuse: Callable[..., None]) -> TileUses | None:
 
     `table`: of one rank. `refuse(rows, bad, problem, remedy, values)`: raises an error for the first bad row.
     """
-    if not any(table.has(side) for side, _, _ in _SIDES):
-        return None
     node, found = np.argsort(table.by_id), []
     edges = table.child * len(table) + table.parents
     for number, (side, which, count) in enumerate(_SIDES):

@@ -10,7 +10,6 @@ import numpy as np
 from astrasim_py.core.choices import FLUID
 from astrasim_py.core.errors import SimulationError, UsageError
 from astrasim_py.core.units import INT64_MAX
-from astrasim_py.dialects.switches.lower import actor_count
 from astrasim_py.engine.compiled import records
 from astrasim_py.engine.compiled.durations import link_changes
 from astrasim_py.engine.compiled.flat import repeated
@@ -250,7 +249,7 @@ class _Building(Templates):
         row = {
             "flags": records.EMPTY,
             "members": len(call.members),
-            "switches": actor_count(call),
+            "switches": len(call.switches),
             "ranks": self.ints.once(tuple(call.members), lambda: call.members),
             "extra_bytes": -1,
         }
@@ -269,7 +268,7 @@ class _Building(Templates):
 
     def plain(self, call: CollectiveCall, *, shared: bool) -> dict[str, int]:
         """Fields of a call of a program per member; `shared`: its messages match in the shared communicator."""
-        connections, switches = call.connections, tuple(call.members[len(call.members) - actor_count(call) :])
+        connections, switches = call.connections, call.switches
         key = call.programs, call.matching, connections, switches
         if key not in self.template_of:
             partner, bounds, channels = self.partners(call.programs, call.matching)
