@@ -34,6 +34,8 @@ from astrasim_py.synthesis.search.tree_packing_search import improved
 MANY = 2**23
 #: Pairs of chunk and arc that all greedy runs look at there, and that one run looks at per second (estimate).
 EFFORT, SPEED = 2**26, 2**21
+#: The first two for few chunks from one rank behind switches, where every run looks at all arcs several times.
+FEW_MANY, FEW_EFFORT = 2**17, 2**20
 
 
 def find_schedule(network: Network, demand: Demand, effort: Effort, *, record: bool = True) -> Schedule:
@@ -81,7 +83,10 @@ class _Limits:
 
 
 class _Portfolio:
-    """The searches of one problem."""
+    """The searches of one problem, made in the order of `STRATEGIES`. Each returns whether no other can do better.
+
+    `known`: the best schedule that needed no search. `searched`: that of the search, which later strategies improve.
+    """
 
     def __init__(self, network: Network, demand: Demand, effort: Effort, watch: Watch, record: bool) -> None:
         self.network, self.demand, self.watch, self.record = network, demand, watch, record
@@ -91,75 +96,74 @@ class _Portfolio:
         full = network.arcs == network.ranks * (network.ranks - 1)
         #: Whether schedules that need no search come first.
         self.quick = full and self.candidates > MANY and record and demand.receivers is None
-
-    def _left(self, share: float = 1.0) -> Effort:
-        return replace(self.effort, budget=self.watch.left(share))
+        self.limits = _Limits(Bound(0, ""), 0, [])
+        self.known: Schedule | None = None
+        self.first: Found | None = None
+        self.searched: Schedule | None = None
 
     def schedule(self) -> Schedule:
         """A schedule, not checked yet; its seconds are only those of the searches."""
         network, demand = self.network, self.demand
         if network.ranks < 2:
             return as_schedule(network, demand, NOTHING, Search(seed=self.effort.seed, policy="", rounds=0))
-        if demand.receivers is not None and not self.record:
+        if not self.record and (demand.receivers is not None or self.both):
             raise AlgorithmError(demand.collective, "is not counted without its transfers", "let them be recorded")
-        straight = None
-        if self.quick:
-            straight = self._straight()
-            if straight.optimal:
-                return straight
-            if self.effort.progress is not None:
-                self.effort.progress(Progress(straight.time, straight.bound, 1, self.effort.rounds))
-        limits, first = (None, None) if self.quick else self._first_run()
-        if limits is None:
-            limits = self._bounds()
-            if first is not None and not self.watch.over:
-                first = None
-            elif first is not None:
-                first = replace(first, search=replace(first.search, cut=True))
-        known = None
-        if self.patterns is not None and first is None:
-            told = self._left(0.25).told_as("known ones")
-            known = best_pattern(self.patterns, limits.bound, limits.enough, told)
-            if known is not None and known.time <= limits.enough:
-                return known
-        rounds = self.effort.rounds
-        if straight is not None:
-            straight = replace(straight, bound=limits.bound.time, bound_kind=limits.bound.kind)
-            known = straight if known is None or straight.time < known.time else known
-            # Behind switches this is hard to beat. Where all links are direct, one greedy run is made, however long it
-            # takes.
-            rounds = min(rounds, max(EFFORT // self.candidates, int(self.patterns is None)))
-            left = self.watch.left()
-            late = left is not None and self.candidates > SPEED * left
-            if late or not rounds or known.time <= limits.enough:
-                return replace(known, search=replace(known.search, cut=late and known.time > limits.enough))
-        elif self.patterns is not None and demand.root is not None and self.candidates > MANY // 2**6:
-            # The same for few chunks from one rank: every run looks at all arcs several times.
-            rounds = min(rounds, max(EFFORT // 2**6 // self.candidates, 1))
-        self.effort = replace(self.effort, rounds=rounds)
-        found = self._search(limits, first)
-        if found.columns is None:
-            counted = as_schedule(network, demand, NOTHING, found.search, limits.bound)
-            return replace(counted, time=found.time, transfers=found.transfers)
-        return self._refined(as_schedule(network, demand, found.columns, found.search, limits.bound), limits, known)
+        for fits, strategy in STRATEGIES:
+            if fits(self) and strategy(self):
+                break
+        known, searched = self.known, self.searched
+        if searched is None:
+            if known is None:
+                raise InternalError("no search was made")
+            return known
+        if known is None:
+            return searched
+        seconds = searched.search.seconds + known.search.seconds
+        best = known if known.time <= searched.time else searched
+        return replace(best, search=replace(searched.search, seconds=seconds, policy=best.search.policy))
 
-    def _first_run(self) -> tuple[_Limits | None, Found | None]:
-        """The first run, with only the bounds that need no flows (which take longer than a run) if it meets them."""
+    def _left(self, share: float = 1.0) -> Effort:
+        return replace(self.effort, budget=self.watch.left(share))
+
+    # -- strategies ------------------------------------------------------------------------------------------------
+
+    def straight(self) -> bool:
+        """Every chunk straight from its origin to each receiver, by turns."""
+        network, demand = self.network, self.demand
+        how = Search(seed=self.effort.seed, policy="direct, by turns", rounds=1)
+        found = self._composed(lambda net, half: _direct(net, demand, how))
+        bound = lower_bounds(network, demand, cuts=False)[0]
+        self.known = known = as_schedule(network, demand, found.recorded, how, bound)
+        if self.effort.progress is not None and not known.optimal:
+            self.effort.progress(Progress(known.time, known.bound, 1, self.effort.rounds))
+        return known.optimal
+
+    @property
+    def alike(self) -> bool:
+        """Whether one run may meet the bounds that need no flows, which take longer than a run."""
         network, demand = self.network, self.demand
         alike = demand.receivers is None and demand.sizes[0] == demand.sizes[-1] and not len(network.occupied_start)
-        if self.both or not alike or (network.ranks - 1) * demand.count > LARGE:
-            return None, None
+        return not (self.quick or self.both) and alike and (network.ranks - 1) * demand.count <= LARGE
+
+    def first_run(self) -> bool:
+        """One run, with only the bounds that need no flows."""
+        network, demand = self.network, self.demand
         bound = lower_bounds(network, demand, cuts=False)[0]
         effort = replace(self.effort, rounds=1, budget=None, progress=None)
         found = self._composed(lambda net, half: search(net, demand, bound.time, effort, record=self.record))
-        return (_Limits(bound, bound.time, []) if found.time <= bound.time else None), found
+        if found.time > bound.time:
+            self.first = found
+            return False
+        self.limits = _Limits(bound, bound.time, [])
+        self.searched = self._schedule_of(found)
+        return True
 
-    def _bounds(self) -> _Limits:
-        """All bounds; their cost is taken from the search."""
+    def bounds(self) -> bool:
+        """All bounds; their cost is taken from the search. Where it leaves no time, the first run counts."""
         network, demand = self.network, self.demand
         _tell(self.effort, "bound")
         stop = np.zeros(1, dtype=np.int64)
-        watch, known = Watch(stop, self.watch.left(0.25)), {}
+        watch, known = Watch(stop, self.watch.left(0.25)), dict[tuple, Bound]()
         bound = lower_bounds(network, demand, stop=stop, known=known)[0]
         freely = network.alone if demand.reduces else network
         enough = lower_bounds(freely, demand, largest=True, stop=stop, known=known)[0].time
@@ -168,7 +172,73 @@ class _Portfolio:
             for half in (True, False) * self.both
         ]
         watch.end()
-        return _Limits(bound, enough, halves, bool(stop[0]))
+        self.limits = _Limits(bound, enough, halves, bool(stop[0]))
+        if self.known is not None:
+            self.known = replace(self.known, bound=bound.time, bound_kind=bound.kind)
+        if self.first is not None and self.watch.over:
+            self.searched = self._schedule_of(replace(self.first, search=replace(self.first.search, cut=True)))
+        return False
+
+    def pattern(self) -> bool:
+        """The best pattern behind switches."""
+        if self.patterns is None:
+            return False
+        effort = self._left(0.25).told_as("known ones")
+        found = best_pattern(self.patterns, self.limits.bound, self.limits.enough, effort)
+        if found is None:
+            return False
+        met = found.time <= self.limits.enough
+        if met or self.known is None or found.time <= self.known.time:
+            self.known = found
+        return met
+
+    def searches(self) -> bool:
+        """The greedy searches, or the search of routes."""
+        demand, limits, rounds = self.demand, self.limits, self.effort.rounds
+        if self.quick and self.known is not None:
+            # Behind switches this is hard to beat. Where all links are direct, one greedy run is made, however long it
+            # takes.
+            rounds = min(rounds, max(EFFORT // self.candidates, int(self.patterns is None)))
+            left, met = self.watch.left(), self.known.time <= limits.enough
+            late = left is not None and self.candidates > SPEED * left
+            if late or not rounds or met:
+                self.known = replace(self.known, search=replace(self.known.search, cut=late and not met))
+                return True
+        elif self.patterns is not None and demand.root is not None and self.candidates > FEW_MANY:
+            rounds = min(rounds, max(FEW_EFFORT // self.candidates, 1))
+        self.effort = replace(self.effort, rounds=rounds)
+        if demand.receivers is not None:
+            found = route(self.network, demand, limits.enough, self._left())
+        else:
+            found = self._composed(self._greedy)
+        found = replace(found, search=replace(found.search, cut=found.search.cut or limits.short))
+        self.searched = self._schedule_of(found)
+        return not self.record or self.searched.time <= limits.enough
+
+    def trees(self) -> bool:
+        """Trees packed in place of the schedule of the search."""
+        beside = self.demand.reduces and len(self.network.occupied_start)
+        # Tree packing takes longest where known patterns are as good.
+        if self.searched is not None and (self.both or beside) and not (self.quick and self.patterns is not None):
+            least = min(self.searched.time, self.known.time) if self.known else self.searched.time
+            self.searched = improved(self.searched, self.limits.enough, self._left().told_as("trees", least))
+        return self.searched is not None and self.searched.time <= self.limits.enough
+
+    def queues(self) -> bool:
+        """The schedule of the search in the order of queues."""
+        if self.searched is not None and self.patterns is not None:
+            self.searched = in_queues(self.patterns, self.searched)
+        return True
+
+    # -- their parts -----------------------------------------------------------------------------------------------
+
+    def _greedy(self, network: Network, half: int) -> Found:
+        if not self.both:
+            return search(network, self.demand, self.limits.enough, self._left(), record=self.record)
+        # Half of the time is for the schedule without a barrier, which starts from the transfers of the one with a
+        # barrier.
+        share, name = ((0.25, "reduce_scatter half"), (1 / 3, "all_gather half"))[half]
+        return search(network, self.demand, self.limits.halves[half], self._left(share).told_as(name))
 
     def _composed(self, find: Callable[[Network, int], Found]) -> Found:
         """A schedule of what ``find(network, half)`` copies, reversed in time (half 0: sums) or forwards (half 1)."""
@@ -176,7 +246,7 @@ class _Portfolio:
         if self.both:
             # Neither half knows the absolute times at which others hold links.
             sums, copies = find(network.reversed, 0), find(network.alone, 1)
-            columns = chained(mirrored(network, demand, sums.columns), copied(copies.columns), sums.time)
+            columns = chained(mirrored(network, demand, sums.recorded), copied(copies.recorded), sums.time)
             how = replace(
                 copies.search.after(sums.search), policy=f"barrier: {sums.search.policy}; then {copies.search.policy}"
             )
@@ -187,44 +257,23 @@ class _Portfolio:
         columns = mirrored(network, demand, found.columns) if demand.reduces else copied(found.columns)
         return replace(found, columns=columns)
 
-    def _search(self, limits: _Limits, first: Found | None) -> Found:
-        demand = self.demand
+    def _schedule_of(self, found: Found) -> Schedule:
+        if found.columns is not None:
+            return as_schedule(self.network, self.demand, found.columns, found.search, self.limits.bound)
+        counted = as_schedule(self.network, self.demand, NOTHING, found.search, self.limits.bound)
+        return replace(counted, time=found.time, transfers=found.transfers)
 
-        def greedy(net: Network, half: int) -> Found:
-            if not self.both:
-                return search(net, demand, limits.enough, self._left(), record=self.record)
-            # Half of the time is for the schedule without a barrier, which starts from the transfers of the one with a
-            # barrier.
-            share, name = ((0.25, "reduce_scatter half"), (1 / 3, "all_gather half"))[half]
-            return search(net, demand, limits.halves[half], self._left(share).told_as(name))
 
-        if demand.receivers is not None:
-            found = route(self.network, demand, limits.enough, self._left())
-        else:
-            found = first or self._composed(greedy)
-        return replace(found, search=replace(found.search, cut=found.search.cut or limits.short))
-
-    def _refined(self, schedule: Schedule, limits: _Limits, known: Schedule | None) -> Schedule:
-        """The best of a schedule, trees packed instead, either in the order of queues, and a known one."""
-        beside = self.demand.reduces and len(self.network.occupied_start)
-        # Tree packing takes longest where known patterns are as good.
-        if (self.both or beside) and not (self.quick and self.patterns is not None):
-            least = min(schedule.time, known.time) if known else schedule.time
-            schedule = improved(schedule, limits.enough, self._left().told_as("trees", least))
-        if self.patterns is not None and schedule.time > limits.enough:
-            schedule = in_queues(self.patterns, schedule)
-        if known is None:
-            return schedule
-        seconds = schedule.search.seconds + known.search.seconds
-        best = known if known.time <= schedule.time else schedule
-        return replace(best, search=replace(schedule.search, seconds=seconds, policy=best.search.policy))
-
-    def _straight(self) -> Schedule:
-        """Every chunk straight from its origin to each receiver, by turns: needs no search."""
-        network, demand = self.network, self.demand
-        how = Search(seed=self.effort.seed, policy="direct, by turns", rounds=1)
-        found = self._composed(lambda net, half: _direct(net, demand, how))
-        return as_schedule(network, demand, found.columns, how, lower_bounds(network, demand, cuts=False)[0])
+#: The searches in their order: when each is made, and what it does.
+STRATEGIES: tuple[tuple[Callable[[_Portfolio], bool], Callable[[_Portfolio], bool]], ...] = (
+    (lambda problem: problem.quick, _Portfolio.straight),
+    (lambda problem: problem.alike, _Portfolio.first_run),
+    (lambda problem: True, _Portfolio.bounds),
+    (lambda problem: problem.searched is None, _Portfolio.pattern),
+    (lambda problem: problem.searched is None, _Portfolio.searches),
+    (lambda problem: problem.record, _Portfolio.trees),
+    (lambda problem: True, _Portfolio.queues),
+)
 
 
 def _direct(network: Network, demand: Demand, how: Search) -> Found:

@@ -47,9 +47,9 @@ class Messages:
 
     def __init__(self, network: Network, demand: Demand) -> None:
         self.network, self.demand = network, demand
-        self.chunk = np.flatnonzero(demand.origin != demand.receivers).astype(np.int32)
+        self.chunk = np.flatnonzero(demand.origin != demand.targets).astype(np.int32)
         self.origin = np.ascontiguousarray(demand.origin[self.chunk], dtype=np.int32)
-        self.receiver = np.ascontiguousarray(demand.receivers[self.chunk], dtype=np.int32)
+        self.receiver = np.ascontiguousarray(demand.targets[self.chunk], dtype=np.int32)
         self.kind = np.ascontiguousarray(demand.size_class[self.chunk], dtype=np.int32)
         self.timing = timing = network.timing(demand.sizes)
         # A chunk of the smallest class is the fastest: no path takes less time than its path.

@@ -56,7 +56,7 @@ def _flow_time(rooms: _Rooms, supply: np.ndarray, need: np.ndarray, floor: int, 
     if not total:
         return floor
     network = rooms.network
-    graph = nx.DiGraph()
+    graph: nx.DiGraph = nx.DiGraph()
     for r in range(len(network.links)):
         graph.add_edge(("in", r), ("out", r), capacity=0)
     ends = network.hop[network.hop_ptr[1:] - 1].tolist(), network.hop[network.hop_ptr[:-1]].tolist()
@@ -139,8 +139,8 @@ def reducing_cut(network: Network, timing: Timing, chunks: int, floor: int, stop
 
 def routing_cut(network: Network, timing: Timing, demand: Demand, floor: int, stop: np.ndarray = GO) -> int:
     """A bound by cuts of chunks with one receiver each; `floor` if it is no better than that."""
-    moving = demand.receivers != demand.origin
-    origin, receiver = demand.origin[moving].astype(np.int64), demand.receivers[moving].astype(np.int64)
+    moving = demand.targets != demand.origin
+    origin, receiver = demand.origin[moving].astype(np.int64), demand.targets[moving].astype(np.int64)
     n = network.ranks
     if not len(origin) or n > _MAX_RANKS or network.arcs > _MAX_ARCS:
         return floor
@@ -212,8 +212,8 @@ def _cuts(network: Network, timing: Timing, rooms: _Rooms, between: np.ndarray, 
 
 def weighted_work(network: Network, demand: Demand, floor: int, stop: np.ndarray = GO) -> int:
     """A bound by weights of links, of chunks with one receiver each; `floor` if it is no better than that."""
-    moving = demand.receivers != demand.origin
-    origin, receiver = demand.origin[moving], demand.receivers[moving]
+    moving = demand.targets != demand.origin
+    origin, receiver = demand.origin[moving], demand.targets[moving]
     if not len(origin) or network.ranks > _MAX_RANKS or network.arcs > _MAX_ARCS:
         return floor
     timing = network.timing(demand.sizes)

@@ -79,10 +79,10 @@ def _copying(network: Network, demand: Demand, size: int, *, cuts: bool, stop: n
     if demand.receivers is None:
         enter, leave = count - own, own
     else:
-        moving = demand.receivers != demand.origin
-        enter = np.bincount(demand.receivers[moving], minlength=n)
+        moving = demand.targets != demand.origin
+        enter = np.bincount(demand.targets[moving], minlength=n)
         leave = np.bincount(demand.origin[moving], minlength=n)
-    names = ("ingress", "egress") if network.base is None else ("egress", "ingress")
+    names = ("ingress", "egress") if network.reverse_of is None else ("egress", "ingress")
     bounds = [
         Bound(_ports(network, timing, enter, inward=True), names[0]),
         Bound(_ports(network, timing, leave, inward=False), names[1]),
@@ -125,7 +125,7 @@ def _ends(network: Network, timing: Timing, *, inward: bool) -> tuple[np.ndarray
     """(rank, ps that one chunk holds it, ps of the rest of the route, resource) of the ports of all ranks, by rank."""
     end = network.dst if inward else network.src
     # A port is the last (first) link of an arc; in a reversed network, the first (last).
-    last = inward == (network.base is None)
+    last = inward == (network.reverse_of is None)
     at = network.hop_ptr[1:] - 1 if last else network.hop_ptr[:-1]
     hold, rest = timing.hold[0, at], timing.delay[0] - timing.hold[0, at]
     key = end.astype(np.int64) * len(network.links) + network.hop[at]
@@ -138,12 +138,12 @@ def _ends(network: Network, timing: Timing, *, inward: bool) -> tuple[np.ndarray
 
 def _taken(network: Network, timing: Timing, port: np.ndarray) -> dict[int, tuple[int, int, list[int], list[int]]]:
     """Per row of `port`: least ps before and after it on the route, and intervals of others (starts, ends)."""
-    real = network.base or network
+    real = network if network.reverse_of is None else network.reverse_of[0]
     if not len(real.occupied_start):
         return {}
     arc = np.repeat(np.arange(network.arcs), np.diff(network.hop_ptr))
     before, after = timing.offset[0], timing.delay[0][arc] - timing.offset[0] - timing.hold[0]
-    if network.base is not None:
+    if network.reverse_of is not None:
         before, after = after, before
     found = {}
     for row, resource in enumerate(port.tolist()):

@@ -80,7 +80,7 @@ def emit(schedule: Schedule, *, clock: bool | None = None) -> Algorithm:
         after=(cause, *waits), order=schedule.start * _KINDS + _SEND,
     )  # fmt: skip
     exchange = demand.collective == "all_to_all"
-    own = np.flatnonzero(demand.origin == demand.receivers) if exchange else np.empty(0, dtype=np.int64)
+    own = np.flatnonzero(demand.origin == demand.targets) if exchange else np.empty(0, dtype=np.int64)
     if len(own):
         # A rank copies its own block.
         draft.copy(
@@ -112,8 +112,8 @@ class Layout:
                 problem = f"its blocks are {int(covers.sum())} units of {unit} B, the largest that divides them all"
                 remedy = f"round them to multiples that make at most {MAX_UNITS}, or use the schedule itself"
                 raise AlgorithmError("all_to_all", problem, remedy)
-            sent, most = _packed(demand.origin, demand.receivers, covers)
-            received, most_in = _packed(demand.receivers, demand.origin, covers)
+            sent, most = _packed(demand.origin, demand.targets, covers)
+            received, most_in = _packed(demand.targets, demand.origin, covers)
             return cls(max(most, most_in, 1), sent, received, covers)
         index = number % demand.chunks
         received = index
@@ -126,7 +126,7 @@ class Layout:
         """The contract of an exchange of such blocks."""
         inputs: set[tuple[int, int]] = set()
         outputs: dict[tuple[int, int], dict[tuple[int, int], int]] = {}
-        columns = (demand.origin, demand.receivers, self.sent, self.received, self.covers)
+        columns = (demand.origin, demand.targets, self.sent, self.received, self.covers)
         for origin, receiver, sent, received, covers in zip(*(column.tolist() for column in columns), strict=True):
             for step in range(covers):
                 inputs.add((origin, sent + step))
@@ -153,7 +153,7 @@ def _cells(schedule: Schedule, layout: Layout, cause: np.ndarray) -> tuple:
     if demand.collective == "all_to_all":
         # A rank does not store the chunks that it passes on.
         first = schedule.src == demand.origin[schedule.chunk]
-        last = schedule.dst == demand.receivers[schedule.chunk]
+        last = schedule.dst == demand.targets[schedule.chunk]
         place = layout.received[schedule.chunk]
         return (
             Buffer.INPUT,
@@ -235,9 +235,9 @@ def _order(draft: Draft, schedule: Schedule, cause: np.ndarray) -> list[np.ndarr
     listed = np.append(listed, NONE)
     for k in range(_NAMED - 1):
         columns.append(np.where(group + k < before, listed[np.minimum(base + group + k, len(listed) - 1)], NONE))
-    back = np.empty(len(order), dtype=np.int64)
-    back[order] = np.arange(len(order))
-    return [column[back] for column in columns]
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    return [column[place] for column in columns]
 
 
 def _ticks(draft: Draft, schedule: Schedule) -> np.ndarray:

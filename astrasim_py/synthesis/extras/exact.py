@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import gcd
+from typing import Any
 
 import numpy as np
 
@@ -137,8 +138,9 @@ class Model:
         ranks = range(len(problem.timing.in_ptr) - 1)
         self.into = [np.flatnonzero(problem.timing.dst == v).tolist() for v in ranks]
         self.outof = [np.flatnonzero(problem.timing.src == v).tolist() for v in ranks]
-        self.arrival: dict[tuple[int, int], object] = {}
-        self.whole: dict[int, object] = {}
+        #: Variables, or numbers where there is no choice.
+        self.arrival: dict[tuple[int, int], Any] = {}
+        self.whole: dict[int, Any] = {}
         for chunk in range(len(problem.origin)):
             if problem.sums:
                 self._sum(chunk)
@@ -155,11 +157,11 @@ class Model:
     def _variable(self, low: int, after: set[int], high: int | None = None):
         """A time that is a possible start plus one of `after`."""
         high = self.horizon if high is None else high
-        if low <= high and self.starts is None:
+        values, starts = np.empty(0, dtype=np.int64), self.starts
+        if low <= high and starts is None:
             return self.model.new_int_var(low, high, "")
-        values = np.empty(0, dtype=np.int64)
-        if low <= high and after:
-            values = np.unique(np.concatenate([self.starts + d for d in sorted(after)]))
+        if low <= high and starts is not None and after:
+            values = np.unique(np.concatenate([starts + d for d in sorted(after)]))
             values = values[(values >= low) & (values <= high)]
         if not len(values):
             self.model.add_bool_or([])
@@ -369,13 +371,14 @@ def prove(schedule: Schedule, *, seed: int = 1, limit: float = LIMIT) -> Schedul
     if demand.collective == "all_reduce":
         parts = []
         for share, reduces in ((1 / 3, True), (2 / 3, False)):
-            arc, chunk, start, sums = (
+            arc, chunk, start, kinds = (
                 column[schedule.reduces == reduces]
                 for column in (schedule.arc, schedule.chunk, schedule.start, schedule.reduces)
             )
-            known = arc, chunk, start - start.min(), sums
+            known = arc, chunk, start - start.min(), kinds
             parts.append(fastest(reduces, 0, _last(network, demand, known), left(share)) or known)
-        consider(chained(*parts, _last(network, demand, parts[0])))
+        sums, copies = parts
+        consider(chained(sums, copies, _last(network, demand, sums)))
         if best.time > bound and left() > 0:
             outcome = Model(Problem.of(network, demand, sums=True), bound, best.time - 1).solve(seed, left())
             cut = cut or outcome.cut
@@ -410,7 +413,8 @@ def _fastest(
 ) -> tuple[Columns | None, int, bool]:
     """(columns or None, bound, cut) of the fastest schedule that copies: first one as symmetric as the network."""
     begin = time.monotonic()
-    best, cut = None, False
+    best: Columns | None = None
+    cut = False
     symmetric = symmetric_network(network, demand) if len(demand.sizes) == 1 else None
     if symmetric is not None and most > floor:
         outcome = Model(Problem.up_to(symmetric), floor, most - 1).solve(seed, seconds / 2, _SYMMETRIC_WORK)
@@ -418,9 +422,11 @@ def _fastest(
         if outcome.columns is not None:
             rotated = symmetric.rotated(outcome.columns[:3])
             order = np.argsort(rotated[2], kind="stable")
-            best = tuple(column[order] for column in rotated)
+            best = rotated[0][order], rotated[1][order], rotated[2][order]
             most = _last(network, demand, best)
     if most <= floor:
         return best, floor, False
     outcome = Model(Problem.of(network, demand), floor, most - 1).solve(seed, seconds - (time.monotonic() - begin))
-    return outcome.columns[:3] if outcome.columns else best, max(floor, outcome.bound), cut or outcome.cut
+    if outcome.columns is not None:
+        best = outcome.columns[:3]
+    return best, max(floor, outcome.bound), cut or outcome.cut

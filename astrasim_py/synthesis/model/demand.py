@@ -9,7 +9,7 @@ import numpy as np
 
 from astrasim_py.collectives.chunks import chunk_bytes
 from astrasim_py.collectives.collective import COLLECTIVES, promise_of
-from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.core.errors import AlgorithmError, InternalError
 
 #: Most chunks of a demand.
 MAX_CHUNKS = 2**24
@@ -66,10 +66,12 @@ class Demand:
 
     @classmethod
     def _sized(cls, nbytes, collective, ranks, chunks, root, size, origin, receivers, stated=None) -> Demand:
-        sizes, size_class = np.unique(-nbytes, return_inverse=True)
-        origin, size_class = origin.astype(np.int32), size_class.astype(np.int32).reshape(-1)
+        sizes, kind = np.unique(-nbytes, return_inverse=True)
+        size_class = kind.astype(np.int32).reshape(-1)
         receivers = None if receivers is None else receivers.astype(np.int32)
-        return cls(collective, ranks, chunks, root, size, origin, -sizes, size_class, receivers, stated)
+        return cls(
+            collective, ranks, chunks, root, size, origin.astype(np.int32), -sizes, size_class, receivers, stated
+        )
 
     @classmethod
     def blocks(cls, nbytes: Sequence[Sequence[int]], per_block: int = 1, unit: int = 1) -> Demand:
@@ -99,6 +101,13 @@ class Demand:
         stated = each[each > 0]
         size = int(max(whole.sum(axis=0).max(initial=0), whole.sum(axis=1).max(initial=0)))
         return cls._sized(stated, "all_to_all", n, max(len(stated), 1), None, size, origin, receivers, stated)
+
+    @property
+    def targets(self) -> np.ndarray:
+        """int32[C]: `receivers`, of chunks that one rank each needs."""
+        if self.receivers is None:
+            raise InternalError(f"every rank needs every chunk of {self.collective}")
+        return self.receivers
 
     @property
     def count(self) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TypedDict
 
 import numpy as np
 
@@ -51,8 +52,8 @@ class Network:
     occupied_ptr: np.ndarray = field(repr=False)  # int64[resources + 1]
     occupied_start: np.ndarray = field(repr=False)  # int64, ps
     occupied_end: np.ndarray = field(repr=False)
-    base: Network | None = field(default=None, repr=False)  # the network of which this is the reverse
-    base_arc: np.ndarray | None = field(default=None, repr=False)  # int32[arcs]: the arc of `base`
+    #: The network of which this is the reverse, and int32[arcs]: its arc.
+    reverse_of: tuple[Network, np.ndarray] | None = field(default=None, repr=False)
     waits: bool = field(default=False, repr=False)  # messages may have waited in switches, see `transfer_times`
 
     @classmethod
@@ -108,7 +109,7 @@ class Network:
     def _timings(self) -> dict[tuple[int, ...], Timing]:
         return {}
 
-    def timing(self, sizes: Sequence[int]) -> Timing:
+    def timing(self, sizes: Iterable[int]) -> Timing:
         """Arcs and times of transfers of each of these sizes in bytes, computed once. Raises TopologyError."""
         key = tuple(int(size) for size in sizes)
         if key not in self._timings:
@@ -122,27 +123,27 @@ class Network:
         return Timing(self.src, self.dst, self.in_ptr, *self.out, self.hop_ptr, self.hop, *times)
 
     def _times(self, sizes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        if self.base is None:
+        if self.reverse_of is None:
             alone, latency = hop_services(self.topology, self.links[self.hop], sizes)
             return transfer_times(self.cost, self.hop_ptr, alone, latency, self.waits)
-        forward = self.base.timing(sizes)
-        hops = rows_of(self.base.hop_ptr, self.base_arc)[1]
-        delay, hold = forward.delay[:, self.base_arc], forward.hold[:, hops]
+        base, arc = self.reverse_of
+        forward, hops = base.timing(sizes), rows_of(base.hop_ptr, arc)[1]
+        delay, hold = forward.delay[:, arc], forward.hold[:, hops]
         return np.repeat(delay, np.diff(self.hop_ptr), axis=1) - forward.offset[:, hops] - hold, hold, delay
 
     @cached_property
     def reversed(self) -> Network:
         """The network with arcs and time reversed, without the intervals of others.
 
-        A transfer over arc a that starts at s there starts at ``T - s - delay`` here, over ``base_arc[a]``.
+        A transfer over arc a that starts at s there starts at ``T - s - delay`` here, over arc ``reverse_of[1][a]``.
         """
-        if self.base is not None:
-            return self.base
+        if self.reverse_of is not None:
+            return self.reverse_of[0]
         order = np.lexsort((self.dst, self.src))
         hop_ptr, hops = rows_of(self.hop_ptr, order)
         return replace(
-            self, src=self.dst[order], dst=self.src[order], hop_ptr=hop_ptr, hop=self.hop[hops], base=self,
-            base_arc=order.astype(np.int32), **_intervals(self.links, ()),
+            self, src=self.dst[order], dst=self.src[order], hop_ptr=hop_ptr, hop=self.hop[hops],
+            reverse_of=(self, order.astype(np.int32)), **_intervals(self.links, ()),
         )  # fmt: skip
 
     @cached_property
@@ -165,7 +166,15 @@ class Network:
         return int(between.sum())
 
 
-def _intervals(links: np.ndarray, occupied: Iterable[Occupied]) -> dict[str, np.ndarray]:
+class _Intervals(TypedDict):
+    """Fields of a network."""
+
+    occupied_ptr: np.ndarray
+    occupied_start: np.ndarray
+    occupied_end: np.ndarray
+
+
+def _intervals(links: np.ndarray, occupied: Iterable[Occupied]) -> _Intervals:
     """CSR of disjoint intervals per resource."""
     rows: list[list[int]] = []
     for each in occupied:
@@ -173,11 +182,11 @@ def _intervals(links: np.ndarray, occupied: Iterable[Occupied]) -> dict[str, np.
         ours = (at < len(links)) & (links[np.minimum(at, len(links) - 1)] == each.link) & (each.end > each.start)
         rows += np.stack([at[ours], each.start[ours], each.end[ours]], axis=1).tolist()
     merged: list[list[int]] = []
-    for resource, start, end in sorted(rows):
-        if merged and merged[-1][0] == resource and start <= merged[-1][2]:
-            merged[-1][2] = max(merged[-1][2], end)
+    for resource, first, last in sorted(rows):
+        if merged and merged[-1][0] == resource and first <= merged[-1][2]:
+            merged[-1][2] = max(merged[-1][2], last)
         else:
-            merged.append([resource, start, end])
+            merged.append([resource, first, last])
     owner, start, end = np.array(merged, dtype=np.int64).reshape(-1, 3).T
     return {
         "occupied_ptr": pointers(np.bincount(owner, minlength=len(links))),

@@ -9,6 +9,7 @@ from collections import namedtuple
 
 import numpy as np
 
+from astrasim_py.core.errors import InternalError
 from astrasim_py.core.heap import ENTRY, pop, push
 from astrasim_py.core.jit import kernel, lean
 from astrasim_py.core.rows import pointers
@@ -152,8 +153,18 @@ class Queues:
             cost.model == "cut_through", cost.link_busy == "latency+bytes",
         )  # fmt: skip
 
-    def course(self, arc, chunk, reduces, release, *, apart: bool = False, until: int = 2**62) -> Course | None:
-        """The course of transfers, the most urgent first, none before its `release`; None: not done by `until`."""
+    def course(self, arc, chunk, reduces, release) -> Course:
+        """The course of transfers, the most urgent first, none before its `release`.
+
+        Raises InternalError: they wait for each other.
+        """
+        found = self.course_until(arc, chunk, reduces, release)
+        if found is None:
+            raise InternalError("the transfers of a schedule wait for each other")
+        return found
+
+    def course_until(self, arc, chunk, reduces, release, *, apart: bool = False, until: int = 2**62) -> Course | None:
+        """The same; None: not all are done by `until`."""
         network, count = self.network, self.demand.count
         arc, chunk = np.ascontiguousarray(arc, dtype=np.int32), np.ascontiguousarray(chunk, dtype=np.int32)
         reduces, m = np.ascontiguousarray(reduces, dtype=np.bool_), len(arc)
@@ -169,10 +180,10 @@ class Queues:
         start, arrival = np.empty((2, m), dtype=np.int64)
         begin, end = np.empty((2, ptr[-1]), dtype=np.int64)
         links = len(network.links)
-        state = _State(
+        state = _State._make((
             np.empty(6 * m + 16, dtype=ENTRY), -np.arange(m), *np.empty((5, m), dtype=np.int64), np.full(links, -1),
             np.full(links, _FAR), np.full(links, -1), np.zeros(links, dtype=np.int64), np.full((2, links), -1),
-        )  # fmt: skip
+        ))  # fmt: skip
         times = Course(start, arrival, ptr, begin, end)
         made, open_order = execute(self._ports, posts, state, times, apart, until)
         return times._replace(open_order=bool(open_order)) if made == m else None

@@ -113,7 +113,7 @@ class Schedule:
         network = self.network
         if network.direct or len(network.occupied_start):
             return None
-        return Queues(network, self.demand).course(self.arc, self.chunk, self.reduces, self.start)
+        return Queues(network, self.demand).course_until(self.arc, self.chunk, self.reduces, self.start)
 
     @cached_property
     def arrival(self) -> np.ndarray:
@@ -154,15 +154,24 @@ class Found:
     transfers: int
     search: Search
 
+    @property
+    def recorded(self) -> tuple:
+        """`columns`, where transfers were not only counted."""
+        if self.columns is None:
+            raise InternalError("transfers were counted only")
+        return self.columns
+
 
 def mirrored(network: Network, demand: Demand, columns: Columns) -> Transfers:
     """A copying schedule on the reversed network as a reducing one on `network`: the last becomes the first."""
     back = network.reversed
+    if back.reverse_of is None:
+        raise InternalError("a reversed network is mirrored once more")
     arc, chunk, start = columns
     arrival = start + back.timing(demand.sizes).delay[demand.size_class[chunk], arc]
     end = int(arrival.max(initial=0))
     # The last transfer is the first cause now.
-    return back.base_arc[arc][::-1], chunk[::-1], (end - arrival)[::-1], np.ones(len(arc), dtype=bool)
+    return back.reverse_of[1][arc][::-1], chunk[::-1], (end - arrival)[::-1], np.ones(len(arc), dtype=bool)
 
 
 def copied(columns: Columns) -> Transfers:
@@ -172,12 +181,13 @@ def copied(columns: Columns) -> Transfers:
 
 def chained(first: Transfers, second: Transfers, barrier: int) -> Transfers:
     """One after the other: the second begins at `barrier` ps."""
-    arc, chunk, start, reduces = second
-    return tuple(np.concatenate(pair) for pair in zip(first, (arc, chunk, start + barrier, reduces), strict=True))
+    later = second[0], second[1], second[2] + barrier, second[3]
+    arc, chunk, start, reduces = (np.concatenate(pair) for pair in zip(first, later, strict=True))
+    return arc, chunk, start, reduces
 
 
 #: No transfers at all.
-NOTHING = copied(tuple(np.empty((3, 0), dtype=np.int64)))
+NOTHING = copied((np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)))
 
 
 @kernel("the synthesizer", threads=True, lean=True)

@@ -114,16 +114,16 @@ def _begin_run(p, options, h, g, s):
         for v in range(n):
             h.lacks[v, line >> 6] |= ONE << np.uint64(line & 63)
     for c in range(chunks, lines * wide * 64):
-        for v in range(n):
-            h.expected[c >> 9, v, (c >> 6) & 7] |= ONE << np.uint64(c & 63)
+        for rank in range(n):
+            h.expected[c >> 9, rank, (c >> 6) & 7] |= ONE << np.uint64(c & 63)
     for c in range(chunks):
-        v = np.int64(p.origin[c])
-        receive(h, v, np.int64(c))
-        expect(h, v, np.int64(c))
-        h.wanted[v] -= 1
+        home = np.int64(p.origin[c])
+        receive(h, home, np.int64(c))
+        expect(h, home, np.int64(c))
+        h.wanted[home] -= 1
         if options.hierarchy:
             for k in range(len(p.part)):
-                h.present[p.part[k, v], c >> 6] |= ONE << np.uint64(c & 63)
+                h.present[p.part[k, home], c >> 6] |= ONE << np.uint64(c & 63)
     s.left = np.int64(n - 1) * chunks
     s.last_time = -1
     for v in range(n):
@@ -412,9 +412,9 @@ def greedy(p, options, h, g, record, state, random, stop):
                 return t, STUCK
             # All ranks wait for a faster transfer that never begins.
             s.lazy = 0
-            for v in range(len(h.wanted)):
-                if h.wanted[v]:
-                    _mark(g, s, v)
+            for rank in range(len(h.wanted)):
+                if h.wanted[rank]:
+                    _mark(g, s, rank)
             continue
         entry = _next_moment(g, s)
         t, s.last_time = g.times[entry], -1

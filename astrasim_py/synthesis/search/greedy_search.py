@@ -10,6 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
+from astrasim_py.core.errors import InternalError
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.graphs import components
 from astrasim_py.synthesis.model.insertion import GO, calendars
@@ -88,18 +89,19 @@ class GreedyRuns:
         self, policy: Policy, seed: int, limit: int = _NEVER, *, stop: np.ndarray | None = None, record: bool = True
     ) -> Made:
         """One run, given up when it cannot be done before `limit` ps; see `SymmetricNetwork.rotated`."""
-        chunks = len(self.symmetric.origin) if policy.symmetric else self.demand.count
+        rotated = self.symmetric if policy.symmetric else None
         # Symmetric runs try many pairs of a chunk and an arc.
-        cells = (self.network.arcs if policy.symmetric else self.network.ranks) * chunks
+        few = self.network.ranks * self.demand.count
+        cells = few if rotated is None else self.network.arcs * len(rotated.origin)
         overtake = policy.overtake and self._slow and cells <= MAX_OVERTAKING
         hierarchy = policy.hierarchy and len(self._problem.part) > 0
         options = Options(policy.samples, hierarchy, overtake, policy.spread, limit)
         stop = GO if stop is None else stop
-        if policy.symmetric:
+        if rotated is not None:
             time, status, kept, rows = symmetric.run(
-                self.symmetric, options, self._problem.level, self._problem.part, policy.lazy, generator(seed), stop
+                rotated, options, self._problem.level, self._problem.part, policy.lazy, generator(seed), stop
             )
-            transfers = int((kept.arc[:rows] >= 0).sum()) * self.symmetric.group.order
+            transfers = int((kept.arc[:rows] >= 0).sum()) * rotated.group.order
         else:
             time, status, kept, rows, transfers = self._run(options, policy.lazy, seed, stop, cells if record else 0)
         if status != DONE or not record:
@@ -113,10 +115,8 @@ class GreedyRuns:
         while True:
             state = np.zeros(1, dtype=STATE)
             state["lazy"] = lazy
-            kept = Record(
-                *np.empty((2, room), np.int32), np.empty(room, np.int64),
-                np.empty(cells if options.overtake else 0, np.int64),
-            )  # fmt: skip
+            arc, chunk, start = np.empty(room, np.int32), np.empty(room, np.int32), np.empty(room, np.int64)
+            kept = Record(arc, chunk, start, np.empty(cells if options.overtake else 0, np.int64))
             held = holdings(self._problem, self.parts if options.hierarchy else 0, options.overtake)
             time, status = greedy(
                 self._problem, options, held, agenda(self._problem, self._room), kept, state, generator(seed), stop
@@ -186,8 +186,9 @@ def search(network: Network, demand: Demand, bound: int, effort: Effort, *, reco
     def run(policy, seed: int, limit: int, stop: np.ndarray, start: Outcome | None):
         signal = first if limit == 2**62 else later if large else stop
         if start is not None:
-            took, columns = runs.polish(_whole(runs, start), seed, bound, stop=signal)
-            return (took, (columns, total)) if columns is not None and took < limit else None
+            whole = _whole(runs, start)
+            end, columns = (limit, None) if whole is None else runs.polish(whole, seed, bound, stop=signal)
+            return (end, (columns, total)) if columns is not None and end < limit else None
         best = None
         for attempt in range(_ATTEMPTS if policy.symmetric and not large else 1):
             took, transfers, columns = runs.run(
@@ -206,6 +207,8 @@ def search(network: Network, demand: Demand, bound: int, effort: Effort, *, reco
     if found is None:
         # All symmetric runs may get stuck, where rotated transfers block each other; other runs never do.
         took, transfers, columns = runs.run(Policy(), seed_of(effort.seed, effort.rounds), record=record)
+        if took is None:
+            raise InternalError("a greedy run got stuck")
         found = Outcome(took, Policy(), (columns, transfers), rounds=effort.rounds + 1)
     how = search_of(found, effort, str(found.policy))
     return Found(found.time, _whole(runs, found) if record else None, found.result[1], how)
@@ -214,8 +217,8 @@ def search(network: Network, demand: Demand, bound: int, effort: Effort, *, reco
 def _whole(runs: GreedyRuns, found: Outcome) -> Columns | None:
     """All transfers of a run; those of a symmetric run are rotated."""
     columns = found.result[0]
-    symmetric = columns is not None and isinstance(found.policy, Policy) and found.policy.symmetric
-    return runs.symmetric.rotated(columns) if symmetric else columns
+    rotated = runs.symmetric if isinstance(found.policy, Policy) and found.policy.symmetric else None
+    return columns if columns is None or rotated is None else rotated.rotated(columns)
 
 
 def _lineup(offered: Sequence, polishable: bool) -> Callable:

@@ -116,6 +116,13 @@ def expect(h, v, c):
             h.lacks[v, w >> 9] &= ~(ONE << np.uint64((w >> 3) & 63))
 
 
+@inlined
+def _offered(h, u, v, k, line, w):
+    """Chunks of a word that u holds, v does not expect and (k >= 0) row k of `present` lacks."""
+    x = h.has[line, u, w] & ~h.expected[line, v, w]
+    return x & ~h.present[k, line * h.has.shape[2] + w] if k >= 0 else x
+
+
 @lean
 def pick(h, u, v, k, first, samples, random):
     """A chunk that u holds, v does not expect and (k >= 0) row k of `present` lacks; the rarest of some, or -1.
@@ -135,9 +142,7 @@ def pick(h, u, v, k, first, samples, random):
             left &= left - ONE
             filled = ZERO
             for w in range(wide):
-                x = h.has[line, u, w] & ~h.expected[line, v, w]
-                if k >= 0:
-                    x &= ~h.present[k, line * wide + w]
+                x = _offered(h, u, v, k, line, w)
                 filled |= np.uint64(x != ZERO) << np.uint64(w)
             if filled != ZERO:
                 # From a random word on; where there is no other line, several times, from other bits on.
@@ -149,9 +154,7 @@ def pick(h, u, v, k, first, samples, random):
                         w = lowest_bit(rest) + np.int64(start)
                         w = w if w < wide else w - wide
                         rest &= rest - ONE
-                        x = h.has[line, u, w] & ~h.expected[line, v, w]
-                        if k >= 0:
-                            x &= ~h.present[k, line * wide + w]
+                        x = _offered(h, u, v, k, line, w)
                         x = (x >> turn) | (x << ((_64 - turn) & _63))
                         c = (line * wide + w) * 64 + ((lowest_bit(x) + np.int64(turn)) & 63)
                         often = np.int64(h.count[c])

@@ -126,8 +126,9 @@ def in_turn(offered: Sequence, tried: int) -> Callable:
     def lineup(made: int, size: int, best: Outcome | None, scores: dict, dry: int) -> list:
         entries: list[tuple[Any, Outcome | None]] = []
         for index in range(made, made + size):
-            repairs = best is not None and index >= tried and (dry < _PATIENCE or index % 4 > 0)
-            entries.append((best.policy, best) if repairs else (offered[index % len(offered)], None))
+            repaired = best if index >= tried and (dry < _PATIENCE or index % 4 > 0) else None
+            policy = offered[index % len(offered)] if repaired is None else repaired.policy
+            entries.append((policy, repaired))
         return entries
 
     return lineup
@@ -182,13 +183,14 @@ def compete(
                     if stop[0] and got is None and made:
                         continue
                     made += 1
-                    if got is not None and start is None:
-                        scores[policy] = min(scores.get(policy, 2**62), got[0])
-                    if got is not None and (best is None or got[0] < best.time):
-                        best, better = Outcome(got[0], policy, got[1], start is not None), True
-                    elif got is not None and start is not None and got[0] == best.time and not better:
-                        # As good and different: the next repair begins elsewhere.
-                        best = replace(best, result=got[1])
+                    if got is not None:
+                        if start is None:
+                            scores[policy] = min(scores.get(policy, 2**62), got[0])
+                        if best is None or got[0] < best.time:
+                            best, better = Outcome(got[0], policy, got[1], start is not None), True
+                        elif start is not None and got[0] == best.time and not better:
+                            # As good and different: the next repair begins elsewhere.
+                            best = replace(best, result=got[1])
                     tell()
                     if best and best.time <= bound:
                         break

@@ -6,7 +6,7 @@ group by another, so that it crosses the links between groups once. Reductions t
 The transfers are posted in an order of urgency and executed as the engines do (see `queueing`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -68,7 +68,7 @@ def patterns(groupings: int) -> list[Pattern]:
     return list(dict.fromkeys(found))
 
 
-def groupings(network: Network, sizes: Sequence[int]) -> list[list[np.ndarray]]:
+def groupings(network: Network, sizes: Iterable[int]) -> list[list[np.ndarray]]:
     """Labels of ranks, int64[n] for each level from the largest groups on: by hops between them, and by time."""
     found: list[list[np.ndarray]] = []
     for distance in (np.diff(network.hop_ptr), network.timing(sizes).delay[0]):
@@ -146,8 +146,8 @@ class Patterns:
 
     def _routed(self, pattern: Pattern):
         demand, n = self.demand, self.network.ranks
-        chunk = np.flatnonzero(demand.origin != demand.receivers)
-        a, b = demand.origin[chunk].astype(np.int64), demand.receivers[chunk].astype(np.int64)
+        chunk = np.flatnonzero(demand.origin != demand.targets)
+        a, b = demand.origin[chunk].astype(np.int64), demand.targets[chunk].astype(np.int64)
         arc = self.arc_of[a, b]
         if (arc < 0).any():
             return None
@@ -194,9 +194,9 @@ class Patterns:
     def executed(self, arc, chunk, reduces, until: int) -> tuple[int, tuple] | None:
         """(time, (arc, chunk, reduces, start)) of transfers in this order of urgency; None: they take longer."""
         release = np.zeros(len(arc), dtype=np.int64)
-        course = self.queues.course(arc, chunk, reduces, release, until=until)
+        course = self.queues.course_until(arc, chunk, reduces, release, until=until)
         if course is not None and course.open_order:
-            course = self.queues.course(arc, chunk, reduces, release, apart=True, until=until)
+            course = self.queues.course_until(arc, chunk, reduces, release, apart=True, until=until)
         return None if course is None else (int(course.arrival.max(initial=0)), (arc, chunk, reduces, course.start))
 
 

@@ -52,9 +52,9 @@ def _offer(net, calendar, trees, move, c, a, left_out, size):
 def _regrow(net, calendar, trees, move, c, lacking, left_out):
     """Bring chunk c as early as possible to all ranks that lack it; False: not all were reached, or no room."""
     z, size = np.int64(trees.size_class[c]), np.int64(0)
-    for v in range(len(net.in_ptr) - 1):
-        if trees.arc[c, v] == LACKING:
-            for a in range(net.in_ptr[v], net.in_ptr[v + 1]):
+    for rank in range(len(net.in_ptr) - 1):
+        if trees.arc[c, rank] == LACKING:
+            for a in range(net.in_ptr[rank], net.in_ptr[rank + 1]):
                 if trees.arc[c, net.src[a]] != LACKING:
                     size = _offer(net, calendar, trees, move, c, a, left_out, size)
     while lacking and size:
@@ -272,10 +272,10 @@ def polish(
     arrival[chunk, timing.dst[arc]] = start + timing.delay[demand.size_class[chunk], arc]
     trees = _Trees(came, arrival, demand.origin, demand.size_class)
     best = _Trees(came.copy(), arrival.copy(), demand.origin, demand.size_class)
-    move = _Move(
+    move = _Move._make((
         np.empty(2 * len(timing.src), ENTRY), np.empty((4, n * _MOST + 1), np.int64), *np.empty((3, _MOST), np.int64),
         np.zeros(demand.count, np.int64), np.zeros(_MEMORY, np.int64), generator(seed),
-    )  # fmt: skip
+    ))  # fmt: skip
     time = int(_polish(timing, calendar, trees, best, move, moves, bound, stop))
     if time < 0:
         return time, None

@@ -12,7 +12,7 @@ from threading import Lock
 
 import numpy as np
 
-from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.core.errors import AlgorithmError, InternalError
 from astrasim_py.core.heap import ENTRY, pop, push
 from astrasim_py.core.jit import kernel, lean
 from astrasim_py.synthesis.bounds.balanced_paths import Messages, Paths
@@ -122,10 +122,10 @@ def list_schedule(
 ) -> tuple[int, np.ndarray] | None:
     """(end in ps, int64[messages, stride] starts) of a list schedule over paths; None: not before `limit`."""
     count, start = len(kind), np.zeros(paths.arc.shape, dtype=np.int64)
-    state = _State(
+    state = _State._make((
         np.empty(count + network.arcs, dtype=ENTRY), *np.empty((4, count), dtype=np.int64), np.full(network.arcs, -1),
         np.zeros_like(paths.load), paths.load, paths.load.copy(),
-    )  # fmt: skip
+    ))  # fmt: skip
     random = np.random.Generator(np.random.PCG64(seed)).integers(1, 2**63, 1, dtype=np.uint64)
     end = _schedule(
         timing, calendars(network), _Messages(kind, turn, paths.arc, paths.length), state, rule,
@@ -171,7 +171,7 @@ class Side(Messages):
         chunks = Chunks(self.origin, self.receiver, self.kind, self.ahead)
         self.packer = Packer(network, self.timing, chunks, self.stride, _VICTIMS)
         self._turn = (self.receiver.astype(np.int64) - self.origin) % network.ranks
-        self._known: dict[tuple[int, int], Paths] = {}
+        self._known: dict[tuple[int, int], Paths | None] = {}
         self._lock = Lock()
 
     def _paths(self, passes: int, seed: int, stop=None) -> Paths | None:
@@ -223,7 +223,7 @@ def route(network: Network, demand: Demand, bound: int, effort: Effort) -> Found
         # The quickest run comes first, because no limit stops the first run.
         offered.insert(0, replace(offered[0], passes=1))
     if any(p.backward for p in offered):
-        sides[True] = Side(network.reversed, replace(demand, origin=demand.receivers, receivers=demand.origin))
+        sides[True] = Side(network.reversed, replace(demand, origin=demand.targets, receivers=demand.origin))
     size = max(len(sides[False].chunk) * sides[False].hops, 1)
     rounds = min(effort.rounds, max(_EFFORT // (8 * size), _FEWEST_ROUNDS))
 
@@ -236,11 +236,13 @@ def route(network: Network, demand: Demand, bound: int, effort: Effort) -> Found
 
     tried = min(len(offered), rounds - rounds // 4)
     best = compete(in_turn(offered, tried), run, bound, replace(effort, rounds=rounds))
+    if best is None:
+        raise InternalError("the first run of a search was stopped")
     columns = sides[best.policy.backward].columns(best.result)
     transfers = copied(columns)
     if best.policy.backward:
         # Causes come before effects.
         order = by_time(columns[2])
-        transfers = copied(mirrored(network, demand, tuple(column[order] for column in columns))[:3])
+        transfers = copied(mirrored(network, demand, (columns[0][order], columns[1][order], columns[2][order]))[:3])
     how = search_of(best, effort, str(best.policy) + ", repaired" * best.repaired)
     return Found(best.time, transfers, len(columns[0]), how)

@@ -241,15 +241,14 @@ def _overtake(p, options, h, s, record, o, t):
                 continue
             cell = q * n + net.dst[j]
             if h.state[cell] == EXPECTED and h.due[cell] > latest and record.start[h.row_at[cell]] < t:
-                latest, chosen = h.due[cell], q * arcs + j
+                latest, chosen = h.due[cell], np.int64(q * arcs + j)
     if chosen < 0:
         return chosen
-    q = chosen // arcs
-    cell = q * n + np.int64(net.dst[chosen % arcs])
+    cell = chosen // arcs * n + np.int64(net.dst[chosen % arcs])
     row = h.row_at[cell]
     b = np.int64(p.class_of[record.arc[row]])
     h.state[cell] = NOTHING
-    h.reached[q] -= 1
+    h.reached[chosen // arcs] -= 1
     for j in range(h.length[b]):
         one = h.entries[h.entry_ptr[b] + j]
         if h.since[(one // arcs) * n + net.src[one % arcs]] <= record.start[row]:
@@ -373,16 +372,17 @@ def run(
     n, arcs, chunks, classes = len(net.in_ptr) - 1, len(net.src), len(origin), len(each.first)
     # Overtaken transfers keep their rows until the time at which they would have arrived.
     rows = n * chunks * (4 if options.overtake else 1) + 1
-    record = Record(*np.empty((2, rows), np.int32), np.empty(rows, np.int64), np.empty(0, np.int64))
+    arc, chunk, start = np.empty(rows, np.int32), np.empty(rows, np.int32), np.empty(rows, np.int64)
+    record = Record(arc, chunk, start, np.empty(0, np.int64))
     entry_ptr = pointers(np.bincount(each.class_of) * chunks)
     cells, parts = n * chunks, int(part.max(initial=-1)) + 1 if options.hierarchy else 0
-    memory = _Holdings(
+    memory = _Holdings._make((
         np.zeros(cells, np.uint8), np.zeros(cells, np.int64), np.zeros(cells, np.int64), np.full(cells, -1),
         np.ones(chunks, np.int64), np.zeros((parts, chunks), np.bool_), np.full(chunks * arcs, -1),
         np.empty(entry_ptr[-1], np.int64), entry_ptr, np.zeros(classes, np.int64),
         np.zeros(int(net.hop.max()) + 1, np.int64), np.empty(rows, ENTRY), *np.empty((3, rows), np.int64),
         np.empty(classes, np.int64),
-    )  # fmt: skip
+    ))  # fmt: skip
     delay = net.delay[0, each.first]
     problem = _Problem(
         net, each.class_of, each.first, np.argsort(delay, kind="stable"), delay, origin, level[each.arcs[each.first]],

@@ -394,5 +394,5 @@ def improved(schedule: Schedule, enough: int, effort: Effort) -> Schedule:
     if found is None:
         return schedule
     bound = Bound(schedule.bound, schedule.bound_kind)
-    other = as_schedule(schedule.network, schedule.demand, found.columns, found.search.after(schedule.search), bound)
+    other = as_schedule(schedule.network, schedule.demand, found.recorded, found.search.after(schedule.search), bound)
     return other if other.time < schedule.time else replace(schedule, search=schedule.search.after(found.search))
