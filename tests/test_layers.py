@@ -214,6 +214,13 @@ def test_algorithms_in_traces_import_no_reader_of_xml():
     assert {name for name in loaded if room(name) in BY_NEED} <= {"astrasim_py.msccl", "astrasim_py.msccl.ir"}
 
 
+def test_results_on_stdout_have_one_layout():
+    """`core.exact_json` writes them; beside it verbs print the schema, and labels of Graphviz."""
+    others = {"astrasim_py.cli.schema", "astrasim_py.cli.trace_edit"}
+    verbs = {name for name in ROOMS if room(name) == "cli"} - others
+    assert [name for name in sorted(verbs) if "json.dumps" in MODULES[name].read_text("utf-8")] == []
+
+
 def test_contributing_lists_the_floors():
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d+) \| (.*) \|$", text, re.MULTILINE)

@@ -10,6 +10,7 @@ from astrasim_py.chakra.attributes import values_of
 from astrasim_py.chakra.schema import NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.core.errors import TraceError
+from astrasim_py.core.exact_json import json_bytes
 from astrasim_py.core.files import read_regular
 
 
@@ -31,6 +32,11 @@ def _no_duplicates(pairs: list[tuple[str, object]]) -> dict:
             raise ValueError(f'key "{key}" appears twice')
         out[key] = value
     return out
+
+
+def groups_json(groups: Mapping[str, Sequence[int]]) -> bytes:
+    """The file of communicator groups; `groups_from_json` reads it."""
+    return json_bytes({name: list(ranks) for name, ranks in groups.items()})
 
 
 def groups_from_json(path: str | os.PathLike) -> dict[str, tuple[int, ...]]:

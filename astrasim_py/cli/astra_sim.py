@@ -18,6 +18,7 @@ from astrasim_py.cli.options import (
     timeline_of,
 )
 from astrasim_py.core.errors import EXIT_USAGE, UsageError, worst
+from astrasim_py.core.exact_json import json_text
 
 #: ASTRA-sim's flags that change nothing, there or here, and why.
 IGNORED = {
@@ -59,7 +60,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run; ASTRA-sim's lines on stdout, warnings and errors on stderr."""
-    from astrasim_py.core.exact_json import json_text
     from astrasim_py.report.result_table import summary_text
     from astrasim_py.results.store import RunOptions
     from astrasim_py.runs.astra_sim_point import Request, run_request

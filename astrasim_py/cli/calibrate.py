@@ -6,11 +6,11 @@ collective and ranks. The file is a hardware preset with one more section: name 
 """
 
 import argparse
-import json
 
 from astrasim_py.cli.options import check_positive, complain, make_parent
 from astrasim_py.cli.validate_measured import measured_rows
 from astrasim_py.core.errors import EXIT_OK, UsageError
+from astrasim_py.core.exact_json import json_bytes
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     complain(notes)
     print(said)
     make_parent(args.out)
-    write_file(args.out, json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n")
+    write_file(args.out, json_bytes(content))
     print(f"{args.out}: {name} with these numbers; use it with network: {{profile: {args.out}}}")
     return EXIT_OK
 

@@ -4,10 +4,10 @@ Nothing is simulated. Every error is printed with its place.
 """
 
 import argparse
-import json
 
 from astrasim_py.cli.options import each, format_option, scenario_options, strict_option
 from astrasim_py.core.errors import AstraError, CheckFailed, ErrorList, worst
+from astrasim_py.core.exact_json import json_text
 from astrasim_py.core.units import number_of
 
 
@@ -21,7 +21,7 @@ def run(args: argparse.Namespace) -> int:
     codes = [0]
     rows = list(each(args.scenarios, lambda path: _check(path, args), codes))
     if args.format == "json":
-        print(json.dumps(rows, indent=1))
+        print(json_text(rows))
     else:
         for row in rows:
             messages = number_of(row["messages"], "message") if row["points"] else "nothing"

@@ -10,6 +10,7 @@ from decimal import Decimal
 
 from astrasim_py.cli.options import selection_of, table_options, terminal_width
 from astrasim_py.core.errors import UsageError
+from astrasim_py.core.exact_json import json_text
 
 #: Options may stand between names and values.
 MIXED = True
@@ -30,7 +31,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from astrasim_py.core.exact_json import json_text
     from astrasim_py.inspection.compare import compare_named, comparison_columns, comparison_text
     from astrasim_py.inspection.point_choice import parse_words
     from astrasim_py.report.result_table import markdown_text

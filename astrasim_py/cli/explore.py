@@ -10,6 +10,7 @@ import time
 
 from astrasim_py.cli.options import check_positive, complain, engine_option, fold_text, format_option
 from astrasim_py.cli.run import print_failures
+from astrasim_py.core.exact_json import json_text
 
 _FLOPS = ("full", "causal", "hardware")
 
@@ -69,7 +70,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _answer(args: argparse.Namespace, priced) -> int:
-    from astrasim_py.core.exact_json import json_text
     from astrasim_py.exploration.search import best_of, why_not
     from astrasim_py.report import explore as text
     from astrasim_py.report.training import explain_text
@@ -92,7 +92,6 @@ def _answer(args: argparse.Namespace, priced) -> int:
 
 
 def _table(args: argparse.Namespace, priced) -> int:
-    from astrasim_py.core.exact_json import json_text
     from astrasim_py.exploration.results import table_parquet, write_all, write_results
     from astrasim_py.exploration.search import best_of, simulate
     from astrasim_py.exploration.what_if import what_if

@@ -2,12 +2,12 @@
 
 import argparse
 import inspect
-import json
 import re
 from collections.abc import Iterator
 
 from astrasim_py.cli.options import format_option, terminal_width
 from astrasim_py.core.errors import ScenarioError, UsageError
+from astrasim_py.core.exact_json import json_text
 from astrasim_py.core.fields import did_you_mean
 
 
@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         raise UsageError("list", f'there is no list of "{args.kind}"', did_you_mean(args.kind, LISTS))
     if args.format == "json":
-        print(json.dumps(rows, indent=2, ensure_ascii=False))
+        print(json_text(rows))
         return 0
     columns = []
     for number, (key, value) in enumerate(rows[0].items()):

@@ -9,6 +9,7 @@ import argparse
 from astrasim_py.cli.options import check_positive, complain, engine_option, format_option
 from astrasim_py.cli.spelling import quantity
 from astrasim_py.core.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
+from astrasim_py.core.exact_json import json_text
 from astrasim_py.core.units import PS_PER_S, number_of, parse_time
 
 #: Options may stand between the scenario and values.
@@ -76,7 +77,6 @@ def _seconds(args: argparse.Namespace) -> float | None:
 
 
 def _show(args: argparse.Namespace, result, files: list[str]) -> None:
-    from astrasim_py.core.exact_json import json_text
     from astrasim_py.optimizer import text
 
     listed = list(text.changes(result))

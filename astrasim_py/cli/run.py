@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from astrasim_py.cli import options
 from astrasim_py.cli.options import TABLES
 from astrasim_py.core.errors import UsageError, worst
+from astrasim_py.core.exact_json import json_text
 from astrasim_py.core.units import number_of
 
 
@@ -81,7 +82,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _for_programs(rows: Sequence[Mapping], form: str) -> str:
-    from astrasim_py.core.exact_json import json_text
     from astrasim_py.report.result_table import columns_of, csv_text, markdown_text
 
     if form == "json":

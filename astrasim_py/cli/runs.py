@@ -7,6 +7,7 @@ from pathlib import Path
 
 from astrasim_py.cli.options import complain, selection_of, table_options, terminal_width
 from astrasim_py.core.errors import UsageError
+from astrasim_py.core.exact_json import json_text
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,7 +16,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from astrasim_py.core.exact_json import json_text
     from astrasim_py.inspection.stored_results import stored_runs
     from astrasim_py.report.result_table import csv_text, markdown_text
     from astrasim_py.report.tables import Column, fitted_table, time_text

@@ -1,10 +1,7 @@
 """What `synthesize` does: check the arguments, search, write, simulate and say what was found."""
 
 import argparse
-import sys
-import time
 from collections.abc import Mapping
-from threading import Event, Lock, Thread
 
 from astrasim_py.api import write_algorithm
 from astrasim_py.cli.options import complain, make_parent, number_list
@@ -23,11 +20,13 @@ from astrasim_py.preparation.link_occupancy import read_occupancy, write_occupan
 from astrasim_py.preparation.schedules import facts_in_network, facts_of, find
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.results.values import ns_number
+from astrasim_py.runs.progress import progress_line
 from astrasim_py.synthesis.emit.emitter import clock_needed, emit
 from astrasim_py.synthesis.extras.exact import LIMIT, MAX_RANKS
 from astrasim_py.synthesis.model.schedule import Schedule
 from astrasim_py.synthesis.model.timing import CostModel
 from astrasim_py.synthesis.request import Found, Request
+from astrasim_py.synthesis.search.multi_start import Progress
 from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.system.problem import Problem
 from astrasim_py.topology.model import Topology
@@ -54,17 +53,21 @@ def run_synthesize(args: argparse.Namespace) -> int:
         topology = unwound(topology, args.unwind, place="--unwind")
     request = _request(args, topology)
     _writable(args)
-    progress = _Progress(quiet=args.quiet)
-    try:
-        found = find(request, fresh=args.fresh, record=not args.count, jobs=args.jobs, progress=progress)
-        progress.write()
+    with progress_line(quiet=args.quiet, every=_EVERY) as line:
+        line.show("searching")
+        found = find(
+            request,
+            fresh=args.fresh,
+            record=not args.count,
+            jobs=args.jobs,
+            progress=lambda state: line.show(_standing(state)),
+        )
+        line.show(_STAGES["write"])
         if not args.quiet:
             complain(_notes(found, topology, None if args.exact else request.budget))
             complain(_not_planned_for(args))
         row = {"topology": topology.name, **facts_of(found), "seconds": round(found.schedule.search.seconds, 3)}
         row |= {"reused": found.reused, "exact": args.exact, **_written(found, args, original)}
-    finally:
-        progress.end()
     print(json_text(row) if args.format == "json" else _text(row, found))
     return EXIT_OK
 
@@ -168,68 +171,12 @@ def _not_planned_for(args: argparse.Namespace) -> list[str]:
     return [f"warning: {args.topology}: {planned}, and not for {', '.join(left)}"] if left else []
 
 
-#: Seconds between two lines of progress: with the same best time, with a better one, and on a terminal.
-_LONG, _SHORT, _AT_ONCE = 5.0, 2.0, 0.1
+#: Seconds between two lines of progress where stderr is no terminal.
+_EVERY = 5.0
 _STAGES = {"bound": "looking for bounds", "check": "checking the schedule", "write": "verifying, simulating, writing"}
 
 
-class _Progress:
-    """Progress on stderr: best time, bound and gap, every few seconds at least; on a terminal one line that changes."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        try:
-            self.watched = not quiet and sys.stderr.isatty()
-        except (AttributeError, ValueError):
-            self.watched = False
-        self.quiet, self.best, self.shown = quiet, 0, False
-        self.begin = self.last = time.monotonic()
-        self.text, self._turn, self._ended = "searching", Lock(), Event()
-        if not quiet:
-            Thread(target=self._tick, daemon=True).start()
-
-    def __call__(self, state) -> None:
-        if self.quiet:
-            return
-        self.text = _standing(state)
-        since = time.monotonic() - self.last
-        better = bool(state.best) and state.best != self.best and not state.stage
-        if since >= (_AT_ONCE if self.watched else _SHORT if better else _LONG):
-            self.best = state.best
-            self._tell()
-
-    def _tell(self) -> None:
-        with self._turn:
-            if self._ended.is_set():
-                return
-            self.last = time.monotonic()
-            text = f"{self.text} ({self.last - self.begin:.0f} s)"
-            if self.watched:
-                self.shown = True
-                print(f"\r{text:<90}", end="", file=sys.stderr, flush=True)
-            else:
-                complain([text])
-
-    def _tick(self) -> None:
-        while not self._ended.wait(0.5):
-            if time.monotonic() - self.last >= (1.0 if self.watched else _LONG):
-                self._tell()
-
-    def write(self) -> None:
-        with self._turn:
-            if self.shown:
-                print(file=sys.stderr)
-            # Other lines come now: none is written over.
-            self.watched, self.text = False, _STAGES["write"]
-
-    def end(self) -> None:
-        """Show nothing more."""
-        with self._turn:
-            self._ended.set()
-            if self.watched and self.shown:
-                print(file=sys.stderr)
-
-
-def _standing(state) -> str:
+def _standing(state: Progress) -> str:
     best = f"best {format_time(state.best)}, " if state.best else ""
     bound = f"bound {format_time(state.bound)}" if state.bound else ""
     gap = f", gap {state.gap:.1%}" if state.best and state.bound else ""

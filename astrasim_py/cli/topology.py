@@ -4,12 +4,12 @@ TOPOLOGY is a file, a preset, or a shape as in torus:4x4 or leaf_spine,leaves=4,
 """
 
 import argparse
-import json
 import re
 from pathlib import Path
 
 from astrasim_py.cli.options import format_option
 from astrasim_py.core.errors import UsageError
+from astrasim_py.core.exact_json import json_text
 
 _SUFFIXES = (".png", ".svg", ".pdf")
 #: Larger drawings show nothing.
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
         problem = f"{topology.links} links are too many to draw"
         raise UsageError("--draw", problem, f"draw a smaller one, of at most {_MOST_DRAWN} links")
     if args.format == "json":
-        print(json.dumps({"name": topology.name, **facts}, indent=1))
+        print(json_text({"name": topology.name, **facts}))
     else:
         print(topology.name)
         for name, value in facts.items():

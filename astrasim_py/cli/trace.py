@@ -6,17 +6,22 @@ A trace is named by the prefix of a set (PREFIX.0.et, PREFIX.1.et, …) or by on
 import argparse
 import dataclasses
 import itertools
-import json
+import math
 import os
 from collections.abc import Sequence
 from glob import escape, glob
 from operator import itemgetter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from astrasim_py.cli import trace_convert, trace_edit, trace_share, trace_synthesize
 from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, AstraError, ErrorList, TraceError, UsageError
+from astrasim_py.core.exact_json import json_text
 from astrasim_py.core.files import named
 from astrasim_py.core.units import format_size, number_of
+
+if TYPE_CHECKING:
+    from astrasim_py.chakra.diff import Difference
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -94,7 +99,7 @@ def _lint(args: argparse.Namespace) -> int:
                 find_prefix(name)  # says that there is nothing of that name
             findings += lint_prefix(name, args.groups or trace_share.groups_beside(name))
     if args.format == "json":
-        print(json.dumps([dataclasses.asdict(f) for f in findings], indent=1))
+        print(json_text([dataclasses.asdict(f) for f in findings]))
     else:
         for found in findings:
             print(found)
@@ -108,7 +113,7 @@ def _stats(args: argparse.Namespace) -> int:
 
     found = workload_stats(_read(args.trace), args.dependencies)
     if args.format == "json":
-        print(json.dumps(dataclasses.asdict(found), indent=1))
+        print(json_text(dataclasses.asdict(found)))
         return EXIT_OK
     lines = [("traces", found.traces), ("nodes", found.nodes)]
     lines += [(f"  {name}", count) for name, count in found.by_type.items()]
@@ -158,6 +163,22 @@ def _show(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+def _difference_row(difference: "Difference") -> dict[str, object]:
+    """A difference as JSON has it; values that JSON lacks are texts."""
+
+    def shown(value: object) -> object:
+        if isinstance(value, tuple | list):
+            return [shown(item) for item in value]
+        plain = value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
+        return value if plain else str(value)
+
+    changes = [
+        {**dataclasses.asdict(change), "before": shown(change.before), "after": shown(change.after)}
+        for change in difference.changes
+    ]
+    return {**dataclasses.asdict(difference), "changes": changes}
+
+
 def _diff(args: argparse.Namespace) -> int:
     from astrasim_py.chakra.diff import diff
 
@@ -172,7 +193,7 @@ def _diff(args: argparse.Namespace) -> int:
     ]
     different = False
     if args.format == "json":
-        print(json.dumps([dataclasses.asdict(r) for r in results], indent=1, default=str))
+        print(json_text([_difference_row(result) for result in results]))
     for rank, result in enumerate(results):
         same = not (result.changes or result.only_first or result.only_second or result.reordered)
         different |= not same

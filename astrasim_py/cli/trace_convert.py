@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from astrasim_py.cli.main import Parser
 from astrasim_py.cli.options import complain, format_option, make_parent
 from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK
-from astrasim_py.workload.trace_readers import convert, reader_names, trace_reader
+from astrasim_py.core.exact_json import json_bytes, json_text
+from astrasim_py.workload.trace_readers import Conversion, convert, reader_names, trace_reader
 
 if TYPE_CHECKING:
     from astrasim_py.chakra.trace import ExecutionTrace
-    from astrasim_py.chakra.workload import Workload
 
 
 class _Reader(Parser):
@@ -47,24 +46,26 @@ def run(args: argparse.Namespace) -> int:
     from astrasim_py.runs.progress import progress_line
 
     with progress_line(quiet=args.quiet) as line:
-        made = convert(args.reader, args, line.show)
-        trusted = (args.allow_partial or not made.problems) and not (args.strict and made.warnings)
-        report = json.dumps(made.report, indent=1)
+        conversion = convert(args.reader, args, line.show)
+        trusted = (args.allow_partial or not conversion.problems) and not (args.strict and conversion.warnings)
         if trusted:
-            _write(args, made.workload, report, line.show)
-    print(report if args.format == "json" else "\n".join(made.lines))
-    complain(f"not to be trusted: {problem}" for problem in made.problems)
+            _write(args, conversion, line.show)
+    print(json_text(conversion.report) if args.format == "json" else "\n".join(conversion.lines))
+    complain(f"not to be trusted: {problem}" for problem in conversion.problems)
     if not trusted:
-        remedy = "--allow-partial writes it anyway" if made.problems else "there are warnings, and --strict is given"
-        complain([f"nothing was written; {remedy}"])
+        strict = "there are warnings, and --strict is given"
+        complain([f"nothing was written; {'--allow-partial writes it anyway' if conversion.problems else strict}"])
     elif args.format != "json":
-        files = [f"{args.target}.{rank}.et{'.gz' if args.gzip else ''}" for rank in (0, made.workload.ranks - 1)]
+        files = [f"{args.target}.{rank}.et{'.gz' if args.gzip else ''}" for rank in (0, conversion.workload.ranks - 1)]
         print(f"written: {' … '.join(dict.fromkeys(files))}")
     return EXIT_OK if trusted else EXIT_CHECK_FAILED
 
 
-def _write(args: argparse.Namespace, workload: Workload, report: str, say: Callable[[str], None]) -> None:
+def _write(args: argparse.Namespace, conversion: Conversion, say: Callable[[str], None]) -> None:
     from astrasim_py.chakra.et_io import write_prefix
+    from astrasim_py.chakra.groups import groups_json
+
+    workload = conversion.workload
 
     def traces() -> Iterator[ExecutionTrace]:
         for rank in range(workload.ranks):
@@ -72,6 +73,5 @@ def _write(args: argparse.Namespace, workload: Workload, report: str, say: Calla
             yield workload.trace(rank)
 
     make_parent(args.target)
-    groups = {name: list(ranks) for name, ranks in workload.groups.items()}
-    beside = {".groups.json": json.dumps(groups, indent=1).encode(), ".report.json": report.encode()}
+    beside = {".groups.json": groups_json(workload.groups), ".report.json": json_bytes(conversion.report)}
     write_prefix(args.target, traces(), ranks=workload.ranks, gzip=args.gzip, beside=beside)

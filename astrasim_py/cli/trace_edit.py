@@ -8,6 +8,7 @@ from collections.abc import Callable
 from astrasim_py.cli.options import make_parent, number_list
 from astrasim_py.cli.trace_share import check_apart, read_set, read_with_hints, rule_options, write_set
 from astrasim_py.core.errors import EXIT_OK, UnitError, UsageError
+from astrasim_py.core.exact_json import json_text
 from astrasim_py.core.units import parse_time
 
 #: Most nodes that are drawn.
@@ -137,7 +138,7 @@ def run_part(args: argparse.Namespace) -> int:
 def _said(args: argparse.Namespace, facts: dict, lost: dict | None = None) -> int:
     """Print what was made; in text of what was lost only what there is."""
     if args.format == "json":
-        print(json.dumps(facts | (lost or {})))
+        print(json_text(facts | (lost or {})))
         return EXIT_OK
     print(", ".join(f"{key} {value}" for key, value in facts.items()))
     for key, value in (lost or {}).items():
@@ -254,7 +255,7 @@ def run_compare(args: argparse.Namespace) -> int:
         rows.append({"network": name, "first_us": first / 10**6, "second_us": second / 10**6,
                      "difference": (second - first) / max(first, 1)})  # fmt: skip
     if args.format == "json":
-        print(json.dumps(rows, indent=1))
+        print(json_text(rows))
         return EXIT_OK
     wide = max(28, *(len(name) + 2 for name in found))
     print(f"{'network':<{wide}}{'A, us':>16}{'B, us':>16}{'B against A':>13}")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from astrasim_py.cli.options import complain, gone_option, make_parent
 from astrasim_py.core.errors import EXIT_OK, CheckFailed, OutputError, ScenarioError, TraceError, UsageError
+from astrasim_py.core.exact_json import json_text
 from astrasim_py.core.files import named
 
 #: Levels that were removed.
@@ -142,10 +143,9 @@ def write_set(args: argparse.Namespace, workload, beside: dict[str, bytes] | Non
 
 def _groups(workload) -> dict[str, bytes]:
     """The file of a workload's groups, by its end, if it has any."""
-    import json
+    from astrasim_py.chakra.groups import groups_json
 
-    groups = {name: list(ranks) for name, ranks in workload.groups.items()}
-    return {".groups.json": json.dumps(groups, separators=(",", ":")).encode()} if groups else {}
+    return {".groups.json": groups_json(workload.groups)} if workload.groups else {}
 
 
 def run_skeleton(args: argparse.Namespace) -> int:
@@ -158,9 +158,7 @@ def run_skeleton(args: argparse.Namespace) -> int:
     write_set(args, made)
     before, after = (sum(map(len, each.traces)) for each in (workload, made))
     if args.format == "json":
-        import json
-
-        print(json.dumps({"ranks": made.ranks, "nodes": before, "kept": after}))
+        print(json_text({"ranks": made.ranks, "nodes": before, "kept": after}))
     else:
         print(f"{made.ranks} ranks, {before} nodes -> {after}")
     if after > before:
@@ -170,7 +168,6 @@ def run_skeleton(args: argparse.Namespace) -> int:
 
 def run_share(args: argparse.Namespace) -> int:
     """Write what a level leaves of a set; print what was removed, and its price."""
-    import json
     from dataclasses import asdict
 
     import numpy as np
@@ -212,7 +209,7 @@ def run_share(args: argparse.Namespace) -> int:
             line.show("simulating on six networks")
             paid = price(original, made, rules, scales)
         facts["price"] = asdict(paid)
-    print(json.dumps(facts, indent=1) if args.format == "json" else "\n".join(_said(args, facts, paid)))
+    print(json_text(facts) if args.format == "json" else "\n".join(_said(args, facts, paid)))
     return EXIT_OK
 
 

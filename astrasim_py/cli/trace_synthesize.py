@@ -9,6 +9,7 @@ from pathlib import Path
 from astrasim_py.cli.options import check_positive, make_parent
 from astrasim_py.cli.trace_share import check_apart, read_set, rule_options, write_set
 from astrasim_py.core.errors import EXIT_OK, TraceError, UnitError, UsageError
+from astrasim_py.core.exact_json import json_text
 from astrasim_py.core.units import format_time
 
 _NUMBER = re.compile(r"\d+(\.\d+)?")
@@ -70,7 +71,6 @@ def _learned(name: str, args: argparse.Namespace):
 
 def run_learn(args: argparse.Namespace) -> int:
     """Write what is learned, and print what repeats."""
-    import json
 
     from astrasim_py.core.files import write_file
     from astrasim_py.sharing.synthesis_model import write_model
@@ -89,7 +89,7 @@ def run_learn(args: argparse.Namespace) -> int:
         told = f"{row['repeats']} x {row['block']} places" if row["repeats"] else "nothing repeats"
         print(f"{row['ranks']} ranks, {row['programs']} programs: {told}; {row['has']}")
     if args.format == "json":
-        print(json.dumps(rows, indent=1))
+        print(json_text(rows))
     return EXIT_OK
 
 
@@ -134,7 +134,6 @@ def _wanted(words: list[str]) -> dict:
 
 def run_synthesize(args: argparse.Namespace) -> int:
     """Write a set made of what is learned."""
-    import json
 
     import numpy as np
 
@@ -168,5 +167,5 @@ def run_synthesize(args: argparse.Namespace) -> int:
     write_set(args, made)
     facts = {"ranks": made.ranks, "nodes": sum(map(len, made.traces)), "workload": number, "seed": args.seed}
     facts |= {"repeats": wanted.repeats} if args.want else {}
-    print(json.dumps(facts) if args.format == "json" else ", ".join(f"{key} {value}" for key, value in facts.items()))
+    print(json_text(facts) if args.format == "json" else ", ".join(f"{key} {value}" for key, value in facts.items()))
     return EXIT_OK

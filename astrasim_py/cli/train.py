@@ -6,7 +6,6 @@ options; the aliases of Megatron, TorchTitan and DeepSpeed go with --set. Recomm
 """
 
 import argparse
-import json
 import re
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from astrasim_py.cli.options import (
 )
 from astrasim_py.cli.spelling import retold, spelled
 from astrasim_py.core.errors import AstraError, UsageError
+from astrasim_py.core.exact_json import json_text
 from astrasim_py.core.units import number_of
 
 #: Keys of `training` that are options of their own; True: a flag.
@@ -195,14 +195,15 @@ def _algorithm(text: str) -> tuple[str, str]:
 
 def _write(args: argparse.Namespace, point) -> int:
     from astrasim_py.chakra.et_io import write_prefix
+    from astrasim_py.chakra.groups import groups_json
     from astrasim_py.cli.options import make_parent
     from astrasim_py.preparation.prepare import prepare
 
     make_parent(args.output)
     workload = prepare(point).problem.jobs[0].workload
-    groups = json.dumps({name: list(members) for name, members in workload.groups.items()}, indent=1).encode()
     traces = (workload.trace(rank) for rank in range(workload.ranks))
-    paths = write_prefix(args.output, traces, ranks=workload.ranks, gzip=args.gzip, beside={".groups.json": groups})
+    beside = {".groups.json": groups_json(workload.groups)}
+    paths = write_prefix(args.output, traces, ranks=workload.ranks, gzip=args.gzip, beside=beside)
     nodes = sum(len(trace) for trace in workload.traces)
     print(
         f"{number_of(len(paths), 'trace')}, {number_of(nodes, 'node')}: {paths[0]} …, groups: {args.output}.groups.json"
@@ -215,12 +216,11 @@ def _explain(args: argparse.Namespace, point) -> int:
     from astrasim_py.report.training import explain_text
 
     found = estimate(point)
-    print(json.dumps(found, indent=2) if args.format == "json" else explain_text(found))
+    print(json_text(found) if args.format == "json" else explain_text(found))
     return 0
 
 
 def _simulate(args: argparse.Namespace, scenario) -> int:
-    from astrasim_py.core.exact_json import json_text
     from astrasim_py.preparation.prepare import estimate
     from astrasim_py.report.result_table import summary_text
     from astrasim_py.report.training import step_text

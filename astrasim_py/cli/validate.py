@@ -11,13 +11,13 @@ Exits with 1 beyond --max-median or --max-p90.
 """
 
 import argparse
-import json
 from contextlib import nullcontext
 from dataclasses import asdict
 
 from astrasim_py.cli import validate_measured
 from astrasim_py.cli.options import check_positive, engine_option, engines_text, format_option
 from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, UsageError
+from astrasim_py.core.exact_json import json_text
 
 #: Rows that are off which text shows; JSON has them all.
 SHOWN = 20
@@ -79,7 +79,7 @@ def _json(report, measured) -> str:
     rows = {"groups": [asdict(group) for group in report.groups], "off": [asdict(one) for one in report.off]}
     if measured is not None:
         rows["measured"] = validate_measured.measured_json(measured, "platform")
-    return json.dumps(total | {"engines": report.engines} | rows, indent=2, ensure_ascii=False)
+    return json_text(total | {"engines": report.engines} | rows)
 
 
 def _text(report, measured) -> str:
@@ -141,7 +141,7 @@ def _training_json(report) -> str:
         {"place": row.place, "id": row.id, "source": row.source, "reason": row.problem} for row in report.unpredicted
     ]
     groups = {"groups": [shown(one) for one in report.groups], "summaries": [shown(one) for one in report.summaries]}
-    return json.dumps(total | groups | {"unpredicted": left_out}, indent=2, ensure_ascii=False)
+    return json_text(total | groups | {"unpredicted": left_out})
 
 
 def _training_text(report) -> str:

@@ -1,12 +1,12 @@
 """``validate --measured``: measured times of collectives against simulation under a profile."""
 
 import argparse
-import json
 import math
 from dataclasses import asdict
 
 from astrasim_py.cli.options import complain
 from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, UsageError
+from astrasim_py.core.exact_json import json_text
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "json":
         said = measured_json(report, "platform", "collective", "ranks", "band")
         said |= {"worst": _worst(report), "notes": report.notes, "warnings": warnings}
-        print(json.dumps(said, indent=2, ensure_ascii=False))
+        print(json_text(said))
     else:
         print(_text(report))
     if args.figures is not None:

@@ -7,12 +7,12 @@ Exits with 1 if one of the four verdicts is no, and then shows a counterexample.
 """
 
 import argparse
-import json
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from astrasim_py.cli.options import format_option
 from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, AstraError, ErrorList, UsageError
+from astrasim_py.core.exact_json import json_text
 from astrasim_py.core.units import number_of
 
 #: Keys of a verdict in JSON, in this order.
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "json":
         rows = [_row(*one) for one in found]
         several = len(args.sources) > 1 or len(rows) > 1
-        print(json.dumps(rows if several else rows[0], indent=2, ensure_ascii=False))
+        print(json_text(rows if several else rows[0]))
     elif found:
         print("\n\n".join(_text(*one) for one in found))
     if refused:

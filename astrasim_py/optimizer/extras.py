@@ -1,9 +1,9 @@
 """What lies beside an optimized scenario: the algorithms of its calls as files, and its traces with these inlined."""
 
-import json
 from collections.abc import Iterator, Mapping
 
 from astrasim_py.chakra.et_io import encode_trace
+from astrasim_py.chakra.groups import groups_json
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import AstraError
 from astrasim_py.core.units import number_of
@@ -72,5 +72,4 @@ def trace_files(prefix: str, workload: Workload) -> Iterator[tuple[str, bytes]]:
     """Files of the traces and the groups of a workload."""
     for rank in range(workload.ranks):
         yield f"{prefix}.{rank}.et", encode_trace(workload.trace(rank))
-    groups = {name: list(members) for name, members in workload.groups.items()}
-    yield f"{prefix}.groups.json", json.dumps(groups, indent=1).encode()
+    yield f"{prefix}.groups.json", groups_json(workload.groups)

@@ -158,12 +158,12 @@ def test_exchanges_of_unequal_blocks(capsys, tmp_path):
 
 
 @pytest.mark.slow
-def test_however_long_it_takes_a_line_says_where_it_stands(capsys, monkeypatch):
+def test_however_long_it_takes_a_line_says_where_it_stands(capsys):
     from astrasim_py.cli import synthesize_run as verb
+    from astrasim_py.runs.progress import progress_line
     from astrasim_py.synthesis.search.multi_start import Progress
 
-    monkeypatch.setattr(verb, "_LONG", 0.0)
-    progress = verb._Progress(quiet=False)
+    line = progress_line(every=0.1)
     seen = []
 
     def wait_for(words: str) -> None:
@@ -175,20 +175,19 @@ def test_however_long_it_takes_a_line_says_where_it_stands(capsys, monkeypatch):
             time.sleep(0.05)
         raise AssertionError(seen)
 
-    progress(Progress(0, 0, 0, 9, stage="bound"))
+    line.show(verb._standing(Progress(0, 0, 0, 9, stage="bound")))
     wait_for("looking for bounds (")
     wait_for("looking for bounds (")
-    progress(Progress(3_000_000, 2_000_000, 4, 9, part=0.25))
+    line.show(verb._standing(Progress(3_000_000, 2_000_000, 4, 9, part=0.25)))
     wait_for("run 5/9: 25.0% done, best 3 us, bound 2 us, gap 50.0% (")
-    progress(Progress(3_000_000, 2_000_000, 4, 9, search="reduce_scatter half"))
+    line.show(verb._standing(Progress(3_000_000, 2_000_000, 4, 9, search="reduce_scatter half")))
     wait_for("reduce_scatter half, run 4/9: best 3 us, bound 2 us, gap 50.0% (")
-    progress.write()
+    line.show(verb._STAGES["write"])
     wait_for("verifying, simulating, writing (")
-    progress.end()
+    line.end()
     capsys.readouterr()
-    quiet = verb._Progress(quiet=True)
-    quiet(Progress(3, 2, 4, 9))
-    quiet.end()
+    quiet = progress_line(quiet=True, every=0.1)
+    quiet.show(verb._standing(Progress(3, 2, 4, 9)))
     time.sleep(0.6)
     assert not capsys.readouterr().err, "neither of them says anything more"
 
