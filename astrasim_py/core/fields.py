@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from pydantic import (
     AfterValidator,
@@ -220,8 +220,12 @@ class CodeText(FileText):
         return self.rpartition(":")[0]
 
 
-FileName = Annotated[str, StringConstraints(min_length=1, max_length=1000), AfterValidator(FileText)]
-CodeName = Annotated[Text, AfterValidator(CodeText)]
+if TYPE_CHECKING:
+    FileName = FileText
+    CodeName = CodeText
+else:
+    FileName = Annotated[str, StringConstraints(min_length=1, max_length=1000), AfterValidator(FileText)]
+    CodeName = Annotated[Text, AfterValidator(CodeText)]
 
 
 def code_or_name(value: str) -> str:

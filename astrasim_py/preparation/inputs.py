@@ -13,9 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from astrasim_py.chakra.et_io import find_prefix
+from astrasim_py.chakra.workload import Workload
+from astrasim_py.core.cache import Memo
 from astrasim_py.core.digest import digest, file_digest, file_stamp
 from astrasim_py.core.errors import AstraError, ScenarioError, TraceError
 from astrasim_py.core.fields import CodeText, FileText, named_files
@@ -34,8 +36,10 @@ except ImportError:  # not on every system
 
 T = TypeVar("T")
 
-#: Bytes of files from which on it pays.
+#: Files of fewer bytes are read by each process itself.
 WORTH = 2**20
+#: Workloads that were read, with what their readers told.
+WORKLOADS: Memo[tuple[Workload, Notes]] = Memo(4)
 _ALIGNED = 64
 
 
@@ -134,7 +138,7 @@ class Preparation:
                 confined(FileText(name), Path(self.point.folder), place, False)
         return files
 
-    def read_once(self, memo: Any, files: Sequence[Path], options: tuple, read: Callable[[], T]) -> T:
+    def read_once(self, memo: Memo[T], files: Sequence[Path], options: tuple, read: Callable[[], T]) -> T:
         """Contents of files: read once per process, or once per run if they are large."""
         stamps = tuple(file_stamp(file) for file in files)
         key = (stamps, options)

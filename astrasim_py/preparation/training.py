@@ -1,6 +1,6 @@
 """Models that a scenario describes: their layouts on a machine, their traces, and what the closed form says of them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -8,7 +8,7 @@ from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.cache import Memo
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import ScenarioError
-from astrasim_py.preparation.inputs import Preparation
+from astrasim_py.preparation.workloads.section import JobSection
 from astrasim_py.scenario.job_models import (
     InferenceWorkload,
     ModelWorkload,
@@ -148,32 +148,44 @@ def trained(spec: TrainingWorkload, machine: Machine) -> Trained:
 
 def model_workload(spec: ModelWorkload, machine: Machine, name: str) -> Workload:
     """Traces of all ranks; raises ScenarioError as `trained` does."""
-    if isinstance(spec, TrainingWorkload):
-        found = trained(spec, machine)
-        return training_workload(found.layout, found.prices, name=name)
-    make = _inference if isinstance(spec, InferenceWorkload) else _recommendation
     try:
-        return make(spec, machine, name)
+        return _MAKERS[type(spec)](spec, machine, name)
     except ScenarioError as error:
         raise _at(machine, error) from None
 
 
-def on_machine(
-    run: Preparation, spec: ModelWorkload, topology: Topology, ranks: int, key: str
-) -> tuple[ModelWorkload, Machine]:
-    """A workload with the paths of its files, and what it runs on."""
-    place = run.at(key, f"workload.{spec.kind}")
-    if isinstance(spec, TrainingWorkload) and spec.training.routing.file is not None:
-        routing = spec.training.routing
-        routing = routing.model_copy(update={"file": str(run.path(routing.file, place))})
-        spec = spec.model_copy(update={"training": spec.training.model_copy(update={"routing": routing})})
-    return spec, Machine(topology=topology, compute=run.spec.compute, ranks=ranks, place=place)
+def _training(spec: TrainingWorkload, machine: Machine, name: str) -> Workload:
+    model = trained(spec, machine)
+    return training_workload(model.layout, model.prices, name=name)
 
 
-def kept_workload(spec: ModelWorkload, machine: Machine, name: str) -> Workload:
-    """As `model_workload`, kept for further points if it is small and reads no file."""
+def _machine_of(job: JobSection) -> Machine:
+    place = job.at(f"workload.{job.spec.workload.kind}")
+    return Machine(topology=job.topology, compute=job.run.spec.compute, ranks=job.made_ranks, place=place)
+
+
+def _with_paths(spec: TrainingWorkload, job: JobSection) -> TrainingWorkload:
+    """The training with the path of the file of its routing."""
+    routing = spec.training.routing
+    if routing.file is None:
+        return spec
+    routing = routing.model_copy(update={"file": str(job.run.path(routing.file, job.at(f"workload.{spec.kind}")))})
+    return spec.model_copy(update={"training": spec.training.model_copy(update={"routing": routing})})
+
+
+def estimated(job: JobSection) -> dict[str, Any]:
+    """What the closed form says of a job that trains a model; see `Trained.estimate`."""
+    spec = job.spec.workload
+    if not isinstance(spec, TrainingWorkload):
+        raise ScenarioError(job.at("workload"), "trains no model, and no other closed form is known", "write training")
+    return trained(_with_paths(spec, job), _machine_of(job)).estimate()
+
+
+def model_of_job(job: JobSection) -> Workload:
+    """The workload of a job that names a model, kept for further points if it is small and reads no file."""
+    spec, machine, name = job.spec.workload, _machine_of(job), job.name
     if isinstance(spec, TrainingWorkload) and spec.training.routing.file is not None:
-        return model_workload(spec, machine, name)
+        return model_workload(_with_paths(spec, job), machine, name)
     key = digest([spec, machine.topology.digest(), machine.compute, machine.ranks, name])
 
     def fits(workload: Workload) -> bool:
@@ -198,6 +210,13 @@ def _recommendation(spec: RecommendationWorkload, machine: Machine, name: str) -
     batch = own.batch(ranks)
     prices = machine.prices(spec, [recommendation_memory(own.model, ranks, batch, **own.sizes)], dtype=own.dtype)
     return recommendation_workload(own.model, ranks, batch, prices, iterations=own.iterations, name=name, **own.sizes)
+
+
+_MAKERS: dict[type[ModelWorkload], Callable[[Any, Machine, str], Workload]] = {
+    TrainingWorkload: _training,
+    InferenceWorkload: _inference,
+    RecommendationWorkload: _recommendation,
+}
 
 
 def _at(machine: Machine, error: ScenarioError) -> ScenarioError:

@@ -130,10 +130,10 @@ def test_groups_partition_the_ranks(tmp_path):
 
 
 def test_a_partition_of_a_list_is_a_list_of_partitions():
-    from astrasim_py.preparation.prepare import _members
+    from astrasim_py.preparation.workloads.items import members_of
     from astrasim_py.scenario.job_models import Partition
 
-    assert _members(Partition(size=2, stride=4), 16) == tuple((a, a + 4) for a in (0, 1, 2, 3, 8, 9, 10, 11))
+    assert members_of(Partition(size=2, stride=4), 16) == tuple((a, a + 4) for a in (0, 1, 2, 3, 8, 9, 10, 11))
 
 
 def test_rules_and_machines_reach_the_problem(tmp_path):
