@@ -16,7 +16,7 @@ from astrasim_py.chakra.decode import IllTyped, damaged_nodes
 from astrasim_py.chakra.et_io import find_prefix, parse_trace, read_bytes, read_traces, set_files
 from astrasim_py.chakra.groups import groups_from_json, groups_from_metadata, named
 from astrasim_py.chakra.lint_rules import Finding, label_of, lint_trace, more_of
-from astrasim_py.chakra.schema import COLLECTIVE_NAMES, MISSING, CommType, NodeType
+from astrasim_py.chakra.schema import COLLECTIVE_OF_CODE, MISSING, CommType, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.wire import frame
 from astrasim_py.core.errors import TraceError
@@ -295,7 +295,7 @@ def _calls(trace: ExecutionTrace, order: np.ndarray) -> dict[str, _Calls]:
 
 def _said(call: tuple[int, int, int]) -> str:
     kind, size, root = call
-    name = COLLECTIVE_NAMES.get(kind, "an unknown collective" if kind == MISSING else f"comm_type {kind}")
+    name = COLLECTIVE_OF_CODE.get(kind, "an unknown collective" if kind == MISSING else f"comm_type {kind}")
     return name + ("" if size == MISSING else f" of {size} bytes") + ("" if root == MISSING else f", root {root}")
 
 

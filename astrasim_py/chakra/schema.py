@@ -40,14 +40,14 @@ class CommType(IntEnum):
 
 
 #: Number of a collective in Chakra -> its name everywhere else in the package.
-COLLECTIVE_NAMES: Mapping[int, str] = {
+COLLECTIVE_OF_CODE: Mapping[int, str] = {
     **{int(member): member.name.lower() for member in CommType},
     int(CommType.REDUCE_SCATTER_BLOCK): "reduce_scatter",
 }
 
 #: The other way round: the number that is written for a collective.
 COLLECTIVE_CODES: Mapping[str, int] = {
-    name: code for code, name in COLLECTIVE_NAMES.items() if code != CommType.REDUCE_SCATTER_BLOCK
+    name: code for code, name in COLLECTIVE_OF_CODE.items() if code != CommType.REDUCE_SCATTER_BLOCK
 }
 
 #: Integer attributes that have a column, and the oneof member that a writer uses; readers accept any integer member.

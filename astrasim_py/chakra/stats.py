@@ -14,7 +14,7 @@ from astrasim_py.chakra import graph
 from astrasim_py.chakra.control import kind_of
 from astrasim_py.chakra.groups import named
 from astrasim_py.chakra.messages import attributes
-from astrasim_py.chakra.schema import COLLECTIVE_NAMES, MISSING, NodeType
+from astrasim_py.chakra.schema import COLLECTIVE_OF_CODE, MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.core.errors import TraceError
 
@@ -81,7 +81,7 @@ def trace_stats(trace: ExecutionTrace, kind: str = "data") -> TraceStats:
     codes, names = trace.group_of()
     labels = ["" if name == "0" else name for name in (*names, "")]  # the last one for code -1
     groups = [labels[code] for code in codes[coll].tolist()]
-    kinds = [COLLECTIVE_NAMES.get(code, "unknown") for code in trace.column("comm_type")[coll].tolist()]
+    kinds = [COLLECTIVE_OF_CODE.get(code, "unknown") for code in trace.column("comm_type")[coll].tolist()]
     ends = {}
     for what, peer in ((NodeType.COMM_SEND, "comm_dst"), (NodeType.COMM_RECV, "comm_src")):
         rows = (trace.type == what) & (trace.column(peer) != MISSING)

@@ -12,7 +12,7 @@ from astrasim_py.builders.registry import build, default_algorithm, rooted
 from astrasim_py.builders.switch_trees import IN_NETWORK, switches_above
 from astrasim_py.chakra.control import TAKEN, unused
 from astrasim_py.chakra.notes import unplanned
-from astrasim_py.chakra.schema import COLLECTIVE_NAMES, NodeType
+from astrasim_py.chakra.schema import COLLECTIVE_OF_CODE, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.collectives.collective import CUSTOM, collective_name
@@ -144,7 +144,7 @@ def problem(
     if any(len(unpriced(trace, costs)) for trace in distinct):
         remedy = 'write compute={"peak": "312 TFLOP/s"}'
         raise UsageError("compute", "the workload counts operations, and nothing says what they cost", remedy)
-    called = {COLLECTIVE_NAMES[code] for trace in distinct for code in np.unique(_called(trace)).tolist()}
+    called = {COLLECTIVE_OF_CODE[code] for trace in distinct for code in np.unique(_called(trace)).tolist()}
     chosen = _by_collective(algorithm, called)
     npus = placement(topology, "linear" if npus is None else list(npus), workload.ranks)
     machine = Problem(topology=topology, jobs=(), network=NetworkModel(**network), compute=costs)

@@ -12,7 +12,7 @@ from itertools import chain, islice
 
 import numpy as np
 
-from astrasim_py.chakra.schema import COLLECTIVE_NAMES, MISSING, NodeType
+from astrasim_py.chakra.schema import COLLECTIVE_OF_CODE, MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.core.records import Records, Table, queue_pairs
 from astrasim_py.core.units import format_size
@@ -138,7 +138,7 @@ def _call(trace: ExecutionTrace, row: int) -> dict[str, int | str]:
     said = {"group": names[codes[row]]} if codes[row] >= 0 else {}
     kind = trace.type[row]
     if kind == NodeType.COMM_COLL:
-        said["collective"] = COLLECTIVE_NAMES.get(int(trace.column("comm_type")[row]), "unknown")
+        said["collective"] = COLLECTIVE_OF_CODE.get(int(trace.column("comm_type")[row]), "unknown")
     peer = {NodeType.COMM_SEND: "comm_dst", NodeType.COMM_RECV: "comm_src"}.get(kind, "")
     found = ((name, int(trace.column(name)[row])) for name in ("comm_size", "coll_size", "comm_tag", peer) if name)
     return said | {name: value for name, value in found if value != MISSING}

@@ -12,6 +12,7 @@ from pydantic import (
     Tag,
     ValidationInfo,
     WithJsonSchema,
+    field_validator,
 )
 
 from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM
@@ -95,9 +96,10 @@ class Item(StrictModel):
             return {key: {} if inner is None and key == "barrier" else inner for key, inner in value.items()}
         return value
 
-    def _complete(self) -> None:
-        if isinstance(self.body, Collective):
-            self.__dict__[self.kind] = self.body.model_copy(update={"type": self.kind})
+    @field_validator("*")
+    @classmethod
+    def _of_its_kind(cls, body: Any, info: ValidationInfo) -> Any:
+        return body.model_copy(update={"type": info.field_name}) if isinstance(body, Collective) else body
 
     @property
     def kind(self) -> str:

@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from astrasim_py.chakra import graph
-from astrasim_py.chakra.schema import COLLECTIVE_NAMES, INT_COLUMNS, NodeType
+from astrasim_py.chakra.schema import COLLECTIVE_OF_CODE, INT_COLUMNS, NodeType
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
@@ -132,7 +132,7 @@ def stripped(trace: ExecutionTrace, dependencies: str) -> ExecutionTrace:
     ptr, rows = trace.parents(dependencies)
     kinds = {name: kind_of(name) for name in dict.fromkeys(trace.names)}
     names = [
-        COLLECTIVE_NAMES.get(code, "other") if kind == NodeType.COMM_COLL
+        COLLECTIVE_OF_CODE.get(code, "other") if kind == NodeType.COMM_COLL
         else NodeType(kind).name.lower() if kind != NodeType.COMP
         else "cpu" if cpu > 0
         else kinds[name]

@@ -7,7 +7,7 @@ from itertools import chain
 
 import numpy as np
 
-from astrasim_py.chakra.schema import COLLECTIVE_NAMES, MISSING, NodeType
+from astrasim_py.chakra.schema import COLLECTIVE_OF_CODE, MISSING, NodeType
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
@@ -36,7 +36,7 @@ _MESSAGES = ("send", "recv")
 _COLUMNS = ("duration_ps", "comm_type", "comm_size", "coll_size", "tensor_size", "comm_root", "comm_priority",
             "comm_src", "comm_dst", "comm_tag", "is_cpu_op", "slot_kind")  # fmt: skip
 #: Kinds of calls that `totals` tells apart.
-KINDS = (*dict.fromkeys(COLLECTIVE_NAMES.values()), "message", "load", "store")
+KINDS = (*dict.fromkeys(COLLECTIVE_OF_CODE.values()), "message", "load", "store")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,7 +199,7 @@ def _size_factors(model: WorkloadModel, drawn: list[int], wanted: Wanted, same: 
 
 
 def _kind(place: Place) -> str:
-    called = COLLECTIVE_NAMES.get(place.attributes.get("comm_type", -1), "other")
+    called = COLLECTIVE_OF_CODE.get(place.attributes.get("comm_type", -1), "other")
     return "message" if place.kind in _MESSAGES else called if place.kind == "collective" else place.kind
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from astrasim_py.chakra.schema import COLLECTIVE_CODES, COLLECTIVE_NAMES, MISSING, NodeType
+from astrasim_py.chakra.schema import COLLECTIVE_CODES, COLLECTIVE_OF_CODE, MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.collectives.collective import COLLECTIVES
 from astrasim_py.core.conditions import hold
@@ -179,7 +179,7 @@ class JobInstances:
         trace, n = self.traces[part.kind], len(self.groups[name])
         names = ("comm_type", "coll_size", "comm_size", "comm_root", "comm_priority")
         code, exact, stated, root, priority = (trace.column(column)[rows] for column in names)
-        known = np.isin(code, list(COLLECTIVE_NAMES))
+        known = np.isin(code, list(COLLECTIVE_OF_CODE))
         gathers = code == COLLECTIVE_CODES["all_gather"]
         own = np.where((stated == MISSING) & (code == COLLECTIVE_CODES["barrier"]), 0, stated)
         absent = exact == MISSING
@@ -216,7 +216,7 @@ class JobInstances:
             code, size, root = tables[part][k].tolist()
             at = f", root {root}" if code in _ROOTED else ""
             node = int(self.traces[part.kind].node_id[rows[part][k]])
-            return f"rank {parts[part]} calls {COLLECTIVE_NAMES[code]} of {size} B{at} (node {node})"
+            return f"rank {parts[part]} calls {COLLECTIVE_OF_CODE[code]} of {size} B{at} (node {node})"
 
         holder = leader if k < len(tables[leader]) else other
         remedy = "let every member call the same collectives in the same order"
@@ -248,7 +248,7 @@ class JobInstances:
         has_dims = self.job.planner is not None and trace.raw is not None
         involved = trace.attribute(row, "involved_dim") if has_dims else None
         return CollectiveRequest(
-            type=COLLECTIVE_NAMES[code],
+            type=COLLECTIVE_OF_CODE[code],
             size=stated,
             members=members,
             group=name,
@@ -263,7 +263,7 @@ class JobInstances:
 
 def _wrong(place: str, code: int, size: int, root: int, n: int) -> TraceError:
     """The error for a collective call without a known type, size or root."""
-    if code not in COLLECTIVE_NAMES:
+    if code not in COLLECTIVE_OF_CODE:
         if code == MISSING:
             remedy = "write 0 for ALL_REDUCE, …; or, of a wrapper such as nccl:…, untyped: compute beside trace"
             return TraceError(place, "lacks comm_type", remedy)

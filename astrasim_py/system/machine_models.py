@@ -6,7 +6,16 @@ In the context ``written``, of a scenario, quantities are text with units; Pytho
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, PlainValidator, ValidationInfo, WithJsonSchema
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WithJsonSchema,
+    field_validator,
+)
 from pydantic.json_schema import SkipJsonSchema
 
 from astrasim_py.collectives.chunks import PROTOCOL_SLOTS, max_count
@@ -236,39 +245,47 @@ class NicModel(StrictModel):
 class ComputeModel(StrictModel):
     """Compute rates of an NPU."""
 
+    model_config = ConfigDict(validate_default=True)
     _place = "compute"
 
     preset: Text | None = Field(default=None, examples=["dgx_a100"])
     precision: Text | None = Field(default=None, description="number format of the preset's peak, e.g. bf16")
-    roofline: bool | None = Field(default=None, description="take times from operations and bytes")
     peak: ComputeRate | None = example("312 TFLOP/s", default=None)
     memory_bandwidth: MemoryBandwidth | None = example("2 TB/s", default=None)
+    roofline: bool = Field(
+        default=None,
+        description="take times from operations and bytes; by default where there is a peak",
+    )
+
+    @field_validator("peak", "memory_bandwidth", "memory", "expanded_memory", check_fields=False)
+    @classmethod
+    def _of_preset(cls, value: Any, info: ValidationInfo) -> Any:
+        name, precision = info.data.get("preset"), info.data.get("precision")
+        if value is not None or name not in preset_names("compute"):
+            return value
+        figures = preset(name).compute
+        if info.field_name == "peak":
+            return figures.peak.get(precision or next(iter(figures.peak)))
+        return getattr(figures, str(info.field_name))
+
+    @field_validator("roofline", mode="wrap")
+    @classmethod
+    def _where_there_is_a_peak(cls, value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> bool:
+        return info.data.get("peak") is not None if value is None else handler(value)
 
     def _complete(self) -> None:
-        """Fill in the figures of the preset; the roofline is on by default where there is a peak."""
-        figures = self._figures()
-        if figures is not None:
-            precision = self.precision or next(iter(figures.peak))
-            if precision not in figures.peak:
-                problem = f"{figures.npu} has no peak for {precision}"
-                raise wrong(problem, f"write one of {', '.join(figures.peak)}", ("precision",))
-            self.__dict__["peak"] = self.peak or figures.peak[precision]
-            for key in ("memory_bandwidth", "memory", "expanded_memory"):
-                if key in type(self).model_fields:
-                    self.__dict__[key] = getattr(self, key) or getattr(figures, key)
-        if self.roofline and self.peak is None:
-            raise wrong("the roofline needs a peak", 'write e.g. peak: "312 TFLOP/s"', ("roofline",))
-        if self.roofline is None:
-            self.__dict__["roofline"] = self.peak is not None
-
-    def _figures(self):
         if self.preset is None:
             if self.precision is not None:
                 raise wrong("precision without preset", "drop it, or name a preset", ("precision",))
-            return None
-        if self.preset not in (known := preset_names("compute")):
+        elif self.preset not in (known := preset_names("compute")):
             raise wrong(f"there is no preset {shown(self.preset)}", did_you_mean(self.preset, known), ("preset",))
-        return preset(self.preset).compute
+        else:
+            figures = preset(self.preset).compute
+            if self.precision is not None and self.precision not in figures.peak:
+                problem = f"{figures.npu} has no peak for {self.precision}"
+                raise wrong(problem, f"write one of {', '.join(figures.peak)}", ("precision",))
+        if self.roofline and self.peak is None:
+            raise wrong("the roofline needs a peak", 'write e.g. peak: "312 TFLOP/s"', ("roofline",))
 
 
 class NpuModel(ComputeModel):
@@ -339,9 +356,10 @@ class Collectives(StrictModel):
 class Limits(StrictModel):
     """When to give up."""
 
+    model_config = ConfigDict(validate_default=True)
     _place = "limits"
 
-    max_events: Annotated[int, whole(1, _MOST_EVENTS)] | None = None
+    max_events: Annotated[int, whole(1, _MOST_EVENTS)] = Field(default=None)
     max_sim_time_ps: Time | None = Field(default=None, alias="max_sim_time", examples=["10 s"])
 
     @classmethod
@@ -350,6 +368,7 @@ class Limits(StrictModel):
             return {**value, "max_events": _MOST_EVENTS}
         return value
 
-    def _complete(self) -> None:
-        if self.max_events is None:
-            self.__dict__["max_events"] = MAX_EVENTS
+    @field_validator("max_events", mode="wrap")
+    @classmethod
+    def _by_default(cls, value: Any, handler: ValidatorFunctionWrapHandler) -> int:
+        return MAX_EVENTS if value is None else handler(value)

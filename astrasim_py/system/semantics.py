@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationInfo
+from pydantic import ConfigDict, Field, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
 
 from astrasim_py.core.fields import Gamma, Size, Time, choice, did_you_mean, shown, written, wrong
 from astrasim_py.core.strict_model import StrictModel, example
@@ -54,6 +54,7 @@ _SLOTS = ("cpu_slots", "compute_slots", "comm_slots")
 class Semantics(StrictModel):
     """A named set of rules, with any of them replaced."""
 
+    model_config = ConfigDict(validate_default=True)
     _place = "semantics"
 
     #: The named set that fills in rules that are not given.
@@ -63,29 +64,29 @@ class Semantics(StrictModel):
     dependencies: Annotated[str, choice(DATA, DATA_AND_CTRL)] | None = None
     #: ``up_ps``: delays round up to whole picoseconds. ``floor_ns``: each delay is the floor of a double-precision
     #: number of nanoseconds, taken once.
-    rounding: Annotated[str, choice("up_ps", "floor_ns")] | None = None
+    rounding: Annotated[str, choice("up_ps", "floor_ns")] = Field(default=None)
     #: ``binary``: network bandwidths written in kB, MB, GB per second mean powers of 1024.
-    decimal_bandwidth: Annotated[str, choice("as_written", "binary")] | None = None
+    decimal_bandwidth: Annotated[str, choice("as_written", "binary")] = Field(default=None)
     #: Cost of a recorded duration of 0.
-    zero_duration_ps: Time | None = Field(default=None, alias="zero_duration", examples=["1 ns"])
+    zero_duration_ps: Time = Field(default=None, alias="zero_duration", examples=["1 ns"])
     #: Local reduction time in seconds per byte, for reductions whose size is known.
-    gamma: Gamma | None = example("20 ns/MiB", default=None)
+    gamma: Gamma = example("20 ns/MiB", default=None)
     #: Nodes of a workload that may be in flight on one NPU; None is unlimited.
-    cpu_slots: Annotated[int | str, choice("unlimited", whole_numbers=True)] | None = None
-    compute_slots: Annotated[int | str, choice("unlimited", whole_numbers=True)] | None = None
-    comm_slots: Annotated[int | str, choice("unlimited", whole_numbers=True)] | None = None
+    cpu_slots: Annotated[int, choice("unlimited", whole_numbers=True)] | None = None
+    compute_slots: Annotated[int, choice("unlimited", whole_numbers=True)] | None = None
+    comm_slots: Annotated[int, choice("unlimited", whole_numbers=True)] | None = None
     #: ``symbolic``: a message's bytes follow the collective's size. ``verbatim``: the algorithm's own ``comm_size``
     #: is used whatever the workload asks for.
-    injected_sizes: Annotated[str, choice("symbolic", "verbatim")] | None = None
+    injected_sizes: Annotated[str, choice("symbolic", "verbatim")] = Field(default=None)
     #: Under the analytical model a message pays ``all_hops``, or only those of the ``lowest_dim`` in which source and
     #: destination differ.
-    analytical_route: Annotated[str, choice("all_hops", "lowest_dim")] | None = None
+    analytical_route: Annotated[str, choice("all_hops", "lowest_dim")] = Field(default=None)
     #: ``instance``: the k-th send matches the k-th receive of one (instance, src, dst, tag), and unequal bytes are an
     #: error. ``bytes``: of one (src, dst, tag, bytes), across instances.
-    message_match: Annotated[str, choice("instance", "bytes")] | None = None
+    message_match: Annotated[str, choice("instance", "bytes")] = Field(default=None)
     #: Bytes of the control message that a receiver sends when it posts a receive, and whose arrival lets the message
     #: go; 0: messages go when they are sent.
-    rendezvous_bytes: Size | None = Field(
+    rendezvous_bytes: Size = Field(
         default=None,
         description="of the message by which a receive requests its payload; 0 B for none",
         examples=["8 KiB"],
@@ -93,13 +94,13 @@ class Semantics(StrictModel):
     #: Of events at one time: ``issued``: those of the action issued first go first, and ranks dispatch when none is
     #: left. ``scheduled``: first scheduled, first taken (each hop is scheduled when its link begins to serve it; the
     #: timers of a rank for one time go with their first), and a rank made ready dispatches before the next event.
-    event_order: Annotated[str, choice("issued", "scheduled")] | None = None
+    event_order: Annotated[str, choice("issued", "scheduled")] = Field(default=None)
     #: Nodes of an injected algorithm that become ready together are issued by ``id``, or in the order of the C++
     #: ``hash_set`` that holds them in ASTRA-sim; this takes ``event_order: scheduled``.
-    issue_order: Annotated[str, choice("id", "hash_set")] | None = None
+    issue_order: Annotated[str, choice("id", "hash_set")] = Field(default=None)
     #: ``waiting``: time with communication in flight and no compute running. ``finish_minus_compute``: a rank's finish
     #: less the sum of its compute.
-    exposed: Annotated[str, choice("waiting", "finish_minus_compute")] | None = None
+    exposed: Annotated[str, choice("waiting", "finish_minus_compute")] = Field(default=None)
 
     @classmethod
     def _normalized(cls, value: Any, info: ValidationInfo) -> Any:
@@ -107,17 +108,21 @@ class Semantics(StrictModel):
             if value not in NAMED:
                 raise wrong(f"{shown(value)} is not a set of semantics", did_you_mean(value, NAMED))
             return {"base": value}
-        if not written(info) and isinstance(value, Mapping):
-            return {k: "unlimited" if k in _SLOTS and v is None else v for k, v in value.items()}
-        return value
+        if not isinstance(value, Mapping):
+            return value
+        if not written(info):
+            value = {k: "unlimited" if k in _SLOTS and v is None else v for k, v in value.items()}
+        # A rule of None is that of the set, as if it were not given.
+        return {k: v for k, v in value.items() if v is not None or k not in _NATIVE}
+
+    @field_validator(*_NATIVE, mode="wrap")
+    @classmethod
+    def _of_the_set(cls, value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+        rules = NAMED.get(info.data.get("name", ""), _NATIVE)
+        rule = rules[str(info.field_name)] if value is None else handler(value)
+        return None if rule == "unlimited" else rule
 
     def _complete(self) -> None:
-        for key, rule in NAMED[self.name].items():
-            if self.__dict__[key] is None:
-                self.__dict__[key] = rule
-                self.model_fields_set.discard(key)
-            if self.__dict__[key] == "unlimited":
-                self.__dict__[key] = None
         for exclusion in exclusions({"semantics": self}):
             raise wrong(exclusion.problem, exclusion.remedy, ("issue_order",))
 

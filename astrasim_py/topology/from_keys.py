@@ -62,9 +62,8 @@ def _with_preset(value: Any, info: ValidationInfo) -> Shape:
         keys = {key: item for key, item in keys.items() if key not in ("bandwidth", "latency")}
     made = type(base).model_validate({**keys, **given}, context=info.context)
     # The scenario, not the preset, decides how bandwidths are read (GB or GiB).
-    made = made.model_copy(update={key: getattr(base, key) for key in keys if key not in given})
-    made.__pydantic_fields_set__ = set(given)  # what a person wrote
-    return made
+    values = {key: getattr(base if key in keys and key not in given else made, key) for key in type(base).model_fields}
+    return type(base).model_construct(set(given), **values)  # the fields that are set are those that a person wrote
 
 
 class ForeignShape(Shape):

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from astrasim_py.core.errors import TopologyError
 from astrasim_py.core.fields import ComputeRate, MemoryBandwidth, Size, Time, choice, did_you_mean, shown, wrong
@@ -80,14 +80,17 @@ class Preset(StrictModel):
     compute: Compute | None = None
     collectives: LibraryProfile | None = None  # what a library's collectives cost, found from measured times
 
-    def _complete(self) -> None:
-        """Tell the profile the bandwidth of the links that its rates are for."""
-        if self.collectives is not None and self.collectives.link is None:
-            keys = self.topology or {}
-            link = keys.get("nvlink_bandwidth", keys.get("bandwidth"))
-            if link is None:
-                raise wrong("rates without a link bandwidth", 'write e.g. link: "450 GB/s"', ("collectives",))
-            self.__dict__["collectives"] = self.collectives.model_copy(update={"link": parse_bandwidth(link)})
+    @field_validator("collectives")
+    @classmethod
+    def _with_link(cls, profile: LibraryProfile | None, info: ValidationInfo) -> LibraryProfile | None:
+        """The profile with the bandwidth of the links that its rates are for."""
+        if profile is None or profile.link is not None:
+            return profile
+        keys = info.data.get("topology") or {}
+        link = keys.get("nvlink_bandwidth", keys.get("bandwidth"))
+        if link is None:
+            raise wrong("rates without a link bandwidth", 'write e.g. link: "450 GB/s"')
+        return profile.model_copy(update={"link": parse_bandwidth(link)})
 
 
 def preset_names(kind: str = "") -> tuple[str, ...]:

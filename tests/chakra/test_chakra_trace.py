@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astrasim_py.chakra import et_io, graph
-from astrasim_py.chakra.schema import COLLECTIVE_CODES, COLLECTIVE_NAMES, INT_COLUMNS, MISSING, CommType, NodeType
+from astrasim_py.chakra.schema import COLLECTIVE_CODES, COLLECTIVE_OF_CODE, INT_COLUMNS, MISSING, CommType, NodeType
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload, groups_from_json, groups_from_metadata
@@ -244,15 +244,15 @@ def test_a_trace_survives_pickling():
 
 
 def test_collective_names_follow_the_glossary():
-    assert COLLECTIVE_NAMES[CommType.REDUCE_SCATTER_BLOCK] == COLLECTIVE_NAMES[CommType.REDUCE_SCATTER]
-    assert [COLLECTIVE_NAMES[i] for i in (0, 2, 6, 9)] == ["all_reduce", "all_gather", "all_to_all", "barrier"]
-    assert set(COLLECTIVE_NAMES) == {int(kind) for kind in CommType}
+    assert COLLECTIVE_OF_CODE[CommType.REDUCE_SCATTER_BLOCK] == COLLECTIVE_OF_CODE[CommType.REDUCE_SCATTER]
+    assert [COLLECTIVE_OF_CODE[i] for i in (0, 2, 6, 9)] == ["all_reduce", "all_gather", "all_to_all", "barrier"]
+    assert set(COLLECTIVE_OF_CODE) == {int(kind) for kind in CommType}
 
 
 def test_collectives_are_written_with_the_first_code_of_their_name():
     for name, code in COLLECTIVE_CODES.items():
-        assert code == min(other for other, same in COLLECTIVE_NAMES.items() if same == name)
-    assert set(COLLECTIVE_CODES) == set(COLLECTIVE_NAMES.values())
+        assert code == min(other for other, same in COLLECTIVE_OF_CODE.items() if same == name)
+    assert set(COLLECTIVE_CODES) == set(COLLECTIVE_OF_CODE.values())
 
 
 # -- workloads -------------------------------------------------------------------------------------------------

@@ -7,12 +7,19 @@ import dataclasses
 import pytest
 
 from astrasim_py.builders.registry import build, default_algorithm
+from astrasim_py.chakra.schema import COLLECTIVE_CODES
 from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM, promise_of
 from astrasim_py.collectives.contract import Contract, contract_from_data, read_contract
+from astrasim_py.core.choices import COLLECTIVE_NAMES
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.verification.verifier import verify
 
 MOVING = [name for name in COLLECTIVES if name != "barrier"]
+
+
+def test_names_codes_and_promises_are_of_the_same_collectives():
+    assert tuple(COLLECTIVES) == COLLECTIVE_NAMES
+    assert {*COLLECTIVE_CODES} == {*COLLECTIVES, CUSTOM}
 
 
 def made(collective: str, n: int):

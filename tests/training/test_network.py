@@ -9,7 +9,7 @@ from worlds.training import problem_of
 
 from astrasim_py.builders.registry import build as build_algorithm
 from astrasim_py.builders.registry import default_algorithm
-from astrasim_py.chakra.schema import COLLECTIVE_NAMES, NodeType
+from astrasim_py.chakra.schema import COLLECTIVE_OF_CODE, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.engine.simulation import simulate
@@ -37,7 +37,7 @@ def simulated(topology, algorithm, collective: str, members: int, stride: int) -
     """Seconds of a collective of all groups at once."""
     ranks = topology.npus
     groups = [tuple(range(k, k + members * stride, stride)) for k in range(ranks) if k // stride % members == 0]
-    kind = next(code for code, name in COLLECTIVE_NAMES.items() if name == collective)
+    kind = next(code for code, name in COLLECTIVE_OF_CODE.items() if name == collective)
     trace = ExecutionTrace.from_columns(
         node_id=[0], type=NodeType.COMM_COLL, pg_name=["role"], is_cpu_op=0, comm_type=kind, coll_size=SIZE
     )

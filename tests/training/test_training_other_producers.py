@@ -10,7 +10,7 @@ import pytest
 from worlds.training import TINY, layout_of
 
 from astrasim_py.chakra.et_io import read_trace
-from astrasim_py.chakra.schema import COLLECTIVE_NAMES, NodeType
+from astrasim_py.chakra.schema import COLLECTIVE_OF_CODE, NodeType
 from astrasim_py.chakra.workload import groups_from_json, read_workload, scale_sizes
 from astrasim_py.training.traces import training_workload
 
@@ -25,7 +25,7 @@ def calls(trace, members) -> list[tuple[str, str, tuple, int]]:
         kind, size = NodeType(trace.type[row]), int(trace.column("comm_size")[row])
         if kind == NodeType.COMM_COLL:
             group = tuple(sorted(members(names[codes[row]])))
-            found.append((trace.names[row], COLLECTIVE_NAMES[int(trace.column("comm_type")[row])], group, size))
+            found.append((trace.names[row], COLLECTIVE_OF_CODE[int(trace.column("comm_type")[row])], group, size))
         elif kind == NodeType.COMM_SEND:
             found.append((trace.names[row], "send", (int(trace.column("comm_dst")[row]),), size))
     return found

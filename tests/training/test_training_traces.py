@@ -13,7 +13,7 @@ import pytest
 from worlds.training import TIMED, TINY, ByHand, ByWork, fast, layout_of, run, whole
 
 from astrasim_py.chakra.lint import lint
-from astrasim_py.chakra.schema import COLLECTIVE_NAMES, MISSING, NodeType
+from astrasim_py.chakra.schema import COLLECTIVE_OF_CODE, MISSING, NodeType
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.topology import shapes
 from astrasim_py.training import layers
@@ -124,7 +124,7 @@ def test_sums_equal_the_description(ranks, keys):
             nbytes += ranks_like * int(trace.column("tensor_size")[computes].sum())
             codes, names = trace.group_of()
             for row in np.flatnonzero(trace.type == NodeType.COMM_COLL):
-                kind = COLLECTIVE_NAMES[int(trace.column("comm_type")[row])]
+                kind = COLLECTIVE_OF_CODE[int(trace.column("comm_type")[row])]
                 sent[names[codes[row]], kind] += ranks_like * int(trace.column("coll_size")[row])
             inside = trace.column("comm_dst") // layout.stage_ranks == trace.column("comm_src") // layout.stage_ranks
             sends = (trace.type == NodeType.COMM_SEND) & inside
