@@ -64,10 +64,12 @@ def run(
     from astrasim_py.runs.sweep import run_scenario
     from astrasim_py.scenario.load import LoadedScenario, load_scenario, with_overrides
 
-    loaded = isinstance(scenario, LoadedScenario)
-    scenario = with_overrides(scenario, overrides) if loaded else load_scenario(scenario, overrides)
-    options.setdefault("progress", on_terminal(scenario.name))
-    return run_scenario(scenario, **options)
+    if isinstance(scenario, LoadedScenario):
+        loaded = with_overrides(scenario, overrides)
+    else:
+        loaded = load_scenario(scenario, overrides)
+    options.setdefault("progress", on_terminal(loaded.name))
+    return run_scenario(loaded, **options)
 
 
 def prepare(point: Point, **options: Any) -> Problem:

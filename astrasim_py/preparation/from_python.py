@@ -156,7 +156,9 @@ def _called(trace: ExecutionTrace) -> np.ndarray:
     return trace.column("comm_type")[trace.type == NodeType.COMM_COLL]
 
 
-def _by_collective(algorithm: object, called: Set[str]) -> dict[str, Algorithm | str | None]:
+def _by_collective(
+    algorithm: Algorithm | str | Mapping[str, Algorithm | str | None] | None, called: Set[str]
+) -> dict[str, Algorithm | str | None]:
     """The algorithm of each collective that is given one."""
     if isinstance(algorithm, Algorithm):
         algorithm = {algorithm.collective: algorithm}

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from astrasim_py.chakra.et_io import find_prefix
 from astrasim_py.chakra.workload import Workload
@@ -31,8 +31,8 @@ from astrasim_py.system.machine_models import NetworkModel
 
 try:
     import fcntl
-except ImportError:  # not on every system
-    fcntl = None
+except ImportError:
+    fcntl = None  # type: ignore[assignment]  # it is not on every system, and asked for before it is used
 
 T = TypeVar("T")
 
@@ -57,7 +57,8 @@ def map_shared(folder: Path | None, key: str, make: Callable[[], T]) -> T:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not os.path.exists(path):
                 _write(path, make())
-            return _read(path)
+            value: T = _read(path)
+            return value
     except OSError:
         return make()
 
@@ -77,7 +78,7 @@ def _write(path: Path, value: object) -> None:
     os.replace(unfinished, path)
 
 
-def _read(path: Path) -> object:
+def _read(path: Path) -> Any:
     body, places = pickle.loads(path.read_bytes())
     with open(path.with_suffix(".data"), "rb") as file:
         data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

@@ -1,5 +1,6 @@
 """From a job of a scenario to a job of a Problem: its workload, placement and algorithms."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from astrasim_py.chakra.notes import unplanned
@@ -23,7 +24,7 @@ from astrasim_py.system.compatible import NOISE, SKELETON, refuse
 from astrasim_py.system.problem import Job, Planner
 from astrasim_py.system.semantics import DATA
 from astrasim_py.topology.model import Topology
-from astrasim_py.topology.placement import placement
+from astrasim_py.topology.placement import RandomPlacement, placement
 from astrasim_py.workload.iterations import iterate
 
 _MODELS = "astrasim_py.preparation.training:model_of_job"
@@ -40,23 +41,26 @@ _WORKLOADS: dict[type, str] = {
 
 def job_of(run: Preparation, topology: Topology, name: str, key: str, spec: Any, free: list[int] | None = None) -> Job:
     """A job of several, or the point itself as the only one. `free`: NPUs for jobs that list none."""
-    kind = spec.placement or (run.spec.topology.placement or "linear" if free is None else None)
+    left = free if spec.placement is None else None
+    kind: str | RandomPlacement | Sequence[int] = spec.placement or run.spec.topology.placement or "linear"
     skeleton = getattr(spec.workload, "skeleton", False)
     if skeleton:
         refuse(SKELETON, {NOISE: run.spec.noise}, place=run.at("noise"))
-    section = JobSection(run=run, topology=topology, spec=spec, key=key, placement=kind)
+    section = JobSection(run=run, topology=topology, spec=spec, key=key, placement=kind if left is None else None)
     workload: Workload = load(_WORKLOADS[type(spec.workload)])(section)
     count = len(workload.traces)
     delays, speeds = spec.stragglers.start_delay, spec.stragglers.compute_speed
     refuse_beyond((*speeds, *delays), count, section.at("stragglers"))
     where = section.at("placement") if spec.placement is not None else run.at("topology.placement")
-    if not isinstance(kind, tuple) and (section.ranks is not None or not isinstance(spec.workload, OF_FILES)):
+    if not isinstance(section.placement, tuple) and (
+        section.ranks is not None or not isinstance(spec.workload, OF_FILES)
+    ):
         where = section.at("ranks")
-    if kind is None and free is not None:
-        if count > len(free):
-            problem = f"{count} ranks are more than the {len(free)} NPUs that other jobs leave"
+    if left is not None:
+        if count > len(left):
+            problem = f"{count} ranks are more than the {len(left)} NPUs that other jobs leave"
             raise ScenarioError(section.at("ranks"), problem, "write fewer ranks or a larger topology")
-        kind = free[:count]
+        kind = left[:count]
     placed = placement(topology, kind, count, where)
     table, sources = algorithms_of(run, spec, key, topology)
     arrival, iterations = getattr(spec, "arrival", 0), getattr(spec, "iterations", 1)

@@ -106,9 +106,12 @@ def prepare(
 def _topology(run: Preparation) -> Topology:
     shape, place, content = run.spec.topology, run.at("topology"), ""
     for (key,), name in named_files(shape):
-        at = run.at("topology", key)
-        path, code = run.path(name, at), isinstance(name, CodeText)
-        shape = shape.calling(run.code(name, at)) if code else shape.model_copy(update={key: str(path)})
+        at = run.at("topology", str(key))
+        path = run.path(name, at)
+        if isinstance(name, CodeText):
+            shape = shape.calling(run.code(name, at))
+        else:
+            shape = shape.model_copy(update={key: str(path)})
         try:
             content = file_digest(path)
         except TraceError as error:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -98,8 +99,8 @@ def _read(data: bytes, request: Request) -> Found | None:
         search, kind = Search(**facts["search"]), str(facts["bound_kind"])
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
         return None
-    bound = Bound(bound, kind)
-    schedule = Schedule.of(request.network(), request.demand(chunks), tuple(columns.values()), time, search, bound)
+    limit = Bound(bound, kind)
+    schedule = Schedule.of(request.network(), request.demand(chunks), tuple(columns.values()), time, search, limit)
     return None if check(schedule) else Found(schedule=schedule, chunks=chunks, reused=True)
 
 
@@ -108,7 +109,7 @@ class Synthesized:
     """An algorithm made for a point."""
 
     algorithm: Algorithm
-    facts: dict  # what is known of it: ``file``, ``collective``, ``chunks``, ``time_ns``, ``bound_ns`` …
+    facts: dict[str, Any]  # what is known of it: ``file``, ``collective``, ``chunks``, ``time_ns``, ``bound_ns`` …
 
 
 def algorithm_of(request: Request, *, clock: bool | None, folder: Path | None) -> Synthesized:
@@ -117,11 +118,14 @@ def algorithm_of(request: Request, *, clock: bool | None, folder: Path | None) -
     from astrasim_py.synthesis.emit.emitter import emit
 
     name = f"{request.collective}-{digest((request.key(), clock))[:16]}.npz"
-    path = None if folder is None else folder / name
 
     def make() -> Synthesized:
         found = find(request)
         return Synthesized(algorithm=emit(found.schedule, clock=clock), facts={"file": name, **facts_of(found)})
+
+    if folder is None:
+        return make()
+    path = folder / name
 
     def dump(made: Synthesized) -> bytes:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -129,11 +133,10 @@ def algorithm_of(request: Request, *, clock: bool | None, folder: Path | None) -
         return json_text(made.facts | {"edition": edition(*DECIDING)}).encode()
 
     # Ignore files that cannot be written: the results report that.
-    kept = None if path is None else path.with_suffix(".json")
-    return cached(kept, make, load=lambda data: _read_algorithm(data, path, request), dump=dump)
+    return cached(path.with_suffix(".json"), make, load=lambda data: _read_algorithm(data, path, request), dump=dump)
 
 
-def facts_of(found: Found) -> dict:
+def facts_of(found: Found) -> dict[str, Any]:
     schedule, search = found.schedule, found.schedule.search
     gap = Fraction(schedule.time - schedule.bound, schedule.bound) if schedule.bound else Fraction(0)
     return {
@@ -155,7 +158,7 @@ def facts_of(found: Found) -> dict:
     }
 
 
-def facts_in_network(facts: dict, request: Request, better: tuple[Algorithm, int] | None) -> dict:
+def facts_in_network(facts: dict[str, Any], request: Request, better: tuple[Algorithm, int] | None) -> dict[str, Any]:
     """The facts of a synthesized algorithm where switches may reduce, or of an algorithm in the network with its time
     that is taken in its place."""
     root, size = request.root or 0, request.size
@@ -180,10 +183,10 @@ def facts_in_network(facts: dict, request: Request, better: tuple[Algorithm, int
     )
 
 
-def _read_algorithm(facts: bytes, path: Path, request: Request) -> Synthesized | None:
+def _read_algorithm(data: bytes, path: Path, request: Request) -> Synthesized | None:
     from astrasim_py.program.files import read_npz
 
-    facts = parse_json(facts.decode())
+    facts = parse_json(data.decode())
     algorithm = read_npz(path)
     fits = (algorithm.collective, algorithm.ranks) == (request.collective, len(request.npus))
     if not fits or not isinstance(facts, dict) or facts.pop("edition", None) != edition(*DECIDING):

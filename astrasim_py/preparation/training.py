@@ -1,6 +1,6 @@
 """Models that a scenario describes: their layouts on a machine, their traces, and what the closed form says of them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from astrasim_py.training.memory import RESERVE, Expansion, expand, peak_memory,
 from astrasim_py.training.models import FLOPS_CONVENTIONS
 from astrasim_py.training.prices import SIMULATED, Constants, Prices
 from astrasim_py.training.recommendation import recommendation_memory, recommendation_workload
-from astrasim_py.training.strategy import Layout
+from astrasim_py.training.strategy import Layout, Numbers
 from astrasim_py.training.system import MEASURED_LATENCY, system_of
 from astrasim_py.training.traces import training_workload
 
@@ -50,13 +50,17 @@ class Machine:
             return None
         return compute.memory + (compute.expanded_memory.size if compute.expanded_memory else 0)
 
-    def prices(self, spec: ModelWorkload, peaks: list[Mapping], layout: Layout | None = None, **keys) -> Prices | None:
+    def prices(
+        self, spec: ModelWorkload, peaks: Sequence[Mapping[str, Numbers]], layout: Layout | None = None, **keys
+    ) -> Prices | None:
         """Times of operations; None where the roofline gives them.
 
         `peaks`: memory by kind of each kind of rank, of which the largest decides; `layout`: of a training; `keys`: of
         `Prices`. Raises ScenarioError, at `place`: the memory does not suffice, or the NPU is not known.
         """
-        peak = max(peaks, key=lambda one: sum(one.values()))
+        peak = max(
+            ({kind: int(size) for kind, size in each.items()} for each in peaks), key=lambda each: sum(each.values())
+        )
         if spec.memory == "fit" and self.capacity is not None:
             after = spec.training.after(self.ranks) if isinstance(spec, TrainingWorkload) else None
             require_memory(peak, self.capacity, layout, after)
@@ -78,12 +82,16 @@ class Machine:
     def _expansion(self, peak: Mapping[str, int], layout: Layout | None) -> Expansion | None:
         """What expanded memory costs; None where local memory holds everything."""
         local, expanded = self.compute.memory, self.compute.expanded_memory
-        if expanded is None or sum(peak.values()) <= local:
+        if expanded is None or local is None or sum(peak.values()) <= local:
             return None
         if expanded.policy == "placement" and layout is None:
             problem = "placement by kind is for training: workload"
             raise ScenarioError("compute.expanded_memory.policy", problem, "write policy: uniform")
-        return expand(layout, peak, local, self.compute.memory_bandwidth, expanded)
+        bandwidth = self.compute.memory_bandwidth
+        if bandwidth is None:
+            problem = "expanded memory needs the bandwidth of the local memory"
+            raise ScenarioError("compute", problem, "write e.g. memory_bandwidth: 3 TB/s, or name a preset")
+        return expand(layout, peak, local, bandwidth, expanded)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +114,7 @@ class Trained:
         prices = replace(ideal, system=measured, constants=Constants())
         found = step(terms(layout, prices), prices.constants)
         memory = peak_memory(layout)
-        tokens = layout.gbs * layout.seq / float(found.seconds) / layout.ranks
+        tokens = float(layout.gbs * layout.seq / float(found.seconds) / layout.ranks)
         return {
             "ranks": layout.ranks,
             **{key: getattr(layout, key) for key in ("gbs", "mbs", "seq", "tp", "pp", "cp", "vp", "ep", "dp", "zero")},
@@ -127,7 +135,7 @@ class Trained:
 
 def tflops_of(layout: Layout, tokens: float) -> dict[str, float]:
     """TFLOP/s of an NPU that trains so many tokens per second, by how FLOPs are counted."""
-    return {name: tokens * layout.model.flops_per_token(layout.seq, name) / 1e12 for name in FLOPS_CONVENTIONS}
+    return {name: tokens * layout.model.flops_per_token(int(layout.seq), name) / 1e12 for name in FLOPS_CONVENTIONS}
 
 
 def trained(spec: TrainingWorkload, machine: Machine) -> Trained:
@@ -199,7 +207,7 @@ def _inference(spec: InferenceWorkload, machine: Machine, name: str) -> Workload
     prefill, decode = own.layouts(machine.ranks)
     peaks = [
         inference_memory(prefill, own.mbs, own.prompt),
-        inference_memory(decode, decode.mbs * own.waves, own.prompt + own.steps),
+        inference_memory(decode, int(decode.mbs) * own.waves, own.prompt + own.steps),
     ]
     prices = machine.prices(spec, peaks, dtype=own.dtype, attention=own.attention)
     return inference_workload(prefill, decode, own.steps, prices, name=name)
@@ -230,12 +238,12 @@ def npu_of(compute: NpuModel, dtype: str) -> Compute | None:
 
     Raises ScenarioError: the precision is not that of the model, or the NPU has no rate for it.
     """
-    if compute.preset is None:
+    npu = None if compute.preset is None else preset(compute.preset).compute
+    if npu is None:
         return None
     if compute.precision not in (None, dtype) and not {compute.precision, dtype} <= {"bf16", "fp16"}:
         problem = f"compute has precision {compute.precision}, and the model computes in {dtype}"
         raise ScenarioError("compute.precision", problem, "drop precision, or write the same dtype")
-    npu = preset(compute.preset).compute
     own = {"peak": {**npu.peak, dtype: compute.peak}} if "peak" in compute.model_fields_set else {}
     if not own and dtype not in npu.peak and dtype not in ("bf16", "fp16"):
         problem = f"{compute.preset} has no rate for {dtype}, only for {', '.join(npu.peak)}"

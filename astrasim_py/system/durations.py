@@ -88,7 +88,7 @@ def workload_ps(table: Program, compute: ComputeModel, semantics: Semantics, spe
     return scale_by_speed(duration, (speed,), table)
 
 
-def unpriced(table: Program, compute: ComputeModel) -> np.ndarray:
+def unpriced(table: Program | ExecutionTrace, compute: ComputeModel) -> np.ndarray:
     """Rows of compute nodes with ``num_ops`` but no time: no roofline, no recorded duration."""
     if compute.roofline:
         return np.empty(0, dtype=np.int64)

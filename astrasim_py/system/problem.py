@@ -68,7 +68,10 @@ class Planner(Protocol):
     ``placement[r]``; its result may depend only on the call's type, size, root, members and priority.
     """
 
-    capacity: tuple[int, ...]  # chunks that each queue of an NPU runs at once
+    @property
+    def capacity(self) -> tuple[int, ...]:
+        """Chunks that each queue of an NPU runs at once."""
+        ...
 
     def plan(self, request: CollectiveRequest) -> tuple[PlannedChunk, ...] | Algorithm | None:
         """Chunks of a call; or one algorithm over all members, without queues; None: the job's table decides."""

@@ -47,7 +47,7 @@ class Synthesized(ScenarioSource[AlgorithmSynthesis]):
             npus=call.npus,
             collective=call.collective,
             size=call.size,
-            chunks=None if how.chunks == "auto" else how.chunks,
+            chunks=how.chunks if isinstance(how.chunks, int) else None,
             root=rooted(call.collective, call.root).get("root"),
             cost=cost,
             relays=how.relays,
