@@ -82,11 +82,11 @@ def run(args: argparse.Namespace) -> int:
     )
     given = [name for name in IGNORED if getattr(args, name[2:].replace("-", "_")) is not None]
     result, point = run_request(request, options, out=args.out)
-    row, code = point.row, point.manifest["exit_code"]
+    row, code = point.row, point.manifest.exit_code
     if not args.quiet:
         complain(f"warning: {name}: ignored: {IGNORED[name]}" for name in given)
         complain(f"warning: {text}" for text in result.warnings)
-    complain(point.summary["explanation"])
+    complain(point.summary.explanation)
     if missing := missing_timeline(options, point.manifest):
         complain([missing])
         code = worst((code, EXIT_USAGE))
@@ -100,13 +100,13 @@ def run(args: argparse.Namespace) -> int:
             "warnings": list(result.warnings),
             "results": str(point.folder),
         }
-        print(json_text(row | more))
+        print(json_text({**row, **more}))
         return code
     for line in result.lines():
         print(line)
     if not args.quiet:
         print(f"\n{summary_text([row], terminal_width())}")
-        print(f"\n{engines_text([row['engine']])}results: {point.folder}")
+        print(f"\n{engines_text([row.engine])}results: {point.folder}")
     return code
 
 

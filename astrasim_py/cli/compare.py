@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     if len(names) != 2:
         raise UsageError("compare", f"names {len(names)} results", "name two")
     found = compare_named(*names, args.out, parse_words([word for word in args.names if word not in names]))
-    swept = {key: {str(row["sweep"].get(key)) for row in found.rows} for row in found.rows for key in row["sweep"]}
+    swept = {key: {str(row.sweep.get(key)) for row in found.rows} for row in found.rows for key in row.sweep}
     selection.check(swept | dict.fromkeys(("a_ns", "b_ns", "ratio"), ()))
     rows = selection.of(found.rows)
     if args.format == "json":
@@ -49,9 +49,9 @@ def run(args: argparse.Namespace) -> int:
         about = {"a": found.names[0], "b": found.names[1], "mean": mean}
         print(json_text({**about, "rows": rows, "only_a": found.only_a, "only_b": found.only_b}))
     elif args.format == "csv":
-        keys = list(dict.fromkeys(key for row in rows for key in row["sweep"]))
+        keys = list(dict.fromkeys(key for row in rows for key in row.sweep))
         columns = [*keys, "a_ns", "b_ns", "ratio", "status_a", "status_b"]
-        print(csv_rows(columns, [{**row, **row["sweep"]} for row in rows]).decode(), end="")
+        print(csv_rows(columns, [{**row, **row.sweep} for row in rows]).decode(), end="")
     elif args.format == "markdown":
         print(markdown_text(comparison_columns(rows)))
     else:

@@ -43,17 +43,17 @@ def run(args: argparse.Namespace) -> int:
     for each in explained:
         complain(each.notes)
     if len(explained) == 2:
-        print(engines_text([each.point.manifest.get("engine") or None for each in explained]), end="")
+        print(engines_text([each.point.manifest.engine or None for each in explained]), end="")
         print(difference_text(difference_of(*explained)))
         return 0
     (found,) = explained
     more = {} if args.lines is None else {"lines": args.lines}
     manifest = found.point.manifest
-    print(f"{manifest['scenario']}: {manifest['point']}")
-    if "repeat" in manifest:
-        print("seeds: " + ", ".join(f"{key} {seed}" for key, seed in manifest["seeds"].items()))
-    print(engines_text([manifest.get("engine") or None]), end="")
-    if found.point.summary.get("jobs"):
-        print(f"\n{jobs_text(found.point.summary['jobs'])}\n")
+    print(f"{manifest.scenario}: {manifest.point}")
+    if manifest.repeat > 1:
+        print("seeds: " + ", ".join(f"{key} {seed}" for key, seed in manifest.seeds.items()))
+    print(engines_text([manifest.engine or None]), end="")
+    if jobs := [found.point.row.of_job(job) for job in found.point.summary.jobs]:
+        print(f"\n{jobs_text(jobs)}\n")
     print(explanation_text(found.explanation, **more))
     return 0

@@ -1,5 +1,7 @@
 """Options and messages that several verbs share."""
 
+from __future__ import annotations
+
 import argparse
 import os
 import re
@@ -7,13 +9,16 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from astrasim_py.cli.spelling import quantity
 from astrasim_py.core.choices import AUTO, ENGINES, FOLDED, LEVELS
 from astrasim_py.core.errors import AstraError, OutputError, UsageError
 from astrasim_py.core.files import make_folders, named
 from astrasim_py.core.units import parse_time
+
+if TYPE_CHECKING:
+    from astrasim_py.results.model import Row, Summary
 
 T, R = TypeVar("T"), TypeVar("R")
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
@@ -173,18 +178,18 @@ def engines_text(ran: Iterable[str | None] | Mapping[str, int]) -> str:
     return f"engines: {', '.join(f'{name} {ran[name]}' for name in sorted(ran))}\n"
 
 
-def fold_text(rows: Iterable[Mapping], summaries: Iterable[Mapping | None]) -> str:
+def fold_text(rows: Iterable[Row], summaries: Iterable[Summary | None]) -> str:
     """A line that says whether folded results are exact, and if not, by how much they may be off."""
     told: list[str] = []
     most, estimates = 0.0, 0
     for row, summary in zip(rows, summaries, strict=True):
-        if not summary or not (row.get("engine") or "").endswith(FOLDED):
+        if not summary or not (row.engine or "").endswith(FOLDED):
             continue
-        found = summary.get("fold") or {"exact": True, "text": "exact; every rank does what the first one does"}
-        told.append(found["text"])
-        if not found["exact"]:
+        fold = summary.fold
+        told.append(fold.text if fold else "exact; every rank does what the first one does")
+        if fold and not fold.exact:
             estimates += 1
-            most = max(most, found["deviation"] / max(summary["makespan_ps"], 1))
+            most = max(most, fold.deviation / max(summary.makespan_ps, 1))
     if len(set(told)) <= 1:
         return f"fold: {told[0]}\n" if told else ""
     some = f", {estimates} are estimates, off by {100 * most:.{2 if most < 1 else 4}g} % at most" if estimates else ""

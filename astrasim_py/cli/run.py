@@ -85,7 +85,7 @@ def _for_programs(rows: Sequence[Mapping], form: str) -> str:
     from astrasim_py.report.result_table import columns_of, csv_text, markdown_text
 
     if form == "json":
-        return json_text([{key: row[key] for key in row if key not in ("runs", "interval")} for row in rows])
+        return json_text(rows)
     return csv_text(rows) if form == "csv" else markdown_text(columns_of(rows))
 
 
@@ -122,17 +122,17 @@ def _show(result, rows: Sequence[Mapping], args: argparse.Namespace) -> None:
     if 0 < len(rows) < len(medians(result.rows)):
         print(f"{len(rows)} of {number_of(len(medians(result.rows)), 'row')}")
     pairs = zip(result.rows, result.summaries, strict=True)
-    jobs = medians([{**row, **job} for row, summary in pairs if summary for job in summary.get("jobs", ())])
+    jobs = medians([row.of_job(job) for row, summary in pairs if summary for job in summary.jobs])
     if jobs and (args.verbose or len(jobs) <= _MOST_JOBS):
         print(f"\n{jobs_text(jobs, width)}")
     if args.verbose:
         for row, summary in zip(result.rows, result.summaries, strict=True):
-            if summary and summary.get("collectives"):
-                print(f"\n{row['point']}")
-                print(collectives_text(summary["collectives"], width))
+            if summary and summary.collectives:
+                print(f"\n{row.point}")
+                print(collectives_text(summary.collectives, width))
     for line in () if args.quiet else result.footer:
         print(line)
-    print(f"\n{options.engines_text(row.get('engine') for row in result.rows)}", end="")
+    print(f"\n{options.engines_text(row.engine for row in result.rows)}", end="")
     print(options.fold_text(result.rows, result.summaries), end="")
     if os.path.isdir(result.folder):
         print(f"results: {result.folder}")

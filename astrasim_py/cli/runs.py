@@ -32,23 +32,23 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(args.folder, "holds no finished point", "name a folder of results, e.g. results/ring_vs_torus")
     swept: dict[str, set[str]] = {}
     for row in found:
-        for key, value in row["sweep"].items():
+        for key, value in row.sweep.items():
             swept.setdefault(key, set()).add(str(value))
     wanted.check(swept)
     rows = wanted.of(found)
     if args.format in ("json", "csv"):
         print(json_text(rows) if args.format == "json" else csv_text(rows, ("level", "finished", "current", "folder")))
         return 0
-    finished = [datetime.fromtimestamp(float(row["finished"]), UTC).isoformat(" ", "seconds")[:-6] for row in rows]
+    finished = [datetime.fromtimestamp(float(row.finished), UTC).isoformat(" ", "seconds")[:-6] for row in rows]
     columns = [
-        Column("point", [row["point"] for row in rows], False, 6),
-        Column("time", [time_text(row["time_ns"]) for row in rows], True),
-        Column("status", [row["status"] for row in rows], False, 1),
-        Column("engine", [row["engine"] for row in rows], False, 4),
-        Column("level", [row["level"] for row in rows], False, 5),
+        Column("point", [row.point for row in rows], False, 6),
+        Column("time", [time_text(row.time_ns) for row in rows], True),
+        Column("status", [row.status for row in rows], False, 1),
+        Column("engine", [row.engine or "" for row in rows], False, 4),
+        Column("level", [row.level for row in rows], False, 5),
         Column("finished (UTC)", finished, False, 3),
-        Column("scenario", ["now" if row["current"] else "older" for row in rows], False, 2),
-        Column("folder", [row["folder"] for row in rows], False),
+        Column("scenario", ["now" if row.current else "older" for row in rows], False, 2),
+        Column("folder", [row.folder for row in rows], False),
     ]
     if args.format == "markdown":
         print(markdown_text(columns))

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
 from decimal import Decimal
 from operator import index
 
@@ -19,7 +20,8 @@ def plain(value: Decimal) -> str:
 
 
 def json_text(value: object) -> str:
-    """JSON with decimal numbers kept exact (`json.dumps` would turn them into floats); ASCII only.
+    """JSON with decimal numbers kept exact (`json.dumps` would turn them into floats); ASCII only. A dataclass is the
+    object of its fields.
 
     Raises TypeError: a value that JSON cannot hold (also NaN and infinity).
 
@@ -35,6 +37,8 @@ def _json(value: object, line: str | None) -> str:
         if not value.is_finite():
             raise TypeError(f"{value} is not a JSON number")
         return plain(value)
+    if is_dataclass(value) and not isinstance(value, Mapping | type):
+        value = asdict(value)
     if isinstance(value, Mapping):
         below = None if line is None else line + "  "
         brackets, items = "{}", [f"{json.dumps(str(key))}: {_json(v, below)}" for key, v in value.items()]

@@ -220,16 +220,16 @@ def simulate(
     result = run_scenario(scenario, figures=False, progress=progress, in_full=True, collectives=False, **options)
     found = []
     for row, point, summary in zip(rows, result.rows, result.summaries, strict=True):
-        done = point["status"] == "done"
-        seconds = float(point["time_ns"]) / 1e9 if done else None
-        exposed = point.get("exposed_comm_ns")
+        done = point.status == "done" and point.time_ns is not None
+        seconds = float(point.time_ns) / 1e9 if done else None
+        exposed = point.exposed_comm_ns
         found.append(
             {
                 "simulated_s": seconds,
                 "simulated_exposed_s": float(exposed) / 1e9 if done and exposed is not None else None,
                 "gap": row["nominal_step_s"] / seconds - 1 if done else None,
-                "simulated_off_s": (summary.get("fold") or {}).get("deviation", 0) / 1e12 if done and summary else None,
-                "status": point["status"],
+                "simulated_off_s": (summary.fold.deviation if summary.fold else 0) / 1e12 if done and summary else None,
+                "status": point.status,
             }
         )
     ideal = np.array([row["nominal_step_s"] for row, one in zip(rows, found, strict=True) if one["gap"] is not None])

@@ -5,18 +5,32 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Annotated
 
 from astrasim_py.core.errors import UsageError
 from astrasim_py.core.extras import optional_module
 from astrasim_py.core.shown import Shown
 from astrasim_py.inspection.point_choice import points_named
-from astrasim_py.report.tables import Column, fitted_table, time_text
+from astrasim_py.report.tables import Column, fitted_table, rate, time_text
+from astrasim_py.results.model import About, Number, Row, SweptRecord, Texts
 from astrasim_py.results.repeats import SEED, medians
 from astrasim_py.results.values import rounded, value_order
 from astrasim_py.runs.sweep import RunResult
 
 #: Points in one result only that are named.
 _NAMED = 3
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ComparisonRow(SweptRecord):
+    """A point of two results. ``row["ratio"]`` is ``row.ratio``."""
+
+    sweep: Annotated[Texts, About("the swept values, where results have several points")]
+    a_ns: Annotated[Number, About("time in the first result, where it is done", "ns")]
+    b_ns: Annotated[Number, About("time in the second result", "ns")]
+    ratio: Annotated[Number, About("second over first")]
+    status_a: Annotated[str, About("status in the first result")]
+    status_b: Annotated[str, About("status in the second result")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -27,20 +41,20 @@ class Comparison(Shown):
     """
 
     names: tuple[str, str]
-    rows: tuple[dict, ...]
+    rows: tuple[ComparisonRow, ...]
     only_a: tuple[str, ...]
     only_b: tuple[str, ...]
 
     @property
     def mean(self) -> float | None:
         """Geometric mean of the ratios; None without any."""
-        logs = [math.log(row["ratio"]) for row in self.rows if row["ratio"]]
+        logs = [math.log(row.ratio) for row in self.rows if row.ratio]
         return math.exp(math.fsum(logs) / len(logs)) if logs else None
 
     def to_dataframe(self):
         """The rows as a pandas DataFrame: a column for each swept key, times in ns as floats, and the ratio."""
         pandas = optional_module("pandas", "notebook", "to_dataframe")
-        flat = [{**row["sweep"], **{k: None if row[k] is None else float(row[k]) for k in _TIMES}} for row in self.rows]
+        flat = [{**row.sweep, **{k: None if row[k] is None else float(row[k]) for k in _TIMES}} for row in self.rows]
         return pandas.DataFrame(flat)
 
     def __str__(self) -> str:
@@ -86,56 +100,62 @@ def compare_named(
 ) -> Comparison:
     """`compare` for names; `out`: folder of all results; `wanted`: key → values of which a point has one."""
     sides = [medians([point.row for point in points_named(name, wanted or {}, out)]) for name in (a, b)]
-    keys = [key for key in sides[0][0]["sweep"] if key in sides[1][0]["sweep"] and key != SEED]
+    keys = [key for key in sides[0][0].sweep if key in sides[1][0].sweep and key != SEED]
     single = all(len(side) == 1 for side in sides)
     first, second = ({() if single else _place(row, keys): row for row in side} for side in sides)
     for side, found, name in zip(sides, (first, second), (a, b), strict=True):
         if len(found) < len(side):
-            own = [key for key in side[0]["sweep"] if key not in keys]
+            own = [key for key in side[0].sweep if key not in keys]
             problem = f"{len(side)} points have the same {' and '.join(keys) or 'values'}"
             raise UsageError(str(name), problem, f"choose some by {' and '.join(own)}=…")
     rows = [_row(first[place], second[place], {} if single else None) for place in first if place in second]
     if not rows:
         raise UsageError(f"{a} and {b}", "have no point in common", f"swept are {_swept(first)}, and {_swept(second)}")
-    rows.sort(key=lambda row: -abs(math.log(row["ratio"])) if row["ratio"] else 1)
+    rows.sort(key=lambda row: -abs(math.log(row.ratio)) if row.ratio else 1)
     return Comparison(
         names=(os.fspath(a), os.fspath(b)),
         rows=tuple(rows),
-        only_a=tuple(first[place]["point"] for place in first if place not in second),
-        only_b=tuple(second[place]["point"] for place in second if place not in first),
+        only_a=tuple(first[place].point for place in first if place not in second),
+        only_b=tuple(second[place].point for place in second if place not in first),
     )
 
 
-def _place(row: Mapping, keys: Sequence[str]) -> tuple:
+def _place(row: Row, keys: Sequence[str]) -> tuple:
     """What two points have in common that are compared: quantities by worth, names as written."""
-    kinds = [value_order(str(row["sweep"].get(key, ""))) for key in keys]
+    kinds = [value_order(row.sweep.get(key, "")) for key in keys]
     return tuple((kind, worth) if worth else text for kind, worth, text in kinds)
 
 
-def _row(a: Mapping, b: Mapping, sweep: Mapping | None) -> dict:
-    times = [row["time_ns"] if row["status"] == "done" else None for row in (a, b)]
-    ratio = None if None in times or not all(times) else rounded(Fraction(times[1]) / Fraction(times[0]), 6)
-    status = {f"status_{side}": row["status"] for side, row in zip("ab", (a, b), strict=True)}
-    shown = dict(a["sweep"]) if sweep is None else dict(sweep)
-    return {"sweep": shown, "a_ns": times[0], "b_ns": times[1], "ratio": ratio, **status}
+def _row(a: Row, b: Row, sweep: Mapping[str, str] | None) -> ComparisonRow:
+    a_ns, b_ns = (row.time_ns if row.status == "done" else None for row in (a, b))
+    return ComparisonRow(
+        sweep=a.sweep if sweep is None else sweep,
+        a_ns=a_ns,
+        b_ns=b_ns,
+        ratio=rounded(Fraction(b_ns) / Fraction(a_ns), 6) if a_ns and b_ns else None,
+        status_a=a.status,
+        status_b=b.status,
+    )
 
 
-def _swept(found: Mapping[tuple, Mapping]) -> str:
-    return ", ".join(next(iter(found.values()))["sweep"]) or "none"
+def _swept(rows: Mapping[tuple[object, ...], Row]) -> str:
+    return ", ".join(next(iter(rows.values())).sweep) or "none"
 
 
-def comparison_columns(rows: Sequence[Mapping]) -> list[Column]:
+def comparison_columns(rows: Sequence[ComparisonRow]) -> list[Column]:
     """The columns of some rows: swept values, both times, and their ratio."""
-    keys = list(dict.fromkeys(key for row in rows for key in row["sweep"]))
-    texts = [[str(row["sweep"].get(key, "")) for row in rows] for key in keys]
+    keys = list(dict.fromkeys(key for row in rows for key in row.sweep))
+    texts = [[row.sweep.get(key, "") for row in rows] for key in keys]
     found = [Column(key, text, False, int(len(set(text)) == 1)) for key, text in zip(keys, texts, strict=True)]
-    for heading, side in (("A", "a"), ("B", "b")):
-        cells = [row[f"status_{side}"] if row[f"{side}_ns"] is None else time_text(row[f"{side}_ns"]) for row in rows]
-        found.append(Column(heading, cells, True))
-    return [*found, Column("B/A", ["" if row["ratio"] is None else f"{row['ratio']:.4g}" for row in rows], True)]
+    for heading, sides in (
+        ("A", [(row.a_ns, row.status_a) for row in rows]),
+        ("B", [(row.b_ns, row.status_b) for row in rows]),
+    ):
+        found.append(Column(heading, [status if ns is None else time_text(ns) for ns, status in sides], True))
+    return [*found, Column("B/A", [rate(row.ratio) for row in rows], True)]
 
 
-def comparison_text(c: Comparison, rows: Sequence[Mapping] | None = None, width: int | None = None) -> str:
+def comparison_text(c: Comparison, rows: Sequence[ComparisonRow] | None = None, width: int | None = None) -> str:
     """A comparison as text: some of its rows (all by default), the mean, and what only one result has."""
     rows = c.rows if rows is None else rows
     lines = [f"A: {c.names[0]}", f"B: {c.names[1]}"]
@@ -143,7 +163,7 @@ def comparison_text(c: Comparison, rows: Sequence[Mapping] | None = None, width:
     if len(rows) < len(c.rows):
         lines.append(f"{len(rows)} of {len(c.rows)} points")
     if c.mean is not None:
-        compared = sum(row["ratio"] is not None for row in c.rows)
+        compared = sum(row.ratio is not None for row in c.rows)
         lines.append(f"geometric mean of B/A: {c.mean:.4g} over {compared} point{'s' if compared != 1 else ''}")
     for side, names in (("A", c.only_a), ("B", c.only_b)):
         if names:

@@ -37,7 +37,7 @@ def explain_folder(path: str | os.PathLike, point: str | Mapping[str, str] = "")
     UsageError: there is no such point, or more than one.
     """
     points = points_named(path, {})
-    called = [each for each in points if each.manifest["point"] == point]
+    called = [each for each in points if each.manifest.point == point]
     if point and not called:
         words = re.split(r",(?=[^,=]+=)", point) if isinstance(point, str) else [f"{k}={v}" for k, v in point.items()]
         called = points_named(path, parse_words(words))
@@ -63,7 +63,7 @@ def explain_chosen(
 
 def difference_of(one: Explained, other: Explained) -> Difference:
     """Where the times of two points differ."""
-    names = [each.point.manifest["point"] for each in (one, other)]
+    names = [each.point.manifest.point for each in (one, other)]
     if names[0] == names[1]:
         names = [str(each.point.folder) for each in (one, other)]
     return Difference(tuple(names), (one.explanation, other.explanation))
@@ -73,16 +73,16 @@ def explain_point(stored: StoredPoint, *, advise: bool = True) -> Explained:
     """Explain a point; one recorded below level ``messages`` is run again. The notes say so, and what was
     warned of. `advise`: with a sentence on what would make it faster.
     """
-    notes = [f"warning: {text}" for text in stored.summary.get("warnings", ())]
+    notes = [f"warning: {text}" for text in stored.summary.warnings]
     point = at_level(stored, LEVELS[-1], notes)
-    longer = {int(i): int(ps) for i, ps in (point.summary.get("hop_latency_ps") or {}).items()}
-    switches = point.summary.get("switches", ()), int(point.summary.get("switch_latency_ps", 0))
-    qps = int(point.summary.get("qps", 1))
-    changes = [event["at_ps"] for event in point.summary.get("link_events", ())]
+    longer = point.summary.hop_latency_ps
+    switches = point.summary.switches, point.summary.switch_latency_ps
+    qps = point.summary.qps
+    changes = [event.at_ps for event in point.summary.link_events]
     records = records_of(point)
     found = explain(records, point.table("edge"), longer, parts_of(point), *switches, qps, changes)
-    if point.manifest["status"] != "done":
-        notes.append(f"this point is {point.manifest['status']}: {point.summary.get('cause', '')}")
+    if point.manifest.status != "done":
+        notes.append(f"this point is {point.manifest.status}: {point.summary.cause}")
     elif advise:
         with suppress(AstraError):  # it cannot be made again: a file has gone
             problem = _problem_of(point)
@@ -96,8 +96,8 @@ def _problem_of(stored: StoredPoint) -> Problem | None:
     """The problem of a stored point; None where what it was computed from has changed since."""
     if astra_sim_point.is_ours(stored.manifest):
         return None
-    point, limits = point_of(stored), Limits(**stored.manifest["limits"])
+    point, limits = point_of(stored), Limits(**stored.manifest.limits)
     task = make_task(point, stored.folder, RunOptions(limits=limits))
-    if task.identity != stored.manifest["digest"]:
+    if task.identity != stored.manifest.digest:
         return None
     return prepare(point, limits=limits, kept=task.kept).problem

@@ -12,6 +12,7 @@ from astrasim_py.inspection.advice import advice
 from astrasim_py.inspection.explained import difference_of, explain_folder
 from astrasim_py.inspection.stored_results import plot_axes
 from astrasim_py.report import plots
+from astrasim_py.report.arranged_rows import FigureRow
 from astrasim_py.report.cdf_plot import TABLE_OF, samples
 from astrasim_py.report.difference import Difference
 from astrasim_py.report.explain import Explanation
@@ -137,7 +138,7 @@ def _distribution(what: Problem | Records, spec: Mapping[str, Any], ax):
     if of == "messages" and not records.message.height:
         raise UsageError("records", f'level "{records.level}" holds no messages', 'record at level "messages"')
     table = {"finish": records.finish} if of == "ranks" else getattr(records, TABLE_OF[of])
-    row = {"scenario": "", "point": "", "sweep": {}, "status": records.outcome.status, "samples": samples(of, table)}
+    row = FigureRow(scenario="", point="", sweep={}, status=records.outcome.status, samples=samples(of, table))
     return plots.axes_of(spec, [row], ax=ax)
 
 

@@ -39,8 +39,8 @@ class Unclear(UsageError):
 
 def line_of(point: StoredPoint) -> str:
     """A point and its time."""
-    ns = point.row["time_ns"]
-    return f"{point.manifest['point']}  {point.manifest['status'] if ns is None else format_time(ps_of(ns))}"
+    ns = point.row.time_ns
+    return f"{point.manifest.point}  {point.manifest.status if ns is None else format_time(ps_of(ns))}"
 
 
 def folder_of(name: str | os.PathLike, out: str | os.PathLike = "results") -> Path:
@@ -83,7 +83,7 @@ def _as_in_file(name: str | os.PathLike, points: Sequence[StoredPoint], folder: 
     known: dict = {}
     expanded = expand(load_scenario(Path(name), allow_outside=True))
     digests = {identity_of(point, input_digests(point, known)) for point in expanded}
-    same = tuple(point for point in points if point.manifest["digest"] in digests)
+    same = tuple(point for point in points if point.manifest.digest in digests)
     if not same:
         problem = "is not as it was run: it has changed, or it was run with --set or by another version"
         raise UsageError(str(name), problem, f"run it again, or name the folder {folder}")
@@ -114,7 +114,7 @@ def one_of(points: Sequence[StoredPoint], name: str) -> StoredPoint:
 
 def several(points: Sequence[StoredPoint], name: str) -> Unclear:
     """The error where one point, or two, were to be named."""
-    sweeps = [point.row["sweep"] for point in points]
+    sweeps = [point.row.sweep for point in points]
     differ = [key for key in sweeps[0] if len({str(sweep.get(key)) for sweep in sweeps}) > 1]
     remedy = f"add {' and '.join(f'{key}=…' for key in differ)}" if differ else "name the folder of one"
     return Unclear(name, f"holds {len(points)} points to choose from", remedy, points)
@@ -124,18 +124,18 @@ def worst_of(points: Sequence[StoredPoint]) -> StoredPoint:
     """The point farthest from its bound, by bound over time; where none has a bound, the slowest. Raises UsageError:
     none is done.
     """
-    done = [point for point in points if point.row["time_ns"] is not None and point.manifest["status"] == "done"]
+    done = [point for point in points if point.row.time_ns is not None and point.manifest.status == "done"]
     if not done:
         raise UsageError("--worst", "no point is done", "name one point")
-    bounded = [point for point in done if point.row["efficiency"] is not None]
+    bounded = [point for point in done if point.row.efficiency is not None]
     if bounded:
-        return min(bounded, key=lambda point: (point.row["efficiency"], -point.row["time_ns"]))
-    return max(done, key=lambda point: point.row["time_ns"])
+        return min(bounded, key=lambda point: (point.row.efficiency, -point.row.time_ns))
+    return max(done, key=lambda point: point.row.time_ns)
 
 
 def _having(points: Sequence[StoredPoint], key: str, values: Sequence[str], name: str) -> tuple[StoredPoint, ...]:
     rows = [point.row for point in points]
-    swept = list(dict.fromkeys(key for row in rows for key in row["sweep"]))
+    swept = list(dict.fromkeys(key for row in rows for key in row.sweep))
     full = [each for each in swept if each == key] or [each for each in swept if each.rpartition(".")[2] == key]
     if len(full) != 1 and key not in _COLUMNS:
         problem = f"is swept more than once: {', '.join(full)}" if full else "is not swept"

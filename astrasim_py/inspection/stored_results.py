@@ -6,13 +6,14 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from astrasim_py.core.choices import AUTO, FOLDED, LEVELS
 from astrasim_py.core.errors import AstraError, UsageError
 from astrasim_py.core.exact_json import json_text
 from astrasim_py.core.records import Outcome, Records
 from astrasim_py.results import stored_points
+from astrasim_py.results.model import FORMAT, RunRow
 from astrasim_py.results.store import RunOptions
 from astrasim_py.results.stored_points import StoredPoint
 from astrasim_py.runs.figures import STUDY, draw_figures, drawn_of, recorded_points, specs_in
@@ -21,9 +22,6 @@ from astrasim_py.runs.task import identity_of, make_task, run_task
 from astrasim_py.scenario.expand import Point
 from astrasim_py.scenario.plot_spec import level_of
 from astrasim_py.system.machine_models import Limits
-
-if TYPE_CHECKING:
-    pass
 
 
 def plot_axes(path: str | os.PathLike, spec: Mapping, ax=None):
@@ -60,7 +58,7 @@ def find(path: str | os.PathLike) -> tuple[Path, tuple[StoredPoint, ...]]:
     if folder.name == stored_points.POINTS and os.path.isfile(folder.parent / STUDY):
         folder = folder.parent
     if os.path.exists(folder / stored_points.MANIFEST):
-        if stored_points.read_object(folder / stored_points.MANIFEST).get("format") != stored_points.FORMAT:
+        if stored_points.read_object(folder / stored_points.MANIFEST).get("format") != FORMAT:
             raise UsageError(str(path), "is of another version of astrasim_py", "run the scenario again")
         raise UsageError(str(path), "is damaged: its files are not what its manifest says", "run with --fresh")
     every = stored_points.read_points(folder)
@@ -82,20 +80,18 @@ def _current(folder: Path, points: Sequence[StoredPoint]) -> tuple[StoredPoint, 
     return tuple(ours or stored_points.newest(points))
 
 
-def stored_runs(folder: Path) -> list[dict]:
-    """Every point in the folder of a scenario, the one computed last at the end. ``current``: it is one of the scenario
-    as it ran last.
-    """
+def stored_runs(folder: Path) -> list[RunRow]:
+    """Every point in the folder of a scenario, the one computed last at the end."""
     points = sorted(stored_points.read_points(folder), key=stored_points.finished)
     current = {point.folder.name for point in _current(folder, points)}
     return [
-        {
-            **point.row,
-            "level": point.manifest["level"],
-            "finished": stored_points.finished(point)[0],
-            "current": point.folder.name in current,
-            "folder": str(point.folder),
-        }
+        RunRow(
+            **vars(point.row),
+            level=point.manifest.level,
+            finished=point.cost.finished,
+            current=point.folder.name in current,
+            folder=str(point.folder),
+        )
         for point in points
     ]
 
@@ -110,7 +106,7 @@ def plot_folder(path: str | os.PathLike) -> Drawn:
     title = str(study.get("title") or study.get("scenario") or folder.name)
     if os.path.exists(Path(path) / stored_points.MANIFEST):
         title = f"{title}: {points[0].manifest['point']}"
-        kinds = [*_OF_A_POINT, *(["utilisation"] if points[0].manifest["level"] == "messages" else [])]
+        kinds = [*_OF_A_POINT, *(["utilisation"] if points[0].manifest.level == "messages" else [])]
         specs = [{"kind": kind, "name": f"{points[0].folder.name}-{kind}"} for kind in kinds]
     else:
         specs = specs_in(study)
@@ -128,20 +124,20 @@ def plot_folder(path: str | os.PathLike) -> Drawn:
 
 def records_of(stored: StoredPoint) -> Records:
     """The records of a stored point; tables above its level are empty, and its outcome has only status and cause."""
-    level = LEVELS.index(stored.manifest["level"])
+    level = LEVELS.index(stored.manifest.level)
     finer = [name for name, first in FIRST_LEVEL.items() if LEVELS.index(first) <= level]
     names = ("collective", "link", *finer)
     tables = stored.tables("rank", *names)
     return Records(
-        level=stored.manifest["level"],
-        makespan=int(stored.summary["makespan_ps"]),
+        level=stored.manifest.level,
+        makespan=stored.summary.makespan_ps,
         **{name: tables["rank"][name] for name in ("finish", "compute", "exposed_comm")},
-        messages=stored.row["messages"],
-        message_hops=stored.row["message_hops"],
-        events=int(stored.summary["events"]),
-        outcome=Outcome(status=stored.manifest["status"], cause=stored.summary.get("cause", "")),
-        engine=stored.manifest.get("engine", ""),
-        cpu_s=float(stored.volatile.get("cpu_s") or 0),
+        messages=stored.summary.row.messages or 0,
+        message_hops=stored.summary.row.message_hops or 0,
+        events=stored.summary.events,
+        outcome=Outcome(status=stored.manifest.status, cause=stored.summary.cause),
+        engine=stored.manifest.engine,
+        cpu_s=float(stored.cost.cpu_s or 0),
         **{name: tables[name] for name in names if name in tables},
     )
 
@@ -151,16 +147,16 @@ def at_level(stored: StoredPoint, level: str, notes: list[str]) -> StoredPoint:
     what it was computed from has changed since. Raises AstraError: it cannot be run any more.
     """
     manifest = stored.manifest
-    if LEVELS.index(manifest["level"]) >= LEVELS.index(level):
+    if LEVELS.index(manifest.level) >= LEVELS.index(level):
         return stored
     from astrasim_py.runs import astra_sim_point
 
-    name, ran = manifest["point"], manifest.get("engine") or AUTO
+    name, ran = manifest.point, manifest.engine or AUTO
     options = RunOptions(
         level=level,
         # A folded run is of single ranks no more, and all of them may be too many for the engine that ran one.
         engine=AUTO if ran.endswith(FOLDED) else ran,
-        limits=Limits(**manifest["limits"]),
+        limits=Limits(**manifest.limits),
     )
     again = astra_sim_point.run_again if astra_sim_point.is_ours(manifest) else _run_again
     found = again(stored, options)
@@ -168,7 +164,7 @@ def at_level(stored: StoredPoint, level: str, notes: list[str]) -> StoredPoint:
         verb = "run astra-sim again" if astra_sim_point.is_ours(manifest) else "run the scenario again"
         raise UsageError(
             str(stored.folder),
-            f'holds records of level "{manifest["level"]}", level "{level}" is needed, and what it was computed from '
+            f'holds records of level "{manifest.level}", level "{level}" is needed, and what it was computed from '
             "has changed since",
             f"{verb} with --record {level}",
         )
@@ -181,17 +177,17 @@ def point_of(stored: StoredPoint) -> Point:
     """The point of a scenario that was stored. Raises UsageError: by another version, or edited since."""
     manifest = stored.manifest
     point = Point(
-        scenario=manifest["scenario"],
+        scenario=manifest.scenario,
         index=0,
-        name=manifest["point"],
-        values=dict(manifest["sweep"]),
-        config=json.loads(json_text(manifest["resolved"])),
-        folder=str(stored.volatile.get("source", "")),
-        allow_outside=bool(stored.volatile.get("allow_outside")),
-        allow_code=bool(stored.volatile.get("allow_code")),
-        repeat=int(manifest.get("repeat", 1)),
+        name=manifest.point,
+        values=dict(manifest.sweep),
+        config=json.loads(json_text(manifest.resolved)),
+        folder=stored.cost.source,
+        allow_outside=stored.cost.allow_outside,
+        allow_code=stored.cost.allow_code,
+        repeat=manifest.repeat,
     )
-    if identity_of(point, manifest["inputs"]) != manifest["digest"]:
+    if identity_of(point, manifest.inputs) != manifest.digest:
         raise UsageError(
             str(stored.folder), "is of another version of astrasim_py, or was edited", "run the scenario again"
         )
@@ -202,7 +198,7 @@ def _run_again(stored: StoredPoint, options: RunOptions) -> StoredPoint | None:
     """Run a point of a scenario again; None where what it was computed from has changed since."""
     point = point_of(stored)
     task = make_task(point, stored.folder, options)
-    if task.identity != stored.manifest["digest"]:
+    if task.identity != stored.manifest.digest:
         return None
     result = run_task(task)
     again = stored_points.read_point(task.folder)

@@ -26,7 +26,7 @@ def view_page(path: str | os.PathLike, wanted: Sequence[str], notes: list[str]) 
     """The page of one or two stored points; see `chosen_points`. `notes`: gets what a person should know."""
     chosen, _ = chosen_points(path, wanted)
     ready = [at_level(point, "messages", notes) for point in chosen]
-    title = ready[0].manifest["scenario"]
+    title = ready[0].manifest.scenario
     return page_html(title, [packed(run_data(point)) for point in ready])
 
 
@@ -49,14 +49,14 @@ def _words(text: str) -> list[str]:
 def run_data(stored: StoredPoint) -> dict:
     """What the page needs of a stored point of level ``messages``."""
     records = records_of(stored)
-    longer = {int(i): int(ps) for i, ps in (stored.summary.get("hop_latency_ps") or {}).items()}
+    longer = stored.summary.hop_latency_ps
     vertex, point = stored.table("vertex"), _made_from(stored)
     return page_data(
-        stored.manifest["point"],
+        stored.manifest.point,
         records,
         vertex,
         stored.table("edge"),
-        stored.summary["npu_of"],
+        stored.summary.npu_of,
         _chunks(point, records),
         longer,
         broken_links(point.config["topology"] if point else {}, vertex),

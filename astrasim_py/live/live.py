@@ -53,15 +53,15 @@ class LivePoint:
             problem = "is a run of ASTRA-sim's inputs, which the page cannot change"
             raise UsageError(str(stored.folder), problem, "leave out --serve, or name a point of a scenario")
         self.point = point_of(stored)
-        npus = stored.row.get("npus") or 0
+        npus = stored.row.npus or 0
         if npus > MOST_NPUS:
             problem = f"has {npus:,} NPUs, and --serve takes {MOST_NPUS:,} at most"
             raise UsageError(str(stored.folder), problem, "leave out --serve, or take a smaller point")
-        self._npu_of = list(stored.summary["npu_of"])
-        self._jobs = {row["job"]: row["ranks"] for row in stored.summary.get("jobs", ())}
+        self._npu_of = list(stored.summary.npu_of)
+        self._jobs = {row.job: row.ranks for row in stored.summary.jobs}
         self._sizes = _sizes(self.point.config)
-        configs = [self.point.config, *(p.manifest["resolved"] for p in points)]
-        called = {entry["collective"]: None for entry in stored.summary.get("algorithms", ())}
+        configs = [self.point.config, *(p.manifest.resolved for p in points)]
+        called = {entry.collective: None for entry in stored.summary.algorithms}
         computing = "switches" in self.point.config["topology"]
         self._algorithms = {c: _choices(c, configs, computing) for c in called}
 

@@ -34,8 +34,8 @@ class LivePage:
             self.close()
             raise
         for stored, run in zip(chosen, found, strict=True):
-            if run["time_ps"] != stored.summary["makespan_ps"]:
-                name = stored.manifest["point"]
+            if run["time_ps"] != stored.summary.makespan_ps:
+                name = stored.manifest.point
                 notes.append(f"{name}: what it was computed from has changed since; the page shows what it gives now")
         offers = {**self._point.offers(), "path": self._server.path, "yaml": unchanged.text}
         self._server.page = page_html(self._point.point.scenario, [one["run"] for one in found], offers)

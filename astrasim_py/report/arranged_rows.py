@@ -1,13 +1,18 @@
 """Rows of points arranged for a figure: panels by facet, series in them, values of x in these."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Annotated, NamedTuple
+
+import numpy as np
 
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.units import format_size
 from astrasim_py.report import figure_style as style
 from astrasim_py.report import ticks
-from astrasim_py.results.repeats import HIGH, LOW, SEED, nearest_rank
+from astrasim_py.results.model import About, Breakdown, Row
+from astrasim_py.results.repeats import HIGH, LOW, SEED, AnyRow, nearest_rank
 from astrasim_py.results.values import SIZES, TEXTS, value_order
 
 #: Panels of a figure at most.
@@ -16,15 +21,33 @@ _COLUMN_OF = {"model": "network_model", "network.model": "network_model"}
 _NAMES = {"size": "message size", "size_bytes": "message size", "npus": "NPUs", "network.model": "network model"}
 
 
-def select(rows: Sequence[Mapping], where: Mapping) -> list[Mapping]:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FigureRow(Row):
+    """A point, or one of its jobs, in a figure."""
+
+    breakdown: Annotated[Breakdown | None, About("parts of its time", kept="never")] = None
+    samples: Annotated[Sequence[int] | np.ndarray, About("times of what a cdf is of", "ps", "never")] = ()
+    base_ps: Annotated[int | None, About("what a slowdown or a speed-up compares its time with", "ps", "never")] = None
+
+    def value(self, column: str) -> Decimal | int | None:
+        """A number of the point, of its job or of the parts of its time; None where it has none."""
+        for part in (self, self.job, self.breakdown):
+            if part is not None and column in type(part).columns():
+                return getattr(part, column)
+        return None
+
+
+def select(rows: Iterable[AnyRow], where: Mapping[str, object]) -> list[AnyRow]:
     return [row for row in rows if all(text_of(row, key) == str(value) for key, value in where.items())]
 
 
-def text_of(row: Mapping, key: str) -> str | None:
-    if key in row["sweep"]:
-        return str(row["sweep"][key])
+def text_of(row: Row, key: str) -> str | None:
+    if key in row.sweep:
+        return row.sweep[key]
     if key == "size":
-        return None if row.get("size_bytes") is None else format_size(row["size_bytes"])
+        return None if row.size_bytes is None else format_size(row.size_bytes)
+    if key == "job":
+        return row.job and row.job.job
     value = row.get(_COLUMN_OF.get(key, key))
     return None if value is None or isinstance(value, Mapping) else str(value)
 
@@ -82,9 +105,9 @@ class XAxis:
 class Grid:
     """Rows arranged as facet → series → x. `by_point`: every point is an x of its own."""
 
-    def __init__(self, spec: Mapping, rows: Sequence[Mapping], place: str, *, by_point: bool = False) -> None:
+    def __init__(self, spec: Mapping, rows: Sequence[FigureRow], place: str, *, by_point: bool = False) -> None:
         self.spec, self.place, self.notes = spec, place, []
-        swept = list(dict.fromkeys(key for row in rows for key in row["sweep"]))
+        swept = list(dict.fromkeys(key for row in rows for key in row.sweep))
         where = spec.get("where") or {}
         varying = [key for key in swept if key not in where and len({text_of(row, key) for row in rows}) > 1]
         self.x = (
@@ -108,9 +131,9 @@ class Grid:
             if _places(rows, [*shown, key]) > _places(rows, shown):
                 rest.append(key)
         self.series_keys = tuple(key for key in (self.series_key, *rest) if key)
-        self.points: dict[tuple[str, tuple[str, ...], str], Mapping] = {}
+        self.points: dict[tuple[str, tuple[str, ...], str], FigureRow] = {}
         for row in rows:
-            x = text_of(row, self.x) if self.x else style.clean(row["point"])
+            x = text_of(row, self.x) if self.x else style.clean(row.point)
             if x is not None:
                 facet = str(text_of(row, self.facet_key)) if self.facet_key else ""
                 series = tuple(str(text_of(row, key)) for key in self.series_keys)
@@ -134,10 +157,12 @@ class Grid:
         if self.facet_key:
             style.set_title(axes, f"{name_of(self.facet_key)} = {facet}")
 
-    def values(self, facet: str, series: tuple[str, ...], value: Callable[[Mapping], float | None]) -> dict[str, Value]:
+    def values(
+        self, facet: str, series: tuple[str, ...], value: Callable[[FigureRow], float | None]
+    ) -> dict[str, Value]:
         """x → value, in the order of the axis, for points that have one."""
         rows = {x: row for x in self.axis.texts if (row := self.points.get((facet, series, x)))}
-        found = {x: sorted(y for y in map(value, row.get("runs", (row,))) if y is not None) for x, row in rows.items()}
+        found = {x: sorted(y for y in map(value, runs_of(row)) if y is not None) for x, row in rows.items()}
         return {x: _value_of(known) for x, known in found.items() if known}
 
     def cells(self, facet: str, series: tuple[str, ...], x: str) -> dict[str, str]:
@@ -146,11 +171,16 @@ class Grid:
         return {**cells, **dict(zip(self.series_keys, series, strict=True)), self.x or "point": x}
 
 
+def runs_of(row: AnyRow) -> tuple[AnyRow, ...]:
+    """The rows that a row stands for: itself, or the runs of a point that was repeated."""
+    return row.runs or (row,)
+
+
 def _value_of(known: Sequence[float]) -> Value:
     ends = (nearest_rank(known, LOW), nearest_rank(known, HIGH)) if len(known) > 1 else ()
     return Value(nearest_rank(known, 50), *ends)
 
 
-def _places(rows: Sequence[Mapping], keys: Sequence[str | None]) -> int:
+def _places(rows: Sequence[Row], keys: Sequence[str | None]) -> int:
     """How many different values the rows have in some keys."""
     return len({tuple(text_of(row, key) for key in keys if key) for row in rows})

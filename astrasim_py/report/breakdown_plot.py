@@ -30,7 +30,7 @@ def draw_breakdown(sheet: Sheet, grid: Grid) -> Drawn:
     if not bars:
         return style.nothing(panels)
     room_of_names = 0.5 * 72 * sheet.inches(len(grid.facets), True) / sheet.columns(len(grid.facets))
-    times = [ps_of(row["time_ns"]) for row in grid.points.values()]
+    times = [row.time_ps or 0 for row in grid.points.values()]
     relative = max(times) > 12 * max(min(times), 1)
     place, gap, last = [], 0.0, None
     for x, _ in bars:
@@ -41,12 +41,12 @@ def draw_breakdown(sheet: Sheet, grid: Grid) -> Drawn:
     for facet, axes in zip(grid.facets, panels, strict=False):
         for y, (x, series) in zip(place, bars, strict=True):
             row = grid.points.get((facet, series, x))
-            if row is None or not row["time_ns"]:
+            total = row.time_ps if row else None
+            if row is None or not total:
                 continue
-            total = ps_of(row["time_ns"])
             left = 0.0
             for key, label, colour, hatch in PARTS:
-                part = ps_of(row.get(key)) or 0
+                part = ps_of(row.value(key)) or 0
                 wide = part / total if relative else float(part)
                 if part:
                     shown.add(label)
@@ -77,7 +77,7 @@ def draw_breakdown(sheet: Sheet, grid: Grid) -> Drawn:
     ]
     sheet.explain(panels, patches)
     table = [
-        {**grid.cells(*place), **{key: row.get(key) for key in ("time_ns", *(part[0] for part in PARTS))}}
+        {**grid.cells(*place), **{key: row.value(key) for key in ("time_ns", *(part[0] for part in PARTS))}}
         for place, row in grid.points.items()
     ]
     return Drawn(panels, table, notes)

@@ -6,7 +6,7 @@ import numpy as np
 
 from astrasim_py.report import figure_style as style
 from astrasim_py.report import ticks
-from astrasim_py.report.arranged_rows import Grid
+from astrasim_py.report.arranged_rows import FigureRow, Grid, runs_of
 from astrasim_py.report.figure_style import Drawn, Sheet
 from astrasim_py.report.quantities import Quantity, quantity_of, scale_of
 
@@ -33,7 +33,7 @@ def samples(of: str, table: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def draw_cdf(sheet: Sheet, grid: Grid) -> Drawn:
-    """`grid`: its x is the point itself; rows have the times of what is asked for under ``samples``."""
+    """`grid`: its x is the point itself; rows have the times of what is asked for in `samples`."""
     of = grid.spec.get("of") or "points"
     quantity = quantity_of(grid.spec.get("y") or "time_ns")
     if of != "points":
@@ -76,9 +76,9 @@ def draw_cdf(sheet: Sheet, grid: Grid) -> Drawn:
     return Drawn(panels, table, grid.notes)
 
 
-def _of_row(row: Mapping, of: str, quantity: Quantity) -> np.ndarray:
+def _of_row(row: FigureRow, of: str, quantity: Quantity) -> np.ndarray:
     """The values of a point, of all its runs with other seeds."""
-    runs = row.get("runs", (row,))
+    runs = runs_of(row)
     if of == "points":
         return np.array([value for run in runs if (value := quantity.value(run)) is not None], dtype=float)
-    return np.concatenate([np.asarray(run.get("samples", ()), dtype=float) for run in runs])
+    return np.concatenate([np.asarray(run.samples, dtype=float) for run in runs])

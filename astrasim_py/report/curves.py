@@ -1,17 +1,17 @@
 """Figures of a quantity over x: a line for each series, dots or bars where x has names; a panel for each facet."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.report import figure_style as style
-from astrasim_py.report.arranged_rows import Grid, Value, name_of, numbers_of
+from astrasim_py.report.arranged_rows import FigureRow, Grid, Value, name_of, numbers_of
 from astrasim_py.report.figure_style import Drawn, Sheet
 from astrasim_py.report.quantities import Quantity, quantity_of, scale_of
 from astrasim_py.report.ticks import number_axis
-from astrasim_py.results.values import ps_of
 
+Ratio = Callable[[int, int], float]
 _DASHED = (0, (4, 2.5))
 
 
@@ -39,9 +39,9 @@ def draw_time(sheet: Sheet, grid: Grid) -> Drawn:
 def draw_busbw(sheet: Sheet, grid: Grid) -> Drawn:
     quantity = quantity_of("busbw_GBps")
 
-    def bound(row: Mapping) -> float | None:
-        rate, time, least = row.get("busbw_GBps"), row.get("time_ns"), row.get("bound_ns")
-        return None if not rate or not least else float(rate * time / least)
+    def bound(row: FigureRow) -> float | None:
+        rate, time, least = row.busbw_GBps, row.time_ns, row.bound_ns
+        return float(rate * time / least) if rate and time and least else None
 
     most = replace(quantity, column="busbw_bound_GBps", value=bound)
     return _draw(sheet, grid, quantity, _Look(bound=most, bound_name="upper bound"))
@@ -53,14 +53,18 @@ def draw_efficiency(sheet: Sheet, grid: Grid) -> Drawn:
 
 def draw_slowdown(sheet: Sheet, grid: Grid) -> Drawn:
     baseline = grid.spec.get("baseline")
-    if baseline is None and any(row.get("slowdown") for row in grid.points.values()):
+    if baseline is None and any(_slowdown(row) for row in grid.points.values()):
         label = "slowdown against the job alone"
-        value = lambda row: row["slowdown"] and float(row["slowdown"])  # noqa: E731
-        quantity = Quantity(column="slowdown", label=label, value=value, empty="no job has run alone")
+        quantity = Quantity(column="slowdown", label=label, value=_slowdown, empty="no job has run alone")
         return _draw(sheet, grid, quantity, _Look(line=1.0, bars=False))
     baseline = _baseline(grid, baseline)
     quantity = _ratio(grid, "slowdown", f"slowdown against {style.clean(baseline)}", lambda time, base: time / base)
-    return _draw(sheet, grid, *_with_bound(grid, quantity, "bound_ns", "lower bound", lambda ps, base: ps / base))
+    return _draw(sheet, grid, *_with_bound(grid, quantity, "lower bound", lambda ps, base: ps / base))
+
+
+def _slowdown(row: FigureRow) -> float | None:
+    known = row.value("slowdown")
+    return None if known is None else float(known)
 
 
 def draw_speedup(sheet: Sheet, grid: Grid) -> Drawn:
@@ -75,12 +79,12 @@ def draw_speedup(sheet: Sheet, grid: Grid) -> Drawn:
             ideal = {x: value / values[first] for x, value in values.items()}
     label = f"speed-up over {style.clean(against)}" if against else "speed-up"
     quantity = _ratio(grid, "speedup", label, lambda time, base: base / time)
-    made, look = _with_bound(grid, quantity, "bound_ns", "upper bound", lambda ps, base: base / ps)
+    made, look = _with_bound(grid, quantity, "upper bound", lambda ps, base: base / ps)
     return _draw(sheet, grid, made, replace(look, ideal=ideal))
 
 
 def _baseline(grid: Grid, baseline: str | None) -> str:
-    """Add the time of the baseline, at the same x, to every point as ``base_ns``. Raises ScenarioError."""
+    """Add the time of the baseline, at the same x, to every point as `base_ps`. Raises ScenarioError."""
     names = list(dict.fromkeys(series[0] for series in grid.series if series))
     baseline = names[0] if baseline is None and names else baseline
     if grid.points and (not grid.series_key or str(baseline) not in names):
@@ -104,25 +108,26 @@ def _first_x(grid: Grid, baseline: str | None) -> str:
 
 def _compare(grid: Grid, base_of) -> None:
     bases = {key: grid.points.get(base_of(*key)) for key in grid.points}
-    own = {key: {"base_ns": base["time_ns"] if base else None} for key, base in bases.items()}
     for key, row in list(grid.points.items()):
-        runs = {"runs": [{**run, **own[key]} for run in row["runs"]]} if "runs" in row else {}
-        grid.points[key] = {**row, **own[key], **runs}
+        base = bases[key]
+        base_ps = base.time_ps if base else None
+        runs = tuple(replace(run, base_ps=base_ps) for run in row.runs)
+        grid.points[key] = replace(row, base_ps=base_ps, runs=runs)
     missing = sum(base is None for base in bases.values())
     if missing:
         grid.notes.append(f"{missing} points have no point of the baseline to be compared with, and are not drawn")
 
 
-def _ratio(grid: Grid, column: str, label: str, ratio, other: str = "time_ns") -> Quantity:
-    def value(row: Mapping) -> float | None:
-        base, time = ps_of(row["base_ns"]), ps_of(row.get(other))
+def _ratio(grid: Grid, column: str, label: str, ratio: Ratio, *, bound: bool = False) -> Quantity:
+    def value(row: FigureRow) -> float | None:
+        base, time = row.base_ps, row.bound_ps if bound else row.time_ps
         return float(ratio(time, base)) if base and time else None
 
     return Quantity(column=column, label=label, value=value, empty="no point has a time to compare with")
 
 
-def _with_bound(grid: Grid, quantity: Quantity, other: str, name: str, ratio) -> tuple[Quantity, _Look]:
-    bound = _ratio(grid, f"{quantity.column}_bound", "", ratio, other) if grid.spec.get("bound") else None
+def _with_bound(grid: Grid, quantity: Quantity, name: str, ratio: Ratio) -> tuple[Quantity, _Look]:
+    bound = _ratio(grid, f"{quantity.column}_bound", "", ratio, bound=True) if grid.spec.get("bound") else None
     return quantity, _Look(bound=bound, bound_name=name, line=1.0, bars=False)
 
 

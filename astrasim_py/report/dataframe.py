@@ -1,18 +1,18 @@
 """Rows of points as a pandas DataFrame: numbers to compute with, exact integers beside them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 
 from astrasim_py.core.extras import optional_module
-from astrasim_py.results.model import ROW_KEYS
+from astrasim_py.results.model import ROW_KEYS, Row
 from astrasim_py.results.values import ps_of
 
 _COUNTS = ("size_bytes", "npus", "messages", "message_hops")
 _FLOATS = ("efficiency", "cpu_s")
 
 
-def rows_dataframe(rows: Sequence[Mapping]):
-    """A pandas DataFrame of rows with the keys of `ROW_KEYS`.
+def rows_dataframe(rows: Sequence[Row]):
+    """A pandas DataFrame of rows of points.
 
     A column for each swept key, numbers where all its values are; one that a column of results is called like is
     ``sweep.KEY``, and left out where both are equal. Times are float ns (``time_ns``), with the exact picoseconds as
@@ -21,12 +21,12 @@ def rows_dataframe(rows: Sequence[Mapping]):
     pandas = optional_module("pandas", "notebook", "to_dataframe")
 
     columns: dict[str, object] = {}
-    swept = list(dict.fromkeys(key for row in rows for key in row["sweep"]))
+    swept = list(dict.fromkeys(key for row in rows for key in row.sweep))
     for key in ROW_KEYS:
         values = [row.get(key) for row in rows]
         if key == "sweep":
             for own in swept:
-                texts = [row["sweep"].get(own) for row in rows]
+                texts = [row.sweep.get(own) for row in rows]
                 if own not in ROW_KEYS:
                     columns[own] = _numbers(texts)
                 elif any(text != str(row.get(own)) for text, row in zip(texts, rows, strict=True)):

@@ -1,7 +1,8 @@
 """The table of jobs: when each was done, and how long its iterations took."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from itertools import starmap
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from astrasim_py.core.records import Records, Table
 from astrasim_py.core.units import PS_PER_S
 from astrasim_py.report.tables import Column, cell_text, fitted_table, rate, time_text
+from astrasim_py.results.model import JobRow, Row
 from astrasim_py.results.repeats import nearest_rank
 from astrasim_py.results.values import ns_number, rounded
 from astrasim_py.system.problem import Job
@@ -23,7 +25,7 @@ class Alone(NamedTuple):
     ends: np.ndarray
 
 
-def job_rows(point: str, jobs: Sequence[Job], records: Records, alone: Mapping[str, Alone]) -> list[dict]:
+def job_rows(point: str, jobs: Sequence[Job], records: Records, alone: Mapping[str, Alone]) -> list[JobRow]:
     """One row per job.
 
     `time_ns`: from its arrival to the end of its last node; empty if it is not done. `iterations`: those that are done.
@@ -49,21 +51,21 @@ def job_rows(point: str, jobs: Sequence[Job], records: Records, alone: Mapping[s
         if best and time is None and 0 < len(ends) <= len(best.ends):
             compared = int(ends[-1]) - job.arrival_ps, int(best.ends[len(ends) - 1])
         rows.append(
-            {
-                "point": point,
-                "job": job.name,
-                "ranks": job.ranks,
-                "arrival_ns": ns_number(job.arrival_ps),
-                "finish_ns": ns_number(finish),
-                "time_ns": ns_number(time),
-                "iterations": count,
-                "iteration_mean_ns": ns_number(int(took.sum()) // len(took)) if len(took) else None,
-                "iteration_p50_ns": _percentile(took, 50),
-                "iteration_p99_ns": _percentile(took, 99),
-                "iterations_per_s": rounded(Fraction(count * PS_PER_S, span)) if span > 0 else None,
-                "alone_ns": ns_number(best.time) if best else None,
-                "slowdown": rounded(Fraction(*compared)) if compared[1] else None,
-            }
+            JobRow(
+                point=point,
+                job=job.name,
+                ranks=job.ranks,
+                arrival_ns=ns_number(job.arrival_ps),
+                finish_ns=ns_number(finish),
+                time_ns=ns_number(time),
+                iterations=count,
+                iteration_mean_ns=ns_number(int(took.sum()) // len(took)) if len(took) else None,
+                iteration_p50_ns=_percentile(took, 50),
+                iteration_p99_ns=_percentile(took, 99),
+                iterations_per_s=rounded(Fraction(count * PS_PER_S, span)) if span > 0 else None,
+                alone_ns=ns_number(best.time) if best else None,
+                slowdown=rounded(Fraction(*compared)) if compared[1] else None,
+            )
         )
     return rows
 
@@ -85,31 +87,38 @@ def _percentile(values: np.ndarray, percent: int):
     return ns_number(nearest_rank(np.sort(values), percent)) if len(values) else None
 
 
-#: Heading, key of the row, and format; a column without any value is left out.
-_SHOWN = (
-    ("job", "job", str), ("ranks", "ranks", str), ("arrival", "arrival_ns", time_text),
-    ("finish", "finish_ns", time_text), ("time", "time_ns", time_text), ("10 to 90 %", "interval", cell_text),
-    ("seeds", "seeds", cell_text), ("alone", "alone_ns", time_text), ("slowdown", "slowdown", rate),
-    ("iterations", "iterations", str), ("mean", "iteration_mean_ns", time_text), ("p50", "iteration_p50_ns", time_text),
-    ("p99", "iteration_p99_ns", time_text), ("iterations/s", "iterations_per_s", rate),
-)  # fmt: skip
+#: Heading and cell of a row and its job; a column without any value is left out.
+_SHOWN: tuple[tuple[str, Callable[[Row, JobRow], str]], ...] = (
+    ("job", lambda row, job: job.job),
+    ("ranks", lambda row, job: str(job.ranks)),
+    ("arrival", lambda row, job: time_text(job.arrival_ns)),
+    ("finish", lambda row, job: time_text(job.finish_ns)),
+    ("time", lambda row, job: time_text(job.time_ns)),
+    ("10 to 90 %", lambda row, job: row.interval),
+    ("seeds", lambda row, job: cell_text(row.seeds)),
+    ("alone", lambda row, job: time_text(job.alone_ns)),
+    ("slowdown", lambda row, job: rate(job.slowdown)),
+    ("iterations", lambda row, job: str(job.iterations)),
+    ("mean", lambda row, job: time_text(job.iteration_mean_ns)),
+    ("p50", lambda row, job: time_text(job.iteration_p50_ns)),
+    ("p99", lambda row, job: time_text(job.iteration_p99_ns)),
+    ("iterations/s", lambda row, job: rate(job.iterations_per_s)),
+)
 
 
-def jobs_text(rows: Sequence[Mapping], width: int | None = None) -> str:
-    """Rows of jobs as plain text, of at most `width` characters."""
-    several = len({row["point"] for row in rows}) > 1
+def jobs_text(rows: Sequence[Row], width: int | None = None) -> str:
+    """Rows of jobs (see `Row.of_job`) as plain text, of at most `width` characters."""
+    pairs = [(row, row.job) for row in rows if row.job]
     columns = [
-        Column(
-            heading, [show(row.get(key)) for row in rows], heading != "job", 0 if key in ("job", "time_ns") else asked
-        )
-        for asked, (heading, key, show) in enumerate(_SHOWN)
+        Column(heading, list(starmap(cell, pairs)), heading != "job", 0 if heading in ("job", "time") else asked)
+        for asked, (heading, cell) in enumerate(_SHOWN)
     ]
     columns = [column for column in columns if any(column.cells)]
-    if several:
-        columns.insert(0, Column("point", [str(row["point"]) for row in rows], False))
+    if len({row.point for row, _ in pairs}) > 1:
+        columns.insert(0, Column("point", [row.point for row, _ in pairs], False))
     table = fitted_table(columns, width, "jobs.csv")
-    left = [row for row in rows if row["time_ns"] is None and row["alone_ns"] is not None]
+    left = [job for _, job in pairs if job.time_ns is None and job.alone_ns is not None]
     if left:
-        names = ", ".join(dict.fromkeys(row["job"] for row in left))
+        names = ", ".join(dict.fromkeys(job.job for job in left))
         table += f"\nslowdown of {names}, not done when the run ended: of the iterations that are, if any"
     return table

@@ -54,7 +54,7 @@ def draw_pareto(sheet: Sheet, grid: Grid) -> Drawn:
         style.label(axes, right.label, above.label)
         hidden = {grid.spec.get("x"), grid.facet_key, *(() if many else grid.series_keys), *_alike(grid)}
         for key in best if len(best) <= _NAMED else ():
-            _name(axes, grid.points[key]["sweep"], hidden, mine[key])
+            _name(axes, grid.points[key].sweep, hidden, mine[key])
     figure.set_figheight(figure.get_figheight() + extra)
     entries = [(handle, grid.name(series)) for series, handle in handles.items() if series and not many]
     entries.append((Line2D([], [], **_FRONT), "none is better in both"))
@@ -65,7 +65,7 @@ def draw_pareto(sheet: Sheet, grid: Grid) -> Drawn:
 def _across(grid: Grid) -> tuple[Quantity, XAxis | None]:
     """What the axis of x shows, and its ticks if it is a swept key."""
     key = grid.spec.get("x") or "npus"
-    if key in COLUMNS and not any(key in row["sweep"] for row in grid.points.values()):
+    if key in COLUMNS and not any(key in row.sweep for row in grid.points.values()):
         return quantity_of(key), None
     axis = XAxis([text for row in grid.points.values() if (text := text_of(row, key)) is not None])
     empty = f"no {key}: these points have none"
@@ -92,7 +92,7 @@ def _front(places: Mapping, gain_x: bool, gain_y: bool) -> list:
 
 def _alike(grid: Grid) -> list[str]:
     """Swept keys of which the points have one value."""
-    sweeps = [row["sweep"] for row in grid.points.values()]
+    sweeps = [row.sweep for row in grid.points.values()]
     return [key for key in sweeps[0] if len({sweep.get(key) for sweep in sweeps}) == 1]
 
 

@@ -12,7 +12,7 @@ from astrasim_py.core.by_need import load
 from astrasim_py.core.errors import ScenarioError, UsageError
 from astrasim_py.core.records import Table
 from astrasim_py.report import figure_style as style
-from astrasim_py.report.arranged_rows import Grid, select
+from astrasim_py.report.arranged_rows import FigureRow, Grid, select
 from astrasim_py.report.figure_style import Drawn, Sheet
 from astrasim_py.report.record_plots import Panel
 from astrasim_py.results.csv_io import csv_chunks, csv_rows
@@ -50,7 +50,7 @@ class Files(NamedTuple):
 
 
 def draw(
-    spec: Mapping, rows: Sequence[Mapping], panels: Sequence[Panel] = (), *, title: str = "", place: str = "plots"
+    spec: Mapping, rows: Sequence[FigureRow], panels: Sequence[Panel] = (), *, title: str = "", place: str = "plots"
 ) -> Files:
     """One figure in the forms it asks for, and the data it shows as CSV. `spec`: an entry of a scenario's ``plots``.
     `rows`: rows of points in the order of the sweep; unfinished points are left out. `panels`: for figures of records.
@@ -59,7 +59,7 @@ def draw(
     """
     with style.our_style():
         drawn = figure_of(spec, rows, panels=panels, title=title, place=place)
-        ran = sorted({str(row["engine"]) for row in _finished(spec, rows) if row.get("engine")})
+        ran = sorted({row.engine for row in _finished(spec, rows) if row.engine})
         data, figure = {}, drawn.axes[0].figure
         for form in spec.get("format") or style.FORMATS:
             about = {"Subject" if form == "pdf" else "Description": f"engine: {', '.join(ran)}"} if ran else {}
@@ -74,12 +74,12 @@ def csv_of(table: Sequence[Mapping[str, object]] | Mapping) -> Iterable[bytes]:
     return (csv_rows(list(dict.fromkeys(key for row in table for key in row)), table),)
 
 
-def _finished(spec: Mapping, rows: Sequence[Mapping]) -> list[Mapping]:
-    return [row for row in select(rows, spec.get("where") or {}) if row["status"] == "done"]
+def _finished(spec: Mapping, rows: Sequence[FigureRow]) -> list[FigureRow]:
+    return [row for row in select(rows, spec.get("where") or {}) if row.status == "done"]
 
 
 def figure_of(
-    spec: Mapping, rows: Sequence[Mapping], *, panels: Sequence[Panel] = (), title: str = "", place: str, on=None
+    spec: Mapping, rows: Sequence[FigureRow], *, panels: Sequence[Panel] = (), title: str = "", place: str, on=None
 ) -> Drawn:
     """One figure of rows or panels; `on`: see `figure_style.Sheet`."""
     kind = spec["kind"]
@@ -98,7 +98,7 @@ def figure_of(
     return drawn
 
 
-def axes_of(spec: Mapping, rows: Sequence[Mapping] = (), panels: Sequence[Panel] = (), ax=None):
+def axes_of(spec: Mapping, rows: Sequence[FigureRow] = (), panels: Sequence[Panel] = (), ax=None):
     """One figure with pyplot, or in `ax`; returns its Axes, or an array of them where it has several panels."""
     from matplotlib import pyplot, rc_context
     from matplotlib.axes import Axes

@@ -1,13 +1,14 @@
 """What figures show of points: columns of numbers with their labels and units, and why one can be empty."""
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import NamedTuple
 
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.report import ticks
+from astrasim_py.report.arranged_rows import FigureRow
 from astrasim_py.results.values import ps_of
 
 _LABELS = {
@@ -48,7 +49,7 @@ class Quantity:
 
     column: str
     label: str
-    value: Callable[[Mapping], float | None]
+    value: Callable[[FigureRow], float | None]
     time: bool = False
     #: Whether more is better.
     gain: bool = False
@@ -66,8 +67,8 @@ def quantity_of(y: str) -> Quantity:
     column = {"completion": "time_ns"}.get(y, f"{y}_ns" if y.startswith("iteration_") else y)
     time = column.endswith("_ns")
 
-    def value(row: Mapping) -> float | None:
-        known = row.get(column)
+    def value(row: FigureRow) -> float | None:
+        known = row.value(column)
         return None if known is None else float(ps_of(known) if time else known)
 
     gain = column in ("efficiency", "algbw_GBps", "busbw_GBps")

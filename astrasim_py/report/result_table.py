@@ -1,10 +1,12 @@
 """The table of a run's rows as text: what fits, and of many rows those that answer the question."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 from astrasim_py.report.tables import Column, cell_text, fitted_table, percent, rate, shortened, time_text
 from astrasim_py.results.csv_io import csv_rows
-from astrasim_py.results.model import with_swept_columns
+from astrasim_py.results.model import About, Row, with_swept_columns
 from astrasim_py.results.repeats import REPEAT_KEYS
 from astrasim_py.results.values import TEXTS, value_order
 
@@ -38,9 +40,7 @@ _NAMES = ("algorithm", "busiest_link", "slowest", "status")
 HEADINGS = {heading: key for heading, key, _, _ in _SHOWN} | {"busbw": "busbw_GBps", "algbw": "algbw_GBps"}
 
 
-def summary_text(
-    rows: Sequence[Mapping], width: int | None = None, most: int | None = None, ordered: bool = False
-) -> str:
+def summary_text(rows: Sequence[Row], width: int | None = None, most: int | None = None, ordered: bool = False) -> str:
     """The rows of a run as plain text, of at most `width` characters. Of more than `most` rows those that answer the
     question, and a line on where all of them are; the first ones where they were `ordered` on purpose.
 
@@ -70,26 +70,28 @@ def _markdown(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in text).replace("|", "\\|")
 
 
-def csv_text(rows: Sequence[Mapping], more: Sequence[str] = ()) -> str:
+def csv_text(rows: Sequence[Row], more: Sequence[str] = ()) -> str:
     """The rows as CSV, with the columns of ``summary.csv`` and `more`."""
     keys, made = with_swept_columns(rows)
     place = keys.index("time_ns") + 1
-    repeated = REPEAT_KEYS if any(row.get("seeds") for row in rows) else ()
+    repeated = REPEAT_KEYS if any(row.seeds for row in rows) else ()
     return csv_rows([*keys[:place], *repeated, *keys[place:], *more], made).decode().removesuffix("\n")
 
 
-def columns_of(rows: Sequence[Mapping], gap: int | None = None) -> list[Column]:
+def columns_of(rows: Sequence[Row], gap: int | None = None) -> list[Column]:
     """Columns with a value, the swept ones first; a row of dots after `gap` rows."""
-    keys = list(dict.fromkeys(key for row in rows for key in row["sweep"])) if rows else []
-    found = [Column(key, [str(row["sweep"].get(key, "")) for row in rows], False) for key in keys]
-    swept = found or [Column("point", [str(row["point"]) for row in rows], False)]
-    answer = any(row.get("slowest") for row in rows)  # what is fastest each time is worth saying
+    keys = list(dict.fromkeys(key for row in rows for key in row.sweep))
+    found = [Column(key, [row.sweep.get(key, "") for row in rows], False) for key in keys]
+    swept = found or [Column("point", [row.point for row in rows], False)]
+    answer = any(
+        isinstance(row, AnswerRow) and row.slowest for row in rows
+    )  # what is fastest each time is worth saying
     found = [c._replace(asked=int(not answer and len(rows) > 1 and len(set(c.cells)) == 1)) for c in swept]
     for heading, key, show, asked in _SHOWN:
-        cells = [show(row.get(key)) for row in rows]
+        cells = [show(getattr(row, key, None)) for row in rows]
         if key == "algorithm" and not _tells_a_choice(cells, [c.cells for c in swept if c.heading != "topology"]):
             continue
-        heading = "median time" if key == "time_ns" and any(row.get("interval") for row in rows) else heading
+        heading = "median time" if key == "time_ns" and any(row.interval for row in rows) else heading
         if any(cells) and not (key == "status" and set(cells) == {"done"}):
             found.append(Column(heading, cells, key not in _NAMES, asked))
     if gap is None:
@@ -108,17 +110,24 @@ def _tells_a_choice(algorithms: Sequence[str], swept: Sequence[Sequence[str]]) -
     return all(len({*each}) > len({value for value, _ in each}) for each in pairs)
 
 
-def _answer(rows: Sequence[Mapping], most: int) -> tuple[list[Mapping], str]:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AnswerRow(Row):
+    """The fastest of several points."""
+
+    slowest: Annotated[str, About("what the slowest takes, as text", kept="never")]
+
+
+def _answer(rows: Sequence[Row], most: int) -> tuple[Sequence[Row], str]:
     """The fastest of what is compared (names: topologies, algorithms) for each quantity that is swept, with what the
     slowest takes; or the first and the last rows, where there is nothing to compare. And what these rows are.
     """
     values: dict[str, dict[str, None]] = {}
     for row in rows:
-        for key, value in row["sweep"].items():
-            values.setdefault(key, {})[str(value)] = None
+        for key, value in row.sweep.items():
+            values.setdefault(key, {})[value] = None
     varying = [key for key, found in values.items() if len(found) > 1]
     compared = [key for key in varying if not _quantities(values[key])]
-    if not compared and len({row.get("npus") for row in rows} - {None}) == 1:  # of one machine: tp, pp, chunks
+    if not compared and len({row.npus for row in rows} - {None}) == 1:  # of one machine: tp, pp, chunks
         counts = [key for key in varying if all(value.isdigit() for value in values[key])]
         compared = counts if len(counts) < len(varying) else counts[1:]
     by = [key for key in varying if key not in compared]
@@ -129,20 +138,19 @@ def _answer(rows: Sequence[Mapping], most: int) -> tuple[list[Mapping], str]:
             )
         ]
         compared.remove(by[0])
-    groups: dict[tuple, list[Mapping]] = {}
+    groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
-        groups.setdefault(tuple(str(row["sweep"].get(key, "")) for key in by), []).append(row)
+        groups.setdefault(tuple(row.sweep.get(key, "") for key in by), []).append(row)
     if not compared or not by or len(groups) == len(rows):
         return list(rows), f"the first and the last {most // 2}"
     kind = f"the fastest {_words(compared)} for each {_words(by)}"
     kind += f", the first and the last {most // 2}," if len(groups) > most else ""
     fastest = [_fastest(group, by, compared) for group in groups.values()]
-    first = fastest[0]["sweep"]
-    same = [k for k in compared if k in first and all(row["sweep"].get(k) == first[k] for row in fastest)]
+    first = fastest[0].sweep
+    same = [k for k in compared if k in first and all(row.sweep.get(k) == first[k] for row in fastest)]
     if not same or len(fastest) == 1:
         return fastest, kind
-    for row in fastest:
-        row["sweep"] = {key: value for key, value in row["sweep"].items() if key not in same}
+    fastest = [replace(row, sweep={k: value for k, value in row.sweep.items() if k not in same}) for row in fastest]
     return fastest, f"{kind}, always {', '.join(f'{key}={first[key]}' for key in same)}"
 
 
@@ -155,11 +163,11 @@ def _quantities(values: Iterable[str]) -> bool:
     return any(value_order(value)[0] != TEXTS for value in values) or all(value[:1].isdigit() for value in values)
 
 
-def _fastest(group: Sequence[Mapping], by: Sequence[str], compared: Sequence[str]) -> dict:
-    timed = sorted((row for row in group if row.get("time_ns") is not None), key=lambda row: row["time_ns"])
-    best = dict(timed[0] if timed else group[0])
-    best["sweep"] = {key: best["sweep"][key] for key in (*by, *compared) if key in best["sweep"]}
-    if len(timed) > 1 and timed[0]["time_ns"]:
-        names = ", ".join(str(timed[-1]["sweep"].get(key, "")) for key in compared)
-        best["slowest"] = f"{timed[-1]['time_ns'] / timed[0]['time_ns']:.2f}× {shortened(names, _NAMED)}"
-    return best
+def _fastest(group: Sequence[Row], by: Sequence[str], compared: Sequence[str]) -> AnswerRow:
+    timed = sorted(((row.time_ns, row) for row in group if row.time_ns is not None), key=lambda pair: pair[0])
+    best, slowest = timed[0][1] if timed else group[0], ""
+    if len(timed) > 1 and timed[0][0]:
+        names = ", ".join(timed[-1][1].sweep.get(key, "") for key in compared)
+        slowest = f"{timed[-1][0] / timed[0][0]:.2f}× {shortened(names, _NAMED)}"
+    sweep = {key: best.sweep[key] for key in (*by, *compared) if key in best.sweep}
+    return AnswerRow(**vars(best) | {"sweep": sweep}, slowest=slowest)

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fnmatch import fnmatchcase
 from fractions import Fraction
+from typing import Annotated, TypeVar
 
 from astrasim_py.core.errors import UsageError
 from astrasim_py.core.fields import did_you_mean
 from astrasim_py.core.units import PS_PER_NS
 from astrasim_py.report.result_table import HEADINGS
-from astrasim_py.results.model import ROW_KEYS
+from astrasim_py.results.model import ROW_KEYS, About, SweptRecord, Texts
 from astrasim_py.results.values import SIZES, TEXTS, ps_of, value_order
 
+AnySwept = TypeVar("AnySwept", bound=SweptRecord)
 _CONDITION = re.compile(r"\s*(?P<key>[^<>=!]+?)\s*(?P<sign>>=|<=|!=|==|=|<|>)\s*(?P<value>.*?)\s*")
 _SIGNS = {
     ">=": operator.ge, "<=": operator.le, "!=": operator.ne, "==": operator.eq, "=": operator.eq,
@@ -42,10 +44,10 @@ class Selection:
                 raise UsageError(option, f'there is no column "{key}"', did_you_mean(key, known))
         for key, sign, text in self.where:
             values = swept.get(key, ())
-            if values and not any(_meets({"sweep": {key: value}}, key, sign, text) for value in values):
+            if values and not any(_meets(_Value(sweep={key: value}), key, sign, text) for value in values):
                 raise UsageError("--where", f"no point has {key}{sign}{text}", did_you_mean(text, values))
 
-    def of(self, rows: Iterable[Mapping]) -> list[Mapping]:
+    def of(self, rows: Iterable[AnySwept]) -> list[AnySwept]:
         """The rows that are wanted. Raises UsageError: a value that its column cannot be compared with."""
         found = [row for row in rows if all(_meets(row, *condition) for condition in self.where)]
         if self.sort:
@@ -67,15 +69,20 @@ def parse_selection(where: Sequence[str], sort: str | None, top: int | None) -> 
     return Selection(where=tuple(conditions), sort=sort.removeprefix("-"), falling=sort[:1] == "-", top=top)
 
 
-def _value(row: Mapping, key: str) -> tuple[str, object]:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Value(SweptRecord):
+    sweep: Annotated[Texts, About("a swept value")]
+
+
+def _value(row: SweptRecord, key: str) -> tuple[str, object]:
     """The key of a row that is meant, and its value."""
-    if key in row["sweep"]:
-        return "", row["sweep"][key]
+    if key in row.sweep:
+        return "", row.sweep[key]
     key = "size_bytes" if key == "size" else HEADINGS.get(key, key)
-    return key, row.get(key)
+    return key, getattr(row, key, None)
 
 
-def _worth(row: Mapping, key: str) -> tuple[int, Fraction, str] | None:
+def _worth(row: SweptRecord, key: str) -> tuple[int, Fraction, str] | None:
     """A value in the order of `value_order`; None where there is none."""
     key, value = _value(row, key)
     if value is None or value == "":
@@ -87,7 +94,7 @@ def _worth(row: Mapping, key: str) -> tuple[int, Fraction, str] | None:
     return value_order(str(value))
 
 
-def _meets(row: Mapping, key: str, sign: str, text: str) -> bool:
+def _meets(row: SweptRecord, key: str, sign: str, text: str) -> bool:
     have = _worth(row, key)
     if have is None:
         return sign == "!="

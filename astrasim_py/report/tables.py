@@ -1,11 +1,13 @@
 """Aligned tables of plain text."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from decimal import Decimal
 from typing import NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 
 from astrasim_py.core import units
+from astrasim_py.results.model import CollectiveRow
 from astrasim_py.results.values import ps_of
 
 #: Columns of text are not cut to fewer characters.
@@ -16,15 +18,15 @@ def cell_text(value: object) -> str:
     return "" if value is None else str(value)
 
 
-def time_text(ns: object) -> str:
+def time_text(ns: Decimal | int | None) -> str:
     return "" if ns is None else units.format_time(ps_of(ns))
 
 
-def percent(value: object) -> str:
+def percent(value: Decimal | float | None) -> str:
     return "" if value is None else f"{100 * value:.1f} %"
 
 
-def rate(value: object) -> str:
+def rate(value: Decimal | float | None) -> str:
     return "" if value is None else f"{value:.4g}"
 
 
@@ -100,18 +102,18 @@ def _cell(text: str, width: int, right: bool) -> str:
     return space + text if right else text + space
 
 
-def collectives_text(rows: Sequence[Mapping], width: int | None = None) -> str:
+def collectives_text(rows: Sequence[CollectiveRow], width: int | None = None) -> str:
     """The collectives of one point as plain text: simulated time beside its bound."""
-    shown = (
-        ("collective", 0, lambda row: f"{row['instance']}" + (f" ({row['group']})" if row["group"] else "")),
-        ("type", 0, lambda row: row["type"]),
-        ("ranks", 2, lambda row: str(row["ranks"])),
-        ("size", 0, lambda row: units.format_size(row["size"])),
-        ("algorithm", 1, lambda row: row["algorithm"]),
-        ("time", 0, lambda row: time_text(row["time_ns"])),
-        ("bound", 4, lambda row: time_text(row["bound_ns"])),
-        ("bound/time", 3, lambda row: percent(row["efficiency"])),
-        ("busbw GB/s", 5, lambda row: rate(row["busbw_GBps"])),
+    shown: tuple[tuple[str, int, Callable[[CollectiveRow], str]], ...] = (
+        ("collective", 0, lambda row: f"{row.instance}" + (f" ({row.group})" if row.group else "")),
+        ("type", 0, lambda row: row.type),
+        ("ranks", 2, lambda row: str(row.ranks)),
+        ("size", 0, lambda row: units.format_size(row.size)),
+        ("algorithm", 1, lambda row: row.algorithm),
+        ("time", 0, lambda row: time_text(row.time_ns)),
+        ("bound", 4, lambda row: time_text(row.bound_ns)),
+        ("bound/time", 3, lambda row: percent(row.efficiency)),
+        ("busbw GB/s", 5, lambda row: rate(row.busbw_GBps)),
     )
     texts = ("collective", "type", "algorithm")
     columns = [Column(name, [*map(show, rows)], name not in texts, asked) for name, asked, show in shown]

@@ -5,6 +5,7 @@ from decimal import Decimal
 from typing import Any
 
 from astrasim_py.report.tables import text_table
+from astrasim_py.results.model import Row
 
 #: Names of the parts of a step.
 PARTS = {
@@ -54,10 +55,10 @@ def room_text(found: Mapping[str, Any]) -> str:
     return "tight" if total > capacity - found["reserve_bytes"] else ""
 
 
-def step_text(found: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+def step_text(found: Mapping[str, Any], row: Row) -> str:
     """The closed form, and the simulated step: links at nominal rates, no host, only what is stated is hidden."""
-    simulated = Decimal(row["time_ns"]) / 10**9
-    exposed = Decimal(row["exposed_comm_ns"]) / 10**9
+    simulated = (row.time_ns or Decimal(0)) / 10**9
+    exposed = (row.exposed_comm_ns or Decimal(0)) / 10**9
     gap = 100 * (found["nominal_step_s"] / float(simulated) - 1)
     same = "the same" if found["routing"] == "balanced" else "balanced routing"
     return "\n".join(

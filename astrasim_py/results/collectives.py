@@ -9,7 +9,7 @@ import numpy as np
 from astrasim_py.core import units
 from astrasim_py.core.records import NO_RATE, Categorical, Table
 from astrasim_py.results.csv_io import value_cell
-from astrasim_py.results.model import COLLECTIVE_KEYS
+from astrasim_py.results.model import COLLECTIVE_KEYS, CollectiveRow
 from astrasim_py.results.values import ns_number, rounded
 
 
@@ -33,19 +33,19 @@ def bounded(bound_ps: int | None, time_ps: int) -> dict[str, Decimal | None]:
     }
 
 
-def collective_rows(point: str, table: Table, factors: Mapping[str, Fraction] | None = None) -> list[dict]:
+def collective_rows(point: str, table: Table, factors: Mapping[str, Fraction] | None = None) -> list[CollectiveRow]:
     """One row per collective instance, with its algorithm and bus bandwidth. `point`: name of the point, repeated in
     every row. `table`: the collective records. `factors`: bus bandwidth over algorithm bandwidth (nccl-tests,
     doc/PERFORMANCE.md); without an entry the bus bandwidth stays empty.
     """
     return [
-        {
+        CollectiveRow(
             **{key: c[key] for key in ("instance", "job", "group", "type", "ranks", "size", "algorithm")},
-            "point": point,
-            "start_ns": ns_number(c["start"]) if c["start"] >= 0 else None,
-            "end_ns": ns_number(c["end"]) if c["end"] >= 0 else None,
+            point=point,
+            start_ns=ns_number(c["start"]) if c["start"] >= 0 else None,
+            end_ns=ns_number(c["end"]) if c["end"] >= 0 else None,
             **_rates(c["type"], c["ranks"], c["size"], c["bound"], int(_duration(c["start"], c["end"])), factors or {}),
-        }
+        )
         for c in table.rows()
     ]
 

@@ -1,10 +1,12 @@
 """Points that were repeated with other seeds: the run of the median time, and the interval of the others."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
-from astrasim_py.core.units import format_time
-from astrasim_py.results.values import ps_of
+from astrasim_py.results.model import Row
+
+AnyRow = TypeVar("AnyRow", bound=Row)
 
 #: Swept key of a repeated point: what is added to each of its seeds.
 SEED = "seed"
@@ -23,39 +25,36 @@ def nearest_rank(ascending: Sequence[Any], percent: int) -> Any:
     return ascending[-(-len(ascending) * percent // 100) - 1]
 
 
-def medians(rows: Sequence[Mapping]) -> list[dict]:
+def medians(rows: Sequence[AnyRow]) -> list[AnyRow]:
     """The rows, with one in place of those of a point (and job) that was repeated: the run of the median time.
 
-    It has the swept key `SEED` in a column of its own, `REPEAT_KEYS`, the ``interval`` as text, and all ``runs``. Where
-    a run is not done, the first such stands for the point, without an interval.
+    It has the seed, the interval of times and all ``runs``. Where a run is not done, the first such stands for the
+    point, without an interval.
     """
-    groups: dict[object, list[Mapping]] = {}
+    groups: dict[object, list[AnyRow]] = {}
     for number, row in enumerate(rows):
-        sweep = tuple((key, value) for key, value in row["sweep"].items() if key != SEED)
-        key = (row["scenario"], sweep, row.get("job")) if row.get("seeds") else number
+        sweep = tuple((key, value) for key, value in row.sweep.items() if key != SEED)
+        key = (row.scenario, sweep, row.job and row.job.job) if row.seeds else number
         groups.setdefault(key, []).append(row)
-    return [_median(group) if group[0].get("seeds") else dict(group[0]) for group in groups.values()]
+    return [_median(group) if group[0].seeds else group[0] for group in groups.values()]
 
 
-def _median(runs: Sequence[Mapping]) -> dict:
-    untimed = [run for run in runs if run.get("time_ns") is None]
-    ascending = sorted(runs, key=lambda run: run["time_ns"]) if not untimed else untimed[:1]
+def _median(runs: Sequence[AnyRow]) -> AnyRow:
+    untimed = [run for run in runs if run.time_ns is None]
+    ascending = untimed[:1] or sorted(runs, key=lambda run: run.time_ns or 0)
     low, middle, high = (nearest_rank(ascending, percent) for percent in (LOW, 50, HIGH))
-    sweep = {key: value for key, value in middle["sweep"].items() if key != SEED}
-    made = {
-        **middle,
-        "point": ",".join(f"{key}={value}" for key, value in sweep.items()) or middle["scenario"],
-        "sweep": sweep,
-        SEED: middle["sweep"][SEED],
-        "seeds": len(runs),
-        "runs": list(runs),
-    }
-    if untimed:
-        return made
-    made |= {"time_low_ns": low["time_ns"], "time_high_ns": high["time_ns"]}
-    return made | {"interval": " … ".join(format_time(ps_of(run["time_ns"])) for run in (low, high))}
+    sweep = {key: value for key, value in middle.sweep.items() if key != SEED}
+    median = replace(
+        middle,
+        point=",".join(f"{key}={value}" for key, value in sweep.items()) or middle.scenario,
+        sweep=sweep,
+        seed=middle.sweep[SEED],
+        seeds=len(runs),
+        runs=tuple(runs),
+    )
+    return median if untimed else replace(median, time_low_ns=low.time_ns, time_high_ns=high.time_ns)
 
 
-def first_seed(row: Mapping) -> bool:
+def first_seed(row: Row) -> bool:
     """Whether a row is the only one of its point, or the first of those that repeat it."""
-    return not row.get("seeds") or row["sweep"][SEED] == "0"
+    return not row.seeds or row.sweep[SEED] == "0"

@@ -16,6 +16,7 @@ leaves either the whole folder or none. Readers take only folders whose manifest
 """
 
 import contextlib
+import dataclasses
 import errno
 import os
 import re
@@ -39,7 +40,8 @@ from astrasim_py.core.files import (
     write_new,
 )  # fmt: skip
 from astrasim_py.results import stored_points
-from astrasim_py.results.stored_points import FORMAT, MANIFEST, VOLATILE, read_manifest, read_object
+from astrasim_py.results.model import File, Manifest, RunCost
+from astrasim_py.results.stored_points import MANIFEST, VOLATILE, read_manifest, read_object
 from astrasim_py.system.machine_models import Limits
 
 #: Parts of the package that decide what a point's folder holds: all that computing a point imports, and data.
@@ -197,51 +199,45 @@ class RunOptions:
         if self.timeline:
             object.__setattr__(self, "level", "messages")
 
-    @property
-    def said_timeline(self) -> bool | list[int]:
-        """The timeline as a manifest has it."""
-        return self.timeline if isinstance(self.timeline, bool) else list(self.timeline)
-
     def check_ranks(self, ranks: int) -> None:
         """Raises UsageError: the timeline is of a rank that is not there. `ranks`: how many are."""
         last = -1 if isinstance(self.timeline, bool) else max(self.timeline)
         if last >= ranks:
             raise UsageError("--ranks", f"{last} is not of {ranks} ranks", f"write 0-{ranks - 1}")
 
-    def met_by(self, manifest: Mapping) -> bool:
+    def met_by(self, manifest: Manifest) -> bool:
         """True if a stored point satisfies these options. A point that ended by a limit is of use only under the very
         same limits. A full run is as good as a folded one, unless it reached a limit or both engines are to be
         compared; a folded one never serves for a full one.
         """
-        if LEVELS.index(manifest["level"]) < LEVELS.index(self.level):
+        if LEVELS.index(manifest.level) < LEVELS.index(self.level):
             return False
-        if self.timeline and manifest["timeline"] != self.said_timeline:
+        if self.timeline and manifest.timeline != self.timeline:
             return False
-        if self.collectives and not manifest.get("collectives", True):
+        if self.collectives and not manifest.collectives:
             return False
-        ran = manifest.get("engine") or ""
-        folded = ran.endswith(FOLDED)
-        if folded != self.fold and (folded or self.engine == BOTH or manifest["status"] == "limit"):
+        folded = manifest.engine.endswith(FOLDED)
+        if folded != self.fold and (folded or self.engine == BOTH or manifest.status == "limit"):
             return False
-        if self.engine not in (AUTO, ran.removesuffix(FOLDED)) and (not self.fold or self.engine == BOTH):
+        if self.engine not in (AUTO, manifest.engine.removesuffix(FOLDED)) and (not self.fold or self.engine == BOTH):
             return False
-        return manifest["status"] != "limit" or manifest["limits"] == dict(self.limits)
+        return manifest.status != "limit" or manifest.limits == dict(self.limits)
 
 
 def write_point(
     folder: Path,
     files: Mapping[str, bytes | Iterable[bytes]],
-    manifest: Mapping,
-    volatile: Mapping,
+    manifest: Manifest,
+    cost: RunCost,
     *,
     options: RunOptions,
     replace: bool = False,
-) -> Path:
-    """Store a point: the whole folder appears, or nothing does. `files`: name → content. `manifest`: plain values;
-    SHA-256 and length of each file are added. `volatile`: host, versions, times: outside every digest. A point that
-    meets `options`, stored by another process meanwhile, stays unless `replace` or computed by other sources; beside
-    another point of that name it gets a name of its own. Returns the folder. Raises OutputError: disk full, read-only,
-    path too long …; everything else is untouched.
+) -> tuple[Path, Manifest]:
+    """Store a point: the whole folder appears, or nothing does. `files`: name → content. `manifest`: gets SHA-256 and
+    length of each file. `cost`: outside every digest. A point that meets `options`, stored by another process
+    meanwhile, stays unless `replace` or computed by other sources; beside another point of that name it gets a name of
+    its own. Returns the folder and the manifest. Raises OutputError: disk full, read-only, path too long …; everything
+    else is untouched.
     """
     parent = folder.parent
     temporary = parent / temporary_name("tmp")
@@ -252,18 +248,19 @@ def write_point(
         for name, content in files.items():
             chunks = (content,) if isinstance(content, bytes) else content
             sha256, length = write_new(temporary / name, chunks)
-            entries[name] = {"sha256": sha256, "bytes": length}
-        write_new(temporary / VOLATILE, (json_bytes(volatile),))
-        write_new(temporary / MANIFEST, (json_bytes({"format": FORMAT, **manifest, "files": entries}),))
+            entries[name] = File(sha256=sha256, bytes=length)
+        manifest = dataclasses.replace(manifest, files=entries)
+        write_new(temporary / VOLATILE, (json_bytes(cost),))
+        write_new(temporary / MANIFEST, (manifest.sealed(),))
         sync_folder(temporary)
-        folder = _move_in(temporary, folder, manifest.get("digest", ""), options, replace)
+        folder = _move_in(temporary, folder, manifest.digest, options, replace)
         sync_folder(parent)
     except OSError as error:
         raise output_error(folder, error, _PLACE) from error
     finally:
         if os.path.lexists(temporary):
             _remove(temporary)
-    return folder
+    return folder, manifest
 
 
 def _move_in(temporary: Path, folder: Path, identity: str, options: RunOptions, replace: bool) -> Path:
@@ -272,10 +269,10 @@ def _move_in(temporary: Path, folder: Path, identity: str, options: RunOptions, 
         if _renamed(temporary, folder):
             return folder
         there = read_manifest(folder, contents=not replace)
-        if there is not None and there["digest"][:_PROBLEM] != identity[:_PROBLEM]:
+        if there is not None and there.digest[:_PROBLEM] != identity[:_PROBLEM]:
             folder = _apart(folder, identity)
             continue
-        if there is not None and not replace and there["digest"] == identity and options.met_by(there):
+        if there is not None and not replace and there.digest == identity and options.met_by(there):
             return folder
         aside = folder.parent / temporary_name("old")
         try:
@@ -326,7 +323,7 @@ def clean(folder: Path) -> int:
         if kind is None:
             continue
         if kind == "old" and (there := read_manifest(path)) is not None:
-            home = folder / str(there["folder"])
+            home = folder / there.folder
             if home.parent == folder and not os.path.lexists(home):
                 _put_back(path, home)
                 continue

@@ -8,10 +8,10 @@ import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
-from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 from astrasim_py.core.errors import OutputError
 from astrasim_py.core.exact_json import parse_json
@@ -20,55 +20,72 @@ from astrasim_py.core.records import Table
 from astrasim_py.core.units import number_of
 from astrasim_py.results.collectives import collective_table
 from astrasim_py.results.csv_io import csv_chunks, csv_rows, read_csv
-from astrasim_py.results.model import COLLECTIVE_KEYS, JOB_KEYS, ROW_KEYS, with_swept_columns
+from astrasim_py.results.model import (
+    COLLECTIVE_KEYS,
+    FORMAT,
+    JOB_KEYS,
+    Manifest,
+    Row,
+    RunCost,
+    Summary,
+    is_sealed,
+    with_swept_columns,
+)
 from astrasim_py.results.repeats import REPEAT_KEYS, SEED, medians
-from astrasim_py.results.stored_shapes import check_columns, check_references, is_whole, with_references
 from astrasim_py.results.values import value_order
 
-#: Version of the folder's layout.
-FORMAT = 2
 MANIFEST = "manifest.json"
 SUMMARY = "summary.json"
 VOLATILE = "run.json"
 #: Folder of the points in the folder of a scenario's results.
 POINTS = "points"
 _SMALL = (SUMMARY, "collective.csv")
-_WHAT, _REMEDY = "a file of results", "run with --fresh"
+_WHAT, REMEDY = "a file of results", "run with --fresh"
 #: Largest JSON that is read, bytes.
 _MOST = 2**27
 
 
-def read_object(path: Path) -> dict:
+def read_object(path: Path) -> dict[str, Any]:
     """The object in a JSON file of ours; empty where it is not there or damaged."""
     try:
-        text = read_regular(path, _MOST, OutputError, what=_WHAT, remedy=_REMEDY).decode()
-        found = parse_json(text)
-        if "\\ud" in text.lower():  # half a character, which no file can hold?
-            json.dumps(found, ensure_ascii=False, default=str).encode()
+        value = _parsed(_content(path))
     except (OutputError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
-def read_manifest(folder: Path, *, contents: bool = False) -> dict | None:
+def _content(path: Path) -> bytes:
+    return read_regular(path, _MOST, OutputError, what=_WHAT, remedy=REMEDY)
+
+
+def _parsed(content: bytes) -> object:
+    text = content.decode()
+    value = parse_json(text)
+    if "\\ud" in text.lower():  # half a character, which no file can hold?
+        json.dumps(value, ensure_ascii=False, default=str).encode()
+    return value
+
+
+def read_manifest(folder: Path, *, contents: bool = False) -> Manifest | None:
     """The manifest of a point's folder, or None if the folder is not a whole point. `contents`: compare the SHA-256 of
     every file. Otherwise only those of the small files that tables over all points are made of, and the length of the
     others.
     """
     try:
-        manifest = read_object(folder / MANIFEST)
-        if manifest["format"] != FORMAT:
+        content = _content(folder / MANIFEST)
+        manifest = Manifest.read(_parsed(content))
+        if manifest.format != FORMAT or not is_sealed(content):
             return None
-        for name in (VOLATILE, *manifest["files"]):
+        for name in (VOLATILE, *manifest.files):
             if os.path.lexists(folder / name) and not os.path.isfile(folder / name):
                 return None
-        for name, entry in manifest["files"].items():
-            if name != os.path.basename(name) or os.path.getsize(folder / name) != entry["bytes"]:
+        for name, entry in manifest.files.items():
+            if name != os.path.basename(name) or os.path.getsize(folder / name) != entry.bytes:
                 return None
-            if (contents or name in _SMALL) and _sha256(folder / name) != entry["sha256"]:
+            if (contents or name in _SMALL) and _sha256(folder / name) != entry.sha256:
                 return None
-        return manifest if SUMMARY in manifest["files"] and is_whole(manifest, read_object(folder / SUMMARY)) else None
-    except (OSError, OutputError, ValueError, KeyError, TypeError, AttributeError):
+        return manifest if SUMMARY in manifest.files else None
+    except (OSError, OutputError, ValueError, RecursionError):
         return None
 
 
@@ -79,52 +96,43 @@ def _sha256(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPoint:
-    """A point read back from its folder."""
+    """A point of the store."""
 
     folder: Path
-    manifest: dict
-    summary: dict
-    volatile: dict
+    manifest: Manifest
+    summary: Summary
+    cost: RunCost
 
     @property
-    def row(self) -> dict:
+    def row(self) -> Row:
         """The row of the point, with the CPU time of the run that made it."""
-        row = {key: self.summary["row"].get(key) for key in ROW_KEYS}
-        row["cpu_s"] = self.volatile.get("cpu_s")
-        if "repeat" in self.manifest:
-            row["seeds"] = self.manifest["repeat"]
-        return row
+        return replace(self.summary.row, cpu_s=self.cost.cpu_s)
 
     def table(self, name: str) -> Table:
         """A table of records (collective, link, node, message, hop, rank, vertex). Raises OutputError: it was not
-        recorded, cannot be read any more, or has other columns.
+        recorded, or is damaged.
         """
         file = f"{name}.csv"
-        if file not in self.manifest["files"]:
-            raise OutputError(str(self.folder / file), "is not in the manifest", _REMEDY)
+        if file not in self.manifest.files:
+            raise OutputError(str(self.folder / file), "is not in the manifest", REMEDY)
         try:
             with open_regular(self.folder / file, OutputError, what=_WHAT) as stream:
                 data = stream.read()
-            if hashlib.sha256(data).hexdigest() != self.manifest["files"][file]["sha256"]:
-                raise ValueError("its content is not what the manifest says")
-            table = read_csv(data)
-            check_columns(name, table)
-            return table
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise OutputError(str(self.folder / file), f"cannot be read: {reason}", _REMEDY) from None
+        except OSError as error:
+            raise OutputError(str(self.folder / file), f"cannot be read: {error.strerror}", REMEDY) from None
+        if hashlib.sha256(data).hexdigest() != self.manifest.files[file].sha256:
+            raise damaged(self.folder / file)
+        return read_csv(data)
 
     def tables(self, *names: str) -> dict[str, Table]:
-        """Several tables, and those that they refer to; without collectives where these are not kept. Raises as
-        `table`, and OutputError: a row refers to one that is not there.
-        """
-        lacking = () if self.manifest.get("collectives", True) else ("collective",)
-        found = {name: self.table(name) for name in with_references(names) if name not in lacking}
-        try:
-            check_references(found)
-        except ValueError as error:
-            raise OutputError(str(self.folder), f"does not fit together: {error}", _REMEDY) from None
-        return found
+        """Several tables; without collectives where these are not kept. Raises as `table`."""
+        lacking = () if self.manifest.collectives else ("collective",)
+        return {name: self.table(name) for name in names if name not in lacking}
+
+
+def damaged(path: Path) -> OutputError:
+    """The error of a file, or of a point, that is not what its manifest says."""
+    return OutputError(str(path), "is damaged: its content is not what the manifest says", REMEDY)
 
 
 def read_point(folder: Path, *, contents: bool = False) -> StoredPoint | None:
@@ -132,19 +140,23 @@ def read_point(folder: Path, *, contents: bool = False) -> StoredPoint | None:
     manifest = read_manifest(folder, contents=contents)
     if manifest is None:
         return None
-    summary = read_object(folder / SUMMARY)
-    volatile = read_object(folder / VOLATILE)  # no manifest vouches for it
-    if type(volatile.get("cpu_s", 0)) not in (int, float, Decimal):
-        del volatile["cpu_s"]
-    return StoredPoint(folder=folder, manifest=manifest, summary=summary, volatile=volatile)
+    try:
+        summary = Summary.read(_parsed(_content(folder / SUMMARY)))
+    except (OutputError, ValueError, RecursionError):
+        return None
+    try:
+        cost = RunCost.read(read_object(folder / VOLATILE))
+    except ValueError:  # no manifest vouches for it
+        cost = RunCost()
+    return StoredPoint(folder=folder, manifest=manifest, summary=summary, cost=cost)
 
 
 def read_points(folder: Path) -> tuple[StoredPoint, ...]:
     """Every whole point of a scenario's folder, in the order of its swept values; the rest is ignored. Raises
     OutputError: the folder cannot be read.
     """
-    found = [read_point(folder / POINTS / name) for name in point_names(folder)]
-    return tuple(sorted((p for p in found if p is not None), key=_order))
+    points = [read_point(folder / POINTS / name) for name in point_names(folder)]
+    return tuple(sorted((point for point in points if point is not None), key=_order))
 
 
 def point_names(folder: Path) -> list[str]:
@@ -169,10 +181,10 @@ def _with_manifest(folder: Path) -> list[str]:
 
 def by_digest(points: Iterable[StoredPoint]) -> dict[str, StoredPoint]:
     """The points by their identity; the first where two runs have stored the same."""
-    found: dict[str, StoredPoint] = {}
+    first: dict[str, StoredPoint] = {}
     for point in points:
-        found.setdefault(point.manifest["digest"], point)
-    return found
+        first.setdefault(point.manifest.digest, point)
+    return first
 
 
 def earlier_layout(folder: Path) -> str:
@@ -190,22 +202,20 @@ def earlier_layout(folder: Path) -> str:
 
 def newest(points: Sequence[StoredPoint]) -> tuple[StoredPoint, ...]:
     """The point computed last of each name; a changed scenario leaves several."""
-    best = {point.manifest["point"]: point for point in sorted(points, key=finished)}
-    return tuple(point for point in points if best[point.manifest["point"]] is point)
+    best = {point.manifest.point: point for point in sorted(points, key=finished)}
+    return tuple(point for point in points if best[point.manifest.point] is point)
 
 
 def finished(point: StoredPoint) -> tuple[Decimal, str]:
     """When a point was computed, in seconds since 1970, and its folder, for an order of all."""
-    when = point.volatile.get("finished")
-    return (Decimal(when) if isinstance(when, int | Decimal) else Decimal(0), point.folder.name)
+    return point.cost.finished, point.folder.name
 
 
-def _order(point: StoredPoint) -> tuple:
-    sweep = point.summary["row"].get("sweep") or {}
+def _order(point: StoredPoint) -> tuple[object, ...]:
     return (
-        tuple((key, value_order(str(value))) for key, value in sweep.items()),
-        point.manifest["point"],
-        point.manifest["digest"],
+        tuple((key, value_order(value)) for key, value in point.summary.row.sweep.items()),
+        point.manifest.point,
+        point.manifest.digest,
     )
 
 
@@ -216,32 +226,36 @@ def write_tables(folder: Path, points: Sequence[StoredPoint] | None = None) -> t
     `points`: by default the newest of each name. Raises OutputError.
     """
     points = newest(read_points(folder)) if points is None else points
-    header, rows = with_swept_columns([{**point.row, "folder": _relative(point)} for point in points])
-    header.append("folder")
-    jobs = [
-        {**row, **job, "point": row["point"]}
-        for row, point in zip(rows, points, strict=True)
-        for job in point.summary.get("jobs", ())
-    ]
-    files = {"summary.csv": (header, rows), "jobs.csv": ([*JOB_KEYS, "folder"], jobs)}
-    if any("seeds" in row for row in rows):
+    rows = [replace(point.row, stored_in=_relative(point)) for point in points]
+    jobs = [row.of_job(job) for row, point in zip(rows, points, strict=True) for job in point.summary.jobs]
+    header, every = with_swept_columns(rows)
+    files = {"summary.csv": (header, every), "jobs.csv": (list(JOB_KEYS), list(map(_of_job, jobs)))}
+    if any(row.seeds for row in rows):
         files |= {"seeds.csv": files["summary.csv"], "jobs_by_seed.csv": files["jobs.csv"]}
-        for name in ("summary.csv", "jobs.csv"):
-            keys, every = files[name]
-            place = keys.index("time_ns") + 1
-            seed = [] if SEED in keys else [SEED]
-            files[name] = [*keys[:place], *REPEAT_KEYS, *seed, *keys[place:]], medians(every)
+        files["summary.csv"] = _with_repeats(header), with_swept_columns(medians(rows))[1]
+        files["jobs.csv"] = _with_repeats(JOB_KEYS), list(map(_of_job, medians(jobs)))
     for name in ("jobs.csv", "seeds.csv", "jobs_by_seed.csv"):
         if not files.get(name, ((), ()))[1]:
             remove_files(folder, name)
     return (
         *(
-            write_file(folder / name, csv_rows(*made), make_folder=True)
-            for name, made in files.items()
-            if made[1] or name == "summary.csv"
+            write_file(folder / name, csv_rows([*keys, "folder"], lines), make_folder=True)
+            for name, (keys, lines) in files.items()
+            if lines or name == "summary.csv"
         ),
         write_file(folder / "collectives.csv", _collectives(points), make_folder=True),
     )
+
+
+def _with_repeats(keys: Sequence[str]) -> list[str]:
+    place = keys.index("time_ns") + 1
+    return [*keys[:place], *REPEAT_KEYS, *([] if SEED in keys else [SEED]), *keys[place:]]
+
+
+def _of_job(row: Row) -> dict[str, Any]:
+    """A row of ``jobs.csv``."""
+    repeats = {key: getattr(row, key) for key in (*REPEAT_KEYS, SEED, "point")}
+    return {**(row.job or {}), **repeats, "folder": row.stored_in}
 
 
 def _relative(point: StoredPoint) -> str:
@@ -253,8 +267,7 @@ def _collectives(points: Sequence[StoredPoint]) -> Iterator[bytes]:
     """The collectives of all points as CSV, a block of rows at a time."""
     yield csv_rows([*COLLECTIVE_KEYS, "folder"], ())
     for point in points:
-        if "collective.csv" not in point.manifest["files"]:
-            continue
-        factors = {(kind, int(n)): Fraction(f) for kind, n, f in point.summary.get("busbw_factors", ())}
-        table = collective_table(point.manifest["point"], _relative(point), point.table("collective"), factors)
-        yield from itertools.islice(csv_chunks(table), 1, None)
+        if "collective.csv" in point.manifest.files:
+            calls = point.table("collective")
+            table = collective_table(point.manifest.point, _relative(point), calls, point.summary.factors)
+            yield from itertools.islice(csv_chunks(table), 1, None)

@@ -2,11 +2,16 @@
 
 from decimal import Context, Decimal
 from fractions import Fraction
+from typing import overload
 
 from astrasim_py.core import units
 from astrasim_py.core.errors import UnitError
 
 
+@overload
+def ns_number(ps: int) -> Decimal: ...
+@overload
+def ns_number(ps: None) -> None: ...
 def ns_number(ps: int | None) -> Decimal | None:
     """Picoseconds as an exact decimal number of nanoseconds; None stays None.
 
@@ -16,6 +21,12 @@ def ns_number(ps: int | None) -> Decimal | None:
     return None if ps is None else Decimal(units.ns_text(int(ps)))
 
 
+@overload
+def ps_of(ns: Decimal | int) -> int: ...
+@overload
+def ps_of(ns: None) -> None: ...
+@overload
+def ps_of(ns: Decimal | int | None) -> int | None: ...
 def ps_of(ns: Decimal | int | None) -> int | None:
     """The picoseconds behind a ``*_ns`` value of a row."""
     return None if ns is None else int(Decimal(ns) * units.PS_PER_NS)

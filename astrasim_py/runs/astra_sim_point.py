@@ -8,9 +8,9 @@ from astrasim_py.astra_sim.input_set import EMPTY, Arguments, Inputs, read_input
 from astrasim_py.astra_sim.run_inputs import AstraResult, run_inputs
 from astrasim_py.core.digest import file_digest
 from astrasim_py.results import store, stored_points
+from astrasim_py.results.model import Manifest, Row
 from astrasim_py.results.store import RunOptions
 from astrasim_py.results.stored_points import StoredPoint
-from astrasim_py.runs.summary import empty_row
 from astrasim_py.runs.task import Usage, store_run
 
 #: Folder of these points, and what their manifests say they are.
@@ -66,20 +66,19 @@ def run_request(
     result = run_inputs(
         inputs, corrected=request.corrected, engine=options.engine, level=options.level, limits=options.limits
     )
-    row = empty_row(SCENARIO, request.name, {}, result.outcome.status)
-    row["topology"] = result.plan.problem.topology.name
+    topology = result.plan.problem.topology.name
+    row = Row(scenario=SCENARIO, point=request.name, sweep={}, topology=topology, status=result.outcome.status)
     facts = {
         "front_end": FRONT_END,
         "scenario": SCENARIO,
         "point": request.name,
         "digest": identity,
         "sweep": {},
-        "seeds": {},
         "inputs": digests,
         "resolved": arguments,
     }
     about = {"row": row, "facts": facts, "source": {"source": request.folder}, "warnings": result.warnings}
-    more = {"finish_ns": list(result.finish_ns), "exposed_comm_ns": list(result.exposed_ns)}
+    more = {"finish_ns": tuple(result.finish_ns), "exposed_comm_ns": tuple(result.exposed_ns)}
     folder = store.scenario_folder(out, SCENARIO)
     folders = store.PointFolders(folder)
     place = folders.of(len(folders.digests) + 1, store.point_label({}, request.name), identity)
@@ -92,18 +91,18 @@ def _identity(arguments: Mapping, digests: Mapping[str, str]) -> str:
     return store.point_digest({FRONT_END: arguments}, digests)
 
 
-def is_ours(manifest: Mapping) -> bool:
-    return manifest.get("front_end") == FRONT_END
+def is_ours(manifest: Manifest) -> bool:
+    return manifest.front_end == FRONT_END
 
 
 def run_again(stored: StoredPoint, options: RunOptions) -> StoredPoint | None:
     """Run a stored point again with finer records; None where what it was computed from has changed since."""
     manifest = stored.manifest
-    if _identity(manifest["resolved"], manifest["inputs"]) != manifest["digest"]:
+    if _identity(manifest.resolved, manifest.inputs) != manifest.digest:
         return None
-    request = Request(**{**manifest["resolved"], "folder": str(stored.volatile.get("source", "."))})
+    request = Request(**{**manifest.resolved, "folder": stored.cost.source or "."})
     inputs = request.inputs()
-    if request.files(inputs) != manifest["inputs"]:
+    if request.files(inputs) != manifest.inputs:
         return None
     _, again = run_request(request, options, out=stored.folder.parents[2], inputs=inputs)
     return stored_points.read_point(again.folder)

@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -15,10 +15,10 @@ from astrasim_py.core.choices import LEVELS
 from astrasim_py.core.errors import AstraError
 from astrasim_py.core.exact_json import json_bytes, json_text
 from astrasim_py.core.files import remove_files, write_file
-from astrasim_py.report.arranged_rows import name_of, select
+from astrasim_py.report.arranged_rows import FigureRow, name_of, select
 from astrasim_py.report.record_plots import PANELS, Panel
 from astrasim_py.results import stored_points
-from astrasim_py.results.model import JOB_KEYS
+from astrasim_py.results.model import Row
 from astrasim_py.results.repeats import first_seed
 from astrasim_py.results.stored_points import StoredPoint
 from astrasim_py.results.values import ps_of
@@ -26,6 +26,8 @@ from astrasim_py.scenario.load import read_plain
 from astrasim_py.scenario.plot_spec import level_of, of_records
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from astrasim_py.report.neighbours import Part
 
 STUDY = "study.json"
@@ -68,20 +70,20 @@ def recorded_points(spec: Mapping, points: Sequence[StoredPoint]) -> list[Stored
     """The points whose records a figure shows."""
     if level_of(spec) == "summary":
         return []
-    chosen = recorded(spec, [point.row if point.manifest["status"] == "done" else None for point in points])
+    chosen = recorded(spec, [point.row if point.manifest.status == "done" else None for point in points])
     return [points[number] for number in chosen]
 
 
-def recorded(spec: Mapping, rows: Sequence[Mapping | None]) -> list[int]:
+def recorded(spec: Mapping, rows: Sequence[Row | None]) -> list[int]:
     """Numbers of the points whose records a figure shows: a panel each, of the first ones; or of all in one figure."""
     shown = _meant(spec, rows)
     return shown[:PANELS] if of_records(spec) else shown
 
 
-def _meant(spec: Mapping, rows: Sequence[Mapping | None]) -> list[int]:
+def _meant(spec: Mapping, rows: Sequence[Row | None]) -> list[int]:
     """Numbers of the points that a figure is of, whether there is room for all of them or not."""
-    found = [number for number, row in enumerate(rows) if row and select([row], spec.get("where") or {})]
-    return [number for number in found if first_seed(rows[number])] if of_records(spec) else found
+    chosen = [(number, row) for number, row in enumerate(rows) if row and select([row], spec.get("where") or {})]
+    return [number for number, row in chosen if first_seed(row) or not of_records(spec)]
 
 
 #: Tables that a figure of records shows.
@@ -94,18 +96,18 @@ _TABLES = {
 
 def panel(point: StoredPoint, kind: str, keys: Collection[str] | None = None) -> Panel:
     """What a figure shows of a point. `keys`: swept keys in its title, all by default."""
-    sweep = {key: value for key, value in point.row["sweep"].items() if keys is None or key in keys}
-    title = ", ".join(f"{name_of(key)} = {value}" for key, value in sweep.items()) or point.manifest["point"]
+    sweep = {key: value for key, value in point.row.sweep.items() if keys is None or key in keys}
+    title = ", ".join(f"{name_of(key)} = {value}" for key, value in sweep.items()) or point.manifest.point
     parts = parts_of(point)
     return Panel(
         title=title,
-        makespan=int(point.summary["makespan_ps"]),
+        makespan=point.summary.makespan_ps,
         tables=point.tables(*_TABLES[kind]),
-        npu_of=point.summary.get("npu_of", ()),
-        switches=point.summary.get("switches", ()),
-        failed=sorted({link for event in point.summary.get("link_events", ()) for link in event["failed"]}),
+        npu_of=point.summary.npu_of,
+        switches=point.summary.switches,
+        failed=sorted({link for event in point.summary.link_events for link in event.failed}),
         jobs={rank: part.job for part in parts for rank in part.ranks} if len(parts) > 1 else {},
-        shares=point.row["network_model"] == "fluid",
+        shares=point.row.network_model == "fluid",
     )
 
 
@@ -135,52 +137,46 @@ def _without_panel(spec: Mapping, points: Sequence[StoredPoint]) -> list[str]:
     """What to say where a figure has more points than panels."""
     if not of_records(spec):
         return []
-    count = len(_meant(spec, [point.row if point.manifest["status"] == "done" else None for point in points]))
+    count = len(_meant(spec, [point.row if point.manifest.status == "done" else None for point in points]))
     return [f"the first {PANELS} of {count} points have a panel; choose with where:"] if count > PANELS else []
 
 
-def drawn_of(spec: Mapping, points: Sequence[StoredPoint]) -> tuple[list[Mapping], list[Panel]]:
+def drawn_of(spec: Mapping[str, Any], points: Sequence[StoredPoint]) -> tuple[list[FigureRow], list[Panel]]:
     """The rows and panels that a figure shows."""
     rows, panels, of = [], [], spec.get("of")
     if of:
         from astrasim_py.report.cdf_plot import TABLE_OF, samples
     for point in points:
-        parts = point.summary.get("breakdown") or {}
-        rows.append({**point.row, "compute_ns": parts.get("compute_ns"), "other_ns": parts.get("other_ns")})
-        if of and f"{TABLE_OF.get(of)}.csv" in point.manifest["files"]:
-            rows[-1]["samples"] = samples(of, point.table(TABLE_OF[of]))
+        times: Sequence[int] | np.ndarray = ()
+        if of and f"{TABLE_OF.get(of)}.csv" in point.manifest.files:
+            times = samples(of, point.table(TABLE_OF[of]))
         elif of == "jobs":
-            rows[-1]["samples"] = [ps_of(job["time_ns"]) for job in point.summary.get("jobs", ())]
+            times = [ps_of(job.time_ns) for job in point.summary.jobs if job.time_ns is not None]
+        rows.append(FigureRow(**vars(point.row), breakdown=point.summary.breakdown, samples=times))
     if of_records(spec):
         need = LEVELS.index(level_of(spec))
-        shown = [p for p in recorded_points(spec, points) if LEVELS.index(p.manifest["level"]) >= need]
-        swept = {key for point in shown for key in point.row["sweep"]}
-        differ = {key for key in swept if len({str(point.row["sweep"].get(key)) for point in shown}) > 1}
+        shown = [p for p in recorded_points(spec, points) if LEVELS.index(p.manifest.level) >= need]
+        swept = {key for point in shown for key in point.row.sweep}
+        differ = {key for key in swept if len({point.row.sweep.get(key) for point in shown}) > 1}
         panels = [panel(point, spec["kind"], differ if len(shown) > 1 else None) for point in shown]
     return _rows_by_job(spec, rows, points), panels
 
 
-def _rows_by_job(spec: Mapping, rows: Sequence[Mapping], points: Sequence[StoredPoint]) -> list[Mapping]:
+def _rows_by_job(spec: Mapping, rows: list[FigureRow], points: Sequence[StoredPoint]) -> list[FigureRow]:
     """The rows for a figure: of each job, where it is one by job."""
-    swept = any("job" in row["sweep"] for row in rows)
+    swept = any("job" in row.sweep for row in rows)
     if swept or "job" not in (spec.get("x"), spec.get("series"), spec.get("facet"), *(spec.get("where") or ())):
-        return list(rows)
-    keys = ("job", "time_ns", "slowdown", *(key for key in JOB_KEYS if key.startswith("iteration_")))
-    return [
-        {**row, "bound_ns": None, **{key: job[key] for key in keys}}
-        for row, point in zip(rows, points, strict=True)
-        for job in point.summary.get("jobs", ())
-    ]
+        return rows
+    return [row.of_job(job) for row, point in zip(rows, points, strict=True) for job in point.summary.jobs]
 
 
 def parts_of(point: StoredPoint) -> list[Part]:
     """The jobs of a point."""
-    rows = point.summary.get("jobs", ())
-    if not rows:
+    if not point.summary.jobs:
         return []
     from astrasim_py.report.neighbours import Part
 
     parts, first = [], 0
-    for row in rows:
-        parts.append(Part(row["job"], range(first, first := first + row["ranks"]), ps_of(row["arrival_ns"])))
+    for job in point.summary.jobs:
+        parts.append(Part(job.job, range(first, first := first + job.ranks), ps_of(job.arrival_ns)))
     return parts

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -12,13 +12,13 @@ from astrasim_py.collectives.collective import busbw_factor
 from astrasim_py.core.choices import LEVELS
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.core.exact_json import json_bytes
-from astrasim_py.core.records import NO_RATE, Categorical, Records, Table
+from astrasim_py.core.records import NO_RATE, Categorical, Records, Table, WaitingNode
 from astrasim_py.core.units import format_time
 from astrasim_py.engine.stuck import explanation
 from astrasim_py.report.busiest_links import busiest_links
 from astrasim_py.results.collectives import bandwidth_GBps, bounded, collective_rows
 from astrasim_py.results.csv_io import csv_chunks
-from astrasim_py.results.model import ROW_KEYS
+from astrasim_py.results.model import Breakdown, CalledAlgorithm, LinkEventRow, Row, Summary, WaitingRow
 from astrasim_py.results.values import ns_number, rounded
 from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.compatible import CLOSED_FORM, exclusions
@@ -33,13 +33,6 @@ from astrasim_py.verification.bounds import CLOSED_FORMS, closed_form_ps
 FIRST_LEVEL = {"node": "nodes", "message": "messages", "hop": "messages"}
 #: Collectives that a summary lists.
 _FEW = 64
-
-
-def empty_row(scenario: str, point: str, values: Mapping[str, str], status: str) -> dict:
-    """A row with all its keys, of a point of which nothing more is known."""
-    row = dict.fromkeys(ROW_KEYS)
-    row |= {"scenario": scenario, "point": point, "sweep": dict(values), "status": status}
-    return row
 
 
 def only_collective(plan: Plan) -> Instance | None:
@@ -75,86 +68,90 @@ def closed_form(plan: Plan) -> Fraction | None:
         return None  # a formula for powers of two only
 
 
-def summary_of(plan: Plan, records: Records, row: Mapping, warnings: Iterable[str] = ()) -> dict:
-    """The summary of a finished simulation. `row`: from `empty_row`, with what is known of the point. Returns ``row``
-    (without ``cpu_s``, which differs from run to run) and what does not fit in a row.
-    """
+def summary_of(plan: Plan, records: Records, row: Row, warnings: Iterable[str] = ()) -> Summary:
+    """The summary of a finished simulation. `row`: what is known of the point."""
     problem, topology = plan.problem, plan.problem.topology
     done, timed = records.outcome.status == "done", not any(job.skeleton for job in problem.jobs)
-    row = dict(row) | {
-        "npus": topology.npus,
-        "engine": records.engine,
-        "network_model": problem.network.model,
-        "messages": records.messages,
-        "message_hops": records.message_hops,
-        "status": records.outcome.status,
-    }
+    row = replace(
+        row,
+        npus=topology.npus,
+        engine=records.engine,
+        network_model=problem.network.model,
+        messages=records.messages,
+        message_hops=records.message_hops,
+        status=records.outcome.status,
+    )
     rates = np.array([int(rate) for rate in topology.bandwidths], dtype=np.int64)
     rates = rates[topology.bandwidth_class[records.link["link"]]] if records.link.height else None
     busiest = busiest_links(records.link, {}, rates, 1)
     if busiest and (busiest[0]["busy"] or busiest[0]["bytes"]):
-        row["busiest_link"] = topology.link_name(busiest[0]["link"])
-        row["busiest_link_GBps"] = rounded(topology.bandwidth(busiest[0]["link"]) / 10**9)
+        rate = rounded(topology.bandwidth(busiest[0]["link"]) / 10**9)
+        row = replace(row, busiest_link=topology.link_name(busiest[0]["link"]), busiest_link_GBps=rate)
     instance = only_collective(plan)
     if instance is not None:
-        row |= {"algorithm": instance.algorithm_name or None, "size_bytes": instance.size}
+        row = replace(row, algorithm=instance.algorithm_name or None, size_bytes=instance.size)
     formula, defects = None, []
     if done:
         bound = problem_bound(plan)
         defects = list(_wrong_bounds(bound, records))
-        row |= {
-            "time_ns": ns_number(records.makespan),
-            **bounded(bound, records.makespan),
-            "exposed_comm_ns": ns_number(int(records.exposed_comm.max(initial=0))) if timed else None,
-        }
+        exposed = ns_number(int(records.exposed_comm.max(initial=0))) if timed else None
+        row = replace(
+            row, time_ns=ns_number(records.makespan), exposed_comm_ns=exposed, **bounded(bound, records.makespan)
+        )
         if instance is not None and instance.size and records.collective["bound"][0] != NO_RATE:
             duration = int(records.collective["end"][0] - records.collective["start"][0])
-            rate = bandwidth_GBps(instance.size, duration)
+            row = replace(row, algbw_GBps=bandwidth_GBps(instance.size, duration))
             factor = busbw_factor(instance.type, len(instance.members))
-            row["algbw_GBps"] = rate
-            if rate is not None and factor is not None:
-                row["busbw_GBps"] = rounded(Fraction(instance.size * 1000, duration) * factor)
+            if row.algbw_GBps is not None and factor is not None:
+                row = replace(row, busbw_GBps=rounded(Fraction(instance.size * 1000, duration) * factor))
         formula = closed_form(plan)
-    del row["cpu_s"]
     calls = {(i.type, len(i.members)): busbw_factor(i.type, len(i.members)) for i in plan.instances.values}
     factors = {call: factor for call, factor in calls.items() if factor is not None}
     first = Table({name: column[:_FEW] for name, column in records.collective.items()})
     algorithms = {(i.algorithm, i.algorithm_name): i for i in plan.instances.values if i.algorithm is not None}
-    longer = {str(index): latency for index, latency in hop_latency(plan).items()}
-    return {
-        "row": row,
-        "breakdown": breakdown(records) if done and timed else None,
-        "closed_form_ns": None if formula is None else ns_number(-(-formula.numerator // formula.denominator)),
+    computing = topology.computing
+    return Summary(
+        row=row,
+        breakdown=breakdown(records) if done and timed else None,
+        closed_form_ns=None if formula is None else ns_number(-(-formula.numerator // formula.denominator)),
         # All collectives are in the records; the first ones are for people.
-        "collectives": collective_rows(row["point"], first, factors),
-        "busbw_factors": [[kind, n, str(factor)] for (kind, n), factor in factors.items()],
-        "makespan_ps": records.makespan,
-        "events": records.events,
-        "cause": records.outcome.cause,
-        "explanation": [*explanation(records.outcome), *defects],
-        "waiting": [
-            {key: getattr(w, key) for key in ("rank", "node", "name", "kind", "instance", "src", "dst", "tag", "bytes")}
-            | {"since_ns": ns_number(w.since) if w.since >= 0 else None, "reason": w.reason}
-            | ({"channel": w.channel, "slots": w.slots} if w.slots else {})
-            | ({"job": w.job} if w.job else {})
-            | ({"switch": switch} if (switch := records.outcome.switches.get(w.rank)) else {})
-            for w in records.outcome.waiting
-        ],
-        "cycle": list(records.outcome.cycle),
-        "unfinished": records.outcome.unfinished,
-        "warnings": list(warnings),
-        **({"fold": asdict(records.fold)} if records.fold is not None else {}),
-        "algorithms": [
-            {"collective": i.type, "name": i.algorithm.name, "ranks": i.algorithm.ranks, "correct": i.algorithm.verdict}
-            | {key: value for key in ("protocol", "slots") if (value := getattr(i.costs, key, None))}
-            for i in algorithms.values()
-        ],
-        "npu_of": list(plan.npu_of[: plan.npu_ranks]),
-        **({"hop_latency_ps": longer} if longer else {}),
-        **({"qps": problem.network.qps} if problem.network.qps > 1 else {}),
-        **_switches(plan),
-        **_link_events(plan, records),
-    }
+        collectives=tuple(collective_rows(row.point, first, factors)),
+        busbw_factors=tuple((kind, ranks, str(factor)) for (kind, ranks), factor in factors.items()),
+        makespan_ps=records.makespan,
+        events=records.events,
+        cause=records.outcome.cause,
+        explanation=(*explanation(records.outcome), *defects),
+        waiting=tuple(_waiting(node, records.outcome.switches) for node in records.outcome.waiting),
+        cycle=tuple(records.outcome.cycle),
+        unfinished=records.outcome.unfinished,
+        warnings=tuple(warnings),
+        fold=records.fold,
+        algorithms=tuple(map(_called, algorithms.values())),
+        npu_of=tuple(plan.npu_of[: plan.npu_ranks]),
+        hop_latency_ps=hop_latency(plan),
+        qps=problem.network.qps,
+        switches=tuple(plan.switches),
+        switch_latency_ps=computing.latency_ps if computing and plan.switches else 0,
+        link_events=_link_events(plan, records),
+    )
+
+
+def _waiting(node: WaitingNode, switches: Mapping[int, str]) -> WaitingRow:
+    names = ("rank", "node", "name", "kind", "instance", "src", "dst", "tag", "bytes", "reason", "slots", "job")
+    return WaitingRow(
+        **{name: getattr(node, name) for name in names},
+        since_ns=ns_number(node.since) if node.since >= 0 else None,
+        channel=node.channel if node.slots else 0,
+        switch=switches.get(node.rank, ""),
+    )
+
+
+def _called(call: Instance) -> CalledAlgorithm:
+    known = {name: value for name in ("protocol", "slots") if (value := getattr(call.costs, name, None))}
+    algorithm = call.algorithm
+    return CalledAlgorithm(
+        collective=call.type, name=algorithm.name, ranks=algorithm.ranks, correct=algorithm.verdict, **known
+    )
 
 
 def _wrong_bounds(bound: int | None, records: Records) -> Iterator[str]:
@@ -183,38 +180,35 @@ def hop_latency(plan: Plan) -> dict[int, int]:
     return {index: int(latency[index]) for index in np.flatnonzero(latency).tolist()}
 
 
-def _switches(plan: Plan) -> dict:
-    """Names of switches that took part, in the order of their ranks, and what their messages take longer."""
-    computing = plan.problem.topology.computing
-    return {"switches": plan.switches, "switch_latency_ps": computing.latency_ps} if plan.switches else {}
-
-
-def _link_events(plan: Plan, records: Records) -> dict:
+def _link_events(plan: Plan, records: Records) -> tuple[LinkEventRow, ...]:
     """What happened to links until the end of the run."""
     topology = plan.problem.topology
-    happened = [
-        {"at_ps": event.at_ps, "text": text, "failed": list(event.lost)}
+    return tuple(
+        LinkEventRow(at_ps=event.at_ps, text=text, failed=tuple(event.lost))
         for event, text in zip(topology.events, event_texts(topology), strict=True)
         if event.at_ps <= records.makespan or records.outcome.status != "done"
-    ]
-    return {"link_events": happened} if happened else {}
+    )
 
 
-def breakdown(records: Records) -> dict:
+def breakdown(records: Records) -> Breakdown:
     """Time of the rank with most exposed communication: compute, exposed communication, the rest."""
-    rank, parts = None, (0, 0, 0)
+    rank, compute, exposed = None, 0, 0
     if len(records.exposed_comm):
         rank = int(records.exposed_comm.argmax())
         compute, exposed = int(records.compute[rank]), int(records.exposed_comm[rank])
-        parts = (compute, exposed, max(records.makespan - compute - exposed, 0))
-    names = ("compute_ns", "exposed_comm_ns", "other_ns")
-    return {"rank": rank, **dict(zip(names, map(ns_number, parts), strict=True))}
+    other = max(records.makespan - compute - exposed, 0) if rank is not None else 0
+    return Breakdown(
+        rank=rank,
+        compute_ns=ns_number(compute),
+        exposed_comm_ns=ns_number(exposed),
+        other_ns=ns_number(other),
+    )
 
 
 def files_of(
     plan: Plan,
     records: Records,
-    summary: Mapping,
+    summary: Summary,
     *,
     timeline_of: bool | Sequence[int] = False,
     with_collectives: bool = True,
@@ -237,7 +231,7 @@ def files_of(
         jobs = [*map(plan.job_name, range(plan.ranks))]
         npus = plan.npu_of[: plan.npu_ranks]
         qps = plan.problem.network.qps
-        marks = [(event["at_ps"], event["text"]) for event in summary.get("link_events", ())]
+        marks = [(event.at_ps, event.text) for event in summary.link_events]
         only = () if timeline_of is True else timeline_of
         pieces = timeline(records, edges, npus, jobs if any(jobs) else (), plan.switches, qps, marks, only)
         if only or (pieces := within(pieces)) is not None:

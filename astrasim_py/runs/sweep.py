@@ -31,6 +31,7 @@ from astrasim_py.engine.simulation import ENGINES
 from astrasim_py.report.arranged_rows import text_of
 from astrasim_py.report.dataframe import rows_dataframe
 from astrasim_py.results import store, stored_points
+from astrasim_py.results.model import Row, Summary
 from astrasim_py.results.store import RunOptions
 from astrasim_py.results.stored_points import StoredPoint
 from astrasim_py.runs.figures import FIGURES, draw_figures, recorded, write_study
@@ -69,7 +70,7 @@ class RunResult(Shown):
     scenario: str
     title: str
     folder: Path  # of its results
-    rows: tuple[dict, ...]  # one per point asked for, in the order of the sweep; keys of `results.model.ROW_KEYS`
+    rows: tuple[Row, ...]  # one per point asked for, in the order of the sweep
     exit_code: int  # the worst of its points, or 130
     failures: tuple[Failure, ...] = ()
     notes: tuple[str, ...] = ()  # what was done beside what was asked (points used again …), warnings and hints
@@ -77,7 +78,7 @@ class RunResult(Shown):
     computed: int = 0
     reused: int = 0
     interrupted: bool = False
-    summaries: tuple[dict | None, ...] = field(default=(), repr=False)
+    summaries: tuple[Summary | None, ...] = field(default=(), repr=False)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -229,12 +230,12 @@ class _Run:
             self.tasks[number] = task = replace(task, replace=fresh)
             if number % step == first and not fresh:
                 stored = stored_points.read_point(task.folder, contents=True)
-                if stored is not None and stored.manifest["digest"] != task.identity:
+                if stored is not None and stored.manifest.digest != task.identity:
                     self.outdated += 1
                 elif stored is not None and task.options.met_by(stored.manifest):
                     self.results[number] = stored_result(stored)
                     self.reused += 1
-                    self.unfolded += task.options.fold and not (stored.manifest.get("engine") or "").endswith(FOLDED)
+                    self.unfolded += task.options.fold and not stored.manifest.engine.endswith(FOLDED)
 
     def _own(self) -> None:
         """Refuse a folder with the results of another file. Raises UsageError."""
@@ -284,7 +285,7 @@ class _Run:
                     if isinstance(result, Killed):
                         result = failed(point, EXIT_CHECK_FAILED, f"{point.name}: {result.reason}")
                     self.results[number] = result
-                    self.progress.point(point.name, result.row["status"], result.simulated_ps)
+                    self.progress.point(point.name, result.row.status, result.simulated_ps)
                     if result.exit_code == EXIT_OUTPUT:
                         self.notes.append("stopped: the results cannot be written")
                         break
@@ -346,7 +347,7 @@ class _Run:
                 f"interrupted: {kept} of {number_of(len(self.chosen), 'point')} kept; run it again to go on"
             )
         points = [stored.get(self.tasks[n].identity) if n in self.tasks else None for n in self.chosen]
-        self.notes += _hints([hint for point in points if point for hint in point.summary.get("hints", ())])
+        self.notes += _hints([hint for point in points if point for hint in point.summary.hints])
         codes = [failure.exit_code for failure in self.failures]
         return RunResult(
             scenario=self.scenario.name,
@@ -372,7 +373,7 @@ class _Run:
         for _ in range(_TRIES):
             names = stored_points.point_names(self.folder)
             points = stored_points.read_points(self.folder)
-            stored = stored_points.by_digest(point for point in points if point.manifest["digest"] in ours)
+            stored = stored_points.by_digest(point for point in points if point.manifest.digest in ours)
             if stored:
                 stored_points.write_tables(self.folder, tuple(stored.values()))
             if stored_points.point_names(self.folder) == names:

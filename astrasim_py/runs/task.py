@@ -1,5 +1,6 @@
 """One point: its identity, its simulation, its folder with what the run cost, and its result read back."""
 
+import dataclasses
 import os
 import platform
 import socket
@@ -12,6 +13,7 @@ from decimal import Decimal
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -34,10 +36,11 @@ from astrasim_py.preparation.inputs import input_digests
 from astrasim_py.preparation.prepare import prepare
 from astrasim_py.report.jobs import Alone, iteration_ends, job_rows
 from astrasim_py.results import store, stored_points
+from astrasim_py.results.model import Manifest, Row, RunCost
 from astrasim_py.results.store import RunOptions
 from astrasim_py.results.stored_points import StoredPoint
 from astrasim_py.runs.hints import hints
-from astrasim_py.runs.summary import empty_row, files_of, summary_of
+from astrasim_py.runs.summary import files_of, summary_of
 from astrasim_py.runs.unused import Use, unused
 from astrasim_py.scenario.expand import Point
 from astrasim_py.system.plan import Plan
@@ -63,21 +66,22 @@ class Usage:
         self.began = time.time()
         self.clock, self.cpu_s = compiling.clock(), compiling.cpu_s()
 
-    def volatile(self, records: Records, source: str, **more: object) -> dict[str, object]:
+    def cost(self, records: Records, source: str, *, allow_outside: bool = False, allow_code: bool = False) -> RunCost:
         """The content of ``run.json``; `source`: the folder that names in the point are relative to."""
-        return {
-            "host": socket.gethostname(),
-            "platform": platform.platform(),
-            "python": sys.version.split()[0],
-            "versions": {name: package_version(name) for name in _PACKAGES},
-            "source": os.path.abspath(source),
-            **more,
-            "started": _decimal(self.began),
-            "finished": _decimal(time.time()),
-            "wall_s": _decimal(compiling.clock() - self.clock),
-            "total_cpu_s": _decimal(compiling.cpu_s() - self.cpu_s),
-            "cpu_s": _decimal(records.cpu_s),
-        }
+        return RunCost(
+            host=socket.gethostname(),
+            platform=platform.platform(),
+            python=sys.version.split()[0],
+            versions={name: package_version(name) for name in _PACKAGES},
+            source=os.path.abspath(source),
+            allow_outside=allow_outside,
+            allow_code=allow_code,
+            started=_decimal(self.began),
+            finished=_decimal(time.time()),
+            wall_s=_decimal(compiling.clock() - self.clock),
+            total_cpu_s=_decimal(compiling.cpu_s() - self.cpu_s),
+            cpu_s=_decimal(records.cpu_s),
+        )
 
 
 def _decimal(seconds: float) -> Decimal:
@@ -91,41 +95,40 @@ def store_run(
     options: store.RunOptions,
     usage: Usage,
     *,
-    row: Mapping,
-    facts: Mapping,
-    source: Mapping,
+    row: Row,
+    facts: Mapping[str, Any],
+    source: Mapping[str, Any],
     warnings: Iterable[str] = (),
-    more: Mapping | None = None,
+    more: Mapping[str, Any] | None = None,
     replace: bool = False,
 ) -> StoredPoint:
     """Store a finished simulation. `row`: what is known of the point. `facts`: for the manifest. `source`: for
     ``run.json``. `more`: for the summary.
     """
-    summary = summary_of(plan, records, row, warnings) | (more or {})
+    summary = dataclasses.replace(summary_of(plan, records, row, warnings), **(more or {}))
     asked = {"timeline_of": options.timeline, "with_collectives": options.collectives}
     files = files_of(plan, records, summary, **asked)
     status = records.outcome.status
-    manifest = {
-        "package": "astrasim-py",
-        "version": package_version(),
-        "folder": folder.name,
-        "status": status,
-        "exit_code": EXIT_STUCK if status != "done" else EXIT_INTERNAL if summary["explanation"] else EXIT_OK,
-        "engine": records.engine,
-        "level": options.level,
-        "timeline": options.said_timeline if "timeline.json" in files else False,
-        "limits": dict(options.limits),
-        **({} if options.collectives else {"collectives": False}),
+    manifest = Manifest(
+        version=package_version(),
+        folder=folder.name,
+        status=status,
+        exit_code=EXIT_STUCK if status != "done" else EXIT_INTERNAL if summary.explanation else EXIT_OK,
+        engine=records.engine,
+        level=options.level,
+        timeline=options.timeline if "timeline.json" in files else False,
+        limits=dict(options.limits),
+        collectives=options.collectives,
         **facts,
-    }
-    volatile = usage.volatile(records, **source)
-    folder = store.write_point(folder, files, manifest, volatile, options=options, replace=replace)
-    return StoredPoint(folder=folder, manifest=manifest, summary=summary, volatile=volatile)
+    )
+    cost = usage.cost(records, **source)
+    folder, manifest = store.write_point(folder, files, manifest, cost, options=options, replace=replace)
+    return StoredPoint(folder=folder, manifest=manifest, summary=summary, cost=cost)
 
 
-def missing_timeline(options: store.RunOptions, manifest: Mapping) -> str:
+def missing_timeline(options: store.RunOptions, manifest: Manifest) -> str:
     """Why a stored point has not the timeline that was asked for; empty if it has."""
-    if not options.timeline or manifest["timeline"]:
+    if not options.timeline or manifest.timeline:
         return ""
     from astrasim_py.report.timeline import CHOOSE, TOO_LARGE
 
@@ -164,7 +167,7 @@ class Task:
 class Result:
     """The outcome of a task."""
 
-    row: dict
+    row: Row
     exit_code: int = EXIT_OK
     lines: tuple[str, ...] = ()  # what a person should know, one line each; empty if all is well
     warnings: tuple[str, ...] = ()
@@ -174,12 +177,16 @@ class Result:
     stored: bool = False  # whether the point is in the store
 
 
-def row_of(point: Point, status: str) -> dict:
-    row = empty_row(point.scenario, point.name, point.values, status)
-    row["topology"] = point.config.get("topology_name")
-    if point.repeat > 1:
-        row["seeds"] = point.repeat
-    return row
+def row_of(point: Point, status: str) -> Row:
+    """The row of a point of which nothing more is known."""
+    return Row(
+        scenario=point.scenario,
+        point=point.name,
+        sweep=dict(point.values),
+        topology=point.config.get("topology_name"),
+        status=status,
+        seeds=point.repeat if point.repeat > 1 else None,
+    )
 
 
 def failed(point: Point, exit_code: int, *lines: str, detail: str = "") -> Result:
@@ -241,20 +248,19 @@ def _run(task: Task) -> Result:
         "digest": task.identity,
         "sweep": dict(point.values),
         "seeds": dict(_seeds(point.config, "")),
-        **({"repeat": point.repeat} if point.repeat > 1 else {}),
+        "repeat": point.repeat,
         "inputs": dict(task.inputs),
         "resolved": dict(point.config),
-        **({"synthesized": notes.synthesized} if notes.synthesized else {}),
+        "synthesized": tuple(notes.synthesized),
     }
     source = {"source": point.folder, "allow_outside": point.allow_outside, "allow_code": point.allow_code}
-    about = {"row": row_of(point, FAILED), "facts": facts, "source": source, "warnings": notes.warnings, "more": {}}
-    about["more"] |= {"hints": notes.hints} if notes.hints else {}
-    about["more"] |= {"unused": found} if (found := unused(point, Use.of(plan))) else {}
+    more: dict[str, Any] = {"hints": tuple(notes.hints), "unused": tuple(unused(point, Use.of(plan)))}
     if point.spec.jobs:
         alone = {job.name: _alone(task, job) for job in problem.jobs} if point.spec.compare else {}
         notes.warnings += [f"{point.name}: alone, {reason}" for reason in alone.values() if isinstance(reason, str)]
         done = {name: result for name, result in alone.items() if isinstance(result, Alone)}
-        about["more"] |= {"jobs": job_rows(point.name, problem.jobs, records, done)}
+        more["jobs"] = tuple(job_rows(point.name, problem.jobs, records, done))
+    about = {"row": row_of(point, FAILED), "facts": facts, "source": source, "warnings": notes.warnings, "more": more}
     stored = store_run(task.folder, plan, records, options, usage, replace=task.replace, **about)
     result, missing = stored_result(stored), missing_timeline(options, stored.manifest)
     if missing:
@@ -274,7 +280,7 @@ def _alone(task: Task, job: Job) -> Alone | str:
     lone = replace(point, name=job.name, values={}, config=config)
     own = make_task(lone, lambda identity: beside / store.folder_name(job.name, identity), options)
     stored = None if task.replace else stored_points.read_point(own.folder, contents=True)
-    if stored is not None and stored.manifest["digest"] == own.identity and options.met_by(stored.manifest):
+    if stored is not None and stored.manifest.digest == own.identity and options.met_by(stored.manifest):
         result = stored_result(stored)
     else:
         own = replace(own, replace=task.replace, beside=task.beside)
@@ -282,7 +288,7 @@ def _alone(task: Task, job: Job) -> Alone | str:
             result = _run(own)
         except AstraError as error:
             result = failed(own.point, error.exit_code, *error.lines())
-    if result.row["status"] == "done":
+    if result.row.status == "done":
         ends, stored = np.zeros(0, dtype=np.int64), stored_points.read_point(own.folder)
         if stored is not None and options.collectives:
             table = stored.table("collective")
@@ -330,13 +336,13 @@ def _seeds(value: object, path: str):
 
 
 def stored_result(point: StoredPoint) -> Result:
-    name, lines = point.manifest["point"], point.summary.get("explanation") or ()
+    name, lines = point.manifest.point, point.summary.explanation
     return Result(
         row=point.row,
-        exit_code=int(point.manifest["exit_code"]),
+        exit_code=point.manifest.exit_code,
         lines=(f"{name}: {lines[0]}", *lines[1:]) if lines else (),
-        warnings=tuple(point.summary.get("warnings") or ()),
-        unused=tuple(point.summary.get("unused") or ()),
-        simulated_ps=int(point.summary.get("makespan_ps", 0)),
+        warnings=point.summary.warnings,
+        unused=point.summary.unused,
+        simulated_ps=point.summary.makespan_ps,
         stored=True,
     )

@@ -67,7 +67,7 @@ def answer_to(exercise: Exercise, question: Question) -> Fraction:
         rows = run_scenario(scenario, out=folder, figures=False).rows
 
     def value(where: Mapping[str, object]) -> Fraction:
-        (row,) = (row for row in rows if all(row["sweep"][key] == str(wanted) for key, wanted in where.items()))
+        (row,) = (row for row in rows if all(row.sweep[key] == str(wanted) for key, wanted in where.items()))
         return Fraction(row[question.value])
 
     found = value(question.at or {})

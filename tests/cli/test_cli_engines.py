@@ -8,6 +8,7 @@ import pytest
 
 from astrasim_py.cli.main import main, parse
 from astrasim_py.core import compiling
+from astrasim_py.results.model import Row
 from astrasim_py.runs.sweep import Failure, RunResult
 
 SCENARIO = """
@@ -83,7 +84,7 @@ def test_what_several_points_have_in_common_is_told_once(tmp_path, monkeypatch, 
     lines = {"a": failed, "b": failed, "c": ("alone",), "d": failed}
 
     def results(*_, **__):
-        row = {"scenario": "s", "sweep": {}, "engine": None}
+        row = Row(scenario="s", point="p", sweep={}, status="failed")
         failures = [Failure(point=name, exit_code=4, lines=given) for name, given in lines.items()]
         return RunResult(
             scenario="s", title="", folder=tmp_path / "none", rows=(row,), exit_code=4, failures=tuple(failures)

@@ -272,7 +272,7 @@ def test_jobs_take_the_next_npus_of_the_placement(tmp_path, order, first):
     # Alone, a job stays where it is.
     ap.run(path, out=tmp_path / "out", jobs=1)
     for point in (tmp_path / "out" / "jobs" / "alone").iterdir():
-        assert read_point(point).summary["npu_of"] == list({"a": a, "b": b}[point.name[0]])
+        assert read_point(point).summary.npu_of == tuple({"a": a, "b": b}[point.name[0]])
 
 
 def test_jobs_of_traces_take_as_many_npus_as_they_have_ranks(tmp_path):

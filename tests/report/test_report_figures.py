@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 from itertools import pairwise
 
 import matplotlib
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
+from worlds.figure_rows import figure_row
 from worlds.images import assert_picture, blocks, difference
 
 from astrasim_py.core.errors import ScenarioError
@@ -28,22 +30,22 @@ SIZES = ("64 KiB", "256 KiB", "1 MiB", "4 MiB", "16 MiB", "64 MiB", "1 GiB")
 def row(sweep, ps, **more):
     """A row of a finished point that took so many ps."""
     size = parse_size(sweep.get("size", "1 MiB"))
-    return {
-        "scenario": "s",
-        "point": ",".join(f"{key}={value}" for key, value in sweep.items()),
-        "sweep": dict(sweep),
-        "size_bytes": size,
-        "status": "done",
-        "engine": "simpy",
-        "time_ns": ns_number(ps),
-        **bounded(ps // 3, ps),
-        "busbw_GBps": bandwidth_GBps(size, ps),
-        "exposed_comm_ns": ns_number(ps // 4),
-        "compute_ns": ns_number(ps // 2),
-        "other_ns": ns_number(ps - ps // 4 - ps // 2),
-        "messages": 7 + ps % 5,
-        **more,
-    }
+    return figure_row(
+        **{
+            "point": ",".join(f"{key}={value}" for key, value in sweep.items()),
+            "sweep": dict(sweep),
+            "size_bytes": size,
+            "engine": "simpy",
+            "time_ns": ns_number(ps),
+            **bounded(ps // 3, ps),
+            "busbw_GBps": bandwidth_GBps(size, ps),
+            "exposed_comm_ns": ns_number(ps // 4),
+            "compute_ns": ns_number(ps // 2),
+            "other_ns": ns_number(ps - ps // 4 - ps // 2),
+            "messages": 7 + ps % 5,
+            **more,
+        }
+    )
 
 
 def sweep_rows(series=("ring", "torus", "mesh"), sizes=SIZES, models=("cut_through",), **slower):
@@ -103,9 +105,9 @@ def test_every_kind_of_rows_has_a_picture():
 @pytest.mark.parametrize("name", ["time", "slowdown_six", "speedup", "cdf", "stacked", "heatmap", "pareto"])
 def test_a_wrong_curve_is_another_picture(name):
     spec, rows = PICTURES[name]
-    key, value = next(iter(rows[-1]["sweep"].items()))
+    key, value = next(iter(rows[-1].sweep.items()))
     wrong = [
-        {**one, "time_ns": one["time_ns"] * 2, "exposed_comm_ns": one["time_ns"]} if one["sweep"][key] == value else one
+        replace(one, time_ns=one.time_ns * 2, exposed_comm_ns=one.time_ns) if one.sweep[key] == value else one
         for one in rows
     ]
     before, after = (blocks(draw(spec, some).axes[0].figure) for some in (rows, wrong))
@@ -214,7 +216,7 @@ def test_axes_of_the_user_are_not_covered_by_the_legend(kind):
         "series": "topology",
         **({} if kind == "cdf" else {"x": "npus" if kind == "pareto" else "size"}),
     }
-    rows = [{**one, "npus": 4} for one in sweep_rows()]
+    rows = [replace(one, npus=4) for one in sweep_rows()]
     assert plots.axes_of(spec, rows, ax=axes) is axes
     figure.draw_without_rendering()
     legend = axes.get_legend().get_window_extent()
@@ -231,7 +233,7 @@ def table_of(spec, rows):
 def test_the_data_of_a_figure_are_exact():
     table = table_of({"kind": "time", **BY_SIZE, "format": ["svg"]}, rows := sweep_rows())
     assert [(one["topology"], one["size"], one["time_ns"], one["bound_ns"]) for one in table] == [
-        (one["sweep"]["topology"], one["sweep"]["size"], f"{one['time_ns']:f}", f"{one['bound_ns']:f}") for one in rows
+        (one.sweep["topology"], one.sweep["size"], f"{one.time_ns:f}", f"{one.bound_ns:f}") for one in rows
     ]
 
 
@@ -276,7 +278,7 @@ def test_text_stays_text_and_widths_are_exact():
 
 
 def test_an_empty_figure_says_why():
-    rows = [{**one, "busbw_GBps": None} for one in sweep_rows()]
+    rows = [replace(one, busbw_GBps=None) for one in sweep_rows()]
     for kind, said in (("busbw", "collectives.csv"), ("pareto", "no bus bandwidth"), ("heatmap", "no bus bandwidth")):
         spec = {"kind": kind} if kind == "busbw" else {"kind": kind, "y": "busbw_GBps", "x": "size"}
         drawn = draw(spec, rows)

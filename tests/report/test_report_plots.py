@@ -7,10 +7,12 @@ import re
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from worlds.figure_rows import figure_row
 
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.units import parse_size
@@ -28,19 +30,18 @@ def rows(series=("ring", "torus", "mesh"), sizes=("64 KiB", "1 MiB", "1 GiB"), m
             for model in models:
                 ps = 500_000 + 20 * parse_size(size) * (1 + (factor or {}).get(name, 0))
                 made.append(
-                    {
-                        "point": f"{name},{size},{model}",
-                        "sweep": {"topology": name, "size": size, "model": model},
-                        "topology": name,
-                        "size_bytes": parse_size(size),
-                        "status": "done",
-                        "time_ns": ns_number(ps),
-                        "bound_ns": ns_number(ps // 2),
-                        "busbw_GBps": bandwidth_GBps(parse_size(size), ps),
-                        "exposed_comm_ns": ns_number(ps // 4),
-                        "compute_ns": ns_number(ps // 2 + s),
-                        "other_ns": ns_number(ps - ps // 4 - ps // 2 - s),
-                    }
+                    figure_row(
+                        point=f"{name},{size},{model}",
+                        sweep={"topology": name, "size": size, "model": model},
+                        topology=name,
+                        size_bytes=parse_size(size),
+                        time_ns=ns_number(ps),
+                        bound_ns=ns_number(ps // 2),
+                        busbw_GBps=bandwidth_GBps(parse_size(size), ps),
+                        exposed_comm_ns=ns_number(ps // 4),
+                        compute_ns=ns_number(ps // 2 + s),
+                        other_ns=ns_number(ps - ps // 4 - ps // 2 - s),
+                    )
                 )
     return made
 
@@ -156,10 +157,10 @@ def test_slowdown_is_time_over_the_time_of_the_baseline():
 
 
 def test_every_panel_shows_its_highest_point():
-    data = rows(models=("a", "b"))
-    for row in data:
-        if row["sweep"]["model"] == "b" and row["topology"] == "mesh":
-            row["time_ns"] *= 3
+    data = [
+        replace(row, time_ns=row.time_ns * 3) if row.sweep["model"] == "b" and row.topology == "mesh" else row
+        for row in rows(models=("a", "b"))
+    ]
     fig = figure(SPECS["slowdown"], data)
     for axes in fig.axes:
         low, high = axes.get_ylim()
@@ -197,7 +198,7 @@ def test_a_swept_key_that_no_axis_shows_goes_to_the_series():
 
 def test_the_metadata_of_a_figure_name_the_engines_that_ran():
     plain = rows(("ring",), ("64 KiB", "1 MiB"))
-    some = [{**row, "engine": engine} for row, engine in zip(plain, ("simpy", "compiled"), strict=True)]
+    some = [replace(row, engine=engine) for row, engine in zip(plain, ("simpy", "compiled"), strict=True)]
     for given, said in ((some, "engine: compiled, simpy"), (some[:1], "engine: simpy"), (plain[:1], None)):
         images = pictures(SPECS["time"], given)
         for data in (images["png"], images["svg"]):
@@ -206,12 +207,11 @@ def test_the_metadata_of_a_figure_name_the_engines_that_ran():
 
 
 def test_only_finished_points_are_drawn():
-    data = rows()
-    data[0]["status"] = "stuck"
-    data[0]["time_ns"] = None
+    first, *others = rows()
+    data = [replace(first, status="stuck", time_ns=None), *others]
     fig = figure(SPECS["slowdown"], data)
     assert [len(line.get_xdata()) for line in fig.axes[0].lines[:3]] == [2, 2, 2]
-    assert figure(SPECS["breakdown"], [{**row, "status": "failed"} for row in rows()]).axes[0].texts
+    assert figure(SPECS["breakdown"], [replace(row, status="failed") for row in rows()]).axes[0].texts
 
 
 def test_where_chooses_points():
@@ -251,9 +251,9 @@ def test_keys_that_follow_from_others_are_not_in_the_legend():
     from astrasim_py.report.plots import Grid
 
     rows = [
-        {"sweep": {"nic": nic, "zero": zero, "memory": memory}, "point": "", "time_ns": 1}
+        figure_row(sweep={"nic": nic, "zero": zero, "memory": memory}, time_ns=1)
         for nic in ("25 GB/s", "50 GB/s")
-        for zero, memory in ((3, "local"), (1, "expanded"))
+        for zero, memory in (("3", "local"), ("1", "expanded"))
     ]
     assert Grid({"x": "nic", "series": "memory"}, rows, "plots").series == [("local",), ("expanded",)]
     assert Grid({"x": "nic"}, rows, "plots").series == [("3",), ("1",)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -12,27 +13,27 @@ from rich.cells import cell_len
 from astrasim_py.core.errors import UsageError
 from astrasim_py.report.result_table import columns_of, csv_text, markdown_text, summary_text
 from astrasim_py.report.row_selection import parse_selection
-from astrasim_py.results.model import ROW_KEYS
+from astrasim_py.results.model import Row
 
 SIZES = ("1 KiB", "64 KiB", "1 MiB")
 
 
-def row(time: int | None, **sweep) -> dict:
-    return dict.fromkeys(ROW_KEYS) | {
-        "scenario": "s",
-        "point": ",".join(f"{k}={v}" for k, v in sweep.items()),
-        "sweep": sweep,
-        "time_ns": None if time is None else Decimal(time),
-        "bound_ns": Decimal(10),
-        "efficiency": None if time is None else Decimal(10) / time,
-        "busbw_GBps": Decimal(40),
-        "algbw_GBps": Decimal(20),
-        "exposed_comm_ns": None if time is None else Decimal(time),
-        "messages": 24,
-        "busiest_link": "0->1",
-        "busiest_link_GBps": Decimal(50),
-        "status": "stuck" if time is None else "done",
-    }
+def row(time: int | None, **sweep: object) -> Row:
+    return Row(
+        scenario="s",
+        point=",".join(f"{k}={v}" for k, v in sweep.items()),
+        sweep={key: str(value) for key, value in sweep.items()},
+        time_ns=None if time is None else Decimal(time),
+        bound_ns=Decimal(10),
+        efficiency=None if time is None else Decimal(10) / time,
+        busbw_GBps=Decimal(40),
+        algbw_GBps=Decimal(20),
+        exposed_comm_ns=None if time is None else Decimal(time),
+        messages=24,
+        busiest_link="0->1",
+        busiest_link_GBps=Decimal(50),
+        status="stuck" if time is None else "done",
+    )
 
 
 ROWS = [row(10 * (i + 1) * (j + 1), topology=t, size=s) for i, t in enumerate("abc") for j, s in enumerate(SIZES)]
@@ -94,11 +95,11 @@ def test_counts_of_gpus_are_not_compared_with_each_other():
 
 
 def test_counts_on_one_machine_are_compared_with_each_other():
-    rows = [row(100 * tp + pp, tp=tp, pp=pp) | {"npus": 16} for tp in range(1, 9) for pp in range(4, 0, -1)]
+    rows = [replace(row(100 * tp + pp, tp=tp, pp=pp), npus=16) for tp in range(1, 9) for pp in range(4, 0, -1)]
     lines = summary_text(rows, 50, 30).splitlines()
     assert [line.split()[:2] for line in lines[2:10]] == [[str(tp), f"{100 * tp + 1}"] for tp in range(1, 9)]
     assert lines[-2:] == ["the fastest pp for each tp, always pp=1", "all 32 rows: summary.csv, --top, --sort, --where"]
-    rows[0]["npus"] = 8
+    rows[0] = replace(rows[0], npus=8)
     assert "the first and the last 15" in summary_text(rows, 50, 30), "larger machines do not win"
 
 
@@ -149,11 +150,11 @@ def test_rows_are_chosen_by_values_not_by_letters(where, left):
 
 
 def test_rows_are_sorted_by_what_they_are_worth():
-    sizes = lambda text, top=None: [r["sweep"]["size"] for r in parse_selection([], text, top).of(ROWS[:3])]  # noqa: E731
+    sizes = lambda text, top=None: [r.sweep["size"] for r in parse_selection([], text, top).of(ROWS[:3])]  # noqa: E731
     assert sizes("size") == list(SIZES) and sizes("-size") == list(SIZES[::-1])
     assert sizes("-time") == list(SIZES[::-1]) and sizes("-time", 1) == ["1 MiB"]
     some = [row(None, size="1 B"), *ROWS]
-    assert [r["time_ns"] for r in parse_selection([], "-time", None).of(some)][-1] is None, "what has none comes last"
+    assert [r.time_ns for r in parse_selection([], "-time", None).of(some)][-1] is None, "what has none comes last"
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,11 @@ from decimal import Decimal
 import pytest
 
 from astrasim_py.report import result_table
-from astrasim_py.results.model import ROW_KEYS
+from astrasim_py.results.model import Row
 
 
-def row(**more) -> dict:
-    base = dict.fromkeys(ROW_KEYS)
-    return base | {"scenario": "s", "point": "p", "sweep": {"size": "1 MiB"}, "status": "done"} | more
+def row(**more) -> Row:
+    return Row(**{"scenario": "s", "point": "p", "sweep": {"size": "1 MiB"}, "status": "done"} | more)
 
 
 def test_the_table_of_a_run_is_plain_text():

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import errno
-import hashlib
 import io
-import json
 import os
 import re
 import shutil
@@ -27,6 +26,7 @@ from astrasim_py.core.files import host_mark, write_file
 from astrasim_py.core.records import COLLECTIVE_COLUMNS, Table
 from astrasim_py.results import store, stored_points
 from astrasim_py.results.csv_io import csv_chunks
+from astrasim_py.results.model import File, Manifest, Row, RunCost, Summary
 from astrasim_py.results.store import RunOptions
 from astrasim_py.system.machine_models import Limits
 
@@ -50,39 +50,29 @@ def collective(**more) -> Table:
     return Table({name: [row[name]] for name in COLLECTIVE_COLUMNS})
 
 
-def row(name: str, **more) -> dict:
-    return {
-        "scenario": "s",
-        "point": name,
-        "sweep": {"size": name},
-        "topology": "ring",
-        "time_ns": Decimal("20"),
-        "status": "done",
-    } | more
+def row(name: str, **more) -> Row:
+    plain = {"point": name, "sweep": {"size": name}, "topology": "ring", "time_ns": Decimal("20"), "status": "done"}
+    return Row(**{"scenario": "s"} | plain | more)
 
 
-def summary(row: dict) -> dict:
-    return {"row": row, "busbw_factors": [["all_reduce", 4, "3/2"]], "makespan_ps": 20_000, "events": 1}
+def summary(row: Row) -> Summary:
+    return Summary(row=row, busbw_factors=(("all_reduce", 4, "3/2"),), makespan_ps=20_000, events=1)
 
 
 def save(out: Path, name: str = "1 KiB", *, replace=False, identity=None, status="done", level="links", **more) -> Path:
     """Store a small point; `more` goes to the manifest, `row` to the row."""
     identity = identity or store.point_digest({"name": name}, {})
     folder = store.scenario_folder(out, "s") / "points" / f"001-{store.point_label({'size': name}, '')}"
-    manifest = {
-        "scenario": "s",
-        "point": name,
-        "folder": folder.name,
-        "digest": identity,
-        "level": level,
-        "status": status,
-        "exit_code": 0 if status == "done" else 4,
-        "timeline": False,
-        "limits": {},
-        "sweep": {"size": name},
-        "inputs": {},
-        "resolved": {},
-    }
+    manifest = dataclasses.replace(
+        MANIFEST,
+        point=name,
+        folder=folder.name,
+        digest=identity,
+        level=level,
+        status=status,
+        exit_code=0 if status == "done" else 4,
+        sweep={"size": name},
+    )
     values = more.pop("row", {})
     finished = more.pop("finished", 1)
     files = {
@@ -90,10 +80,24 @@ def save(out: Path, name: str = "1 KiB", *, replace=False, identity=None, status
         "collective.csv": csv_chunks(more.pop("table", collective())),
         "link.csv": b"link,src,dst,bytes,busy,messages,max_queue,queued,held_up\n0,0,1,500,5,1,0,0,0\n",
     }
-    options = RunOptions(level=level)
-    return store.write_point(
-        folder, files, manifest | more, {"finished": finished, "cpu_s": 0.5}, options=options, replace=replace
-    )
+    cost = RunCost(finished=Decimal(finished), cpu_s=Decimal("0.5"))
+    manifest, options = dataclasses.replace(manifest, **more), RunOptions(level=level)
+    return store.write_point(folder, files, manifest, cost, options=options, replace=replace)[0]
+
+
+MANIFEST = Manifest(
+    scenario="s",
+    point="p",
+    folder="p",
+    digest="",
+    level="links",
+    status="done",
+    exit_code=0,
+    limits={},
+    sweep={},
+    inputs={},
+    resolved={},
+)
 
 
 def leftovers(out: Path) -> list[str]:
@@ -142,12 +146,12 @@ def test_a_failed_write_leaves_no_trace_and_touches_nothing_else(tmp_path, repla
     earlier = save(tmp_path, "earlier")
     before = {p.name: p.read_bytes() for p in sorted(earlier.iterdir())}
     if replace:
-        save(tmp_path, "new", version_of="old")
+        save(tmp_path, "new", version="old")
     failures = 0
     for n in range(1, 1000):
         with Nth(n, fail) as calls:
             try:
-                new = save(tmp_path, "new", replace=True, version_of=f"new {n}")
+                new = save(tmp_path, "new", replace=True, version=f"new {n}")
             except OutputError as error:
                 failures += 1
                 assert error.exit_code == 5
@@ -155,7 +159,7 @@ def test_a_failed_write_leaves_no_trace_and_touches_nothing_else(tmp_path, repla
                 new = None
         assert leftovers(tmp_path) == [], n
         assert {p.name: p.read_bytes() for p in sorted(earlier.iterdir())} == before
-        names = [p.manifest["point"] for p in stored_points.read_points(tmp_path / "s")]
+        names = [p.manifest.point for p in stored_points.read_points(tmp_path / "s")]
         assert names in (["earlier"], ["earlier", "new"]), n
         if replace:
             assert names == ["earlier", "new"], f"call {n} lost the point that was to be replaced"
@@ -163,7 +167,7 @@ def test_a_failed_write_leaves_no_trace_and_touches_nothing_else(tmp_path, repla
             assert new is not None
             break
         for point in stored_points.read_points(tmp_path / "s"):
-            if point.manifest["point"] == "new" and not replace:
+            if point.manifest.point == "new" and not replace:
                 shutil.rmtree(point.folder)
     assert failures >= 15
 
@@ -177,12 +181,12 @@ def test_a_process_killed_at_any_call_leaves_no_half_point(tmp_path, replace):
     for n in range(1, 1000):
         out = tmp_path / str(n)
         if replace:
-            save(out, "new", mark="old")
+            save(out, "new", version="old")
         child = os.fork()
         if child == 0:
             try:
                 with Nth(n, die):
-                    save(out, "new", replace=True, mark="new")
+                    save(out, "new", replace=True, version="new")
                 os._exit(0)
             finally:
                 os._exit(1)
@@ -194,7 +198,7 @@ def test_a_process_killed_at_any_call_leaves_no_half_point(tmp_path, replace):
         assert all(stored_points.read_manifest(p.folder, contents=True) for p in points)
         survived += len(points)
         absent += not points
-        assert [p.manifest["point"] for p in stored_points.read_points(save(out, "new").parents[1])] == ["new"]
+        assert [p.manifest.point for p in stored_points.read_points(save(out, "new").parents[1])] == ["new"]
         if os.WIFEXITED(status):
             break
     assert absent >= 15 or (replace and survived >= 20)
@@ -238,14 +242,14 @@ def test_writers_of_the_same_point_do_not_disturb_each_other(tmp_path, replace):
             if child == 0:
                 try:
                     for _ in range(4):
-                        save(tmp_path, f"same {round_}", replace=replace, writer=writer)
+                        save(tmp_path, f"same {round_}", replace=replace, version=str(writer))
                     os._exit(0)
                 except BaseException:
                     os._exit(1)
             children.append(child)
         assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
     points = stored_points.read_points(tmp_path / "s")
-    assert [p.manifest["point"] for p in points] == [f"same {i}" for i in range(6)]
+    assert [p.manifest.point for p in points] == [f"same {i}" for i in range(6)]
     assert all(stored_points.read_manifest(p.folder, contents=True) for p in points)
     assert leftovers(tmp_path) == []
 
@@ -258,10 +262,13 @@ def test_a_full_disk_is_an_output_error(tmp_path):
         from pathlib import Path
         from astrasim_py.core.errors import OutputError
         from astrasim_py.results import store
-        from astrasim_py.results import stored_points
+        from astrasim_py.results.model import Manifest, RunCost
         try:
             files = {{"summary.json": b"{{}}", "big": b"x" * 5000}}
-            store.write_point(Path({str(tmp_path)!r}, "p-1"), files, {{}}, {{}}, options=store.RunOptions())
+            about = dict.fromkeys(("folder", "status", "level", "scenario", "point", "digest"), "")
+            about |= dict.fromkeys(("limits", "sweep", "inputs", "resolved"), {{}})
+            manifest = Manifest(**about, exit_code=0)
+            store.write_point(Path({str(tmp_path)!r}, "p-1"), files, manifest, RunCost(), options=store.RunOptions())
         except OutputError as error:
             print(error.exit_code, error)
     """
@@ -306,8 +313,8 @@ def test_interrupting_a_write_removes_its_folder(tmp_path):
         store.write_point(
             tmp_path / "p",
             {"summary.json": chunks()},
-            {"folder": "p"},
-            {},
+            MANIFEST,
+            RunCost(),
             options=RunOptions(),
         )
     assert list(tmp_path.iterdir()) == []
@@ -353,19 +360,17 @@ def as_fifo(path: Path) -> None:
     os.mkfifo(path)
 
 
-def forge(folder: Path, name: str, data: bytes, **changes) -> None:
-    """Write a file of a point, and a manifest that vouches for it."""
-    (folder / name).write_bytes(data)
-    manifest = json.loads((folder / "manifest.json").read_text()) | changes
-    manifest["files"][name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+def edited(path: Path, before: bytes, after: bytes) -> None:
+    """Change a file and nothing else."""
+    content = path.read_bytes()
+    assert before in content
+    path.write_bytes(content.replace(before, after))
 
 
-def forge_summary(folder: Path, changes=(), **values) -> None:
-    """Change a summary and its row."""
-    summary = json.loads((folder / "summary.json").read_text())
-    summary = summary | dict(changes) | {"row": summary["row"] | values}
-    forge(folder, "summary.json", json.dumps(summary).encode())
+def forge_manifest(folder: Path, **changes) -> None:
+    """Write a manifest that vouches for itself."""
+    manifest = dataclasses.replace(stored_points.read_manifest(folder), **changes)
+    (folder / "manifest.json").write_bytes(manifest.sealed())
 
 
 @pytest.mark.parametrize(
@@ -374,12 +379,11 @@ def forge_summary(folder: Path, changes=(), **values) -> None:
         lambda p: (p / "manifest.json").unlink(),
         lambda p: (p / "manifest.json").write_text("{"),
         lambda p: (p / "manifest.json").write_text("[]"),
-        lambda p: (p / "manifest.json").write_text(
-            json.dumps(json.loads((p / "manifest.json").read_text()) | {"format": 99})
-        ),
-        lambda p: (p / "manifest.json").write_text(
-            json.dumps(json.loads((p / "manifest.json").read_text()) | {"files": {"../x": {"bytes": 1}}})
-        ),
+        lambda p: edited(p / "manifest.json", b'"status": "done"', b'"status": "gone"'),
+        lambda p: edited(p / "manifest.json", b'"sha256"', b'"sha255"'),
+        lambda p: edited(p / "manifest.json", b"}\n", b"}"),
+        lambda p: forge_manifest(p, format=99),
+        lambda p: forge_manifest(p, files={"../x": File(sha256="", bytes=1)}),
         lambda p: (p / "summary.json").unlink(),
         lambda p: (p / "summary.json").write_bytes((p / "summary.json").read_bytes().replace(b"done", b"d0ne")),
         lambda p: (p / "collective.csv").write_bytes(b"short"),
@@ -388,17 +392,6 @@ def forge_summary(folder: Path, changes=(), **values) -> None:
         lambda p: as_fifo(p / "link.csv"),
         lambda p: as_fifo(p / "manifest.json"),
         lambda p: (shutil.rmtree(p), p.write_text("a file in its place")),
-        lambda p: forge_summary(p, sweep="1 KiB"),
-        lambda p: forge_summary(p, time_ns="20"),
-        lambda p: forge_summary(p, time_ns=float("nan")),
-        lambda p: forge_summary(p, {"busbw_factors": [["all_reduce", 4, "3/0"]]}),
-        lambda p: forge_summary(p, {"warnings": [["a"]]}),
-        lambda p: forge_summary(p, {"makespan_ps": None}),
-        lambda p: forge_summary(p, {"new": {"\ud800": 1}}),
-        lambda p: forge(p, "summary.json", b"[" * 100_000),
-        lambda p: forge(p, "link.csv", b"", digest=["a"]),
-        lambda p: forge(p, "link.csv", b"", exit_code=6),
-        lambda p: forge(p, "link.csv", b"", repeat=3),
         lambda p: os.truncate(p / "manifest.json", 10 * 2**30),
         lambda p: ((p / "link.csv").unlink(), (p / "link.csv").mkdir(), (p / "link.csv" / "x").touch()),
     ],
@@ -415,50 +408,21 @@ def test_a_damaged_point_is_ignored(tmp_path, damage):
     assert leftovers(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "data", "said"),
-    [
-        ("collective.csv", b"instance,job\n0,a\n", 'there is no column "group"'),
-        (
-            "link.csv",
-            b"link,src,dst,bytes,busy,messages,max_queue,queued,held_up\n0,0,1,5.5,5,1,0,0,0\n",
-            "is not of whole",
-        ),
-    ],
-)
-def test_a_table_with_other_columns_is_refused_even_if_the_manifest_vouches_for_it(tmp_path, name, data, said):
-    point = save(tmp_path)
-    forge(point, name, data)
-    with pytest.raises(OutputError, match=f"{name}: cannot be read: .*{said}.*; run with --fresh"):
-        stored_points.read_point(point).table(name.removesuffix(".csv"))
-    forge(point, "edge.csv", b"link,name,src,dst,bandwidth,latency\n1,a,0,1,1,1\n")
-    forge(point, "vertex.csv", b"vertex,name,kind,x,y\n0,0,npu,,\n1,1,npu,,\n")
-    forge(point, "link.csv", b"link,src,dst,bytes,busy,messages,max_queue,queued,held_up\n0,0,1,5,5,1,0,0,0\n")
-    with pytest.raises(OutputError, match="does not fit together: row 0: link 0 is not there; run with --fresh"):
-        stored_points.read_point(point).tables("link")
-
-
-@pytest.mark.parametrize("code", [4, 70])
-def test_an_exit_code_without_a_reason_is_no_stored_one(tmp_path, code):
-    save(tmp_path, "stuck", exit_code=code)
-    assert stored_points.read_points(tmp_path / "s") == ()
-
-
 def test_changed_content_is_noticed(tmp_path):
     point = save(tmp_path)
     path = point / "link.csv"
     path.write_bytes(path.read_bytes().replace(b"500", b"600"))
     assert stored_points.read_manifest(point) is not None
     assert stored_points.read_manifest(point, contents=True) is None
-    with pytest.raises(OutputError, match="not what the manifest says"):
+    with pytest.raises(OutputError, match=r"link\.csv: is damaged: .* not what the manifest says; run with --fresh"):
         stored_points.read_point(point).table("link")
 
 
 def test_what_is_read_is_what_was_written(tmp_path):
     point = stored_points.read_point(save(tmp_path, row={"time_ns": Decimal("9007199254740993.125"), "point": "=1+1"}))
-    assert point.row["time_ns"] == Decimal("9007199254740993.125")
-    assert point.row["point"] == "=1+1"
-    assert point.row["cpu_s"] == Decimal("0.5")
+    assert point.row.time_ns == Decimal("9007199254740993.125")
+    assert point.row.point == "=1+1"
+    assert point.row.cpu_s == Decimal("0.5")
     assert [c.tolist() for c in point.table("collective").values()] == [c.tolist() for c in collective().values()]
     with pytest.raises(OutputError, match=r"node\.csv: is not in the manifest; run with --fresh"):
         point.table("node")
@@ -488,8 +452,8 @@ def test_volatile_facts_are_outside_the_digests(tmp_path):
     ],
 )
 def test_a_point_is_used_again_when_it_holds_what_is_wanted(stored, required, met):
-    manifest = {"level": "links", "timeline": False, "status": "done", "limits": {}} | stored
-    manifest["limits"] = dict(Limits(**manifest["limits"]))
+    manifest = dataclasses.replace(MANIFEST, **stored)
+    manifest = dataclasses.replace(manifest, limits=dict(Limits(**manifest.limits)))
     asked = required | {"limits": Limits(**required.get("limits", {}))}
     assert RunOptions(**asked).met_by(manifest) == met
 
@@ -497,11 +461,11 @@ def test_a_point_is_used_again_when_it_holds_what_is_wanted(stored, required, me
 def test_a_higher_level_replaces_a_lower_one_and_not_the_other_way_round(tmp_path):
     folder = save(tmp_path, level="links")
     save(tmp_path, level="messages")
-    assert stored_points.read_point(folder).manifest["level"] == "messages"
+    assert stored_points.read_point(folder).manifest.level == "messages"
     save(tmp_path, level="links")
-    assert stored_points.read_point(folder).manifest["level"] == "messages"
+    assert stored_points.read_point(folder).manifest.level == "messages"
     save(tmp_path, level="links", replace=True)
-    assert stored_points.read_point(folder).manifest["level"] == "links"
+    assert stored_points.read_point(folder).manifest.level == "links"
 
 
 # -- names ------------------------------------------------------------------------------------------------------
@@ -556,12 +520,12 @@ def test_a_point_keeps_its_folder_and_two_points_never_share_one(tmp_path):
     assert store.PointFolders(tmp_path / "s").of(1, "1KiB", b).name == f"001-1KiB-{b[:12]}"
     # Two runs that began at once, of two versions of a scenario, want the same folder.
     read = stored_points.read_point(first)
-    manifest = {key: value for key, value in read.manifest.items() if key != "files"} | {"digest": b}
-    files = {name: (first / name).read_bytes() for name in read.manifest["files"]}
+    manifest = dataclasses.replace(read.manifest, digest=b)
+    files = {name: (first / name).read_bytes() for name in read.manifest.files}
     for replace in (False, True):
-        second = store.write_point(first, files, manifest, {}, options=RunOptions(), replace=replace)
+        second, _ = store.write_point(first, files, manifest, RunCost(), options=RunOptions(), replace=replace)
         assert second.name == f"001-1KiB-{b[:12]}"
-        assert {p.manifest["digest"] for p in stored_points.read_points(tmp_path / "s")} == {a, b}
+        assert {p.manifest.digest for p in stored_points.read_points(tmp_path / "s")} == {a, b}
 
 
 # -- tables over all points -------------------------------------------------------------------------------------
@@ -590,7 +554,7 @@ def test_an_older_result_of_the_same_point_is_in_no_table(tmp_path):
     save(tmp_path, "1 MiB", identity="b" * 64, finished=2)
     (row,) = read(stored_points.write_tables(tmp_path / "s")[0])
     assert row["folder"] == "points/001-1MiB-bbbbbbbbbbbb" and (tmp_path / "s" / row["folder"]).is_dir()
-    assert [p.manifest["digest"][0] for p in stored_points.newest(stored_points.read_points(tmp_path / "s"))] == ["b"]
+    assert [p.manifest.digest[0] for p in stored_points.newest(stored_points.read_points(tmp_path / "s"))] == ["b"]
 
 
 @pytest.mark.parametrize("text", ["=cmd|' /C calc'!A0", "+1", "-1", "@SUM(A1)", "\t=1", "'quoted", 'a,"b"\nc'])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -11,7 +12,9 @@ import pytest
 from astrasim_py.cli.main import main
 from astrasim_py.core.errors import ErrorList
 from astrasim_py.preparation.prepare import prepare
+from astrasim_py.report.arranged_rows import FigureRow
 from astrasim_py.report.plots import draw
+from astrasim_py.results.model import Row
 from astrasim_py.results.repeats import HIGH, LOW, medians, nearest_rank
 from astrasim_py.runs.sweep import run_scenario
 from astrasim_py.scenario.expand import expand
@@ -116,10 +119,10 @@ def test_jobs_are_repeated_each_with_itself_alone(tmp_path):
 
 
 def test_a_figure_has_the_interval(repeated):
-    rows = [row | {"sweep": {**row["sweep"], "x": "1"}} for row in repeated[1].rows]
-    single = [row for row in rows if row["sweep"]["seed"] == "0"]
+    rows = [FigureRow(**vars(row) | {"sweep": {**row.sweep, "x": "1"}}) for row in repeated[1].rows]
+    single = [row for row in rows if row.sweep["seed"] == "0"]
     spec = {"kind": "time", "x": "topology"}
-    drawn, plain = (draw(spec, some).data["svg"][0] for some in (rows, [{**row, "seeds": None} for row in single]))
+    drawn, plain = (draw(spec, some).data["svg"][0] for some in (rows, [replace(row, seeds=None) for row in single]))
     assert len(drawn) > len(plain)
 
 
@@ -132,11 +135,11 @@ def test_percentiles_are_nearest_ranks():
 
 def test_a_run_that_is_not_done_stands_for_its_point():
     rows = [
-        {"scenario": "s", "sweep": {"seed": str(k)}, "seeds": 3, "time_ns": time, "status": status, "point": "p"}
+        Row(scenario="s", sweep={"seed": str(k)}, seeds=3, time_ns=time, status=status, point="p")
         for k, (time, status) in enumerate([(Decimal(5), "done"), (None, "stuck"), (Decimal(4), "done")])
     ]
     (row,) = medians(rows)
-    assert (row["status"], row["seed"], row["point"]) == ("stuck", "1", "s") and "interval" not in row
+    assert (row.status, row.seed, row.point, row.interval) == ("stuck", "1", "s", "") and "time_low_ns" not in row
 
 
 def test_the_median_of_a_barrier_under_noise_is_near_its_mean(tmp_path):

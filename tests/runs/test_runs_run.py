@@ -494,7 +494,7 @@ def test_explain_runs_a_point_again_and_says_so(tmp_path):
     run_scenario(scenario(tmp_path), out=tmp_path)
     point = stored_points.read_points(tmp_path / "small")[0]
     first = explain_folder(point.folder)
-    assert first.notes == (f"{point.manifest['point']}: ran it again to record messages",)
+    assert first.notes == (f"{point.manifest.point}: ran it again to record messages",)
     assert sum(first.explanation.totals.values()) == first.explanation.makespan
     assert explain_folder(point.folder).notes == ()
     assert "critical path" in explanation_text(first.explanation)
@@ -506,7 +506,7 @@ def test_explain_refuses_a_point_that_has_changed_since(tmp_path):
     edges = ["src,dst,bandwidth,latency"] + [f"{i},{(i + d) % 4},50 GB/s,1 us" for i in range(4) for d in (1, 3)]
     (tmp_path / "t.csv").write_text("\n".join(edges))
     result = run_scenario(scenario(tmp_path, text.replace("{RING}", "{shape: edge_list, file: t.csv}")), out=tmp_path)
-    folder = next(p.folder for p in stored_points.read_points(tmp_path / "small") if p.manifest["inputs"])
+    folder = next(p.folder for p in stored_points.read_points(tmp_path / "small") if p.manifest.inputs)
     assert result.exit_code == 0
     (tmp_path / "t.csv").unlink()
     with pytest.raises(UsageError, match="changed since; run the scenario again with --record messages"):
@@ -538,7 +538,7 @@ def test_figures_of_links_and_gantt_record_what_they_need(tmp_path):
     )
     result = run_scenario(scenario(tmp_path, text), out=tmp_path, level="summary")
     assert len(result.figures) == 4
-    levels = [p.manifest["level"] for p in stored_points.read_points(tmp_path / "small")]
+    levels = [p.manifest.level for p in stored_points.read_points(tmp_path / "small")]
     assert sorted(levels) == ["links"] * 2 + ["nodes"] * 2 + ["summary"] * 4
     before = contents(tmp_path / "small" / "figures")
     for figure in result.figures:
@@ -571,7 +571,7 @@ def test_figures_of_one_point(tmp_path):
         "gantt.png",
         "breakdown.png",
     ]
-    assert drawn.notes == (f"{point.manifest['point']}: ran it again to record nodes",)
+    assert drawn.notes == (f"{point.manifest.point}: ran it again to record nodes",)
 
 
 @pytest.mark.slow
@@ -610,7 +610,7 @@ sweep: {trace: [good, bad]}
     assert (waiting[0]["rank"], waiting[0]["src"], waiting[0]["tag"], waiting[0]["bytes"]) == (1, 0, 5, 64)
     again = run_scenario(scenario(tmp_path, text), out=tmp_path, jobs=jobs)
     assert again.reused == 2 and again.failures == first.failures and again.exit_code == 4
-    stuck = next(p for p in stored_points.read_points(tmp_path / "waits") if p.manifest["status"] == "stuck")
+    stuck = next(p for p in stored_points.read_points(tmp_path / "waits") if p.manifest.status == "stuck")
     assert "this point is stuck" in explain_folder(stuck.folder).notes[-1]
 
 

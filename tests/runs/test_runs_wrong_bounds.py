@@ -55,7 +55,7 @@ def test_a_wrong_bound_of_a_collective_is_a_defect(scenario, monkeypatch) -> Non
     assert result.exit_code == EXIT_INTERNAL
     assert result.failures[0].lines[0].endswith("such bounds are left out (and 2 more)")
     (point,) = stored_points.read_points(result.folder)
-    assert [call["efficiency"] for call in point.summary["collectives"]] == [None, None]
+    assert [call.efficiency for call in point.summary.collectives] == [None, None]
     with open(result.folder / "collectives.csv", encoding="utf-8") as file:
         assert [(call["bound_ns"], call["efficiency"]) for call in csv.DictReader(file)] == [("", "")] * 2
 
