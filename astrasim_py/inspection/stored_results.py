@@ -13,7 +13,7 @@ from astrasim_py.core.errors import AstraError, UsageError
 from astrasim_py.core.exact_json import json_text
 from astrasim_py.core.records import Outcome, Records
 from astrasim_py.results import stored_points
-from astrasim_py.results.model import FORMAT, RunRow
+from astrasim_py.results.model import RunRow
 from astrasim_py.results.store import RunOptions
 from astrasim_py.results.stored_points import StoredPoint
 from astrasim_py.runs.figures import STUDY, draw_figures, drawn_of, recorded_points, specs_in
@@ -58,13 +58,16 @@ def find(path: str | os.PathLike) -> tuple[Path, tuple[StoredPoint, ...]]:
     if folder.name == stored_points.POINTS and os.path.isfile(folder.parent / STUDY):
         folder = folder.parent
     if os.path.exists(folder / stored_points.MANIFEST):
-        if stored_points.read_object(folder / stored_points.MANIFEST).get("format") != FORMAT:
-            raise UsageError(str(path), "is of another version of astrasim_py", "run the scenario again")
-        raise UsageError(str(path), "is damaged: its files are not what its manifest says", "run with --fresh")
+        raise UsageError(str(path), *stored_points.why_no_point(folder))
     every = stored_points.read_points(folder)
     if not every:
         if earlier := stored_points.earlier_layout(folder):
             raise UsageError(str(path), f"holds {earlier}", "run the scenario again")
+        for name in stored_points.point_names(folder):
+            raise UsageError(
+                str(folder / stored_points.POINTS / name),
+                *stored_points.why_no_point(folder / stored_points.POINTS / name),
+            )
         inside = [name for name in stored_points.names_in(folder) if os.path.isfile(folder / name / STUDY)]
         hint = f"name one of {', '.join(inside[:5])} in it" if inside else "run a scenario first"
         raise UsageError(str(path), "holds no finished point", hint)
@@ -188,9 +191,7 @@ def point_of(stored: StoredPoint) -> Point:
         repeat=manifest.repeat,
     )
     if identity_of(point, manifest.inputs) != manifest.digest:
-        raise UsageError(
-            str(stored.folder), "is of another version of astrasim_py, or was edited", "run the scenario again"
-        )
+        raise UsageError(str(stored.folder), "is of another version of astrasim_py", "run the scenario again")
     return point
 
 

@@ -389,5 +389,5 @@ def with_swept_columns(rows: Sequence[Row]) -> tuple[list[str], list[dict[str, A
     keys = [key for key in ROW_KEYS if key not in ("sweep", "cpu_s")]
     place = keys.index("point") + 1
     names = {key: key if key not in keys else f"sweep.{key}" for key in swept}
-    flat = [{**row, **{names[key]: value for key, value in row.sweep.items()}, "folder": row.stored_in} for row in rows]
+    flat = [{"folder": row.stored_in, **row, **{names[key]: value for key, value in row.sweep.items()}} for row in rows]
     return [*keys[:place], *names.values(), *keys[place:]], flat

@@ -40,7 +40,9 @@ VOLATILE = "run.json"
 #: Folder of the points in the folder of a scenario's results.
 POINTS = "points"
 _SMALL = (SUMMARY, "collective.csv")
-_WHAT, REMEDY = "a file of results", "run with --fresh"
+_WHAT = "a file of results"
+#: What is said of a point, or of a file, that is not as it was written.
+DAMAGED, REMEDY = "is damaged: it is not what its manifest says", "run with --fresh"
 #: Largest JSON that is read, bytes.
 _MOST = 2**27
 
@@ -121,7 +123,7 @@ class StoredPoint:
         except OSError as error:
             raise OutputError(str(self.folder / file), f"cannot be read: {error.strerror}", REMEDY) from None
         if hashlib.sha256(data).hexdigest() != self.manifest.files[file].sha256:
-            raise damaged(self.folder / file)
+            raise OutputError(str(self.folder / file), DAMAGED, REMEDY)
         return read_csv(data)
 
     def tables(self, *names: str) -> dict[str, Table]:
@@ -130,9 +132,11 @@ class StoredPoint:
         return {name: self.table(name) for name in names if name not in lacking}
 
 
-def damaged(path: Path) -> OutputError:
-    """The error of a file, or of a point, that is not what its manifest says."""
-    return OutputError(str(path), "is damaged: its content is not what the manifest says", REMEDY)
+def why_no_point(folder: Path) -> tuple[str, str]:
+    """Why the folder of a point cannot be read, and the remedy."""
+    if read_object(folder / MANIFEST).get("format") != FORMAT:
+        return "is of another version of astrasim_py", "run the scenario again"
+    return DAMAGED, REMEDY
 
 
 def read_point(folder: Path, *, contents: bool = False) -> StoredPoint | None:

@@ -211,7 +211,7 @@ def test_what_was_edited_in_a_stored_point_is_no_defect(cli, base):
     manifest.write_text(json.dumps(said | {"resolved": said["resolved"] | {"topology": [1]}}))
     (cli.results / "base" / "study.json").write_text(json.dumps({"plots": [{"kind": 7}], "points": []}))
     ended = cli("explain", "results/base")
-    assert ended.code == 2 and "is of another version of astrasim_py, or was edited" in ended.err
+    assert ended.code == 2 and "is damaged: it is not what its manifest says; run with --fresh" in ended.err
     assert cli("plot", "results/base").code == 2
     assert cli("run", path, "--quiet", "--jobs", 1).code == 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -16,6 +17,7 @@ from astrasim_py.exploration.search import REASONS, best_of, price, simulate, wh
 from astrasim_py.exploration.what_if import scaling, what_if
 from astrasim_py.report.explore import best_text, notes_text
 from astrasim_py.report.training import room_text
+from astrasim_py.results.model import Row
 from astrasim_py.runs.progress import Progress
 from astrasim_py.topology.hardware import preset_names
 from astrasim_py.training.closed_form import step, terms
@@ -173,8 +175,11 @@ def test_the_best_is_that_of_the_simulation(explored, monkeypatch, objective, be
     pool = priced.rows(priced.possible)
     chosen = [next(i for i, row in enumerate(pool) if row["gbs"] == gbs) for gbs in (32, 48, 32)]
     rows, numbers = [pool[i] for i in chosen], priced.possible[chosen]
-    times = [{"status": "done", "time_ns": str(ns)} for ns in (40_000_000, 33_000_000, 30_000_000)]
-    result = SimpleNamespace(rows=times, summaries=({}, {}, {}))
+    times = [
+        Row(scenario="s", point="p", sweep={}, status="done", time_ns=Decimal(ns))
+        for ns in (40_000_000, 33_000_000, 30_000_000)
+    ]
+    result = SimpleNamespace(rows=times, summaries=(None, None, None))
     monkeypatch.setattr(explore, "run_scenario", lambda *_, **__: result)
     found = simulate(priced, rows, numbers, progress=Progress())
     assert (found.best, found.fastest) == (best, 2)

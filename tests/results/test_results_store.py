@@ -414,7 +414,7 @@ def test_changed_content_is_noticed(tmp_path):
     path.write_bytes(path.read_bytes().replace(b"500", b"600"))
     assert stored_points.read_manifest(point) is not None
     assert stored_points.read_manifest(point, contents=True) is None
-    with pytest.raises(OutputError, match=r"link\.csv: is damaged: .* not what the manifest says; run with --fresh"):
+    with pytest.raises(OutputError, match=r"link\.csv: is damaged: it is not what its manifest says; run with --fresh"):
         stored_points.read_point(point).table("link")
 
 
