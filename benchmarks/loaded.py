@@ -39,11 +39,12 @@ if code := main(sys.argv[1:]):
 TRACED = """
 import builtins, sys
 plain = builtins.__import__
-def traced(name, globals=None, *rest):
+def traced(name, globals=None, *rest, **more):
     before = set(sys.modules)
-    module = plain(name, globals, *rest)
+    module = plain(name, globals, *rest, **more)
     for new in set(sys.modules) - before:
-        sys.modules[new].__dict__.setdefault("_importer", (globals or {}).get("__name__", ""))
+        if new.partition(".")[0] == "astrasim_py":
+            vars(sys.modules[new]).setdefault("_importer", (globals or {}).get("__name__", ""))
     return module
 builtins.__import__ = traced
 """
@@ -51,7 +52,7 @@ PRINT = """
 import json, sys
 ours = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "astrasim_py"}
 lines = {name: (sum(1 for _ in open(module.__file__, encoding="utf-8")), vars(module).get("_importer", ""))
-         for name, module in ours.items()}
+         for name, module in ours.items() if module.__file__}
 print("\\n" + json.dumps(lines))
 """
 
