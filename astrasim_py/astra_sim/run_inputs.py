@@ -106,7 +106,7 @@ def route_warnings(plan: Plan, inputs: Inputs) -> list[str]:
 def _has_choice(plan: Plan) -> bool:
     """Whether several nodes of an injected algorithm can become ready together on a rank."""
     calls = plan.calls.values
-    programs = {program for call in calls for program in (call.programs if call.base is None else [call.base])}
+    programs = {program for call in calls for program in call.different}
     structures = {program.structure for program in programs if program.structure.buckets}
     return any(len(s.roots) > 1 or int(np.diff(s.succ_ptr).max()) > 1 for s in structures)
 

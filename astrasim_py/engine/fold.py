@@ -17,8 +17,10 @@ from astrasim_py.engine.recorder import LINK_TOTALS, make_records
 from astrasim_py.engine.simpy.dialects import simulation_class
 from astrasim_py.engine.simpy.network import Link, LinkRequest, Message
 from astrasim_py.engine.simpy.simulation import LimitReached, OpenCall, Simulation
+from astrasim_py.system.matching import Matching
 from astrasim_py.system.plan import CollectiveCall, Plan
-from astrasim_py.system.programs import RECV, SEND, Matching, RankProgram
+from astrasim_py.system.programs import RECV, SEND, Programs
+from astrasim_py.system.repeated import Repeated
 from astrasim_py.system.symmetry import Symmetry, calls_of, peers_in, refuse, symmetry_of
 
 _LEVELS = ("summary", "links")
@@ -47,16 +49,16 @@ def fold(symmetry: Symmetry) -> Plan:
     plan, home = symmetry.plan, int(symmetry.plan.npu_of[0])
     calls, made = list(plan.calls), {}
     for instance in symmetry.called:
-        for index, call in calls_of(plan.instances[instance], 0):
+        for index, call in calls_of(plan.instances, instance, 0):
             if call not in made:
                 made[call] = _call(symmetry, call)
             calls[index] = made[call]
-    workload = plan.workload[0]
+    workload = Programs.of([plan.workload[0]])
     return replace(
         plan,
-        workload=(workload,),
-        p2p=(_own_matching(symmetry, 0, workload, workload.peer.astype(np.int64)),),
-        calls=tuple(calls),
+        workload=workload,
+        p2p=(_own_matching(symmetry, workload, workload[0].peer.astype(np.int64)),),
+        calls=Repeated.of(calls),
         route_pairs=home * plan.problem.topology.vertices + np.asarray(plan.npu_of, dtype=np.int64)[symmetry.deltas],
         route_ptr=symmetry.route_ptr,
         route_links=symmetry.links.first[symmetry.route_class],
@@ -68,21 +70,20 @@ def _call(symmetry: Symmetry, call: CollectiveCall) -> CollectiveCall:
     if not call.programs:
         return call
     position = call.members.index(0)
-    matching = _own_matching(symmetry, position, *peers_in(call, position))
-    return replace(call, programs={position: call.programs[position]}, matching=matching)
+    # No other position is asked for.
+    programs = Programs.everywhere(call.programs[position], len(call.programs))
+    return replace(call, programs=programs, matching=_own_matching(symmetry, programs, peers_in(call, position)[1]))
 
 
-def _own_matching(symmetry: Symmetry, position: int, program: RankProgram, peers: np.ndarray) -> Matching:
-    """The sends of a program matched with its own rotated receives; `peers`: ranks, by node."""
-    at = np.flatnonzero(peers >= 0)
+def _own_matching(symmetry: Symmetry, programs: Programs, peers: np.ndarray) -> Matching:
+    """The sends of a program matched with its own rotated receives, on channels; `peers`: ranks, by node."""
+    at, program = np.flatnonzero(peers >= 0), programs.different[0]
     kind = program.structure.kind[at]
     # A receive from the rank at distance d matches this rank's send to distance -d, rotated.
     towards = np.where(kind == RECV, symmetry.group.unshift(0, peers[at]), peers[at])
-    channels, inverse = np.unique(np.stack([towards, program.tag[at]]), axis=1, return_inverse=True)
-    inverse = inverse.reshape(-1)
-    sent, received = (np.bincount(inverse[kind == each], minlength=channels.shape[1]) for each in (SEND, RECV))
-    keys = np.where(((sent == 1) & (received == 1))[inverse], inverse, ~inverse)
-    return Matching({position: len(program)}, {position: 0}, {position: len(at)}, at, keys, kind == RECV)
+    channel = np.unique(np.stack([towards, program.tag[at]]), axis=1, return_inverse=True)[1].reshape(-1)
+    begin, end = (np.broadcast_to(np.int64(each), len(programs)) for each in (0, len(at)))
+    return Matching(programs, begin, end, at, ~channel, kind == RECV)
 
 
 class WatchedLink(Link):
@@ -111,7 +112,7 @@ class FoldedSimulation(Simulation):
         self._refuse_instant_messages()
 
     def _refuse_instant_messages(self) -> None:
-        calls = [call for i in self.symmetry.called for _, call in calls_of(self.symmetry.plan.instances[i], 0)]
+        calls = [call for i in self.symmetry.called for _, call in calls_of(self.symmetry.plan.instances, i, 0)]
         found = [peers_in(call, call.members.index(0)) for call in dict.fromkeys(calls) if call.programs]
         for program, peers in [(self.plan.workload[0], self.plan.workload[0].peer), *found]:
             at = program.structure.kind == SEND

@@ -48,7 +48,7 @@ class Classes:
         self.of = np.array([number[trace] for trace in self.workload.traces], dtype=np.int64)
         self.ranks = [np.flatnonzero(self.of == each) for each in range(len(self.traces))]
         self.shared = [plan.workload.shared[int(ranks[0])] for ranks in self.ranks]
-        self.instances = [plan.workload.values[which].instances for which in plan.workload.which.tolist()]
+        self.instances = list(plan.workload.instances)
         self.every: list[Family] = []
         self.families: list[np.ndarray] = []
         self.roles: list[list[str]] = []
@@ -184,7 +184,8 @@ class Prices:
         values = [plan.instances.values[value] for value in family.values]
         npus = np.array(plan.npu_of, dtype=np.int64)
         traffic = Traffic(plan.npu_of, topology, plan.problem.semantics.rendezvous_bytes)
-        traffic.add_calls([call for value in values for phase in value.phases for call in phase.calls])
+        for call in dict.fromkeys(call for value in values for call in value.calls):
+            traffic.add(call.programs, call.members)
         pairs, ptr, links = traffic.routes()
         if links is None:
             raise refuse(f"the routes of {family.name or 'the world'} are too many for a table")

@@ -339,8 +339,7 @@ def _planned(plan: Plan) -> dict[str, np.ndarray | Categorical]:
 
 
 def _running(plan: Plan, part: CollectiveCall | None) -> Iterator[tuple[int, RankProgram]]:
-    """Ranks and their programs in a call (None: the workload); only the first rank if all share one program."""
+    """Ranks and the programs that they share in a call (None: the workload)."""
     if part is None:
-        return zip(range(plan.ranks), plan.workload, strict=True)
-    base = getattr(part, "base", None)
-    return zip(part.members, part.programs, strict=False) if base is None else ((r, base) for r in part.members)
+        return zip(range(plan.ranks), plan.workload.shared, strict=True)
+    return zip(part.members, part.programs.shared, strict=False)

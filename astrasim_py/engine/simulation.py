@@ -91,8 +91,7 @@ def _too_large(plan: Plan) -> str:
     for job, program in zip(plan.job_of, plan.workload, strict=True):
         add(job, program)
     for index, call in enumerate(plan.calls):
-        for program in call.different:
-            copies = 1 if call.rotation is None else len(call.members)
+        for program, copies in zip(call.different, np.bincount(call.programs.which).tolist(), strict=True):
             add(plan.instances[plan.instance_of[index]].job, program, copies)
     names = [job.name for job in jobs]
     return ", ".join([n for n, total in zip(names, totals.max(axis=1), strict=True) if total >= 2**63] or names)

@@ -96,7 +96,7 @@ def message_chunks(plan: Plan, records: Records) -> dict[str, np.ndarray]:
     order = np.lexsort((src, called))
     # Where the messages of another instance or of another rank of it begin.
     cuts = np.flatnonzero(np.diff(called[order]) | np.diff(src[order])) + 1
-    instances = {instance.index: instance for instance in plan.instances}
+    instances = dict(enumerate(plan.instances))
     kept: dict[tuple[int, int], tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
     for rows in np.split(order, cuts) if len(order) else ():
         instance, rank = instances.get(int(called[rows[0]])), int(src[rows[0]])

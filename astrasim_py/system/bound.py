@@ -4,13 +4,14 @@ from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import cache
+from itertools import islice
 
 import numpy as np
 
 from astrasim_py.collectives.collective import promise_of
 from astrasim_py.core.rows import joined, pointers
 from astrasim_py.core.units import PS_PER_S, format_size
-from astrasim_py.system.plan import Instance, Plan
+from astrasim_py.system.plan import Plan
 from astrasim_py.system.problem import Problem
 from astrasim_py.system.programs import COLLECTIVE, COMPUTE_SLOT, CPU_SLOT, RECV, SEND, RankProgram
 from astrasim_py.topology.link_states import best_of_events
@@ -58,7 +59,7 @@ def bound_parts(plan: Plan) -> dict[str, int] | None:
         parts[f"{single.type} of {format_size(single.size)} in group {single.group or 'of all'}"] = single.bound
     parts["bytes on links"] = _links(plan, capacities)
     if sum(map(len, plan.workload.shared[:walked])) <= MAX_PATH_NODES:
-        path = _LongestPath(plan, capacities, plan.workload[:walked])
+        path = _LongestPath(plan, capacities, [*islice(plan.workload, walked)])
         end = path.run()
         parts[f"the longest path through the workload, which ends on {plan.rank_name(path.last)}"] = end
     return parts
@@ -130,7 +131,6 @@ class _LongestPath:
         self.first = pointers(lengths).tolist()
         self.starts = np.repeat(np.array(plan.start_delay[: len(workload)], dtype=object), lengths).tolist()
         self.need = joined([program.structure.need for program in workload], np.int32).tolist()
-        self.instance = cache(plan.instances.__getitem__)
         self.match_key = cache(lambda job, position: plan.p2p[job][position])
         self.makespan = self.last = 0
         roots = cache(lambda structure: structure.roots.tolist())
@@ -163,7 +163,7 @@ class _LongestPath:
             program, start = self.workload[rank], self.starts[self.first[rank] + node]
             kind = program.structure.kind[node]
             if kind == COLLECTIVE:
-                self.collective(rank, node, start, self.instance(int(program.instance[node])))
+                self.collective(rank, node, start, int(program.instance[node]))
             elif kind in (SEND, RECV):
                 self.message(rank, node, start, sends=kind == SEND)
             else:
@@ -246,8 +246,8 @@ class _LongestPath:
             nbytes * PS_PER_S / rate
         )
 
-    def collective(self, rank: int, node: int, start: int, instance: Instance) -> None:
-        arrivals = self.arrivals[instance.index]
+    def collective(self, rank: int, node: int, start: int, number: int) -> None:
+        instance, arrivals = self.plan.instances[number], self.arrivals[number]
         arrivals[rank] = (node, start)
         self.release(rank, self.consumers.get((rank, node), ()), start)
         members = (rank,) if self.symmetric else instance.members
@@ -287,7 +287,7 @@ def _symmetric(plan: Plan, capacities: Capacities) -> bool:
     """Every rank runs the same workload, on an NPU like all others, in collectives of all of them."""
     return (
         len(set(plan.start_delay)) == 1
-        and len(plan.workload.values) == 1
+        and plan.workload.alike
         and not bool((plan.workload[0].peer >= 0).any())
         and np.count_nonzero(np.bincount(capacities.kind[np.asarray(plan.npu_of, dtype=np.int64)])) == 1
         and all(not promise_of(i.type).rooted and len(i.members) == plan.ranks for i in plan.instances.values)

@@ -11,7 +11,7 @@ from astrasim_py.core.records import Records
 from astrasim_py.core.units import format_size, format_time, number_of
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.system.plan import CollectiveCall, Instance, Plan
-from astrasim_py.system.programs import SEND, RotatedPrograms
+from astrasim_py.system.programs import SEND
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology.link_states import best_of_events
 from astrasim_py.verification.bounds import Capacities, demand, lower_bound_ps, may_reduce
@@ -49,12 +49,11 @@ def _fixed(algorithm: Algorithm, semantics: Semantics) -> bool:
 def _sent(call: CollectiveCall) -> int:
     """Bytes of all messages of a call."""
     programs = call.programs
-    if isinstance(programs, RotatedPrograms):
-        sends = programs.base.structure.kind == SEND
-        if programs.uniform_bytes:
-            return len(programs) * sum(programs.base.nbytes[sends].tolist())
-        return int(programs.nbytes_matrix(range(len(programs)))[:, sends].sum(dtype=object))
-    return sum(int(each.nbytes[each.structure.kind == SEND].sum(dtype=np.int64)) for each in programs)
+    sends = [program.structure.kind == SEND for program in programs.different]
+    if programs.member_bytes is not None:
+        return int(programs.nbytes_matrix(range(len(programs)))[:, sends[0]].sum(dtype=object))
+    sent = [sum(program.nbytes[at].tolist()) for program, at in zip(programs.different, sends, strict=True)]
+    return sum(map(sent.__getitem__, programs.which.tolist()))
 
 
 def size_notes(plan: Plan) -> list[str]:

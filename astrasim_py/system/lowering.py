@@ -12,6 +12,7 @@ import numpy as np
 from astrasim_py.collectives.collective import CUSTOM
 from astrasim_py.core.choices import FLUID
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
+from astrasim_py.core.rows import pointers
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.selection import Way
 from astrasim_py.system.bound import at_best
@@ -19,11 +20,11 @@ from astrasim_py.system.compatible import BY_DIMENSION, CALL_BOUND, PROFILE, exc
 from astrasim_py.system.durations import node_place
 from astrasim_py.system.instances import JobInstances
 from astrasim_py.system.matching import Matchings, sizes_are_told_by_tags
-from astrasim_py.system.plan import Chunk, CollectiveCall, Instance, Phase, Plan
+from astrasim_py.system.plan import Chunk, CollectiveCall, Instance, Instances, Phase, Plan
 from astrasim_py.system.problem import CollectiveRequest, PlannedChunk, PlannedPhase, Problem
-from astrasim_py.system.programs import Connections, RankProgram, RotatedPrograms, TileGates
+from astrasim_py.system.programs import Connections, Programs, TileGates
 from astrasim_py.system.rank_programs import RankPrograms
-from astrasim_py.system.repeated import BoundProgram, Instances, Repeated, WorkloadPrograms
+from astrasim_py.system.repeated import Repeated
 from astrasim_py.system.routes import Traffic
 from astrasim_py.topology.model import Topology
 from astrasim_py.verification.bounds import lower_bound_ps, may_reduce
@@ -49,15 +50,14 @@ def make_plan(problem: Problem, *, folded: bool = False, choose: Chooser | None 
     for exclusion in exclusions(problem.parts):
         raise ScenarioError(exclusion.place, exclusion.problem, exclusion.remedy)
     work = _Lowering(problem, choose, bounds)
-    bound: list[list[BoundProgram]] = []
-    found: list[JobInstances] = []
-    for job in problem.jobs:
-        made = JobInstances(job, problem.semantics)
-        bound.append(work.programs.of_job(job, made, sum(len(each.like) for each in found)))
-        found.append(made)
-    workload = WorkloadPrograms.of([*chain(*bound)])
+    found = [JobInstances(job, problem.semantics) for job in problem.jobs]
+    first_instance = pointers([len(each.like) for each in found]).tolist()
+    programs_of = [
+        work.programs.of_job(job, each, first)
+        for job, each, first in zip(problem.jobs, found, first_instance, strict=False)
+    ]
+    workload = Programs.joined(programs_of)
     ranks = [range(first, first + job.ranks) for first, job in zip(work.first_rank, problem.jobs, strict=True)]
-    programs_of = [WorkloadPrograms(workload.values, workload.which[each.start : each.stop]) for each in ranks]
     # Match keys by bytes are numbered over all programs in the communicator, workloads first.
     p2p = tuple(
         work.matchings.by_bytes(programs, ranks[number])
@@ -80,7 +80,8 @@ def make_plan(problem: Problem, *, folded: bool = False, choose: Chooser | None 
     )
     for programs, members in zip(programs_of, ranks, strict=True):
         traffic.add(programs, members)
-    traffic.add_calls(calls.values)
+    for call in dict.fromkeys(calls.values):
+        traffic.add(call.programs, call.members)
     pairs, ptr, links = (np.zeros(0, np.int64), np.zeros(1, np.int64), None) if folded else traffic.routes()
     sizes = traffic.sizes()
     if problem.network.model == FLUID and not folded:
@@ -142,15 +143,13 @@ class _Lowering:
         job = self.problem.jobs[number]
         planned = job.planner is not None and not (folded and job.workload.roles)
         distinct, which = np.unique(np.arange(len(found.like)) if planned else found.like, return_inverse=True)
-        begin, first = sum(map(len, self.which)), len(self.calls)
+        first = len(self.calls)
         self.which.append(which + len(self.values))
-        self.values += [
-            self.instance(begin + at, number, found.request(at), found.place(at)) for at in distinct.tolist()
-        ]
+        self.values += [self.instance(number, found.request(at), found.place(at)) for at in distinct.tolist()]
         if not planned:
             self.calls[first:] = map(self.calls[first:].__getitem__, which.tolist())
 
-    def instance(self, index: int, number: int, request: CollectiveRequest, place: str) -> Instance:
+    def instance(self, number: int, request: CollectiveRequest, place: str) -> Instance:
         """Make an instance, a collective call of a group of a job, and add its calls; `place`: of the first node."""
         job, first, begin = self.problem.jobs[number], self.first_rank[number], len(self.calls)
         npus = job.placement
@@ -167,7 +166,6 @@ class _Lowering:
             chunks = tuple(self.chunk(number, each, request) for each in planned)
         algorithms = tuple(dict.fromkeys(c.algorithm for c in self.calls[begin:] if c.algorithm is not None))
         return Instance(
-            index=index,
             job=number,
             group=request.group,
             type=request.type,
@@ -175,7 +173,6 @@ class _Lowering:
             root=request.root,
             members=_in_all_jobs(request.members, first),
             bound=self.bound(request, algorithms, npus, planned=only_call is None),
-            first=begin,
             only_call=only_call,
             chunks=chunks,
             algorithms=algorithms,
@@ -187,7 +184,7 @@ class _Lowering:
         """Add the call of an unplanned collective; without `algorithm`, the job's table selects it."""
         n = len(request.members)
         if n == 1:
-            return CollectiveCall(_in_all_jobs(request.members, self.first_rank[number]), None, (), None)
+            return CollectiveCall(_in_all_jobs(request.members, self.first_rank[number]), None, Programs.of(()), None)
         if algorithm is None:
             algorithm = self.problem.jobs[number].algorithms.select(
                 request.type, request.full, n, request.group, root=request.root, node=request.node, npus=npus
@@ -251,7 +248,7 @@ class _Lowering:
         size: int,
         speeds: tuple[Fraction, ...],
         one_node: bool,
-    ) -> tuple[Sequence[RankProgram], Connections]:
+    ) -> tuple[Programs, Connections]:
         """Programs and connections of a call under a profile."""
         programs = self.programs.of_algorithm(algorithm, size, speeds, False, rotated=True)
         costs = library.of_call(algorithm, protocol, programs, size, one_node=one_node)
@@ -311,7 +308,7 @@ class _Lowering:
         by_bytes = self.by_bytes and not planned
         rotated = msccl is None and (not by_bytes or self.alone(members))
         programs = self.programs.of_algorithm(algorithm, size, speeds, planned, rotated=rotated)
-        if by_bytes and isinstance(programs, RotatedPrograms):
+        if by_bytes and programs.rotation is not None:
             by_bytes = not sizes_are_told_by_tags(programs)
             if by_bytes:
                 programs = self.programs.of_algorithm(algorithm, size, speeds, planned, rotated=False)
@@ -370,10 +367,10 @@ def _in_all_jobs(local: tuple[int, ...], first: int) -> tuple[int, ...]:
 
 
 def _tiles(
-    problem: Problem, first_rank: Sequence[int], workload: WorkloadPrograms, instances: Instances
+    problem: Problem, first_rank: Sequence[int], workload: Programs, instances: Instances
 ) -> dict[int, TileGates]:
     """The gates of the ranks that use collectives in tiles."""
-    uses = np.flatnonzero(workload.column(lambda value: value.program.tiles is not None)).tolist()
+    uses = [rank for rank, program in enumerate(workload.shared) if program.tiles is not None]
     if not uses:
         return {}
     from astrasim_py.dialects.tiles.lower import tile_gates
@@ -389,9 +386,10 @@ def _tiles(
     return tile_gates({rank: workload[rank] for rank in uses}, instance_of, place)
 
 
-def _communicators(workload: WorkloadPrograms, found: Sequence[JobInstances], first_rank: Sequence[int]) -> np.ndarray:
+def _communicators(workload: Programs, found: Sequence[JobInstances], first_rank: Sequence[int]) -> np.ndarray:
     """int64[ranks]: number of collectives of each rank, plus 1 if its workload sends."""
-    count = workload.column(lambda value: (value.program.peer >= 0).any())
+    sends = np.array([bool((program.peer >= 0).any()) for program in workload.different], dtype=np.int64)
+    count = sends[workload.which]
     for each, first in zip(found, first_rank, strict=True):
         for name, calls in each.of_group.items():
             count[np.asarray(each.groups[name], dtype=np.int64) + first] += len(calls.table)

@@ -3,90 +3,157 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import numpy as np
 
 from astrasim_py.core.errors import AlgorithmError
-from astrasim_py.program.rotation import Rotation
-from astrasim_py.system.programs import RECV, SEND, Matching, RankProgram, RotatedPrograms
-from astrasim_py.system.repeated import SharedPrograms
+from astrasim_py.core.rows import pointers
+from astrasim_py.system.programs import RECV, SEND, Programs
+
+
+class Matching:
+    """How the sends and receives of a communicator meet; by index: match keys of a member, int64[n] by node.
+
+    A match key is that of exactly one message; or, negative, ``~channel``: the k-th send posted on a channel meets the
+    k-th receive posted there.
+
+    Attributes
+    ----------
+    programs : Programs
+    begin, end : ndarray
+        int64[members]: the part of the arrays below that is of each; in a rotation all of them are of every member.
+    at : ndarray
+        int64[m]: node of a send or receive.
+    partner : ndarray
+        int64[m]: node of its receive or send in the peer's program, if their message is the only one of its tag
+        between the two; else ``~channel``. Channels of a rotation are numbered for each sender.
+    received : ndarray
+        bool[m]: whether it is a receive.
+    """
+
+    def __init__(
+        self,
+        programs: Programs,
+        begin: np.ndarray,
+        end: np.ndarray,
+        at: np.ndarray,
+        partner: np.ndarray,
+        received: np.ndarray,
+    ) -> None:
+        self.programs, self.begin, self.end = programs, begin, end
+        self.at, self.partner, self.received = at, partner, received
+
+    def __len__(self) -> int:
+        return len(self.programs)
+
+    @cached_property
+    def channels(self) -> int:
+        """Number of channels; in a rotation of each sender."""
+        return -int(self.partner.min(initial=0))
+
+    @property
+    def channel_count(self) -> int:
+        """Number of channels of all senders."""
+        return self.channels if self.programs.rotation is None else self.channels * len(self)
+
+    @cached_property
+    def _first(self) -> np.ndarray:
+        return pointers(self.programs.lengths)
+
+    def _sender(self, position: int) -> np.ndarray:
+        """int64[m]: sender of each message that a member sends or receives."""
+        part = slice(self.begin[position], self.end[position])
+        peer = self.programs.shared[position].peer[self.at[part]]
+        return np.where(self.received[part], self.programs.peers(position, peer), position)
+
+    def partners(self, position: int) -> np.ndarray:
+        """int64[m]: `partner` of the sends and receives of a member, with channels numbered over all senders."""
+        partner = self.partner[self.begin[position] : self.end[position]]
+        if self.programs.rotation is None or not self.channels:
+            return partner
+        return np.where(partner < 0, ~(self._sender(position) * self.channels + ~partner), partner)
+
+    def __getitem__(self, position: int) -> np.ndarray:
+        part, keys = slice(self.begin[position], self.end[position]), self.partners(position).copy()
+        at, single = self.at[part], keys >= 0
+        sends = np.where(self.received[part], keys, at)
+        keys[single] = self._first[self._sender(position)[single]] + sends[single]
+        every = np.zeros(len(self.programs.shared[position]), dtype=np.int64)
+        every[at] = keys
+        return every
 
 
 class Matchings:
     """Matchings of one problem, each made once."""
 
     def __init__(self) -> None:
-        self._made: dict[object, Matching | RotatedMatching] = {}
-        #: Match keys to be numbered, and the source, destination, tag and bytes of their messages.
-        self._unnumbered: list[tuple[np.ndarray, np.ndarray]] = []
+        self._matchings: dict[object, Matching] = {}
+        #: Matchings whose channels are to be numbered, and the source, destination, tag and bytes of their messages.
+        self._unnumbered: list[tuple[Matching, np.ndarray]] = []
 
     def of_communicator(
-        self, key: object, programs: Sequence[RankProgram], what: str, name: Callable[[int], str] = "rank {}".format
-    ) -> Matching | RotatedMatching:
-        """Match keys of the sends and receives of `programs` (by position); `key` names the communicator, `name` a
-        position.
+        self, key: object, programs: Programs, what: str, name: Callable[[int], str] = "rank {}".format
+    ) -> Matching:
+        """How the sends and receives of `programs` (by position) meet; `key` names the communicator, `name` a position.
 
         Raises AlgorithmError: a send without receive, or the reverse, in the algorithm `what` (empty: a workload).
         """
-        rotated = isinstance(programs, RotatedPrograms)
-        if (key, rotated) not in self._made:
-            make = _rotated_matching if rotated else _matching
-            self._made[key, rotated] = make(programs, what, name)
-        return self._made[key, rotated]
+        make = _matching if programs.rotation is None else _rotated_matching
+        if (key, make) not in self._matchings:
+            self._matchings[key, make] = make(programs, what, name)
+        return self._matchings[key, make]
 
-    def by_bytes(self, programs: Sequence[RankProgram], members: Sequence[int]) -> Matching:
+    def by_bytes(self, programs: Programs, members: Sequence[int]) -> Matching:
         """Under ``message_match: bytes``: channels (src, dst, tag, bytes), to be numbered once all are known."""
         key = programs, tuple(members)
-        if key not in self._made:
-            self._made[key], keys, columns = _messages(programs, np.asarray(members, dtype=np.int64))
-            self._unnumbered.append((keys, columns))
-        return self._made[key]
+        if key not in self._matchings:
+            self._matchings[key], columns = _messages(programs, np.asarray(members, dtype=np.int64))
+            self._unnumbered.append((self._matchings[key], columns))
+        return self._matchings[key]
 
     def number(self) -> None:
         """Number the channels of `by_bytes`."""
         if self._unnumbered:
             channel = _numbers(np.concatenate([columns[:4] for _, columns in self._unnumbered], axis=1))
-            ends = np.cumsum([len(keys) for keys, _ in self._unnumbered])
-            for (keys, _), own in zip(self._unnumbered, np.split(~channel, ends), strict=False):
-                keys[:] = own
+            ends = np.cumsum([len(matching.at) for matching, _ in self._unnumbered])
+            for (matching, _), own in zip(self._unnumbered, np.split(~channel, ends), strict=False):
+                matching.partner[:] = own
             self._unnumbered = []
 
 
-def _matching(programs: Sequence[RankProgram], what: str, name: Callable[[int], str]) -> Matching:
-    matching, keys, columns = _messages(programs, np.arange(len(programs)))
-    if not len(keys):
+def _matching(programs: Programs, what: str, name: Callable[[int], str]) -> Matching:
+    matching, columns = _messages(programs, np.arange(len(programs)))
+    at, side = matching.at, matching.received.astype(np.int64)
+    if not len(at):
         return matching
-    *ends, _, receive = columns
-    channel, receive = _numbers(np.stack(ends[::-1])), receive > 0
-    received, sent = (np.bincount(channel[which], minlength=int(channel.max()) + 1) for which in (receive, ~receive))
-    keys[:] = np.where(((received == 1) & (sent == 1))[channel], channel, ~channel)
+    channel = _numbers(columns[2::-1])
+    count = int(channel.max()) + 1
+    received, sent = (np.bincount(channel[side == each], minlength=count) for each in (1, 0))
     odd = np.flatnonzero(received != sent)
     if what and len(odd):
-        src, dst, tag, *_ = columns[:, np.argmax(channel == odd[0])].tolist()
+        src, dst, tag, _ = columns[:, np.argmax(channel == odd[0])].tolist()
         raise _unmatched(what, name(src), name(dst), int(sent[odd[0]]), int(received[odd[0]]), tag)
+    several = (received != 1) | (sent != 1)
+    number, ends = np.cumsum(several) - 1, np.zeros((2, count), dtype=np.int64)
+    ends[side, channel] = at
+    matching.partner[:] = np.where(several[channel], ~number[channel], ends[1 - side, channel])
     return matching
 
 
-def _messages(programs: Sequence[RankProgram], members: np.ndarray) -> tuple[Matching, np.ndarray, np.ndarray]:
-    """A matching with room for keys (int64[m]), and its messages, int64[5, m]: source, destination, tag, bytes,
-    whether received."""
-    shared = SharedPrograms(programs)
-    peer = shared.column("peer")
-    at = np.flatnonzero(peer >= 0)
-    owner, taken = shared.everywhere(at)
-    position, row = shared.positions[owner], at[taken]
-    other, me = members[peer[row] + shared.shifts[owner]], members[position]
-    received = shared.kind[row] == RECV
+def _messages(programs: Programs, members: np.ndarray) -> tuple[Matching, np.ndarray]:
+    """A matching with room for partners, and its messages, int64[4, m]: source, destination, tag and bytes."""
+    table = programs.different
+    peer = table.column("peer")
+    rows = np.flatnonzero(peer >= 0)
+    position, place = programs.at_all(rows)
+    row = rows[place]
+    other, me, received = members[programs.peers(position, peer[row])], members[position], table.kind[row] == RECV
     src, dst = np.where(received, other, me), np.where(received, me, other)
-    messages = np.stack([src, dst, shared.column("tag")[row], shared.column("nbytes")[row], received])
-    keys = np.zeros(len(row), dtype=np.int64)
-    first = np.searchsorted(at, shared.bounds)
-    local = at - np.repeat(shared.bounds[:-1], np.diff(first))
-    nodes, begin, end = np.zeros((3, len(programs)), dtype=np.int64)
-    nodes[shared.positions] = np.diff(shared.bounds)[shared.which]
-    end[shared.positions] = np.cumsum(np.diff(first)[shared.which])
-    begin[shared.positions] = end[shared.positions] - np.diff(first)[shared.which]
-    return Matching(nodes, begin, end, local[taken], keys, received), keys, messages
+    messages = np.stack([src, dst, table.column("tag")[row], table.column("nbytes")[row]])
+    ptr = pointers(np.bincount(position, minlength=len(programs)))
+    local = rows - np.repeat(table.bounds[:-1], np.diff(np.searchsorted(rows, table.bounds)))
+    return Matching(programs, ptr[:-1], ptr[1:], local[place], np.zeros(len(row), dtype=np.int64), received), messages
 
 
 def _numbers(columns: np.ndarray) -> np.ndarray:
@@ -103,41 +170,11 @@ def _unmatched(what: str, src: str, dst: str, sent: int, received: int, tag: int
     return AlgorithmError(what, problem, "give every send its receive")
 
 
-class RotatedMatching(Sequence[np.ndarray]):
-    """Match keys of a rotation, stored for the first member; used like a `Matching`.
-
-    `partner`: int32[n]: node of the matching receive or send in the peer's program, if the message is the only one of
-    its tag between the two. Else ``~channel``: the k-th send posted on a channel of the sender matches the k-th receive
-    posted there. 0 for other nodes. `channels`: number of channels per sender.
-    """
-
-    def __init__(self, rotation: Rotation, base: RankProgram, partner: np.ndarray, channels: int) -> None:
-        self.rotation, self.base, self.partner, self.channels = rotation, base, partner, channels
-
-    def __len__(self) -> int:
-        return self.rotation.ranks
-
-    def __getitem__(self, position):
-        base, partner = self.base, self.partner.astype(np.int64)
-        peer, received = base.peer.astype(np.int64), base.structure.kind == RECV
-        sender = np.where(received, self.rotation.shift(position, peer), position)
-        single = sender * len(base) + np.where(received, partner, np.arange(len(base)))
-        keys = np.where(partner >= 0, single, ~(sender * self.channels + ~partner))
-        return np.where((peer >= 0) & (received | (base.structure.kind == SEND)), keys, 0)
-
-    def flat(self) -> Matching:
-        """The same, stored for all members."""
-        at, n = np.flatnonzero(self.base.peer >= 0), len(self)
-        ends = np.arange(n + 1) * len(at)
-        keys = np.concatenate([self[position][at] for position in range(n)])
-        received = np.tile(self.base.structure.kind[at] == RECV, n)
-        return Matching(np.full(n, len(self.base)), ends[:-1], ends[1:], np.tile(at, n), keys, received)
-
-
 class _Channels:
     """Channels (distance, tag) of the first member of a rotation, and the sends and receives on each."""
 
-    def __init__(self, rotation: Rotation, base: RankProgram) -> None:
+    def __init__(self, programs: Programs) -> None:
+        base, rotation = programs.different[0], programs.rotation
         kind, peer = base.structure.kind, base.peer.astype(np.int64)
         self.sends, self.receives = (np.flatnonzero((kind == each) & (peer >= 0)) for each in (SEND, RECV))
         self.nodes = np.concatenate([self.sends, self.receives])
@@ -150,9 +187,9 @@ class _Channels:
         self.sent, self.received = (np.bincount(of, minlength=count) for of in (self.of_send, self.of_receive))
 
 
-def _rotated_matching(programs: RotatedPrograms, what: str, name: Callable[[int], str]) -> RotatedMatching:
-    rotation, base = programs.rotation, programs.base
-    channels = _Channels(rotation, base)
+def _rotated_matching(programs: Programs, what: str, name: Callable[[int], str]) -> Matching:
+    base = programs.different[0]
+    channels = _Channels(programs)
     sent, received = channels.sent, channels.received
     odd = np.flatnonzero(sent != received)
     if len(odd):
@@ -160,7 +197,7 @@ def _rotated_matching(programs: RotatedPrograms, what: str, name: Callable[[int]
         raise _unmatched(what, name(0), name(delta), int(sent[odd[0]]), int(received[odd[0]]), int(channels.tags[tag]))
     several = sent > 1
     number = np.cumsum(several) - 1
-    partner = np.zeros(len(base), dtype=np.int32)
+    partner = np.zeros(len(base), dtype=np.int64)
     for nodes, of, others, of_other in (
         (channels.sends, channels.of_send, channels.receives, channels.of_receive),
         (channels.receives, channels.of_receive, channels.sends, channels.of_send),
@@ -168,15 +205,17 @@ def _rotated_matching(programs: RotatedPrograms, what: str, name: Callable[[int]
         only = np.full(len(sent), -1, dtype=np.int64)
         only[of_other] = others
         partner[nodes] = np.where(several, ~number, only)[of]
-    return RotatedMatching(rotation, base, partner, int(several.sum()))
+    at, n = np.flatnonzero(base.peer >= 0), len(programs)
+    begin, end = (np.broadcast_to(np.int64(each), n) for each in (0, len(at)))
+    return Matching(programs, begin, end, at, partner[at], base.structure.kind[at] == RECV)
 
 
-def sizes_are_told_by_tags(programs: RotatedPrograms) -> bool:
+def sizes_are_told_by_tags(programs: Programs) -> bool:
     """Whether every channel (distance, tag) carries messages of one size and equally many sends and receives."""
-    if not programs.uniform_bytes:
+    if programs.member_bytes is not None:
         return False
-    channels = _Channels(programs.rotation, programs.base)
-    nbytes = programs.base.nbytes[channels.nodes]
+    channels = _Channels(programs)
+    nbytes = programs.different[0].nbytes[channels.nodes]
     size = np.zeros(len(channels.known), dtype=np.int64)
     size[channels.of] = nbytes
     return bool((channels.sent == channels.received).all() and (size[channels.of] == nbytes).all())

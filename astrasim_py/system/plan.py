@@ -7,19 +7,24 @@ of its ranks: one over all members, or those of a planner's chunks, phase by pha
 calls of chunks).
 """
 
+from __future__ import annotations
+
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import Rotation
+from astrasim_py.system.matching import Matching
 from astrasim_py.system.noise import Detours
 from astrasim_py.system.problem import Problem
-from astrasim_py.system.programs import BlockCosts, Connections, Matching, PlainPrograms, RankProgram, TileGates
+from astrasim_py.system.programs import BlockCosts, Connections, Programs, ProgramTable, RankProgram, TileGates
+from astrasim_py.system.repeated import Repeated
 from astrasim_py.topology.link_states import LinkState
 from astrasim_py.topology.model import Topology
 
@@ -34,14 +39,14 @@ class CollectiveCall:
 
     members: Sequence[int]  # ranks, in the order of the algorithm's
     algorithm: Algorithm | None  # None where a group of one has nothing to do
-    programs: Sequence[RankProgram]  # `RotatedPrograms` of a rotation; of a fold, by position
-    matching: Matching | None  # `RotatedMatching`, likewise
+    programs: Programs  # none where a group of one has nothing to do
+    matching: Matching | None
     connections: Connections | None = None  # under the MSCCL link model, or a profile
 
     @property
     def by_blocks(self) -> BlockCosts | None:
         """Costs of the steps of its thread blocks; None if it does not run by them."""
-        steps = None if self.rotation or not len(self.programs) else self.programs[0].blocks
+        steps = self.programs.blocks
         return steps and steps.costs
 
     @property
@@ -53,36 +58,22 @@ class CollectiveCall:
     @property
     def rotation(self) -> Rotation | None:
         """The rotation that maps the first member's program to the others; None if each has its own."""
-        return getattr(self.programs, "rotation", None)
+        return self.programs.rotation
 
     @property
-    def base(self) -> RankProgram | None:
-        """Program of the first member of a rotated call."""
-        return getattr(self.programs, "base", None)
+    def base(self) -> RankProgram:
+        """Program of the first member."""
+        return self.programs.different[0]
 
     @property
     def uniform_bytes(self) -> bool:
         """Whether all members of a rotated call send and receive the first one's bytes, node by node."""
-        return getattr(self.programs, "uniform_bytes", False)
+        return self.programs.member_bytes is None
 
     @property
-    def different(self) -> Sequence[RankProgram]:
+    def different(self) -> ProgramTable:
         """Programs that differ in more than peers and bytes: for a rotation only the first one."""
-        return self.programs if self.rotation is None else [self.base]
-
-    def positions(self) -> dict[int, int]:
-        """Places of its members; in a fold, where it has the programs of some members only, of those."""
-        if isinstance(self.programs, dict):
-            return {self.members[position]: position for position in self.programs}
-        return {member: position for position, member in enumerate(self.members)}
-
-    @property
-    def messages(self) -> int:
-        """Messages that its members send."""
-        if isinstance(self.programs, PlainPrograms):
-            return int(self.programs.structures.column(lambda structure: structure.messages).sum())
-        sent = sum(program.structure.messages for program in self.different)
-        return sent if self.rotation is None else sent * len(self.members)
+        return self.programs.different
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,9 +98,11 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Instance:
-    """One collective call of one group: one call over all its members, or chunks of several."""
+    """A collective call of a group: one call over all its members, or chunks of several.
 
-    index: int
+    Calls of one group that differ in nothing share it: `Plan.instances` has them by number.
+    """
+
     job: int
     group: str
     type: str
@@ -117,17 +110,16 @@ class Instance:
     root: int
     members: tuple[int, ...]  # ranks, in the order of the group
     bound: int  # ps, -1 where none applies
-    first: int  # index of its first call
     only_call: CollectiveCall | None  # None where a planner has cut it into chunks
     chunks: tuple[Chunk, ...] = ()
     algorithms: tuple[Algorithm, ...] = ()  # that carry it out, in order of appearance
 
     @property
-    def phases(self) -> tuple[Phase, ...]:
-        """Phases of all chunks, in order; for an unplanned collective its one call."""
+    def calls(self) -> tuple[CollectiveCall, ...]:
+        """Its calls, in the order of phases."""
         if self.only_call is not None:
-            return (Phase(queue=0, priority=0, first=self.first, calls=(self.only_call,), call_of=defaultdict(int)),)
-        return tuple(phase for chunk in self.chunks for phase in chunk.phases)
+            return (self.only_call,)
+        return tuple(call for chunk in self.chunks for phase in chunk.phases for call in phase.calls)
 
     @property
     def algorithm_name(self) -> str:
@@ -151,6 +143,28 @@ class Instance:
     def costs(self) -> Connections | BlockCosts | None:
         """Further rules for the messages of its one call: connections, or steps of thread blocks."""
         return self.only_call and (self.only_call.connections or self.only_call.by_blocks)
+
+
+class Instances(Repeated[Instance]):
+    """Instances of a plan, by number."""
+
+    @cached_property
+    def call_counts(self) -> np.ndarray:
+        """int64[n]: calls of each."""
+        return self.column(lambda instance: len(instance.calls))
+
+    @cached_property
+    def first(self) -> np.ndarray:
+        """int64[n]: index of the first call of each."""
+        return np.cumsum(self.call_counts) - self.call_counts
+
+    def phases(self, number: int) -> tuple[Phase, ...]:
+        """Phases of all chunks of an instance, in order; for an unplanned collective its one call."""
+        instance = self[number]
+        if instance.only_call is None:
+            return tuple(phase for chunk in instance.chunks for phase in chunk.phases)
+        first = int(self.first[number])
+        return (Phase(queue=0, priority=0, first=first, calls=instance.calls, call_of=defaultdict(int)),)
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,12 +197,10 @@ class Plan:
     npu_of: tuple[int, ...]  # rank → NPU, or switch
     job_of: tuple[int, ...]
     first_rank: tuple[int, ...]  # of each job
-    workload: Sequence[RankProgram]  # `WorkloadPrograms`, by rank
-    p2p: tuple[Matching | None, ...]  # by job: point-to-point of the workload
-    instances: Sequence[Instance]  # `Instances`
-    calls: Sequence[
-        CollectiveCall
-    ]  # `Repeated`, by index: ascending (instance, chunk, phase, call), the order of dispatch
+    workload: Programs  # by rank
+    p2p: tuple[Matching, ...]  # by job: point-to-point of the workload
+    instances: Instances
+    calls: Repeated[CollectiveCall]  # ascending (instance, chunk, phase, call), the order of dispatch
     start_delay: tuple[int, ...]  # ps, by rank
     route_pairs: np.ndarray  # int64[k], ascending: (src × vertices + dst) × qps + queue pair
     route_ptr: np.ndarray  # int64[k+1]
@@ -201,6 +213,11 @@ class Plan:
     @property
     def ranks(self) -> int:
         return len(self.workload)
+
+    @property
+    def programs(self) -> Iterator[Programs]:
+        """Programs of the workload and of the different calls."""
+        return chain([self.workload], (call.programs for call in self.calls.values))
 
     @property
     def detours(self) -> Detours | None:
@@ -278,13 +295,10 @@ class Plan:
     @cached_property
     def _rows(self) -> tuple[list[np.ndarray], int]:
         """First rows of the workload and of every call, and the row count; rows are ordered by rank."""
-        counts = [self.workload.column(lambda value: len(value.program))]
-        members = [np.arange(self.ranks)]
+        counts, members = [self.workload.lengths], [np.arange(self.ranks)]
         for call in self.calls:
-            lengths = [len(p) for p in call.different]
-            who = np.asarray(call.members, dtype=np.int64) if lengths else members[0][:0]
-            counts.append(np.broadcast_to(np.array(lengths, dtype=np.int64), len(who)))
-            members.append(who)
+            counts.append(call.programs.lengths)
+            members.append(np.asarray(call.members, dtype=np.int64)[: len(call.programs)])
         before = np.zeros(self.ranks, dtype=np.int64)
         first = []
         for who, lengths in zip(members, counts, strict=True):
@@ -309,9 +323,8 @@ class Plan:
     @cached_property
     def messages(self) -> int:
         """Messages that a complete run sends, control messages of the rendezvous excluded."""
-        total = int(self.workload.column(lambda value: value.program.structure.messages).sum())
         counted = zip(self.calls.values, np.bincount(self.calls.which).tolist(), strict=True)
-        return total + sum(number * call.messages for call, number in counted)
+        return self.workload.messages + sum(number * call.programs.messages for call, number in counted)
 
     @cached_property
     def positions(self) -> dict[CollectiveCall, dict[int, int]]:
@@ -324,7 +337,7 @@ class Plan:
             return rank - self.first_rank[self.job_of[rank]]
         call = self.calls[index]
         if call not in self.positions:
-            self.positions[call] = call.positions()
+            self.positions[call] = {member: position for position, member in enumerate(call.members)}
         return self.positions[call][rank]
 
     def program(self, rank: int, index: int) -> RankProgram:

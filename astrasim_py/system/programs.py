@@ -1,15 +1,21 @@
 """Programs: one rank's trace with bytes and durations bound, and how sends and receives of programs match."""
 
-from collections.abc import Mapping, Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
+from itertools import chain
+from typing import Any
 
 import numpy as np
 
 from astrasim_py.collectives.chunks import share
-from astrasim_py.core.rows import numbered
+from astrasim_py.core.rows import distinct, joined, numbered, pointers, ranges
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import Rotation
+from astrasim_py.system.repeated import Repeated
 
 COMPUTE, SEND, RECV, COLLECTIVE, MEMORY, INSTANT = range(6)
 KIND_NAMES = ("compute", "send", "recv", "collective", "memory", "metadata")
@@ -146,42 +152,73 @@ class RankProgram:
         return len(self.node_id)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ProgramColumns:
-    """The columns of several programs, one after the other; each as in `RankProgram`."""
+class ProgramTable:
+    """Programs one after the other, their nodes in columns.
 
-    rows: np.ndarray
-    node_id: np.ndarray
-    nbytes: np.ndarray
-    duration: np.ndarray
-    peer: np.ndarray
-    tag: np.ndarray
-    slot: np.ndarray
-    instance: np.ndarray
-
-
-class PlainPrograms(Sequence[RankProgram]):
-    """Many programs without counters and steps, in columns; each is made on demand, then cached.
-
-    `bounds`: int64[n + 1], where the nodes of each begin; `structures`: of each, a `Repeated`.
+    `bounds`: int64[k + 1], where the nodes of each begin; `structures`: of each. Where a table gives the columns, a
+    program is made when it is asked for, then kept; where programs are given, a column is joined when it is asked for.
     """
 
-    def __init__(self, columns: ProgramColumns, bounds: np.ndarray, structures: Sequence[Structure]) -> None:
-        self.columns, self.bounds, self.structures = columns, bounds, structures
-        self._made: dict[int, RankProgram] = {}
+    def __init__(
+        self,
+        bounds: np.ndarray,
+        structures: Repeated[Structure],
+        columns: Mapping[str, np.ndarray] | None = None,
+        programs: Sequence[RankProgram] = (),
+    ) -> None:
+        self.bounds, self.structures = bounds, structures
+        self._columns = {} if columns is None else columns
+        self._programs = dict(enumerate(programs))
+
+    @classmethod
+    def of(cls, programs: Iterable[RankProgram]) -> ProgramTable:
+        """The table of given programs."""
+        programs = tuple(programs)
+        structures = Repeated.of([program.structure for program in programs])
+        return cls(pointers([len(program) for program in programs]), structures, programs=programs)
 
     def __len__(self) -> int:
         return len(self.structures)
 
-    def __getitem__(self, index):
-        if isinstance(index, slice):
-            return tuple(self[p] for p in range(len(self))[index])
-        position = range(len(self))[index]
-        if position not in self._made:
-            part = slice(*self.bounds[position : position + 2].tolist())
-            own = {name: getattr(self.columns, name)[part] for name in ProgramColumns.__slots__}
-            self._made[position] = RankProgram(structure=self.structures[position], **own)
-        return self._made[position]
+    def __getitem__(self, number: int) -> RankProgram:
+        if number not in self._programs:
+            part = slice(*self.bounds[number : number + 2].tolist())
+            columns = {name: column[part] for name, column in self._columns.items()}
+            self._programs[number] = RankProgram(structure=self.structures[number], **columns)
+        return self._programs[number]
+
+    def __iter__(self) -> Iterator[RankProgram]:
+        return map(self.__getitem__, range(len(self)))
+
+    @property
+    def plain(self) -> bool:
+        """Whether no program has counters, steps of thread blocks or the order of a hash set."""
+        # What is made of columns has none.
+        known = self._programs.values()
+        return not any(program.counters or program.blocks or program.structure.buckets for program in known)
+
+    @property
+    def counting(self) -> bool:
+        """Whether any program has counters or detached sends."""
+        return any(program.counters is not None for program in self._programs.values())
+
+    def column(self, name: str) -> np.ndarray:
+        """A column of all nodes, as in `RankProgram`."""
+        if name in self._columns:
+            return self._columns[name]
+        return joined([getattr(program, name) for program in self], np.int64)
+
+    @cached_property
+    def kind(self) -> np.ndarray:
+        """int8: kind of each node."""
+        return self.of_structures(lambda structure: structure.kind)
+
+    def of_structures(self, of: Callable[[Structure], np.ndarray]) -> np.ndarray:
+        """A property of the nodes of structures, for all nodes."""
+        values = [of(structure) for structure in self.structures.values]
+        first = pointers([len(value) for value in values])
+        owner, within = ranges(np.diff(self.bounds))
+        return joined(values, np.int8)[first[self.structures.which][owner] + within]
 
 
 def rotate(rotation: Rotation, peers: np.ndarray, by: int) -> np.ndarray:
@@ -189,82 +226,182 @@ def rotate(rotation: Rotation, peers: np.ndarray, by: int) -> np.ndarray:
     return np.where(peers >= 0, rotation.shift(np.maximum(peers, 0).astype(np.int64), by), -1)
 
 
-class RotatedPrograms(Sequence[RankProgram]):
-    """One program per member, made from the first one on demand, then cached.
+@dataclass(frozen=True, slots=True, eq=False)
+class MemberBytes:
+    """Bytes of the members of a rotation, where a chunk of one may be a byte longer than that of another."""
 
-    `algorithm`: a rotation-symmetric one. `base`: program of its rank 0. `size`: full buffer, bytes. `verbatim`: sizes
-    are used as written (`Algorithm.message_bytes`). `parts`: of every message. `uniform_bytes`: whether all members
-    send, receive and reduce the first one's bytes, node by node.
+    algorithm: Algorithm
+    size: int  # full buffer, bytes
+    parts: int  # of every message
+
+    def matrix(self, base: RankProgram, positions: Sequence[int] | np.ndarray) -> np.ndarray:
+        """int64[k, n]: bytes of the nodes of several members; `base`: program of the first one."""
+        nbytes = self.algorithm.bytes_of_ranks(positions, self.size)
+        whole = np.where(base.rows < 0, 0, nbytes[:, np.maximum(base.rows, 0)])
+        if self.parts == 1:
+            return whole
+        return share(whole, numbered(base.rows), np.where(base.peer >= 0, self.parts, 1))
+
+    def sizes(self, base: RankProgram) -> np.ndarray:
+        """int64: a superset of the sizes of messages."""
+        # Chunks [i, i + c) of a buffer of S bytes in T chunks are ⌊cS/T⌋ bytes or one more, for any i.
+        counts = np.unique(self.algorithm.first.column("msg_chunk_cnt")[base.rows[base.structure.kind == SEND]])
+        least = [int(c) * self.size // (self.algorithm.chunks * self.parts) for c in counts.tolist() if c >= 0]
+        return np.array([nbytes + more for nbytes in least for more in (0, 1)], np.int64)
+
+
+class Programs:
+    """The programs of several ranks, by position: which of the different ones each runs, and what differs there.
+
+    Attributes
+    ----------
+    different : ProgramTable
+    which : ndarray
+        int64[n]: the program of each position.
+    shifts : ndarray
+        int64[n]: what is added to its peers there.
+    rotation : Rotation or None
+        In place of shifts, of one program for all: its peers are rotated by the position.
+    member_bytes : MemberBytes or None
+        Bytes of the members of a rotation that differ from the first one's.
+    instances : Repeated or None
+        Of workloads, int32 of each position: instance of each collective call, whose number its nodes hold.
     """
 
-    def __init__(self, algorithm: Algorithm, base: RankProgram, size: int, verbatim: bool, parts: int = 1) -> None:
-        self.algorithm, self.base, self.size, self.verbatim = algorithm, base, size, verbatim
-        self.parts = np.where(base.peer >= 0, parts, 1)
-        self.uniform_bytes = verbatim or algorithm.same_bytes(size)
-        self._made: dict[int, RankProgram] = {0: base}
+    def __init__(
+        self,
+        different: ProgramTable,
+        which: np.ndarray | None = None,
+        shifts: np.ndarray | None = None,
+        *,
+        rotation: Rotation | None = None,
+        member_bytes: MemberBytes | None = None,
+        instances: Repeated[np.ndarray] | None = None,
+    ) -> None:
+        self.different, self.rotation, self.member_bytes, self.instances = different, rotation, member_bytes, instances
+        self.which = np.arange(len(different)) if which is None else which
+        self.shifts = np.broadcast_to(np.int64(0), len(self.which)) if shifts is None else shifts
+        self._programs: dict[tuple[int, int, int], RankProgram] = {}
+
+    @classmethod
+    def of(cls, programs: Iterable[RankProgram]) -> Programs:
+        """One program after the other."""
+        return cls(ProgramTable.of(programs))
+
+    @classmethod
+    def everywhere(cls, program: RankProgram, count: int, **others: Any) -> Programs:
+        """The same program at so many positions; `others`: attributes."""
+        return cls(ProgramTable.of([program]), np.broadcast_to(np.int64(0), count), **others)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Programs]) -> Programs:
+        """The programs of several workloads, one after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        first = pointers([len(part.different) for part in parts])
+        called = [part.instances for part in parts if part.instances is not None]
+        begin = pointers([len(instances.values) for instances in called])
+        return cls(
+            ProgramTable.of(chain.from_iterable(part.different for part in parts)),
+            np.concatenate([part.which + low for part, low in zip(parts, first.tolist(), strict=False)]),
+            np.concatenate([part.shifts for part in parts]),
+            instances=Repeated(
+                [*chain.from_iterable(instances.values for instances in called)],
+                np.concatenate([each.which + low for each, low in zip(called, begin.tolist(), strict=False)]),
+            ),
+        )
+
+    def with_different(self, programs: Iterable[RankProgram]) -> Programs:
+        """The same with others in place of the different programs."""
+        return Programs(
+            ProgramTable.of(programs), self.which, self.shifts, rotation=self.rotation, member_bytes=self.member_bytes,
+            instances=self.instances,
+        )  # fmt: skip
+
+    def part(self, begin: int, end: int) -> Programs:
+        """Those of positions begin to end - 1, which are no rotation's."""
+        own, instances = slice(begin, end), self.instances
+        if instances is not None:
+            instances = Repeated(instances.values, instances.which[own])
+        return Programs(self.different, self.which[own], self.shifts[own], instances=instances)
+
+    def __len__(self) -> int:
+        return len(self.which)
+
+    def __getitem__(self, position: int) -> RankProgram:
+        called = -1 if self.instances is None else int(self.instances.which[position])
+        turn = position if self.rotation is not None else int(self.shifts[position])
+        key = int(self.which[position]), turn, called
+        if key not in self._programs:
+            self._programs[key] = self._at(position)
+        return self._programs[key]
+
+    def __iter__(self) -> Iterator[RankProgram]:
+        return map(self.__getitem__, range(len(self)))
+
+    def _at(self, position: int) -> RankProgram:
+        program, changes = self.different[int(self.which[position])], dict[str, np.ndarray]()
+        if self.shifts[position] or (self.rotation is not None and position):
+            changes["peer"] = self.peers(position, program.peer).astype(np.int32)
+        if self.member_bytes is not None and position:
+            changes["nbytes"] = self.member_bytes.matrix(program, [position])[0]
+        if self.instances is not None and len(called := self.instances[position]):
+            calls = program.structure.kind == COLLECTIVE
+            changes["instance"] = np.where(calls, called[program.instance], -1).astype(np.int32)
+        return replace(program, **changes) if changes else program
+
+    def peers(self, positions: int | np.ndarray, peers: np.ndarray) -> np.ndarray:
+        """int64[n]: peers of different programs as they are at positions; -1 stays."""
+        if self.rotation is None:
+            there = peers + self.shifts[positions]
+        else:
+            there = self.rotation.shift(np.maximum(peers, 0).astype(np.int64), positions)
+        return np.where(peers >= 0, there, -1)
+
+    @cached_property
+    def shared(self) -> list[RankProgram]:
+        """By position, its program as the different ones have it."""
+        return [self.different[number] for number in self.which.tolist()]
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """int64[n]: nodes of each position."""
+        return np.diff(self.different.bounds)[self.which]
+
+    @cached_property
+    def alike(self) -> bool:
+        """Whether all positions have the same program, peers and instances."""
+        columns = [self.which, self.shifts, *([] if self.instances is None else [self.instances.which])]
+        return self.rotation is None and not any(bool((column != column[:1]).any()) for column in columns)
 
     @property
-    def rotation(self) -> Rotation:
-        return self.algorithm.rotation
+    def messages(self) -> int:
+        """Messages that all of them send."""
+        sent = self.different.structures.column(lambda structure: structure.messages)
+        return int(sent @ np.bincount(self.which, minlength=len(sent)))
 
-    def __len__(self) -> int:
-        return self.algorithm.ranks
-
-    def __getitem__(self, index):
-        if isinstance(index, slice):
-            return tuple(self[p] for p in range(len(self))[index])
-        position = range(len(self))[index]
-        if position not in self._made:
-            self._made[position] = replace(
-                self.base,
-                peer=rotate(self.rotation, self.base.peer, position).astype(np.int32),
-                nbytes=self.nbytes_matrix([position])[0],
-            )
-        return self._made[position]
+    @property
+    def blocks(self) -> BlockSteps | None:
+        """Steps of thread blocks, if they run by them: those of the first one."""
+        return self.different[0].blocks if len(self.different) else None
 
     def nbytes_matrix(self, positions: Sequence[int] | np.ndarray) -> np.ndarray:
-        """int64[k, n]: bytes of the nodes of several members."""
-        if self.uniform_bytes:
-            return np.broadcast_to(self.base.nbytes, (len(positions), len(self.base)))
-        made = self.algorithm.bytes_of_ranks(positions, self.size, verbatim=self.verbatim)
-        whole = np.where(self.base.rows < 0, 0, made[:, np.maximum(self.base.rows, 0)])
-        return whole if self.parts.max(initial=1) == 1 else share(whole, numbered(self.base.rows), self.parts)
+        """int64[k, n]: bytes of the nodes of several members of a rotation."""
+        base = self.different[0]
+        if self.member_bytes is None:
+            return np.broadcast_to(base.nbytes, (len(positions), len(base)))
+        return self.member_bytes.matrix(base, positions)
 
     def sizes(self) -> np.ndarray:
-        """int64: a superset of the message sizes."""
-        sends = self.base.structure.kind == SEND
-        sizes = np.unique(self.base.nbytes[sends])
-        if self.uniform_bytes:
-            return sizes
-        # Chunks [i, i + c) of a buffer of S bytes in T chunks are ⌊cS/T⌋ bytes or one more, for any i.
-        counts = np.unique(self.algorithm.first.column("msg_chunk_cnt")[self.base.rows[sends]])
-        pieces = self.algorithm.chunks * int(self.parts.max(initial=1))
-        least = [int(c) * self.size // pieces for c in counts.tolist() if c >= 0]
-        return np.unique(np.concatenate([sizes, np.array([b + more for b in least for more in (0, 1)], np.int64)]))
+        """int64: a superset of the sizes of messages."""
+        sizes = distinct(self.different.column("nbytes")[self.different.kind == SEND])
+        return sizes if self.member_bytes is None else np.append(sizes, self.member_bytes.sizes(self.different[0]))
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Matching(Sequence[np.ndarray]):
-    """Match keys of sends and receives: of exactly one message of the communicator; or, negative, ``~channel``.
-
-    The k-th send posted on a channel meets the k-th receive posted there. As a sequence: int64[n] per member, by node.
-    """
-
-    # By position; of a folded run only one.
-    nodes: np.ndarray | Mapping[int, int]
-    begin: np.ndarray | Mapping[int, int]  # of its part of the arrays below
-    end: np.ndarray | Mapping[int, int]
-    at: np.ndarray  # int64[m]: sends and receives …
-    keys: np.ndarray  # int64[m]: … their keys …
-    received: np.ndarray  # bool[m]: … and whether they are receives
-
-    def __len__(self) -> int:
-        return len(self.nodes)
-
-    def __getitem__(self, position):
-        every, part = np.zeros(self.nodes[position], dtype=np.int64), slice(self.begin[position], self.end[position])
-        every[self.at[part]] = self.keys[part]
-        return every
+    def at_all(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of the different programs, ascending, wherever they run: int64[m] positions, and places in `rows`."""
+        first = np.searchsorted(rows, self.different.bounds)
+        position, within = ranges(np.diff(first)[self.which])
+        return position, first[self.which][position] + within
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,11 +1,11 @@
 """Programs of ranks: traces of workloads and algorithms with bytes, peers and durations bound."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache, partial
-from itertools import pairwise, repeat
+from itertools import pairwise
 from operator import attrgetter
 
 import numpy as np
@@ -35,18 +35,19 @@ from astrasim_py.system.programs import (
     SEND,
     BlockCosts,
     Counters,
-    PlainPrograms,
-    ProgramColumns,
+    MemberBytes,
+    Programs,
+    ProgramTable,
     RankProgram,
-    RotatedPrograms,
     Structure,
     TileUses,
 )
-from astrasim_py.system.repeated import BoundProgram, Repeated
+from astrasim_py.system.repeated import Repeated
 
 _KIND = np.full(256, INSTANT, dtype=np.int8)
 _KIND[[NodeType.COMP, NodeType.COMM_SEND, NodeType.COMM_RECV]] = COMPUTE, SEND, RECV
 _KIND[[NodeType.COMM_COLL, NodeType.MEM_LOAD, NodeType.MEM_STORE]] = COLLECTIVE, MEMORY, MEMORY
+_COLUMNS = ("rows", "node_id", "nbytes", "duration", "peer", "tag", "slot", "instance")
 _COUNTING = ("counter", "count_of", "count_k", "count_from", "detached")
 
 
@@ -71,10 +72,6 @@ class RankPrograms:
         self.semantics = problem.semantics
         #: Parts of every message.
         self.parts = problem.network.qps if problem.network.split else 1
-        network = problem.network
-        #: Whether nothing takes the place of programs that a table gives.
-        self.unchanged = network.profile is None and network.msccl is None and self.semantics.issue_order == "id"
-        self.unchanged &= self.parts == 1
         self._structures: dict[bytes, Structure] = {}
         self.skeletons, self.of_algorithm, self.uses = map(cache, (self.skeletons, self.of_algorithm, self.uses))
         self._of_trace = cache(lambda trace, dependencies: Program.of_traces([trace], dependencies))
@@ -88,7 +85,7 @@ class RankPrograms:
 
         return tile_uses(table, _refusal(TraceError, table, lambda rank: f"rank {rank}"))
 
-    def skeletons(self, table: Program) -> tuple[Repeated, list[Counters] | None]:
+    def skeletons(self, table: Program) -> tuple[Repeated[Structure], list[Counters] | None]:
         """By rank the structure, of nodes in ascending id; and by rank the counters, None where there are none."""
         rows = table.by_id
         place = inverse(rows)
@@ -139,27 +136,28 @@ class RankPrograms:
             )
         return self._structures[digest]
 
-    def of_job(self, job: Job, found: JobInstances, first: int) -> list[BoundProgram]:
+    def of_job(self, job: Job, calls: JobInstances, first: int) -> Programs:
         """Programs of all ranks of a job; those of equal trace and speed share one. `first`: its first instance."""
-        made: dict[tuple, tuple[RankProgram, int, int, int]] = {}
-        bound: dict[tuple, BoundProgram] = {}
-        by_rank, shifts = [], job.workload.shifts
-        for rank, (kind, binding) in enumerate(zip(found.kind_of.tolist(), found.binding_of.tolist(), strict=True)):
+        number: dict[tuple, int] = {}
+        different: list[tuple[RankProgram, int, int, int]] = []
+        which, by_rank = np.zeros((2, job.ranks), dtype=np.int64)
+        shifts = job.workload.shifts
+        for rank, kind in enumerate(calls.kind_of.tolist()):
             # Under noise all ranks differ.
-            speed = (job.compute_speed.get(rank, 1), rank if self.problem.noise else 0)
-            if (kind, speed) not in made:
-                program = self._of_rank(job, rank, found.calls[kind])
+            key = kind, job.compute_speed.get(rank, 1), rank if self.problem.noise else 0
+            if key not in number:
+                program = self._of_rank(job, rank, calls.calls[kind])
                 last = int(program.peer.max(initial=-1))
-                made[kind, speed] = program, rank, int(program.peer.min(initial=last, where=program.peer >= 0)), last
-            program, sharer, least, last = made[kind, speed]
-            shift = shifts[rank] - shifts[sharer] if last >= 0 else 0
+                number[key] = len(different)
+                different.append((program, rank, int(program.peer.min(initial=last, where=program.peer >= 0)), last))
+            which[rank] = number[key]
+            _, sharer, least, last = different[number[key]]
+            by_rank[rank] = shift = shifts[rank] - shifts[sharer] if last >= 0 else 0
             if last >= 0 and (rank - sharer != shift or least + shift < 0 or last + shift >= job.ranks):
                 table = self._of_trace(job.workload.traces[rank], job.ordered_by(self.semantics))
                 _workload_messages(table, rank, job.ranks, shifts[rank])
-            if (binding, speed, shift) not in bound:
-                bound[binding, speed, shift] = BoundProgram(program, shift, found.bound[binding] + np.int32(first))
-            by_rank.append(bound[binding, speed, shift])
-        return by_rank
+        instances = Repeated([bound + np.int32(first) for bound in calls.bound], calls.binding_of)
+        return Programs(ProgramTable.of(program for program, *_ in different), which, by_rank, instances=instances)
 
     def _of_rank(self, job: Job, rank: int, instance: np.ndarray) -> RankProgram:
         table = self._of_trace(job.workload.traces[rank], job.ordered_by(self.semantics))
@@ -191,7 +189,7 @@ class RankPrograms:
 
         return replace(made, tiles=in_program(uses, table, made))
 
-    def bound(self, place: str, table: Program, *columns: np.ndarray) -> Sequence[RankProgram]:
+    def bound(self, place: str, table: Program, *columns: np.ndarray) -> ProgramTable:
         """Programs of the ranks of a table; `columns`: bytes, durations, peers, tags, slots and instances of its rows.
 
         `place`: names the table in errors.
@@ -201,31 +199,29 @@ class RankPrograms:
         if bool((np.diff(rows) < 0).any()):
             columns = tuple(column[rows] for column in columns)
         if table.ranks > 1:
-            columns = map(compact, columns)
-        own = ProgramColumns(rows - np.repeat(table.bounds[:-1], np.diff(table.bounds)), *columns)
-        made = PlainPrograms(own, table.bounds, structures)
-        if table.ranks > 1 and self.unchanged and counters is None:
-            return made
-        made = tuple(replace(each, counters=of) for each, of in zip(made, counters or repeat(None), strict=False))
-        if self.parts == 1:
-            return made
-        from astrasim_py.dialects.queue_pairs.lower import split_messages
+            columns = tuple(map(compact, columns))
+        local = rows - np.repeat(table.bounds[:-1], np.diff(table.bounds))
+        programs = ProgramTable(table.bounds, structures, dict(zip(_COLUMNS, (local, *columns), strict=True)))
+        if counters is not None:
+            counted = zip(programs, counters, strict=True)
+            programs = ProgramTable.of(replace(program, counters=counting) for program, counting in counted)
+        if self.parts > 1:
+            from astrasim_py.dialects.queue_pairs.lower import split_messages
 
-        return tuple(split_messages(program, self.parts, self.structure, place) for program in made)
+            programs = ProgramTable.of(split_messages(p, self.parts, self.structure, place) for p in programs)
+        return programs
 
     def of_algorithm(
         self, algorithm: Algorithm, size: int, speeds: tuple[Fraction, ...], planned: bool, *, rotated: bool
-    ) -> Sequence[RankProgram]:
+    ) -> Programs:
         """Programs of all ranks of an algorithm for a full buffer of `size` bytes; no speeds: all are 1.
 
-        With `rotated` only rank 0's program is made if the others follow from it (`RotatedPrograms`).
+        With `rotated` only rank 0's program is made if the others follow from it.
         """
-        one = self._rotated(algorithm, size, speeds, planned) if rotated else None
-        return one or self._bound(algorithm, self._of_all(algorithm), size, speeds, planned)
+        by_rotation = self._rotated(algorithm, size, speeds, planned) if rotated else None
+        return by_rotation or Programs(self._bound(algorithm, self._of_all(algorithm), size, speeds, planned))
 
-    def _rotated(
-        self, algorithm: Algorithm, size: int, speeds: tuple[Fraction, ...], planned: bool
-    ) -> RotatedPrograms | None:
+    def _rotated(self, algorithm: Algorithm, size: int, speeds: tuple[Fraction, ...], planned: bool) -> Programs | None:
         """One program for all ranks if they differ only in peers and bytes, else None."""
         symmetric = algorithm.rotated
         if symmetric is None or (self.semantics.gamma and not algorithm.same_bytes(size)):
@@ -234,9 +230,12 @@ class RankPrograms:
         (base,) = self._bound(algorithm, table, size, speeds[:1], planned)
         if len(set(speeds)) > 1 and base.duration.any():
             return None
-        made = RotatedPrograms(symmetric, base, size, self._verbatim(table, planned), self.parts)
-        # Without a stated chunk count, sizes in chunks are arbitrary.
-        return made if symmetric.chunks or made.uniform_bytes else None
+        uniform = self._verbatim(table, planned) or symmetric.same_bytes(size)
+        if not symmetric.chunks and not uniform:
+            # Without a stated chunk count, sizes in chunks are arbitrary.
+            return None
+        member_bytes = None if uniform else MemberBytes(symmetric, size, self.parts)
+        return Programs.everywhere(base, symmetric.ranks, rotation=symmetric.rotation, member_bytes=member_bytes)
 
     def _verbatim(self, table: Program, planned: bool) -> bool:
         """Whether written sizes are used; sizes given in chunks only follow the collective."""
@@ -244,7 +243,7 @@ class RankPrograms:
 
     def _bound(
         self, algorithm: Algorithm, table: Program, size: int, speeds: tuple[Fraction, ...], planned: bool
-    ) -> Sequence[RankProgram]:
+    ) -> ProgramTable:
         """Programs of the ranks of a table, which are the first ones of the algorithm."""
         refuse = _refusal(AlgorithmError, table, lambda rank: f"{algorithm.name} {algorithm.position_name(rank)}")
         verbatim = self._verbatim(table, planned)
@@ -255,22 +254,24 @@ class RankPrograms:
             nbytes = self._on_the_wire(algorithm, table, nbytes, peer)
         slot, instance = np.full(len(table), NO_SLOT, dtype=np.int8), np.full(len(table), -1, dtype=np.int32)
         columns = nbytes, duration, peer, tag, slot, instance
-        made = self.bound(algorithm.source or algorithm.name, table, *columns)
+        programs = self.bound(algorithm.source or algorithm.name, table, *columns)
         if self.semantics.issue_order == "hash_set" and not planned:
             from astrasim_py.dialects.astra_sim.lower import by_hash_set
 
-            made = tuple(by_hash_set(program, trace) for program, trace in zip(made, algorithm.traces, strict=False))
+            ordered = zip(programs, algorithm.traces, strict=False)
+            programs = ProgramTable.of(by_hash_set(program, trace) for program, trace in ordered)
         msccl = self.problem.network.msccl
         if msccl is None or verbatim:
-            return made
+            return programs
         from astrasim_py.dialects.library.lower_connections import cut_steps
 
+        most = msccl.max_count_for(algorithm, size)
         try:
-            return cut_steps(made, table, size, msccl.max_count_for(algorithm, size), algorithm.name, self.structure)
+            return ProgramTable.of(cut_steps(programs, table, size, most, algorithm.name, self.structure))
         except Unusable as error:
             raise AlgorithmError(algorithm.source or algorithm.name, error.problem) from None
 
-    def by_blocks(self, algorithm: Algorithm, size: int, costs: BlockCosts) -> tuple[RankProgram, ...]:
+    def by_blocks(self, algorithm: Algorithm, size: int, costs: BlockCosts) -> Programs:
         """Programs of all ranks of a given program, thread block by thread block, for a full buffer of `size` bytes."""
         table = self._of_all(algorithm)
         self.skeletons(table)
@@ -280,7 +281,7 @@ class RankPrograms:
         from astrasim_py.dialects.thread_blocks.lower import by_thread_blocks
 
         try:
-            return by_thread_blocks(algorithm, table, costs, kind, *messages, self.structure)
+            return Programs.of(by_thread_blocks(algorithm, table, costs, kind, *messages, self.structure))
         except Unusable as error:
             raise AlgorithmError(algorithm.source or algorithm.name, error.problem) from None
 

@@ -6,11 +6,10 @@ from fractions import Fraction
 import numpy as np
 
 from astrasim_py.core.errors import ScenarioError
-from astrasim_py.core.rows import distinct, ranges
+from astrasim_py.core.rows import distinct
 from astrasim_py.program.rotation import Rotation
-from astrasim_py.system.plan import CollectiveCall, RoutedState
-from astrasim_py.system.programs import RECV, SEND, RankProgram, RotatedPrograms
-from astrasim_py.system.repeated import SharedPrograms
+from astrasim_py.system.plan import RoutedState
+from astrasim_py.system.programs import RECV, SEND, Programs
 from astrasim_py.topology.link_states import LinkState, link_states
 from astrasim_py.topology.model import Topology
 
@@ -41,34 +40,24 @@ class Traffic:
         """bool[n]: nodes that send a message, be it a request."""
         return (kind == SEND) | ((kind == RECV) & bool(self.rendezvous))
 
-    def add(self, programs: Sequence[RankProgram], members: Sequence[int]) -> None:
+    def add(self, programs: Programs, members: Sequence[int]) -> None:
         """Add the messages of programs among `members`."""
-        where = self.npu_of[np.asarray(members, dtype=np.int64)]
-        shared = SharedPrograms(programs)
-        peer = shared.column("peer")
-        rows = np.flatnonzero(self._asking(shared.kind))
+        where, table = self.npu_of[np.asarray(members, dtype=np.int64)], programs.different
+        self._sizes.append(programs.sizes())
+        peer = table.column("peer")
+        rows = np.flatnonzero(self._asking(table.kind))
+        if programs.rotation is not None:
+            self._rotated.append((where, programs.rotation, distinct(peer[rows]).astype(np.int64)))
+            return
         # Of each program, the distinct peers.
-        program = np.searchsorted(shared.bounds, rows, side="right") - 1
+        program = np.searchsorted(table.bounds, rows, side="right") - 1
         order = np.lexsort((peer[rows], program))
         rows, program = rows[order], program[order]
         new = (np.diff(peer[rows], prepend=-1) != 0) | (np.diff(program, prepend=-1) != 0)
-        peers, first = peer[rows[new]], np.searchsorted(program[new], np.arange(len(shared.bounds)))
-        owner, within = ranges(np.diff(first)[shared.which])
-        peers = peers[first[shared.which][owner] + within] + shared.shifts[owner]
-        self._pairs.append(where[shared.positions[owner]] * self.vertices + where[peers])
-        self._sizes.append(distinct(shared.column("nbytes")[shared.kind == SEND]))
-
-    def add_calls(self, calls: Sequence[CollectiveCall]) -> None:
-        """Add the messages of collective calls."""
-        for call in dict.fromkeys(calls):
-            if isinstance(call.programs, RotatedPrograms):
-                where = self.npu_of[np.asarray(call.members, dtype=np.int64)]
-                deltas = distinct(call.base.peer[self._asking(call.base.structure.kind)]).astype(np.int64)
-                self._rotated.append((where, call.rotation, deltas))
-            else:
-                self.add(call.programs, call.members)
-        rotated = dict.fromkeys(call.programs for call in calls if isinstance(call.programs, RotatedPrograms))
-        self._sizes += [programs.sizes() for programs in rotated]
+        rows = rows[new]
+        position, place = programs.at_all(rows)
+        peers = programs.peers(position, peer[rows[place]])
+        self._pairs.append(where[position] * self.vertices + where[peers])
 
     def _all_pairs(self) -> Iterator[np.ndarray]:
         """src × vertices + dst, some of them several times."""

@@ -14,7 +14,7 @@ import numpy as np
 from astrasim_py.core.errors import FoldError
 from astrasim_py.program.rotation import Rotation
 from astrasim_py.system import compatible
-from astrasim_py.system.plan import CollectiveCall, Instance, Phase, Plan
+from astrasim_py.system.plan import CollectiveCall, Instance, Instances, Phase, Plan
 from astrasim_py.system.programs import KIND_NAMES, MEMORY, SEND, RankProgram, rotate
 from astrasim_py.system.routes import MAX_ROUTE_LINKS
 from astrasim_py.topology.model import Topology
@@ -248,13 +248,13 @@ class _Programs:
         own = np.unique(base.instance[base.instance >= 0]).tolist()
         #: Instance of rank 0 → corresponding instances of other ranks, and those ranks.
         called: dict[int, dict[int, Sequence[int]]] = {index: {index: range(1, plan.ranks)} for index in own}
-        if len(plan.workload.values) > 1:
+        if not plan.workload.alike:
             called = {index: {} for index in own}
             for rank in range(1, plan.ranks):
                 for index, theirs in self._check_workload(rank):
                     called[index].setdefault(theirs, []).append(rank)
         for index, others in called.items():
-            peers += self._check_instance(plan.instances[index], others)
+            peers += self._check_instance(index, others)
         same = {index: tuple(dict.fromkeys((index, *others))) for index, others in called.items()}
         return same, np.concatenate(peers)
 
@@ -290,17 +290,17 @@ class _Programs:
                 raise refuse(f"{problem}: their counters differ")
         self._equal.add((one, other))
 
-    def _check_instance(self, instance: Instance, others: Mapping[int, Sequence[int]]) -> list[np.ndarray]:
+    def _check_instance(self, index: int, others: Mapping[int, Sequence[int]]) -> list[np.ndarray]:
         """Ranks that rank 0 sends to in a collective, once the ranks of `others` (by instance) run the same."""
+        instances, instance = self.plan.instances, self.plan.instances[index]
         if any(len(chunk.turns) != len(chunk.phases) for chunk in instance.chunks):
             raise refuse("a planner gives no turns to the phases of a collective, and the order of arrivals decides")
-        theirs = [self.plan.instances[index] for index in others]
-        for other, ranks in zip(theirs, others.values(), strict=True):
-            if _outline(other) != _outline(instance):
+        for other, ranks in others.items():
+            if _outline(instances[other]) != _outline(instance):
                 raise refuse(f"rank {ranks[0]} calls another collective than rank 0, or one that is planned otherwise")
         found = []
         done: set[tuple] = set()
-        for mine, *phases in zip(instance.phases, *(other.phases for other in theirs), strict=True):
+        for mine, *phases in zip(instances.phases(index), *map(instances.phases, others), strict=True):
             call = mine.calls[mine.call_of[0]]
             # Chunks of equal size share the calls of a phase.
             key = call, *(phase.calls for phase in phases)
@@ -309,7 +309,7 @@ class _Programs:
             done.add(key)
             _check_even(call, instance)
             whole = instance.only_call is not None and tuple(call.members) == tuple(range(self.plan.ranks))
-            if whole and call.rotation is not None and set(others) <= {instance.index}:
+            if whole and call.rotation is not None and set(others) <= {index}:
                 found.append(self._check_rotated_call(instance, call))
             else:
                 there = [(r, phase) for phase, ranks in zip(phases, others.values(), strict=True) for r in ranks]
@@ -361,7 +361,7 @@ def _outline(instance: Instance) -> tuple:
 
 def _check_even(call: CollectiveCall, instance: Instance) -> None:
     """Refuse messages that differ by a byte between the members of a rotation."""
-    if call.rotation is not None and not call.uniform_bytes:
+    if not call.uniform_bytes:
         raise refuse(
             f"{instance.size} bytes of {instance.type} are not a multiple of the {call.algorithm.chunks} chunks of "
             f"{call.algorithm.name}: messages of different ranks differ by a byte"
@@ -375,15 +375,15 @@ def _destinations(program: RankProgram, peers: np.ndarray, what: str) -> np.ndar
     return peers[program.structure.kind == SEND]
 
 
-def calls_of(instance: Instance, rank: int) -> list[tuple[int, CollectiveCall]]:
+def calls_of(instances: Instances, number: int, rank: int) -> list[tuple[int, CollectiveCall]]:
     """The calls of a collective that a rank takes part in, in order, each with its index."""
-    return [(p.first + p.call_of[rank], p.calls[p.call_of[rank]]) for p in instance.phases]
+    return [(p.first + p.call_of[rank], p.calls[p.call_of[rank]]) for p in instances.phases(number)]
 
 
 def peers_in(call: CollectiveCall, position: int) -> tuple[RankProgram, np.ndarray]:
     """The program of a member of a call (for a rotation: the first member's), and its peers' ranks by node."""
-    program = call.base if call.rotation is not None else call.programs[position]
-    peers = program.peer if call.rotation is None else rotate(call.rotation, program.peer, position)
+    program = call.programs.shared[position]
+    peers = call.programs.peers(position, program.peer)
     return program, np.where(peers >= 0, np.asarray(call.members, dtype=np.int64)[np.maximum(peers, 0)], -1)
 
 

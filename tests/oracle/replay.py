@@ -342,10 +342,10 @@ class Replay:
             else:
                 self.timer(rank, end, lambda: self.complete(rank, index, node))
         elif kind == COLLECTIVE:
-            instance = self.plan.instances[int(program.instance[node])]
-            call = instance.first
+            number = int(program.instance[node])
+            instance, call = self.plan.instances[number], int(self.plan.instances.first[number])
             if instance.only_call is None:
-                self.begin_streams(rank, instance.index, node)
+                self.begin_streams(rank, number, node)
                 return
             self.caller[rank, call] = node
             if instance.only_call and instance.only_call.programs and len(self.program(rank, call)):

@@ -30,8 +30,8 @@ from astrasim_py.system.programs import (
     Connections,
     Counters,
     LinkCosts,
+    Programs,
     RankProgram,
-    RotatedPrograms,
     Structure,
 )
 from astrasim_py.topology.model import Topology
@@ -197,7 +197,7 @@ class LibraryCosts:
         return LinkCosts(latency_ps=latency, rate_class=classes, rates=rates)
 
     def of_call(
-        self, algorithm: Algorithm, protocol: str, programs: Sequence[RankProgram], size: int, *, one_node: bool
+        self, algorithm: Algorithm, protocol: str, programs: Programs, size: int, *, one_node: bool
     ) -> CallCosts:
         """Costs of a call by an algorithm, whose `programs` are bound to a full buffer of `size` bytes.
 
@@ -209,7 +209,7 @@ class LibraryCosts:
         if protocol == SWITCH:
             return CallCosts((profile.switch.launch + more,), 0, 0, None, self.links(protocol), protocol)
         costs, pace, copies = profile.protocols[protocol], None, profile.copy_rate is not None
-        different = (programs.base,) if isinstance(programs, RotatedPrograms) else programs
+        different = programs.different
         if costs.channel_rate is not None:
             channels = 1
             if not of_pairs and not _has_channels(algorithm):
@@ -254,19 +254,15 @@ def _peers(program: RankProgram, kinds: tuple[int, ...] = (SEND, RECV)) -> int:
     return max(len(np.unique(program.peer[first & (program.structure.kind == kind)])) for kind in kinds)
 
 
-def charged(
-    programs: Sequence[RankProgram], costs: CallCosts, structure: Callable[..., Structure]
-) -> Sequence[RankProgram]:
+def charged(programs: Programs, costs: CallCosts, structure: Callable[..., Structure]) -> Programs:
     """Programs between a node `launch` and a node `copy`.
 
     `structure`: as for `astrasim_py.dialects.library.lower_connections.cut_steps`.
     """
-    if isinstance(programs, RotatedPrograms):
-        base = _charged(programs.base, costs.launch[0], costs.copy, structure)
-        return RotatedPrograms(programs.algorithm, base, programs.size, programs.verbatim)
-    launches = costs.launch * (len(programs) // len(costs.launch))
-    return tuple(
-        _charged(program, launch, costs.copy, structure) for program, launch in zip(programs, launches, strict=True)
+    different = programs.different
+    launches = costs.launch * (len(different) // len(costs.launch))
+    return programs.with_different(
+        _charged(program, launch, costs.copy, structure) for program, launch in zip(different, launches, strict=True)
     )
 
 
@@ -309,15 +305,15 @@ def _without(counters: Counters) -> Counters:
     )
 
 
-def connections_of(algorithm: Algorithm, programs: Sequence[RankProgram], costs: CallCosts) -> Connections:
+def connections_of(algorithm: Algorithm, programs: Programs, costs: CallCosts) -> Connections:
     """The connections of a call: one per pair of ranks, or per pair and channel.
 
     The messages of a rank on one channel are posted one after the other.
     """
-    rotated = isinstance(programs, RotatedPrograms)
-    listed, table = ([programs.base], algorithm.first) if rotated else (programs, algorithm.program)
+    rotated = programs.rotation is not None
+    table = algorithm.first if rotated else algorithm.program
     numbers, count = [], 0
-    for program, low in zip(listed, table.bounds.tolist(), strict=False):
+    for program, low in zip(programs.different, table.bounds.tolist(), strict=False):
         at = np.flatnonzero(program.structure.kind == SEND)
         channel = table.column("channel")[program.rows[at] + low]
         made = np.full((2, len(program)), -1, dtype=np.int64)

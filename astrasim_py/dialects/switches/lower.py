@@ -19,11 +19,12 @@ from astrasim_py.program.algorithm import Algorithm, place_of
 from astrasim_py.program.selection import AlgorithmTable
 from astrasim_py.program.table import Program
 from astrasim_py.system.compatible import BY_DIMENSION, SWITCHES, refuse
+from astrasim_py.system.matching import Matchings
 from astrasim_py.system.plan import Plan
 from astrasim_py.system.problem import Job, Problem
-from astrasim_py.system.programs import NO_SLOT
+from astrasim_py.system.programs import NO_SLOT, Programs
 from astrasim_py.system.rank_programs import RankPrograms
-from astrasim_py.system.repeated import BoundProgram, WorkloadPrograms
+from astrasim_py.system.repeated import Repeated
 from astrasim_py.topology.model import Topology
 
 
@@ -112,15 +113,15 @@ class SwitchRanks:
     def extend(self, plan: Plan, programs: RankPrograms) -> Plan:
         """The plan with the workloads of the switches."""
         calls: dict[int, list[int]] = defaultdict(list)
-        instance_of = plan.instance_of
         for index, call in enumerate(plan.calls):
             for rank in call.switches:
                 calls[rank].append(index)
         traces, bound = [], []
         for rank in self.rank_of.values():
-            own = [plan.instances[instance_of[index]] for index in calls[rank]]
-            traces.append(_trace([instance.type for instance in own]))
-            bound.append(_bound(traces[-1], [instance.index for instance in own], programs))
+            own = [plan.instance_at(index) for index in calls[rank]]
+            traces.append(_trace([plan.instances[number].type for number in own]))
+            bound.append(_bound(traces[-1], own, programs))
+        workload = Programs.joined(bound)
         name = ", ".join(map(self.problem.topology.vertex_name, self.rank_of))
         job = Job(
             name=f"switches {name}",
@@ -135,8 +136,8 @@ class SwitchRanks:
             npu_of=(*plan.npu_of, *self.rank_of),
             job_of=(*plan.job_of, *[len(self.problem.jobs)] * len(self.rank_of)),
             first_rank=(*plan.first_rank, self.first),
-            workload=WorkloadPrograms.of([*map(plan.workload.values.__getitem__, plan.workload.which), *bound]),
-            p2p=(*plan.p2p, None),
+            workload=Programs.joined([plan.workload, workload]),
+            p2p=(*plan.p2p, Matchings().of_communicator(None, workload, "")),
             start_delay=(*plan.start_delay, *[0] * len(self.rank_of)),
         )
 
@@ -154,9 +155,9 @@ def _trace(types: Sequence[str]) -> ExecutionTrace:
     )
 
 
-def _bound(trace: ExecutionTrace, instances: Sequence[int], programs: RankPrograms) -> BoundProgram:
+def _bound(trace: ExecutionTrace, instances: Sequence[int], programs: RankPrograms) -> Programs:
     n, nothing = len(trace), np.zeros(len(trace), dtype=np.int64)
     table = Program.of_traces([trace])
     peer, slot = np.full(n, -1, dtype=np.int32), np.full(n, NO_SLOT, dtype=np.int8)
-    made = programs.bound("", table, nothing, nothing, peer, nothing, slot, np.arange(n, dtype=np.int32))[0]
-    return BoundProgram(made, 0, np.array(instances, dtype=np.int32))
+    made = programs.bound("", table, nothing, nothing, peer, nothing, slot, np.arange(n, dtype=np.int32))
+    return Programs(made, instances=Repeated([np.array(instances, dtype=np.int32)], np.zeros(1, dtype=np.int64)))

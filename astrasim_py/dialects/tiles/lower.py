@@ -227,7 +227,7 @@ class TileLowering:
             if calls[collective] is None:
                 what = "is used in tiles, and its collective runs dimension by dimension"
                 raise ScenarioError(self.place(rank, collective), what, "choose one algorithm for all of its ranks")
-        kinds = ((call.algorithm, id(call.programs), call.members.index(rank)) for call in calls.values())
+        kinds = ((call.algorithm, call.programs, call.members.index(rank)) for call in calls.values())
         key = program.tiles, *kinds
         if key not in self.known:
             self.known[key] = self._made(rank, program, calls)
@@ -318,7 +318,7 @@ class TileLowering:
                     what = f"is used in {k} tiles, and {algorithm.name} has {many} chunks of {word} on a rank"
                     raise AlgorithmError(place, what, f"write tiles: {_near(many, k)}, or change its chunks")
             sizes.append(tiles)
-        program = call.base or call.programs[position]
+        program = call.programs.shared[position]
         outputs, (inputs, *_) = (sorted(each) or [1] for each in sizes)
         return {tiles: self.pattern(algorithm, program, position, tiles, inputs) for tiles in outputs}
 

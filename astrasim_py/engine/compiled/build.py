@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from functools import cache
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +15,7 @@ from astrasim_py.engine.compiled.flat import repeated
 from astrasim_py.engine.compiled.templates import COUNTED, Templates
 from astrasim_py.system.plan import CollectiveCall, Instance, Phase, Plan
 from astrasim_py.system.problem import Problem
-from astrasim_py.system.programs import BEGINS, ENDS, PlainPrograms, TileGates
+from astrasim_py.system.programs import BEGINS, ENDS, TileGates
 
 _MODELS = {
     "cut_through": records.CUT_THROUGH,
@@ -149,7 +148,6 @@ class _Building(Templates):
     def ranks(self) -> np.ndarray:
         """RANK[ranks], with the templates of all workloads."""
         plan, memory = self.plan, self.problem.memory
-        called = np.array([self.ints.add(value.instances) for value in plan.workload.values], dtype=np.int64)
         ranks = np.zeros(plan.ranks, dtype=records.RANK)
         ranks["npu"], ranks["delay"] = plan.npu_of, plan.start_delay
         ranks["server"] = {"per_node": ranks["npu"] // memory.npus_per_node, "pool": 0}.get(memory.kind, -1)
@@ -158,23 +156,22 @@ class _Building(Templates):
         self.constants["has_servers"] = bool((ranks["server"] >= 0).any())
         ranks["phase"] = plan.detour_phase if plan.detours else 0
         ranks["row"] = plan.first_rows(-1) if self.rows else -1
-        ranks["instances"] = called[plan.workload.which]
+        ranks["instances"] = plan.workload.instances.column(self.ints.add)
         for number, (first, job) in enumerate(zip(plan.first_rank, self.problem.jobs, strict=True)):
             own = slice(first, first + job.ranks)
             mine = ranks[own]
-            programs = plan.workload.shared[own]
-            partner, bounds, channels = self.partners(programs, plan.p2p[number])
+            programs, matching = plan.workload.shared[own], plan.p2p[number]
             if self.by_bytes:
-                self.channels = max(self.channels, channels)
+                self.channels = max(self.channels, matching.channels)
             else:
                 mine["channels"] = self.channels
-                self.channels += channels
-            for rank, (program, ends) in enumerate(zip(programs, pairwise(bounds.tolist()), strict=True)):
+                self.channels += matching.channels
+            for rank, program in enumerate(programs):
                 # Ranks with the same nodes share a template.
-                part = partner[slice(*ends)]
-                key = program, part.tobytes()
+                partner = matching.partners(rank)
+                key = program, partner.tobytes()
                 if key not in self.template_of:
-                    self.template_of[key] = self.template(program, part, workload=True)
+                    self.template_of[key] = self.template(program, partner, workload=True)
                 mine["template"][rank] = self.template_of[key]
             running = () if job.planner is None else tuple(min(int(c), 2**31) for c in job.planner.capacity)
             gates = cache(self.gates)
@@ -271,24 +268,29 @@ class _Building(Templates):
         connections, switches = call.connections, call.switches
         key = call.programs, call.matching, connections, switches
         if key not in self.template_of:
-            partner, bounds, channels = self.partners(call.programs, call.matching)
-            if isinstance(call.programs, PlainPrograms) and not switches:
-                numbers = self.plain_templates(call.programs, partner)
+            matching = call.matching
+            in_columns = matching is not None and call.rotation is None and call.different.plain
+            if in_columns and connections is None and not switches:
+                numbers = self.plain_templates(call.different, matching.partner)
             else:
-                partners = np.split(partner, bounds[1:-1]) if call.matching else [0] * len(call.programs)
-                each = enumerate(zip(call.programs, partners, call.members, strict=True))
                 numbers = [
-                    self.template(program, partner, connections=connections, position=position, rank=rank)
-                    for position, (program, partner, rank) in each
+                    self.template(
+                        program,
+                        0 if matching is None else matching.partners(position),
+                        connections=connections,
+                        position=position,
+                        rank=rank,
+                    )
+                    for position, (program, rank) in enumerate(zip(call.programs, call.members, strict=True))
                 ]
-            self.template_of[key] = self.ints.add(numbers), channels
+            self.template_of[key] = self.ints.add(numbers), 0 if matching is None else matching.channel_count
         templates, channels = self.template_of[key]
         row = {"templates": templates, "flags": 0, "channels": channels}
         if shared:
             self.channels = max(self.channels, channels)
             row |= {"flags": records.SHARED, "channels": 0}
-        if call.programs[0].blocks is not None:
-            row["steps"] = call.programs[0].blocks.messages
+        if call.programs.blocks is not None:
+            row["steps"] = call.programs.blocks.messages
         return row | self.words_of(call)
 
     def words_of(self, call: CollectiveCall) -> dict[str, int]:
@@ -316,13 +318,14 @@ class _Building(Templates):
                 longer[batch.start : batch.stop] = more
         key = base, call.matching, call.connections
         if key not in self.template_of:
-            partner = call.matching.partner[base.peer >= 0]
-            self.template_of[key] = self.template(base, partner, nbytes=nbytes, connections=call.connections)
+            self.template_of[key] = self.template(
+                base, call.matching.partner, nbytes=nbytes, connections=call.connections
+            )
         template = self.template_of[key]
         flags, counters = records.ROTATED, base.counters
         if len(base) and not base.structure.buckets and not (counters and counters.number):
             flags |= records.JOINT
-        row = {"flags": flags, "templates": template, "channels": call.matching.channels * n}
+        row = {"flags": flags, "templates": template, "channels": call.matching.channel_count}
         row["dims"] = self.ints.once((rotation.dims, "digits"), lambda: _digits(rotation.dims, n))
         row |= self.words_of(call)
         return row if longer is None else row | {"extra_bytes": self.longer.add(longer)}

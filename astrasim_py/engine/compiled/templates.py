@@ -1,16 +1,15 @@
 """Templates: the programs of a plan as records; the kernel makes blocks of nodes from them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from fractions import Fraction
 
 import numpy as np
 
-from astrasim_py.core.rows import joined, pointers, ranges
+from astrasim_py.core.rows import joined
 from astrasim_py.engine.compiled import records
 from astrasim_py.engine.compiled.durations import Times
 from astrasim_py.engine.compiled.flat import Numbers
 from astrasim_py.system.durations import rate_units
-from astrasim_py.system.matching import RotatedMatching
 from astrasim_py.system.plan import Plan
 from astrasim_py.system.programs import (
     COLLECTIVE,
@@ -22,11 +21,9 @@ from astrasim_py.system.programs import (
     Connections,
     Counters,
     LinkCosts,
-    Matching,
-    PlainPrograms,
+    ProgramTable,
     RankProgram,
 )
-from astrasim_py.system.repeated import SharedPrograms
 
 #: Needs from which on a word of the block counts them: a gate can add one to the others.
 COUNTED = records.MOST_NEEDS - 1
@@ -55,7 +52,7 @@ class Templates:
     def template(
         self,
         program: RankProgram,
-        partner: np.ndarray,
+        partner: np.ndarray | int,
         *,
         workload: bool = False,
         nbytes: np.ndarray | None = None,
@@ -127,14 +124,13 @@ class Templates:
             made[name] = values
         return self.templates.add(made.view(np.int64)) // len(made.dtype.names)
 
-    def plain_templates(self, programs: PlainPrograms, partner: np.ndarray) -> np.ndarray:
+    def plain_templates(self, programs: ProgramTable, partner: np.ndarray) -> np.ndarray:
         """Add programs of an algorithm; returns their numbers. `partner`: as for `template`, one after the other."""
-        bounds, columns, structures = programs.bounds, programs.columns, programs.structures
-        of_nodes, lengths = SharedPrograms(programs).of_structures, np.diff(bounds)
-        kind, need = of_nodes(lambda structure: structure.kind), of_nodes(lambda structure: structure.need)
+        bounds, structures, kind, of_nodes = programs.bounds, programs.structures, programs.kind, programs.of_structures
+        lengths, need, peer = np.diff(bounds), of_nodes(lambda structure: structure.need), programs.column("peer")
         nodes = np.zeros(len(kind), dtype=records.NODE)
-        nodes["kind"], nodes["slot"], nodes["peer"] = kind, columns.slot, columns.peer
-        nodes["partner"][columns.peer >= 0] = partner
+        nodes["kind"], nodes["slot"], nodes["peer"] = kind, programs.column("slot"), peer
+        nodes["partner"][peer >= 0] = partner
         succ = structures.column(lambda structure: self.ints.once((structure.key, "succ"), lambda: structure.succ))
         nodes["successor"] = of_nodes(lambda structure: structure.succ_ptr[:-1]) + np.repeat(succ, lengths)
         nodes["successors"] = of_nodes(lambda structure: np.diff(structure.succ_ptr))
@@ -155,8 +151,9 @@ class Templates:
         }
         self.states.add(np.where(need >= COUNTED, records.MOST_NEEDS, need))
         self.nodes.append(nodes)
-        self.amounts.append(np.where((kind == SEND) | (kind == RECV), columns.nbytes, columns.duration))
-        self.tags.append(columns.tag)
+        message = (kind == SEND) | (kind == RECV)
+        self.amounts.append(np.where(message, programs.column("nbytes"), programs.column("duration")))
+        self.tags.append(programs.column("tag"))
         return self.add(row, len(programs)) + np.arange(len(programs))
 
     def steps(self, steps: BlockSteps) -> dict[str, int]:
@@ -220,32 +217,6 @@ class Templates:
         row["counting"] = self.longs.add(np.stack(columns, axis=1))
         row["counters"], row["waiting"] = counters.number, self.longs.add(waiting)
         return words
-
-    def partners(
-        self, programs: Sequence[RankProgram], matching: Matching | RotatedMatching | None
-    ) -> tuple[np.ndarray, np.ndarray, int]:
-        """Partner node (or ~channel) of the sends and receives of all members, where those of each begin, and the
-        number of channels."""
-        if matching is None:
-            return np.zeros(0, dtype=np.int64), np.zeros(len(programs) + 1, dtype=np.int64), 0
-        if isinstance(matching, RotatedMatching):
-            matching = matching.flat()
-        counts = matching.end - matching.begin
-        owner, within = ranges(counts)
-        place = matching.begin[owner] + within
-        node, partner, received = matching.at[place], matching.keys[place], matching.received[place].astype(np.int64)
-        if not len(place):
-            return partner, pointers(counts), 0
-        single, several = partner >= 0, partner < 0
-        key, side = partner[single], received[single]
-        ends = np.zeros((2, key.max(initial=-1) + 1), dtype=np.int64)
-        ends[side, key] = node[single]
-        partner[single] = ends[1 - side, key]
-        if not self.by_bytes:
-            # Renumber the channels of the communicator.
-            partner[several] = ~np.unique(~partner[several], return_inverse=True)[1]
-        channels = -partner[several].min(initial=0)
-        return partner, pointers(counts), int(channels)
 
     def sized_nodes(self) -> np.ndarray:
         """NODE[nodes] of all templates."""

@@ -1,14 +1,12 @@
 """The simulation under any rules: which subclass of `Simulation` follows which, and for which plans it is loaded."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 from astrasim_py.core.by_need import load
 from astrasim_py.core.choices import FLUID
 from astrasim_py.engine.simpy.simulation import Simulation, following
 from astrasim_py.system.plan import Plan
-from astrasim_py.system.programs import PlainPrograms, RankProgram
-from astrasim_py.system.repeated import Repeated, WorkloadPrograms
 
 
 class Dialect(NamedTuple):
@@ -16,17 +14,6 @@ class Dialect(NamedTuple):
 
     simulation: str
     needed: Callable[[Plan], bool]
-
-
-def programs_that_may_count(plan: Plan) -> Iterator[RankProgram]:
-    """Different programs of a plan, but those in columns, which have no counters."""
-    for value in plan.workload.values if isinstance(plan.workload, WorkloadPrograms) else plan.workload:
-        yield getattr(value, "program", value)
-    for call in plan.calls.values if isinstance(plan.calls, Repeated) else dict.fromkeys(plan.calls):
-        if isinstance(call.programs, Mapping):  # of a folded run
-            yield from call.programs.values()
-        elif not isinstance(call.programs, PlainPrograms):
-            yield from call.different
 
 
 #: Where two have a method, the upper one wins, and reaches the lower one by ``super()`` (`following`).
@@ -62,7 +49,7 @@ DIALECTS = (
     ),
     Dialect(
         "astrasim_py.dialects.library.simpy:CountingSimulation",
-        lambda plan: any(program.counters is not None for program in programs_that_may_count(plan)),
+        lambda plan: any(programs.different.counting for programs in plan.programs),
     ),
     Dialect(
         "astrasim_py.dialects.library.simpy:ConnectedSimulation",

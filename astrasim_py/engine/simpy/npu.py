@@ -243,7 +243,7 @@ class Npu:
 
     def collective(self, graph: Graph, node: int) -> None:
         """A collective node is done when its algorithm is, whose trace is walked from now on."""
-        first = self.simulation.plan.instances[graph.program.instance[node]].first
+        first = int(self.simulation.plan.instances.first[graph.program.instance[node]])
         self.splice(first, graph.row + node, -1, lambda row: graph.complete(node, row))
 
     def splice(self, index: int, parent: int, row: int, then: Callable[[int], None], order: int | None = None) -> None:

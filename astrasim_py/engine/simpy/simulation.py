@@ -87,7 +87,7 @@ class Simulation:
         """The workload of a job, which its ranks begin to walk."""
         plan, first = self.plan, self.plan.first_rank[job]
         members = range(first, first + plan.problem.jobs[job].ranks)
-        planned = CollectiveCall(members, None, plan.workload[first : members.stop], plan.p2p[job])
+        planned = CollectiveCall(members, None, plan.workload.part(first, members.stop), plan.p2p[job])
         call = OpenCall(planned, self.shared or Communicator(self.env))
         waited_for = plan.problem.background and not plan.problem.jobs[job].background
         for npu in self.npus[first : members.stop]:
