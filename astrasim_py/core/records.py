@@ -274,6 +274,8 @@ class Records(Shown):
         Totals: messages, links of their routes, events.
     collective, link, node, message, hop : Table
         Tables above the level asked for are empty.
+    network_model : str
+        Which network model the messages went by; empty where that is not known.
     cpu_s : float
         CPU seconds of the engine, outside every digest.
     fold : Fold or None
@@ -295,6 +297,7 @@ class Records(Shown):
     hop: Table = field(default_factory=lambda: empty_table(HOP_COLUMNS))
     outcome: Outcome = field(default_factory=Outcome)
     engine: str = ""
+    network_model: str = ""
     cpu_s: float = 0.0
     fold: Fold | None = None
 

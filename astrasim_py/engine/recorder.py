@@ -241,6 +241,7 @@ def make_records(
         exposed_comm=by_rank[2],
         collective=_collective_table(plan, spans),
         link=_link_table(plan, links, counted=level != "summary"),
+        network_model=str(plan.problem.network.model),
         **known,
     )
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from astrasim_py.core.choices import FLUID
 from astrasim_py.core.errors import UsageError
 from astrasim_py.core.records import Records, Table
 from astrasim_py.engine.simulation import plan_for, simulate
@@ -121,7 +122,7 @@ def plot(what: RunResult | Problem | Records | str | os.PathLike, kind: str | No
             "jobs": jobs if len(set(jobs.values())) > 1 else {},
             "npu_of": plan.npu_of[: plan.npu_ranks],
             "switches": plan.switches,
-            "shares": what.network.model == "fluid",
+            "shares": what.network.model == FLUID,
         }
     else:
         records, tables, known = what, {}, {}

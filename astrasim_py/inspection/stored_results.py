@@ -108,7 +108,7 @@ def plot_folder(path: str | os.PathLike) -> Drawn:
     notes: list[str] = []
     title = str(study.get("title") or study.get("scenario") or folder.name)
     if os.path.exists(Path(path) / stored_points.MANIFEST):
-        title = f"{title}: {points[0].manifest['point']}"
+        title = f"{title}: {points[0].manifest.point}"
         kinds = [*_OF_A_POINT, *(["utilisation"] if points[0].manifest.level == "messages" else [])]
         specs = [{"kind": kind, "name": f"{points[0].folder.name}-{kind}"} for kind in kinds]
     else:
@@ -140,6 +140,7 @@ def records_of(stored: StoredPoint) -> Records:
         events=stored.summary.events,
         outcome=Outcome(status=stored.manifest.status, cause=stored.summary.cause),
         engine=stored.manifest.engine,
+        network_model=stored.summary.row.network_model or "",
         cpu_s=float(stored.cost.cpu_s or 0),
         **{name: tables[name] for name in names if name in tables},
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astrasim_py.core.errors import OutputError
+from astrasim_py.core.choices import FLUID
 from astrasim_py.core.records import Records
 
 #: Categories of the pieces of the critical path, and their meaning.
@@ -52,7 +52,7 @@ class CriticalPath:
     """A walk along the critical path. `records`: of level ``messages``. `latency`: link → its latency, ps, where known.
     `longer`: collective instance → ps that each hop of its messages takes beyond the latency of the link.
     `switch_latency`: ps that the first hop of what switches send does. `changes`: when (ps) links fail, change and
-    return, under the network model ``fluid``.
+    return, under the network model ``fluid``. The records name the network model.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class CriticalPath:
         self.rank, self.instance, self.start, self.end, self.released, self.ended = (
             _plain(node[name]) for name in ("rank", "instance", "start", "end", "released_by", "ended_by")
         )
-        self.latency, self.changes = latency, changes
+        self.model, self.latency, self.changes = records.network_model, latency, changes
         self.longer, self.switch_latency, self.ranks = longer, switch_latency, len(records.finish)
         message_of = np.full(node.height, -1, dtype=np.int64)
         sent = np.flatnonzero(message["send_node"] >= 0)
@@ -95,44 +95,62 @@ class CriticalPath:
     def transit(self, send: int, arrived: int) -> None:
         """The pieces of a message from the start of its send node to `arrived`."""
         message = self.message_of[send]
-        if message < 0:
-            raise OutputError("records", f"node {send} sends no message", "run with --fresh")
+        hops = range(self.first_hop[message], self.first_hop[message + 1])
+        if not hops:
+            self.add(self.start[send], arrived, "transfer", send, message)
+        elif self.model == FLUID and self.changes:
+            self.over_routes(send, arrived, hops)
+        elif self.model == FLUID:
+            self.sharing_links(send, arrived, hops)
+        elif self.holds_all(hops, arrived):
+            self.with_all_links(send, arrived, hops, slowed=0)
+        elif arrived < self.delivered[message]:
+            self.until_injected(send, arrived, hops[0])
+        else:
+            self.link_by_link(send, arrived, hops)
+
+    def holds_all(self, hops: range, arrived: int) -> bool:
+        """Whether a message has all its links from one time to another, as a thread block does."""
+        _, _, start, end = self.hops
+        begin, left = start[hops[0]], end[hops[0]]
+        return len(hops) > 1 and arrived >= left and all(start[i] == begin and end[i] == left for i in hops)
+
+    def sharing_links(self, send: int, arrived: int, hops: range) -> None:
+        """Network model ``fluid``: a message waits for those of its pair before it, then shares its links."""
+        _, requested, start, _ = self.hops
+        waited = start[hops[0]] - requested[hops[0]]
+        self.with_all_links(send, arrived, hops, slowed=self.queued[self.message_of[send]] - waited)
+
+    def with_all_links(self, send: int, arrived: int, hops: range, *, slowed: int) -> None:
+        """A message that has all its links at once. `slowed`: ps that it takes longer for sharing them."""
         links, requested, start, end = self.hops
-        posted = self.start[send]
-        first, last = self.first_hop[message], self.first_hop[message + 1]
-        if first == last:
-            self.add(posted, arrived, "transfer", send, message)
-            return
-        if self.changes:
-            self.over_routes(send, arrived, range(first, last))
-            return
-        begin, left = start[first], end[first]
-        at_once = all(start[i] == begin and end[i] == left for i in range(first + 1, last))
-        # A thread block waits for all its links at once, and that is counted for each.
-        waits = [start[i] - requested[i] for i in range(first, last)]
-        shared = self.queued[message] - waits[0] if self.queued[message] != sum(waits) else 0
-        if at_once and arrived >= left and (shared > 0 or last - first > 1):  # network model ``fluid``
-            route = links[first:last]
-            self.add(left, arrived, "latency", send, message, route[-1])
-            self.add(begin + shared, left, "serialization", send, message, route[0])
-            if shared > 0:
-                self.add(begin, begin + shared, "sharing", send, message, self.busiest(route, begin, left))
-            if begin > requested[first]:  # those of its pair leave first
-                held_up = self.busiest(route, requested[first], begin)
-                self.add(requested[first], begin, "queueing", send, message, held_up)
-            self.add(posted, requested[first], "serialization", send, message)
-            return
-        if arrived < self.delivered[message]:  # a send that completes once injected: only its first link counts
-            self.add(start[first], arrived, "serialization", send, message, links[first])
-            self.add(requested[first], min(start[first], arrived), "queueing", send, message, links[first])
-            self.add(posted, min(requested[first], arrived), "serialization", send, message)
-            return
-        until = arrived
+        message, route = self.message_of[send], links[hops.start : hops.stop]
+        asked, begin, left = requested[hops[0]], start[hops[0]], end[hops[0]]
+        self.add(left, arrived, "latency", send, message, route[-1])
+        self.add(begin + slowed, left, "serialization", send, message, route[0])
+        if slowed > 0:
+            self.add(begin, begin + slowed, "sharing", send, message, self.busiest(route, begin, left))
+        if begin > asked:
+            self.add(asked, begin, "queueing", send, message, self.busiest(route, asked, begin))
+        self.add(self.start[send], asked, "serialization", send, message)
+
+    def until_injected(self, send: int, arrived: int, first: int) -> None:
+        """A send that completes once its message is injected: only its first link counts."""
+        links, requested, start, _ = self.hops
+        message = self.message_of[send]
+        self.add(start[first], arrived, "serialization", send, message, links[first])
+        self.add(requested[first], min(start[first], arrived), "queueing", send, message, links[first])
+        self.add(self.start[send], min(requested[first], arrived), "serialization", send, message)
+
+    def link_by_link(self, send: int, arrived: int, hops: range) -> None:
+        """A message that takes its links one after another, each from when its head is there."""
+        links, requested, start, end = self.hops
+        message, until = self.message_of[send], arrived
         longer = self.longer.get(self.instance[send], 0)
-        for i in range(last - 1, first - 1, -1):
+        for i in reversed(hops):
             link = links[i]
             if link in self.latency:
-                more = self.switch_latency if i == first and self.rank[send] >= self.ranks else 0
+                more = self.switch_latency if i == hops[0] and self.rank[send] >= self.ranks else 0
                 wire = min(self.latency[link] + longer + more, until - start[i])
             elif end[i] <= until:
                 wire = until - end[i]
@@ -144,7 +162,7 @@ class CriticalPath:
             self.add(requested[i], min(start[i], until), "queueing", send, message, link)
             until = requested[i]
         # A message waits for the pace of its connection before it requests its first link.
-        self.add(posted, until, "serialization", send, message)
+        self.add(self.start[send], until, "serialization", send, message)
 
     def busiest(self, route: Sequence[int], begin: int, left: int) -> int:
         """The link of a route that had most to send for its bandwidth in an interval (ps), the first one among equals.
@@ -193,7 +211,7 @@ class CriticalPath:
 
     def walk(self, ranks: range | None = None) -> tuple[Segment, ...]:
         """The pieces of the path from 0 to the makespan, found from the end of the run back; with `ranks`, of the path
-        to the last node that one of them completed. Raises OutputError: the records are damaged.
+        to the last node that one of them completed.
         """
         self.segments = []
         end, rank = np.asarray(self.end), np.asarray(self.rank)
@@ -206,12 +224,10 @@ class CriticalPath:
         if now < 0:
             return tuple(self.segments)
         row = int(np.argmax(among & (end == now)))
-        for _ in range(2 * len(self.end) + 2):
+        while row >= 0:
             now, row = self.step(row, now)
-            if row < 0:
-                self.segments.reverse()
-                return tuple(self.segments)
-        raise OutputError("records", "their nodes release each other in a circle", "run with --fresh")
+        self.segments.reverse()
+        return tuple(self.segments)
 
     def step(self, row: int, now: int) -> tuple[int, int]:
         """Account for one node that ended at `now`; returns the next (time, node)."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from astrasim_py.core.choices import LEVELS
+from astrasim_py.core.choices import FLUID, LEVELS
 from astrasim_py.core.errors import AstraError
 from astrasim_py.core.exact_json import json_bytes, json_text
 from astrasim_py.core.files import remove_files, write_file
@@ -107,7 +107,7 @@ def panel(point: StoredPoint, kind: str, keys: Collection[str] | None = None) ->
         switches=point.summary.switches,
         failed=sorted({link for event in point.summary.link_events for link in event.failed}),
         jobs={rank: part.job for part in parts for rank in part.ranks} if len(parts) > 1 else {},
-        shares=point.row.network_model == "fluid",
+        shares=point.row.network_model == FLUID,
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from worlds.problems import world
 from worlds.tiles import in_tiles
 
 from astrasim_py.builders.registry import build
-from astrasim_py.core.errors import AstraError, OutputError, UsageError
+from astrasim_py.core.errors import AstraError, UsageError
 from astrasim_py.core.records import NODE_COLUMNS, Records, Table, empty_table
 from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.report.busiest_links import busiest_links
@@ -212,21 +211,6 @@ def test_start_delays_are_waiting():
     assert explanation.path[0].category == "waiting" and explanation.path[0].end == 5 * US
 
 
-def test_a_circle_of_releases_is_refused():
-    records = run(shapes.Ring(npus=2, bandwidth=RATE, latency=500).build(), [Collective(type="all_reduce", size=2)])
-    ring = np.roll(np.arange(records.node.height), 1)
-    node = Table({**records.node, "released_by": ring, "kind": ["compute"] * len(ring)})
-    with pytest.raises(OutputError, match="release each other in a circle"):
-        explain(replace(records, node=node))
-
-
-def test_a_send_without_a_message_is_refused():
-    records = run(shapes.Ring(npus=2, bandwidth=RATE, latency=500).build(), [Collective(type="all_reduce", size=2)])
-    nobody = np.full(records.message.height, -1)
-    with pytest.raises(OutputError, match="sends no message"):
-        explain(replace(records, message=Table({**records.message, "send_node": nobody})))
-
-
 def test_lower_levels_are_refused():
     records = run(
         shapes.Ring(npus=2, bandwidth=RATE, latency=500).build(), [Collective(type="all_reduce", size=2)], level="nodes"
@@ -332,3 +316,15 @@ def test_the_path_through_tiles_adds_up():
         through += any(str(kind[row]) == "compute" for row in released[inside].tolist())
         found += 1
     assert found > 30 and through > 10
+
+
+@pytest.mark.parametrize("model", ["cut_through", "store_and_forward", "analytical", "fluid"])
+def test_records_name_the_network_model_that_the_path_is_split_by(model):
+    ring = shapes.Ring(npus=4, bandwidth=RATE, latency=500).build()
+    items = [Send(src=0, dst=2, size=4096), Send(src=0, dst=1, size=4096)]
+    records = run(ring, items, network=NetworkModel(model=model))
+    explanation = explain(records)
+    assert records.network_model == model and contiguous(explanation)
+    assert (explanation.totals["transfer"] > 0) == (model == "analytical")
+    assert (explanation.totals["sharing"] > 0) == (model == "fluid")
+    assert (explanation.totals["queueing"] > 0) == (model in ("cut_through", "store_and_forward"))
