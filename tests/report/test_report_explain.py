@@ -320,9 +320,9 @@ def test_the_path_through_tiles_adds_up():
 
 @pytest.mark.parametrize("model", ["cut_through", "store_and_forward", "analytical", "fluid"])
 def test_records_name_the_network_model_that_the_path_is_split_by(model):
-    ring = shapes.Ring(npus=4, bandwidth=RATE, latency=500).build()
-    items = [Send(src=0, dst=2, size=4096), Send(src=0, dst=1, size=4096)]
-    records = run(ring, items, network=NetworkModel(model=model))
+    switch = shapes.Switch(npus=3, bandwidth=RATE, latency=500).build()
+    items = [Send(source=rank, to=2, size=4096, name=str(rank), after=()) for rank in (0, 1)]
+    records = run(switch, items, network=NetworkModel(model=model))
     explanation = explain(records)
     assert records.network_model == model and contiguous(explanation)
     assert (explanation.totals["transfer"] > 0) == (model == "analytical")
