@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from astrasim_py.chakra.et_io import write_prefix
 from astrasim_py.core.choices import AUTO
@@ -28,16 +28,28 @@ from astrasim_py.topology import from_keys
 from astrasim_py.topology.model import Topology
 
 if TYPE_CHECKING:
-    from astrasim_py.runs.sweep import RunResult
+    from pathlib import Path
+
+    from astrasim_py.runs.progress import Progress
+    from astrasim_py.runs.sweep import PointKeys, RunResult
     from astrasim_py.scenario.expand import Point
     from astrasim_py.scenario.load import LoadedScenario
+    from astrasim_py.system.machine_models import Limits
 
 
 def run(
-    scenario: str | os.PathLike | Mapping | LoadedScenario,
+    scenario: str | os.PathLike[str] | Mapping[str, object] | LoadedScenario,
     *,
-    overrides: Sequence[str] | Mapping[str, Any] = (),
-    **options: Any,
+    overrides: Sequence[str] | Mapping[str, object] = (),
+    out: str | os.PathLike[str] = "results",
+    jobs: int | None = 1,
+    cluster: str | None = None,
+    points: tuple[int, int] | None = None,
+    fresh: bool = False,
+    figures: bool = True,
+    strict: bool = False,
+    progress: Progress | None = None,
+    **options: Unpack[PointKeys],
 ) -> RunResult:
     """Run a scenario: every point is simulated, or reused if its result is there; tables and figures are written.
 
@@ -47,13 +59,30 @@ def run(
         A YAML file, or the same keys and values as a dict; files that a dict names are looked up in the current folder.
     overrides : mapping, or sequence of str
         Key → value, ``{"topologies.ring.npus": 16}``; or ``"KEY=VALUE"``, as with ``--set``.
+    out : path
+        Folder of all results.
+    jobs : int, optional
+        Worker processes; 1 runs in this process, None means one per core.
+    cluster : str, optional
+        Address of a Dask scheduler whose workers compute the points.
+    points : tuple of int, optional
+        ``(i, n)``: only the i-th of n shares of the points.
+    fresh : bool
+        Compute finished points again.
+    figures : bool
+        Draw the scenario's figures.
+    strict : bool
+        A point with a warning has failed.
+    progress : Progress, optional
+        Takes what is done; by default a line on a terminal or in a notebook.
     **options
-        Of `astrasim_py.runs.sweep.run_scenario`: ``out``, ``jobs``, ``fresh``, ``level``, ``engine`` …
+        ``level``, ``engine``, ``fold``, ``max_events`` and ``max_sim_time_ps``, where they differ from the scenario's;
+        ``in_full``, ``timeline`` and ``collectives``, as in `astrasim_py.results.store.RunOptions`.
 
     Returns
     -------
     RunResult
-        With ``rows``, one dict per point; ``to_dataframe()`` makes a pandas DataFrame of them.
+        With ``rows``, one for each point; ``to_dataframe()`` makes a pandas DataFrame of them.
 
     Raises
     ------
@@ -68,11 +97,29 @@ def run(
         loaded = with_overrides(scenario, overrides)
     else:
         loaded = load_scenario(scenario, overrides)
-    options.setdefault("progress", on_terminal(loaded.name))
-    return run_scenario(loaded, **options)
+    return run_scenario(
+        loaded,
+        out=out,
+        jobs=jobs,
+        cluster=cluster,
+        points=points,
+        fresh=fresh,
+        figures=figures,
+        strict=strict,
+        progress=progress or on_terminal(loaded.name),
+        **options,
+    )
 
 
-def prepare(point: Point, **options: Any) -> Problem:
+def prepare(
+    point: Point,
+    *,
+    limits: Limits | None = None,
+    kept: Path | None = None,
+    given: Mapping[str, Algorithm] | None = None,
+    warnings: list[str] | None = None,
+    hints: list[str] | None = None,
+) -> Problem:
     """Make the Problem of a point.
 
     What is wrong with files and algorithms without being an error is told by Python warnings.
@@ -81,9 +128,14 @@ def prepare(point: Point, **options: Any) -> Problem:
     ----------
     point : Point
         One of those that `expand` makes.
-    **options
-        Of `astrasim_py.preparation.prepare.prepare`: ``limits``, ``kept`` …; ``warnings`` and ``hints`` are lists that
-        take the lines that are else warnings. What algorithms tell when calls ask for them, `simulate` says.
+    limits : Limits, optional
+        Instead of those of the scenario.
+    kept : Path, optional
+        Folder of synthesized algorithms, beside the results.
+    given : mapping of str to Algorithm, optional
+        Algorithms by the names of files that need not be there yet.
+    warnings, hints : list of str, optional
+        Take the lines that are else warnings. What algorithms tell when calls ask for them, `simulate` says.
 
     Returns
     -------
@@ -96,11 +148,9 @@ def prepare(point: Point, **options: Any) -> Problem:
     """
     from astrasim_py.preparation.prepare import prepare
 
-    taken = {name: options.pop(name) for name in ("warnings", "hints") if name in options}
-    prepared, told = prepare(point, **options), Notes()
-    for name in ("warnings", "hints"):
-        lines = getattr(told, name) if taken.get(name) is None else taken[name]
-        lines.extend(getattr(prepared.notes, name))
+    prepared, told = prepare(point, limits=limits, kept=kept, given=given), Notes()
+    (told.warnings if warnings is None else warnings).extend(prepared.notes.warnings)
+    (told.hints if hints is None else hints).extend(prepared.notes.hints)
     told.warn()
     return prepared.problem
 
@@ -150,13 +200,14 @@ def simulate(problem: Problem | Plan, *, engine: str = AUTO, level: str = "links
     return records
 
 
-def build_topology(**keys: Any) -> Topology:
+def build_topology(**keys: object) -> Topology:
     """Make a topology of the keys that a scenario would use.
 
     Parameters
     ----------
     **keys
-        ``shape`` or ``preset``, and the keys of that shape; quantities are text with units.
+        ``shape`` or ``preset``, and the keys of that shape, which may be one of another package; quantities are text
+        with units.
 
     Returns
     -------
@@ -176,7 +227,17 @@ def build_topology(**keys: Any) -> Topology:
     return from_keys.build(keys, "build_topology", written=True)
 
 
-def write_algorithm(path: str | os.PathLike, algorithm: Algorithm, **options: Any) -> None:
+class WriteKeys(TypedDict, total=False):
+    """Options of `write_algorithm`; sizes are bytes, or text such as ``"1 MiB"``."""
+
+    dialect: str
+    protocol: str
+    min_bytes: int | str | None
+    max_bytes: int | str | None
+    size: int | str | None
+
+
+def write_algorithm(path: str | os.PathLike[str], algorithm: Algorithm, **options: Unpack[WriteKeys]) -> None:
     """Write an algorithm; the name decides the format, as for ``convert``.
 
     Parameters
@@ -200,16 +261,17 @@ def write_algorithm(path: str | os.PathLike, algorithm: Algorithm, **options: An
     """
     kind = os.path.splitext(os.fspath(path))[1]
     known = {".xml": ("dialect", "protocol", "min_bytes", "max_bytes"), ".npz": ()}.get(kind, ("size",))
-    for name, value in options.items():
+    given: dict[str, Any] = {**options}
+    for name, value in given.items():
         if name not in known:
             raise UsageError(f"write_algorithm {os.fspath(path)}", f"has no option {name}", did_you_mean(name, known))
         if name in ("size", "min_bytes", "max_bytes") and not (value is None or type(value) is int):
-            options[name] = parse_size(value, name)
+            given[name] = parse_size(value, name)
     if kind == ".xml":
         from astrasim_py.msccl.xml_writer import write_msccl
 
-        write_msccl(path, algorithm, **options)
+        write_msccl(path, algorithm, **given)
     elif kind == ".npz":
-        write_npz(path, algorithm, **options)
+        write_npz(path, algorithm, **given)
     else:
-        write_prefix(path, algorithm_traces(algorithm, **options))
+        write_prefix(path, algorithm_traces(algorithm, **given))

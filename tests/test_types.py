@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import os
+import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 import astrasim_py as ap
+from astrasim_py.builders.keys import BuilderKeys
+from astrasim_py.builders.registry import BUILDERS, options_of
+from astrasim_py.inspection.look import PlotKeys
+from astrasim_py.results.store import RunOptions
+from astrasim_py.runs.sweep import PointKeys
+from astrasim_py.scenario.plot_spec import PlotSpec
+from astrasim_py.system.machine_models import Limits, NetworkKeys, NetworkModel
+from astrasim_py.workload.build import ComputeKeys, ItemKeys
+from astrasim_py.workload.items import Compute, Item
 
 PACKAGE = Path(ap.__file__).parent
 USER = """
@@ -54,6 +66,58 @@ def test_every_public_name_is_re_exported_under_its_own_name():
     names = [alias for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names]
     assert all(alias.name == alias.asname for alias in names)
     assert [alias.name for alias in names] == [name for name in ap.__all__ if name != "__version__"]
+
+
+#: Its shapes may be of another package, and have keys of their own.
+OPEN = "build_topology"
+
+
+def public_functions():
+    for name in ap.__all__:
+        value = getattr(ap, name)
+        if inspect.isclass(value):
+            members = {key: member for key, member in vars(value).items() if not key.startswith("_")}
+            for key, member in members.items():
+                function = getattr(member, "fget", None) or getattr(member, "func", None)
+                function = function or getattr(member, "__func__", member)
+                if inspect.isfunction(function):
+                    yield f"{name}.{key}", function
+        elif inspect.isfunction(value):
+            yield name, value
+
+
+def test_public_functions_say_all_types():
+    """Not `Any`, and no options without names."""
+    wrong = []
+    for name, function in public_functions():
+        signature = inspect.signature(function)
+        for parameter in signature.parameters.values():
+            said = str(parameter.annotation)
+            if parameter.annotation is parameter.empty and parameter.name not in ("self", "cls"):
+                wrong.append(f"{name}: {parameter.name} has no type")
+            elif "Any" in said:
+                wrong.append(f"{name}: {parameter.name} is {said}")
+            elif parameter.kind is parameter.VAR_KEYWORD and not re.match(r"\*|.*Unpack", said) and name != OPEN:
+                wrong.append(f"{name}: the options {parameter.name} have no names")
+        if signature.return_annotation is signature.empty or "Any" in str(signature.return_annotation):
+            wrong.append(f"{name} does not say what it returns")
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "known"),
+    [
+        (NetworkKeys, NetworkModel.model_fields.keys()),
+        (PlotKeys, PlotSpec.model_fields.keys() - {"kind"}),
+        (BuilderKeys, {option for builder in BUILDERS for option in options_of(builder)}),
+        (PointKeys, {f.name for f in fields(RunOptions)} - {"limits"} | Limits.model_fields.keys()),
+        (ItemKeys, Item.model_fields.keys()),
+        (ComputeKeys, Compute.model_fields.keys() - {"time", "operations", "bytes", "ranks"}),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_keys_are_those_that_are_known(keys, known):
+    assert keys.__annotations__.keys() | getattr(keys, "__optional_keys__", set()) == set(known)
 
 
 def test_importing_the_package_imports_nothing_of_it():

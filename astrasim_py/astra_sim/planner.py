@@ -8,6 +8,7 @@ from astrasim_py.astra_sim import native_algorithms as native
 from astrasim_py.astra_sim.injected import Injected
 from astrasim_py.astra_sim.input_set import UNAWARE, Inputs
 from astrasim_py.astra_sim.quirks import warn
+from astrasim_py.builders.keys import BuilderKeys
 from astrasim_py.builders.registry import build, build_default, default_algorithm
 from astrasim_py.core.choices import BY_DIMENSION
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TraceError
@@ -334,7 +335,7 @@ class CorrectedPlanner:
         if word is None:
             return build(default, collective, ranks)
         for name in _BUILDERS[word.kind]:
-            options = {"window": word.window} if word.window and name == "direct" else {}
+            options: BuilderKeys = {"window": word.window} if word.window and name == "direct" else {}
             try:
                 return build(name, collective, ranks, **options)
             except AstraError:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 from astrasim_py.builders.registry import IN_NETWORK, build
 from astrasim_py.builders.switch_trees import SwitchTree, capable_tree, switches_above
@@ -52,12 +53,13 @@ def _cut(
         if nodes * more > _MOST_NODES * max(chunks, 1) or (chunks and not pieces):
             return
         try:
-            own = switches_above(topology, npus, builder, collective, options, size)
-            made = build(builder, collective, len(npus), root=root, **options | pieces | own)
+            decided = switches_above(topology, npus, builder, collective, options, size)
+            given: dict[str, Any] = {**options, **pieces, **decided}
+            made = build(builder, collective, len(npus), root=root, **given)
         except AlgorithmError:
             return
         nodes = made.nodes
-        slots = topology.computing.slots
+        slots = topology.computing.slots if topology.computing is not None else None
         if slots is None or all(made.slots_of(k) <= slots for k in range(len(made.actors))):
             yield made.with_verdict(True)
 

@@ -3,8 +3,10 @@
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any, Unpack
 
 from astrasim_py.builders.draft import check_count
+from astrasim_py.builders.keys import BuilderKeys
 from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM, collective_name, promise_of
 from astrasim_py.core.by_need import load
 from astrasim_py.core.errors import AlgorithmError
@@ -36,7 +38,7 @@ def default_algorithm(collective: str) -> str:
     return _DEFAULTS[name]
 
 
-def rooted(collective: str, root: int) -> dict[str, int]:
+def rooted(collective: str, root: int) -> BuilderKeys:
     """The root as an option of a builder; none where the collective has none."""
     return {"root": root} if promise_of(collective).rooted else {}
 
@@ -57,7 +59,7 @@ def options_of(algorithm: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*(p.name for p in parameters if p.kind is p.KEYWORD_ONLY), "channels"]))
 
 
-def build(algorithm: str, collective: str, ranks: int, **options) -> Algorithm:
+def build(algorithm: str, collective: str, ranks: int, **options: Unpack[BuilderKeys]) -> Algorithm:
     """Build an algorithm.
 
     Parameters
@@ -94,26 +96,27 @@ def build(algorithm: str, collective: str, ranks: int, **options) -> Algorithm:
         raise AlgorithmError(place, f"{algorithm} has no {collective}", f"use one of {able}" if able else _OF_YOUR_OWN)
     if type(ranks) is not int or not 1 <= ranks <= MAX_RANKS:
         raise AlgorithmError(place, f"{ranks!r} is not a group size", f"use 1..{MAX_RANKS} ranks")
-    if options.get("root") is None:
-        options.pop("root", None)
+    given: dict[str, Any] = {**options}
+    if given.get("root") is None:
+        given.pop("root", None)
     known = options_of(algorithm)
-    for option in options:
+    for option in given:
         if option not in known and not (option == "root" and not promise_of(collective).rooted):
             listed = ", ".join(known) or "none"
             raise AlgorithmError(place, f"{algorithm} has no option {option}", f"its options: {listed}")
     for option in _COUNTS:
-        if option in options and (option == "chunks" or options[option] is not None):
-            check_count(options[option], option, place)
+        if option in given and (option == "chunks" or given[option] is not None):
+            check_count(given[option], option, place)
     if promise_of(collective).rooted:
-        root = options.setdefault("root", 0)
+        root = given.setdefault("root", 0)
         if type(root) is not int or not 0 <= root < ranks:
             raise AlgorithmError(place, f"root {root!r} is not one of {ranks} ranks", f"write a root in 0..{ranks - 1}")
-    elif "root" in options:
+    elif "root" in given:
         raise AlgorithmError(place, f"{collective} takes no root", "drop the root")
-    channels = 1 if "nodes" in options else options.pop("channels", 1)
+    channels = 1 if "nodes" in given else given.pop("channels", 1)
     if channels > 1 and collective == "barrier":
         raise AlgorithmError(place, "a barrier has nothing to spread over channels", "drop channels")
-    made = factory_of(algorithm)(collective, ranks, **options)
+    made = factory_of(algorithm)(collective, ranks, **given)
     if channels == 1:
         return made
     from astrasim_py.builders.split import split

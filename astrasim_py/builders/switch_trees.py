@@ -9,6 +9,7 @@ from math import prod
 
 import numpy as np
 
+from astrasim_py.builders.keys import BuilderKeys
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.topology.model import Topology
 
@@ -177,7 +178,7 @@ def switches_above(
     options: Mapping[str, object],
     size: int = 0,
     turn: int = 0,
-) -> dict[str, object]:
+) -> BuilderKeys:
     """Options of a builder in the network that the topology and the size of a call decide: the switches above its NPUs,
     how many cells they have, and the pieces. `builder`: ``switch_tree``, ``nvls``, or ``hierarchical`` with one of them
     in some dimension. Raises AlgorithmError: no switches that compute reach all, or no single one as nvls needs."""
@@ -186,24 +187,24 @@ def switches_above(
     remedy = "write switches: {capable: …} in the topology, or a case with when: {switches: true} before another"
     if topology.computing is not None and len(topology.computing.vertices) == topology.vertices - topology.npus > 0:
         remedy = "all of them compute, but no tree of them does; use hierarchical with nvls in every node, or another"
-    where = f"{builder} {collective} over {len(npus)} ranks"
-    given = "switches" in options and topology.computing is not None
+    where, computing = f"{builder} {collective} over {len(npus)} ranks", topology.computing
+    given = "switches" in options and computing is not None
     tree = None if given else capable_tree(topology, tuple(npus), turn)
-    if tree is None and not given:
+    if computing is None or (tree is None and not given):
         raise AlgorithmError(where, f"no switches of {topology.name} that compute reach all of its NPUs", remedy)
-    if builder == "nvls" and not given and len(tree.names) > 1:
+    if builder == "nvls" and tree is not None and len(tree.names) > 1:
         problem = f"no one switch of {topology.name} that computes is linked to all of its NPUs"
         raise AlgorithmError(where, problem, "use switch_tree, or hierarchical with nvls in every node")
-    found: dict[str, object] = {} if given else {"switches": tree}
-    slots, each = topology.computing.slots, len(npus) * (2 if collective == "all_reduce" else 1)
-    if slots is not None and builder == "switch_tree":
-        found["slots"] = slots
-    elif slots is not None:
-        found["window"] = min(max(slots // each, 1), 2)
-    if size and collective != "barrier":
+    decided = BuilderKeys() if given else BuilderKeys(switches=tree)
+    slots, cells = computing.slots, len(npus) * (2 if collective == "all_reduce" else 1)
+    if slots is not None and builder == "switch_tree" and "slots" not in options:
+        decided["slots"] = slots
+    elif slots is not None and builder != "switch_tree" and "window" not in options:
+        decided["window"] = min(max(slots // cells, 1), 2)
+    if size and collective != "barrier" and "chunks" not in options:
         shards = len(npus) if builder == "nvls" else 1
-        found["chunks"] = max(min(size // (shards * _PIECE), _MOST_PIECES, _MESSAGES // (shards * len(npus))), 1)
-    return {key: value for key, value in found.items() if key not in options}
+        decided["chunks"] = max(min(size // (shards * _PIECE), _MOST_PIECES, _MESSAGES // (shards * len(npus))), 1)
+    return decided
 
 
 def in_network(builder: str, options: Mapping[str, object]) -> bool:
@@ -227,7 +228,7 @@ def reached(topology: Topology, builder: str, options: Mapping[str, object], npu
 
 def _above_groups(
     topology: Topology, npus: Sequence[int], collective: str, options: Mapping[str, object], size: int
-) -> dict[str, object]:
+) -> BuilderKeys:
     dims, levels = options.get("dims"), options.get("algorithms")
     trees, stride = {}, 1
     if not isinstance(dims, list | tuple) or not all(type(size) is int and size > 0 for size in dims):
@@ -245,7 +246,7 @@ def _above_groups(
                 switches_above(topology, group.tolist(), builder, collective, own, size // stride, turn)
                 for turn, group in enumerate(groups)
             ]
-            trees[d] = [each["switches"] for each in found]
+            trees[d] = [keys["switches"] for keys in found]
             levels[d] = {"builder": builder, **own, **found[0]}
             del levels[d]["switches"]
         stride *= width

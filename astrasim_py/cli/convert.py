@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from astrasim_py.cli import convert_inline
 from astrasim_py.cli.options import make_parent
@@ -61,7 +62,7 @@ def built(text: str):
         parts.insert(2, BUILDERS[parts[1]][0][0])
     if len(parts) < 4 or not parts[3].isdecimal() or len(parts[3]) > 9:
         raise UsageError(text, "is no builder", "write e.g. builder:ring:all_reduce:64")
-    options: dict[str, object] = {}
+    options: dict[str, Any] = {}
     before = ""
     for setting in filter(None, parts[4].split(",") if len(parts) > 4 else ()):
         key, equals, value = setting.partition("=")

@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from astrasim_py.cli.spelling import quantity
 from astrasim_py.core.choices import AUTO, ENGINES, FOLDED, LEVELS
@@ -132,7 +132,7 @@ def check_positive(args: argparse.Namespace, *names: str) -> None:
             raise UsageError(f"--{name.replace('_', '-')}", f"{value} is less than 1", "write 1 or more")
 
 
-def limits_of(args: argparse.Namespace) -> dict[str, int]:
+def limits_of(args: argparse.Namespace) -> dict[str, Any]:
     """The limits that are given, as keywords of `astrasim_py.system.machine_models.Limits`. Raises UsageError,
     UnitError.
     """

@@ -27,7 +27,7 @@ from astrasim_py.synthesis.model.schedule import Schedule
 from astrasim_py.synthesis.model.timing import CostModel
 from astrasim_py.synthesis.request import Found, Request
 from astrasim_py.synthesis.search.multi_start import Progress
-from astrasim_py.system.machine_models import NetworkModel
+from astrasim_py.system.machine_models import NetworkKeys, NetworkModel
 from astrasim_py.system.problem import Problem
 from astrasim_py.topology.model import Topology
 from astrasim_py.topology.placement import placement
@@ -243,8 +243,8 @@ def _in_network(found: Found, args: argparse.Namespace, algorithm: Algorithm, to
     """Columns of the result that differ where switches may reduce; an algorithm in the network that is faster is
     written instead, except as XML, which has none."""
     network, demand = found.schedule.network, found.schedule.demand
-    cost = {"model": network.cost.model, "link_busy": network.cost.link_busy}
-    machine = Problem(topology=topology, jobs=(), network=NetworkModel(**cost))
+    model = NetworkModel(model=network.cost.model, link_busy=network.cost.link_busy)
+    machine = Problem(topology=topology, jobs=(), network=model)
     better = better_in_network(simulate, machine, algorithm, demand.size, network.npus)
     if better is not None and args.out is not None and args.out.endswith(".xml"):
         complain([f"in the network {better[0].name} takes {ns_number(better[1])} ns; MSCCL-IR has no switches"])
@@ -270,7 +270,7 @@ def _verified(algorithm: Algorithm) -> bool:
 def _simulated(schedule: Schedule, algorithm: Algorithm, original: Topology) -> dict:
     """Simulate on the topology of the schedule and, if that was unwound, on the one with switches."""
     network, demand, times, engines = schedule.network, schedule.demand, [], []
-    cost = {"model": network.cost.model, "link_busy": network.cost.link_busy}
+    cost: NetworkKeys = {"model": network.cost.model, "link_busy": network.cost.link_busy}
     for topology in dict.fromkeys((network.topology, original)):
         problem = collective(
             algorithm.collective, demand.size, topology, algorithm=algorithm, root=demand.root or 0,

@@ -121,7 +121,7 @@ class Contract:
 # ------------------------------------------------------------------------------------------------ YAML
 
 
-def read_contract(path: str | os.PathLike) -> Contract:
+def read_contract(path: str | os.PathLike[str]) -> Contract:
     """Read a contract from YAML.
 
     ::

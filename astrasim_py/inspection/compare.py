@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from astrasim_py.core.errors import UsageError
 from astrasim_py.core.extras import optional_module
@@ -16,6 +16,9 @@ from astrasim_py.results.model import About, Number, Row, SweptRecord, Texts
 from astrasim_py.results.repeats import SEED, medians
 from astrasim_py.results.values import rounded, value_order
 from astrasim_py.runs.sweep import RunResult
+
+if TYPE_CHECKING:
+    import pandas
 
 #: Points in one result only that are named.
 _NAMED = 3
@@ -51,11 +54,11 @@ class Comparison(Shown):
         logs = [math.log(row.ratio) for row in self.rows if row.ratio]
         return math.exp(math.fsum(logs) / len(logs)) if logs else None
 
-    def to_dataframe(self):
+    def to_dataframe(self) -> "pandas.DataFrame":
         """The rows as a pandas DataFrame: a column for each swept key, times in ns as floats, and the ratio."""
-        pandas = optional_module("pandas", "notebook", "to_dataframe")
+        data_frame = optional_module("pandas", "notebook", "to_dataframe").DataFrame
         flat = [{**row.sweep, **{k: None if row[k] is None else float(row[k]) for k in _TIMES}} for row in self.rows]
-        return pandas.DataFrame(flat)
+        return data_frame(flat)
 
     def __str__(self) -> str:
         return comparison_text(self)
@@ -71,7 +74,7 @@ class Comparison(Shown):
 _TIMES = ("a_ns", "b_ns", "ratio")
 
 
-def compare(a: RunResult | str | os.PathLike, b: RunResult | str | os.PathLike) -> Comparison:
+def compare(a: RunResult | str | os.PathLike[str], b: RunResult | str | os.PathLike[str]) -> Comparison:
     """Compare two results point by point.
 
     Parameters
@@ -89,7 +92,8 @@ def compare(a: RunResult | str | os.PathLike, b: RunResult | str | os.PathLike) 
     UsageError
         No results there, or no point in both.
     """
-    return compare_named(*(each.folder if isinstance(each, RunResult) else each for each in (a, b)))
+    first, second = (result.folder if isinstance(result, RunResult) else result for result in (a, b))
+    return compare_named(first, second)
 
 
 def compare_named(

@@ -1,9 +1,13 @@
 """Explain and draw results and problems from Python."""
 
+from __future__ import annotations
+
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+
+import numpy as np
 
 from astrasim_py.core.choices import FLUID
 from astrasim_py.core.errors import UsageError
@@ -25,9 +29,26 @@ from astrasim_py.scenario.plot_spec import PLOT_KINDS, PlotSpec, level_of
 from astrasim_py.system.plan import Plan
 from astrasim_py.system.problem import Problem
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@overload
+def explain(
+    what: RunResult | Problem | Records | str | os.PathLike[str], point: str | Mapping[str, str] = ""
+) -> Explanation: ...
+
+
+@overload
+def explain(
+    what: RunResult | Problem | Records | str | os.PathLike[str],
+    point: str | Mapping[str, str],
+    other: str | Mapping[str, str],
+) -> Explanation | Difference: ...
+
 
 def explain(
-    what: RunResult | Problem | Records | str | os.PathLike,
+    what: RunResult | Problem | Records | str | os.PathLike[str],
     point: str | Mapping[str, str] = "",
     other: str | Mapping[str, str] = "",
 ) -> Explanation | Difference:
@@ -77,7 +98,39 @@ def explain(
     return replace(found, advice=advice(what, found, records.message_hops + records.node.height) if done else "")
 
 
-def plot(what: RunResult | Problem | Records | str | os.PathLike, kind: str | None = None, *, ax=None, **keys: Any):
+class PlotKeys(TypedDict, total=False):
+    """Keys of a figure beside its kind, as in a scenario's ``plots``."""
+
+    x: str
+    series: str
+    facet: str
+    y: str
+    baseline: str | float
+    of: str
+    scale: str
+    bound: bool
+    ranks: str | Sequence[int | str]
+    rows: int
+    links: Sequence[str]
+    count: int
+    bins: int
+    legend: str
+    xlabel: str
+    ylabel: str
+    where: Mapping[str, str | float]
+    title: str
+    name: str
+    width: str | float
+    format: str | Sequence[str]
+
+
+def plot(
+    what: RunResult | Problem | Records | str | os.PathLike[str],
+    kind: str | None = None,
+    *,
+    ax: Axes | None = None,
+    **keys: Unpack[PlotKeys],
+) -> Axes | np.ndarray:
     """Draw a figure with matplotlib.
 
     Parameters
@@ -101,10 +154,9 @@ def plot(what: RunResult | Problem | Records | str | os.PathLike, kind: str | No
     AstraError
         An unknown kind or key, several panels for one Axes, or records that are not detailed enough.
     """
-    of_results = not isinstance(what, Problem | Records)
-    kind = kind or ("time" if of_results else "gantt")
-    spec = PlotSpec(kind=kind, **keys).model_dump(exclude_none=True)
-    if of_results:
+    kind = kind or ("gantt" if isinstance(what, Problem | Records) else "time")
+    spec = PlotSpec.model_validate({"kind": kind, **keys}).model_dump(exclude_none=True)
+    if not isinstance(what, Problem | Records):
         return plot_axes(what.folder if isinstance(what, RunResult) else what, spec, ax)
     if spec.get("of") in TABLE_OF:
         return _distribution(what, spec, ax)
@@ -112,29 +164,33 @@ def plot(what: RunResult | Problem | Records | str | os.PathLike, kind: str | No
         ours = [name for name, of in PLOT_KINDS.items() if of.of_records]
         remedy = f"write {', '.join(ours)}, or cdf with of: {', '.join(TABLE_OF)}"
         raise UsageError("kind", f"{kind} compares points of a result", remedy)
-    if isinstance(what, Problem):
-        plan, records = _simulated(what, level_of(spec))
-        names = [what.topology.vertex_name(vertex) for vertex in range(what.topology.vertices)]
-        vertex = Table({**vertex_table(what.topology), "name": names})
-        tables = {"vertex": vertex, "edge": edge_table(what.topology, records.link["link"])}
-        jobs = dict(enumerate(map(plan.job_name, range(plan.npu_ranks))))
-        known = {
-            "jobs": jobs if len(set(jobs.values())) > 1 else {},
-            "npu_of": plan.npu_of[: plan.npu_ranks],
-            "switches": plan.switches,
-            "shares": what.network.model == FLUID,
-        }
-    else:
-        records, tables, known = what, {}, {}
-    if kind != "gantt" and not tables:
+    records, panel = _panel(what, level_of(spec))
+    if kind != "gantt" and isinstance(what, Records):
         raise UsageError("kind", "records do not say how links run", "give the problem, or write gantt")
     if kind == "gantt" and not records.node.height:
         raise UsageError("records", f'level "{records.level}" holds no nodes', 'record at level "nodes"')
-    panel = Panel(title="", makespan=records.makespan, tables={**tables, **records.tables()}, **known)
     return plots.axes_of(spec, panels=[panel], ax=ax)
 
 
-def _distribution(what: Problem | Records, spec: Mapping[str, Any], ax):
+def _panel(what: Problem | Records, level: str) -> tuple[Records, Panel]:
+    if isinstance(what, Records):
+        return what, Panel(title="", makespan=what.makespan, tables=what.tables())
+    plan, records = _simulated(what, level)
+    names = [what.topology.vertex_name(vertex) for vertex in range(what.topology.vertices)]
+    vertex = Table({**vertex_table(what.topology), "name": names})
+    jobs = dict(enumerate(map(plan.job_name, range(plan.npu_ranks))))
+    return records, Panel(
+        title="",
+        makespan=records.makespan,
+        tables={"vertex": vertex, "edge": edge_table(what.topology, records.link["link"]), **records.tables()},
+        jobs=jobs if len(set(jobs.values())) > 1 else {},
+        npu_of=plan.npu_of[: plan.npu_ranks],
+        switches=plan.switches,
+        shares=what.network.model == FLUID,
+    )
+
+
+def _distribution(what: Problem | Records, spec: Mapping[str, Any], ax: Axes | None) -> Axes | np.ndarray:
     records, of = _simulated(what, level_of(spec))[1] if isinstance(what, Problem) else what, spec["of"]
     if of == "messages" and not records.message.height:
         raise UsageError("records", f'level "{records.level}" holds no messages', 'record at level "messages"')

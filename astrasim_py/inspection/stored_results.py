@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from astrasim_py.core.choices import AUTO, FOLDED, LEVELS
 from astrasim_py.core.errors import AstraError, UsageError
@@ -23,8 +23,12 @@ from astrasim_py.scenario.expand import Point
 from astrasim_py.scenario.plot_spec import level_of
 from astrasim_py.system.machine_models import Limits
 
+if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.axes import Axes
 
-def plot_axes(path: str | os.PathLike, spec: Mapping, ax=None):
+
+def plot_axes(path: str | os.PathLike[str], spec: Mapping, ax: Axes | None = None) -> Axes | np.ndarray:
     """Draw a figure of stored points with matplotlib and return its Axes; see `plots.axes_of`."""
     from astrasim_py.report import plots
 

@@ -10,6 +10,7 @@ import json
 import os
 from collections import defaultdict
 from itertools import pairwise
+from typing import Unpack
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from astrasim_py.msccl.well_formed import refuse_ill_formed
 from astrasim_py.msccl.xml_reader import read_program
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.files import read_algorithm as read_columns
-from astrasim_py.program.interchange import promised
+from astrasim_py.program.interchange import Promises, promised
 from astrasim_py.program.rotation import GivenTraces
 
 #: Longest name of an algorithm.
@@ -36,7 +37,9 @@ _REDUCE, _COPY = int(CompOp.REDUCE), int(CompOp.COPY)
 _RECORDED = ("coll", "nchannels", "inplace", "outofplace", "min_bytes", "max_bytes", "nthreads")
 
 
-def read_algorithm(path: str | os.PathLike, collective: str | None = None, **promises) -> Algorithm:
+def read_algorithm(
+    path: str | os.PathLike[str], collective: str | None = None, **promises: Unpack[Promises]
+) -> Algorithm:
     """Read an algorithm from any of its files: MSCCL-IR in ``X.xml``, one ``X.npz``, or the prefix of ``.et`` files.
 
     Parameters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from astrasim_py.engine.simulation import simulate as run_plan
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.selection import AlgorithmCall, AlgorithmTable, Case, FromFunction
 from astrasim_py.system.durations import unpriced
-from astrasim_py.system.machine_models import ComputeModel, NetworkModel
+from astrasim_py.system.machine_models import ComputeModel, NetworkKeys, NetworkModel
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import DATA
 from astrasim_py.topology.model import Topology
@@ -43,7 +43,7 @@ def collective(
     algorithm: Algorithm | str | None = None,
     root: int = 0,
     npus: Sequence[int] | None = None,
-    **network: Any,
+    **network: Unpack[NetworkKeys],
 ) -> Problem:
     """One collective, as a problem for `simulate`.
 
@@ -94,8 +94,8 @@ def problem(
     *,
     algorithm: Algorithm | str | Mapping[str, Algorithm | str | None] | None = None,
     npus: Sequence[int] | None = None,
-    compute: ComputeModel | Mapping[str, Any] | None = None,
-    **network: Any,
+    compute: ComputeModel | Mapping[str, object] | None = None,
+    **network: Unpack[NetworkKeys],
 ) -> Problem:
     """A workload on a topology, as a problem for `simulate`.
 
@@ -139,7 +139,7 @@ def problem(
     elif said := unused(built):
         notes.warnings.append(f"{workload.name or 'the workload'}: {said[1]}")
     notes.warn()
-    costs = compute if isinstance(compute, ComputeModel) else ComputeModel(**(compute or {}))
+    costs = ComputeModel.model_validate(compute or {})
     distinct = tuple(dict.fromkeys(workload.traces))
     if any(len(unpriced(trace, costs)) for trace in distinct):
         remedy = 'write compute={"peak": "312 TFLOP/s"}'
@@ -147,7 +147,7 @@ def problem(
     called = {COLLECTIVE_OF_CODE[code] for trace in distinct for code in np.unique(_called(trace)).tolist()}
     chosen = _by_collective(algorithm, called)
     npus = placement(topology, "linear" if npus is None else list(npus), workload.ranks)
-    machine = Problem(topology=topology, jobs=(), network=NetworkModel(**network), compute=costs)
+    machine = Problem(topology=topology, jobs=(), network=NetworkModel.model_validate(network), compute=costs)
     table = AlgorithmTable({kind: [_case(chosen.get(kind), machine)] for kind in sorted(called | chosen.keys())})
     return replace(machine, jobs=(Job(workload=workload, placement=npus, algorithms=table),))
 
@@ -183,10 +183,8 @@ def _case(algorithm: Algorithm | str | None, machine: Problem) -> Case:
     def make(call: AlgorithmCall) -> Algorithm:
         if isinstance(algorithm, Algorithm):
             return algorithm
-        name, options = (
-            algorithm or default_algorithm(call.collective),
-            dict[str, Any](rooted(call.collective, call.root)),
-        )
+        name = algorithm or default_algorithm(call.collective)
+        options: dict[str, Any] = {**rooted(call.collective, call.root)}
         if name in IN_NETWORK:
             options |= switches_above(machine.topology, call.npus, name, call.collective, {}, call.size)
         return build(name, call.collective, call.ranks, **options)

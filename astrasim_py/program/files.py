@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
+from typing import Unpack
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from astrasim_py.collectives.contract import Contract
 from astrasim_py.core.errors import AlgorithmError, OutputError
 from astrasim_py.core.files import open_regular, write_file
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.program.interchange import STATED, algorithm_from_traces, check_well_formed, promised
+from astrasim_py.program.interchange import STATED, Promises, algorithm_from_traces, check_well_formed, promised
 from astrasim_py.program.rotation import MAX_NODES, PEERS, VARYING, GivenTraces, RotatedTraces, Rotation, peers
 from astrasim_py.program.table import named
 
@@ -357,9 +358,10 @@ def _rotated(
     return found
 
 
-def read_algorithm(prefix: str | os.PathLike, collective: str | None = None, **stated: object) -> Algorithm:
-    """Read an algorithm: ``PREFIX.<rank>.et`` for every rank (gzip'd or not), or one ``.npz`` file. `stated`:
-    ``made_for``, ``root``, ``in_place`` and ``name``, in place of what the file states."""
+def read_algorithm(
+    prefix: str | os.PathLike[str], collective: str | None = None, **stated: Unpack[Promises]
+) -> Algorithm:
+    """Read an algorithm: ``PREFIX.<rank>.et`` for every rank (gzip'd or not), or one ``.npz`` file."""
     source = os.fspath(prefix)
     if source.endswith(".npz"):
         return promised(read_npz(source), collective, **stated)

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import replace as dataclass_replace
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -193,11 +194,20 @@ def _actors(traces: Sequence[ExecutionTrace], place: str) -> tuple[str, ...]:
     return tuple(actors)
 
 
-def promised(found: Algorithm, collective: str | None = None, **stated: object) -> Algorithm:
+class Promises(TypedDict, total=False):
+    """What a caller states of an algorithm, in place of what its file states; None and "": nothing."""
+
+    made_for: int | None  # full buffer, bytes, for which absolute sizes were computed
+    root: int | None
+    in_place: bool | None
+    name: str
+
+
+def promised(found: Algorithm, collective: str | None = None, **stated: Unpack[Promises]) -> Algorithm:
     """An algorithm whose file says what it is, with what the caller states of it; see `read_algorithm`."""
     wanted = found.collective if collective is None else collective_name(collective, found.source)
     if found.collective not in (wanted, CUSTOM):
         raise AlgorithmError(found.source, f"is made for {found.collective}, not for {wanted}", "name another file")
-    changes = {key: value for key, value in stated.items() if value not in (None, "")}
+    changes: dict[str, Any] = {key: value for key, value in stated.items() if value not in (None, "")}
     contract = found.contract if wanted == found.collective else None
     return dataclass_replace(found, collective=wanted, contract=contract, **changes)

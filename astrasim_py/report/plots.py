@@ -3,8 +3,10 @@
 matplotlib, and what draws a kind, is imported when one is drawn, not before.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -17,6 +19,9 @@ from astrasim_py.report.figure_style import Drawn, Sheet
 from astrasim_py.report.record_plots import Panel
 from astrasim_py.results.csv_io import csv_chunks, csv_rows
 from astrasim_py.results.repeats import medians
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 #: Kinds for which every point is one, wherever it is in the sweep.
 _BY_POINT = ("pareto", "cdf")
@@ -98,7 +103,9 @@ def figure_of(
     return drawn
 
 
-def axes_of(spec: Mapping, rows: Sequence[FigureRow] = (), panels: Sequence[Panel] = (), ax=None):
+def axes_of(
+    spec: Mapping, rows: Sequence[FigureRow] = (), panels: Sequence[Panel] = (), ax: Axes | None = None
+) -> Axes | np.ndarray:
     """One figure with pyplot, or in `ax`; returns its Axes, or an array of them where it has several panels."""
     from matplotlib import pyplot, rc_context
     from matplotlib.axes import Axes

@@ -5,6 +5,7 @@ from contextlib import suppress
 
 import numpy as np
 
+from astrasim_py.builders.keys import BuilderKeys
 from astrasim_py.builders.registry import build
 from astrasim_py.core.choices import FOLDED
 from astrasim_py.core.errors import AstraError
@@ -68,10 +69,11 @@ def _better(plan: Plan, instance: Instance) -> str:
     dims = group_dims(topology, npus)
     names = [*sorted(forms, key=forms.__getitem__)[:1], *(["hierarchical"] if len(dims) > 1 else [])]
     machine = Problem(topology=topology, jobs=(), network=problem.network, semantics=problem.semantics)
-    rooted = {} if instance.algorithm.root is None else {"root": instance.algorithm.root}
     ways = {Way(instance.algorithm, ""): ""}
     for name in names:
-        options = rooted | ({"dims": dims} if name == "hierarchical" else {})
+        options: BuilderKeys = {"root": instance.algorithm.root}
+        if name == "hierarchical":
+            options["dims"] = dims
         with suppress(AstraError):  # not defined for such a call
             ways.setdefault(Way(build(name, instance.type, n, **options), ""), name)
     return ways[fastest(simulate, machine, list(ways), instance.size, npus)]

@@ -59,8 +59,7 @@ def closed_form(plan: Plan) -> Fraction | None:
     if key not in CLOSED_FORMS or not alike or topology.renumbered is not None or topology.events:
         return None
     n, alpha, rate = len(instance.members), int(topology.latency_ps[0]), topology.bandwidths[0]
-    rooted = {} if instance.algorithm.root is None else {"root": instance.algorithm.root}
-    if instance.algorithm.chunks != build(*key, n, **rooted).chunks:
+    if instance.algorithm.chunks != build(*key, n, root=instance.algorithm.root).chunks:
         return None  # the formulas are those of the builders without options
     try:
         return closed_form_ps(*key, n, instance.size, alpha, rate, plan.problem.semantics.gamma)

@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from astrasim_py.core import compiling
 from astrasim_py.core.choices import FOLDED, LEVELS
@@ -43,6 +43,9 @@ from astrasim_py.scenario.expand import Point, expand
 from astrasim_py.scenario.load import LoadedScenario
 from astrasim_py.scenario.plot_spec import level_of
 from astrasim_py.system.machine_models import Limits
+
+if TYPE_CHECKING:
+    import pandas
 
 _WARNING, _HINT = "warning: ", "hint: "
 #: Where the file of the scenario is named: beside the points, since it is no part of the results.
@@ -90,7 +93,7 @@ class RunResult(Shown):
         """The notes that belong below the results: warnings, and what could be better."""
         return tuple(note for note in self.notes if note.startswith((_WARNING, _HINT)))
 
-    def to_dataframe(self):
+    def to_dataframe(self) -> "pandas.DataFrame":
         """The rows as a pandas DataFrame; see `astrasim_py.report.dataframe.rows_dataframe`."""
         return rows_dataframe(self.rows)
 
@@ -123,10 +126,23 @@ def parse_share(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
+class PointKeys(TypedDict, total=False):
+    """Options of each point of a run; None: as the scenario has it."""
+
+    level: str | None
+    engine: str | None
+    fold: bool | None
+    max_events: int | None
+    max_sim_time_ps: int | None
+    in_full: bool
+    timeline: bool | tuple[int, ...]
+    collectives: bool
+
+
 def run_scenario(
     scenario: LoadedScenario,
     *,
-    out: str | os.PathLike = "results",
+    out: str | os.PathLike[str] = "results",
     jobs: int | None = 1,
     cluster: str | None = None,
     points: tuple[int, int] | None = None,
@@ -134,7 +150,7 @@ def run_scenario(
     figures: bool = True,
     strict: bool = False,
     progress: Progress | None = None,
-    **options: Any,
+    **options: Unpack[PointKeys],
 ) -> RunResult:
     """Run the points of a scenario and leave tables and figures in ``<out>/<name of the scenario>/``.
 
@@ -150,7 +166,7 @@ def run_scenario(
     a name that is no name of a folder, or a cluster that cannot be reached. Raises OutputError: the folder of results
     cannot be written at all.
     """
-    asked = {"level": scenario.record, "engine": scenario.engine, "fold": scenario.fold}
+    asked: dict[str, Any] = {"level": scenario.record, "engine": scenario.engine, "fold": scenario.fold}
     asked |= {key: value for key, value in options.items() if value is not None}
     for key, value, known in (("--record", asked["level"], LEVELS), ("--engine", asked["engine"], ENGINES)):
         if value not in known:

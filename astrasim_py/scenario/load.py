@@ -91,8 +91,8 @@ _MAPPING = "scenario"
 
 
 def load_scenario(
-    scenario: str | os.PathLike | Mapping,
-    overrides: Sequence[str] | Mapping[str, Any] = (),
+    scenario: str | os.PathLike[str] | Mapping[str, object],
+    overrides: Sequence[str] | Mapping[str, object] = (),
     *,
     allow_outside: bool = False,
     allow_code: bool = False,
@@ -132,7 +132,7 @@ def load_scenario(
     return check_document(document, path, allow_outside=allow_outside, allow_code=allow_code)
 
 
-def with_overrides(scenario: LoadedScenario, overrides: Sequence[str] | Mapping[str, Any]) -> LoadedScenario:
+def with_overrides(scenario: LoadedScenario, overrides: Sequence[str] | Mapping[str, object]) -> LoadedScenario:
     """A loaded scenario with other values; see `load_scenario`."""
     if not overrides:
         return scenario
@@ -140,7 +140,7 @@ def with_overrides(scenario: LoadedScenario, overrides: Sequence[str] | Mapping[
     return check_document(document, scenario.path, allow_outside=scenario.allow_outside, allow_code=scenario.allow_code)
 
 
-def _overridden(document: Value, overrides: Sequence[str] | Mapping[str, Any]) -> Value:
+def _overridden(document: Value, overrides: Sequence[str] | Mapping[str, object]) -> Value:
     known = tuple(Scenario.model_fields)
     if isinstance(overrides, Mapping):
         for key, value in overrides.items():

@@ -4,7 +4,7 @@ In the context ``written``, of a scenario, quantities are text with units; Pytho
 """
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 from pydantic import (
     BeforeValidator,
@@ -142,6 +142,21 @@ def profile_or_file(value: object, info: ValidationInfo) -> object:
 
 def _on_or_off(value: object) -> object:
     return {True: {}, False: None}[value] if isinstance(value, bool) else value
+
+
+class NetworkKeys(TypedDict, total=False):
+    """Fields of a `NetworkModel`, as Python code may give them."""
+
+    model: str
+    link_busy: str
+    send_completes: str
+    msccl: bool | Mapping[str, object] | MscclModel | None
+    profile: str | LibraryProfile | None
+    protocol: str | None
+    switch_reduction: bool | None
+    qps: int
+    split: bool
+    factory: Callable | None
 
 
 class NetworkModel(StrictModel):

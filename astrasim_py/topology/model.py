@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import chain
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Required, TypedDict, Unpack
 
 import numpy as np
 from pydantic import Field
@@ -22,7 +22,11 @@ from astrasim_py.core.units import INT64_MAX, format_time
 from astrasim_py.topology import export
 from astrasim_py.topology.events import LinkEvent
 from astrasim_py.topology.layout import positions, spread
-from astrasim_py.topology.routing import Dim, DimensionOrder, Routes, ShortestPaths, reachable
+from astrasim_py.topology.routing import Dim, DimensionOrder, Router, Routes, ShortestPaths, reachable
+
+if TYPE_CHECKING:
+    import networkx
+    from matplotlib.axes import Axes
 
 LINK_CAP = 2**24
 #: Switches included.
@@ -80,6 +84,22 @@ def _range(texts: Sequence[str]) -> str:
     return " to ".join(dict.fromkeys([*texts[:1], *texts[-1:]]))
 
 
+class TopologyFields(TypedDict, total=False):
+    """Fields of a `Topology` beside its columns."""
+
+    name: Required[str]
+    shape: Required[str]
+    dims: tuple[Dim, ...]
+    switches: tuple[tuple[str, int | None], ...]
+    failed: tuple[int, ...]
+    routing: Routing
+    computing: Computing | None
+    router: Router | None
+    renumbered: np.ndarray | None
+    events: tuple[LinkEvent, ...]
+    reroute_ps: int
+
+
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Topology(Shown):
     """A network of NPUs and switches. Make one with `build`, a function of `shapes`, or `Topology.create`.
@@ -108,7 +128,7 @@ class Topology(Shown):
     computing: Computing | None = None  # switches that can take part in collectives; None: not said
     #: Closed-form router over the links that the shape has undamaged, and where those links are now (int32,
     #: -1 gone); `renumbered` is None while no link is gone.
-    router: Any = field(default=None, repr=False)
+    router: Router | None = field(default=None, repr=False)
     renumbered: np.ndarray | None = field(default=None, repr=False)
     events: tuple[LinkEvent, ...] = ()  # ascending by time
     reroute_ps: int = 0  # how long a message that loses a link waits for another route
@@ -130,7 +150,7 @@ class Topology(Shown):
         bandwidths: Sequence[Fraction],
         place: str = "",
         connected: bool = True,
-        **more: Any,
+        **more: Unpack[TopologyFields],
     ) -> Topology:
         """Make a topology from columns; bandwidth classes are put in canonical order, links are not.
 
@@ -141,19 +161,23 @@ class Topology(Shown):
         rates = sorted({bandwidths[i] for i in np.unique(bandwidth_class).tolist()})
         position = {rate: code for code, rate in enumerate(rates)}
         recode = np.array([position.get(rate, -1) for rate in bandwidths], dtype=np.int32)
-        columns = {
-            "src": np.ascontiguousarray(src, dtype=np.int32),
-            "dst": np.ascontiguousarray(dst, dtype=np.int32),
-            "latency_ps": np.ascontiguousarray(latency_ps, dtype=np.int64),
-            "bandwidth_class": recode[np.asarray(bandwidth_class, dtype=np.int64)],
-        }
-        longest = int(columns["latency_ps"].max(initial=0))
+        latency_ps = np.ascontiguousarray(latency_ps, dtype=np.int64)
+        longest = int(latency_ps.max(initial=0))
         if longest * vertices > INT64_MAX:
             problem = f"a latency of {longest} ps over up to {vertices} hops does not fit 63 bits"
             raise TopologyError(place, problem, "write a shorter latency")
         if vertices > npus:
             more.setdefault("switches", (("switch", vertices - npus),))
-        topology = cls(npus=npus, vertices=vertices, bandwidths=tuple(rates), **columns, **more)
+        topology = cls(
+            npus=npus,
+            vertices=vertices,
+            src=np.ascontiguousarray(src, dtype=np.int32),
+            dst=np.ascontiguousarray(dst, dtype=np.int32),
+            latency_ps=latency_ps,
+            bandwidth_class=recode[np.asarray(bandwidth_class, dtype=np.int64)],
+            bandwidths=tuple(rates),
+            **more,
+        )
         # A shape with closed-form routes is connected unless links or NPUs were removed.
         if connected and (topology.router is None or topology.renumbered is not None or topology.failed):
             topology._check_connected(place)
@@ -346,7 +370,7 @@ class Topology(Shown):
         """Links from one NPU to another, in order; empty if they are the same. Raises as `routes` does."""
         return tuple(self.routes([src], [dst])[1].tolist())
 
-    def to_networkx(self):
+    def to_networkx(self) -> networkx.MultiDiGraph[int]:
         """The topology as a `networkx.MultiDiGraph`; see `astrasim_py.topology.export.to_networkx`.
 
         Edges also have numbers to compute with: ``bandwidth_GBps`` and ``latency_ns``, floats.
@@ -357,7 +381,7 @@ class Topology(Shown):
             edge |= {"bandwidth_GBps": float(rate) / 1e9, "latency_ns": int(self.latency_ps[link]) / 1e3}
         return graph
 
-    def draw(self, ax=None):
+    def draw(self, ax: Axes | None = None) -> Axes:
         """Draw NPUs (circles), switches (squares) and links, and return the matplotlib Axes.
 
         `ax`: Axes to draw into; a new figure by default.
@@ -436,7 +460,7 @@ class Topology(Shown):
             elif self.router is not None:
                 renumbered = left
         keep = ~gone
-        new = {
+        new: dict[str, Any] = {
             "src": self.src[keep],
             "dst": self.dst[keep],
             "latency_ps": latency[keep],
@@ -453,7 +477,7 @@ class Topology(Shown):
 
 
 def routed(
-    name: str, shape: str, router: Any, links: Sequence[tuple[Fraction, int]], dims: Sequence[Dim], place: str
+    name: str, shape: str, router: Router, links: Sequence[tuple[Fraction, int]], dims: Sequence[Dim], place: str
 ) -> Topology:
     """A network without failures from its router; `links`: (bandwidth, latency) by level of its links."""
     switches = sum(count for _, count in router.switches)

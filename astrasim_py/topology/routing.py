@@ -10,6 +10,7 @@ from fractions import Fraction
 from functools import cached_property
 from heapq import heappop, heappush
 from math import prod
+from typing import Protocol
 
 import numpy as np
 
@@ -56,6 +57,25 @@ class Dim:
     def switches(self, npus: int) -> int:
         """Switches of this dimension: one per slice (a slice of one NPU needs none)."""
         return npus // self.size if self.kind == "switch" and self.size > 1 else 0
+
+
+class Router(Protocol):
+    """Closed-form routes of a shape, and the links that it has undamaged."""
+
+    @property
+    def npus(self) -> int: ...
+
+    @property
+    def links(self) -> int: ...
+
+    @property
+    def switches(self) -> tuple[tuple[str, int], ...]:
+        """Names of the vertices after the NPUs, and how many have each."""
+
+    def ends(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Source, destination and level of every link."""
+
+    def routes(self, src: np.ndarray, dst: np.ndarray) -> Routes: ...
 
 
 @dataclass(frozen=True)

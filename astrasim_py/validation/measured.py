@@ -20,6 +20,7 @@ from astrasim_py.measured.formula import COLLECTIVES, reduces_in_switch
 from astrasim_py.measured.rows import Row, left_out_lines, mean_of_repeats, read_rows
 from astrasim_py.msccl.to_traces import read_msccl
 from astrasim_py.preparation.from_python import collective
+from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.report.explore_plots import files as drawn
 from astrasim_py.report.measured_plots import Curve, bus_bandwidths
 from astrasim_py.topology.from_keys import build
@@ -162,12 +163,13 @@ class Machine:
                 self.topologies[row.nodes] = build(keys, self.name, written=True)
             topology, per_node = self.topologies[row.nodes], row.ranks // row.nodes
             group = [node * self.keys["npus"] + k for node in range(row.nodes) for k in range(per_node)]
-            more = {"profile": self.profile, "switch_reduction": switch}
-            if row.nodes > 1:
-                more["algorithm"] = "nccl"
+            algorithm: Algorithm | str | None = "nccl" if row.nodes > 1 else None
             if row.given:
-                more["algorithm"] = self.algorithms(Path(self.programs, row.algorithm))
-            problem = collective(row.collective, row.bytes, topology, npus=group, **more)
+                algorithm = self.algorithms(Path(self.programs, row.algorithm))
+            problem = collective(
+                row.collective, row.bytes, topology, algorithm=algorithm, npus=group,
+                profile=self.profile, switch_reduction=switch,
+            )  # fmt: skip
             self.times[call] = simulate(problem, engine=self.engine, level="summary").makespan
         return self.times[call]
 

@@ -7,6 +7,7 @@ between all pairs. Source: NCCL, src/graph (rings.cc, trees.cc, tuning.cc), 2.27
 from collections.abc import Iterator
 from dataclasses import replace
 
+from astrasim_py.builders.keys import BuilderKeys
 from astrasim_py.builders.registry import IN_NETWORK, build, default_algorithm, rooted
 from astrasim_py.builders.switch_trees import reached, switches_above
 from astrasim_py.core.choices import FASTEST, SWITCH
@@ -68,9 +69,9 @@ def _in_switch(topology: Topology, collective: str, npus: tuple[int, ...], size:
     """The reduction in the one switch of some NPUs, if it computes. The choice is kept for like groups, so that the
     switch is found when the call is planned."""
     if collective in IN_NETWORK["nvls"][0] and reached(topology, "nvls", {}, npus):
-        own = switches_above(topology, npus, "nvls", collective, {"switches": None})
-        chunks = _pieces(size // len(npus), 6 * len(npus) ** 2)
-        yield Way(build("nvls", collective, len(npus), chunks=chunks, **own).with_verdict(True), "")
+        options = switches_above(topology, npus, "nvls", collective, {"switches": None})
+        options["chunks"] = _pieces(size // len(npus), 6 * len(npus) ** 2)
+        yield Way(build("nvls", collective, len(npus), **options).with_verdict(True), "")
 
 
 def _algorithms(
@@ -78,20 +79,17 @@ def _algorithms(
 ) -> Iterator[tuple[str, Algorithm]]:
     """Candidates, and what tables call them; those that a library has no choice about have no name."""
     n = sum(map(len, nodes))
-    through = {"nodes": nodes, "channels": rings}
+    through: BuilderKeys = {"nodes": nodes, "channels": rings}
     if collective == "all_reduce" and (len(nodes) > 1 or n > _HOST):
         chunks = _pieces(size // (2 * trees), 4 * n * trees)
         yield "tree", build("double_binary_tree", collective, n, chunks=chunks, nodes=nodes, channels=trees)
     if collective in ("all_reduce", "all_gather", "reduce_scatter"):
-        more = {"overlap": True, **through} if len(nodes) > 1 else {}
-        yield "ring", build("ring", collective, n, **more)
+        over: BuilderKeys = {"overlap": True, **through} if len(nodes) > 1 else {}
+        yield "ring", build("ring", collective, n, **over)
     elif collective in ("broadcast", "reduce"):
-        yield (
-            "ring",
-            build(
-                "ring", collective, n, chunks=_pieces(size // rings, n * rings), **rooted(collective, root), **through
-            ),
-        )
+        pieces = _pieces(size // rings, n * rings)
+        chain: BuilderKeys = {"chunks": pieces, **rooted(collective, root), **through}
+        yield "ring", build("ring", collective, n, **chain)
     elif collective in ("gather", "scatter"):
         yield "", build("linear", collective, n, **rooted(collective, root))
     else:
