@@ -82,7 +82,8 @@ def run(
     Returns
     -------
     RunResult
-        With ``rows``, one for each point; ``to_dataframe()`` makes a pandas DataFrame of them.
+        With ``rows``, one for each point: ``row.time_ns`` is ``row["time_ns"]``; ``to_dataframe()`` makes a pandas
+        DataFrame of them.
 
     Raises
     ------

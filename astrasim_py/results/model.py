@@ -377,6 +377,12 @@ class RunCost(Record):
     cpu_s: Annotated[Number, About("CPU time of the engine", "s")] = None
 
 
+def fields_table(model: type[Record]) -> str:
+    """The columns of a model as a table in Markdown."""
+    lines = [f"| `{name}` | {about.text} | {about.unit} |" for name, about in model.columns().items()]
+    return "\n".join(["| key | | unit |", "|---|---|---|", *lines])
+
+
 #: Columns of rows, in this order, in every format; `Row` has more where points are repeated.
 ROW_KEYS = tuple(Row.columns("always"))
 JOB_KEYS = tuple(JobRow.columns())

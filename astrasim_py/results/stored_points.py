@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
@@ -155,12 +155,21 @@ def read_point(folder: Path, *, contents: bool = False) -> StoredPoint | None:
     return StoredPoint(folder=folder, manifest=manifest, summary=summary, cost=cost)
 
 
-def read_points(folder: Path) -> tuple[StoredPoint, ...]:
-    """Every whole point of a scenario's folder, in the order of its swept values; the rest is ignored. Raises
-    OutputError: the folder cannot be read.
+def read_points(folder: Path, known: Mapping[Path, StoredPoint] | None = None) -> tuple[StoredPoint, ...]:
+    """Every whole point of a scenario's folder, in the order of its swept values; the rest is ignored. `known`: points
+    by folder, which are not read again while their manifest is there. Raises OutputError: the folder cannot be read.
     """
-    points = [read_point(folder / POINTS / name) for name in point_names(folder)]
+    known = known or {}
+    places = [folder / POINTS / name for name in point_names(folder)]
+    points = [known[place] if place in known and _is_there(known[place]) else read_point(place) for place in places]
     return tuple(sorted((point for point in points if point is not None), key=_order))
+
+
+def _is_there(point: StoredPoint) -> bool:
+    try:
+        return _content(point.folder / MANIFEST) == point.manifest.sealed()
+    except OutputError:
+        return False
 
 
 def point_names(folder: Path) -> list[str]:

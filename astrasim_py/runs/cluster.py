@@ -24,7 +24,7 @@ from astrasim_py.core.extras import optional_module
 from astrasim_py.preparation.inputs import input_digests
 from astrasim_py.results import store
 from astrasim_py.runs.pool import Killed
-from astrasim_py.runs.task import Result, Task, failed, run_task
+from astrasim_py.runs.task import Result, Task, failed, run_task_apart
 
 #: Seconds within which the scheduler must answer.
 CONNECT_S = 10.0
@@ -109,7 +109,7 @@ def _client(address: str) -> Iterator[Any]:
 
 def work(task: Task, probe: str, edition: str) -> Result:
     with _one_at_a_time:
-        return _refusal(task, probe, edition) or run_task(task)
+        return _refusal(task, probe, edition) or run_task_apart(task)
 
 
 def _refusal(task: Task, probe: str, edition: str) -> Result | None:

@@ -37,7 +37,7 @@ from astrasim_py.results.stored_points import StoredPoint
 from astrasim_py.runs.figures import FIGURES, draw_figures, recorded, write_study
 from astrasim_py.runs.pool import Killed, cores, run_tasks
 from astrasim_py.runs.progress import Progress
-from astrasim_py.runs.task import Result, Task, failed, make_task, row_of, run_task, stored_result
+from astrasim_py.runs.task import Result, Task, failed, make_task, row_of, run_task, run_task_apart, stored_result
 from astrasim_py.runs.unused import unused_by_all
 from astrasim_py.scenario.expand import Point, expand
 from astrasim_py.scenario.load import LoadedScenario
@@ -386,9 +386,10 @@ class _Run:
         """
         stored: dict[str, StoredPoint] = {}
         ours = {task.identity for task in self.tasks.values()}
+        known = {result.point.folder: result.point for result in self.results.values() if result.point}
         for _ in range(_TRIES):
             names = stored_points.point_names(self.folder)
-            points = stored_points.read_points(self.folder)
+            points = stored_points.read_points(self.folder, known)
             stored = stored_points.by_digest(point for point in points if point.manifest.digest in ours)
             if stored:
                 stored_points.write_tables(self.folder, tuple(stored.values()))
@@ -440,5 +441,5 @@ def _each(
     if done < len(tasks):
         with store.scratch(folder) as beside:
             left = [replace(task, beside=beside) for task in tasks[done:]]
-            for number, result in run_tasks(run_task, left, min(workers, len(left))):
+            for number, result in run_tasks(run_task_apart, left, min(workers, len(left))):
                 yield done + number, result

@@ -175,6 +175,7 @@ class Result:
     simulated_ps: int = 0
     detail: str = ""  # traceback of a defect, of ours or of the user's own code
     stored: bool = False  # whether the point is in the store
+    point: StoredPoint | None = None  # where it was stored or read by this process
 
 
 def row_of(point: Point, status: str) -> Row:
@@ -231,6 +232,11 @@ def run_task(task: Task) -> Result:
             return failed(point, EXIT_USAGE, own, detail=detail)
         line = f"{point.name}: this is a defect of astrasim_py, please report it: {text}"
         return failed(point, EXIT_INTERNAL, line, detail=detail)
+
+
+def run_task_apart(task: Task) -> Result:
+    """`run_task` for another process, which reads the point in the store."""
+    return replace(run_task(task), point=None)
 
 
 def _run(task: Task) -> Result:
@@ -345,4 +351,5 @@ def stored_result(point: StoredPoint) -> Result:
         unused=point.summary.unused,
         simulated_ps=point.summary.makespan_ps,
         stored=True,
+        point=point,
     )

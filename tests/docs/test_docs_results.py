@@ -1,0 +1,31 @@
+"""The fields of stored results are documented by their own texts."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from astrasim_py.results import model
+from astrasim_py.results.model import Record, Row, fields_table
+
+MODELS = [each for each in vars(model).values() if isinstance(each, type) and issubclass(each, Record)]
+STORED = [each for each in MODELS if each not in (Record, model.SweptRecord, model.RunRow)]
+
+
+@pytest.mark.parametrize("each", STORED, ids=lambda each: each.__name__)
+def test_every_field_of_results_is_in_the_documentation_as_it_is_described(repo, each):
+    page = (repo / "docs" / ("cli.md" if each is Row else "results.md")).read_text("utf-8")
+    name = each.__name__
+    hint = f"python -c 'from astrasim_py.results.model import *; print(fields_table({name}))'"
+    assert fields_table(each) in page, hint
+
+
+@pytest.mark.parametrize("each", STORED, ids=lambda each: each.__name__)
+def test_every_number_with_a_unit_says_it_in_its_name_and_its_text(each):
+    assert [field.name for field in fields(each)] == list(each.columns("always", "set", "never"))
+    for name, about in each.columns().items():
+        assert about.text, name
+        for ending in ("ns", "ps", "GBps", "s"):
+            if name.endswith(f"_{ending}") and name != "iterations_per_s":
+                assert about.unit == ending.replace("GBps", "GB/s"), name
