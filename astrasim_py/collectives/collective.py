@@ -78,10 +78,9 @@ class Collective:
         if self.reduces:
             own = range(first, first + per) if self.scatters else range(chunks)
             return [(range(ranks), k) for k in own]
-        if self.scatters:
-            return [(range(root, root + 1), first + k) for k in range(per)]
         if self.from_root:
-            return [(range(root, root + 1), k) for k in range(chunks)]
+            source = range(rank, rank) if root is None else range(root, root + 1)
+            return [(source, first + k if self.scatters else k) for k in range(per)]
         # A gather takes whole shards; all_to_all takes shard `rank` of every rank.
         skip = 0 if self.gathers else first
         return [(range(k // per, k // per + 1), skip + k % per) for k in range(chunks)]

@@ -79,6 +79,8 @@ class StrictModel(BaseModel):
             for one in error.errors(include_url=False):
                 kind: Any = one["type"]
                 context = one.get("ctx", {})
+                if kind == "default_factory_not_called":
+                    continue
                 if kind == "extra_forbidden" and len(one["loc"]) == 1:
                     kind = wrong("is not a key here", did_you_mean(str(one["loc"][0]), known), ("@key",))
                 elif kind == "missing" and len(one["loc"]) == 1:
@@ -92,7 +94,7 @@ class StrictModel(BaseModel):
         return made
 
     def _complete(self) -> None:
-        """Check fields against each other, and fill in those that depend on others."""
+        """Check fields against each other."""
 
     def differs(self, *known: str) -> tuple[str, ...]:
         """Fields whose values differ from the default, except those that are `known`.

@@ -7,7 +7,7 @@ import numpy as np
 
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
-from astrasim_py.core.errors import ScenarioError, TraceError
+from astrasim_py.core.errors import InternalError, ScenarioError, TraceError
 from astrasim_py.core.units import INT64_MAX, PS_PER_NS, PS_PER_S, transfer_ps
 from astrasim_py.program.table import Program, file_of
 from astrasim_py.system.machine_models import ComputeModel, MemoryModel
@@ -49,6 +49,8 @@ def recorded_ps(table: Program, semantics: Semantics) -> np.ndarray:
 
 def roofline_ps(operations: int, nbytes: int, compute: ComputeModel, semantics: Semantics) -> int:
     """Roofline time (Williams et al., CACM 2009) of one node: max(operations / peak, bytes / bandwidth)."""
+    if compute.peak is None:
+        raise InternalError("a roofline without a peak")
     if semantics.rounding == "floor_ns":
         # ASTRA-sim: perf = min(bandwidth * intensity, peak); floor(operations / perf) in ns, in doubles.
         if nbytes <= 0:
@@ -140,7 +142,7 @@ def memory_ps(table: Program, memory: MemoryModel, semantics: Semantics) -> np.n
     sizes = table.column("tensor_size")
     for row in np.flatnonzero((table.type == NodeType.MEM_LOAD) | (table.type == NodeType.MEM_STORE)).tolist():
         nbytes = int(sizes[row])
-        if memory.kind == "none":
+        if memory.bandwidth is None:  # of the kind ``none`` only
             raise TraceError(
                 node_place(table, row),
                 "loads from or stores to remote memory, and the system has none",

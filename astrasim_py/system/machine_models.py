@@ -12,7 +12,6 @@ from pydantic import (
     Field,
     PlainValidator,
     ValidationInfo,
-    ValidatorFunctionWrapHandler,
     WithJsonSchema,
     field_validator,
 )
@@ -220,7 +219,7 @@ class NetworkModel(StrictModel):
         known = tuple(dict.fromkeys((*self.profile.protocols, *(self.profile.programs or ()))))
         if self.protocol != "fastest" and self.protocol not in known:
             problem = f"the profile has no {self.protocol}"
-            raise wrong(problem, did_you_mean(self.protocol, ("fastest", *known)), ("protocol",))
+            raise wrong(problem, did_you_mean(str(self.protocol), ("fastest", *known)), ("protocol",))
         if not known:
             raise wrong("the profile has no protocols or programs", "name another one", ("profile",))
         if self.switch_reduction and self.profile.switch is None:
@@ -268,25 +267,26 @@ class ComputeModel(StrictModel):
     peak: ComputeRate | None = example("312 TFLOP/s", default=None)
     memory_bandwidth: MemoryBandwidth | None = example("2 TB/s", default=None)
     roofline: bool = Field(
-        default=None,
+        default_factory=lambda data: data["peak"] is not None,
         description="take times from operations and bytes; by default where there is a peak",
     )
+
+    @classmethod
+    def _normalized(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, Mapping) and value.get("roofline", True) is None:
+            return {key: given for key, given in value.items() if key != "roofline"}
+        return value
 
     @field_validator("peak", "memory_bandwidth", "memory", "expanded_memory", check_fields=False)
     @classmethod
     def _of_preset(cls, value: Any, info: ValidationInfo) -> Any:
         name, precision = info.data.get("preset"), info.data.get("precision")
-        if value is not None or name not in preset_names("compute"):
+        figures = preset(name).compute if value is None and name in preset_names("compute") else None
+        if figures is None:
             return value
-        figures = preset(name).compute
         if info.field_name == "peak":
             return figures.peak.get(precision or next(iter(figures.peak)))
         return getattr(figures, str(info.field_name))
-
-    @field_validator("roofline", mode="wrap")
-    @classmethod
-    def _where_there_is_a_peak(cls, value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> bool:
-        return info.data.get("peak") is not None if value is None else handler(value)
 
     def _complete(self) -> None:
         if self.preset is None:
@@ -294,11 +294,9 @@ class ComputeModel(StrictModel):
                 raise wrong("precision without preset", "drop it, or name a preset", ("precision",))
         elif self.preset not in (known := preset_names("compute")):
             raise wrong(f"there is no preset {shown(self.preset)}", did_you_mean(self.preset, known), ("preset",))
-        else:
-            figures = preset(self.preset).compute
-            if self.precision is not None and self.precision not in figures.peak:
-                problem = f"{figures.npu} has no peak for {self.precision}"
-                raise wrong(problem, f"write one of {', '.join(figures.peak)}", ("precision",))
+        elif (figures := preset(self.preset).compute) and self.precision not in (None, *figures.peak):
+            problem = f"{figures.npu} has no peak for {self.precision}"
+            raise wrong(problem, f"write one of {', '.join(figures.peak)}", ("precision",))
         if self.roofline and self.peak is None:
             raise wrong("the roofline needs a peak", 'write e.g. peak: "312 TFLOP/s"', ("roofline",))
 
@@ -371,19 +369,16 @@ class Collectives(StrictModel):
 class Limits(StrictModel):
     """When to give up."""
 
-    model_config = ConfigDict(validate_default=True)
     _place = "limits"
 
-    max_events: Annotated[int, whole(1, _MOST_EVENTS)] = Field(default=None)
+    max_events: Annotated[int, whole(1, _MOST_EVENTS)] = MAX_EVENTS
     max_sim_time_ps: Time | None = Field(default=None, alias="max_sim_time", examples=["10 s"])
 
     @classmethod
     def _normalized(cls, value: Any, info: ValidationInfo) -> Any:
-        if not written(info) and (value.get("max_events") or 0) > _MOST_EVENTS:  # as good as no limit
+        most = value.get("max_events", MAX_EVENTS) if isinstance(value, Mapping) else MAX_EVENTS
+        if most is None:
+            return {key: given for key, given in value.items() if key != "max_events"}
+        if not written(info) and most > _MOST_EVENTS:  # as good as no limit
             return {**value, "max_events": _MOST_EVENTS}
         return value
-
-    @field_validator("max_events", mode="wrap")
-    @classmethod
-    def _by_default(cls, value: Any, handler: ValidatorFunctionWrapHandler) -> int:
-        return MAX_EVENTS if value is None else handler(value)

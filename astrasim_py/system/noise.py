@@ -25,14 +25,18 @@ class ComputeNoise(StrictModel):
     uniform: tuple[Time, Time] | None = Field(default=None, examples=["[0 us, 20 us]"])
 
     def _complete(self) -> None:
-        given = [value for value in (self.exponential, self.uniform) if value is not None]
-        if len(given) != 1:
-            what = "both distributions" if given else "no distribution"
+        if (self.exponential is None) == (self.uniform is None):
+            what = "no distribution" if self.uniform is None else "both distributions"
             raise wrong(f"has {what}", "write exponential: 10 us, or uniform: [0 us, 20 us]")
-        low, high = self.uniform or (0, self.exponential)
+        low, high = self.bounds
         if low > high or high > _LONGEST:
             problem = "the second time is less than the first" if low > high else "more than a day"
             raise wrong(problem, "write a shorter one first" if low > high else "write less")
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Least and largest time of a uniform distribution; 0 and the mean of an exponential one."""
+        return self.uniform or (0, self.exponential or 0)
 
 
 class Detours(StrictModel):
@@ -76,9 +80,10 @@ class Noise(StrictModel):
             raise wrong("has neither compute nor detours", "write e.g. compute: {exponential: 10 us}")
 
     def phases(self, job: str, ranks: int) -> np.ndarray:
-        """int64[ranks], ps: where detours of the ranks of a job begin, in their period."""
-        words = mix(self.seed, _number(job), np.arange(ranks))
-        return (words % np.uint64(self.detours.period)).astype(np.int64)
+        """int64[ranks], ps: where detours of the ranks of a job begin, in their period; 0 without detours."""
+        period = 1 if self.detours is None else self.detours.period
+        words: np.ndarray = mix(self.seed, _number(job), np.arange(ranks))
+        return (words % np.uint64(period)).astype(np.int64)
 
     def times(self, job: str, rank: int, node_id: np.ndarray, iterations: int, last: int) -> np.ndarray:
         """int64[n], ps: how much longer some nodes of a rank take.
@@ -89,7 +94,9 @@ class Noise(StrictModel):
         ids, size = node_id.astype(np.int64), (last + 1) // iterations
         words = mix(self.seed, _number(job), rank, ids % size, ids // size)
         uniform = ((words >> np.uint64(11)) + np.uint64(1)).astype(np.float64) * 2.0**-53
-        low, high = self.compute.uniform or (0, self.compute.exponential)
+        if self.compute is None:
+            return np.zeros(len(ids), dtype=np.int64)
+        low, high = self.compute.bounds
         drawn = uniform if self.compute.uniform else -logarithm(uniform)
         return low + (drawn * float(high - low)).astype(np.int64)
 

@@ -39,7 +39,7 @@ def draw_network(
 
     A link around a row of vertices, from its last one to its first one, is drawn as two ends that leave the row.
     """
-    from matplotlib.collections import LineCollection, PolyCollection
+    from matplotlib.collections import Collection, LineCollection, PolyCollection
 
     axes.set_aspect("equal")
     axes.axis("off")
@@ -51,10 +51,10 @@ def draw_network(
     drawn = np.flatnonzero(~two_way | (src < dst)) if use is None else np.flatnonzero(use >= 0)
     if use is not None:
         drawn = drawn[np.argsort(use[drawn], kind="stable")]
-        axes.add_collection(LineCollection(paths[use < 0], colors=_IDLE, linewidths=0.6, zorder=1))
+        axes.add_collection(LineCollection(list(paths[use < 0]), colors=_IDLE, linewidths=0.6, zorder=1))
     look = {"colors": _LINE} if use is None else {"cmap": "cividis_r", "norm": colours}
     fill = {"facecolors": _LINE} if use is None else look
-    parts = [LineCollection(paths[drawn], linewidths=wide, zorder=2, capstyle="butt", **look)]
+    parts: list[Collection] = [LineCollection(list(paths[drawn]), linewidths=wide, zorder=2, capstyle="butt", **look)]
     headed = drawn[~two_way[drawn]] if use is None else drawn if len(drawn) <= _MOST_HEADS else drawn[:0]
     heads = _heads(paths[headed], 3.2 / unit)
     long = np.isfinite(heads).all(axis=(1, 2))
@@ -64,7 +64,7 @@ def draw_network(
             part.set_array(use[links])
         axes.add_collection(part)
     if failed is not None:
-        axes.add_collection(LineCollection(paths[failed], zorder=3, **FAILED))
+        axes.add_collection(LineCollection(list(paths[failed]), zorder=3, **FAILED))
     inside = [(npus or {}).get(v, "white") for v in np.flatnonzero(~switch).tolist()]
     works = np.isin(np.array(names, dtype=object), list(computing)) & switch
     rim = min(0.8, 0.08 * size)
@@ -218,5 +218,5 @@ def _heads(paths: np.ndarray, size: float) -> np.ndarray:
     direction = direction / np.maximum(np.hypot(*direction.T), 1e-12)[:, None]
     side = np.stack([-direction[:, 1], direction[:, 0]], axis=-1)
     reach = np.hypot(*(paths[:, -1] - paths[:, 0]).T)
-    size = np.where(reach > 5 * size, size, np.nan)[:, None]
-    return np.stack([tip + direction * size, tip - side * size * 0.5, tip + side * size * 0.5], axis=1)
+    sizes = np.where(reach > 5 * size, size, np.nan)[:, None]
+    return np.stack([tip + direction * sizes, tip - side * sizes * 0.5, tip + side * sizes * 0.5], axis=1)

@@ -20,7 +20,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
@@ -56,7 +56,7 @@ _NEEDED = {
     "bandwidth": "bandwidth (cells such as 50 GB/s) or bw_GBps",
     "latency": "latency (cells such as 500 ns) or lat_ns",
 }
-_PARSERS = {"bandwidth": parse_bandwidth, "latency": parse_time}
+_PARSERS: Mapping[str, Callable[[str], Any]] = {"bandwidth": parse_bandwidth, "latency": parse_time}
 _NUMBER = re.compile(r"[0-9]{1,12}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9._:\[\]/-]{0,63}")
 _PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -91,7 +91,7 @@ def _meaning(place: str, name: str) -> tuple[str, str] | None:
         return _COLUMNS[name], ""
     stem, mark, suffix = name.partition("_")
     what = _COLUMNS.get(stem)
-    if not mark or what not in _PARSERS:
+    if not mark or what is None or what not in _PARSERS:
         return None
     unit = suffix.removesuffix("Bps") + "B/s" if suffix.endswith("Bps") else suffix
     try:
@@ -142,17 +142,17 @@ class Links:
         if names not in self._headers:
             self._headers[names] = read_columns(place, names, ignore=ignore)
         columns = self._headers[names]
-        values = []
+        values: dict[str, Any] = {}
         for what in _PARSERS:
             name, unit = columns[what]
             cell, at = row[name], f"{place}: {name}"
             if isinstance(cell, bool) or not isinstance(cell, str | int | float | Decimal):
                 raise TopologyError(at, f"{cell!r} is not a {what}", "write a number with its unit")
             try:
-                values.append(_quantity(what, unit, str(cell).strip()))
+                values[what] = _quantity(what, unit, str(cell).strip())
             except UnitError as error:
                 raise TopologyError(at, error.problem, error.remedy) from None
-        self.add(row[columns["src"][0]], row[columns["dst"][0]], *values, place, both=both)
+        self.add(row[columns["src"][0]], row[columns["dst"][0]], **values, place=place, both=both)
 
     def topology(self, place: str, name: str, npus: int | None) -> Topology:
         """The topology of the links so far, numbered as the module's docstring says."""
@@ -160,7 +160,7 @@ class Links:
             npus = 1 + max((k for k in self.vertices if isinstance(k, int)), default=-1)
             if npus == 0:
                 raise TopologyError(place, "there are no NPUs", "number the NPUs from 0")
-        switches = sorted(k for k in self.vertices if isinstance(k, int) and k >= npus)
+        switches: list[int | str] = [*sorted(k for k in self.vertices if isinstance(k, int) and k >= npus)]
         switches += [k for k in self.vertices if isinstance(k, str)]
         numbers = {key: npus + i for i, key in enumerate(switches)}
         return self.numbered(place, name, npus, numbers, [str(key) for key in switches])

@@ -55,7 +55,7 @@ def to_networkx(topology):
     """
     import networkx
 
-    graph = networkx.MultiDiGraph(name=topology.name, npus=topology.npus, **_switches(topology))
+    graph: networkx.MultiDiGraph = networkx.MultiDiGraph(name=topology.name, npus=topology.npus, **_switches(topology))
     for vertex in range(topology.vertices):
         kind = "npu" if vertex < topology.npus else "switch"
         graph.add_node(vertex, kind=kind, name=topology.vertex_name(vertex))

@@ -8,6 +8,7 @@ Zahavi: D-Mod-K routing providing non-blocking traffic for shift permutations on
 Report 776, Technion 2010.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,6 +41,10 @@ def _table(count: int, *columns: tuple[np.ndarray, np.ndarray]) -> Routes:
 
 class Fabric:
     """A switched network without failures, by the `blocks` of its links."""
+
+    def blocks(self) -> Iterable[tuple[np.ndarray, np.ndarray, int]]:
+        """Blocks of links of one level: sources, destinations and the level."""
+        raise NotImplementedError
 
     def ends(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         src, dst, level = zip(*self.blocks(), strict=True)

@@ -44,7 +44,7 @@ class Preset(Shape):
 @cache
 def _preset(name: str) -> tuple[Mapping[str, Any], Shape]:
     """Keys of a preset as written in its file, and the shape that they give."""
-    keys = preset(name).topology
+    keys = preset(name).topology or {}
     shape = SHAPES[keys["shape"]].model_validate(keys, context={"written": True})
     if shape.switches is not None:
         shape = shape.model_copy(update={"switches": shape.switches.model_copy(update={"of_machine": True})})
@@ -70,7 +70,7 @@ class ForeignShape(Shape):
     """A shape of another package or of user code; its parameters are passed on unchanged."""
 
     model_config = ConfigDict(
-        extra="allow", json_schema_extra={"properties": {"shape": {"not": {"enum": sorted(SHAPES)}}}}
+        extra="allow", json_schema_extra={"properties": {"shape": {"not": {"enum": [*sorted(SHAPES)]}}}}
     )
 
     shape: CodeOrName = Field(description="name of a shape, or file.py:name")
@@ -85,7 +85,7 @@ class ForeignShape(Shape):
         if self._function is None and isinstance(self.shape, CodeText):
             raise TopologyError(below(place, "shape"), f"{self.shape} is code", "call it, or name it in a scenario")
         function = self._function or provided("shape", self.shape)
-        return made_by(function, f"shape {self.shape}", Topology, TopologyError, place, **self.model_extra)
+        return made_by(function, f"shape {self.shape}", Topology, TopologyError, place, **(self.model_extra or {}))
 
 
 def _other_shape(value: Any) -> Any:
@@ -118,7 +118,7 @@ _CHOICES += [
     Annotated[ForeignShape, BeforeValidator(_other_shape, json_schema_input_type=ForeignShape), Tag("<other>")],
     Annotated[Any, BeforeValidator(_refuse), WithJsonSchema({"not": {}}), Tag("<refused>")],
 ]
-TopologySpec = Annotated[reduce(or_, _CHOICES), Discriminator(_tag)]
+TopologySpec: Any = Annotated[reduce(or_, _CHOICES), Discriminator(_tag)]
 
 
 @cache

@@ -1,6 +1,6 @@
 """States of a topology between its events."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -55,17 +55,19 @@ _NAMED = 6
 def event_texts(topology: Topology) -> list[str]:
     """A line of text per event: its changes of links."""
 
-    def named(links) -> str:
+    def named(links: Iterable[int]) -> str:
         names = [topology.link_name(link) for link in sorted(links)]
         return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if names[_NAMED:] else "")
 
-    texts, lost, changed = [], set(), {}
+    texts: list[str] = []
+    lost: set[int] = set()
+    changed: dict[int, tuple[Fraction | None, int | None]] = {}
     for event in topology.events:
         now_lost = set(event.lost)
-        now_changed = {link: change for links, *change in event.changes for link in links}
+        now_changed = {link: (rate, latency) for links, rate, latency in event.changes for link in links}
         said = {"fail": now_lost - lost, "return": lost - now_lost}
         for link, (rate, latency) in now_changed.items():
-            if changed.get(link) != [rate, latency] and link not in now_lost:
+            if changed.get(link) != (rate, latency) and link not in now_lost:
                 to = [f"{float(rate) / 10**9:.4g} GB/s"] if rate is not None else []
                 to += [format_time(latency)] if latency is not None else []
                 said.setdefault(f"change to {', '.join(to)}", set()).add(link)

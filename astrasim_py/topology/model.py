@@ -301,7 +301,7 @@ class Topology(Shown):
             if len(column) and not 0 <= int(column.min()) <= int(column.max()) < self.vertices:
                 bad = int(column[(column < 0) | (column >= self.vertices)][0])
                 raise TopologyError(self.name, f"NPU {bad} does not exist", f"NPUs are numbered 0 to {self.npus - 1}")
-            dead = column[np.isin(column, self.failed)] if self.failed else ()
+            dead = column[np.isin(column, self.failed)]
             if len(dead):
                 raise TopologyError(self.name, f"NPU {int(dead[0])} has failed", "place no rank on it")
 
@@ -422,8 +422,8 @@ class Topology(Shown):
     def changed(
         self,
         *,
-        links: Iterable[tuple[Sequence[int], Fraction | None, int | None]] = (),
-        failed_links: Sequence[int] = (),
+        links: Iterable[tuple[Sequence[int] | np.ndarray, Fraction | None, int | None]] = (),
+        failed_links: Sequence[int] | np.ndarray = (),
         failed_npus: Sequence[int] = (),
         failed_switches: Sequence[int] = (),
         routing: Routing | None = None,

@@ -35,7 +35,7 @@ def placement(
     """
     if isinstance(kind, RandomPlacement):
         alive = np.array(topology.alive, dtype=np.int64)
-        order: Sequence[int] = alive[np.argsort(mix(kind.random, alive))]
+        order: Sequence[int] | np.ndarray = alive[np.argsort(mix(kind.random, alive))]
     elif isinstance(kind, str):
         if kind == "linear":
             order = topology.alive
@@ -43,8 +43,8 @@ def placement(
             if not topology.dims:
                 problem = f'a topology of shape "{topology.shape}" has no dims to snake through'
                 raise TopologyError(place, problem, "write linear")
-            order = _snake([d.size for d in topology.dims])
-            order = order[~np.isin(order, topology.failed)]
+            snake = _snake([d.size for d in topology.dims])
+            order = snake[~np.isin(snake, topology.failed)]
         else:
             raise TopologyError(place, f'"{kind}" is not a placement', "write linear, snake, or a list of NPU ids")
     else:
@@ -62,7 +62,7 @@ def placement(
     return tuple(int(npu) for npu in order[:count])
 
 
-def _check_list(topology: Topology, order: Sequence[int], place: str) -> None:
+def _check_list(topology: Topology, order: Sequence[int] | np.ndarray, place: str) -> None:
     seen: dict[int, int] = {}
     dead = frozenset(topology.failed)
     for rank, npu in enumerate(order):
@@ -74,8 +74,10 @@ def _check_list(topology: Topology, order: Sequence[int], place: str) -> None:
         if npu in dead:
             raise TopologyError(place, f"NPU {npu} (rank {rank}) has failed", "leave it out")
         if npu in seen:
-            raise TopologyError(place, f"NPU {npu} is listed for ranks {seen[npu]} and {rank}", "list each NPU once")
-        seen[npu] = rank
+            raise TopologyError(
+                place, f"NPU {npu} is listed for ranks {seen[int(npu)]} and {rank}", "list each NPU once"
+            )
+        seen[int(npu)] = rank
 
 
 def _snake(sizes: Sequence[int]) -> np.ndarray:

@@ -176,7 +176,7 @@ class DimensionOrder:
             self._hops(dim, from_ // stride % dim.size, to // stride % dim.size)
             for dim, (stride, _, _) in zip(self.dims, self.bases, strict=True)
         ]
-        ptr = pointers(sum(hops) if hops else np.zeros(len(from_), dtype=np.int64))
+        ptr = pointers(np.sum([np.zeros(len(from_), dtype=np.int64), *hops], axis=0))
         links = np.empty(ptr[-1], dtype=np.int32)
         at = ptr[:-1].copy()
         for dim, (stride, base, _), count in zip(self.dims, self.bases, hops, strict=True):

@@ -7,7 +7,7 @@ follow.
 
 from fractions import Fraction
 from math import prod
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, ValidationInfo
 
@@ -67,6 +67,8 @@ class _OneLink(_Linked):
 class _Npus(_OneLink):
     """Shapes of a number of NPUs in one dimension."""
 
+    if TYPE_CHECKING:
+        shape: str
     npus: Count = _required("how many NPUs")
 
     def npu_count(self) -> int:
@@ -123,6 +125,8 @@ class _Grid(_Linked):
     dims: Annotated[tuple[Count, ...], Field(min_length=1, max_length=MAX_DIMS)] = _required(
         "NPUs along each dimension, innermost first", "[8, 8]"
     )
+    if TYPE_CHECKING:
+        shape: str
     bandwidth: _Bandwidths | None = _bandwidth("of one link, in one direction")
     latency: _Times | None = _latency("of one link")
     link_preset: LinkPreset | None = _optional("bandwidth and latency of a kind of link", "nvlink3")
@@ -349,12 +353,12 @@ class Dgx(Shape):
         if cross_rail == "spine" and not spines and nodes > 1 and rails > 1:
             raise TopologyError(below(place, "cross_rail"), "spine, but there are no spines", "write spines: 1")
         fabric = fabrics.Rails(nodes, npus, rails, spines if nodes > 1 else 0, cross_rail)
-        inside, outside = (self.nvlink_bandwidth, self.nvlink_latency), (self.nic_bandwidth, self.nic_latency)
+        inside = self.nvlink_bandwidth, self.nvlink_latency
         levels, dims = [inside], [Dim("switch", npus, *inside)]
-        if nodes > 1:
+        if self.nic_bandwidth is not None and self.nic_latency is not None and nodes > 1:
             up = nodes * (npus // rails) * self.nic_bandwidth / ((self.oversubscription or 1) * max(1, spines))
-            levels += [outside, (up, self.nic_latency)]
-            dims.append(Dim("switch", nodes, *outside))
+            levels += [(self.nic_bandwidth, self.nic_latency), (up, self.nic_latency)]
+            dims.append(Dim("switch", nodes, self.nic_bandwidth, self.nic_latency))
         if not fabric.links:
             return product_of("dgx 1x1", "dgx", dims, place)
         return routed(f"dgx {nodes}x{npus}", "dgx", fabric, levels, dims, place)
@@ -395,7 +399,7 @@ class EdgeList(Shape):
                 raise TopologyError(below(place, "npus"), problem, "delete it")
             return topology
         links, at = Links(), below(place, "edges")
-        for i, edge in enumerate(self.edges):
+        for i, edge in enumerate(self.edges or ()):
             both = edge.directions == "both"
             links.add(edge.src, edge.dst, edge.bandwidth, edge.latency, f"{at}[{i}]", both=both)
         return links.topology(at, "edge_list", self.npus)

@@ -234,7 +234,7 @@ class Shape(StrictModel):
     @classmethod
     def _normalized(cls, value: Any, info: ValidationInfo) -> Any:
         if info.context is None and isinstance(value, Mapping) and "shape" in cls.model_fields:
-            return dict(zip(("shape",), get_args(cls.model_fields["shape"].annotation), strict=False)) | value
+            return dict(zip(("shape",), get_args(cls.model_fields["shape"].annotation), strict=False)) | dict(value)
         return value
 
     @model_validator(mode="after")
@@ -299,14 +299,14 @@ class Shape(StrictModel):
 
     def _with_events(self, topology: Topology, place: str) -> Topology:
         finder, events = _Finder(topology), []
-        for number, event in enumerate(self.events):
+        for number, event in enumerate(self.events or ()):
             at = below(place, f"events[{number}]")
             lost = finder.lost(event.failed or Failed(), f"{at}.failed")
             changes = finder.changes(event.links, at)
             topology.changed(links=changes, place=at)
-            columns = ((tuple(np.sort(which).tolist()), *rest) for which, *rest in changes)
+            columns = [(tuple(np.sort(which).tolist()), rate, latency) for which, rate, latency in changes]
             events.append(LinkEvent(event.at, tuple(np.unique(lost).astype(int).tolist()), tuple(columns)))
-        return replace(topology, events=tuple(events), reroute_ps=self.reroute_delay)
+        return replace(topology, events=tuple(events), reroute_ps=self.reroute_delay or 0)
 
 
 def below(place: str, key: str) -> str:
@@ -385,7 +385,7 @@ class _Finder:
 
 def link_of(model: Any) -> tuple[Any, Any]:
     """Bandwidth and latency of a model's links, from its own keys or its link preset."""
-    known = preset(model.link_preset).link if model.link_preset else model
+    known: Any = preset(model.link_preset).link if model.link_preset else model
     return model.bandwidth or known.bandwidth, known.latency if model.latency is None else model.latency
 
 

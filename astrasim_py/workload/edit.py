@@ -112,9 +112,11 @@ def _through(trace: ExecutionTrace, keep: np.ndarray, kind: str) -> dict[int, tu
 
 def _raw(trace: ExecutionTrace) -> RawFile:
     """The bytes of a trace, as they would be written."""
-    if trace.raw is None or trace.changed is not None:
-        trace = parse_trace(encode_trace(trace), trace.place, trace.rank)
-    return trace.raw
+    if trace.raw is not None and trace.changed is None:
+        return trace.raw
+    raw = parse_trace(encode_trace(trace), trace.place, trace.rank).raw
+    assert raw is not None, "a trace that was parsed has its bytes"
+    return raw
 
 
 def _assembled(trace: ExecutionTrace, raw: RawFile, bodies: Iterable[bytes]) -> ExecutionTrace:
@@ -249,8 +251,8 @@ def _meetings(traces: Sequence[ExecutionTrace], ranks: Sequence[int]) -> list[li
     for at, (trace, rank) in enumerate(zip(traces, ranks, strict=True)):
         codes, names = trace.group_of()
         order = trace.order()
-        peers = {NodeType.COMM_SEND: trace.column("comm_dst"), NodeType.COMM_RECV: trace.column("comm_src")}
-        tags, nth = trace.column("comm_tag"), Counter()
+        peers = {int(NodeType.COMM_SEND): trace.column("comm_dst"), int(NodeType.COMM_RECV): trace.column("comm_src")}
+        tags, nth = trace.column("comm_tag"), Counter[tuple[int, tuple[int, int], int]]()
         for row in order[trace.type[order] >= NodeType.COMM_SEND].tolist():
             kind = int(trace.type[row])
             if kind == NodeType.COMM_COLL:
@@ -341,7 +343,7 @@ def _followed(trace: ExecutionTrace, later: ExecutionTrace) -> ExecutionTrace:
         shift = ended - min(begun.tolist(), default=ended)
         if max(ended, shift + int(begun.max(initial=0))) >= 2**62:
             raise TraceError(later.place, "has start times too large to append it to another", "give smaller ones")
-    node = pb.Node(id=join, name="join", type=int(NodeType.COMP), start_time_micros=ended)
+    node = pb.Node(id=join, name="join", type=pb.COMP_NODE, start_time_micros=ended)
     node.data_deps.extend(np.setdiff1d(trace.node_id, trace.data_deps.ids).tolist())
     node.attr.add(name="slot_kind", int32_val=0)
     bodies = [*map(raw.node, range(len(trace))), node.SerializeToString(deterministic=True)]

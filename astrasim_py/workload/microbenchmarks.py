@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -9,7 +10,7 @@ from astrasim_py.chakra.schema import COLLECTIVE_CODES, MISSING, NodeType
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
-from astrasim_py.core.errors import ScenarioError
+from astrasim_py.core.errors import InternalError, ScenarioError
 from astrasim_py.core.units import format_size, format_time
 from astrasim_py.workload.items import Collective, Compute, Item, Memory, Send
 from astrasim_py.workload.tiles import TILE_COLUMNS, Uses, consume, in_tiles, produce
@@ -43,11 +44,11 @@ def generate(
     buffer) and ``duration_ps``, and those of tiles. Ranks that do the same share one trace. Raises ScenarioError: a
     rank, group, name or root that does not exist; too many nodes; tiles of a collective that is not before or after.
     """
-    groups = {key: tuple(tuple(g) for g in listed) for key, listed in (groups or {}).items()}
+    listed = {key: tuple(map(tuple, several)) for key, several in (groups or {}).items()}
     defined: dict[str, tuple[int, ...]] = {}
-    for key, listed in groups.items():
-        for index, members in enumerate(listed):
-            defined[key if len(listed) == 1 else f"{key}.{index}"] = members
+    for key, several in listed.items():
+        for index, group in enumerate(several):
+            defined[key if len(several) == 1 else f"{key}.{index}"] = group
     alike = all(
         item.group in (None, "world") if isinstance(item, Collective) else getattr(item, "ranks", ()) is None
         for item in items
@@ -66,7 +67,7 @@ def generate(
             if not others or not isinstance(others[-1], Collective):
                 what = f'"{item.consumes}" is not a collective before it'
                 raise ScenarioError(f"{where}.consumes", what, "name one")
-        made = _nodes(item, ranks, groups, defined, where)
+        made = _nodes(item, ranks, listed, defined, where)
         if alike:
             made = [((0,), node) for _, node in made]
         total += sum(len(members) for members, _ in made) * item.repeat
@@ -95,7 +96,9 @@ def generate(
             mine = state[rank]
             if isinstance(item, Compute) and item.consumes is not None:
                 consume(mine.uses, item, nodes, mine.named, mine.deps, f"{where}.consumes", f"rank {rank}")
-            mine.last = mine.named[item.name] = nodes
+            mine.last = nodes
+            if item.name:
+                mine.named[item.name] = nodes
     for number, item in enumerate(items):
         if isinstance(item, Compute) and item.produces is not None:
             others = [each for each in items[number + 1 :] if each.name == item.produces]
@@ -107,10 +110,11 @@ def generate(
     traces: dict[tuple, ExecutionTrace] = {}
     by_rank = []
     for mine in state:
-        key = tuple(mine.nodes), tuple(mine.deps)
-        if key not in traces:
-            traces[key] = _trace([known[node] | mine.uses.get(at, {}) for at, node in enumerate(mine.nodes)], mine.deps)
-        by_rank.append(traces[key])
+        same = tuple(mine.nodes), tuple(mine.deps)
+        if same not in traces:
+            nodes_of_rank = [known[node] | mine.uses.get(at, {}) for at, node in enumerate(mine.nodes)]
+            traces[same] = _trace(nodes_of_rank, mine.deps)
+        by_rank.append(traces[same])
     by_rank *= ranks if alike else 1
     return Workload(traces=tuple(by_rank), groups=defined, name=name)
 
@@ -170,11 +174,14 @@ def _nodes(item: Item, ranks: int, groups, defined, where: str) -> list[tuple[Se
             ((item.source,), {"type": NodeType.COMM_SEND, "name": f"send {label} to {item.to}", **common}),
             ((item.to,), {"type": NodeType.COMM_RECV, "name": f"receive {label} from {item.source}", **common}),
         ]
+    if not isinstance(item, Memory | Compute):
+        raise InternalError(f"{where} is a {type(item).__name__}, which makes no nodes")
     _check_ranks(f"{where}.ranks", item.ranks or (), ranks)
+    node: dict[str, Any]
     if isinstance(item, Memory):
         kind, verb, size = NodeType.MEM_LOAD, "load", item.load
         if size is None:
-            kind, verb, size = NodeType.MEM_STORE, "store", item.store
+            kind, verb, size = NodeType.MEM_STORE, "store", item.store or 0
         node = {"type": kind, "name": f"{verb} {format_size(size)}", "tensor_size": size}
     elif item.time is not None:
         node = {"name": f"compute {format_time(item.time)}", "duration_ps": item.time}
@@ -192,8 +199,10 @@ def _check_ranks(place: str, listed: Sequence[int], ranks: int) -> None:
             raise ScenarioError(place, f"rank {rank} does not exist", f"write 0..{ranks - 1}")
 
 
-_COLUMNS = ("comm_type", "comm_size", "coll_size", "comm_root", "comm_src", "comm_dst", "comm_tag", "is_cpu_op")
-_COLUMNS += ("num_ops", "tensor_size", "duration_ps", *TILE_COLUMNS)
+_COLUMNS = (
+    *("comm_type", "comm_size", "coll_size", "comm_root", "comm_src", "comm_dst", "comm_tag", "is_cpu_op"),
+    *("num_ops", "tensor_size", "duration_ps", *TILE_COLUMNS),
+)
 
 
 def _trace(nodes: Sequence[dict], deps: Sequence[tuple[int, ...]]) -> ExecutionTrace:

@@ -50,7 +50,7 @@ def consume(
     deps: Sequence[tuple[int, ...]], place: str, rank: str,
 ) -> None:  # fmt: skip
     """Let the nodes of an item on a rank consume the tiles of a collective; all are places of nodes on the rank."""
-    source = named.get(item.consumes, ())
+    source = named.get(item.consumes or "", ())
     if len(source) != 1 or source[0] not in deps[nodes[0]]:
         what = f'"{item.consumes}" is not one node that it waits for on {rank}'
         raise ScenarioError(place, what, f"write after: {item.consumes}, a collective of {rank}")
@@ -77,7 +77,7 @@ def produce(uses: Uses, nodes: Sequence[Mapping], deps: Sequence[tuple[int, ...]
         if not found or not set(made) <= set(deps[found[0]]):
             what = f'"{name}" does not wait on {rank} for all that produces it'
             raise ScenarioError(f"{place}", what, "write after: with the names of all of it")
-        for tile, node in enumerate(made):
+        for tile, at in enumerate(made):
             columns = {"produces": found[0], "produces_tile": tile, "produces_tiles": len(made)}
-            alone = len({nodes[at]["item"] for at in made}) == 1
-            uses.setdefault(node, {}).update(columns | ({"tile_order": 1} if alone else {}))
+            alone = len({nodes[other]["item"] for other in made}) == 1
+            uses.setdefault(at, {}).update(columns | ({"tile_order": 1} if alone else {}))
