@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Callable
 from functools import cached_property, partial, update_wrapper
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from astrasim_py.core import compiling, jit_files
+from astrasim_py.core.by_need import load
 from astrasim_py.core.cache import cache_folder
 from astrasim_py.core.errors import OutputError
 from astrasim_py.core.files import write_file
@@ -50,36 +52,6 @@ def inlined(function: Callable) -> Function:
     return Function(function, {"forceinline": True, **_INSIDE})
 
 
-def optional(function: Callable) -> Later:
-    """A `lean` function of an optional part of a kernel.
-
-    It is compiled where the type of its first argument, a record, has a field ``whole``. Elsewhere a call of it is
-    compiled to the number 0, and never made: numba then sees neither the function nor those that only it calls.
-    """
-
-    def nothing(*args: Any) -> int:
-        return 0
-
-    @deferred
-    def make() -> Callable:
-        from numba import extending
-
-        overload: Any = extending.overload  # its annotations know some of the options only
-
-        def called(*args: Any) -> Any:
-            raise NotImplementedError
-
-        @overload(called, strict=False, jit_options=_INSIDE)
-        def compiled(state: Any, *others: Any) -> Callable:
-            return function if "whole" in state.fields else nothing
-
-        return called
-
-    later = make()
-    update_wrapper(later, function)
-    return later
-
-
 def deferred(make: Callable[..., Any]) -> Callable[..., Later]:
     """A maker of functions that compiled code calls, which makes them where numba first meets them."""
     return lambda *args: Later(partial(make, *args))
@@ -102,6 +74,35 @@ class Later:
         made = self._make()
         cpu_target.typing_context.refresh()
         return cpu_target.typing_context.resolve_value_type(made)
+
+
+class optional(Later):
+    """A `lean` function of an optional part of a kernel, ``module:name``.
+
+    It is imported and compiled where the type of its first argument, a record, has a field ``whole``. Elsewhere a call
+    of it is compiled to the number 0, and never made: neither Python nor numba then sees its module.
+    """
+
+    def __init__(self, home: str) -> None:
+        self.home = home
+        super().__init__(self._overloaded)
+
+    def _overloaded(self) -> Callable:
+        from numba import extending
+
+        overload: Any = extending.overload  # its annotations know some of the options only
+
+        def called(*args: Any) -> Any:
+            raise NotImplementedError
+
+        def nothing(*args: Any) -> int:
+            return 0
+
+        @overload(called, strict=False, jit_options=_INSIDE)
+        def compiled(state: Any, *others: Any) -> Callable:
+            return load(self.home).py_func if "whole" in state.fields else nothing
+
+        return called
 
 
 def kernel(what: str, *, threads: bool = False, lean: bool = False) -> Callable[[Callable], Kernel]:
@@ -186,8 +187,8 @@ class Kernel(Function):
 
     def _load_or_compile(self, signature: tuple) -> None:
         folder = self._find_or_compile(self._folders(signature), signature)
-        whole = any("whole" in getattr(getattr(each, "dtype", each), "fields", ()) for each in signature)
-        note(f"{self.__module__}.{self.__name__}", whole, folder, [_file(module) for module in _modules(self)])
+        whole = is_whole(signature)
+        note(f"{self.__module__}.{self.__name__}", whole, folder, [_file(module) for module in _modules(self, whole)])
 
     def _find_or_compile(self, folders: list[Path], signature: tuple) -> Path | None:
         """Returns the folder that the function is kept in."""
@@ -257,7 +258,8 @@ class Kernel(Function):
 
     def key(self, signature: tuple) -> str:
         """What the compiled function depends on, in short."""
-        return hashlib.blake2b(repr((sources_digest(self), _machine(), signature)).encode(), digest_size=16).hexdigest()
+        sources = sources_digest(self, whole=is_whole(signature))
+        return hashlib.blake2b(repr((sources, _machine(), signature)).encode(), digest_size=16).hexdigest()
 
 
 class RecordKernel(Kernel):
@@ -352,20 +354,25 @@ def _machine() -> tuple:
     return versions, features, settings
 
 
-def sources_digest(function: Function) -> str:
-    """A digest of the sources and constants of a compiled function.
+def is_whole(signature: tuple) -> bool:
+    """Whether a kernel of a signature has its `optional` parts."""
+    return any("whole" in getattr(getattr(each, "dtype", each), "fields", ()) for each in signature)
+
+
+def sources_digest(function: Function, *, whole: bool = False) -> str:
+    """A digest of the sources and constants of a compiled function, `whole`: with its optional parts.
 
     It covers the source of its module, of every module whose compiled functions it uses, and of the modules of its
     package that these import by name; and the plain constants visible to all of them.
     """
     state = hashlib.blake2b(digest_size=10)
-    for module in _modules(function):
+    for module in _modules(function, whole):
         state.update(repr((module.__name__, sorted((k, v) for k, v in _values(module).items() if _plain(v)))).encode())
         state.update(Path(_file(module)).read_bytes())
     return state.hexdigest()
 
 
-def _modules(function: Function) -> list[ModuleType]:
+def _modules(function: Function, whole: bool) -> list[ModuleType]:
     """The modules that `sources_digest` covers."""
     found: dict[str, ModuleType] = {}
     waiting = [function.py_func.__module__]
@@ -373,10 +380,12 @@ def _modules(function: Function) -> list[ModuleType]:
         name = waiting.pop()
         if name in found:
             continue
-        found[name] = sys.modules[name]
+        found[name] = import_module(name)
         values = _values(found[name])
         compiled = {value.__module__ for value in values.values() if hasattr(value, "__wrapped__")}
         imported = {value.__name__ for value in values.values() if isinstance(value, ModuleType)}
+        if whole:
+            compiled |= {value.home.partition(":")[0] for value in values.values() if isinstance(value, optional)}
         package = name.partition(".")[0] + "."
         waiting += sorted(compiled | {other for other in imported if other.startswith(package)})
     return list(found.values())

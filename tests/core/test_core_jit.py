@@ -61,17 +61,26 @@ print(held["value"][0], "numba" in sys.modules)
 """
 
 
-OPTIONAL = """
-from astrasim_py.core.jit import kernel, optional
+PARTS = """
+from astrasim_py.core.jit import lean
 
-@optional
+STEP = {step}
+
+@lean
 def wrong(record, more):
     return record.no_such_field + more
 
-@optional
+@lean
 def doubled(record, more):
     record.value *= 2
-    return record.value + more
+    return record.value + more * STEP
+"""
+
+OPTIONAL = """
+from astrasim_py.core.jit import kernel, optional
+
+wrong = optional("jit_helper:wrong")
+doubled = optional("jit_helper:doubled")
 
 @kernel("the test", lean=True)
 def try_wrong(records):
@@ -359,22 +368,38 @@ def test_who_waits_for_another_to_compile_says_so(load, tmp_path):
 
 def test_optional_functions_are_compiled_for_whole_records_only(writer):
     """A kernel does without them, whatever they hold, unless the type of its record has the field ``whole``."""
-    module = writer("jit", HELPER, OPTIONAL)(1)
+    load = writer("jit", PARTS, OPTIONAL)
+    module = load(1)
     plain = np.ones(1, dtype=[("value", "i8")])
     assert (module.try_wrong(plain), module.try_doubled(plain), plain["value"][0]) == (0, 0, 1)
+    assert "jit_helper" not in sys.modules
     whole = np.ones(1, dtype=[("value", "i8"), ("whole", "i8")])
     assert (module.try_doubled(whole), whole["value"][0]) == (3, 2)
+    assert "jit_helper" in sys.modules
     with pytest.raises(Exception, match="no_such_field"):
         module.try_wrong(whole)
 
 
+def test_a_change_of_an_optional_part_compiles_whole_kernels_again_and_no_others(writer):
+    load = writer("jit", PARTS, OPTIONAL)
+    plain, whole = np.ones(1, dtype=[("value", "i8")]), np.ones(1, dtype=[("value", "i8"), ("whole", "i8")])
+    assert (load(1).try_doubled(plain), load(1).try_doubled(whole), len(load.said)) == (0, 3, 2)
+    assert (load(5).try_doubled(plain), len(load.said)) == (0, 2)
+    assert (load(5).try_doubled(whole), len(load.said)) == (9, 3)
+
+
+TEN_MORE = """
+from astrasim_py.core.jit import lean
+
+@lean
+def ten_more(record):
+    record.value += 10
+"""
 #: In the process that compiles it each record has the same number, which numba makes symbols of.
 RECORDS = """
 from astrasim_py.core.jit import lean, optional, record_kernel
 
-@optional
-def ten_more(record):
-    record.value += 10
+ten_more = optional("jit_helper:ten_more")
 
 @lean
 def steps(record, left):
@@ -403,7 +428,7 @@ for name in sys.argv[1:]:
 
 @pytest.mark.parametrize("order", [("plain", "whole"), ("whole", "plain")])
 def test_code_that_two_processes_compiled_goes_together(writer, order):
-    module = writer("jit", HELPER, RECORDS)
+    module = writer("jit", TEN_MORE, RECORDS)
     module(1)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(module.code), *sys.path])}
 

@@ -6,7 +6,7 @@ A flow is the number of a route: a pair of NPUs with messages that leave one aft
 import numpy as np
 
 from astrasim_py.core import wide
-from astrasim_py.core.jit import lean, optional
+from astrasim_py.core.jit import lean
 from astrasim_py.dialects.fluid import kernel_ends as ends
 from astrasim_py.dialects.fluid import kernel_paths as paths
 from astrasim_py.dialects.fluid.kernel_paths import BYTE
@@ -14,7 +14,7 @@ from astrasim_py.dialects.fluid.kernel_rates import MOST, cap_of, link_at, route
 from astrasim_py.engine.compiled import events, queue, records, table
 
 
-@optional
+@lean
 def join(state, e):
     """A message is to leave: now, or after those of its pair that were issued before it."""
     event = table.events(state, e)
@@ -90,7 +90,7 @@ def enter(state, number, e, nbytes):
         queue.push(state, now, e)
 
 
-@optional
+@lean
 def leave(state, e):
     """The last byte of a message leaves its sender."""
     event, now = table.events(state, e), state.now
@@ -136,14 +136,14 @@ def record_hops(state, number, e):
         hop.end = state.now
 
 
-@optional
+@lean
 def next_time(state):
     """The next time (ps) at which an event happens or a message ends; there is one that ends."""
     time, end = queue.next_time(state), table.ends(state, 0)[0].key
     return end if time < 0 else min(time, end)
 
 
-@optional
+@lean
 def advance_time(state, time):
     """Advance to a time; the messages that end at it join its events."""
     advance_queue(state, time)

@@ -8,7 +8,7 @@ rate, so that flows that keep theirs are not looked at, unless it is *loose*.
 import numpy as np
 
 from astrasim_py.core import heap, wide
-from astrasim_py.core.jit import inlined, lean, optional
+from astrasim_py.core.jit import inlined, lean
 from astrasim_py.dialects.fluid import kernel_ends as ends
 from astrasim_py.engine.compiled import events, records, table
 
@@ -71,7 +71,7 @@ def touch(state, number):
 # -- changes ------------------------------------------------------------------------------------------------------
 
 
-@optional
+@lean
 def settle(state):
     """Set the rates from this instant on."""
     first = state.touched
@@ -122,7 +122,7 @@ def note_changes(state, first):
     return changed, least
 
 
-@optional
+@lean
 def links_changed(state):
     """Whether an event has changed links since rates were last set."""
     return state.altered

@@ -8,7 +8,7 @@ and lets flows that had no path look for one.
 import numpy as np
 
 from astrasim_py.core import wide
-from astrasim_py.core.jit import lean, optional
+from astrasim_py.core.jit import lean
 from astrasim_py.dialects.fluid import kernel as fluid
 from astrasim_py.dialects.fluid import kernel_ends as ends
 from astrasim_py.dialects.fluid import kernel_paths as paths
@@ -21,7 +21,7 @@ def next_change(state):
     return table.changes(state, state.changes + records.CHANGE_WORDS * state.change_next)
 
 
-@optional
+@lean
 def begin_change(state, time):
     """Begin to apply the next event of the topology; returns whether it is its turn.
 
@@ -40,7 +40,7 @@ def begin_change(state, time):
     return True
 
 
-@optional
+@lean
 def change(state):
     """Apply an event of the topology that has begun, up to the next flow that has lost a link; False: none has."""
     if not state.changing:
@@ -154,7 +154,7 @@ def change_links(state):
                 fluid.begin(state, number, e)
 
 
-@optional
+@lean
 def resume(state, e):
     """Reroute a message after the delay; False: the event is another one."""
     if table.events(state, e).kind != records.RESUME:

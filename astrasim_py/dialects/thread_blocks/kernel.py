@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from astrasim_py.core.jit import inlined, lean, optional
+from astrasim_py.core.jit import inlined, lean
 from astrasim_py.engine.compiled import blocks, events, queue, records, table
 from astrasim_py.engine.compiled.links import record_hop, reserve
 from astrasim_py.engine.compiled.routes import at_end, first_hop
@@ -22,7 +22,7 @@ def message_of(state, block, node, column):
     return np.int64(table.ints(state)[template.steps + column * template.nodes + node])
 
 
-@optional
+@lean
 def may_begin(state, block, node):
     """Whether the head of a node's message is here and its slot is free; if not, the node waits for one of them."""
     taken, needed = message_of(state, block, node, 0), message_of(state, block, node, 2)
@@ -41,7 +41,7 @@ def may_begin(state, block, node):
     return True
 
 
-@optional
+@lean
 def begin_step(state, block, node):
     """Begin a step that sends or receives: schedule its end, and the head of the message that it sends."""
     row, size = table.blocks(state, block), blocks.size_of(state, block, node)
@@ -87,7 +87,7 @@ def begin_step(state, block, node):
     events.end_later(state, block, node, end)
 
 
-@optional
+@lean
 def head_arrives(state, e):
     """The head of a message is at its receiver."""
     event = table.events(state, e)
@@ -98,7 +98,7 @@ def head_arrives(state, e):
     queue.give_row(state, table.events, records.EVENTS, e)
 
 
-@optional
+@lean
 def end_step(state, block, node):
     """A step has ended, and frees the slot of the message that it received."""
     taken = message_of(state, block, node, 0)

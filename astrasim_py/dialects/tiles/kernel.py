@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from astrasim_py.core.jit import lean, optional
+from astrasim_py.core.jit import lean
 from astrasim_py.engine.compiled import blocks, queue, records, table
 from astrasim_py.engine.compiled.needs import gain_need, lose_need
 
@@ -22,7 +22,7 @@ def target(state, rank, gate):
     return first + 1 + np.int64(table.ints(state)[first]) + 2 * gate
 
 
-@optional
+@lean
 def make_gates(state, rank):
     """Close the gates of a rank."""
     row = table.ranks(state, rank)
@@ -65,7 +65,7 @@ def live_block(state, rank, node):
     return block
 
 
-@optional
+@lean
 def hold(state, rank, node, call, position):
     """Hold nodes of a call that is about to begin, by the closed gates of the workload's node."""
     place = tiles_of(state, rank, node)
@@ -79,7 +79,7 @@ def hold(state, rank, node, call, position):
             gain_need(state, block, np.int64(table.ints(state)[target(state, rank, gate) + 1]))
 
 
-@optional
+@lean
 def begun(state, rank, node, block):
     """A call has begun for a node of the workload."""
     place = tiles_of(state, rank, node)
@@ -92,7 +92,7 @@ def begun(state, rank, node, block):
     open_gates(state, rank, np.int64(row.begins), np.int64(row.begin_count), cause)
 
 
-@optional
+@lean
 def ended(state, block, node):
     """A node has ended, of a workload or of a call."""
     row = table.blocks(state, block)

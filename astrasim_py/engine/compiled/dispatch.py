@@ -7,17 +7,23 @@ import numpy as np
 from astrasim_py.core import heap
 from astrasim_py.core.jit import inlined, lean, optional
 from astrasim_py.dialects.chunks.kernel import begin_chunks, end_phase, start_runs
-from astrasim_py.dialects.thread_blocks.kernel import begin_step, end_step, may_begin
-from astrasim_py.dialects.tiles import kernel as tiles
-from astrasim_py.engine.compiled import blocks, events, queue, records, table
+from astrasim_py.engine.compiled import arrivals, blocks, events, queue, records, table
+from astrasim_py.engine.compiled.arrivals import receive_later
 from astrasim_py.engine.compiled.needs import lose_need, release
 from astrasim_py.system.programs import COLLECTIVE, COMPUTE, MEMORY, RECV, SEND
 
 COMPUTE_SLOT = np.int64(2)
-MOST = np.int64(2**63 - 1)
 
 
 # -- slots and connections ----------------------------------------------------------------------------------------
+
+begin_step = optional("astrasim_py.dialects.thread_blocks.kernel:begin_step")
+end_step = optional("astrasim_py.dialects.thread_blocks.kernel:end_step")
+may_begin = optional("astrasim_py.dialects.thread_blocks.kernel:may_begin")
+hold_tiled = optional("astrasim_py.dialects.tiles.kernel:hold")
+tiled_begun = optional("astrasim_py.dialects.tiles.kernel:begun")
+tiled_ended = optional("astrasim_py.dialects.tiles.kernel:ended")
+interrupted = optional("astrasim_py.dialects.detours.kernel:interrupted")
 
 
 @lean
@@ -218,7 +224,7 @@ def issue_receive(state, block, node):
         if state.scheduled:
             events.end_later(state, block, node, state.now)
         elif state.nic:
-            events.receive(state, block, node, queue.NONE)
+            receive_later(state, block, node, queue.NONE)
         else:
             events.complete_next(state, block, node, queue.NONE)
     elif state.request >= 0:
@@ -234,7 +240,7 @@ def receive_match(state, block, node, number):
         return False
     if state.record_messages:
         table.message_rows(state, match.row).receiver = table.blocks(state, block).row + node
-    events.close_match(state, number, np.int64(match.size))
+    arrivals.close_match(state, number, np.int64(match.size))
     return True
 
 
@@ -250,22 +256,8 @@ def receive_partner(state, block, node):
     if blocks.size_of(state, block, node) != size:
         sender = blocks.rank_at(state, block, blocks.peer_of(state, block, node))
         partner = np.int64(table.nodes(state, row.first + node).partner)
-        events.check_size(state, block, node, sender, np.int64(row.call), partner, size)
+        arrivals.check_size(state, block, node, sender, np.int64(row.call), partner, size)
     return True
-
-
-@optional
-def interrupted(state, work, phase):
-    """When work that begins now is done, with detours (`Detours.end`)."""
-    place, begin = (state.now - phase) % state.period, state.now
-    if place < state.detour:
-        begin, place = begin + state.detour - place, state.detour
-    beyond, later = work - (state.period - place), np.int64(0)
-    if beyond > 0:
-        later = 1 + (beyond - 1) // (state.period - state.detour)
-    if later > (MOST - begin - work) // state.detour:
-        return queue.NONE
-    return begin + work + later * state.detour
 
 
 @lean
@@ -303,13 +295,13 @@ def issue_collective(state, rank, block, node):
         begin_chunks(state, rank, number, node)
         return
     position = blocks.position_in(state, number, rank)
-    tiles.hold(state, rank, node, instance.first, position)
+    hold_tiled(state, rank, node, instance.first, position)
     spliced = blocks.splice(state, instance.first, position, rank, node, np.int64(0), row.row + node)
     if spliced < 0:
         blocks.leave_call(state, instance.first, rank)
         events.complete_next(state, block, node, queue.NONE)
     else:
-        tiles.begun(state, rank, node, spliced)
+        tiled_begun(state, rank, node, spliced)
 
 
 # -- completing ---------------------------------------------------------------------------------------------------
@@ -340,7 +332,7 @@ def complete(state):
             table.node_rows(state, first_row + node).end = state.now
             table.node_rows(state, first_row + node).ended = cause
         release_successors(state, block, node)
-        tiles.ended(state, block, node)
+        tiled_ended(state, block, node)
         row.left -= 1
         cause = first_row + node if state.record_nodes else queue.NONE
     if row.left == 0:

@@ -10,15 +10,22 @@ the pool and calls it again.
 
 import numpy as np
 
-from astrasim_py.core.jit import lean, record_kernel
-from astrasim_py.dialects.fluid import kernel as fluid
-from astrasim_py.dialects.fluid.kernel_rates import links_changed, settle
-from astrasim_py.dialects.link_events import kernel as link_events
-from astrasim_py.dialects.thread_blocks.kernel import head_arrives
-from astrasim_py.dialects.tiles import kernel as tiles
-from astrasim_py.engine.compiled import blocks, capacity, events, queue, records, table
+from astrasim_py.core.jit import lean, optional, record_kernel
+from astrasim_py.engine.compiled import arrivals, blocks, capacity, events, queue, records, table
 from astrasim_py.engine.compiled.dispatch import complete, issue
 from astrasim_py.engine.compiled.links import carry
+from astrasim_py.engine.compiled.waves import make_wave
+
+change_links = optional("astrasim_py.dialects.link_events.kernel:change")
+resume_flow = optional("astrasim_py.dialects.link_events.kernel:resume")
+begin_change = optional("astrasim_py.dialects.link_events.kernel:begin_change")
+head_arrives = optional("astrasim_py.dialects.thread_blocks.kernel:head_arrives")
+leave_link = optional("astrasim_py.dialects.fluid.kernel:leave")
+next_end = optional("astrasim_py.dialects.fluid.kernel:next_time")
+advance_to_end = optional("astrasim_py.dialects.fluid.kernel:advance_time")
+settle = optional("astrasim_py.dialects.fluid.kernel_rates:settle")
+links_changed = optional("astrasim_py.dialects.fluid.kernel_rates:links_changed")
+make_gates = optional("astrasim_py.dialects.tiles.kernel:make_gates")
 
 
 @record_kernel("the engine")
@@ -55,7 +62,7 @@ def next_wave(state):
     """Make the next wave from the nodes that became ready in this one; without any, the rank's dispatch ends."""
     rank = table.ranks(state, state.rank)
     if rank.ready:
-        queue.make_wave(state, state.rank)
+        make_wave(state, state.rank)
         return
     rank.awake = 0
     state.rank = -1
@@ -70,7 +77,7 @@ def take_next(state):
         state.rank = queue.next_awake(state)
         if state.rank >= 0:
             return True
-    if link_events.change(state):
+    if change_links(state):
         return True
     e = np.int64(queue.next_event(state))
     if e >= 0:
@@ -78,11 +85,11 @@ def take_next(state):
         if kind == records.HEAD:
             head_arrives(state, e)
         elif kind == records.LEAVE:
-            fluid.leave(state, e)
-        elif link_events.resume(state, e):
+            leave_link(state, e)
+        elif resume_flow(state, e):
             pass
         else:
-            events.apply(state, e)
+            arrivals.apply(state, e)
         return True
     if not state.scheduled:
         state.rank = queue.next_awake(state)
@@ -91,8 +98,8 @@ def take_next(state):
     if state.touched or links_changed(state):
         settle(state)
         return True
-    time = fluid.next_time(state) if state.end_count else queue.next_time(state)
-    if link_events.begin_change(state, time):
+    time = next_end(state) if state.end_count else queue.next_time(state)
+    if begin_change(state, time):
         return True
     if time < 0 or (state.background and state.foreground == 0):
         state.status = records.FINISHED
@@ -101,7 +108,7 @@ def take_next(state):
         state.status = records.TOO_LATE
         return False
     if state.end_count:
-        fluid.advance_time(state, time)
+        advance_to_end(state, time)
     else:
         queue.advance_time(state)
     return True
@@ -119,7 +126,7 @@ def begin_run(state):
         block.flags |= records.SPLICED
         block.row = rank.row if state.record_nodes else queue.NONE
         state.foreground += 1 if block.left and not rank.background else 0
-        tiles.make_gates(state, number)
+        make_gates(state, number)
         if rank.queues:
             rank.queue = queue.take_zeros(state, records.QUEUE_WORDS * rank.queues)
             for i in range(rank.queues):
@@ -131,4 +138,4 @@ def begin_run(state):
             events.number_event(state, e)
             queue.push(state, table.ranks(state, number).delay, e)
         else:
-            events.begin_rank(state, number)
+            arrivals.begin_rank(state, number)

@@ -2,10 +2,12 @@
 
 import numpy as np
 
-from astrasim_py.core.jit import lean
-from astrasim_py.dialects.fluid import kernel as fluid
+from astrasim_py.core.jit import lean, optional
 from astrasim_py.engine.compiled import events, queue, records, table
 from astrasim_py.engine.compiled.routes import at_end, first_hop
+
+join_flow = optional("astrasim_py.dialects.fluid.kernel:join")
+post = optional("astrasim_py.dialects.nic.kernel:post")
 
 
 @lean
@@ -14,10 +16,10 @@ def carry(state):
     e = state.carried
     state.carried = -1
     event = table.events(state, e)
-    if state.nic and not event.moved and event.kind != records.POST and not events.post(state, e):
+    if state.nic and not event.moved and event.kind != records.POST and not post(state, e):
         return
     if state.model == records.FLUID:
-        fluid.join(state, e)
+        join_flow(state, e)
         return
     injection = deliver_later(state, e) if state.model == records.ANALYTICAL else take_link(state, e)
     if state.injected and injection >= 0 and not event.asks:

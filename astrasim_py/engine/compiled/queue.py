@@ -10,10 +10,9 @@ current time during that time are inserted in order.
 
 import numpy as np
 
-from astrasim_py.core import hash_sets, heap
-from astrasim_py.core.jit import inlined, lean, optional
+from astrasim_py.core import heap
+from astrasim_py.core.jit import inlined, lean
 from astrasim_py.engine.compiled import records, table
-from astrasim_py.system.programs import AFTER_CALLS
 
 #: de Bruijn multiplication finds the lowest bit of a word.
 DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
@@ -326,72 +325,3 @@ def make_ready(state, number, block, node):
     if count >= rank.room:
         grow_ready(state, number)
     table.arena(state)[rank.others + count - 1] = entry_of(block, node)
-
-
-@lean
-def make_wave(state, number):
-    """Take the ready nodes of a rank in ascending (call, node), and scheduled chunks in order of arrival."""
-    rank, entries = table.ranks(state, number), table.wave(state, 0)
-    count = rank.ready
-    rank.ready = 0
-    state.wave_next = 0
-    state.wave_size = count
-    ascending = True
-    for i in range(count):
-        entry = table.arena(state)[rank.others + i - 1] if i else rank.entry
-        block = table.blocks(state, entry >> 32)
-        order = block.call + 1
-        if state.scheduled and block.run:
-            order = AFTER_CALLS + table.runs(state, block.run).arrival
-        key = entry_of(order, entry & NODE_MASK)
-        if i and key < entries[i - 1].key:
-            ascending = False
-        heap.place(entries, i, key, np.int64(i), entry)
-    if state.scheduled:
-        ascending &= not by_hash_set(state, entries, count)
-    if not ascending:
-        heap.sort(entries, count)
-
-
-@optional
-def by_hash_set(state, entries, count):
-    """Sort nodes of blocks in the order of their hash set (`hash_sets.iteration_order`); whether there are any.
-
-    Together they become ready as roots, which are in order, or by the end of one node of the block.
-    """
-    found = False
-    for i in range(count):
-        block = table.blocks(state, entries[i].item >> 32)
-        if block.flags & records.HASH_SET:
-            found = True
-            entries[i].key = entry_of(block.call + 1, i)
-    block = table.blocks(state, entries[0].item >> 32)
-    template = table.templates(state, block.template)
-    if not block.flags & records.HASH_SET or count == 1 or block.left == template.nodes:
-        return found
-    place, done = block.words + template.words - 1, np.int64(0)
-    while done < count:
-        buckets = table.arena(state)[place]
-        done = min(count, buckets)
-        for i in range(done):
-            first, own = i, bucket_of(state, template.ids, entries[i].item, buckets)
-            for k in range(i - 1, -1, -1):
-                if bucket_of(state, template.ids, entries[k].item, buckets) == own:
-                    first = k
-            entries[i].key = -first
-            entries[i].tie = -i
-        heap.sort(entries, done)
-        if done < count:
-            size = 0
-            while hash_sets.BUCKETS[size] <= buckets:
-                size += 1
-            table.arena(state)[place] = hash_sets.BUCKETS[size]
-    for i in range(count):
-        entries[i].key = entry_of(block.call + 1, i)
-    return found
-
-
-@inlined
-def bucket_of(state, ids, entry, buckets):
-    """The bucket of a hash set in which a node is."""
-    return np.uint64(table.longs(state)[ids + (entry & NODE_MASK)]) % np.uint64(buckets)

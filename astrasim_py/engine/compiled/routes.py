@@ -11,6 +11,8 @@ from astrasim_py.engine.compiled import blocks, records, table
 
 _LOW = np.int64(0xFFFFFFFF)
 
+next_queue_pair = optional("astrasim_py.dialects.queue_pairs.kernel:next_queue_pair")
+
 
 @lean
 def route_number(state, source, target):
@@ -22,14 +24,6 @@ def route_number(state, source, target):
         else:
             high = middle
     return low
-
-
-@optional
-def next_queue_pair(state, first):
-    """Return the route number of the next message of two NPUs; their queue pairs take turns from the first."""
-    sent = table.pairs_sent(state)[first]
-    table.pairs_sent(state)[first] = sent + 1
-    return first + sent % state.qps
 
 
 @lean
