@@ -208,6 +208,12 @@ def test_a_plain_run_imports_no_feature_that_it_does_not_name(tmp_path):
     assert {name for name in loaded if room(name) == "builders"} < {name for name in ROOMS if room(name) == "builders"}
 
 
+def test_the_compiled_engine_imports_no_dialect():
+    """`core.jit.optional` does, for a run that needs one."""
+    assert not loads_feature("astrasim_py.engine.compiled.engine")
+    assert not loads_feature("astrasim_py.engine.compiled.kernel")
+
+
 def test_algorithms_in_traces_import_no_reader_of_xml():
     """`msccl.ir` knows for which sizes a program that was converted from XML is meant."""
     loaded = modules_of("check", str(ROOT / "scenarios" / "ring_vs_torus.yaml"))

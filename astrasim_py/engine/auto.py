@@ -77,6 +77,7 @@ def _whole(plan: Plan) -> bool:
     problem = plan.problem
     detours = problem.noise is not None and problem.noise.detours is not None
     optional = problem.network.model == FLUID or problem.network.qps > 1 or problem.nic is not None or detours
+    optional = optional or any(job.planner is not None for job in problem.jobs)
     if optional or plan.tiles or any(call.by_blocks for call in plan.calls.values):
         return True
     programs = (p for call in plan.calls.values for p in call.different)

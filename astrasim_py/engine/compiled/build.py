@@ -40,11 +40,12 @@ class KernelInput(NamedTuple):
     def whole(self) -> bool:
         """Whether the run needs the optional parts of the kernel.
 
-        These are of ``fluid``, thread blocks, queue pairs, detours, NICs, tiles, and orders of a hash set.
+        These are of ``fluid``, thread blocks, queue pairs, detours, NICs, tiles, chunks, and orders of a hash set.
         """
         flags, known = self.tables["templates"]["flags"] & (records.STEPS | records.HASH_SET), self.constants
         optional = (known["model"] == records.FLUID, known["qps"] > 1, known["period"] > 0, known["nic"])
-        optional += (bool((self.tables["ranks"]["gates"] >= 0).any()),)
+        ranks = self.tables["ranks"]
+        optional += bool((ranks["gates"] >= 0).any()), bool((ranks["queues"] > 0).any())
         return any(optional) or bool(flags.any())
 
 

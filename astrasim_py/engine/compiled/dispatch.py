@@ -6,7 +6,6 @@ import numpy as np
 
 from astrasim_py.core import heap
 from astrasim_py.core.jit import inlined, lean, optional
-from astrasim_py.dialects.chunks.kernel import begin_chunks, end_phase, start_runs
 from astrasim_py.engine.compiled import arrivals, blocks, events, queue, records, table
 from astrasim_py.engine.compiled.arrivals import receive_later
 from astrasim_py.engine.compiled.needs import lose_need, release
@@ -17,6 +16,9 @@ COMPUTE_SLOT = np.int64(2)
 
 # -- slots and connections ----------------------------------------------------------------------------------------
 
+begin_chunks = optional("astrasim_py.dialects.chunks.kernel:begin_chunks")
+end_phase = optional("astrasim_py.dialects.chunks.kernel:end_phase")
+start_runs = optional("astrasim_py.dialects.chunks.kernel:start_runs")
 begin_step = optional("astrasim_py.dialects.thread_blocks.kernel:begin_step")
 end_step = optional("astrasim_py.dialects.thread_blocks.kernel:end_step")
 may_begin = optional("astrasim_py.dialects.thread_blocks.kernel:may_begin")
