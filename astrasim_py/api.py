@@ -30,8 +30,9 @@ from astrasim_py.topology.model import Topology
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from astrasim_py.runs.plan import PointKeys
     from astrasim_py.runs.progress import Progress
-    from astrasim_py.runs.sweep import PointKeys, RunResult
+    from astrasim_py.runs.sweep import RunResult
     from astrasim_py.scenario.expand import Point
     from astrasim_py.scenario.load import LoadedScenario
     from astrasim_py.system.machine_models import Limits
@@ -90,6 +91,7 @@ def run(
     AstraError
         The scenario is wrong, or the output cannot be written.
     """
+    from astrasim_py.runs.plan import options_for
     from astrasim_py.runs.progress import on_terminal
     from astrasim_py.runs.sweep import run_scenario
     from astrasim_py.scenario.load import LoadedScenario, load_scenario, with_overrides
@@ -100,6 +102,7 @@ def run(
         loaded = load_scenario(scenario, overrides)
     return run_scenario(
         loaded,
+        options_for(loaded, **options),
         out=out,
         jobs=jobs,
         cluster=cluster,
@@ -108,7 +111,6 @@ def run(
         figures=figures,
         strict=strict,
         progress=progress or on_terminal(loaded.name),
-        **options,
     )
 
 

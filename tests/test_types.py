@@ -18,7 +18,7 @@ from astrasim_py.builders.keys import BuilderKeys
 from astrasim_py.builders.registry import BUILDERS, options_of
 from astrasim_py.inspection.look import PlotKeys
 from astrasim_py.results.store import RunOptions
-from astrasim_py.runs.sweep import PointKeys
+from astrasim_py.runs.plan import PointKeys
 from astrasim_py.scenario.plot_spec import PlotSpec
 from astrasim_py.system.machine_models import Limits, NetworkKeys, NetworkModel
 from astrasim_py.workload.build import ComputeKeys, ItemKeys

@@ -33,7 +33,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     options.table_options(parser)
 
 
-_PASSED_ON = ("out", "jobs", "cluster", "fresh", "engine", "fold", "strict")
+_PASSED_ON = ("out", "jobs", "cluster", "fresh", "strict")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -50,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
     if twice:
         raise UsageError("run", f'two scenarios are called "{twice[0]}"', "give each a name of its own")
     from astrasim_py.results.repeats import medians
+    from astrasim_py.runs.plan import options_for
     from astrasim_py.runs.progress import on_terminal
     from astrasim_py.runs.sweep import parse_share, run_scenario
     from astrasim_py.scenario.variables import swept_values
@@ -58,11 +59,12 @@ def run(args: argparse.Namespace) -> int:
         wanted.check(swept_values(scenario.axes))
     share = None if args.points is None else parse_share(args.points)
     rows: list[dict] = []
-    same = {name: getattr(args, name) for name in _PASSED_ON} | {"timeline": timeline}
+    same = {name: getattr(args, name) for name in _PASSED_ON}
+    asked = {"level": args.record, "engine": args.engine, "fold": args.fold, "timeline": timeline, **limits}
 
     def run_one(scenario):
         progress = on_terminal(scenario.name, quiet=args.quiet)
-        return run_scenario(scenario, points=share, level=args.record, progress=progress, **same, **limits)
+        return run_scenario(scenario, options_for(scenario, **asked), points=share, progress=progress, **same)
 
     for result in options.each(loaded, run_one, codes):
         print_failures(result, whole=args.verbose or len(result.rows) == 1)

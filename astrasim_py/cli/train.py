@@ -224,14 +224,16 @@ def _simulate(args: argparse.Namespace, scenario) -> int:
     from astrasim_py.preparation.prepare import estimate
     from astrasim_py.report.result_table import summary_text
     from astrasim_py.report.training import step_text
+    from astrasim_py.runs.plan import options_for
     from astrasim_py.runs.progress import on_terminal
     from astrasim_py.runs.sweep import run_scenario
     from astrasim_py.scenario.expand import expand
     from astrasim_py.scenario.job_models import TrainingWorkload
 
-    options = {"out": args.out, "engine": args.engine, "fold": args.fold, "timeline": timeline_of(args)}
+    asked = {"engine": args.engine, "fold": args.fold, "timeline": timeline_of(args), **limits_of(args)}
     progress = on_terminal(scenario.name, quiet=args.quiet)
-    result = run_scenario(scenario, fresh=args.fresh, progress=progress, **options, **limits_of(args))
+    options = options_for(scenario, **asked)
+    result = run_scenario(scenario, options, out=args.out, fresh=args.fresh, progress=progress)
     for failure in result.failures:
         complain(_spelled(_place(line)) for line in failure.lines)
     complain(() if args.quiet else result.notes)

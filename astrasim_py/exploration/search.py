@@ -1,5 +1,6 @@
 """Price every configuration of a training by closed forms, and simulate the best of them."""
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -10,6 +11,7 @@ from astrasim_py.core.errors import ScenarioError, UsageError
 from astrasim_py.exploration.grid import CHUNK, Grid
 from astrasim_py.exploration.models import Exploration
 from astrasim_py.preparation.training import tflops_of
+from astrasim_py.runs.plan import options_for
 from astrasim_py.runs.progress import Progress
 from astrasim_py.runs.sweep import RunResult, run_scenario
 from astrasim_py.training.configurations import MEMORY, Configurations, evaluate
@@ -208,16 +210,28 @@ class Simulated:
 
 
 def simulate(
-    priced: Priced, rows: Sequence[dict[str, Any]], numbers: Sequence[int], *, progress: Progress, **options: Any
+    priced: Priced,
+    rows: Sequence[dict[str, Any]],
+    numbers: Sequence[int],
+    *,
+    progress: Progress,
+    engine: str | None = None,
+    out: str | os.PathLike[str] = "results",
+    jobs: int | None = 1,
+    cluster: str | None = None,
+    fresh: bool = False,
 ) -> Simulated:
-    """Simulate configurations, each a point of a sweep that is resumed; `options` are those of `run_scenario`."""
+    """Simulate configurations, each a point of a sweep that is resumed; further parameters as of `run_scenario`."""
     exploration, grid = priced.exploration, priced.grid
     if not len(numbers):
         return Simulated()
     keys = {row["configuration"]: grid.keys(int(number)) for row, number in zip(rows, numbers, strict=True)}
     scenario = exploration.simulation(keys)
     scenario = replace(scenario, fold=exploration.keys.simulate.fold)
-    result = run_scenario(scenario, figures=False, progress=progress, in_full=True, collectives=False, **options)
+    options = options_for(scenario, engine=engine, in_full=True, collectives=False)
+    result = run_scenario(
+        scenario, options, out=out, jobs=jobs, cluster=cluster, fresh=fresh, figures=False, progress=progress
+    )
     found = []
     for row, point, summary in zip(rows, result.rows, result.summaries, strict=True):
         done = point.status == "done" and point.time_ns is not None

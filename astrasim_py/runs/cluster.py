@@ -137,7 +137,8 @@ def _results(client: Any, address: str, tasks: Sequence[Task], probe: str) -> It
     from distributed import wait
 
     lost = CheckFailed("--cluster", f"the scheduler at {address} is lost", "run it again to go on")
-    waiting, running = deque(range(len(tasks))), {}
+    waiting: deque[int] = deque(range(len(tasks)))
+    running: dict[Any, int] = {}
     seen = time.monotonic()  # when there was a worker last
     try:
         while waiting or running:

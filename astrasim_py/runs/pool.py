@@ -12,10 +12,13 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing.connection import wait as wait_for_processes
-from typing import Any
+from typing import Any, TypeVar
 
 from astrasim_py.core import compiling
 from astrasim_py.core.compiling import Once
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,21 +36,24 @@ def cores() -> int:
         return os.cpu_count() or 1
 
 
+def _announce(line: str) -> None:
+    sys.stderr.write(f"astrasim-py: {line}\n")
+
+
 def _begin_worker(said: Any) -> None:
     """Leave Ctrl-C to the parent, end with it, and announce compiling if the parent does and nobody has (`said`)."""
-    compiling.announce = (
-        None if said is None else compiling.Once(lambda line: sys.stderr.write(f"astrasim-py: {line}\n"), said)
-    )
+    compiling.announce = None if said is None else compiling.Once(_announce, said)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     parent = multiprocessing.parent_process()
-
-    def end_with_parent() -> None:
-        wait_for_processes([parent.sentinel])
-        os._exit(1)
-
     if parent is not None:
-        threading.Thread(target=end_with_parent, daemon=True).start()
+        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+
+
+def _end_with(sentinel: int) -> None:
+    """End this process when another one ends."""
+    wait_for_processes([sentinel])
+    os._exit(1)
 
 
 @contextlib.contextmanager
@@ -82,7 +88,7 @@ class Pool:
             initargs=(announce and announce.said,),
         )
 
-    def submit(self, function: Callable, task: object) -> Future:
+    def submit(self, function: Callable[[T], R], task: T) -> Future[R]:
         """Hand a task to a worker; workers that are started for it never see a Ctrl-C."""
         if not hasattr(signal, "pthread_sigmask"):
             return self.executor.submit(function, task)
@@ -104,16 +110,16 @@ class Pool:
             process.join()
 
 
-def run_tasks(function: Callable, tasks: Sequence, workers: int) -> Iterator[tuple[int, object]]:
+def run_tasks(function: Callable[[T], R], tasks: Sequence[T], workers: int) -> Iterator[tuple[int, R | Killed]]:
     """Call ``function(task)`` for every task in worker processes. `function`: importable, and it lets no exception out.
     `tasks`: picklable. Yields number of the task and its result, in the order in which they end; `Killed` where the
     worker died twice. Closing the generator kills the workers.
     """
     waiting = deque(range(len(tasks)))
     suspects: deque[int] = deque()
-    running: dict[Future, int] = {}
+    running: dict[Future[R], int] = {}
 
-    def results(futures: Collection[Future]) -> Iterator[tuple[int, object]]:
+    def results(futures: Collection[Future[R]]) -> Iterator[tuple[int, R | Killed]]:
         for future in sorted(futures, key=running.__getitem__):
             number = running.pop(future)
             if isinstance(future.exception(), BrokenProcessPool):
@@ -147,7 +153,7 @@ def run_tasks(function: Callable, tasks: Sequence, workers: int) -> Iterator[tup
         pool.kill()
 
 
-def _alone(function: Callable, task: object) -> object:
+def _alone(function: Callable[[T], R], task: T) -> R | Killed:
     pool = Pool(1)
     try:
         future = pool.submit(function, task)

@@ -12,7 +12,7 @@ import pytest
 from worlds import claims_of_collectives, claims_of_workloads  # noqa: F401
 from worlds.claims import CLAIMS, Rows
 
-from astrasim_py.runs.sweep import run_scenario
+import astrasim_py as ap
 from astrasim_py.scenario.load import load_scenario
 
 #: Numbers of a text that no run gives: of papers, of other programs, of measurements, of wall time, of formulas.
@@ -92,7 +92,7 @@ GIVEN = {
 def runs(repo, tmp_path):
     def rows(name: str, overrides) -> Rows:
         scenario = load_scenario(repo / "scenarios" / f"{name}.yaml", (*overrides, "plots=[]"))
-        result = run_scenario(scenario, out=tmp_path, figures=False, level="summary")
+        result = ap.run(scenario, out=tmp_path, figures=False, level="summary")
         return Rows(result.rows, result.summaries)
 
     return rows

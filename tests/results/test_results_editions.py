@@ -10,13 +10,13 @@ import sys
 
 import pytest
 
+import astrasim_py as ap
 from astrasim_py.core import edition as editions
 from astrasim_py.core.edition import edition
 from astrasim_py.core.errors import UsageError
 from astrasim_py.optimizer import state
 from astrasim_py.preparation import schedules, verdicts
 from astrasim_py.results import store, stored_points
-from astrasim_py.runs.sweep import run_scenario
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
 from astrasim_py.verification.verifier import Verdict
@@ -110,9 +110,9 @@ def test_a_file_that_moves_or_passes_bytes_to_its_neighbour_is_a_change(copy):
 def test_a_stale_point_that_fails_now_is_in_no_table(tmp_path, monkeypatch):
     (tmp_path / "small.yaml").write_text(SCENARIO)
     scenario = load_scenario(tmp_path / "small.yaml")
-    assert run_scenario(scenario, out=tmp_path / "out", engine="simpy").exit_code == 0
+    assert ap.run(scenario, out=tmp_path / "out", engine="simpy").exit_code == 0
     monkeypatch.setattr(store, "result_edition", lambda: "0" * 16)
-    cut = run_scenario(scenario, out=tmp_path / "out", points=(1, 2), engine="simpy")
+    cut = ap.run(scenario, out=tmp_path / "out", points=(1, 2), engine="simpy")
     assert (cut.computed, cut.reused) == (1, 0)
     rows = (tmp_path / "out" / "small" / "summary.csv").read_text().splitlines()
     assert len(rows) == 2 and "1024" in rows[1]
@@ -145,7 +145,7 @@ def test_a_synthesized_algorithm_holds_for_the_sources_that_made_it(tmp_path, mo
     monkeypatch.setattr(schedules, "solve", counted)
     for sources, after in (("0", 1), ("0", 1), ("1", 2), ("1", 2)):
         monkeypatch.setattr(schedules, "edition", lambda *_, digit=sources: digit * 16)
-        result = run_scenario(scenario, out=tmp_path / "out", engine="simpy", fresh=True)
+        result = ap.run(scenario, out=tmp_path / "out", engine="simpy", fresh=True)
         assert result.exit_code == 0 and len(searches) == after
     names = [path.name for path in (tmp_path / "out" / "made" / "algorithms").iterdir()]
     assert len(names) == 2, "the old one is replaced"

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 from limits import WAIT_S
 
+import astrasim_py as ap
 from astrasim_py.cli.main import main
 from astrasim_py.core.errors import UsageError
 from astrasim_py.results import store, stored_points
 from astrasim_py.results.store import RunOptions
 from astrasim_py.runs import cluster
-from astrasim_py.runs.sweep import run_scenario
 from astrasim_py.runs.task import make_task
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
@@ -119,11 +119,11 @@ class KillAt:
 
 @pytest.mark.slow
 def test_a_killed_worker_costs_no_point_and_then_none_is_left(farm, scenario, tmp_path, monkeypatch):
-    alone = run_scenario(scenario, out=tmp_path / "alone", engine="simpy")
+    alone = ap.run(scenario, out=tmp_path / "alone", engine="simpy")
     assert alone.exit_code == 0
 
     # One of two is killed in mid-run: the other computes what it was at.
-    result = run_scenario(
+    result = ap.run(
         scenario, out=tmp_path / "killed", engine="simpy", cluster=farm.address, progress=KillAt(farm.workers[:1])
     )
     assert result.exit_code == 0 and result.computed == 6 and not result.failures
@@ -132,13 +132,13 @@ def test_a_killed_worker_costs_no_point_and_then_none_is_left(farm, scenario, tm
     # The other, too: the run ends within its patience, whole points are kept, and the next run finishes the rest.
     monkeypatch.setattr(cluster, "PATIENCE_S", 1.0)
     monkeypatch.chdir(tmp_path)
-    result = run_scenario(scenario, out="lost", engine="simpy", cluster=farm.address, progress=KillAt(farm.workers[1:]))
+    result = ap.run(scenario, out="lost", engine="simpy", cluster=farm.address, progress=KillAt(farm.workers[1:]))
     assert result.exit_code == 1
     (line,) = [line for failure in result.failures for line in failure.lines]
     assert "has had no worker" in line and "were not computed" in line
     kept = sum(row["status"] == "done" for row in result.rows)
     assert 1 <= kept < 6 and [row["status"] for row in result.rows].count("not run") == 6 - kept
-    again = run_scenario(scenario, out="lost", engine="simpy")
+    again = ap.run(scenario, out="lost", engine="simpy")
     # A point may have landed without word of it.
     assert again.exit_code == 0 and kept <= again.reused < 6 and again.reused + again.computed == 6
     assert contents(tmp_path / "lost") == contents(tmp_path / "alone")
@@ -149,7 +149,7 @@ def test_a_lost_scheduler_ends_the_run_in_a_line_and_the_next_finishes_it(farm, 
     # So long the client looks for the scheduler that it has lost.
     monkeypatch.setattr(cluster, "CONNECT_S", 10.0)
     farm.work(1)
-    result = run_scenario(
+    result = ap.run(
         scenario, out=tmp_path / "lost", engine="simpy", cluster=farm.address, progress=KillAt([farm.scheduler])
     )
     kept = sum(row["status"] == "done" for row in result.rows)
@@ -158,7 +158,7 @@ def test_a_lost_scheduler_ends_the_run_in_a_line_and_the_next_finishes_it(farm, 
     left = f"{6 - kept} of 6 points were not computed"
     assert line == f"--cluster: the scheduler at {farm.address} is lost: {left}; run it again to go on"
     assert result.exit_code == 1 and "Traceback" not in capfd.readouterr().err
-    again = run_scenario(scenario, out=tmp_path / "lost", engine="simpy")
+    again = ap.run(scenario, out=tmp_path / "lost", engine="simpy")
     assert again.exit_code == 0 and kept <= again.reused < 6 and again.reused + again.computed == 6
 
 
@@ -185,7 +185,7 @@ def test_a_worker_refuses_what_it_does_not_see_as_the_client_does(scenario, tmp_
 @pytest.mark.parametrize("address", ["farm", "tcp://", "localhost:8786", "file:///etc/passwd", "tcp://a b:1"])
 def test_what_is_no_address_is_refused(scenario, tmp_path, address):
     with pytest.raises(UsageError, match="is no address of a scheduler"):
-        run_scenario(scenario, out=tmp_path / "out", cluster=address)
+        ap.run(scenario, out=tmp_path / "out", cluster=address)
     assert not (tmp_path / "out").exists()
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from limits import WAIT_S
 
+import astrasim_py as ap
 from astrasim_py.core.errors import OutputError, UsageError, worst
 from astrasim_py.core.exact_json import json_text
 from astrasim_py.inspection.explained import explain_folder
@@ -106,7 +107,7 @@ def test_a_finished_point_is_used_again(tmp_path):
 
 
 def test_a_higher_level_serves_a_lower_one_and_not_the_other_way_round(tmp_path):
-    run = lambda **more: run_scenario(scenario(tmp_path), out=tmp_path, **more)  # noqa: E731
+    run = lambda **more: ap.run(scenario(tmp_path), out=tmp_path, **more)  # noqa: E731
     assert run(level="links").computed == 8
     assert run(level="messages").computed == 8
     assert run(level="summary").reused == 8
@@ -118,7 +119,7 @@ def test_a_higher_level_serves_a_lower_one_and_not_the_other_way_round(tmp_path)
 
 def test_a_timeline_too_large_for_viewers_asks_for_ranks_and_loses_no_result(tmp_path, monkeypatch):
     monkeypatch.setattr(report_timeline, "MOST_BYTES", 5_000)
-    run = lambda **more: run_scenario(scenario(tmp_path), out=tmp_path, jobs=1, **more)  # noqa: E731
+    run = lambda **more: ap.run(scenario(tmp_path), out=tmp_path, jobs=1, **more)  # noqa: E731
     asked = run(timeline=True)
     assert (asked.computed, asked.exit_code) == (8, 2)
     assert {row["status"] for row in asked.rows} == {"done"}
@@ -244,7 +245,7 @@ def test_limits_are_results_too(tmp_path, jobs):
     assert first.failures[0].point == "limit=10 us" and "--max-sim-time" in first.failures[0].lines[0]
     again = run_scenario(scenario(tmp_path, STUCK), out=tmp_path, jobs=jobs)
     assert again.reused == 2 and again.exit_code == 4 and again.failures == first.failures
-    more = run_scenario(scenario(tmp_path, STUCK), out=tmp_path, jobs=jobs, max_sim_time_ps=10**15)
+    more = ap.run(scenario(tmp_path, STUCK), out=tmp_path, jobs=jobs, max_sim_time_ps=10**15)
     assert (more.reused, more.computed, more.exit_code) == (1, 1, 0)
 
 
@@ -264,7 +265,7 @@ def test_shares_of_several_processes_at_once_make_one_whole(tmp_path):
     """Each of them writes the tables and, being perhaps the last, the figures, while others write points."""
     text = SCENARIO + "plots: [{kind: time, x: size, series: topology, name: t}, {kind: links, name: l}]\n"
     loaded = scenario(tmp_path, text)
-    alone = run_scenario(loaded, out=tmp_path / "alone", engine="simpy")
+    alone = ap.run(loaded, out=tmp_path / "alone", engine="simpy")
     command = [sys.executable, "-m", "astrasim_py", "run", str(tmp_path / "scenario.yaml"), "--engine", "simpy"]
     running = [
         subprocess.Popen(
@@ -279,7 +280,7 @@ def test_shares_of_several_processes_at_once_make_one_whole(tmp_path):
     assert [process.returncode for process in running] == [0, 0], errors
     assert "Traceback" not in "".join(errors)
     assert contents(tmp_path / "out") == contents(tmp_path / "alone")
-    again = run_scenario(loaded, out=tmp_path / "out", engine="simpy")
+    again = ap.run(loaded, out=tmp_path / "out", engine="simpy")
     assert (again.computed, again.reused, len(again.figures)) == (0, 8, len(alone.figures))
 
 
@@ -290,11 +291,11 @@ def test_a_point_that_lands_while_tables_are_written_is_in_them(tmp_path, monkey
     def slow(folder, points):
         seen.append(len(points))
         if len(seen) == 1:  # meanwhile another process finishes its share
-            run_scenario(loaded, out=tmp_path, points=(2, 2), engine="simpy")
+            ap.run(loaded, out=tmp_path, points=(2, 2), engine="simpy")
         return real(folder, points)
 
     monkeypatch.setattr(stored_points, "write_tables", slow)
-    run_scenario(loaded, out=tmp_path, points=(1, 2), engine="simpy")
+    ap.run(loaded, out=tmp_path, points=(1, 2), engine="simpy")
     assert seen == [4, 8, 8]
     assert len((tmp_path / "small" / "summary.csv").read_text().splitlines()) == 9
 
@@ -308,7 +309,7 @@ def test_a_bad_share_is_refused(text):
 @pytest.mark.parametrize("bad", [{"level": "all"}, {"engine": "fast"}, {"jobs": 0}])
 def test_bad_options_are_refused(tmp_path, bad):
     with pytest.raises(UsageError):
-        run_scenario(scenario(tmp_path), out=tmp_path, **bad)
+        ap.run(scenario(tmp_path), out=tmp_path, **bad)
 
 
 MODELS = """
@@ -536,7 +537,7 @@ def test_figures_of_links_and_gantt_record_what_they_need(tmp_path):
         "plots:\n  - {kind: links, where: {topology: mesh, size: 1 MiB}}\n"
         "  - {kind: gantt, where: {topology: ring, size: 1 MiB}}\n"
     )
-    result = run_scenario(scenario(tmp_path, text), out=tmp_path, level="summary")
+    result = ap.run(scenario(tmp_path, text), out=tmp_path, level="summary")
     assert len(result.figures) == 4
     levels = [p.manifest.level for p in stored_points.read_points(tmp_path / "small")]
     assert sorted(levels) == ["links"] * 2 + ["nodes"] * 2 + ["summary"] * 4
