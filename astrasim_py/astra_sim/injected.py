@@ -8,7 +8,7 @@ from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.interchange import algorithm_from_traces
-from astrasim_py.program.rotation import GivenTraces
+from astrasim_py.program.traces import Traces
 from astrasim_py.system.durations import node_place
 from astrasim_py.system.problem import CollectiveRequest
 from astrasim_py.verification.verifier import verify
@@ -72,7 +72,7 @@ class Injected:
             name=prefix.rsplit("/", 1)[-1],
             collective=collective,
             ranks=len(traces),
-            traces=GivenTraces(traces[p] for p in position),
+            traces=Traces.of((traces[p] for p in position), searched=True),
             source=prefix,
         )
 

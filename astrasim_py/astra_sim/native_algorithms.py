@@ -24,8 +24,8 @@ from astrasim_py.chakra.schema import MISSING
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.core.rows import numbered
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.program.rotation import RotatedTraces, Rotation
-from astrasim_py.program.table import ProgramTraces
+from astrasim_py.program.rotation import Rotated, Rotation
+from astrasim_py.program.traces import Traces
 
 #: Counters of a rank: packets received, and packets that have passed the memory.
 RECEIVED, PASSED = 0, 1
@@ -135,7 +135,7 @@ class Charges:
 
 def _in_steps(
     rotation: Rotation, to: object, source: object, sizes: Sequence[int], packet_ns: Callable[[int, int], int]
-) -> RotatedTraces:
+) -> Traces:
     """A message to and from a peer in each step, once the packet of the step before has passed; `sizes`: of packets."""
     step, draft = np.arange(len(sizes) - 1), Draft(1, 0)
     duration = np.array([1000 * packet_ns(p, size) for p, size in enumerate(sizes)])
@@ -146,10 +146,10 @@ def _in_steps(
     passed = draft.join(duration_ps=duration[1:], after=(arrived,), order=3 * step + 3)
     for waiting in (sent, arrived):
         draft.depend(waiting, previous(passed, first))
-    return RotatedTraces(rotation, draft.program().traces()[0])
+    return Traces.of_rotation(Rotated(rotation, draft.program().traces()[0]))
 
 
-def _ring(collective: str, size: int, n: int, direction: int, charges: Charges) -> RotatedTraces:
+def _ring(collective: str, size: int, n: int, direction: int, charges: Charges) -> Traces:
     steps = {"all_reduce": 2 * (n - 1), "all_to_all": n * (n - 1) // 2}.get(collective, n - 1)
     check_nodes(f"ring {collective} over {n} ranks", 3 * steps, of_rank=True)
     message = size if collective == "all_gather" else size // n
@@ -159,7 +159,7 @@ def _ring(collective: str, size: int, n: int, direction: int, charges: Charges) 
 
 def _direct(
     collective: str, size: int, n: int, direction: int, charges: Charges, window: int | None, local: bool
-) -> RotatedTraces:
+) -> Traces:
     window = n - 1 if window is None else min(window, n - 1)
     halves = 2 if collective == "all_reduce" else 1
     message = size if collective == "all_gather" else size // n
@@ -189,10 +189,10 @@ def _direct(
     duration = [1000 * packet_ns(window + p, message) for p in pair.tolist()]
     counted = {"duration_ps": np.array(duration), "count_k": pair + 1, "order": after_packet(pair + 1, 0)}
     draft.join(counter=PASSED, count_of=RECEIVED, **counted)
-    return RotatedTraces(Rotation((n,)), draft.program().traces()[0])
+    return Traces.of_rotation(Rotated(Rotation((n,)), draft.program().traces()[0]))
 
 
-def _halving_doubling(collective: str, size: int, n: int, charges: Charges) -> RotatedTraces:
+def _halving_doubling(collective: str, size: int, n: int, charges: Charges) -> Traces:
     levels = n.bit_length() - 1
     gathering = collective == "all_gather"
     distance, message = (n // 2, size) if gathering else (1, size // 2)
@@ -226,7 +226,7 @@ def _tree_parents(n: int, tree: str) -> list[int]:
     return parents
 
 
-def _double_binary_tree(size: int, n: int, tree: str, charges: Charges) -> ProgramTraces:
+def _double_binary_tree(size: int, n: int, tree: str, charges: Charges) -> Traces:
     parent = np.array(_tree_parents(n, tree))
     below = np.flatnonzero(parent >= 0)
     above, draft = parent[below], Draft(n, 0)
@@ -249,7 +249,7 @@ def _double_binary_tree(size: int, n: int, tree: str, charges: Charges) -> Progr
     for waiting in (up, down):
         draft.depend(waiting[up_of[above[inner]]], done[inner])
     draft.depend(give[~inner], done[~inner])
-    return ProgramTraces(draft.program, n)
+    return Traces(n, draft=draft.program)
 
 
 @lru_cache(maxsize=128)
@@ -296,7 +296,6 @@ def native_algorithm(
         problem = "its messages, or what a message costs its receiver, go beyond 2^62 (bytes, ps)"
         remedy = "use a smaller collective, a smaller endpoint-delay or a larger local-mem-bw"
         raise AlgorithmError(place, problem, remedy)
-    traces: RotatedTraces | ProgramTraces
     if kind == RING:
         traces = _ring(collective, size, n, direction, charges)
     elif kind == DIRECT:

@@ -25,8 +25,9 @@ from astrasim_py.collectives.chunks import CompOp
 from astrasim_py.core.errors import AlgorithmError, InternalError
 from astrasim_py.core.rows import compact, distinct, inverse
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.program.rotation import MAX_NODES, RotatedTraces, Rotation
-from astrasim_py.program.table import Program, ProgramTraces
+from astrasim_py.program.rotation import MAX_NODES, Rotated, Rotation
+from astrasim_py.program.table import Program
+from astrasim_py.program.traces import Traces
 
 #: Handle of "nothing" among dependencies and payloads.
 NONE = -1
@@ -207,7 +208,7 @@ def finish(
     draft: Draft, name: str, collective: str, *, source: str = "builder", actors: tuple[str, ...] = (), **stated
 ) -> Algorithm:
     """The `Algorithm` of a draft of all ranks, of which the last are `actors`; `stated`: more of its fields."""
-    traces = ProgramTraces(partial(draft.program, actors), draft.ranks)
+    traces = Traces(draft.ranks, draft=partial(draft.program, actors))
     ranks, chunks = draft.ranks - len(actors), draft.chunks
     return Algorithm(
         name=name, collective=collective, ranks=ranks, traces=traces, chunks=chunks, source=source, actors=actors,
@@ -219,7 +220,7 @@ def finish_rotated(lay: Callable[[np.ndarray], Draft], rotation: Rotation, name:
     """The `Algorithm` of a rotation, for which each rank's program is rank 0's with all peers shifted. `lay`:
     ``lay(which)`` drafts the ranks int64[k]. It must be picklable: algorithms are sent to other processes."""
     first = lay(np.zeros(1, dtype=np.int64))
-    traces = RotatedTraces(rotation, first.program().traces()[0], partial(_varying, lay))
+    traces = Traces.of_rotation(Rotated(rotation, first.program().traces()[0], partial(_varying, lay)))
     return Algorithm(
         name=name, collective=collective, ranks=len(traces), traces=traces, chunks=first.chunks,
         in_place=collective != "all_to_all", source="builder",

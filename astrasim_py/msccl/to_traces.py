@@ -26,7 +26,7 @@ from astrasim_py.msccl.xml_reader import read_program
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.files import read_algorithm as read_columns
 from astrasim_py.program.interchange import Promises, promised
-from astrasim_py.program.rotation import GivenTraces
+from astrasim_py.program.traces import Traces
 
 #: Longest name of an algorithm.
 MAX_NAME = 256
@@ -106,7 +106,7 @@ def algorithm_of(program: MscclProgram) -> Algorithm:
     return Algorithm(
         name=name,
         collective=collective,
-        traces=GivenTraces(traces_of(program, collective, metadata)),
+        traces=Traces.of(traces_of(program, collective, metadata), searched=True),
         source=program.source,
         contract=contract,
         **stated,

@@ -9,8 +9,7 @@ in ``comm_size`` only.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as dataclass_replace
 from functools import cached_property
@@ -26,8 +25,9 @@ from astrasim_py.core.above import above
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.core.shown import Shown
-from astrasim_py.program.rotation import GivenTraces, RotatedTraces, Rotation
-from astrasim_py.program.table import Program, ProgramTraces, counted, file_of, named
+from astrasim_py.program.rotation import Rotation
+from astrasim_py.program.table import Program, counted, file_of, named
+from astrasim_py.program.traces import Traces
 
 #: Nodes, all ranks together, up to which the digest of an algorithm of a rotation reads every rank's trace.
 _DIGESTED_NODES = 2**20
@@ -43,9 +43,8 @@ class Algorithm(Shown):
         One of `COLLECTIVES`, or `CUSTOM`.
     ranks : int
         Size of the group, n.
-    traces : sequence of ExecutionTrace
-        One per rank, then one per actor: a tuple, in which several may share one object (`GivenTraces` of files), or
-        `RotatedTraces`, which makes them when asked for.
+    traces : Traces
+        One per rank, then one per actor, in which several may share one object; given as any sequence.
     root : int or None
         Root of a rooted collective.
     chunks : int
@@ -77,7 +76,7 @@ class Algorithm(Shown):
     name: str
     collective: str
     ranks: int
-    traces: Sequence[ExecutionTrace]
+    traces: Traces
     root: int | None = None
     chunks: int = 0
     in_place: bool = True
@@ -90,6 +89,7 @@ class Algorithm(Shown):
     vertices: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "traces", Traces.of(self.traces))
         promise, contract = promise_of(self.collective), self.contract
         for word in ("ranks", "chunks"):
             if not isinstance(getattr(self, word), (int, np.integer, type(None))):
@@ -135,12 +135,12 @@ class Algorithm(Shown):
     @property
     def rotation(self) -> Rotation | None:
         """The rotation that makes every rank's program of rank 0's; None where there is none."""
-        return self.traces.rotation if isinstance(self.traces, RotatedTraces) else None
+        return None if self.traces.rotated is None else self.traces.rotated.rotation
 
     @property
     def given(self) -> Sequence[ExecutionTrace]:
         """The traces that were given one by one, which may have names; none where a builder makes them."""
-        return getattr(self.traces, "given", self.traces)
+        return self.traces.given
 
     @cached_property
     def named(self) -> bool:
@@ -150,25 +150,16 @@ class Algorithm(Shown):
     @cached_property
     def first(self) -> Program:
         """The table of rank 0."""
-        return Program.of_traces([self.traces[0]])
+        return self.traces.first
 
     @property
     def program(self) -> Program:
         """The nodes of all ranks as one table, which is made anew unless a builder made it."""
-        if isinstance(self.traces, ProgramTraces):
-            return self.traces.program
-        return dataclass_replace(self.program_of(range(self.positions)), actors=self.actors)
+        return self.traces.drafted or dataclass_replace(self.program_of(range(self.positions)), actors=self.actors)
 
     def program_of(self, ranks: Sequence[int] | np.ndarray) -> Program:
         """The table of some ranks or actors, which become its ranks 0, 1, …"""
-        if self.given:
-            return Program.of_traces([self.traces[rank] for rank in ranks])
-        if self.rotation is None:
-            return self.program.some(ranks)
-        self.traces.check_size(len(ranks))
-        columns = self.traces.columns(ranks)
-        shared = self.first.some(np.zeros(len(ranks), dtype=np.int64))
-        return shared.with_columns({name: column.ravel() for name, column in columns.items()})
+        return self.traces.program_of(ranks)
 
     @property
     def rotated(self) -> Algorithm | None:
@@ -177,26 +168,19 @@ class Algorithm(Shown):
 
     @cached_property
     def _recognised(self) -> Algorithm | None:
-        found = self.traces.rotated if isinstance(self.traces, GivenTraces) and not self.actors else None
-        if found is None:
+        traces = None if self.actors else self.traces.recognised
+        if traces is None:
             return None
-        total = found.base.column("total_chunk_cnt")
+        total = traces[0].column("total_chunk_cnt")
         # Chunks of another buffer would be of another size.
         if self.chunks and ((total > 0) & (total != self.chunks)).any():
             return None
-        return dataclass_replace(self, traces=found)
-
-    @cached_property
-    def _tables(self) -> Mapping[ExecutionTrace | Program, int]:
-        """Tables that together have all nodes, and how often."""
-        if isinstance(self.traces, ProgramTraces):
-            return {self.traces.program: 1}
-        return {self.traces[0]: self.ranks} if self.rotation else Counter(self.traces)
+        return dataclass_replace(self, traces=traces)
 
     @cached_property
     def symbolic(self) -> bool:
         """True if every message states its size in chunks."""
-        return self.chunks > 0 and all(bool(_in_chunks(table).all()) for table in self._tables)
+        return self.chunks > 0 and all(bool(_in_chunks(table).all()) for table in self.traces.tables)
 
     @property
     def scales(self) -> bool:
@@ -206,16 +190,16 @@ class Algorithm(Shown):
     @cached_property
     def has_cells(self) -> bool:
         """True if all data movement is stated as cells, so that it can be executed symbolically."""
-        return self.symbolic and not any(without_cells(table).any() for table in self._tables)
+        return self.symbolic and not any(without_cells(table).any() for table in self.traces.tables)
 
     @cached_property
     def messages(self) -> int:
-        sends = {table: int(np.count_nonzero(table.type == NodeType.COMM_SEND)) for table in self._tables}
-        return sum(times * sends[table] for table, times in self._tables.items())
+        sends = {table: int(np.count_nonzero(table.type == NodeType.COMM_SEND)) for table in self.traces.tables}
+        return sum(times * sends[table] for table, times in self.traces.tables.items())
 
     @property
     def nodes(self) -> int:
-        return sum(times * len(table) for table, times in self._tables.items())
+        return sum(times * len(table) for table, times in self.traces.tables.items())
 
     def slots_of(self, actor: int) -> int:
         """Cells of scratch that the actor of a number from 0 needs: one beyond the last that it reads or writes."""
@@ -284,10 +268,11 @@ class Algorithm(Shown):
 
     def bytes_of_ranks(self, ranks: Sequence[int] | np.ndarray, size: int, *, verbatim: bool = False) -> np.ndarray:
         """`message_bytes` of several ranks of a rotation at once: int64[k, n]."""
-        if self.chunks == 0 or not len(ranks):
+        rotated = self.traces.rotated
+        if rotated is None or self.chunks == 0 or not len(ranks):
             base = self.message_bytes(0, size, verbatim=verbatim)
             return np.broadcast_to(base, (len(ranks), len(base)))
-        columns = self.traces.columns(ranks, ("msg_chunk_idx", "msg_chunk_cnt"))
+        columns = rotated.columns(ranks, ("msg_chunk_idx", "msg_chunk_cnt"))
         return self.bytes_of(self.first.with_columns(columns), size, verbatim=verbatim)
 
     def stated(self) -> dict[str, object]:
@@ -304,11 +289,12 @@ class Algorithm(Shown):
     @cached_property
     def _digest(self) -> str:
         content: dict[str, object] = {}
-        traces = self.traces
-        if isinstance(traces, RotatedTraces) and traces.nodes > _DIGESTED_NODES:
+        traces: Iterable[ExecutionTrace] = self.traces
+        rotated = self.traces.rotated
+        if rotated is not None and rotated.nodes > _DIGESTED_NODES:
             # The builder's rule makes all ranks' programs: a few ranks suffice to distinguish two rules.
-            content["rotation"] = traces.rotation.dims
-            traces = traces.some(sorted({0, 1, self.ranks // 2, self.ranks - 1}))
+            content["rotation"] = rotated.rotation.dims
+            traces = self.traces.some(sorted({0, 1, self.ranks // 2, self.ranks - 1}))
         return digest({**self.stated(), **content, "traces": [trace.digest() for trace in traces]})
 
     def with_verdict(self, verdict: bool | None) -> Algorithm:

@@ -22,8 +22,9 @@ from astrasim_py.core.errors import AlgorithmError, OutputError
 from astrasim_py.core.files import open_regular, write_file
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.interchange import STATED, Promises, algorithm_from_traces, check_well_formed, promised
-from astrasim_py.program.rotation import MAX_NODES, PEERS, VARYING, GivenTraces, RotatedTraces, Rotation, peers
+from astrasim_py.program.rotation import MAX_NODES, PEERS, VARYING, Rotated, Rotation, peers
 from astrasim_py.program.table import named
+from astrasim_py.program.traces import Traces
 
 #: Largest `.npz` that is read, bytes after unpacking; and its texts (metadata, contract) alone.
 MAX_NPZ_BYTES = 4 * 2**30
@@ -77,10 +78,12 @@ class _Stated:
         return out
 
 
-def _stated(traces: RotatedTraces, chunks: int) -> _Stated | None:
-    """The differences between ranks, as a file states them; None if it cannot."""
-    rotation, base, ranks = traces.rotation, traces.base, len(traces)
-    if traces.nodes > MAX_NODES or ranks > _MAX_RANKS:
+def _stated(rotated: Rotated | None, chunks: int) -> _Stated | None:
+    """The differences between ranks, as a file states them; None if it cannot, or there is no rotation."""
+    if rotated is None:
+        return None
+    rotation, base, ranks = rotated.rotation, rotated.base, rotated.rotation.ranks
+    if rotated.nodes > MAX_NODES or ranks > _MAX_RANKS:
         return None
     blocks = [np.arange(start, min(start + _BLOCK, ranks)) for start in range(0, ranks, _BLOCK)]
     each = chunks // ranks if chunks % ranks == 0 else 0
@@ -88,7 +91,7 @@ def _stated(traces: RotatedTraces, chunks: int) -> _Stated | None:
     # Columns that are the same on all ranks, and columns that follow the rule.
     same, ruled = dict.fromkeys(_ROTATING, True), dict.fromkeys(_ROTATING, bool(each))
     for block in blocks:
-        columns, rule = traces.columns(block), by_rule(block, VARYING)
+        columns, rule = rotated.columns(block), by_rule(block, VARYING)
         if any(not np.array_equal(columns[name], rule[name]) for name in PEERS):
             return None
         for name in _ROTATING:
@@ -97,7 +100,7 @@ def _stated(traces: RotatedTraces, chunks: int) -> _Stated | None:
     written = [name for name in _ROTATING if not same[name] and not ruled[name]]
     numbers = {name: np.empty((ranks, len(base)), dtype=np.int32) for name in written}
     for block in blocks if written else ():
-        for name, column in traces.columns(block, written).items():
+        for name, column in rotated.columns(block, written).items():
             present = column != MISSING
             if int(column.max(initial=0)) >= 2**31 or int(column.min(where=present, initial=0)) < 0:
                 return None
@@ -115,10 +118,8 @@ def encode_npz(algorithm: Algorithm, place: str) -> bytes:
     number nor text. Identical traces are stored once, and of an algorithm of a rotation one trace and what the others
     differ in. Raises OutputError, at `place`: too much metadata."""
     index: dict[ExecutionTrace, int] = {}
-    turned = None
-    if isinstance(algorithm.traces, RotatedTraces):
-        turned = _stated(algorithm.traces, algorithm.chunks)
-    traces = tuple(algorithm.traces) if turned is None else (algorithm.traces.base,) * algorithm.ranks
+    turned = _stated(algorithm.traces.rotated, algorithm.chunks)
+    traces = tuple(algorithm.traces) if turned is None else (turned.base,) * algorithm.ranks
     for trace in traces:
         index.setdefault(trace, len(index))
     distinct = list(index)
@@ -251,7 +252,7 @@ def read_npz(path: str | os.PathLike) -> Algorithm:
         if "rotation" in arrays:
             by_rank = _rotated(arrays, traces, ranks, place)
         else:
-            by_rank = GivenTraces(traces[which] for which in trace_of.tolist())
+            by_rank = Traces.of((traces[which] for which in trace_of.tolist()), searched=True)
             check_well_formed(by_rank, place, ranks, actors)
     except ValueError as error:
         raise AlgorithmError(place, f"is not an .npz of an algorithm: {error}", "write it with convert") from None
@@ -326,9 +327,7 @@ def _traces(
     return traces
 
 
-def _rotated(
-    arrays: Mapping[str, np.ndarray], traces: Sequence[ExecutionTrace], ranks: int, place: str
-) -> RotatedTraces:
+def _rotated(arrays: Mapping[str, np.ndarray], traces: Sequence[ExecutionTrace], ranks: int, place: str) -> Traces:
     dims, turned = arrays["rotation"].tolist(), arrays.get("turned", np.empty(0)).tolist()
     if len(traces) != 1 or len(dims) > 32 or min(dims, default=0) < 1 or prod(dims) != ranks or ranks > _MAX_RANKS:
         raise ValueError("its rotation does not fit its ranks")
@@ -343,19 +342,19 @@ def _rotated(
         raise ValueError("a chunk of its rotation belongs to no rank")
     rotation = Rotation(tuple(dims))
     numbers = {name: column.reshape(ranks, len(base)) for name, column in numbers.items()}
-    found = RotatedTraces(rotation, base, _Stated(rotation, base, chunks, numbers))
+    rotated = Rotated(rotation, base, _Stated(rotation, base, chunks, numbers))
     # Peers of the others are valid where those of rank 0 are; chunks and offsets must be checked.
     check_well_formed([base], place, ranks)
     total = base.column("total_chunk_cnt")
     symbolic = (base.column("msg_chunk_idx") >= 0) & (base.column("msg_chunk_cnt") >= 0)
     if chunks or numbers:
         for start in range(0, ranks, _BLOCK):
-            columns = found.columns(np.arange(start, min(start + _BLOCK, ranks)), ("msg_chunk_idx", "msg_chunk_cnt"))
+            columns = rotated.columns(np.arange(start, min(start + _BLOCK, ranks)), ("msg_chunk_idx", "msg_chunk_cnt"))
             end = columns["msg_chunk_idx"] + columns["msg_chunk_cnt"]
             stated = (columns["msg_chunk_idx"] >= 0) & (columns["msg_chunk_cnt"] >= 0)
             if (stated != symbolic).any() or (stated & (total > 0) & (end > total)).any():
                 raise ValueError("its rotation turns chunks beyond the last")
-    return found
+    return Traces.of_rotation(rotated)
 
 
 def read_algorithm(

@@ -14,8 +14,8 @@ from astrasim_py.collectives.collective import CUSTOM, collective_name, promise_
 from astrasim_py.collectives.contract import Contract
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.program.rotation import GivenTraces
 from astrasim_py.program.table import counted, named
+from astrasim_py.program.traces import Traces
 
 #: Metadata with the fields and the contract of an algorithm.
 STATED = (
@@ -131,7 +131,7 @@ def algorithm_from_traces(
 ) -> Algorithm:
     """Make an `Algorithm` of one trace per rank. What the caller leaves open is taken from the metadata of the first
     trace, where our own files state it."""
-    traces = GivenTraces(traces)
+    traces = Traces.of(tuple(traces), searched=True)
     place = source or name or "algorithm"
     if not traces:
         raise AlgorithmError(place, "has no traces", "give one trace per rank")

@@ -21,8 +21,6 @@ from astrasim_py.core.errors import AlgorithmError
 
 #: Most nodes of an algorithm, all ranks together, whose traces are made.
 MAX_NODES = 2**27
-#: Most nodes, all ranks together, of traces that are cached.
-_KEPT_NODES = 2**17
 #: Nodes of the ranks that are drafted at once, and peers that are compared at once.
 _BLOCK_NODES = 2**20
 _BLOCK_PEERS = 2**18
@@ -75,29 +73,27 @@ class Rotation:
         return total
 
 
-class RotatedTraces(Sequence[ExecutionTrace]):
-    """One trace per rank of a rotation, made when asked for; those of large algorithms anew every time. `base`: of rank
-    0. `columns`: ``columns(ranks, names)`` gives those of the columns `names` (of `VARYING`) in which ranks differ,
-    int64[k, n] for k ranks; by default the peers. `given`: all traces, where they exist, with names and places of their
-    own."""
+class Rotated:
+    """The trace of rank 0, and the rotation by which those of all other ranks follow.
 
-    def __init__(
-        self,
-        rotation: Rotation,
-        base: ExecutionTrace,
-        columns: Columns | None = None,
-        given: Sequence[ExecutionTrace] = (),
-    ) -> None:
+    Parameters
+    ----------
+    rotation : Rotation
+    base : ExecutionTrace
+        Of rank 0.
+    columns : callable, optional
+        ``columns(ranks, names)`` gives those of the columns `names` (of `VARYING`) in which ranks differ, int64[k, n]
+        for k ranks; by default the peers.
+    """
+
+    def __init__(self, rotation: Rotation, base: ExecutionTrace, columns: Columns | None = None) -> None:
         self.rotation, self.base = rotation, base
         self._columns = columns or partial(peers, rotation, base)
-        self.given = given
-
-    def __len__(self) -> int:
-        return self.rotation.ranks
 
     @property
     def nodes(self) -> int:
-        return len(self) * len(self.base)
+        """Nodes of all ranks."""
+        return self.rotation.ranks * len(self.base)
 
     def may_differ(self, name: str) -> bool:
         """True if a column of `VARYING` may differ between ranks."""
@@ -106,57 +102,42 @@ class RotatedTraces(Sequence[ExecutionTrace]):
     def columns(self, ranks: Sequence[int] | np.ndarray, names: Sequence[str] = VARYING) -> dict[str, np.ndarray]:
         """Columns of some ranks' traces: int64[k, n] for k ranks, read-only where all ranks share it."""
         ranks = np.asarray(ranks, dtype=np.int64)
-        found, shape = self._columns(ranks, names), (len(ranks), len(self.base))
+        varying, shape = self._columns(ranks, names), (len(ranks), len(self.base))
         return {
-            name: found[name] if name in found else np.broadcast_to(self.base.column(name), shape) for name in names
+            name: varying[name] if name in varying else np.broadcast_to(self.base.column(name), shape) for name in names
         }
 
-    def some(self, ranks: Sequence[int] | np.ndarray) -> list[ExecutionTrace]:
+    def traces(self, ranks: Sequence[int] | np.ndarray) -> list[ExecutionTrace]:
+        """Traces of some ranks."""
         ranks = np.asarray(ranks, dtype=np.int64)
-        if self.given:
-            return [self.given[rank] for rank in ranks.tolist()]
-        found = self._columns(ranks, VARYING)
+        varying = self._columns(ranks, VARYING)
         return [
-            self.base if not rank else self.base.with_columns({name: column[i] for name, column in found.items()})
+            self.base if not rank else self.base.with_columns({name: column[i] for name, column in varying.items()})
             for i, rank in enumerate(ranks.tolist())
         ]
-
-    def __getitem__(self, index):
-        rank = range(len(self))[index]
-        if isinstance(index, slice):
-            return tuple(self._through(rank))
-        return self._all[rank] if rank and self.nodes <= _KEPT_NODES else self.some([rank])[0]
-
-    def __iter__(self) -> Iterator[ExecutionTrace]:
-        return iter(self._all) if self.nodes <= _KEPT_NODES else self._through(range(len(self)))
-
-    @cached_property
-    def _all(self) -> tuple[ExecutionTrace, ...]:
-        return tuple(self._through(range(len(self))))
-
-    def __reduce__(self):
-        return type(self), (self.rotation, self.base, self._columns, self.given)
 
     def check_size(self, ranks: int) -> None:
         """Refuse to write out so many ranks where they would not fit in memory."""
         if ranks * len(self.base) > MAX_NODES:
+            count = self.rotation.ranks
             raise AlgorithmError(
                 self.base.place,
-                f"has {self.nodes} nodes over all {len(self)} ranks, more than {MAX_NODES}, and cannot be written out",
+                f"has {self.nodes} nodes over all {count} ranks, more than {MAX_NODES}, and cannot be written out",
                 "use fewer ranks or chunks, or another algorithm",
             )
 
-    def _through(self, ranks: range) -> Iterator[ExecutionTrace]:
+    def in_blocks(self, ranks: range) -> Iterator[ExecutionTrace]:
+        """Traces of some ranks, made so many at once that their columns stay small."""
         self.check_size(len(ranks))
         block = max(_BLOCK_NODES // max(len(self.base), 1), 1)
         for start in range(0, len(ranks), block):
-            yield from self.some(ranks[start : start + block])
+            yield from self.traces(ranks[start : start + block])
 
-    def on(self, base: ExecutionTrace, origin: np.ndarray | None = None) -> RotatedTraces:
-        """The same traces with the columns that all ranks share taken from `base`, whose row i is row ``origin[i]`` of
-        these, by default i, or does not vary where that is negative."""
+    def on(self, base: ExecutionTrace, origin: np.ndarray | None = None) -> Rotated:
+        """The same with the columns that all ranks share taken from `base`, whose row i is row ``origin[i]`` of this
+        one's, by default i, or does not vary where that is negative."""
         columns = self._columns if origin is None else partial(_picked, self._columns, origin)
-        return RotatedTraces(self.rotation, base, columns)
+        return Rotated(self.rotation, base, columns)
 
 
 def peers(rotation: Rotation, base: ExecutionTrace, ranks: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
@@ -173,23 +154,18 @@ def _picked(columns: Columns, origin: np.ndarray, ranks: np.ndarray, names: Sequ
     return {name: np.where(origin >= 0, column[:, np.maximum(origin, 0)], MISSING) for name, column in found}
 
 
-class GivenTraces(tuple[ExecutionTrace, ...]):
-    """Traces that were given one by one; algorithms with the same traces share the rotation found among them."""
+def rotated_of(traces: Sequence[ExecutionTrace]) -> Rotated | None:
+    """Traces as those of a rotation; None where they are none's."""
+    rotation = rotation_of(traces)
+    return None if rotation is None else Rotated(rotation, traces[0], partial(_given_columns, traces))
 
-    @cached_property
-    def rotated(self) -> RotatedTraces | None:
-        rotation = rotation_of(self)
-        return None if rotation is None else RotatedTraces(rotation, self[0], self._columns, self)
 
-    def _columns(self, ranks: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
-        found = {name: np.empty((len(ranks), len(self[0])), dtype=np.int64) for name in names}
-        for name, column in found.items():
-            for row, rank in zip(column, ranks.tolist(), strict=True):
-                row[:] = self[rank].column(name)
-        return found
-
-    def __reduce__(self):
-        return type(self), (tuple(self),)
+def _given_columns(traces: Sequence[ExecutionTrace], ranks: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
+    columns = {name: np.empty((len(ranks), len(traces[0])), dtype=np.int64) for name in names}
+    for name, column in columns.items():
+        for row, rank in zip(column, ranks.tolist(), strict=True):
+            row[:] = traces[rank].column(name)
+    return columns
 
 
 def rotation_of(traces: Sequence[ExecutionTrace]) -> Rotation | None:

@@ -7,7 +7,7 @@ Columns have the names of Chakra's attributes (`astrasim_py.chakra.schema.INT_CO
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -234,40 +234,6 @@ def file_of(nodes: ExecutionTrace | Program, row: int) -> str:
     if isinstance(nodes, Program):
         return nodes.places[nodes.rank[row]] if nodes.places else ""
     return nodes.place
-
-
-class ProgramTraces(Sequence[ExecutionTrace]):
-    """Traces of the program of so many `ranks`, which `make` makes. Both are made when they are asked for first."""
-
-    given = ()
-
-    def __init__(self, make: Callable[[], Program], ranks: int) -> None:
-        self._make, self._ranks = make, ranks
-
-    @classmethod
-    def of(cls, program: Program) -> ProgramTraces:
-        return cls(lambda: program, program.ranks)
-
-    @cached_property
-    def program(self) -> Program:
-        made, self._make = self._make(), None
-        return made
-
-    @cached_property
-    def _made(self) -> tuple[ExecutionTrace, ...]:
-        return self.program.traces()
-
-    def __len__(self) -> int:
-        return self._ranks
-
-    def __reduce__(self):
-        return self.of, (self.program,)
-
-    def __getitem__(self, index):
-        return self._made[index]
-
-    def __iter__(self) -> Iterator[ExecutionTrace]:
-        return iter(self._made)
 
 
 def _declared(traces: Sequence[ExecutionTrace], name: str) -> int:

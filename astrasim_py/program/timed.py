@@ -1,6 +1,5 @@
 """Algorithms with a bound delay per message, or bound sizes in bytes."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,17 +9,18 @@ from astrasim_py.chakra.schema import INT_COLUMNS, MISSING, REFERENCES, NodeType
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.program.rotation import RotatedTraces
+from astrasim_py.program.traces import Traces
 
 
 def with_endpoint_delay(algorithm: Algorithm, delay_ps: int) -> Algorithm:
     """The algorithm in which every message delays its receiver: children of the receive start after the delay."""
     if not delay_ps:
         return algorithm
-    if isinstance(algorithm.traces, RotatedTraces):
-        trace, order = _delayed(algorithm.traces.base, delay_ps)
-        origin = np.where(order < len(algorithm.traces.base), order, -1)
-        return replace(algorithm, traces=algorithm.traces.on(trace, origin))
+    rotated = algorithm.traces.rotated
+    if rotated is not None:
+        trace, order = _delayed(rotated.base, delay_ps)
+        origin = np.where(order < len(rotated.base), order, -1)
+        return replace(algorithm, traces=Traces.of_rotation(rotated.on(trace, origin)))
     made = {trace: _delayed(trace, delay_ps)[0] for trace in dict.fromkeys(algorithm.traces)}
     return replace(algorithm, traces=tuple(made[trace] for trace in algorithm.traces))
 
@@ -66,10 +66,9 @@ def with_sizes(algorithm: Algorithm, size: int) -> Algorithm:
         moving |= (trace.type == NodeType.COMP) & (trace.column("comp_op") != MISSING)
         return trace.replace(comm_size=np.where(moving, moved, MISSING), total_chunk_cnt=MISSING)
 
-    traces: Sequence[ExecutionTrace]
-    lasting = isinstance(algorithm.traces, RotatedTraces) and not algorithm.traces.may_differ("msg_chunk_cnt")
-    if lasting and algorithm.same_bytes(size):
-        traces = algorithm.traces.on(sized(algorithm.traces.base, algorithm.message_bytes(0, size)))
+    rotated = algorithm.traces.rotated
+    if rotated is not None and not rotated.may_differ("msg_chunk_cnt") and algorithm.same_bytes(size):
+        traces = Traces.of_rotation(rotated.on(sized(rotated.base, algorithm.message_bytes(0, size))))
     else:
-        traces = tuple(sized(t, algorithm.message_bytes(rank, size)) for rank, t in enumerate(algorithm.traces))
+        traces = Traces.of(sized(t, algorithm.message_bytes(rank, size)) for rank, t in enumerate(algorithm.traces))
     return replace(algorithm, traces=traces, chunks=0)

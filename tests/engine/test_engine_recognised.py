@@ -21,7 +21,8 @@ from astrasim_py.engine.simulation import simulate
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.files import read_algorithm, write_npz
 from astrasim_py.program.interchange import algorithm_from_traces, algorithm_traces
-from astrasim_py.program.rotation import GivenTraces, rotation_of
+from astrasim_py.program.rotation import rotation_of
+from astrasim_py.program.traces import Traces
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics
@@ -95,7 +96,7 @@ def test_what_a_builder_declares_is_found_in_its_traces(ranks):
     assert {"ring", "direct", "bruck"} <= {algorithm.name for algorithm in algorithms}
     for algorithm in algorithms:
         given = given_by_rank(algorithm)
-        assert isinstance(given.traces, GivenTraces) and given.rotation is None
+        assert given.traces.searched and given.rotation is None
         if algorithm.messages == 0:
             continue
         found = given.rotated
@@ -204,7 +205,7 @@ def test_one_difference_on_one_rank_is_no_rotation(what, rank):
     try:
         given = algorithm_from_traces(traces, "all_reduce", source="a")
     except AlgorithmError:
-        given = replace(whole, traces=GivenTraces(traces))
+        given = replace(whole, traces=Traces.of(traces, searched=True))
     assert given.rotated is None
     for engine in ("simpy", "compiled"):
         found = outcome(problem_of(given, 1003), engine)

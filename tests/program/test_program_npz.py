@@ -9,7 +9,8 @@ from astrasim_py.builders.registry import build
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program import files
 from astrasim_py.program.files import read_algorithm, read_npz, write_npz
-from astrasim_py.program.rotation import RotatedTraces
+from astrasim_py.program.rotation import Rotated
+from astrasim_py.program.traces import Traces
 
 ROTATED = [
     ("ring", "all_reduce", 6, {}),
@@ -25,7 +26,7 @@ ROTATED = [
 @pytest.mark.parametrize(("name", "collective", "ranks", "more"), ROTATED)
 def test_an_algorithm_of_a_rotation_is_read_back_as_one(tmp_path, name, collective, ranks, more):
     made = build(name, collective, ranks, **more)
-    assert isinstance(made.traces, RotatedTraces)
+    assert made.rotation is not None and not made.given
     write_npz(tmp_path / "a.npz", made)
     back = read_algorithm(tmp_path / "a.npz")
     assert back.rotation == made.rotation
@@ -45,16 +46,16 @@ def test_what_turns_with_the_rank_is_stated_as_a_rule(tmp_path):
 
 def test_peers_that_do_not_turn_are_written_out(tmp_path):
     made = build("ring", "all_gather", 5)
-    columns = made.traces._columns
+    columns = made.traces.rotated._columns
 
     def other(ranks, names):
         found = dict(columns(ranks, names))
         found["comm_dst"] = np.where((found["comm_dst"] >= 0) & (ranks[:, None] > 0), 0, found["comm_dst"])
         return found
 
-    traces = RotatedTraces(made.rotation, made.traces.base, other)
-    assert files._stated(made.traces, made.chunks) is not None
-    assert files._stated(traces, made.chunks) is None
+    traces = Traces.of_rotation(Rotated(made.rotation, made.traces.rotated.base, other))
+    assert files._stated(made.traces.rotated, made.chunks) is not None
+    assert files._stated(traces.rotated, made.chunks) is None
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from astrasim_py.chakra.schema import INT_COLUMNS, NodeType
 from astrasim_py.collectives.chunks import CompOp
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program import rotation
-from astrasim_py.program.rotation import VARYING, RotatedTraces, Rotation
+from astrasim_py.program import traces as program_traces
+from astrasim_py.program.rotation import VARYING, Rotation
 from astrasim_py.program.timed import with_endpoint_delay, with_sizes
 
 OPTIONS = {
@@ -79,7 +80,7 @@ def test_every_rank_runs_the_program_of_rank_0_with_its_peers_shifted(ranks):
 
 @pytest.mark.parametrize("ranks", [2, 6, 8])
 def test_traces_do_not_depend_on_how_they_are_asked_for(ranks, monkeypatch):
-    monkeypatch.setattr(rotation, "_KEPT_NODES", 0)
+    monkeypatch.setattr(program_traces, "_KEPT_NODES", 0)
     for algorithm in rotated(ranks)[::2]:
         traces = algorithm.traces
         every = list(traces)
@@ -87,7 +88,7 @@ def test_traces_do_not_depend_on_how_they_are_asked_for(ranks, monkeypatch):
         monkeypatch.setattr(rotation, "_BLOCK_NODES", 1)
         one_by_one = list(traces)
         monkeypatch.undo()
-        monkeypatch.setattr(rotation, "_KEPT_NODES", 0)
+        monkeypatch.setattr(program_traces, "_KEPT_NODES", 0)
         for rank in range(ranks):
             assert same(traces[rank], every[rank])
             assert same(one_by_one[rank], every[rank])
@@ -133,7 +134,7 @@ def test_what_is_bound_to_an_algorithm_keeps_its_rotation(ranks):
 @pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter"])
 def test_native_algorithms_are_rotations(kind, collective):
     algorithm = native_algorithm(kind, collective, 2**20, 8, Charges())
-    assert isinstance(algorithm.traces, RotatedTraces) and algorithm.rotation.ranks == 8
+    assert not algorithm.given and algorithm.rotation.ranks == 8
     base = algorithm.traces[0]
     sends = base.type == NodeType.COMM_SEND
     for rank, trace in enumerate(algorithm.traces):

@@ -8,6 +8,7 @@ import pytest
 
 from astrasim_py.builders.registry import build
 from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.program.traces import Traces
 from astrasim_py.system import routes
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.problem import Job, Problem
@@ -116,7 +117,7 @@ def doubled(tags: bool):
     algorithm = build("ring", "barrier", 3)
     base = algorithm.traces[0]
     tag = base.column("comm_tag") if tags else np.where(base.column("comm_tag") >= 0, 0, base.column("comm_tag"))
-    return replace(algorithm, traces=algorithm.traces.on(base.replace(comm_tag=tag)))
+    return replace(algorithm, traces=Traces.of_rotation(algorithm.traces.rotated.on(base.replace(comm_tag=tag))))
 
 
 def test_several_messages_of_one_tag_share_a_channel():
@@ -139,7 +140,7 @@ def test_a_send_without_its_receive_is_refused_alike():
     first = np.flatnonzero(base.column("comm_dst") >= 0)[0]
     tag = base.column("comm_tag").copy()
     tag[first] = 77
-    broken = replace(algorithm, traces=algorithm.traces.on(base.replace(comm_tag=tag)))
+    broken = replace(algorithm, traces=Traces.of_rotation(algorithm.traces.rotated.on(base.replace(comm_tag=tag))))
     for each in (broken, written_out(broken)):
         with pytest.raises(AlgorithmError, match=r"rank 0 sends [01] messages to rank 1 with tag .*give every send"):
             make_plan(problem_of(each, 0))
