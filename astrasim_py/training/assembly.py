@@ -6,6 +6,7 @@ node takes a micro-batch from its block's copy: in its name, its column and its 
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -15,13 +16,18 @@ from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.workload.tiles import TILE_COLUMNS
 
+#: A number of a node, or an int64 array of one by micro-batch.
+Amount = int | np.ndarray
+
 #: Stream of computation and of its dependencies.
 COMPUTE = "compute"
 #: `slot_kind` of nodes that hold nothing.
 NO_SLOT = 0
 _PS_PER_US = 10**6
-_COLUMNS = ("comm_type", "comm_size", "coll_size", "comm_src", "comm_dst", "num_ops", "tensor_size", "duration_ps")
-_COLUMNS += ("layer", "phase", "slot_kind", *TILE_COLUMNS)
+_COLUMNS = (
+    *("comm_type", "comm_size", "coll_size", "comm_src", "comm_dst", "num_ops", "tensor_size", "duration_ps"),
+    *("layer", "phase", "slot_kind", *TILE_COLUMNS),
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -48,7 +54,7 @@ class Block:
         as_of: int | None = None,
         lane: int = 0,
         tag: tuple[int, int] | None = None,
-        **columns,
+        **columns: Any,
     ) -> int:
         """Add a node and return its row.
 
@@ -67,18 +73,18 @@ class Block:
         self.edges += [(row, before) for before in after]
         return row
 
-    def compute(self, name: str, *, flops: int, nbytes: int, time_ps: int | None, **others) -> int:
+    def compute(self, name: str, *, flops: Amount, nbytes: Amount, time_ps: Amount | None, **others: Any) -> int:
         """Add a computation in the compute stream, unless `stream` says otherwise."""
         others = {"stream": COMPUTE, "num_ops": flops, "tensor_size": nbytes} | others
         if time_ps is not None:
             others["duration_ps"] = time_ps
         return self.add(NodeType.COMP, name, **others)
 
-    def mark(self, name: str, **others) -> int:
+    def mark(self, name: str, **others: Any) -> int:
         """Add a node of no time that holds nothing."""
         return self.compute(name, flops=0, nbytes=0, time_ps=0, **{"stream": None, "slot_kind": NO_SLOT} | others)
 
-    def collective(self, name: str, kind: str, size: int, group: str | None, members: int, **others) -> int:
+    def collective(self, name: str, kind: str, size: Amount, group: str | None, members: int, **others: Any) -> int:
         """Add a collective of `size` bytes, the full buffer, on a role's group of `members` ranks; None: on all."""
         others |= {} if group is None else {"group": group}
         own = -(-size // members) if kind == "all_gather" else size
@@ -86,11 +92,11 @@ class Block:
             NodeType.COMM_COLL, name, comm_type=COLLECTIVE_CODES[kind], comm_size=own, coll_size=size, **others
         )
 
-    def send(self, name: str, size: int, me: int, peer: int, **others) -> int:
+    def send(self, name: str, size: Amount, me: int, peer: int, **others: Any) -> int:
         """Add a message to another rank; nothing in a stream waits for it."""
         return self.add(NodeType.COMM_SEND, name, comm_size=size, comm_src=me, comm_dst=peer, **others)
 
-    def receive(self, name: str, size: int, me: int, peer: int, **others) -> int:
+    def receive(self, name: str, size: Amount, me: int, peer: int, **others: Any) -> int:
         """Add the receipt of a message from another rank."""
         return self.add(NodeType.COMM_RECV, name, comm_size=size, comm_src=peer, comm_dst=me, **others)
 

@@ -65,15 +65,15 @@ class Buckets:
 
     def _marks(self, found: list[tuple[Unit, Comm]], name: str, parts: int, lane: int) -> list[int]:
         """Nodes that wait for all gradients of a part of a bucket each."""
-        total, spans, begin = sum(comm.size for _, comm in found), [], 0
+        total, spans, begin = sum(int(comm.size) for _, comm in found), [], 0
         for unit, comm in found:
-            made, taken = self.made[unit, comm.group], 0
+            made, taken, size = self.made[unit, comm.group], 0, int(comm.size)
             weights = sum(count for count, _ in made)
             for count, row in made:
-                first, last = (begin + comm.size * part // weights for part in (taken, taken + count))
+                first, last = (begin + size * part // weights for part in (taken, taken + count))
                 spans.append((first, last, row))
                 taken += count
-            begin += comm.size
+            begin += size
         marks = []
         for part in range(parts):
             first, last = part * total // parts, (part + 1) * total // parts

@@ -5,10 +5,11 @@ for a layer, the heaviest pipeline stage, the schedule's bubble, and the exposed
 alone reads the calibrated constants, so it can be run again on the same terms.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 
@@ -18,19 +19,24 @@ from astrasim_py.training.layers import Op
 from astrasim_py.training.prices import Constants, Prices, Transfer
 from astrasim_py.training.runs import block_of
 from astrasim_py.training.schedules import SCHEDULES, bubble
-from astrasim_py.training.strategy import Layout
+from astrasim_py.training.strategy import Layouts
 from astrasim_py.training.terms import (
     KINDS,
+    BothPasses,
+    Counts,
+    Exchange,
     Gradients,
     Pass,
     Passes,
     Seconds,
     Spent,
+    SpentByPass,
     Step,
     Terms,
     chosen,
     mapped,
     on_rank,
+    spent_on_rank,
 )
 
 #: Keys of a layout that the operations and collectives of a layer depend on; and those that gradients, optimizer and
@@ -39,7 +45,7 @@ _LAYER_KEYS = ("seq", "mbs", "tp", "cp", "ep", "etp", "sp", "recompute", "recomp
 _STATE_KEYS = ("ranks", "tp", "pp", "cp", "dp", "ep", "etp", "vp", "zero", "zero_group")
 
 
-def terms(layout: Layout, prices: Prices) -> Terms:
+def terms(layout: Layouts, prices: Prices) -> Terms:
     """Terms of a layout, whose numbers may be arrays; `prices` give times of operations and transfers."""
     kinds = _once(layout, _LAYER_KEYS, lambda one: _kinds(one, prices))
     states = _once(layout, _STATE_KEYS, lambda one: _states(one, prices))
@@ -69,7 +75,7 @@ def terms(layout: Layout, prices: Prices) -> Terms:
     )
 
 
-def _kinds(layout: Layout, prices: Prices) -> dict[str, Passes]:
+def _kinds(layout: Layouts, prices: Prices) -> dict[str, Passes]:
     """Passes of the kinds of layers, and of the embedding and the logits, which only the first and the last stage
     have.
     """
@@ -82,16 +88,17 @@ def _kinds(layout: Layout, prices: Prices) -> dict[str, Passes]:
     }
 
 
-def _states(layout: Layout, prices: Prices) -> dict:
+def _states(layout: Layouts, prices: Prices) -> dict:
     """Layers of stages, gradients, and the optimizer."""
     p, last = layout.pp, layout.last_stage
     places = (0, np.minimum(1, p - 1), p - 1)
     dense_layers = layout.model.layers - layout.model.moe_layers
-    means = (dense_layers / p, layout.model.moe_layers / p)
     optimizers = [prices.parts(layers.optimizer(layout, stage))[1] for stage in (0, last)]
     return {
-        "counts": (*(layout.stage_layers(stage) for stage in places), means),
-        "edges": tuple((np.equal(stage, 0) * 1, np.equal(stage, last) * 1) for stage in places),
+        "counts": tuple(
+            Counts(*layout.stage_layers(stage), np.equal(stage, 0) * 1, np.equal(stage, last) * 1) for stage in places
+        ),
+        "mean": Counts(dense_layers / p, layout.model.moe_layers / p, 1 / p, 1 / p),
         "gradients": _gradients(layout, prices),
         "optimizer": np.maximum(*optimizers),
     }
@@ -105,45 +112,42 @@ def step(found: Terms, constants: Constants) -> Step:
     """
     m, nic = found.microbatches, constants.nic
     spent = {name: _spent_by_pass(getattr(found, name), found, constants) for name in KINDS}
-    whole = [{name: ways[way].seconds for name, ways in spent.items()} for way in range(3)]
-    ranks, once, bubbles, each = [], [], [], stalls(found, spent, constants)
-    for place, (layers_of, edges) in enumerate(zip(found.counts[:3], found.edges, strict=True)):
-        counts = dict(zip(KINDS, (*layers_of, *edges), strict=True))
-        once.append(exposed_once(found, spent, counts, place, constants))
-        bubbles.append(_bubble(found, *_others(found, whole, counts, each, place)))
-        busy = m * (on_rank(whole[0], counts) + on_rank(whole[1], counts) + sum(each[place]))
-        ranks.append(busy * (1 + 1e-12) + bubbles[-1])
+    whole = {way: {kind: getattr(one, way).seconds for kind, one in spent.items()} for way in SpentByPass._fields}
+    ranks, once, bubbles, stalled = [], [], [], stalls(found, spent, constants)
+    for place, layers_of in enumerate(found.counts):
+        once.append(exposed_once(found, spent, layers_of, place, constants))
+        bubbles.append(_bubble(found, *_others(found, whole, layers_of, stalled, place)))
+        own = on_rank(whole["forward"], layers_of) + on_rank(whole["backward"], layers_of) + sum(stalled[place])
+        ranks.append(m * own * (1 + 1e-12) + bubbles[-1])
     heaviest = np.argmax(np.broadcast_arrays(*ranks), axis=0)
 
-    def picked(values: Sequence) -> Seconds:
+    def picked(values: Iterable[Seconds]) -> Seconds:
         return np.choose(heaviest, [np.asarray(value) for value in values])
 
-    numbers = zip(*((*of, *edges) for of, edges in zip(found.counts[:3], found.edges, strict=True)), strict=True)
-    counts = dict(zip(KINDS, map(picked, numbers), strict=True))
-    sums = [
-        [on_rank({name: both[way][part] for name, both in spent.items()}, counts) for part in range(5)]
-        for way in (0, 1)
-    ]
-    host, tp, cp, ep = (m * (sums[0][part] + sums[1][part]) for part in range(1, 5))
-    reductions, own = [way for _, way in once], found.gradients.once["logits"][1].seconds(nic)
+    counts = Counts(*map(picked, zip(*found.counts, strict=True)))
+    parts = ("busy", "waiting", "tp", "cp", "ep")
+    forward = spent_on_rank({kind: one.forward for kind, one in spent.items()}, counts, parts)
+    backward = spent_on_rank({kind: one.backward for kind, one in spent.items()}, counts, parts)
+    ends = [exposed.backward for exposed in once]
+    tied = found.gradients.once["logits"].reduce.seconds(nic)
     fill = 2 * (found.stages - 1) * found.boundary.seconds(nic)
     return Step(
-        forward=m * sums[0][0],
-        backward=m * sums[1][0],
-        host=host,
-        tp=tp,
-        cp=cp,
-        ep=ep,
+        forward=m * forward.busy,
+        backward=m * backward.busy,
+        host=m * (forward.waiting + backward.waiting),
+        tp=m * (forward.tp + backward.tp),
+        cp=m * (forward.cp + backward.cp),
+        ep=m * (forward.ep + backward.ep),
         pp=2 * m * found.chunks * found.steady.seconds(nic) + fill,
-        dp=m * picked([sum(both) for both in each]) + reduce(np.maximum, [way for way, _ in once]),
-        reduction=reduce(np.maximum, [*reductions[:2], reductions[2] + found.waits * (reductions[0] - own)]),
+        dp=m * picked(sum(both) for both in stalled) + reduce(np.maximum, [exposed.forward for exposed in once]),
+        reduction=reduce(np.maximum, [*ends[:2], ends[2] + found.waits * (ends[0] - tied)]),
         bubble=picked(bubbles),
         optimizer=found.optimizer * found.slower + found.wait,
         memory=found.moving,
     )
 
 
-def _spent_by_pass(passes: Passes, found: Terms, constants: Constants) -> tuple[Spent, ...]:
+def _spent_by_pass(passes: Passes, found: Terms, constants: Constants) -> SpentByPass:
     """Times of the forward pass, of the backward pass, and of its weight gradients."""
     busy = [
         constants.gemm * one.gemm + one.attention + one.moved * found.slower + one.operations * found.wait
@@ -154,7 +158,7 @@ def _spent_by_pass(passes: Passes, found: Terms, constants: Constants) -> tuple[
     if np.any(found.split):  # each block waits for its own launches
         inputs = np.maximum(host[1] - host[2] - (busy[1] - busy[2]), 0.0)
         waiting[1] = chosen(found.split, inputs + waiting[2], waiting[1])
-    return tuple(_spent(*each, found, constants) for each in zip(passes, busy, waiting, strict=True))
+    return SpentByPass(*(_spent(*own, found, constants) for own in zip(passes, busy, waiting, strict=True)))
 
 
 def _spent(one: Pass, busy: Seconds, waiting: Seconds, found: Terms, constants: Constants) -> Spent:
@@ -168,24 +172,27 @@ def _spent(one: Pass, busy: Seconds, waiting: Seconds, found: Terms, constants: 
     return Spent(busy, waiting, tp, cp, ep, one.tp.steps, one.ep.steps, lead, one.lead.steps, head)
 
 
-def _others(found: Terms, whole: Sequence[dict], counts: dict, each: Sequence, place: int) -> list[Seconds]:
+def _others(
+    found: Terms, whole: Mapping[str, Mapping[str, Seconds]], counts: Counts, stalled: Sequence[BothPasses], place: int
+) -> tuple[Seconds, Seconds, Seconds]:
     """F, I and W of a microbatch on the pipeline ranks but that of a place, in the mean.
 
-    `whole`: seconds of passes by kind of layer; `counts`: the layers of the rank; `each`: what every place exposes of
-    gradients and weights with every microbatch.
+    `whole`: seconds of passes by kind of layer; `counts`: the layers of the rank; `stalled`: what every place exposes
+    of gradients and weights with every microbatch.
     """
-    mean = dict(zip(KINDS, (*found.counts[3], 1 / found.stages, 1 / found.stages), strict=True))
     others = np.maximum(found.stages - 1, 1)
-    rest = [(on_rank(way, mean) * found.stages - on_rank(way, counts)) / others for way in whole]
-    for way in (0, 1):
-        first, second, last = (one[way] for one in each)
-        stalled = first + np.maximum(found.stages - 2, 0) * second + (np.asarray(found.stages) > 1) * last
-        stalled = (stalled - each[place][way]) / others
-        rest[way] = rest[way] + stalled
-        if way:  # weight gradients give what is reduced
-            rest[2] = rest[2] + stalled
-    forward, backward, weights = rest
-    return [forward, backward - weights, weights]
+    forward, backward, weights = (
+        (on_rank(way, found.mean) * found.stages - on_rank(way, counts)) / others for way in whole.values()
+    )
+
+    def stalls_of(name: str) -> Seconds:
+        first, second, last = (getattr(both, name) for both in stalled)
+        total = first + np.maximum(found.stages - 2, 0) * second + (np.asarray(found.stages) > 1) * last
+        return (total - getattr(stalled[place], name)) / others
+
+    later = stalls_of("backward")  # weight gradients give what is reduced
+    forward, backward, weights = forward + stalls_of("forward"), backward + later, weights + later
+    return forward, backward - weights, weights
 
 
 def _bubble(found: Terms, forward: Seconds, inputs: Seconds, weights: Seconds) -> Seconds:
@@ -196,7 +203,7 @@ def _bubble(found: Terms, forward: Seconds, inputs: Seconds, weights: Seconds) -
     return forms[0] if len(codes) == 1 else np.select([found.schedule == code for code in codes], forms)
 
 
-def _layer(layout: Layout, kind: str, prices: Prices) -> Passes:
+def _layer(layout: Layouts, kind: str, prices: Prices) -> Passes:
     """The mean over layers of a kind, of which some may attend to a window."""
     host, found = prices.host_seconds(layout, kind), []
     for one, count in layout.by_attention(kind):
@@ -207,7 +214,7 @@ def _layer(layout: Layout, kind: str, prices: Prices) -> Passes:
     return mapped(lambda a, b: (few * a + more * b) / (few + more), local, wide)
 
 
-def _logits(layout: Layout, prices: Prices) -> Passes:
+def _logits(layout: Layouts, prices: Prices) -> Passes:
     """The last stage's own: logits and loss, and layers that predict further tokens."""
     found = _passes(layout, layers.logits(layout), (), prices, 0.0)
     for _ in range(layout.model.mtp):
@@ -215,7 +222,7 @@ def _logits(layout: Layout, prices: Prices) -> Passes:
     return found
 
 
-def _passes(layout: Layout, forward: Sequence, backward: Sequence, prices: Prices, host: Seconds) -> Passes:
+def _passes(layout: Layouts, forward: Sequence, backward: Sequence, prices: Prices, host: Seconds) -> Passes:
     """Sums over items; items of part F are of the forward pass, all others of the backward pass."""
     sums: dict[str, dict] = {"forward": {}, "backward": {}, "weights": {}}
     uneven = 1.0 if prices.constants.even_cp else 2 - 1 / layout.cp
@@ -248,9 +255,9 @@ def _passes(layout: Layout, forward: Sequence, backward: Sequence, prices: Price
 
 def _beginning(items: Iterable, transfers: Callable, prices: Prices) -> dict:
     """`lead` and `head` of a pass: of the first block of its layer that is there, which is one node in traces."""
-    lead, head, before = Transfer(), 0.0, True
+    lead, head, before = Transfer(), 0.0, np.asarray(True)
     for _, section in groupby(items, block_of):
-        there, joined, alone = False, before, before
+        there, joined, alone = np.asarray(False), before, before
         for item in section:
             if isinstance(item, Op):
                 head = head + alone * sum(prices.parts(item))
@@ -265,18 +272,20 @@ def _beginning(items: Iterable, transfers: Callable, prices: Prices) -> dict:
     return {"lead": lead, "head": head}
 
 
-def _gradients(layout: Layout, prices: Prices) -> Gradients:
+def _gradients(layout: Layouts, prices: Prices) -> Gradients:
     transfers = prices.transfers(layout)
-    found = {when: {kind: [Transfer(), Transfer()] for kind in KINDS} for when in ("iteration", "microbatch")}
+    found = {when: dict.fromkeys(KINDS, Exchange()) for when in ("iteration", "microbatch")}
     for kind in KINDS:
         for comm in layers.gradient_comms(layout, kind) if kind != "moe" or layout.model.experts else ():
-            if comm.part != "I":  # gathers for the backward pass are those of the forward pass
-                both = found[comm.when][kind]
-                both[comm.part == "W"] = both[comm.part == "W"] + transfers(comm)
-    return Gradients(*({kind: tuple(both) for kind, both in one.items()} for one in found.values()))
+            own = found[comm.when][kind]
+            if comm.part == "W":
+                found[comm.when][kind] = own._replace(reduce=own.reduce + transfers(comm))
+            elif comm.part != "I":  # gathers for the backward pass are those of the forward pass
+                found[comm.when][kind] = own._replace(gather=own.gather + transfers(comm))
+    return Gradients(found["iteration"], found["microbatch"])
 
 
-def _once(layout: Layout, names: Sequence[str], function):
+def _once(layout: Layouts, names: Sequence[str], function: Callable[[Layouts], Any]) -> Any:
     """`function` of the layout, evaluated once for each combination of the keys that it depends on."""
     keys = {name: value for name in names if isinstance(value := getattr(layout, name), np.ndarray)}
     if not keys:
@@ -287,5 +296,6 @@ def _once(layout: Layout, names: Sequence[str], function):
     _, first, where = np.unique(mixed, return_index=True, return_inverse=True)
     if any((value[first][where] != value).any() for value in keys.values()):  # two combinations of one hash
         return function(layout)
-    found = function(replace(layout, **{name: value[first] for name, value in keys.items()}))
+    distinct: dict[str, Any] = {name: value[first] for name, value in keys.items()}
+    found = function(replace(layout, **distinct))
     return mapped(lambda value: value[where] if isinstance(value, np.ndarray) and value.ndim else value, found)

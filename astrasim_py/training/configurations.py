@@ -9,7 +9,7 @@ from astrasim_py.training.closed_form import step, terms
 from astrasim_py.training.memory import KINDS, expand, peak_memory, shortage
 from astrasim_py.training.prices import Prices
 from astrasim_py.training.rules import RULES, first_broken
-from astrasim_py.training.strategy import Layout
+from astrasim_py.training.strategy import Layouts
 from astrasim_py.training.terms import Step
 
 #: Place, after those of `RULES`, of the rule that memory is enough.
@@ -25,7 +25,7 @@ class Configurations:
     `broken`: int64, the place in `RULES` of the first rule that each breaks, `MEMORY`, or -1 where it is possible.
     """
 
-    layout: Layout  # arrays of one length
+    layout: Layouts  # arrays of one length
     broken: np.ndarray
     capacity: int  # bytes of memory of an NPU, expanded memory included
     reserve: int  # bytes of it that stay free
@@ -35,7 +35,7 @@ class Configurations:
     @property
     def tokens_per_second(self) -> np.ndarray:
         """Tokens per second and NPU."""
-        return self.layout.gbs * self.layout.seq / self.step.seconds / self.layout.ranks
+        return np.asarray(self.layout.gbs * self.layout.seq / self.step.seconds / self.layout.ranks)
 
     def reason(self, index: int) -> tuple[str, str] | None:
         """Why a configuration is not possible, and what to write instead; None where it is."""
@@ -50,7 +50,7 @@ class Configurations:
 
 
 def evaluate(
-    layout: Layout, prices: Prices, expanded: ExpandedMemory | None = None, reserve: float = 0
+    layout: Layouts, prices: Prices, expanded: ExpandedMemory | None = None, reserve: float = 0
 ) -> Configurations:
     """Price layouts whose numbers are arrays of one length (or single numbers, the same for all).
 
@@ -83,7 +83,7 @@ def evaluate(
     return Configurations(layout=layout, broken=broken, **size, memory=memory, step=Step(**parts))
 
 
-def _taken(layout: Layout, chosen: np.ndarray) -> Layout:
+def _taken(layout: Layouts, chosen: np.ndarray) -> Layouts:
     """Some of the configurations."""
     arrays = {key: value for key, value in layout.__dict__.items() if isinstance(value, np.ndarray)}
     return replace(layout, **{key: value[chosen] for key, value in arrays.items()})

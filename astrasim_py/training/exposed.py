@@ -1,18 +1,35 @@
 """Exposed communication of gradients and weights, and the cost of sharing links with it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial, reduce
 
 import numpy as np
 
 from astrasim_py.training.prices import Constants, Transfer
-from astrasim_py.training.terms import KINDS, Seconds, Spent, Terms, chosen, mapped, on_rank, some, taken
+from astrasim_py.training.strategy import Numbers
+from astrasim_py.training.terms import (
+    KINDS,
+    BothPasses,
+    Counts,
+    Seconds,
+    Spent,
+    SpentByPass,
+    Terms,
+    chosen,
+    mapped,
+    on_rank,
+    some,
+    spent_on_rank,
+    taken,
+)
 
 #: Less than any time that is not 0.
 TINY = 1e-30
 
 
-def exposed_once(found: Terms, spent: dict, counts: dict, place: int, constants: Constants) -> list[Seconds]:
+def exposed_once(
+    found: Terms, spent: Mapping[str, SpentByPass], counts: Counts, place: int, constants: Constants
+) -> BothPasses:
     """Communication of gradients and weights once an iteration that the computation of a pipeline rank exposes, at
     its start and at its end.
 
@@ -38,11 +55,13 @@ def exposed_once(found: Terms, spent: dict, counts: dict, place: int, constants:
             continue
         chains = {kind: spent[kind][way] for kind in KINDS}
         if way and np.any(split):
-            chains = {kind: mapped(partial(chosen, split), spent[kind][2], chains[kind]) for kind in KINDS}
-        busy, pace, pace_of_comm = on_rank({kind: one.seconds for kind, one in chains.items()}, counts), 1.0, 1.0
+            chains = {kind: mapped(partial(chosen, split), spent[kind].weights, chains[kind]) for kind in KINDS}
+        busy = on_rank({kind: one.seconds for kind, one in chains.items()}, counts)
+        pace: Seconds = 1.0
+        pace_of_comm: Seconds = 1.0
         shared = np.any(stream.on_tp) or np.any(stream.on_ep)
         if shared:
-            chain = Spent(*(on_rank({kind: one[part] for kind, one in chains.items()}, counts) for part in range(7)))
+            chain = spent_on_rank(chains, counts, Spent._fields[:7])
             slowed, moved, _ = _together(stream, comm, chain)
             #: Of the computation, and of the communication, while both go on.
             pace, pace_of_comm = busy / np.maximum(slowed, TINY), moved / np.maximum(slowed, TINY)
@@ -63,56 +82,54 @@ def exposed_once(found: Terms, spent: dict, counts: dict, place: int, constants:
         beside = np.maximum(longest - hiding - np.where(split & (way > 0), 0.0, ahead), 0.0)
         beside = beside + constants.interference * np.minimum(comm, busy)
         exposed[way] = np.where(found.hidden[0], beside, comm)
-    return exposed
+    return BothPasses(*exposed)
 
 
-def _in_order(found: Terms, counts: dict, chains: dict) -> list[tuple[str, Seconds, Seconds]]:
+def _in_order(found: Terms, counts: Counts, chains: Mapping[str, Spent]) -> list[tuple[str, Seconds, Seconds]]:
     """Kinds of layers of a pipeline rank in the order of the first forward pass: how many, and the seconds of a layer.
 
     Those are of p microbatches in all chunks but the first: so long a rank computes before it turns to the next chunk.
     """
-    chunks, kinds = found.chunks, [kind for kind in ("dense", "moe") if np.any(counts[kind])]
-    parts = [("embedding", counts["embedding"], chains["embedding"].seconds)]
-    parts += [(kind, counts[kind] / chunks, chains[kind].seconds) for kind in kinds]
-    passes = 1
+    chunks, pairs = found.chunks, (("dense", counts.dense), ("moe", counts.moe))
+    kinds = [(kind, count) for kind, count in pairs if np.any(count)]
+    parts = [("embedding", counts.embedding, chains["embedding"].seconds)]
+    parts += [(kind, count / chunks, chains[kind].seconds) for kind, count in kinds]
+    passes: Numbers = 1
     if np.max(chunks) > 1:
         passes = np.where(np.asarray(chunks) > 1, found.stages, 1)
-        parts += [(kind, counts[kind] * (1 - 1 / chunks), chains[kind].seconds * passes) for kind in kinds]
-    parts.append(("logits", counts["logits"], chains["logits"].seconds * passes))
+        parts += [(kind, count * (1 - 1 / chunks), chains[kind].seconds * passes) for kind, count in kinds]
+    parts.append(("logits", counts.logits, chains["logits"].seconds * passes))
     return [part for part in parts if np.any(part[1])]
 
 
-def stalls(found: Terms, spent: dict, constants: Constants) -> list[tuple[Seconds, Seconds]]:
+def stalls(found: Terms, spent: Mapping[str, SpentByPass], constants: Constants) -> list[BothPasses]:
     """Communication of gradients and weights with every microbatch that is exposed in the forward and in the backward
     pass of the first, the second and the last pipeline rank.
     """
     each = found.gradients.each
     there = np.asarray(reduce(np.logical_or, (np.asarray(one.near) > 0 for both in each.values() for one in both)))
     if not there.any():
-        return [(0.0, 0.0)] * 3
+        return [BothPasses(0.0, 0.0)] * 3
     if not there.all() and not any(map(np.ndim, constants.__dict__.values())):  # the others have none
         which = np.flatnonzero(there)
         all_of_them = np.zeros((3, 2, len(there)))
         all_of_them[:, :, which] = stalls(taken(found, which), some(spent, which), constants)
-        return [tuple(both) for both in all_of_them]
-    places = zip(found.counts[:3], found.edges, strict=True)
-    return [
-        _exposed_chunks(found, spent, dict(zip(KINDS, (*of, *ends), strict=True)), constants) for of, ends in places
-    ]
+        return [BothPasses(*both) for both in all_of_them]
+    return [_exposed_chunks(found, spent, counts, constants) for counts in found.counts]
 
 
-def _exposed_chunks(found: Terms, spent: dict, counts: dict, constants: Constants) -> tuple[Seconds, Seconds]:
+def _exposed_chunks(found: Terms, spent: Mapping[str, SpentByPass], counts: Counts, constants: Constants) -> BothPasses:
     """`_exposed_each` of the chunks of a pipeline rank, of which one has the embedding or the logits."""
     chunks = found.chunks
-    own = {kind: count / (chunks if kind in ("dense", "moe") else 1) for kind, count in counts.items()}
-    first = _exposed_each(found, spent, own, constants)
+    whole = Counts(counts.dense / chunks, counts.moe / chunks, counts.embedding / 1, counts.logits / 1)
+    first = _exposed_each(found, spent, whole, constants)
     if np.max(chunks) == 1:
         return first
-    inner = _exposed_each(found, spent, own | {"embedding": 0, "logits": 0}, constants)
-    return tuple(one + (chunks - 1) * other for one, other in zip(first, inner, strict=True))
+    inner = _exposed_each(found, spent, whole._replace(embedding=0, logits=0), constants)
+    return BothPasses(*(one + (chunks - 1) * other for one, other in zip(first, inner, strict=True)))
 
 
-def _exposed_each(found: Terms, spent: dict, counts: dict, constants: Constants) -> tuple[Seconds, Seconds]:
+def _exposed_each(found: Terms, spent: Mapping[str, SpentByPass], counts: Counts, constants: Constants) -> BothPasses:
     """Communication of gradients and weights with every microbatch that the computation of a pipeline rank exposes, in
     the forward and in the backward pass.
 
@@ -120,15 +137,16 @@ def _exposed_each(found: Terms, spent: dict, counts: dict, constants: Constants)
     the backward pass at the end; while it computes backward, those of the layer below, and the gradients of the layer
     above are reduced. Before and after come other microbatches.
     """
-    kinds = [kind for kind in ("embedding", "dense", "moe", "logits") if np.any(counts[kind])]
+    count_of = counts._asdict()
+    kinds = [kind for kind in ("embedding", "dense", "moe", "logits") if np.any(count_of[kind])]
     gather, reduced = ({kind: found.gradients.each[kind][way] for kind in kinds} for way in (0, 1))
     if not any(np.any(comm.near) for comms in (gather, reduced) for comm in comms.values()):
-        return 0.0, 0.0
+        return BothPasses(0.0, 0.0)
 
-    def nearest(values: dict, others: Sequence[str], default: Transfer) -> Transfer:
+    def nearest(values: Mapping[str, Transfer], others: Sequence[str], default: Transfer) -> Transfer:
         """The value of the first of the other kinds that the rank has."""
         for kind in reversed(others):
-            default = mapped(partial(chosen, np.asarray(counts[kind]) > 0), values[kind], default)
+            default = mapped(partial(chosen, np.asarray(count_of[kind]) > 0), values[kind], default)
         return default
 
     exposed: list[Seconds] = [0.0, 0.0]
@@ -142,7 +160,7 @@ def _exposed_each(found: Terms, spent: dict, counts: dict, constants: Constants)
             (own + below_first, own, up, up + below_first),
             (own + up_reduce, own + after, down + after, down + up_reduce),
         )
-        count = np.asarray(counts[kind])
+        count = np.asarray(count_of[kind])
         for way, comms in enumerate(passes):
             beyond = partial(_beyond, chain=spent[kind][way], hidden=found.hidden[1], constants=constants)
             several, alone = count > 1, (count > 0) & (count <= 1)
@@ -151,7 +169,7 @@ def _exposed_each(found: Terms, spent: dict, counts: dict, constants: Constants)
                 exposed[way] = exposed[way] + several * (first + (count - 2) * inner + last)
             if alone.any():
                 exposed[way] = exposed[way] + alone * beyond(comms[3])
-    return tuple(exposed)
+    return BothPasses(*exposed)
 
 
 def _beyond(stream: Transfer, chain: Spent, hidden, constants: Constants) -> Seconds:

@@ -4,11 +4,10 @@ Prompts come in waves, a microbatch of every replica of the prefill pool each. W
 and values leave for the decode pool, beside the collectives of both; a wave is decoded when all of them have arrived.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import product
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
@@ -21,12 +20,13 @@ from astrasim_py.core.fields import Count, choice
 from astrasim_py.core.strict_model import StrictModel, example
 from astrasim_py.training.assembly import Block, assemble
 from astrasim_py.training.lanes import Lane, Unit
+from astrasim_py.training.layer_writer import LayerWriter, Price
 from astrasim_py.training.layers import Op, stage_params, up
 from astrasim_py.training.memory import with_framework
 from astrasim_py.training.models import NamedModel
 from astrasim_py.training.prices import Prices
 from astrasim_py.training.schedules import FORWARD
-from astrasim_py.training.stages import Stage
+from astrasim_py.training.stages import Pass, PassKey, Stage
 from astrasim_py.training.strategy import ATTENTIONS, ELEMENT, Layout, Training
 
 
@@ -58,7 +58,7 @@ class Inference(StrictModel):
     dtype: Annotated[str, choice(*ELEMENT)] = "bf16"
     attention: Annotated[str, choice(*ATTENTIONS)] = "auto"
 
-    def layouts(self, ranks: int) -> tuple[Layout, Layout]:
+    def layouts(self, ranks: int) -> tuple[Layout[int], Layout[int]]:
         """Layouts of the two pools; raises ScenarioError: they do not fit the model, each other or `ranks`."""
         if self.decode.cp > 1:
             problem = f"decode with cp {self.decode.cp}: a step has one token of a sequence, which cannot be shared"
@@ -71,18 +71,17 @@ class Inference(StrictModel):
         if prompts % self.decode.dp:
             problem = f"{self.decode.dp} replicas of the decode pool do not share a wave of {prompts} prompts evenly"
             raise ScenarioError("inference", problem, f"write an mbs that is a multiple of {self.decode.dp}")
-        same = {"model": self.model, "sp": False, "dtype": self.dtype, "attention": self.attention}
-        both = (
-            (self.prefill, {"seq": self.prompt, "mbs": self.mbs, "microbatches": self.waves}),
-            (self.decode, {"seq": 1, "mbs": prompts // self.decode.dp, "microbatches": 1}),
-        )
-        return tuple(
-            Training(**same, **own, **pool.model_dump()).layout(size)
-            for (pool, own), size in zip(both, sizes, strict=True)
-        )
+
+        same = {"model": self.model, "dtype": self.dtype, "attention": self.attention, "sp": False}
+
+        def layout(pool: Pool, size: int, **keys: Any) -> Layout[int]:
+            return Training.model_validate(same | keys | pool.model_dump()).layout(size)
+
+        waves = layout(self.prefill, sizes[0], seq=self.prompt, mbs=self.mbs, microbatches=self.waves)
+        return waves, layout(self.decode, sizes[1], seq=1, mbs=prompts // self.decode.dp, microbatches=1)
 
 
-def inference_memory(layout: Layout, sequences: int, tokens: int) -> dict[str, int]:
+def inference_memory(layout: Layout[int], sequences: int, tokens: int) -> dict[str, int]:
     """Bytes of a rank of a pool that keeps keys and values of so many `sequences` of `tokens`, by kind.
 
     Of a pool with pipeline stages, the one that needs most.
@@ -92,17 +91,18 @@ def inference_memory(layout: Layout, sequences: int, tokens: int) -> dict[str, i
         kept = sum(layout.model.tokens_read(layer, tokens) for layer in _layers(layout, stage))
         cache = sequences * up(kept, layout.cp) * _cached(layout, layout.tp)
         stages.append({"weights": sum(stage_params(layout, stage)) * layout.element, "cache": cache})
-    return with_framework(max(stages, key=lambda one: sum(one.values())))
+    largest = with_framework(max(stages, key=lambda one: sum(one.values())))
+    return {kind: int(nbytes) for kind, nbytes in largest.items()}
 
 
 def inference_workload(
-    prefill: Layout, decode: Layout, steps: int, prices: Prices | None = None, *, name: str = ""
+    prefill: Layout[int], decode: Layout[int], steps: int, prices: Prices | None = None, *, name: str = ""
 ) -> Workload:
     """Waves of prompts, and `steps` tokens generated for each.
 
     Parameters
     ----------
-    prefill, decode : Layout
+    prefill, decode : Layout[int]
         The pools; ranks of the decode pool follow those of the other. `prefill` has `microbatches` waves of `mbs`
         prompts of `seq` tokens a replica; `decode` has `mbs` sequences a replica, and `seq` 1. As many waves as it has
         pipeline stages generate at once.
@@ -128,12 +128,20 @@ def inference_workload(
     reads = [[to for source, to in links if source == rank] for rank in range(prefill.stage_ranks)]
     answers = [[source for source, to in links if to == rank] for rank in range(decode.stage_ranks)]
     first = prefill.ranks
-    pools = (
-        _classes(partial(_Reading, prefill, prices, 0, decode, first, steps), prefill, reads),
-        _classes(partial(_Generating, decode, prices, first, prefill, 0, steps), decode, answers),
-    )
+    contexts = [prefill.seq + 1 + step for step in range(steps)] * prefill.microbatches
+
+    def reading(stage: int, inside: int) -> _Rank:
+        return _Reading(LayerWriter(prefill, prices, stage, inside), decode, first)
+
+    def generating(stage: int, inside: int) -> _Rank:
+        writer = _Growing(decode, prices, stage, inside, first=first)
+        writer.contexts = contexts
+        return _Generating(writer, prefill, 0, steps)
+
+    pools = _classes(reading, prefill, reads), _classes(generating, decode, answers)
     traces, shifts = ([*a, *b] for a, b in zip(*pools, strict=True))
-    groups, roles = {}, {}
+    groups: dict[str, tuple[int, ...]] = {}
+    roles: dict[str, list] = {}
     for pool, layout, first in (("prefill", prefill, 0), ("decode", decode, prefill.ranks)):
         for role, (number, members) in layout.groups().items():
             names = [f"{pool}.{role}.{index}" for index in range(len(members))]
@@ -145,7 +153,7 @@ def inference_workload(
     return Workload(tuple(traces), groups, name, roles=roles, shifts=shifts)
 
 
-def cached_attention(layout: Layout, op: Op, context: int) -> Op:
+def cached_attention(layout: Layout[int], op: Op, context: int) -> Op:
     """Attention of one token of each of `mbs` sequences to the keys and values of `context` tokens.
 
     `op`: the attention of the layer, of which the result has the name. With latent attention the cache holds the latent
@@ -158,15 +166,15 @@ def cached_attention(layout: Layout, op: Op, context: int) -> Op:
     return replace(op, flops=2 * layout.mbs * context * heads * width, nbytes=moved)
 
 
-def _cached(layout: Layout, tp: int) -> int:
+def _cached(layout: Layout[int], tp: int) -> int:
     """Bytes of a token's keys and values in one layer, on each of `tp` ranks."""
     model = layout.model
     if model.mla:
         return layout.element * (model.kv_lora + model.qk_rope)
-    return layout.element * up(model.kv_heads, tp) * (model.qk_dim + model.out_dim)
+    return layout.element * int(up(model.kv_heads, tp)) * (model.qk_dim + model.out_dim)
 
 
-def _check(prefill: Layout, decode: Layout) -> None:
+def _check(prefill: Layout[int], decode: Layout[int]) -> None:
     for pool, layout in (("prefill", prefill), ("decode", decode)):
         if layout.routing.kind != "balanced":
             problem = f"the {pool} pool has routing {layout.routing.kind}"
@@ -184,14 +192,14 @@ def _check(prefill: Layout, decode: Layout) -> None:
         raise ScenarioError("inference", f"the decode pool has seq {decode.seq}", "write seq: 1: a token a step")
 
 
-def _layers(layout: Layout, stage: int) -> list[int]:
+def _layers(layout: Layout[int], stage: int) -> list[int]:
     """Layers of a pipeline stage, with those that predict further tokens."""
     model = layout.model
     ahead = range(model.layers, model.layers + model.mtp) if stage == layout.last_stage else ()
     return [*layout.chunk_layers(stage, 0), *ahead]
 
 
-def _links(prefill: Layout, decode: Layout) -> list[tuple[int, int]]:
+def _links(prefill: Layout[int], decode: Layout[int]) -> list[tuple[int, int]]:
     """Ranks of a stage of each pool between which keys and values pass."""
     dp, tp = max(prefill.dp, decode.dp), max(prefill.tp, decode.tp)
     found = []
@@ -204,55 +212,52 @@ def _links(prefill: Layout, decode: Layout) -> list[tuple[int, int]]:
 
 
 class _Rank(Stage):
-    """A rank of a pool; `first` is that of its pool, `other` and `others` are the other pool and its first rank.
+    """A rank of a pool; `other` and `others` are the other pool and its first rank.
 
     `peers` are the ranks of a stage of the other pool that it sends to or receives from.
     """
 
-    def __init__(
-        self, layout: Layout, prices, first: int, other: Layout, others: int, steps: int, stage: int, inside: int
-    ) -> None:
-        super().__init__(layout, prices, stage, inside, "end", None)
-        self.rank += first
-        self.other, self.others, self.steps = other, others, steps
+    def __init__(self, writer: LayerWriter, other: Layout[int], others: int) -> None:
+        super().__init__(writer)
+        self.other, self.others, self.inside = other, others, writer.inside
         self.peers: list[int] = []
 
-    def caches(self, unit: Unit, prompt: Layout, answer: Layout) -> Iterator[tuple[int, int, dict]]:
+    def caches(self, unit: Unit, prompt: Layout[int], answer: Layout[int]) -> Iterator[tuple[int, int, dict]]:
         """Peer, bytes and columns of each message with the keys and values of a layer."""
-        if unit.layer is None:
+        if unit.layer < 0:
             return
         model = self.layout.model
         tokens = up(model.tokens_read(unit.layer, prompt.seq), prompt.cp)
         prompts = prompt.dp * prompt.mbs // max(prompt.dp, answer.dp)
-        size = prompts * tokens * up(_cached(answer, answer.tp), max(prompt.tp // answer.tp, 1))
+        size = int(prompts * tokens * up(_cached(answer, answer.tp), max(prompt.tp // answer.tp, 1)))
         columns = {"tag": (unit.layer, model.layers + model.mtp), "phase": 0} | unit.columns
+        stage = int(self.other.stage_of(unit.layer) * self.other.stage_ranks)
         for peer in self.peers:
-            yield self.others + self.other.stage_of(unit.layer) * self.other.stage_ranks + peer, size, columns
+            yield self.others + stage + peer, size, columns
+
+    def trace(self) -> ExecutionTrace:
+        """Its nodes of all waves."""
+        raise NotImplementedError
 
 
 class _Reading(_Rank):
     """A rank that reads prompts."""
 
-    def visit(self, lane: Lane, unit: Unit, kind: int) -> Iterator[None]:
-        yield from super().visit(lane, unit, kind)
+    def give(self, lane: Lane, unit: Unit) -> None:
         for peer, size, columns in self.caches(unit, self.layout, self.other):
             lane.block.send(f"send {unit.label}.cache", size, self.rank, peer, after=lane.tail, **columns)
 
     def trace(self) -> ExecutionTrace:
-        """Its nodes of all waves."""
-        block = self._block(None, (FORWARD, 0, False, False))
+        block = self.block(PassKey(FORWARD, 0))
         return assemble([(block, (wave,)) for wave in range(self.layout.microbatches)], self.rank)
 
 
-class _Generating(_Rank):
-    """A rank that generates `steps` tokens; its attention reads more with every one."""
+class _Growing(LayerWriter):
+    """Writes decode steps, whose attention reads more with every one. `contexts`: tokens that it reads, by step."""
 
-    @property
-    def contexts(self) -> list[int]:
-        """Tokens that attention reads, by step of all waves."""
-        return [self.other.seq + 1 + step for step in range(self.steps)] * self.other.microbatches
+    contexts: Sequence[int] = ()
 
-    def price(self, ops: tuple[Op, ...], unit: Unit) -> tuple:
+    def price(self, ops: tuple[Op, ...], unit: Unit) -> Price:
         if not any(op.kind == "attention" for op in ops):
             return super().price(ops, unit)
         if (ops, unit.wide) not in self.priced:
@@ -261,18 +266,24 @@ class _Generating(_Rank):
                 tuple(cached_attention(layout, op, context) if op.kind == "attention" else op for op in ops)
                 for context in self.contexts
             ]
-            columns = zip(*(super(_Generating, self).price(one, unit) for one in grown), strict=True)
-            found = tuple(None if column[0] is None else np.array(column) for column in columns)
-            self.priced[ops, unit.wide] = found
+            flops, nbytes, times = zip(*(super(_Growing, self).price(one, unit) for one in grown), strict=True)
+            time = None if times[0] is None else np.array(times)
+            self.priced[ops, unit.wide] = np.array(flops), np.array(nbytes), time
         return self.priced[ops, unit.wide]
 
-    def visit(self, lane: Lane, unit: Unit, kind: int) -> Iterator[None]:
-        if unit is self.chunks[0][0]:
-            lane.behind = (*lane.behind, "arrived")
-        return super().visit(lane, unit, kind)
+
+class _Generating(_Rank):
+    """A rank that generates `steps` tokens."""
+
+    def __init__(self, writer: LayerWriter, other: Layout[int], others: int, steps: int) -> None:
+        super().__init__(writer, other, others)
+        self.steps = steps
+
+    def waits(self, unit: Unit) -> tuple[str, ...]:
+        return ("arrived",) if unit is self.chunks[0][0] else ()
 
     def trace(self) -> ExecutionTrace:
-        """Nodes of all waves: as many waves generate at once as there are pipeline stages."""
+        # As many waves generate at once as there are pipeline stages.
         arrives = Block()
         for unit in self.chunks[0]:
             for peer, size, columns in self.caches(unit, self.other, self.layout):
@@ -290,13 +301,14 @@ class _Generating(_Rank):
         """A step; between pipeline stages the token of the last one goes to the first one."""
         layout = self.layout
         lane = Lane(block := Block(), 0)
-        far, each = (layout.pp - 1) * layout.stage_ranks, 2 * (2 * layout.pp + 2)
+        far, each = (layout.pp - 1) * int(layout.stage_ranks), 2 * (2 * layout.pp + 2)
         size = 4 * layout.mbs
         if layout.pp > 1 and self.stage == 0 and not first:
             name = "receive token"
             row = block.receive(name, size, self.rank, self.rank + far, stream=name, tag=(0, each), phase=0)
             lane.tail = [row]
-        for _ in self._pass(lane, FORWARD, 0, False, False, None):
+        one_pass = Pass(self, lane, PassKey(FORWARD, 0))
+        while one_pass.step():
             pass
         if layout.pp > 1 and self.stage == layout.last_stage and not last:
             to, tag = self.rank - far, (each, each)
@@ -304,7 +316,7 @@ class _Generating(_Rank):
         return block
 
 
-def _classes(make: Callable[[int, int], _Rank], layout: Layout, peers: list[list[int]]) -> tuple[list, list]:
+def _classes(make: Callable[[int, int], _Rank], layout: Layout[int], peers: list[list[int]]) -> tuple[list, list]:
     """Traces of the ranks of a pool, and their shifts; `make` takes a stage and a rank in it.
 
     Ranks of a stage with one place in the ring differ in their peers in the other pool alone: those whose peers are as

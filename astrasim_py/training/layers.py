@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from astrasim_py.training.strategy import RECOMPUTE, Layout, Numbers, plain
+from astrasim_py.training.strategy import RECOMPUTE, Layouts, Numbers, plain
 
 #: Passes that an operation belongs to: forward, input gradient, weight gradient, recomputation, optimizer.
 PARTS = ("F", "I", "W", "R", "O")
@@ -85,19 +85,19 @@ class _Step:
     backward: tuple[Item, ...]
 
 
-def forward(layout: Layout, kind: str) -> tuple[Item, ...]:
+def forward(layout: Layouts, kind: str) -> tuple[Item, ...]:
     """The forward pass of a layer, in order; `kind` is ``dense``, ``moe`` or ``mtp``."""
     return _there(item for step in _layer(layout, kind) for item in step.forward)
 
 
-def backward(layout: Layout, kind: str) -> tuple[Item, ...]:
+def backward(layout: Layouts, kind: str) -> tuple[Item, ...]:
     """The backward pass of a layer: recomputation (part R), then gradients (parts I and W), in order."""
     steps = _layer(layout, kind)
     again = [_again(layout, item) for step in steps for item in step.forward]
     return _there(again + [item for step in reversed(steps) for item in step.backward])
 
 
-def embedding(layout: Layout) -> tuple[Item, ...]:
+def embedding(layout: Layouts) -> tuple[Item, ...]:
     """Lookup of the embedding on the first stage: parts F and W."""
     size = layout.tokens * layout.model.hidden * layout.element
     lookup = Op(name="embedding", block="embedding", kind="elementwise", nbytes=2 * size)
@@ -105,7 +105,7 @@ def embedding(layout: Layout) -> tuple[Item, ...]:
     return _there([lookup, *reduce.forward, *reduce.backward, replace(lookup, part="W")])
 
 
-def logits(layout: Layout) -> tuple[Item, ...]:
+def logits(layout: Layouts) -> tuple[Item, ...]:
     """Final norm, logits and loss on the last stage, once more for each predicted token: parts F, then I and W."""
     model, steps = layout.model, []
     vocab = up(model.vocab, layout.tp)
@@ -121,12 +121,12 @@ def logits(layout: Layout) -> tuple[Item, ...]:
     return _there([item for step in steps for item in step.forward] + back)
 
 
-def boundary(layout: Layout) -> Numbers:
+def boundary(layout: Layouts) -> Numbers:
     """Bytes that a rank sends to the next stage for a microbatch: T h e / t, its part of the activations."""
     return up(layout.tokens * layout.model.hidden * layout.element, layout.tp)
 
 
-def layer_params(layout: Layout, kind: str) -> tuple[Numbers, Numbers]:
+def layer_params(layout: Layouts, kind: str) -> tuple[Numbers, Numbers]:
     """Parameters on a rank, dense and of experts; `kind` is of a layer, ``embedding`` or ``logits``."""
     model, t = layout.model, layout.tp
     h, wide = model.hidden, model.gates + 1
@@ -144,13 +144,14 @@ def layer_params(layout: Layout, kind: str) -> tuple[Numbers, Numbers]:
     return dense, up(model.experts, layout.ep) * wide * h * up(model.moe_ffn, layout.etp)
 
 
-def stage_params(layout: Layout, stage: Numbers) -> tuple[Numbers, Numbers]:
+def stage_params(layout: Layouts, stage: Numbers) -> tuple[Numbers, Numbers]:
     """Parameters of a pipeline rank, dense and of experts."""
     first, last = np.asarray(stage == 0) * 1, np.asarray(stage == layout.last_stage) * 1
     dense_layers, moe_layers = layout.stage_layers(stage)
     counts = {"dense": dense_layers, "moe": moe_layers, "embedding": first, "logits": last}
     counts["mtp"] = last * layout.model.mtp
-    dense = experts = 0
+    dense: Numbers = 0
+    experts: Numbers = 0
     for kind, count in counts.items():
         if np.any(count):
             a, b = layer_params(layout, kind)
@@ -158,7 +159,7 @@ def stage_params(layout: Layout, stage: Numbers) -> tuple[Numbers, Numbers]:
     return plain(dense), plain(experts)
 
 
-def optimizer(layout: Layout, stage: Numbers) -> Op:
+def optimizer(layout: Layouts, stage: Numbers) -> Op:
     """The optimizer's step: 30 bytes for each parameter of which a rank holds the state."""
     dense, experts = stage_params(layout, stage)
     cut = np.asarray(layout.zero) >= 1
@@ -166,7 +167,7 @@ def optimizer(layout: Layout, stage: Numbers) -> Op:
     return Op(name="optimizer", block="optimizer", kind="elementwise", part="O", nbytes=plain(nbytes))
 
 
-def gradient_comms(layout: Layout, kind: str) -> tuple[Comm, ...]:
+def gradient_comms(layout: Layouts, kind: str) -> tuple[Comm, ...]:
     """Gradients and parameters of a layer (or ``embedding``, ``logits``) between data-parallel ranks.
 
     ZeRO 0: all-reduce once an iteration. 1: reduce-scatter and all-gather once an iteration. 2: the reduce-scatter with
@@ -199,7 +200,7 @@ def gradient_comms(layout: Layout, kind: str) -> tuple[Comm, ...]:
     return tuple(comm for comm in found if comm.there)
 
 
-def recomputed(layout: Layout) -> float | np.ndarray:
+def recomputed(layout: Layouts) -> float | np.ndarray:
     """Part of a layer's matrix products that the backward pass repeats, from 0 to 1."""
     return _share(layout, 0) / 1000
 
@@ -213,12 +214,12 @@ def _there(items: Iterable[Item]) -> tuple[Item, ...]:
     return tuple(item for item in items if item.there)
 
 
-def _deepest(layout: Layout) -> str:
+def _deepest(layout: Layouts) -> str:
     """Kind of the last layers, and of those that predict further tokens."""
     return "moe" if layout.model.experts else "dense"
 
 
-def _layer(layout: Layout, kind: str) -> list[_Step]:
+def _layer(layout: Layouts, kind: str) -> list[_Step]:
     steps = []
     if kind == "mtp":
         h = layout.model.hidden
@@ -227,7 +228,7 @@ def _layer(layout: Layout, kind: str) -> list[_Step]:
     return steps + _attention(layout) + (_mlp(layout) if kind == "dense" else _moe(layout))
 
 
-def _inputs(layout: Layout) -> list[tuple[str, Numbers, Numbers]]:
+def _inputs(layout: Layouts) -> list[tuple[str, Numbers, Numbers]]:
     """Name, n and k of the products that make queries, keys and values."""
     model, t = layout.model, layout.tp
     heads, h = up(model.heads, t), model.hidden
@@ -241,7 +242,7 @@ def _inputs(layout: Layout) -> list[tuple[str, Numbers, Numbers]]:
     return [*query, ("kv_a", model.kv_lora + model.qk_rope, h), ("kv_b", key_value, model.kv_lora)]
 
 
-def _attention(layout: Layout) -> list[_Step]:
+def _attention(layout: Layouts) -> list[_Step]:
     model, t, e, tokens = layout.model, layout.tp, layout.element, layout.tokens
     heads = up(model.heads, t)
     both = model.qk_dim + model.out_dim
@@ -258,14 +259,14 @@ def _attention(layout: Layout) -> list[_Step]:
     ]
 
 
-def _ring(layout: Layout, size: Numbers) -> _Step:
+def _ring(layout: Layouts, size: Numbers) -> _Step:
     """Keys and values around the ring of context parallelism; gradients travel beside them."""
     size = plain(np.where(np.asarray(layout.cp) > 1, size, 0))
     comm = Comm(name="kv", block="attn", collective="ring", group="cp", size=size)
     return _Step((comm,), (replace(comm, part="I", size=2 * size),))
 
 
-def _core(layout: Layout, heads: Numbers, key_value: Numbers) -> _Step:
+def _core(layout: Layouts, heads: Numbers, key_value: Numbers) -> _Step:
     """Softmax of queries and keys, times values."""
     model, seq = layout.model, layout.seq
     keys = np.minimum(seq, 2 * model.window) if model.window else seq
@@ -279,13 +280,13 @@ def _core(layout: Layout, heads: Numbers, key_value: Numbers) -> _Step:
     return _Step((op,), (replace(op, part="I", flops=plain(up(again * flops, 2)), nbytes=2 * op.nbytes),))
 
 
-def _mlp(layout: Layout) -> list[_Step]:
+def _mlp(layout: Layouts) -> list[_Step]:
     hidden = _hidden_bytes(layout, "mlp")
     steps = _dense_mlp(layout, "mlp", "", layout.model.ffn)
     return [_elementwise(layout, "norm", "mlp", hidden), *steps, _elementwise(layout, "residual", "mlp", hidden)]
 
 
-def _dense_mlp(layout: Layout, block: str, prefix: str, width: int) -> list[_Step]:
+def _dense_mlp(layout: Layouts, block: str, prefix: str, width: int) -> list[_Step]:
     model = layout.model
     inner = up(width, layout.tp)
     return [
@@ -295,7 +296,7 @@ def _dense_mlp(layout: Layout, block: str, prefix: str, width: int) -> list[_Ste
     ]
 
 
-def _moe(layout: Layout) -> list[_Step]:
+def _moe(layout: Layouts) -> list[_Step]:
     """Router, dispatch, experts, combine; shared experts as a dense MLP in a block of their own."""
     model, e, h = layout.model, layout.element, layout.model.hidden
     sent = up(layout.tokens * model.topk, layout.tp)
@@ -323,13 +324,13 @@ def _moe(layout: Layout) -> list[_Step]:
     ]
 
 
-def _exchange(layout: Layout, name: str, size: Numbers) -> _Step:
+def _exchange(layout: Layouts, name: str, size: Numbers) -> _Step:
     size = plain(np.where(np.asarray(layout.ep) > 1, size, 0))
     comm = Comm(name=name, block="moe", collective="all_to_all", group="ep", size=size)
     return _Step((comm,), (replace(comm, part="I"),))
 
 
-def _spread(layout: Layout, name: str, collective: str, size: Numbers) -> _Step:
+def _spread(layout: Layouts, name: str, collective: str, size: Numbers) -> _Step:
     """All rows for every rank of a tensor-parallel expert, or their sums back."""
     size = plain(np.where(np.asarray(layout.etp) > 1, size, 0))
     comm = Comm(name=name, block="moe", collective=collective, group="etp", size=size)
@@ -337,38 +338,38 @@ def _spread(layout: Layout, name: str, collective: str, size: Numbers) -> _Step:
     return _Step((comm,), (replace(comm, part="I", collective=other),))
 
 
-def _hidden_bytes(layout: Layout, block: str) -> Numbers:
+def _hidden_bytes(layout: Layouts, block: str) -> Numbers:
     """Bytes of a norm, or of a residual: two of each in a layer move 8 T h e / x together, 14 with eager kernels."""
     size = up(layout.tokens * layout.model.hidden * layout.element, np.where(layout.sp, layout.tp, 1))
     return plain(2 * size if layout.fused_attention else up(7 * size, 2))
 
 
-def _activation(layout: Layout, block: str, name: str, rows: Numbers, width: Numbers) -> _Step:
+def _activation(layout: Layouts, block: str, name: str, rows: Numbers, width: Numbers) -> _Step:
     """(g + 1) e bytes for each of the rows and columns, 1.6 times as many with eager kernels."""
     size = (layout.model.gates + 1) * layout.element * rows * width
     return _elementwise(layout, name, block, size if layout.fused_attention else up(8 * size, 5))
 
 
-def _elementwise(layout: Layout, name: str, block: str, nbytes: Numbers) -> _Step:
+def _elementwise(layout: Layouts, name: str, block: str, nbytes: Numbers) -> _Step:
     op = Op(name=name, block=block, kind="elementwise", nbytes=nbytes)
     return _Step((op,), (replace(op, part="I", nbytes=2 * nbytes),))
 
 
 def _product(
-    layout: Layout, name: str, block: str, m: Numbers, n: Numbers, k: Numbers, count: Numbers, part: str
+    layout: Layouts, name: str, block: str, m: Numbers, n: Numbers, k: Numbers, count: Numbers, part: str
 ) -> Op:
     nbytes, flops = layout.element * (m * k + count * k * n + m * n), 2 * m * n * k
     m, n, k = {"F": (m, n, k), "I": (m, k, n), "W": (k, n, m)}[part]
     return Op(name=name, block=block, kind="gemm", part=part, flops=flops, nbytes=nbytes, m=m, n=n, k=k, count=count)
 
 
-def _gemm(layout: Layout, name: str, block: str, m: Numbers, n: Numbers, k: Numbers, count: Numbers = 1) -> _Step:
+def _gemm(layout: Layouts, name: str, block: str, m: Numbers, n: Numbers, k: Numbers, count: Numbers = 1) -> _Step:
     """A product of m rows with `count` matrices of weights, k x n each."""
     ops = {part: _product(layout, name, block, m, n, k, count, part) for part in ("F", "I", "W")}
     return _Step((ops["F"],), (ops["I"], ops["W"]))
 
 
-def _column(layout: Layout, block: str, name: str, gemms: list[tuple[str, Numbers, Numbers]]) -> _Step:
+def _column(layout: Layouts, block: str, name: str, gemms: list[tuple[str, Numbers, Numbers]]) -> _Step:
     """Products whose columns are cut: with SP, tokens are gathered before, and once more for the weight gradients."""
     gather, reduce = _enter(layout, block, name)
     steps = [_gemm(layout, one, block, layout.tokens, n, k) for one, n, k in gemms]
@@ -378,20 +379,20 @@ def _column(layout: Layout, block: str, name: str, gemms: list[tuple[str, Number
     return _Step((gather, *(step.forward[0] for step in steps)), (*inputs, *reduce, again, *weights))
 
 
-def _row(layout: Layout, block: str, name: str, inner: Numbers) -> _Step:
+def _row(layout: Layouts, block: str, name: str, inner: Numbers) -> _Step:
     """A product whose rows are cut, and the sum over the tensor parallel ranks."""
     gemm = _gemm(layout, name, block, layout.tokens, layout.model.hidden, inner)
     leave = _leave(layout, block, name)
     return _Step(gemm.forward + leave.forward, leave.backward + gemm.backward)
 
 
-def _sizes(layout: Layout) -> tuple[Numbers, Numbers]:
+def _sizes(layout: Layouts) -> tuple[Numbers, Numbers]:
     """T h e bytes with sequence parallelism, and without; 0 for the other, and where t = 1."""
     size = layout.tokens * layout.model.hidden * layout.element * (np.asarray(layout.tp) > 1)
     return plain(np.where(layout.sp, size, 0)), plain(np.where(layout.sp, 0, size))
 
 
-def _enter(layout: Layout, block: str, name: str) -> tuple[Comm, tuple[Comm, Comm]]:
+def _enter(layout: Layouts, block: str, name: str) -> tuple[Comm, tuple[Comm, Comm]]:
     """The gather before a product cut by columns, and the sum of its input gradients."""
     with_sp, without = _sizes(layout)
     gather = Comm(name=f"{name}_in", block=block, collective="all_gather", group="tp", size=with_sp)
@@ -399,7 +400,7 @@ def _enter(layout: Layout, block: str, name: str) -> tuple[Comm, tuple[Comm, Com
     return gather, (scatter, replace(scatter, collective="all_reduce", size=without))
 
 
-def _leave(layout: Layout, block: str, name: str) -> _Step:
+def _leave(layout: Layouts, block: str, name: str) -> _Step:
     """The sum after a product cut by rows, and the gather of its output gradients."""
     with_sp, without = _sizes(layout)
     scatter = Comm(name=f"{name}_out", block=block, collective="reduce_scatter", group="tp", size=with_sp)
@@ -407,18 +408,18 @@ def _leave(layout: Layout, block: str, name: str) -> _Step:
     return _Step((scatter, reduce), (replace(scatter, part="I", collective="all_gather"),))
 
 
-def _again(layout: Layout, item: Item) -> Item:
+def _again(layout: Layouts, item: Item) -> Item:
     """The part of a forward item that the backward pass repeats."""
     share = _share(layout, 3 if isinstance(item, Comm) else ("gemm", "attention", "elementwise").index(item.kind))
     if isinstance(item, Comm):
         if item.collective == "ring":
             share = _share(layout, 1)
         return replace(item, part="R", size=_thousandths(item.size, share))
-    scaled = {key: _thousandths(getattr(item, key), share) for key in ("flops", "nbytes", "m")}
-    return replace(item, part="R", **scaled)
+    flops, nbytes, m = (_thousandths(number, share) for number in (item.flops, item.nbytes, item.m))
+    return replace(item, part="R", flops=flops, nbytes=nbytes, m=m)
 
 
-def _share(layout: Layout, place: int) -> Numbers:
+def _share(layout: Layouts, place: int) -> Numbers:
     """Thousandths of recomputation: `place` in `_AGAIN`."""
     known = np.array([_AGAIN.get(name, (0, 0, 0, 0))[place] for name in RECOMPUTE])
     part = layout.recompute_part if place < 3 else 0

@@ -16,7 +16,7 @@ from astrasim_py.core.units import PS_PER_S
 from astrasim_py.topology.hardware import ExpandedMemory
 from astrasim_py.training.layers import layer_params, plain, stage_params, up
 from astrasim_py.training.rules import After, divisors, remedy
-from astrasim_py.training.strategy import RECOMPUTE, Layout, Numbers
+from astrasim_py.training.strategy import RECOMPUTE, Layout, Layouts, Numbers
 
 KINDS = ("weights", "gradients", "optimizer", "activations", "live", "gathered", "logits", "framework")
 #: Memory of a framework: a share of all else in thousandths, for fragments and buffers, and a constant in bytes.
@@ -31,7 +31,7 @@ STATE_BYTES = 12
 _COLD = ("optimizer", "gradients", "activations", "weights")
 
 
-def stage_memory(layout: Layout, stage: Numbers, activations: Mapping | None = None) -> dict[str, Numbers]:
+def stage_memory(layout: Layouts, stage: Numbers, activations: Mapping | None = None) -> dict[str, Numbers]:
     """Bytes of a pipeline rank at its peak, by `KINDS`.
 
     ``activations`` are kept until the backward pass; ``live`` are the activations of one recomputed layer; ``gathered``
@@ -48,7 +48,8 @@ def stage_memory(layout: Layout, stage: Numbers, activations: Mapping | None = N
             ("optimizer", STATE_BYTES, z >= 1),
         ):
             found[kind] = found[kind] + up(params * nbytes, np.where(cut, size, 1))
-    kept, live = 0, 0
+    kept: Numbers = 0
+    live: Numbers = 0
     counts = layout.stage_layers(stage)
     predicting = (stage == layout.last_stage) * layout.model.mtp  # beside the layers of the deepest kind
     counts = (counts[0], counts[1] + predicting) if layout.model.experts else (counts[0] + predicting, counts[1])
@@ -76,7 +77,7 @@ def with_framework(found: Mapping[str, Numbers]) -> dict[str, Numbers]:
     return {kind: plain(nbytes) for kind, nbytes in found.items()}
 
 
-def peak_memory(layout: Layout) -> dict[str, Numbers]:
+def peak_memory(layout: Layouts) -> dict[str, Numbers]:
     """Bytes of the pipeline rank that needs most, by `KINDS`.
 
     It is the first, the last, where layers differ the first inner one that has most of them, or the one after the first
@@ -84,7 +85,7 @@ def peak_memory(layout: Layout) -> dict[str, Numbers]:
     """
     p, stages = layout.pp, [0, layout.last_stage]
     _, left, uneven = layout.shares
-    fullest = 1
+    fullest: Numbers = 1
     if np.any(uneven):
         fullest = np.where(left > p, 2 * p - left, 1) if layout.schedule == "zbv" else 1
         stages.append(np.minimum(fullest, p - 1))
@@ -101,14 +102,20 @@ def peak_memory(layout: Layout) -> dict[str, Numbers]:
     return peak
 
 
-def require_memory(peak: Mapping[str, int], capacity: int, layout: Layout | None = None, after: After | None = None):
+def require_memory(
+    peak: Mapping[str, int], capacity: int, layout: Layout[int] | None = None, after: After | None = None
+) -> None:
     """Raises ScenarioError: a peak is more than `capacity` bytes; other arguments are those of `shortage`."""
     if sum(peak.values()) > capacity:
         raise ScenarioError("memory", *shortage(peak, capacity, layout, after))
 
 
 def shortage(
-    peak: Mapping[str, int], capacity: int, layout: Layout | None = None, after: After | None = None, reserve: int = 0
+    peak: Mapping[str, int],
+    capacity: int,
+    layout: Layout[int] | None = None,
+    after: After | None = None,
+    reserve: int = 0,
 ) -> tuple[str, str]:
     """The shortage in GB, its kinds, and remedies.
 
@@ -123,7 +130,7 @@ def shortage(
         f"{kept}; most of it are {peak[largest] / 1e9:.1f} GB of {largest}"
     )
     if layout is not None and after is not None:
-        found = remedy(_smaller(layout), after, lambda one: sum(peak_memory(one).values()) <= capacity)
+        found = remedy(_smaller(layout), after, lambda one: bool(sum(peak_memory(one).values()) <= capacity))
         return problem, found or "take many more NPUs, or NPUs with more memory"
     remedies = {
         "tables": "take more NPUs, or expanded_memory",
@@ -133,7 +140,7 @@ def shortage(
     return problem, remedies.get(largest, "take more NPUs, or NPUs with more memory")
 
 
-def _smaller(layout: Layout) -> Iterator[dict[str, Any]]:
+def _smaller(layout: Layout[int]) -> Iterator[dict[str, Any]]:
     """Changes that make a training smaller, those that cost least first: single ones, then several together."""
 
     def doubled(key: str) -> list[dict[str, Any]]:
@@ -151,14 +158,14 @@ def _smaller(layout: Layout) -> Iterator[dict[str, Any]]:
     yield from (keys | more for more in doubled("ranks") for keys in ({}, *zero, *whole))
 
 
-def layer_activations(layout: Layout, kind: str) -> tuple[Numbers, Numbers]:
+def layer_activations(layout: Layouts, kind: str) -> tuple[Numbers, Numbers]:
     """Bytes of activations of a layer for one microbatch: all, and those that are kept for the backward pass."""
     model, t, e, tokens = layout.model, layout.tp, layout.element, layout.tokens
     h, x = model.hidden, np.where(layout.sp, t, 1)
     heads, gates = up(model.heads, t), model.gates + 1
     key_value = heads * (model.qk_dim + model.out_dim) if model.mla else 2 * up(model.kv_heads, t) * model.head_dim
     heads_out = heads * (model.qk_dim + model.out_dim)
-    scores = 0
+    scores: Numbers = 0
     whole = up(4 * e * tokens * h, x) + e * tokens * (heads_out + key_value)
     if not layout.fused_attention:
         scores = 5 * tokens * layout.seq * heads
@@ -181,7 +188,7 @@ def layer_activations(layout: Layout, kind: str) -> tuple[Numbers, Numbers]:
     return plain(whole), plain(held)
 
 
-def chunks_in_flight(layout: Layout, stage: Numbers) -> Numbers:
+def chunks_in_flight(layout: Layouts, stage: Numbers) -> Numbers:
     """Chunks of a pipeline rank whose activations are kept at once: microbatches where it has one chunk.
 
     Overlap of expert communication starts more of them before the first backward pass.
@@ -231,8 +238,8 @@ class Expansion(NamedTuple):
 
 
 def expand(
-    layout: Layout | None, peak: Mapping[str, Numbers], local: Numbers, bandwidth: Any, expanded: ExpandedMemory
-):
+    layout: Layouts | None, peak: Mapping[str, Numbers], local: Numbers, bandwidth: Any, expanded: ExpandedMemory
+) -> Expansion:
     """The cost of a peak that is more than `local` bytes, with memory of `bandwidth` bytes per second.
 
     `layout`: of a training; policy ``uniform`` needs none. Policy ``uniform``: all accesses have `effective_bandwidth`.
@@ -240,7 +247,7 @@ def expand(
     microbatch writes and reads its activations, adds to the gradients, and reads the weights in every pass.
     """
     total = sum(peak.values())
-    if expanded.policy == "uniform":
+    if layout is None or expanded.policy == "uniform":
         reached = effective_bandwidth(total, local, float(bandwidth), float(expanded.bandwidth))
         return Expansion(reached, (np.asarray(total) > local) * expanded.latency, 0)
     outside, m = placement(peak, local), layout.microbatches

@@ -216,7 +216,8 @@ class RecommendationModel(StrictModel):
     @property
     def mlp_params(self) -> tuple[int, int]:
         """Parameters of the bottom and of the top MLP."""
-        return tuple(sum(a * b for a, b in pairwise(one)) for one in (self.bottom, self.top))
+        bottom, top = (sum(a * b for a, b in pairwise(widths)) for widths in (self.bottom, self.top))
+        return bottom, top
 
     @property
     def params_total(self) -> int:

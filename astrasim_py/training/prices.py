@@ -15,7 +15,7 @@ from astrasim_py.core.units import PS_PER_S
 from astrasim_py.training.layers import Comm, Op
 from astrasim_py.training.memory import Expansion
 from astrasim_py.training.network import Network
-from astrasim_py.training.strategy import Layout, Numbers
+from astrasim_py.training.strategy import Layouts, Numbers
 from astrasim_py.training.system import System
 
 #: Share of the sustained peak that large matrix products reach, by number format.
@@ -162,7 +162,7 @@ class Prices:
         once = self.moving if any(op.block == "optimizer" for op in ops) else 0.0
         return round((sum(float(self.op_seconds(op)) for op in ops) + once) * PS_PER_S)
 
-    def host_seconds(self, layout: Layout, kind: str):
+    def host_seconds(self, layout: Layouts, kind: str):
         """Seconds, at scale 1, in which the host launches a layer's forward pass; the backward pass takes twice."""
         own = self.constants
         conversions = 1.4 if self.dtype in WIDTH else 1.0
@@ -170,10 +170,10 @@ class Prices:
             return own.host_layer * conversions
         return own.host_layer * conversions + own.host_moe + own.host_expert * (layout.model.experts // layout.ep)
 
-    def message(self, layout: Layout, size) -> Transfer:
+    def message(self, layout: Layouts, size) -> Transfer:
         """One message of every rank to its neighbour in the next pipeline stage."""
         if self.network is not None:
-            return self._on_network(layout, "pp", "chain")(size)
+            return self._on_network(self.network, layout, "pp", "chain")(size)
         return self._message(size, layout.ranks > self.system.node)
 
     def _message(self, size, crosses) -> Transfer:
@@ -182,7 +182,7 @@ class Prices:
         latency = np.where(crosses, system.far_latency, system.latency)
         return Transfer(near, np.where(crosses, size / system.outside, 0.0), (size > 0) * latency)
 
-    def transfers(self, layout: Layout) -> Callable[[Comm], Transfer]:
+    def transfers(self, layout: Layouts) -> Callable[[Comm], Transfer]:
         """A function that gives the time of a collective among the ranks of its role.
 
         Without a network rings for all but all-to-all; of the ring of context parallelism it is the time of one step.
@@ -191,7 +191,7 @@ class Prices:
         @cache
         def group(role: str, collective: str):
             if self.network is not None:
-                return self._on_network(layout, role, collective)
+                return self._on_network(self.network, layout, role, collective)
             return self._group(*_ROLES[role](layout))
 
         def transfer(comm: Comm) -> Transfer:
@@ -209,7 +209,9 @@ class Prices:
 
         return transfer
 
-    def _on_network(self, layout: Layout, role: str, collective: str) -> Callable[[Numbers], Transfer]:
+    def _on_network(
+        self, network: Network, layout: Layouts, role: str, collective: str
+    ) -> Callable[[Numbers], Transfer]:
         """Size → time of a collective, or of a message, on the links of the network."""
         places = _ROLES[role](layout)
         others = [_ROLES[other](layout) if role in _STREAMS else (1, 1) for other in _SHARED]
@@ -220,12 +222,12 @@ class Prices:
         _, first, where = np.unique(mixed, return_index=True, return_inverse=True)
         rows = []
         for members, stride, *more in zip(*(key[first].tolist() for key in keys), strict=True):
-            cost = self.network.cost(collective, role, members, stride)
+            cost = network.cost(collective, role, members, stride)
             shared = [0.0] * 4
             for place, (other, kind) in enumerate(_SHARED.items()):
                 if not self.sharing or role not in _STREAMS or more[2 * place] == 1:
                     continue
-                there = self.network.cost(kind, other, *more[2 * place : 2 * place + 2]).busy > 0
+                there = network.cost(kind, other, *more[2 * place : 2 * place + 2]).busy > 0
                 link = int(np.argmax(np.where(there, cost.busy, 0.0)))
                 shared[2 * place : 2 * place + 2] = cost.busy[link], cost.turns[link]
             rows.append((cost.rate, cost.latency, cost.steps, *shared))
@@ -235,7 +237,7 @@ class Prices:
         def transfer(size: Numbers) -> Transfer:
             there = np.sign(size)
             factors = size, there, size, there
-            more = (np.any(one) and factor * one for factor, one in zip(factors, shared, strict=True))
+            more = (factor * part if np.any(part) else 0.0 for factor, part in zip(factors, shared, strict=True))
             return Transfer(size * rate, 0.0, there * latency, there * steps, *more)
 
         return transfer

@@ -7,7 +7,7 @@ Source: Naumov et al., Deep Learning Recommendation Model (2019).
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -16,11 +16,11 @@ from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.fields import Count, choice, whole
 from astrasim_py.core.strict_model import StrictModel, example
 from astrasim_py.training.assembly import COMPUTE, NO_SLOT, Block, assemble
+from astrasim_py.training.layer_writer import PHASES, SUFFIX
 from astrasim_py.training.layers import Comm, Op, up
 from astrasim_py.training.memory import STATE_BYTES, with_framework
 from astrasim_py.training.models import NamedRecommendationModel, RecommendationModel
 from astrasim_py.training.prices import Prices
-from astrasim_py.training.stages import PHASES, SUFFIX
 
 #: Streams of a rank beside computation.
 MEMORY, NETWORK = "memory", "network"
@@ -67,7 +67,7 @@ def recommendation_memory(
     widths = 2 * (model.tables + 1) * model.width + sum(model.bottom) + sum(model.top)
     kept = {"tables": rows * model.width * element, "weights": dense * element, "gradients": dense * gradient}
     state = {"optimizer": rows * 4 + dense * STATE_BYTES, "activations": batch * element * widths}
-    return with_framework(kept | state)
+    return {kind: int(nbytes) for kind, nbytes in with_framework(kept | state).items()}
 
 
 def operations(
@@ -153,10 +153,10 @@ def recommendation_workload(
     `batch`: samples of each rank. `prices`: without them computation carries FLOPs and bytes alone. `sizes`: of
     `operations`.
     """
-    block, rows = Block(), {}
+    block, rows = Block(), dict[str, int]()
     for key, does in operations(model, batch, **sizes).items():
         waits, stream = PROGRAM[key]
-        others = {"stream": stream, "after": [rows[wait] for wait in waits]}
+        others: dict[str, Any] = {"stream": stream, "after": [rows[wait] for wait in waits]}
         if isinstance(does, Comm):
             phase = PHASES[does.part]
             label = f"{does.block}.{does.name}.{SUFFIX[phase]}.{does.collective}"

@@ -39,7 +39,7 @@ class Routes:
         return last - first
 
 
-def routes_of(layout: Layout) -> Routes | None:
+def routes_of(layout: Layout[int]) -> Routes | None:
     """Routes of a layout; None where all experts get equal shares.
 
     ``random`` draws the share of each expert anew in every layer, micro-batch and rank, exponentially distributed; a

@@ -32,7 +32,7 @@ class Rule(NamedTuple):
 
 def first_broken(layout: Any) -> np.ndarray:
     """Place in `RULES` of the first rule that each configuration breaks, int64, or -1."""
-    found = np.int64(-1)
+    found = np.asarray(-1)
     for place in reversed(range(len(RULES))):
         found = np.where(RULES[place].broken(layout), place, found)
     return found

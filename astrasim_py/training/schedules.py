@@ -9,6 +9,7 @@ import math
 from collections import deque
 from collections.abc import Iterator
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -78,7 +79,8 @@ def bubble(schedule: str, stages, chunks, times: tuple, microbatches):
     ``zbv`` holds for F = I = W only. Sources: Qi et al., Zero Bubble Pipeline Parallelism (2023), whose forms are those
     for W <= F and many micro-batches; Narayanan et al. (2021) for the interleaved schedule.
     """
-    forward, grad, weight = (Fraction(time) if isinstance(time, int | Fraction) else time for time in times)
+    exact: list[Any] = [Fraction(time) if isinstance(time, int | Fraction) else time for time in times]
+    forward, grad, weight = exact
     last, filling = stages - 1, np.minimum(weight, forward)
     filled = {name: np.minimum(k * last, microbatches - 1) * filling for name, k in (("zb_h1", 1), ("zb_h2", 2))}
     forms = {

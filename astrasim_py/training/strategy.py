@@ -7,7 +7,7 @@ p pipeline and x expert parallel ranks; v chunks of layers per pipeline rank; b 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo
@@ -32,6 +32,7 @@ ROLES = ("tp", "cp", "dp", "copies", "pp", "ep", "etp", "edp", "tie")
 _MOST_WORK = 2.0**62
 #: A number, or an int64 array of one value per configuration.
 Numbers = int | np.ndarray
+N = TypeVar("N", bound=Numbers, covariant=True)
 
 
 def _recomputation(value: object) -> object:
@@ -180,7 +181,7 @@ class Training(StrictModel):
         own["sp"] = self.tp > 1 if self.sp is None else self.sp
         own["grad_dtype"] = self.grad_dtype or ("fp32" if self.dtype == "fp32" else "bf16")
 
-    def layout(self, ranks: int) -> "Layout":
+    def layout(self, ranks: int) -> "Layout[int]":
         """This training on `ranks` ranks; raises ScenarioError: they do not fit each other."""
         found = self.unchecked(ranks)
         whole, copies = found.dp * found.cp, self.zero_copies or 1
@@ -196,7 +197,7 @@ class Training(StrictModel):
         """The layout with other values of some keys."""
         written = {key: getattr(self, key) for key in self.model_fields_set}
 
-        def layout(keys: Mapping[str, Any]) -> "Layout | None":
+        def layout(keys: Mapping[str, Any]) -> "Layout[int] | None":
             others = {key: value for key, value in keys.items() if key != "ranks"}
             try:
                 return Training(**(written | others)).unchecked(keys.get("ranks", ranks))
@@ -205,15 +206,15 @@ class Training(StrictModel):
 
         return layout
 
-    def unchecked(self, ranks: Numbers) -> "Layout":
+    def unchecked(self, ranks: int) -> "Layout[int]":
         """The layout by arithmetic alone, which may break `RULES`."""
         part = not isinstance(self.recompute, str)
         same = {field.name: getattr(self, field.name) for field in fields(Layout) if hasattr(self, field.name)}
-        dp = self.dp if self.dp != "fill" else max(ranks // (self.tp * self.pp * self.cp), 1)
-        m = self.microbatches or max(self.gbs // (dp * self.mbs), 1)
+        dp = self.dp if isinstance(self.dp, int) else max(ranks // (self.tp * self.pp * self.cp), 1)
+        m = self.microbatches or max((self.gbs or 0) // (dp * self.mbs), 1)
         group = dp * self.cp
-        if self.zero and (self.zero_group or self.zero_copies):
-            group = self.zero_group or max(group // self.zero_copies, 1)
+        if self.zero:
+            group = self.zero_group or max(group // (self.zero_copies or 1), 1)
         own = {
             "ranks": ranks,
             "dp": dp,
@@ -229,32 +230,32 @@ class Training(StrictModel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class Layout(Generic[N]):
     """A training on ranks, all resolved: what layers, schedules, memory and prices read.
 
-    Every number may be an int, or an int64 array of one value for each of many configurations; `sp` a bool or a bool
-    array. `schedule`, `attention` and all that is not a number are the same for all configurations.
-    `recompute` is a place in `RECOMPUTE`, `recompute_part` thousandths. `element` and `grad_element` are bytes.
+    Of a ``Layout[int]`` every number is an int; of `Layouts` it may be an int64 array of one value for each of many
+    configurations, and `sp` a bool array. All that is not a number is the same for all configurations. `recompute` is a
+    place in `RECOMPUTE`, `recompute_part` thousandths. `element` and `grad_element` are bytes.
     """
 
     model: Model
-    ranks: Numbers
-    seq: Numbers
-    gbs: Numbers
-    mbs: Numbers = 1
-    microbatches: Numbers = 1
-    tp: Numbers = 1
-    pp: Numbers = 1
-    cp: Numbers = 1
-    ep: Numbers = 1
-    etp: Numbers = 1
-    dp: Numbers = 1
-    vp: Numbers = 1
-    zero: Numbers = 0
-    zero_group: Numbers = 1
+    ranks: N
+    seq: N
+    gbs: N
+    mbs: N
+    microbatches: N
+    tp: N
+    pp: N
+    cp: N
+    ep: N
+    etp: N
+    dp: N
+    vp: N
+    zero: N
+    zero_group: N
     sp: bool | np.ndarray = False
-    recompute: Numbers = 0
-    recompute_part: Numbers = 0
+    recompute: N
+    recompute_part: N
     element: int = 2
     grad_element: int = 2
     schedule: str = "1f1b"
@@ -267,17 +268,17 @@ class Layout:
     routing: Routing = Routing()
 
     @property
-    def tokens(self) -> Numbers:
+    def tokens(self: "Layouts") -> Numbers:
         """T = b s / c: tokens of a microbatch on a rank."""
         return self.mbs * self.seq // self.cp
 
     @property
-    def stage_ranks(self) -> Numbers:
+    def stage_ranks(self: "Layouts") -> Numbers:
         """Ranks of a pipeline stage."""
         return self.tp * self.cp * self.dp
 
     @property
-    def expert_dp(self) -> Numbers:
+    def expert_dp(self: "Layouts") -> Numbers:
         """Ranks that hold the same experts."""
         return self.stage_ranks // (self.ep * self.etp)
 
@@ -287,12 +288,12 @@ class Layout:
         return self.attention != "eager"
 
     @property
-    def last_stage(self) -> Numbers:
+    def last_stage(self: "Layouts") -> Numbers:
         """Pipeline rank of the last layers and the loss: the first one on a V."""
         return 0 * self.pp if self.schedule == "zbv" else self.pp - 1
 
     @cached_property
-    def shares(self) -> tuple[Numbers, Numbers, Numbers]:
+    def shares(self: "Layouts") -> tuple[Numbers, Numbers, Numbers]:
         """Layers of every virtual stage, how many of the first have one more, and how many fewer each end has.
 
         Where the virtual stages do not divide the layers, the embedding and the loss count as layers, as is possible in
@@ -304,11 +305,11 @@ class Layout:
         return base, layers + 2 * uneven - base * stages, uneven
 
     @cached_property
-    def dense_stages(self) -> tuple[Numbers, ...]:
+    def dense_stages(self: "Layouts") -> tuple[Numbers, ...]:
         """Pipeline rank of each of the first dense layers of a model with experts."""
         return tuple(self.stage_of(layer) for layer in range(self.model.dense_layers))
 
-    def stage_layers(self, stage: Numbers) -> tuple[Numbers, Numbers]:
+    def stage_layers(self: "Layouts", stage: Numbers) -> tuple[Numbers, Numbers]:
         """Dense and MoE layers of a pipeline rank, all its chunks together."""
         p, v = self.pp, self.vp
         base, left, uneven = self.shares
@@ -322,14 +323,14 @@ class Layout:
         dense = sum((one == stage) * 1 for one in self.dense_stages)
         return plain(dense), plain(total - dense)
 
-    def chunk_layers(self, stage: int, chunk: int) -> range:
+    def chunk_layers(self: "Layout[int]", stage: int, chunk: int) -> range:
         """Layers of one chunk of a pipeline rank, for plain numbers."""
-        base, left, uneven = self.shares
+        base, left, uneven = map(int, self.shares)
         virtual = virtual_stage(self.schedule, self.pp, stage, chunk)
         ends = (k * base + min(k, left) - uneven for k in (virtual, virtual + 1))
         return range(*(min(max(end, 0), self.model.layers) for end in ends))
 
-    def stage_of(self, layer: int) -> Numbers:
+    def stage_of(self: "Layouts", layer: int) -> Numbers:
         """Pipeline rank that holds a layer."""
         base, left, uneven = self.shares
         place, wide = layer + uneven, left * (base + 1)  # counted with the embedding as a layer
@@ -340,11 +341,11 @@ class Layout:
         return plain(virtual % self.pp)
 
     @cached_property
-    def reading_all(self) -> "Layout":
+    def reading_all(self) -> "Layout[N]":
         """The same where attention has no window."""
         return replace(self, model=self.model.model_copy(update={"window": 0, "global_every": 0}))
 
-    def by_attention(self, kind: str) -> tuple[tuple["Layout", int], ...]:
+    def by_attention(self, kind: str) -> tuple[tuple["Layout[N]", int], ...]:
         """Layouts that layers of a kind have (``dense``, ``moe``, ``mtp``), and how many layers have each."""
         model = self.model
         dense = model.layers - model.moe_layers
@@ -353,12 +354,14 @@ class Layout:
         wide = sum(map(model.reads_all, layers)) if model.window else 0
         return tuple(one for one in ((self, len(layers) - wide), (self.reading_all, wide)) if one[1])
 
-    def at(self, index: int) -> "Layout":
+    def at(self, index: int) -> "Layout[int]":
         """Configuration `index` of arrays, as plain numbers."""
-        arrays = {one.name: getattr(self, one.name) for one in fields(self)}
-        return replace(self, **{key: one[index].item() for key, one in arrays.items() if isinstance(one, np.ndarray)})
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Layout(
+            **{key: one[index].item() if isinstance(one, np.ndarray) else one for key, one in columns.items()}
+        )
 
-    def after(self, keys: Mapping[str, Any]) -> "Layout | None":
+    def after(self: "Layout[int]", keys: Mapping[str, Any]) -> "Layout[int] | None":
         """The layout, of plain numbers, with other values of some keys; dp and microbatches follow."""
         own = {name: getattr(self, name) for name in Training.model_fields if hasattr(self, name)}
         own |= {"dp": "fill", "microbatches": None, "grad_dtype": "fp32" if self.grad_element == 4 else "bf16"}
@@ -367,7 +370,7 @@ class Layout:
             own["zero_group"] = None
         return Training(**{key: value for key, value in own.items() if value is not None}).after(self.ranks)(keys)
 
-    def groups(self) -> "dict[str, Groups]":
+    def groups(self: "Layout[int]") -> "dict[str, Groups]":
         """Groups of ranks by role, for plain numbers.
 
         ``tp``, ``cp``, ``ep``, ``etp``; ``dp``: ranks that share one copy of the dense weights' state, in order cp, dp;
@@ -392,8 +395,12 @@ class Layout:
             found["etp"] = experts.reshape(-1, y)
             found["edp"] = experts.transpose(0, 2, 3, 1).reshape(-1, experts.shape[1])
         if self.model.tied:
-            found["tie"] = in_stage[sorted({0, self.last_stage})].T
+            found["tie"] = in_stage[sorted({0, int(self.last_stage)})].T
         return {role: Groups.of(members, self.ranks) for role, members in found.items() if members.shape[1] > 1}
+
+
+#: A layout, or one for each of many configurations.
+Layouts: TypeAlias = Layout[Numbers]
 
 
 class Groups(NamedTuple):

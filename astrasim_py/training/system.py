@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import takewhile
+from typing import Any
 
 from astrasim_py.core.errors import TopologyError
 from astrasim_py.topology.from_keys import build
@@ -49,18 +50,17 @@ def system_of(topology: Topology, compute: Compute) -> System:
         node, inside, outside, steps = 1, math.inf, math.inf, (0.0, 0.0)
     elif not dims:
         node, steps = topology.npus, (int(topology.latency_ps.max(initial=0)) / 1e12,) * 2
-        inside = outside = sum((topology.bandwidth(link) for link in range(topology.links)), Fraction(0)) / node
+        inside = outside = float(sum((topology.bandwidth(link) for link in range(topology.links)), Fraction(0)) / node)
     else:
         near = [*takewhile(lambda dim: dim.bandwidth == dims[0].bandwidth, dims)]
         far = dims[len(near) :]
-        node, inside = math.prod(dim.size for dim in near), sum(map(_rate, near))
-        outside = min(map(_rate, far), default=inside)
+        node, inside = math.prod(dim.size for dim in near), float(sum(map(_rate, near), Fraction(0)))
+        outside = float(min(map(_rate, far), default=inside))
         steps = max(map(_step, near)), max(map(_step, far or near))
-    rates = {"inside": float(inside), "outside": float(outside)}
-    return System(compute=compute, node=node, latency=steps[0], far_latency=steps[1], **rates)
+    return System(compute=compute, node=node, inside=inside, outside=outside, latency=steps[0], far_latency=steps[1])
 
 
-def system(name: str, **changed: float | int) -> System:
+def system(name: str, **changed: Any) -> System:
     """The system of a hardware preset, with latencies as measured; `changed` are attributes of `System`.
 
     Raises TopologyError: there is no such preset, or it has no NPU or no network.
@@ -70,7 +70,8 @@ def system(name: str, **changed: float | int) -> System:
         raise TopologyError("", f'the preset "{name}" is no machine', "name one with a network and an NPU")
     keys = {"preset": name} | ({"nodes": 2} if found.topology["shape"] == "dgx" else {})
     made = system_of(build(keys), found.compute)
-    return replace(made, **{"latency": MEASURED_LATENCY[0], "far_latency": MEASURED_LATENCY[1], **changed})
+    measured: dict[str, Any] = {"latency": MEASURED_LATENCY[0], "far_latency": MEASURED_LATENCY[1]}
+    return replace(made, **measured | changed)
 
 
 def _rate(dim: Dim) -> Fraction:

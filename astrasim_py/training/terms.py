@@ -1,9 +1,8 @@
 """Parts of a training step: passes through layers, communication beside them, and the step itself."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -44,15 +43,31 @@ class Passes(NamedTuple):
     weights: Pass = Pass()
 
 
+class Counts(NamedTuple):
+    """How many layers of each of `KINDS` a pipeline rank has."""
+
+    dense: Seconds
+    moe: Seconds
+    embedding: Seconds
+    logits: Seconds
+
+
+class Exchange(NamedTuple):
+    """Communication of the weights and gradients of a layer: gathers, and reductions."""
+
+    gather: Transfer = Transfer()
+    reduce: Transfer = Transfer()
+
+
 #: No communication of gradients, by kind of layer.
-NO_GRADIENTS = MappingProxyType({kind: (Transfer(), Transfer()) for kind in KINDS})
+NO_GRADIENTS: Mapping[str, Exchange] = dict.fromkeys(KINDS, Exchange())
 
 
 class Gradients(NamedTuple):
     """Gathers of weights and reductions of gradients, by kind of layer: once an iteration, and of each pass."""
 
-    once: dict[str, tuple[Transfer, Transfer]] = NO_GRADIENTS
-    each: dict[str, tuple[Transfer, Transfer]] = NO_GRADIENTS
+    once: Mapping[str, Exchange] = NO_GRADIENTS
+    each: Mapping[str, Exchange] = NO_GRADIENTS
 
 
 class Spent(NamedTuple):
@@ -78,15 +93,30 @@ class Spent(NamedTuple):
         return sum(self[:5])
 
 
+class SpentByPass(NamedTuple):
+    """Seconds of the passes of a layer; `weights` is the part of the backward pass for weight gradients."""
+
+    forward: Spent
+    backward: Spent
+    weights: Spent
+
+
+class BothPasses(NamedTuple):
+    """Seconds of the forward and of the backward pass."""
+
+    forward: Seconds
+    backward: Seconds
+
+
 @dataclass(frozen=True, kw_only=True)
 class Terms:
     """Parts of a step time, before calibrated constants are applied; numbers, or arrays of one length.
 
-    `counts`: dense and MoE layers of the first, the second and the last pipeline rank, and their means over ranks;
-    `edges`: whether embedding and logits are on those ranks. `hidden`: whether computation hides the communication of
-    gradients once an iteration, and with every microbatch; `beside`: the part of TP and EP communication that it hides
-    where it is long enough. `waits`: whether the last stage reduces gradients of tied weights first, and waits with all
-    others for the first stage, which has them last. This holds in traces, where these reductions are exposed.
+    `counts`: of the first, the second and the last pipeline rank; `mean`: over ranks. `hidden`: whether computation
+    hides the communication of gradients once an iteration, and with every microbatch; `beside`: the part of TP and EP
+    communication that it hides where it is long enough. `waits`: whether the last stage reduces gradients of tied
+    weights first, and waits with all others for the first stage, which has them last. This holds in traces, where these
+    reductions are exposed.
     """
 
     microbatches: Numbers
@@ -96,8 +126,8 @@ class Terms:
     schedule: Numbers
     hidden: tuple[bool | np.ndarray, bool | np.ndarray]
     beside: tuple[Seconds, Seconds]
-    counts: tuple[tuple[Numbers, Numbers], ...]
-    edges: tuple[tuple[Numbers, Numbers], ...]
+    counts: tuple[Counts, Counts, Counts]
+    mean: Counts
     dense: Passes
     moe: Passes
     embedding: Passes
@@ -157,13 +187,21 @@ def taken(found: Terms, chosen: np.ndarray) -> Terms:
     return Terms(**{f.name: some(getattr(found, f.name), chosen) for f in fields(Terms)})
 
 
-def some(tree, chosen: np.ndarray):
+def some(tree: Any, chosen: np.ndarray) -> Any:
+    """Some configurations of a nesting of which some values are arrays."""
     return mapped(lambda value: value[chosen] if np.ndim(value) else value, tree)
 
 
-def on_rank(values: dict, counts: dict) -> Seconds:
+def on_rank(values: Mapping[str, Seconds], counts: Counts) -> Seconds:
     """Sum over the layers of a pipeline rank, and its part of embedding and logits."""
-    return sum(counts[kind] * values[kind] for kind in KINDS)
+    return sum(count * values[kind] for kind, count in zip(KINDS, counts, strict=True))
+
+
+def spent_on_rank(passes: Mapping[str, Spent], counts: Counts, names: Sequence[str]) -> Spent:
+    """The named seconds of a pass over the layers of a pipeline rank."""
+    return Spent(
+        **{name: on_rank({kind: getattr(one, name) for kind, one in passes.items()}, counts) for name in names}
+    )
 
 
 def chosen(condition: np.ndarray, value: Seconds, other: Seconds) -> Seconds:
@@ -171,7 +209,7 @@ def chosen(condition: np.ndarray, value: Seconds, other: Seconds) -> Seconds:
     return value if np.ndim(value) == np.ndim(other) == 0 and value == other else np.where(condition, value, other)
 
 
-def mapped(function, *trees):
+def mapped(function: Callable[..., Any], *trees: Any) -> Any:
     """`function` on the leaves of equal nestings of tuples and dicts."""
     tree = trees[0]
     if isinstance(tree, dict):

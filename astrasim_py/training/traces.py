@@ -6,6 +6,7 @@ from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.training.assembly import assemble
+from astrasim_py.training.layer_writer import LayerWriter
 from astrasim_py.training.layers import Op, backward, forward
 from astrasim_py.training.prices import Prices
 from astrasim_py.training.routing import routes_of
@@ -18,13 +19,13 @@ MAX_NODES = 2**24
 
 
 def training_workload(
-    layout: Layout, prices: Prices | None = None, *, gather: str = "auto", name: str = ""
+    layout: Layout[int], prices: Prices | None = None, *, gather: str = "auto", name: str = ""
 ) -> Workload:
     """The workload of all ranks of a layout.
 
     Parameters
     ----------
-    layout : Layout
+    layout : Layout[int]
         Of plain numbers.
     prices : Prices, optional
         Without them computation carries FLOPs and bytes alone, which a scenario's compute model prices.
@@ -49,7 +50,7 @@ def training_workload(
     if gather == "auto":
         gather = "start" if layout.overlap.dp else "end"
     routes = routes_of(layout)
-    inside = np.arange(layout.stage_ranks)
+    inside = np.arange(int(layout.stage_ranks))
     place = inside // layout.tp % layout.cp
     if routes is not None:
         place = place * layout.stage_ranks + inside % (layout.ep * layout.etp)
@@ -63,7 +64,7 @@ def training_workload(
         together = frozenset(pairs(schedule[stage]).tolist()) if paired else frozenset()
         own: list[ExecutionTrace] = []
         for one in first.tolist():
-            made = Stage(layout, prices, stage, one, gather, routes)
+            made = Stage(LayerWriter(layout, prices, stage, one, routes), gather)
             copies = made.copies(schedule[stage], together)
             total = sum(len(block.rows) for block, _ in copies) * len(first) * layout.pp
             if total > MAX_NODES:
@@ -73,11 +74,11 @@ def training_workload(
             own.append(assemble(copies, made.rank))
         traces += [own[index] for index in which.tolist()]
     groups, roles = _groups(layout, {name for trace in dict.fromkeys(traces) for name in trace.group_of()[1]})
-    shifts = np.tile(inside - first[which], layout.pp)
+    shifts = np.tile(inside - first[which], layout.pp).tolist()
     return Workload(tuple(traces), groups, name, roles=roles, shifts=shifts)
 
 
-def _check_overlap(layout: Layout, prices: Prices | None) -> None:
+def _check_overlap(layout: Layout[int], prices: Prices | None) -> None:
     overlap = layout.overlap
     wrong = (
         (overlap.ep and layout.zero == 3, "ep does not go with zero 3", "write zero: 1, or overlap: {ep: false}"),
@@ -107,9 +108,10 @@ def _check_overlap(layout: Layout, prices: Prices | None) -> None:
             raise ScenarioError("training.overlap", problem, remedy)
 
 
-def _groups(layout: Layout, used: set[str]) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple]]:
+def _groups(layout: Layout[int], used: set[str]) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple]]:
     """Groups of ranks, and which of them each rank calls in each role that traces use."""
-    groups, roles = {}, {}
+    groups: dict[str, tuple[int, ...]] = {}
+    roles: dict[str, tuple] = {}
     for role, (number, members) in layout.groups().items():
         if role in used:
             names = [f"{role}.{index}" for index in range(len(members))]
@@ -118,13 +120,13 @@ def _groups(layout: Layout, used: set[str]) -> tuple[dict[str, tuple[int, ...]],
     return groups, roles
 
 
-def _times(layout: Layout, prices: Prices | None) -> tuple[int, ...]:
+def _times(layout: Layout[int], prices: Prices | None) -> tuple[int, int, int]:
     """Times of the passes through a layer, for schedules that order their blocks by them."""
     kind = "moe" if layout.model.experts else "dense"
     sums = {"F": 0, "I": 0, "W": 0}
     for one, count in layout.by_attention(kind):
         for item in forward(one, kind) + backward(one, kind):
             if isinstance(item, Op):
-                time = item.flops if prices is None else prices.op_ps(item)
+                time = int(item.flops) if prices is None else prices.op_ps(item)
                 sums["I" if item.part == "R" else item.part] += count * time
-    return tuple(max(value, 1) for value in sums.values())
+    return max(sums["F"], 1), max(sums["I"], 1), max(sums["W"], 1)

@@ -21,7 +21,7 @@ from astrasim_py.training.prices import SIMULATED, Constants, Prices, Transfer
 from astrasim_py.training.rules import first_broken
 from astrasim_py.training.strategy import Overlap, Training
 from astrasim_py.training.system import System, system, system_of
-from astrasim_py.training.terms import Gradients, Pass, Passes, Step, Terms
+from astrasim_py.training.terms import NO_GRADIENTS, Counts, Exchange, Gradients, Pass, Passes, Step, Terms
 from astrasim_py.training.traces import training_workload
 
 #: A chip of round figures: 10^15 FLOP/s in 16 bits, twice that in 8, 10^12 bytes per second.
@@ -47,6 +47,12 @@ DENSE = {"layers": 8, "hidden": 512, "heads": 8, "kv_heads": 4, "ffn": 1536, "vo
 EXPERTS = {**DENSE, "experts": 8, "topk": 2, "moe_ffn": 256, "dense_layers": 1}
 
 
+def layers_of(first: int, second: int, last: int, mean: float, stages: int) -> dict:
+    """Dense layers of pipeline ranks; the first has the embedding, and the last the logits."""
+    counts = Counts(first, 0, 1, 0), Counts(second, 0, 0, 0), Counts(last, 0, 0, 1)
+    return {"counts": counts, "mean": Counts(mean, 0, 1 / stages, 1 / stages)}
+
+
 def hand_made(schedule: int, stages: int, microbatches: int, chunks: int = 1) -> Terms:
     """Every stage takes 1 s forward, 1 s for input and 1 s for weight gradients."""
     return Terms(
@@ -54,8 +60,7 @@ def hand_made(schedule: int, stages: int, microbatches: int, chunks: int = 1) ->
         stages=stages,
         chunks=chunks,
         schedule=schedule,
-        counts=((1, 0),) * 4,
-        edges=((1, 0), (0, 0), (0, 1)),
+        **layers_of(1, 1, 1, 1, stages),
         dense=Passes(Pass(gemm=1.0), Pass(gemm=2.0), Pass(gemm=1.0)),
         **NOTHING,
     )
@@ -77,9 +82,8 @@ def test_a_layer_takes_the_longer_of_host_and_gpu():
 
 def test_gradients_cost_what_computation_does_not_hide():
     """Of 4 layers of 1 s and 2 s the first waits for its weights, and nothing hides the gradients of the last."""
-    none = (Transfer(), Transfer())
-    once = dict.fromkeys(("moe", "embedding", "logits"), none) | {"dense": (Transfer(near=0.5), Transfer(near=5.0))}
-    found = replace(hand_made(1, 1, 4), counts=((4, 0),) * 4, gradients=Gradients(once=once))
+    once = {**NO_GRADIENTS, "dense": Exchange(Transfer(near=0.5), Transfer(near=5.0))}
+    found = replace(hand_made(1, 1, 4), **layers_of(4, 4, 4, 4, 1), gradients=Gradients(once=once))
     assert (step(found, EVEN).dp, step(found, EVEN).reduction) == (4 * 0.5, 4 * 5.0)
     hidden = replace(found, hidden=(True, True))
     assert (step(hidden, EVEN).dp, step(hidden, EVEN).reduction) == (0.5, 4 * 5.0 - 3 * 2.0)
@@ -93,12 +97,13 @@ def test_messages_of_a_stream_delay_those_of_a_layer():
     """1 s of computation and 4 steps of 0.1 s beside a stream that sends messages of 1 s over the same links."""
     tp = Transfer(near=0.4, steps=4)
     one = Pass(gemm=1.0, tp=tp)
-    found = replace(hand_made(1, 1, 1), dense=Passes(one, Pass()), hidden=(True, True), edges=((0, 0),) * 3)
-    none = {kind: (Transfer(), Transfer()) for kind in ("moe", "embedding", "logits")}
+    found = replace(
+        hand_made(1, 1, 1), dense=Passes(one, Pass()), hidden=(True, True), counts=(Counts(1, 0, 0, 0),) * 3
+    )
 
     def exposed(messages: int) -> float:
         comm = Transfer(near=1.0 * messages, steps=messages, on_tp=1.0 * messages, tp_turns=messages)
-        each = none | {"dense": (comm, Transfer())}
+        each = {**NO_GRADIENTS, "dense": Exchange(comm, Transfer())}
         forward = step(replace(found, gradients=Gradients(each=each)), EVEN)
         return float(forward.dp) - messages  # beside the backward pass, which is empty
 
@@ -107,7 +112,7 @@ def test_messages_of_a_stream_delay_those_of_a_layer():
 
 
 def test_the_heaviest_stage_counts():
-    found = replace(hand_made(1, 4, 1), counts=((1, 0), (3, 0), (1, 0), (1.5, 0)))
+    found = replace(hand_made(1, 4, 1), **layers_of(1, 3, 1, 1.5, 4))
     assert step(found, EVEN).forward == 3 and step(found, EVEN).bubble == 3 * (1 + 1 + 1)  # of the other three
 
 

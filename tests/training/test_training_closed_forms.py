@@ -16,7 +16,7 @@ from astrasim_py.engine.simulation import simulate
 from astrasim_py.preparation.from_python import collective
 from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.topology import from_keys, shapes
-from astrasim_py.training import stages
+from astrasim_py.training import layer_writer, stages
 from astrasim_py.training.layers import Op
 from astrasim_py.training.schedules import BACKWARD, FORWARD, programs, virtual_stage
 from astrasim_py.training.traces import training_workload
@@ -146,8 +146,10 @@ def pipeline(p: int, m: int, forward: int, backward: int, message: int) -> np.nd
 def only_layers(monkeypatch):
     """Leave out the collectives of embedding and logits."""
     for name in ("embedding", "logits"):
-        stated = getattr(stages, name)
-        monkeypatch.setattr(stages, name, lambda layout, f=stated: tuple(x for x in f(layout) if isinstance(x, Op)))
+        stated = getattr(layer_writer, name)
+        monkeypatch.setattr(
+            layer_writer, name, lambda layout, f=stated: tuple(x for x in f(layout) if isinstance(x, Op))
+        )
     stated = stages.gradient_comms
     monkeypatch.setattr(stages, "gradient_comms", lambda o, kind: stated(o, kind) if kind == "dense" else ())
 
