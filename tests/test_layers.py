@@ -65,13 +65,19 @@ SLOW = {"astrasim_py.core.jit", "astrasim_py.synthesis.request"}
 BY_NEED = {"training", "pytorch", "sharing", "measured", "msccl", "synthesis", "astra_sim", "optimizer"}
 #: Modules by which only some runs are done.
 OPTIONAL = {
+    "astrasim_py.builders.bruck",
     "astrasim_py.builders.split",
+    "astrasim_py.builders.switch_trees",
     "astrasim_py.chakra.lint",
+    "astrasim_py.engine.choose",
+    "astrasim_py.engine.compare",
     "astrasim_py.engine.fold",
     "astrasim_py.engine.fold_roles",
+    "astrasim_py.engine.stuck",
     "astrasim_py.preparation.by_dimension",
     "astrasim_py.report.plots",
     "astrasim_py.runs.cluster",
+    "astrasim_py.runs.pool",
     "astrasim_py.dialects.chunks.lower",
     "astrasim_py.topology.drawing",
     "astrasim_py.verification.verifier",

@@ -32,7 +32,6 @@ from functools import partial
 
 import numpy as np
 
-from astrasim_py.builders.bruck import rounds
 from astrasim_py.builders.draft import NONE, Draft, check_nodes, finish, finish_rotated, previous
 from astrasim_py.builders.rails import Paths, check_nodes_of, one_way, through
 from astrasim_py.chakra.schema import MISSING
@@ -95,6 +94,8 @@ def build(
         lay = partial(_relay_all, ranks, directions)
     elif collective == "barrier":
         # After round s a rank has heard from s + 1 predecessors.
+        from astrasim_py.builders.bruck import rounds
+
         lay = partial(rounds, ranks, np.ones(ranks - 1, dtype=np.int64))
     else:
         lay = partial(_shards, collective, ranks, paths, overlap)

@@ -207,20 +207,15 @@ def switches_above(
     return decided
 
 
-def in_network(builder: str, options: Mapping[str, object]) -> bool:
-    """Whether a builder lets switches work, in some dimension at least."""
-    levels = options.get("algorithms") or () if builder == "hierarchical" else ()
-    names = [level.get("builder") if isinstance(level, Mapping) else level for level in levels]
-    return not {builder, *filter(lambda name: isinstance(name, str), names)}.isdisjoint(IN_NETWORK)
-
-
-def reached(topology: Topology, builder: str, options: Mapping[str, object], npus: tuple[int, ...]) -> bool:
-    """Whether switches that compute reach all NPUs, as a builder needs them or as a tree."""
-    if not in_network(builder, options):
+def reached(
+    topology: Topology, npus: tuple[int, ...], builder: str = "", options: Mapping[str, object] | None = None
+) -> bool:
+    """Whether switches that compute reach all NPUs as such a builder needs them; without a name, as a tree."""
+    if not builder:
         return capable_tree(topology, npus) is not None
-    found = {key: value for key, value in options.items() if key != "switches"}
+    options = {key: value for key, value in (options or {}).items() if key != "switches"}
     try:
-        switches_above(topology, npus, builder, "all_reduce", found)
+        switches_above(topology, npus, builder, "all_reduce", options)
     except AlgorithmError:
         return False
     return True

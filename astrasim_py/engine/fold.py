@@ -153,9 +153,6 @@ class FoldedSimulation(Simulation):
             raise FoldError("fold", problem, remedy) from None
 
     def waits(self):
-        waits = super().waits()
-        if not any(self.progress()) and not waits.unreceived:
-            return waits
         raise FoldError("fold", "the run gets stuck", "run it without fold to see who waits for whom")
 
 

@@ -205,6 +205,11 @@ LINK_TOTALS = ("link", "bytes", "busy", "messages", "max_queue", "queued", "held
 _ALWAYS = ("bytes", "held_up")
 
 
+def ranks_left(progress: Sequence[int]) -> tuple[int, ...]:
+    """Ranks that have unfinished nodes; `progress`: unfinished nodes by rank."""
+    return tuple(rank for rank, left in enumerate(progress) if left)
+
+
 def used_links(plan: Plan) -> np.ndarray:
     """Links that have a row in the records: those on a route, or all links if routes are computed."""
     if plan.route_links is None:

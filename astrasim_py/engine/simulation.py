@@ -1,8 +1,7 @@
 """`simulate`: one call for every engine."""
 
 import gc
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -11,9 +10,8 @@ from astrasim_py.core.errors import AstraError, FoldError, InternalError, Simula
 from astrasim_py.core.records import Records
 from astrasim_py.core.registry import own_failure
 from astrasim_py.engine.auto import engine_for, predicted_hops, take_engine
-from astrasim_py.engine.choose import fastest
-from astrasim_py.engine.compare import BEYOND, run_both
 from astrasim_py.engine.simpy.dialects import simulation_class
+from astrasim_py.program.selection import Way
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.plan import Plan
 from astrasim_py.system.problem import Problem
@@ -41,6 +39,8 @@ def simulate(problem: Problem | Plan, *, engine: str = AUTO, level: str = "links
         try:
             records = _engine(name)(plan, level)
         except OverflowError:
+            from astrasim_py.engine.compare import BEYOND
+
             raise SimulationError(
                 _too_large(plan),
                 BEYOND,
@@ -62,13 +62,21 @@ def simulate(problem: Problem | Plan, *, engine: str = AUTO, level: str = "links
         return records
 
     if chosen == BOTH:
+        from astrasim_py.engine.compare import run_both
+
         return run_both(run, jobs, (engine_for(plan), FOLDED) if fold else (SIMPY, COMPILED))
     return run(chosen)
 
 
 def plan_for(problem: Problem, engine: str = AUTO, *, fold: bool = False, bounds: bool = True) -> Plan:
     """The plan of a problem for `simulate`: for a folded run only what it needs; `bounds`: with bounds of calls."""
-    return make_plan(problem, folded=fold and engine != BOTH, choose=partial(fastest, simulate), bounds=bounds)
+    return make_plan(problem, folded=fold and engine != BOTH, choose=_fastest, bounds=bounds)
+
+
+def _fastest(problem: Problem, ways: Sequence[Way], size: int, npus: tuple[int, ...]) -> Way:
+    from astrasim_py.engine.choose import fastest
+
+    return fastest(simulate, problem, ways, size, npus)
 
 
 def _too_large(plan: Plan) -> str:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from astrasim_py.chakra.schema import MISSING
 from astrasim_py.core.records import Outcome, WaitingNode
 from astrasim_py.core.units import format_time
+from astrasim_py.engine.recorder import ranks_left
 from astrasim_py.system.plan import Plan
 from astrasim_py.system.programs import KIND_NAMES, RECV
 
@@ -172,11 +173,6 @@ def whole_messages(parts: Sequence[Posted]) -> list[Posted]:
         known = found.get(key, part._replace(bytes=0))
         found[key] = known._replace(bytes=known.bytes + part.bytes)
     return list(found.values())
-
-
-def ranks_left(progress: Sequence[int]) -> tuple[int, ...]:
-    """Ranks that have unfinished nodes; `progress`: unfinished nodes by rank."""
-    return tuple(rank for rank, left in enumerate(progress) if left)
 
 
 def _turn(plan: Plan, entry: Posted, turns: Mapping[tuple[int, int], tuple[int, tuple[int, ...]]]) -> str:

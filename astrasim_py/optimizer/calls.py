@@ -278,7 +278,7 @@ def _builders(plan: Plan, calls: CallClass) -> Iterator[dict[str, Any]]:
     for name, (collectives, _) in BUILDERS.items():
         if calls.collective not in collectives or name == "hierarchical":
             continue
-        if name in IN_NETWORK and not (topology.computing and reached(topology, name, {}, npus)):
+        if name in IN_NETWORK and not (topology.computing and reached(topology, npus, name)):
             continue
         if name in ("direct", "linear") and calls.ranks > _MOST_DIRECT:
             continue

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
 
-from astrasim_py.builders.switch_trees import IN_NETWORK
+from astrasim_py.builders.registry import IN_NETWORK
 from astrasim_py.core.choices import BY_DIMENSION
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
 from astrasim_py.dialects.chunks.lower import DimensionPlanner

@@ -8,8 +8,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from astrasim_py.builders.registry import build, default_algorithm, rooted
-from astrasim_py.builders.switch_trees import IN_NETWORK, switches_above
+from astrasim_py.builders.registry import IN_NETWORK, build, default_algorithm, rooted
 from astrasim_py.chakra.control import TAKEN, unused
 from astrasim_py.chakra.notes import unplanned
 from astrasim_py.chakra.schema import COLLECTIVE_OF_CODE, NodeType
@@ -20,7 +19,6 @@ from astrasim_py.core.choices import LIBRARIES
 from astrasim_py.core.errors import UsageError
 from astrasim_py.core.notes import Notes
 from astrasim_py.core.units import parse_size
-from astrasim_py.engine.choose import by_library
 from astrasim_py.engine.simulation import simulate as run_plan
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.selection import AlgorithmCall, AlgorithmTable, Case, FromFunction
@@ -178,6 +176,8 @@ def _case(algorithm: Algorithm | str | None, machine: Problem) -> Case:
     """The case of an algorithm, for calls of any size on any group."""
 
     def choose(call: AlgorithmCall) -> Algorithm:
+        from astrasim_py.engine.choose import by_library
+
         return by_library(run_plan, machine, call.collective, call.npus, call.size, call.root)
 
     def make(call: AlgorithmCall) -> Algorithm:
@@ -186,6 +186,8 @@ def _case(algorithm: Algorithm | str | None, machine: Problem) -> Case:
         name = algorithm or default_algorithm(call.collective)
         options: dict[str, Any] = {**rooted(call.collective, call.root)}
         if name in IN_NETWORK:
+            from astrasim_py.builders.switch_trees import switches_above
+
             options |= switches_above(machine.topology, call.npus, name, call.collective, {}, call.size)
         return build(name, call.collective, call.ranks, **options)
 

@@ -3,17 +3,19 @@
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from astrasim_py.core import compiling
 from astrasim_py.core.errors import UsageError
 from astrasim_py.engine.auto import is_compiled
 from astrasim_py.results import store
-from astrasim_py.runs.pool import Killed, cores, run_tasks
 from astrasim_py.runs.task import Result, Task, run_task, run_task_apart
 
+if TYPE_CHECKING:
+    from astrasim_py.runs.pool import Killed
+
 #: Results with the places of their tasks, in the order in which they end.
-Results = Generator[tuple[int, Result | Killed], None, None]
+Results: TypeAlias = "Generator[tuple[int, Result | Killed], None, None]"
 
 #: A sweep of so many points per worker is begun without workers: they cost 2 CPU seconds each before their first point.
 _MANY = 8
@@ -39,7 +41,11 @@ class Local:
     def map(self, tasks: Sequence[Task]) -> Results:
         if not tasks:
             return
-        workers = min(self.jobs or cores(), len(tasks))
+        workers = 1 if self.jobs == 1 else len(tasks)
+        if workers > 1:
+            from astrasim_py.runs.pool import cores
+
+            workers = min(self.jobs or cores(), workers)
         tasks = [replace(task, points=-(-len(tasks) // workers)) for task in tasks]
         done = 0
         # While a kernel is compiled, workers start and compute.
@@ -48,6 +54,8 @@ class Local:
                 yield done, result
                 done += 1
         if done < len(tasks):
+            from astrasim_py.runs.pool import run_tasks
+
             with store.scratch(self.folder) as beside:
                 left = [replace(task, beside=beside) for task in tasks[done:]]
                 for number, from_worker in run_tasks(run_task_apart, left, min(workers, len(left))):

@@ -11,7 +11,6 @@ from astrasim_py.core.choices import FOLDED
 from astrasim_py.core.errors import AstraError
 from astrasim_py.core.records import Records
 from astrasim_py.core.units import format_size, format_time
-from astrasim_py.engine.choose import fastest
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.program.selection import Way
 from astrasim_py.system.call_sizes import beyond_links
@@ -54,6 +53,8 @@ def _far_from_bound(plan: Plan, records: Records) -> Iterator[str]:
 
 def _better(plan: Plan, instance: Instance) -> str:
     """Of the builder with the best closed form, and one by dimension, the faster one; nothing where the default is."""
+    from astrasim_py.engine.choose import fastest
+
     problem, topology, n = plan.problem, plan.problem.topology, len(instance.members)
     if n > _MOST_RANKS or problem.network.profile is not None or not topology.links:
         return ""

@@ -14,7 +14,6 @@ from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.core.exact_json import json_bytes
 from astrasim_py.core.records import NO_RATE, Categorical, Records, Table, WaitingNode
 from astrasim_py.core.units import format_time
-from astrasim_py.engine.stuck import explanation
 from astrasim_py.report.busiest_links import busiest_links
 from astrasim_py.results.collectives import bandwidth_GBps, bounded, collective_rows
 from astrasim_py.results.csv_io import csv_chunks
@@ -109,6 +108,11 @@ def summary_of(plan: Plan, records: Records, row: Row, warnings: Iterable[str] =
     first = Table({name: column[:_FEW] for name, column in records.collective.items()})
     algorithms = {(i.algorithm, i.algorithm_name): i for i in plan.instances.values if i.algorithm is not None}
     computing = topology.computing
+    explanation: Sequence[str] = ()
+    if not done:
+        from astrasim_py.engine.stuck import explanation as explained
+
+        explanation = explained(records.outcome)
     return Summary(
         row=row,
         breakdown=breakdown(records) if done and timed else None,
@@ -119,7 +123,7 @@ def summary_of(plan: Plan, records: Records, row: Row, warnings: Iterable[str] =
         makespan_ps=records.makespan,
         events=records.events,
         cause=records.outcome.cause,
-        explanation=(*explanation(records.outcome), *defects),
+        explanation=(*explanation, *defects),
         waiting=tuple(_waiting(node, records.outcome.switches) for node in records.outcome.waiting),
         cycle=tuple(records.outcome.cycle),
         unfinished=records.outcome.unfinished,

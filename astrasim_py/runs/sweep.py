@@ -23,7 +23,6 @@ from astrasim_py.core.files import write_file
 from astrasim_py.core.interrupts import interruptible
 from astrasim_py.core.shown import Shown
 from astrasim_py.core.units import number_of
-from astrasim_py.report.dataframe import rows_dataframe
 from astrasim_py.results import store, stored_points
 from astrasim_py.results.model import Row, Summary
 from astrasim_py.results.store import RunOptions
@@ -31,7 +30,6 @@ from astrasim_py.results.stored_points import StoredPoint
 from astrasim_py.runs.executors import executor_of
 from astrasim_py.runs.figures import draw_figures, write_study
 from astrasim_py.runs.plan import NOT_RUN, OWNER, SweepPlan, clean, options_for, plan_sweep
-from astrasim_py.runs.pool import Killed
 from astrasim_py.runs.progress import Progress
 from astrasim_py.runs.task import Result, failed, row_of
 from astrasim_py.runs.unused import unused_by_all
@@ -84,6 +82,8 @@ class RunResult(Shown):
 
     def to_dataframe(self) -> "pandas.DataFrame":
         """The rows as a pandas DataFrame; see `astrasim_py.report.dataframe.rows_dataframe`."""
+        from astrasim_py.report.dataframe import rows_dataframe
+
         return rows_dataframe(self.rows)
 
     def _facts(self) -> tuple[str, dict[str, str | int]]:
@@ -156,7 +156,7 @@ def run_scenario(
                     point = plan.points[todo[place]]
                     if signals and isinstance(result, Result) and not result.stored:
                         raise KeyboardInterrupt
-                    if isinstance(result, Killed):
+                    if not isinstance(result, Result):  # its process was killed
                         result = failed(point, EXIT_CHECK_FAILED, f"{point.name}: {result.reason}")
                     computed[todo[place]] = result
                     progress.point(point.name, result.row.status, result.simulated_ps)

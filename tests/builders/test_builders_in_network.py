@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import astrasim_py as ap
-from astrasim_py.builders.registry import build
+from astrasim_py.builders.registry import build, in_network
 from astrasim_py.builders.switch_trees import capable_tree, reached, switches_above
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.chunks import Buffer
@@ -257,13 +257,14 @@ def test_which_cases_hold(npus, single, tree) -> None:
         "latency": "0 ns",
     }
     network = ap.build_topology(**keys, switches={"capable": "all"})
-    assert reached(network, "nvls", {}, npus) is single
-    for builder in ("switch_tree", "ring", ""):
-        assert reached(network, builder, {}, npus) is tree
-        assert not reached(ap.build_topology(**keys), builder, {}, npus)
+    assert reached(network, npus, "nvls") is single
+    for builder in ("switch_tree", ""):
+        assert reached(network, npus, builder) is tree
+        assert not reached(ap.build_topology(**keys), npus, builder)
+    assert [in_network(name, {}) for name in ("switch_tree", "nvls", "ring")] == [True, True, False]
     nodes = {"dims": [2, 2], "algorithms": ["nvls", "ring"]}
-    assert reached(network, "hierarchical", nodes, (0, 1, 2, 3))
-    assert not reached(network, "hierarchical", nodes, (0, 2, 1, 3))
+    assert in_network("hierarchical", nodes) and reached(network, (0, 1, 2, 3), "hierarchical", nodes)
+    assert not reached(network, (0, 2, 1, 3), "hierarchical", nodes)
     # Dimensions of another number of ranks are for the builder to refuse.
     assert switches_above(network, (0, 1), "hierarchical", "all_reduce", nodes) == {}
 

@@ -68,7 +68,7 @@ def ways_of_nccl(problem: Problem, collective: str, npus: tuple[int, ...], size:
 def _in_switch(topology: Topology, collective: str, npus: tuple[int, ...], size: int) -> Iterator[Way]:
     """The reduction in the one switch of some NPUs, if it computes. The choice is kept for like groups, so that the
     switch is found when the call is planned."""
-    if collective in IN_NETWORK["nvls"][0] and reached(topology, "nvls", {}, npus):
+    if collective in IN_NETWORK["nvls"][0] and reached(topology, npus, "nvls"):
         options = switches_above(topology, npus, "nvls", collective, {"switches": None})
         options["chunks"] = _pieces(size // len(npus), 6 * len(npus) ** 2)
         yield Way(build("nvls", collective, len(npus), **options).with_verdict(True), "")

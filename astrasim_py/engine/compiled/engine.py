@@ -11,8 +11,8 @@ from astrasim_py.engine.compiled import records
 from astrasim_py.engine.compiled.build import kernel_input
 from astrasim_py.engine.compiled.state import State
 from astrasim_py.engine.compiled.waiting import Waiting
-from astrasim_py.engine.recorder import LINK_TOTALS, make_records, node_table, unequal_bytes, used_links
-from astrasim_py.engine.stuck import explain_stuck, ranks_left
+from astrasim_py.engine.recorder import LINK_TOTALS, make_records, node_table, ranks_left, unequal_bytes, used_links
+from astrasim_py.engine.stuck import explain_stuck
 from astrasim_py.system.plan import Plan
 
 

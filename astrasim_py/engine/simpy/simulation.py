@@ -3,15 +3,26 @@
 import time
 from collections.abc import Callable
 from functools import cache
+from typing import TYPE_CHECKING
 
 import simpy
 
 from astrasim_py.core.records import Outcome, Records
-from astrasim_py.engine.recorder import Recorder, used_links
-from astrasim_py.engine.simpy.network import Analytical, Communicator, CutThrough, Link, Network, StoreAndForward
+from astrasim_py.engine.recorder import Recorder, ranks_left, used_links
+from astrasim_py.engine.simpy.network import (
+    Analytical,
+    Communicator,
+    CutThrough,
+    Link,
+    Mailbox,
+    Network,
+    StoreAndForward,
+)
 from astrasim_py.engine.simpy.npu import Graph, Npu, ProgramLists, WorkloadGraph
-from astrasim_py.engine.stuck import Posted, Waits, explain_stuck, ranks_left
 from astrasim_py.system.plan import CollectiveCall, Plan
+
+if TYPE_CHECKING:
+    from astrasim_py.engine.stuck import Posted, Waits
 
 MODELS: dict[str, type[Network]] = {
     "cut_through": CutThrough,
@@ -173,10 +184,11 @@ class Simulation:
         if self.foreground == 0:
             self.network.count_waiting()
             return Outcome(unfinished=sum(left), unfinished_ranks=ranks_left(left))
-        waits = self.waits()
-        if not any(left) and not waits.unreceived:
+        if not any(left) and not any(box.items for box in self.mailboxes()):
             return Outcome()
-        return explain_stuck(self.plan, left, waits)
+        from astrasim_py.engine.stuck import explain_stuck
+
+        return explain_stuck(self.plan, left, self.waits())
 
     def last_time(self, limit: int | None) -> int:
         """The time (ps) up to which the run goes on, as far as is known: its limit, or the end of the foreground."""
@@ -188,11 +200,17 @@ class Simulation:
         """Unfinished nodes by rank."""
         return [sum(graph.left for graph in npu.graphs.values()) for npu in self.npus]
 
-    def waits(self) -> Waits:
-        """Waits of nodes at the end of a stuck run."""
+    def mailboxes(self) -> list[Mailbox]:
+        """Mailboxes of all that is under way."""
         calls = [*self.workloads, *self.open_calls.values()]
         communicators = dict.fromkeys(call.communicator for call in calls)
-        boxes = [box for communicator in communicators for box in communicator.mailboxes.values()]
+        return [box for communicator in communicators for box in communicator.mailboxes.values()]
+
+    def waits(self) -> "Waits":
+        """Waits of nodes at the end of a stuck run."""
+        from astrasim_py.engine.stuck import Waits
+
+        boxes = self.mailboxes()
         return Waits(
             posted=sorted(posted(r.graph, r.node, r.since) for box in boxes for r in box.get_queue),
             unreceived=sorted(posted(m.graph, m.node, m.since) for box in boxes for m in box.items),
@@ -206,6 +224,8 @@ def served(free: dict[int, int], server: int, now: int, duration: int) -> int:
     return free[server] - now
 
 
-def posted(graph: Graph, node: int, since: int) -> Posted:
+def posted(graph: Graph, node: int, since: int) -> "Posted":
     """A node that waits, for the stuck report."""
+    from astrasim_py.engine.stuck import Posted
+
     return Posted.of(graph.npu.simulation.plan, graph.npu.rank, graph.index, node, since)

@@ -4,8 +4,7 @@ from functools import cached_property, lru_cache
 from itertools import repeat
 from typing import Any
 
-from astrasim_py.builders.registry import build, build_default, rooted
-from astrasim_py.builders.switch_trees import IN_NETWORK, ONE_SWITCH, in_network, reached, switches_above
+from astrasim_py.builders.registry import IN_NETWORK, build, build_default, in_network, rooted
 from astrasim_py.core.cache import Memo
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
@@ -57,14 +56,19 @@ class Built(ScenarioSource[Builder]):
     @cached_property
     def _options(self) -> dict[str, Any]:
         """Options as they are written; of switches that are named and not written one above all."""
-        named = self.spec.actors and self.spec.builder in IN_NETWORK
-        return ({"switches": ONE_SWITCH} if named else {}) | self.spec.options
+        if not self.spec.actors or self.spec.builder not in IN_NETWORK:
+            return self.spec.options
+        from astrasim_py.builders.switch_trees import ONE_SWITCH
+
+        return {"switches": ONE_SWITCH} | self.spec.options
 
     def for_call(self, call: AlgorithmCall) -> Algorithm:
         if not self.by_placement:
             return self.for_ranks(call.collective, call.ranks, call.root)
         options = self._options | self._of_call(call)
         if self._in_network:
+            from astrasim_py.builders.switch_trees import switches_above
+
             try:
                 options |= switches_above(
                     self.topology, call.npus, self.spec.builder, call.collective, options, call.size
@@ -107,4 +111,8 @@ class Built(ScenarioSource[Builder]):
             raise below(error, self.place) from None
 
     def reaches(self, npus: tuple[int, ...]) -> bool:
-        return reached(self.topology, self.spec.builder, self.spec.options, npus)
+        if not self._in_network:
+            return super().reaches(npus)
+        from astrasim_py.builders.switch_trees import reached
+
+        return reached(self.topology, npus, self.spec.builder, self.spec.options)

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from astrasim_py.builders.switch_trees import reached
 from astrasim_py.collectives.collective import promise_of
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError
 from astrasim_py.core.fields import did_you_mean, shown
@@ -57,7 +56,9 @@ class ScenarioSource(Generic[Spec]):
         raise NotImplementedError
 
     def reaches(self, npus: tuple[int, ...]) -> bool:
-        return reached(self.topology, "", {}, npus)
+        from astrasim_py.builders.switch_trees import reached
+
+        return reached(self.topology, npus)
 
     def under_protocol(self, algorithm: Algorithm) -> Algorithm:
         """The algorithm under the protocol that the case says."""
