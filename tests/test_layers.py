@@ -71,6 +71,7 @@ OPTIONAL = {
     "astrasim_py.chakra.lint",
     "astrasim_py.engine.choose",
     "astrasim_py.engine.compare",
+    "astrasim_py.engine.compiled.waiting",
     "astrasim_py.engine.fold",
     "astrasim_py.engine.fold_roles",
     "astrasim_py.engine.stuck",

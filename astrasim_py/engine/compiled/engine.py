@@ -10,9 +10,8 @@ from astrasim_py.core.records import HOP_COLUMNS, MESSAGE_COLUMNS, Outcome, Reco
 from astrasim_py.engine.compiled import records
 from astrasim_py.engine.compiled.build import kernel_input
 from astrasim_py.engine.compiled.state import State
-from astrasim_py.engine.compiled.waiting import Waiting
+from astrasim_py.engine.compiled.unfinished import Unfinished
 from astrasim_py.engine.recorder import LINK_TOTALS, make_records, node_table, ranks_left, unequal_bytes, used_links
-from astrasim_py.engine.stuck import explain_stuck
 from astrasim_py.system.plan import Plan
 
 
@@ -63,23 +62,26 @@ def _unequal(plan: Plan, state: State) -> SimulationError:
 
 def _outcome(plan: Plan, state: State, level: str) -> Outcome:
     """The outcome of the run."""
-    found = Waiting(plan, state)
+    work = Unfinished(plan, state)
     limits = plan.problem.limits
     if state.status in (records.TOO_MANY_EVENTS, records.TOO_LATE):
         cause = f"more than {limits.max_events} events (--max-events)"
         if state.status == records.TOO_LATE:
             cause = f"simulated time went beyond {limits.max_sim_time_ps} ps (--max-sim-time)"
-        progress = found.progress()
+        progress = work.progress()
         return Outcome(status="limit", cause=cause, unfinished=sum(progress), unfinished_ranks=ranks_left(progress))
-    progress = found.progress()
+    progress = work.progress()
     if plan.problem.background and not state.scalars["foreground"]:
         return Outcome(unfinished=sum(progress), unfinished_ranks=ranks_left(progress))
-    if not any(progress) and not found.anything_unreceived():
+    if not any(progress) and not work.anything_unreceived():
         return Outcome()
+    from astrasim_py.engine.compiled.waiting import Waiting
+    from astrasim_py.engine.stuck import explain_stuck
+
     if level not in ("nodes", "messages"):
         # Run again with nodes recorded: waiting times come from the node table.
-        found = Waiting(plan, _run(plan, "nodes"))
-    return explain_stuck(plan, progress, found.waits())
+        state = _run(plan, "nodes")
+    return explain_stuck(plan, progress, Waiting(plan, state).waits())
 
 
 def _released_together(state: State) -> None:

@@ -1,11 +1,10 @@
-"""Unfinished work when the kernel stopped, for the explanation of a stuck run."""
+"""What unfinished work waits for when the kernel has stopped, for the explanation of a stuck run."""
 
 import numpy as np
 
 from astrasim_py.engine.compiled import records
-from astrasim_py.engine.compiled.state import State
+from astrasim_py.engine.compiled.unfinished import Unfinished, unreceived
 from astrasim_py.engine.stuck import Posted, Waits
-from astrasim_py.system.plan import Plan
 from astrasim_py.system.programs import RECV, SEND
 
 
@@ -14,35 +13,13 @@ def _split(entry: int) -> tuple[int, int]:
     return int(entry) >> 32, int(entry) & 0xFFFFFFFF
 
 
-def _unreceived(match: np.void) -> bool:
-    return bool(match["flags"] & records.HAS_ARRIVED) and not match["flags"] & records.RECEIVE_POSTED
-
-
-class Waiting:
-    """Reads the final tables of a run.
-
-    `state`: with nodes recorded if waiting times are needed.
-    """
-
-    def __init__(self, plan: Plan, state: State) -> None:
-        self.plan, self.state, self.tables = plan, state, state.tables
-        self.blocks = state.used("blocks")
-        #: Blocks not freed; a block may end before its detached sends do.
-        self.kept = self.blocks["rank"] >= 0
-        self.begun = self.kept & (self.blocks["left"] > 0) & (self.blocks["flags"] & records.SPLICED > 0)
-        self.matches = [match for match in state.used("matches") if match["flags"] >= 0]
+class Waiting(Unfinished):
+    """What the unfinished work waits for; `state`: with nodes recorded if waiting times are needed."""
 
     def without_path(self) -> list[tuple[int, int]]:
         """Pairs of NPUs with a message that no path is left for."""
         pairs = self.plan.route_pairs[np.flatnonzero(self.tables["reroutes"]["cut"])] // self.plan.problem.network.qps
         return [divmod(pair, self.plan.problem.topology.vertices) for pair in np.unique(pairs).tolist()]
-
-    def progress(self) -> list[int]:
-        """Unfinished nodes by rank."""
-        begun = self.blocks[self.begun]
-        left = np.zeros(self.plan.ranks, dtype=np.int64)
-        np.add.at(left, begun["rank"], begun["left"])
-        return left.tolist()
 
     def waits(self) -> Waits:
         """All that is waited for."""
@@ -55,30 +32,6 @@ class Waiting:
             queued=self.queued(),
             without_path=self.without_path(),
         )
-
-    def anything_unreceived(self) -> bool:
-        """Whether any arrived message has not been received."""
-        if any(map(_unreceived, self.matches)):
-            return True
-        return any(True for _ in self.flagged(records.ARRIVED, RECV))
-
-    def flagged(self, flag: int, kind: int):
-        """Blocks and nodes of a kind with a flag in their state."""
-        states, blocks = self.tables["arena"].view(np.uint8), self.blocks
-        kinds = self.tables["nodes"]["kind"]
-        # Skip blocks without such a node.
-        of_kind = np.append(0, np.cumsum(kinds == kind))
-        counts = self.tables["templates"]["nodes"][blocks["template"] * self.kept]
-        firsts = blocks["first"] * self.kept
-        for number in np.flatnonzero(self.kept & (of_kind[firsts + counts] > of_kind[firsts])).tolist():
-            block, first, count = blocks[number], int(firsts[number]), int(counts[number])
-            if block["flags"] & records.JOINT_BLOCK and not block["left"]:
-                # Its states were freed with the call, with no flag set.
-                continue
-            begin, step = 8 * int(block["words"]) + int(block["offset"]), int(block["step"])
-            for node in np.flatnonzero(states[begin : begin + step * count : step] & flag).tolist():
-                if kinds[first + node] == kind:
-                    yield number, node
 
     def posted(self) -> list[Posted]:
         """Receives that wait for a message."""
@@ -122,7 +75,7 @@ class Waiting:
             where = sender if index < 0 else peer
             row = int(self.plan.first_rows(index)[where]) + partner if self.state.scalars["record_nodes"] else -1
             found.append(Posted.of(self.plan, sender, index, partner, self.start(row)))
-        for match in filter(_unreceived, self.matches):
+        for match in filter(unreceived, self.matches):
             _, node = _split(match["send"])
             since = self.start(int(match["sender_row"]))
             found.append(Posted.of(self.plan, int(match["rank"]), int(match["call"]), node, since))
