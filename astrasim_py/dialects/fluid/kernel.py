@@ -107,7 +107,7 @@ def leave(state, e):
         alone = wide.divided_up(high, low, cap_of(state, number))
         table.message_rows(state, event.row).queued = now - event.tail - alone + earlier
     latency = np.int64(flow.latency)
-    if row.flags & records.PACED and not event.asks:
+    if row.flags & records.CONNECTED and not event.asks:
         latency += (last - first) * table.templates(state, row.template).longer
     flow.message = 0
     event.kind = records.DELIVER

@@ -51,7 +51,7 @@ def cap_of(state, number):
         return np.int64(0)
     event = table.events(state, flow.message - 1)
     row = table.blocks(state, event.block)
-    if row.flags & records.PACED and not event.asks:
+    if row.flags & records.CONNECTED and not event.asks:
         pace = table.templates(state, row.template).pace_units
         if pace:
             return min(flow.cap, pace)

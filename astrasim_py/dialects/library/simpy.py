@@ -114,10 +114,16 @@ class ConnectedGraph(PacedGraph):
         position, planned = npu.simulation.plan.position(npu.rank, index), self.connections
         self.needs, self.frees = planned.needs[position].tolist(), planned.frees[position].tolist()
 
-    def admit(self, node):
+    def has_slot(self, node: int) -> bool:
+        """Whether the slot that a node needs is free; if not, the node waits for it."""
         needed = self.needs[node]
-        if needed >= 0 and needed not in self.slots.free:
-            self.slots.waiting[needed] = self, node, self.npu.env.now
+        if needed < 0 or needed in self.slots.free:
+            return True
+        self.slots.waiting[needed] = self, node, self.npu.env.now
+        return False
+
+    def admit(self, node):
+        if not self.has_slot(node):
             return False
         if self.program.kind[node] == SEND:
             self.free_slot(node)

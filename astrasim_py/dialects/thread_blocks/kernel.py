@@ -1,10 +1,11 @@
-"""Steps of thread blocks: their waits and their begins."""
+"""Steps of thread blocks: the heads that they wait for, and their begins."""
 
 import numpy as np
 
 from astrasim_py.core.jit import inlined, lean
 from astrasim_py.engine.compiled import blocks, events, queue, records, table
 from astrasim_py.engine.compiled.links import record_hop, reserve
+from astrasim_py.engine.compiled.needs import release
 from astrasim_py.engine.compiled.routes import at_end, first_hop
 
 
@@ -12,31 +13,26 @@ from astrasim_py.engine.compiled.routes import at_end, first_hop
 def place_of(state, block, message):
     """Return the place of a message of a block's call."""
     call = np.int64(table.blocks(state, block).call)
-    return table.progress(state, call).place + table.calls(state, call).slots + records.STEP_MESSAGE_WORDS * message
+    row = table.calls(state, call)
+    return table.progress(state, call).place + row.slots + 2 * row.messages + records.STEP_MESSAGE_WORDS * message
 
 
 @inlined
 def message_of(state, block, node, column):
-    """Return a node's received message (column 0), sent one (1), or the one with the slot it needs (2); -1 for none."""
+    """Return a node's received message (column 0) or sent one (1); -1 for none."""
     template = table.templates(state, table.blocks(state, block).template)
     return np.int64(table.ints(state)[template.steps + column * template.nodes + node])
 
 
 @lean
-def may_begin(state, block, node):
-    """Whether the head of a node's message is here and its slot is free; if not, the node waits for one of them."""
-    taken, needed = message_of(state, block, node, 0), message_of(state, block, node, 2)
+def head_is_here(state, block, node):
+    """Whether the head of the message that a node receives is here; if not, the node waits for it."""
+    taken = message_of(state, block, node, 0)
     if taken >= 0:
         message = table.step_messages(state, place_of(state, block, taken))
-        if message.head != records.FREE:
-            message.head = queue.entry_of(block, node) + records.WAITED
+        if message.state != records.FREE:
+            message.state = queue.entry_of(block, node) + records.WAITED
             message.since = state.now
-            return False
-    if needed >= 0:
-        message = table.step_messages(state, place_of(state, block, needed))
-        if message.slot != records.FREE:
-            message.slot = queue.entry_of(block, node) + records.WAITED
-            message.slot_since = state.now
             return False
     return True
 
@@ -92,32 +88,10 @@ def head_arrives(state, e):
     """The head of a message is at its receiver."""
     event = table.events(state, e)
     message = table.step_messages(state, event.tail)
-    before = np.int64(message.head)
-    message.head = records.FREE
-    release(state, before, np.int64(event.route))
+    waiting = np.int64(message.state)
+    message.state = records.FREE
+    if waiting >= records.WAITED:
+        block, node = (waiting - records.WAITED) >> 32, (waiting - records.WAITED) & queue.NODE_MASK
+        release(state, block, node, np.int64(event.route))
+        queue.wake(state, np.int64(table.blocks(state, block).rank))
     queue.give_row(state, table.events, records.EVENTS, e)
-
-
-@lean
-def end_step(state, block, node):
-    """A step has ended, and frees the slot of the message that it received."""
-    taken = message_of(state, block, node, 0)
-    if taken < 0:
-        return
-    message = table.step_messages(state, place_of(state, block, taken))
-    before = np.int64(message.slot)
-    message.slot = records.FREE
-    release(state, before, table.blocks(state, block).row + node)
-
-
-@lean
-def release(state, waiting, cause):
-    """Make the step ready that waited, if one did; `cause`: row of the node that released it."""
-    if waiting < records.WAITED:
-        return
-    block, node = (waiting - records.WAITED) >> 32, (waiting - records.WAITED) & queue.NODE_MASK
-    row = table.blocks(state, block)
-    queue.make_ready(state, np.int64(row.rank), block, node)
-    if state.record_nodes:
-        table.node_rows(state, row.row + node).released = cause
-    queue.wake(state, np.int64(row.rank))

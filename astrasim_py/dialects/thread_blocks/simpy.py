@@ -78,14 +78,11 @@ class BlockGraph(ConnectedGraph):
 
     def admit(self, node):
         """A step waits for the head of its message, then for a slot."""
-        messages, taken, needed = self.slots, self.takes[node], self.needs[node]
+        messages, taken = self.slots, self.takes[node]
         if taken >= 0 and taken not in messages.arrived:
             messages.expected[taken] = self, node, self.npu.env.now
-        elif needed >= 0 and needed not in messages.free:
-            messages.waiting[needed] = self, node, self.npu.env.now
-        else:
-            return True
-        return False
+            return False
+        return self.has_slot(node)
 
     def issue(self, node):
         """Begin a step; the numbers of its message and of its end follow each other."""

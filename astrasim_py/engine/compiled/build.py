@@ -291,7 +291,7 @@ class _Building(Templates):
             self.channels = max(self.channels, channels)
             row |= {"flags": records.SHARED, "channels": 0}
         if call.programs.blocks is not None:
-            row["steps"] = call.programs.blocks.messages
+            row["steps"] = row["messages"] = call.programs.blocks.messages
         return row | self.words_of(call)
 
     def words_of(self, call: CollectiveCall) -> dict[str, int]:

@@ -20,8 +20,7 @@ begin_chunks = optional("astrasim_py.dialects.chunks.kernel:begin_chunks")
 end_phase = optional("astrasim_py.dialects.chunks.kernel:end_phase")
 start_runs = optional("astrasim_py.dialects.chunks.kernel:start_runs")
 begin_step = optional("astrasim_py.dialects.thread_blocks.kernel:begin_step")
-end_step = optional("astrasim_py.dialects.thread_blocks.kernel:end_step")
-may_begin = optional("astrasim_py.dialects.thread_blocks.kernel:may_begin")
+head_is_here = optional("astrasim_py.dialects.thread_blocks.kernel:head_is_here")
 hold_tiled = optional("astrasim_py.dialects.tiles.kernel:hold")
 tiled_begun = optional("astrasim_py.dialects.tiles.kernel:begun")
 tiled_ended = optional("astrasim_py.dialects.tiles.kernel:ended")
@@ -90,7 +89,7 @@ def enter_slot(state, block, node, kind):
             slot.since = state.now
             return False
     freed = np.int64(table.ints(state)[template.connections + template.nodes + node])
-    if kind == SEND and freed >= 0:
+    if kind == SEND and freed >= 0 and not table.blocks(state, block).flags & records.STEPS:
         release_slot(state, block, freed, node)
     return True
 
@@ -130,9 +129,9 @@ def issue(state):
         if not admit_workload(state, rank, node, kind, np.int64(at.slot)):
             return
     elif row.flags & records.ADMITTED:
-        if row.flags & records.CONNECTED and not enter_slot(state, block, node, kind):
+        if row.flags & records.STEPS and not head_is_here(state, block, node):
             return
-        if row.flags & records.STEPS and not may_begin(state, block, node):
+        if row.flags & records.SLOTTED and not enter_slot(state, block, node, kind):
             return
         if at.slot == records.DETACHED:
             # A detached send leaves its block now.
@@ -355,13 +354,11 @@ def leave_slot(state, block, node):
         slot = np.int64(at.slot)
         if slot and table.capacity(state)[slot] >= 0:
             slot_freed(state, block, slot, node)
-    elif row.flags & records.CONNECTED and at.kind != SEND:
+    elif row.flags & records.SLOTTED and (at.kind != SEND or row.flags & records.STEPS):
         template = table.templates(state, row.template)
         freed = np.int64(table.ints(state)[template.connections + template.nodes + node])
         if freed >= 0:
             release_slot(state, block, freed, node)
-    elif row.flags & records.STEPS:
-        end_step(state, block, node)
 
 
 @inlined

@@ -149,7 +149,7 @@ def send(state):
     )
     state.carried = e
     row = table.blocks(state, block)
-    if row.flags & records.PACED:
+    if row.flags & records.CONNECTED:
         template = table.templates(state, row.template)
         if template.pace >= 0 or template.post:
             enter_connection(state, e)
@@ -193,7 +193,7 @@ def pace_connection(state, event, row, template, place, posted):
         fail(state, records.OVERFLOW)
     table.arena(state)[place] = enters + pace
     asks = enters
-    if row.flags & records.INTERLEAVED:
+    if template.costs >= 0:
         event.tail = enters + pace
     elif state.model != records.FLUID:
         asks += max(pace - hold, np.int64(0))

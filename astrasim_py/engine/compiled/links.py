@@ -46,7 +46,7 @@ def deliver_later(state, e):
     if state.record_messages:
         table.message_rows(state, event.row).start = now
     row, variant = table.blocks(state, event.block), np.int64(0)
-    if row.flags & records.PACED and not event.asks:
+    if row.flags & records.CONNECTED and not event.asks:
         variant = table.templates(state, row.template).variant
     place = (table.ints(state)[state.route_class + event.tail] * state.variants + variant) * state.sizes + event.size
     delivery, injection = table.longs(state)[state.delays + 2 * place], table.longs(state)[state.delays + 2 * place + 1]
@@ -67,13 +67,15 @@ def take_link(state, e):
     event, now = table.events(state, e), state.now
     number, route = first_hop(state, event.route)
     link, row = table.links(state, number), table.blocks(state, event.block)
-    hold, latency, longer = link.hold, link.latency, np.int64(0)
-    if row.flags & records.PACED and not event.asks:
+    hold, latency, longer, interleaved = link.hold, link.latency, np.int64(0), False
+    if row.flags & records.CONNECTED and not event.asks:
         template = table.templates(state, row.template)
         longer = template.longer
         if template.costs >= 0:
             latency = table.longs(state)[template.costs + 2 * number]
             hold = table.longs(state)[template.costs + 2 * number + 1]
+            # Messages of a library with a pace use links a little at a time.
+            interleaved = template.pace >= 0
     hold = table.longs(state)[hold + event.size]
     if hold < 0:
         events.fail(state, records.OVERFLOW)
@@ -108,7 +110,7 @@ def take_link(state, e):
         events.fail(state, records.OVERFLOW)
         return queue.NONE
     free = tail if state.hold_latency else end
-    if row.flags & records.INTERLEAVED and not event.asks:
+    if interleaved:
         free, fed = tail if state.hold_latency else held, False
     reserve(state, number, requested, start, free, table.longs(state)[state.nbytes + event.size], fed)
     if state.record_messages:

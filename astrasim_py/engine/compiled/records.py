@@ -43,17 +43,16 @@ MOST_NEEDS = np.int64(63)
 # nodes need, those that they free, their connections, and what posts them; of the last two a rotated member has
 # `of_member`; longer: extra ps per hop; variant: number of that value; pace: in `longs`, ps by size, -1 none; post: ps
 # between messages; costs: in `longs`, by link its latency and the place of its ps by size, -1 for its own; steps: in
-# `ints`, the messages that steps of thread blocks receive, send, and need the slots of; step_ps: before a step; half:
+# `ints`, the messages that steps of thread blocks receive, and those that they send; step_ps: before a step; half:
 # whether the head of its message waits for half of it; words: of the arena for one block; counter_word: the first of
 # its counters; buckets: of its hash set, whose buckets each block has in its last word; ids: in `longs`, of its nodes.
 TEMPLATE = _record(
     "first nodes roots root_count flags counts count_count counters counting waiting connections of_member longer"
     " variant pace pace_units post costs words steps step_ps half counter_word buckets ids"
 )
-# PACED: its messages go over connections; INTERLEAVED: they use links a little at a time.
-COUNTS, ADMITTED, CONNECTED, PACED, WORKLOAD, INTERLEAVED, STEPS, HASH_SET = map(
-    np.int64, (1, 2, 4, 8, 16, 32, 64, 128)
-)
+# CONNECTED: its messages have the pace, the links and the latency of connections; SLOTTED: nodes take and free slots of
+# connections; STEPS: it is of steps of thread blocks.
+COUNTS, ADMITTED, CONNECTED, SLOTTED, WORKLOAD, STEPS, HASH_SET = map(np.int64, (1, 2, 4, 8, 16, 32, 64))
 
 # counts: the counter that its completion advances; waits_for: the counter that must advance by `target` from when the
 # node begins to count; starters: in `longs`, nodes that begin to count when it completes.
@@ -159,15 +158,16 @@ REROUTE = _record("whole_high whole_low queued stale cut")
 
 # Progress of a call or an instance. start: -1 before the first rank; left: members that are not done, of which `ranks`
 # are no switches; place: of a call: by position its block + 1,
-# then CHANNELs, from `slots` on a MESSAGE_SLOT per message and a word per connection, from `states` on joint states.
+# then CHANNELs, from `slots` on a MESSAGE_SLOT per message and a word per connection or a STEP_MESSAGE per message
+# between steps, from `states` on joint states.
 PROGRESS = _record("start left ranks end place")
 CHANNEL = _record("first last")  # matches + 1 that are incomplete
 #: A slot of a connection. state: TAKEN, FREE, or the entry of the waiting send + WAITED; since: start of its wait.
 MESSAGE_SLOT = _record("state since")
 TAKEN, FREE, WAITED = map(np.int64, range(3))
-#: A message between steps. slot, head: like MESSAGE_SLOT.state; tail: ps at which its last byte arrives; row: of the
-#: message table.
-STEP_MESSAGE = _record("slot slot_since head since tail row")
+#: A message between steps. state: of its head, like that of a slot; tail: ps at which its last byte arrives; row: of
+#: the message table.
+STEP_MESSAGE = _record("state since tail row")
 STEP_MESSAGE_WORDS = np.int64(STEP_MESSAGE.itemsize // 8)
 COUNTER = _record("count waiting")  # completions, and nodes that wait for a count
 

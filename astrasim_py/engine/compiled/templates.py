@@ -97,14 +97,14 @@ class Templates:
             columns = self.columns_of(connections, n, position)
             row |= self.connected(connections)
             row["connections"] = self.ints.add(columns)
-            flags |= records.PACED | records.INTERLEAVED * connections.interleaved
+            flags |= records.CONNECTED
             if columns[:2].max(initial=-1) >= 0:
-                flags |= records.CONNECTED | records.ADMITTED
+                flags |= records.SLOTTED | records.ADMITTED
         if rank >= self.plan.npu_ranks and self.problem.topology.computing.latency_ps:
-            flags |= records.PACED
+            flags |= records.CONNECTED
             row |= self.of_switch(rank)
         if program.blocks is not None:
-            flags |= records.STEPS | records.ADMITTED
+            flags |= records.STEPS | records.SLOTTED | records.ADMITTED
             row |= self.steps(program.blocks)
         if structure.buckets:
             flags |= records.HASH_SET
@@ -158,8 +158,8 @@ class Templates:
 
     def steps(self, steps: BlockSteps) -> dict[str, int]:
         """Add the tables of the steps of a template's thread blocks; returns its fields."""
-        costs, columns = steps.costs, np.stack([steps.takes, steps.gives, steps.needs])
-        own = {"step_ps": costs.step, "half": costs.waits_half, "steps": self.ints.add(columns)}
+        costs, slots = steps.costs, self.ints.add(np.stack([steps.needs, steps.takes, steps.gives]))
+        own = {"step_ps": costs.step, "half": costs.waits_half, "connections": slots, "steps": slots + len(steps.needs)}
         return own | self.rates(costs.rate, costs.links)
 
     def rates(self, pace: Fraction | None, links: LinkCosts | None) -> dict[str, int]:

@@ -39,16 +39,16 @@ class Waiting(Unfinished):
         for match in self.matches:
             if match["flags"] & records.RECEIVE_POSTED and not match["flags"] & records.HAS_ARRIVED:
                 found.append(self.waiting(*_split(match["receive"])))
-        found += [Posted.awaiting(self.plan, *step) for step in self.steps("head", "since")]
+        for index, heads in self.of_calls("steps", records.STEP_MESSAGE):
+            found += [Posted.awaiting(self.plan, *step) for step in self.waiting_for(index, heads)]
         return sorted(found)
 
-    def steps(self, waits_for: str, since: str) -> list[tuple[int, int, int, int]]:
-        """Steps of thread blocks that wait for the head, or the slot, of a message: rank, call, node, since when."""
+    def waiting_for(self, index: int, messages: np.ndarray) -> list[tuple[int, int, int, int]]:
+        """Nodes of a call that wait for a slot or a head: rank, call, node, since when."""
         found = []
-        for index, messages in self.of_calls("steps", records.STEP_MESSAGE):
-            for entry, begin in messages[[waits_for, since]][messages[waits_for] >= records.WAITED].tolist():
-                block, node = _split(entry - records.WAITED)
-                found.append((int(self.blocks["rank"][block]), index, node, begin))
+        for entry, since in messages[["state", "since"]][messages["state"] >= records.WAITED].tolist():
+            block, node = _split(entry - records.WAITED)
+            found.append((int(self.blocks["rank"][block]), index, node, since))
         return found
 
     def of_calls(self, count: str, dtype: np.dtype):
@@ -57,6 +57,7 @@ class Waiting(Unfinished):
         for index in np.flatnonzero(progress["left"] > 0).tolist():
             call = self.tables["calls"][index]
             begin = int(progress["place"][index]) + int(call["slots"])
+            begin += 2 * int(call["messages"]) * (dtype is records.STEP_MESSAGE)
             yield index, self.tables["arena"][begin : begin + dtype.itemsize // 8 * int(call[count])].view(dtype)
 
     def unreceived(self) -> list[Posted]:
@@ -83,12 +84,8 @@ class Waiting(Unfinished):
 
     def held(self) -> list[Posted]:
         """Sends that wait for a free slot of their connection."""
-        found = [Posted.of(self.plan, *step) for step in self.steps("slot", "slot_since")]
-        for index, slots in self.of_calls("messages", records.MESSAGE_SLOT):
-            for waiting, since in slots[slots["state"] >= records.WAITED].tolist():
-                block, node = _split(waiting - records.WAITED)
-                found.append(Posted.of(self.plan, int(self.blocks["rank"][block]), index, node, since))
-        return sorted(found)
+        calls = self.of_calls("messages", records.MESSAGE_SLOT)
+        return sorted(Posted.of(self.plan, *send) for call in calls for send in self.waiting_for(*call))
 
     def unasked(self) -> list[Posted]:
         """Under the rendezvous: sends that no receiver has requested."""
