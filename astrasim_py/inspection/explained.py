@@ -37,11 +37,11 @@ def explain_folder(path: str | os.PathLike, point: str | Mapping[str, str] = "")
     UsageError: there is no such point, or more than one.
     """
     points = points_named(path, {})
-    called = [each for each in points if each.manifest.point == point]
-    if point and not called:
+    named = tuple(stored for stored in points if stored.manifest.point == point)
+    if point and not named:
         words = re.split(r",(?=[^,=]+=)", point) if isinstance(point, str) else [f"{k}={v}" for k, v in point.items()]
-        called = points_named(path, parse_words(words))
-    return explain_point(one_of(called or points, str(path)))
+        named = points_named(path, parse_words(words))
+    return explain_point(one_of(named or points, str(path)))
 
 
 def explain_chosen(
@@ -63,10 +63,10 @@ def explain_chosen(
 
 def difference_of(one: Explained, other: Explained) -> Difference:
     """Where the times of two points differ."""
-    names = [each.point.manifest.point for each in (one, other)]
+    names = one.point.manifest.point, other.point.manifest.point
     if names[0] == names[1]:
-        names = [str(each.point.folder) for each in (one, other)]
-    return Difference(tuple(names), (one.explanation, other.explanation))
+        names = str(one.point.folder), str(other.point.folder)
+    return Difference(names, (one.explanation, other.explanation))
 
 
 def explain_point(stored: StoredPoint, *, advise: bool = True) -> Explained:
@@ -96,7 +96,7 @@ def _problem_of(stored: StoredPoint) -> Problem | None:
     """The problem of a stored point; None where what it was computed from has changed since."""
     if astra_sim_point.is_ours(stored.manifest):
         return None
-    point, limits = point_of(stored), Limits(**stored.manifest.limits)
+    point, limits = point_of(stored), Limits.model_validate(stored.manifest.limits)
     task = make_task(point, stored.folder, RunOptions(limits=limits))
     if task.identity != stored.manifest.digest:
         return None

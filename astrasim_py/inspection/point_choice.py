@@ -124,13 +124,13 @@ def worst_of(points: Sequence[StoredPoint]) -> StoredPoint:
     """The point farthest from its bound, by bound over time; where none has a bound, the slowest. Raises UsageError:
     none is done.
     """
-    done = [point for point in points if point.row.time_ns is not None and point.manifest.status == "done"]
+    done = [(point.summary.makespan_ps, point) for point in points if point.manifest.status == "done"]
     if not done:
         raise UsageError("--worst", "no point is done", "name one point")
-    bounded = [point for point in done if point.row.efficiency is not None]
+    bounded = [(share, -ps, point) for ps, point in done if (share := point.summary.row.efficiency) is not None]
     if bounded:
-        return min(bounded, key=lambda point: (point.row.efficiency, -point.row.time_ns))
-    return max(done, key=lambda point: point.row.time_ns)
+        return min(bounded, key=lambda triple: triple[:2])[2]
+    return max(done, key=lambda pair: pair[0])[1]
 
 
 def _having(points: Sequence[StoredPoint], key: str, values: Sequence[str], name: str) -> tuple[StoredPoint, ...]:

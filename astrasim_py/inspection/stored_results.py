@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from astrasim_py.core.choices import AUTO, FOLDED, LEVELS
 from astrasim_py.core.errors import AstraError, UsageError
 from astrasim_py.core.exact_json import json_text
-from astrasim_py.core.records import Outcome, Records
+from astrasim_py.core.records import (
+    COLLECTIVE_COLUMNS,
+    HOP_COLUMNS,
+    MESSAGE_COLUMNS,
+    NODE_COLUMNS,
+    Outcome,
+    Records,
+    empty_table,
+)
 from astrasim_py.results import stored_points
 from astrasim_py.results.model import RunRow
 from astrasim_py.results.store import RunOptions
@@ -133,12 +141,14 @@ def records_of(stored: StoredPoint) -> Records:
     """The records of a stored point; tables above its level are empty, and its outcome has only status and cause."""
     level = LEVELS.index(stored.manifest.level)
     finer = [name for name, first in FIRST_LEVEL.items() if LEVELS.index(first) <= level]
-    names = ("collective", "link", *finer)
-    tables = stored.tables("rank", *names)
+    tables = stored.tables("rank", "collective", "link", *finer)
+    rank = tables.pop("rank")
     return Records(
         level=stored.manifest.level,
         makespan=stored.summary.makespan_ps,
-        **{name: tables["rank"][name] for name in ("finish", "compute", "exposed_comm")},
+        finish=rank["finish"],
+        compute=rank["compute"],
+        exposed_comm=rank["exposed_comm"],
         messages=stored.summary.row.messages or 0,
         message_hops=stored.summary.row.message_hops or 0,
         events=stored.summary.events,
@@ -146,7 +156,11 @@ def records_of(stored: StoredPoint) -> Records:
         engine=stored.manifest.engine,
         network_model=stored.summary.row.network_model or "",
         cpu_s=float(stored.cost.cpu_s or 0),
-        **{name: tables[name] for name in names if name in tables},
+        collective=tables.get("collective", empty_table(COLLECTIVE_COLUMNS)),
+        link=tables["link"],
+        node=tables.get("node", empty_table(NODE_COLUMNS)),
+        message=tables.get("message", empty_table(MESSAGE_COLUMNS)),
+        hop=tables.get("hop", empty_table(HOP_COLUMNS)),
     )
 
 
@@ -164,7 +178,7 @@ def at_level(stored: StoredPoint, level: str, notes: list[str]) -> StoredPoint:
         level=level,
         # A folded run is of single ranks no more, and all of them may be too many for the engine that ran one.
         engine=AUTO if ran.endswith(FOLDED) else ran,
-        limits=Limits(**manifest.limits),
+        limits=Limits.model_validate(manifest.limits),
     )
     again = astra_sim_point.run_again if astra_sim_point.is_ours(manifest) else _run_again
     found = again(stored, options)

@@ -79,7 +79,7 @@ def _made_from(stored: StoredPoint) -> Point | None:
         return None
 
 
-def _chunks(point: Point | None, records: Records) -> Mapping[str, list[int]] | None:
+def _chunks(point: Point | None, records: Records) -> Mapping[str, np.ndarray] | None:
     """The chunks of every message, from the algorithms of the point; None where they cannot be made again."""
     try:
         return message_chunks(plan_for(prepare(point).problem), records) if point else None
@@ -100,15 +100,15 @@ def message_chunks(plan: Plan, records: Records) -> dict[str, np.ndarray]:
     kept: dict[tuple[int, int], tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
     for rows in np.split(order, cuts) if len(order) else ():
         instance, rank = instances.get(int(called[rows[0]])), int(src[rows[0]])
-        algorithm = instance and instance.algorithm
-        if algorithm is None or not algorithm.chunks or rank not in instance.members:
+        algorithm = instance.algorithm if instance else None
+        if instance is None or algorithm is None or not algorithm.chunks or rank not in instance.members:
             continue
         key = id(algorithm), instance.members.index(rank)
         if key not in kept:
             trace = algorithm.traces[key[1]]
             by_id = np.argsort(trace.node_id, kind="stable")
-            columns = (trace.node_id, trace.column("msg_chunk_idx"), trace.column("msg_chunk_cnt"))
-            kept[key] = tuple(column[by_id] for column in columns)
+            first, count = trace.column("msg_chunk_idx"), trace.column("msg_chunk_cnt")
+            kept[key] = trace.node_id[by_id], first[by_id], count[by_id]
         ids, first, count = kept[key]
         at = np.searchsorted(ids, sent[rows])
         result["first"][rows], result["count"][rows], result["of"][rows] = first[at], count[at], algorithm.chunks

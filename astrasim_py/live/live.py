@@ -186,7 +186,7 @@ def _choices(collective: str, configs: Sequence[Mapping], computing: bool) -> li
             found = table.get(collective) if isinstance(table, dict) else table
             said += [] if found is None else [found]
     first = said[0] if said else None
-    builders = ALGORITHMS | (IN_NETWORK if computing else {})
+    builders = {**ALGORITHMS, **(IN_NETWORK if computing else {})}
     named = [name for name, (served, _) in builders.items() if collective in served]
     listed, labels = [], set()
     for one in (first, *named, *LIBRARIES, *said):
@@ -259,8 +259,8 @@ def _run(run: Run) -> dict[str, Any]:
     plan = plan_for(problem)
     hops = predicted_hops(plan)
     if max(hops, plan.messages) > MOST_HOPS:
-        problem = f"{plan.messages:,} messages, {hops:,} with each link that they cross, are too many for this page"
-        raise UsageError("", problem, f"it takes {MOST_HOPS:,}; save it as YAML and run that")
+        why = f"{plan.messages:,} messages, {hops:,} with each link that they cross, are too many for this page"
+        raise UsageError("", why, f"it takes {MOST_HOPS:,}; save it as YAML and run that")
     records = simulate(plan, level="messages")
     topology = plan.problem.topology
     vertex = vertex_table(topology)

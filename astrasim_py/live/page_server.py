@@ -64,14 +64,14 @@ class PageServer(ThreadingMixIn, HTTPServer):
         if os.name == "posix":  # elsewhere it would let two programs have one port
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
-        self.server_name, self.server_port = self.server_address
+        host, port = self.socket.getsockname()
+        self.server_address, self.server_name, self.server_port = (host, port), host, port
 
     @property
     def url(self) -> str:
         return f"http://{HOST}:{self.server_port}{self.path}"
 
-    def process_request(self, request: socket.socket, client_address: Any) -> None:
+    def process_request(self, request: socket.socket | tuple[bytes, socket.socket], client_address: Any) -> None:
         """Give a connection a thread if there is place for it."""
         if self._places.acquire(blocking=False):
             try:
@@ -80,13 +80,14 @@ class PageServer(ThreadingMixIn, HTTPServer):
                 self._places.release()
                 raise
             return
+        connection = request if isinstance(request, socket.socket) else request[1]
         with contextlib.suppress(OSError):
-            request.setblocking(False)
-            request.send(_BUSY)
-            request.recv(2**16)  # see `_Handler._take_rest`
+            connection.setblocking(False)
+            connection.send(_BUSY)
+            connection.recv(2**16)  # see `_Handler._take_rest`
         self.shutdown_request(request)
 
-    def process_request_thread(self, request: socket.socket, client_address: Any) -> None:
+    def process_request_thread(self, request: socket.socket | tuple[bytes, socket.socket], client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:

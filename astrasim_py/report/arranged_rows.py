@@ -27,6 +27,7 @@ class FigureRow(Row):
 
     breakdown: Annotated[Breakdown | None, About("parts of its time", kept="never")] = None
     samples: Annotated[Sequence[int] | np.ndarray, About("times of what a cdf is of", "ps", "never")] = ()
+    runs: Annotated[tuple["FigureRow", ...], About("with `repeat`: the rows of all runs", kept="never")] = ()
     base_ps: Annotated[int | None, About("what a slowdown or a speed-up compares its time with", "ps", "never")] = None
 
     def value(self, column: str) -> Decimal | int | None:
@@ -47,7 +48,7 @@ def text_of(row: Row, key: str) -> str | None:
     if key == "size":
         return None if row.size_bytes is None else format_size(row.size_bytes)
     if key == "job":
-        return row.job and row.job.job
+        return row.job.job if row.job else None
     value = row.get(_COLUMN_OF.get(key, key))
     return None if value is None or isinstance(value, Mapping) else str(value)
 
@@ -171,7 +172,7 @@ class Grid:
         return {**cells, **dict(zip(self.series_keys, series, strict=True)), self.x or "point": x}
 
 
-def runs_of(row: AnyRow) -> tuple[AnyRow, ...]:
+def runs_of(row: FigureRow) -> tuple[FigureRow, ...]:
     """The rows that a row stands for: itself, or the runs of a point that was repeated."""
     return row.runs or (row,)
 

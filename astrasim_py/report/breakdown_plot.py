@@ -32,7 +32,8 @@ def draw_breakdown(sheet: Sheet, grid: Grid) -> Drawn:
     room_of_names = 0.5 * 72 * sheet.inches(len(grid.facets), True) / sheet.columns(len(grid.facets))
     times = [row.time_ps or 0 for row in grid.points.values()]
     relative = max(times) > 12 * max(min(times), 1)
-    place, gap, last = [], 0.0, None
+    place: list[float] = []
+    gap, last = 0.0, None
     for x, _ in bars:
         gap += 0.6 if last not in (None, x) and len(grid.series) > 1 else 0.0
         place.append(len(place) + gap)

@@ -28,5 +28,5 @@ def busiest_links(
     else:
         order, alike = order[:count], np.ones(min(count, len(order)), dtype=np.int64)
     columns = {**link, "rate": rates}
-    first = Table({**{name: np.maximum(column[order], 0) for name, column in columns.items()}, "alike": alike})
-    return tuple(row | {"name": names.get(row["link"], f"{row['src']}->{row['dst']}")} for row in first.rows())
+    busiest = Table({**{name: np.maximum(column[order], 0) for name, column in columns.items()}, "alike": alike})
+    return tuple(row | {"name": names.get(row["link"], f"{row['src']}->{row['dst']}")} for row in busiest.rows())

@@ -1,6 +1,7 @@
 """Figure of cumulative distributions: the share of points, ranks, messages … that take at most a time."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -51,7 +52,8 @@ def draw_cdf(sheet: Sheet, grid: Grid) -> Drawn:
         return style.nothing(panels, grid, quantity.empty)
     ends = [float(end) for values, _ in curves.values() for end in (values[0], values[-1])]
     scale = scale_of(quantity, ends, grid.spec.get("scale"), grid.place, 30.0)
-    handles, table = {}, []
+    handles: dict[tuple[str, ...], Any] = {}
+    table = []
     for (facet, series), (values, share) in curves.items():
         axes, number = panels[grid.facets.index(facet)], grid.series.index(series)
         chosen = np.unique(np.linspace(0, len(values) - 1, min(len(values), _STEPS)).round().astype(int))

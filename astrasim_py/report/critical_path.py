@@ -45,7 +45,8 @@ class Segment:
 
 def _plain(column: np.ndarray) -> Sequence[int]:
     """A column whose elements are Python integers, converted on access."""
-    return memoryview(np.ascontiguousarray(column, dtype=np.int64))
+    buffer = np.ascontiguousarray(column, dtype=np.int64)
+    return memoryview(buffer)  # type: ignore[arg-type]  # numpy says that arrays are buffers from Python 3.12 on only
 
 
 class CriticalPath:

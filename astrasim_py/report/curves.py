@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.report import figure_style as style
@@ -154,7 +155,8 @@ def _draw(sheet: Sheet, grid: Grid, quantity: Quantity, look: _Look) -> Drawn:
     log = scale.log
     pens = {series: style.pen(index, len(grid.series)) for index, series in enumerate(grid.series)}
     shapes = _Shapes(grid, log, look.bars, scale.factor)
-    handles, dashed = {}, {}
+    handles: dict[tuple[str, ...], Any] = {}
+    dashed: dict[str, Line2D] = {}
     extra = 0.0
     for facet, axes in zip(grid.facets, panels, strict=False):
         extra = max(extra, grid.axis.apply(axes, beside))
@@ -231,7 +233,7 @@ class _Shapes:
         ends = [
             (place, value.low / self.factor, value.high / self.factor)
             for place, value in zip(places, curve.values(), strict=True)
-            if value.low is not None
+            if value.low is not None and value.high is not None
         ]
         if self.bars:
             handle = axes.bar(places, values, width=0.92 * self.wide, color=look["color"], zorder=2)
@@ -268,7 +270,8 @@ class _Shapes:
 
 def _names(grid: Grid, curves: Mapping, direct: bool) -> dict:
     """Labels of the series; in a legend one that equals an earlier one everywhere says so."""
-    labels, known = {}, {}
+    labels: dict[tuple[str, ...], str] = {}
+    known: dict[tuple[object, ...], str] = {}
     for series in grid.series:
         shape = tuple(tuple(curves.get((facet, series), {}).items()) for facet in grid.facets)
         labels[series] = label = grid.name(series)
@@ -295,7 +298,7 @@ def _table(grid: Grid, quantity: Quantity, curves, bound: Quantity | None, bound
             row = {**grid.cells(facet, series, x), quantity.column: quantity.cell(value.middle)}
             if several:
                 row |= {f"p{q}": quantity.cell(end) for q, end in ((10, value.low), (90, value.high))}
-            if bounds:
+            if bound and bounds:
                 known = bounds.get((facet, series), {}).get(x)
                 row[bound.column] = bound.cell(known.middle if known else None)
             if ideal:

@@ -49,9 +49,10 @@ def _float(value: Decimal | float | None) -> float:
 
 def _numbers(texts: Sequence[str | None]) -> Sequence:
     """Whole numbers, or floats, where every text is one; else the texts."""
-    for kind in (int, float):
+    known = [text for text in texts if text is not None]
+    for kind in (int, float) if len(known) == len(texts) else ():
         try:
-            return [kind(text) for text in texts]
+            return [kind(text) for text in known]
         except (TypeError, ValueError):
             continue
     return texts

@@ -37,11 +37,8 @@ def difference_text(d: Difference) -> str:
         )
     ]
     blocks.append(_summary(a, b))
-    parts = [
-        ("on the critical path", *({name: ps for name, ps in run.totals.items() if ps} for run in d.runs)),
-        ("communication: exposed", *map(_exposed, d.runs)),
-    ]
-    blocks += [text for heading, one, other in parts if (text := _table(heading, one, other))]
+    parts = [("on the critical path", _spent(a), _spent(b)), ("communication: exposed", _exposed(a), _exposed(b))]
+    blocks += [text for heading, of_a, of_b in parts if (text := _table(heading, of_a, of_b))]
     links = [
         f"{label} {use['name']}{and_alike(use['alike'])}, busy {format_time(use['busy'])}"
         for label, run in zip("AB", d.runs, strict=True)
@@ -50,6 +47,10 @@ def difference_text(d: Difference) -> str:
     if links:
         blocks.append(f"busiest link: {'; '.join(links)}")
     return "\n\n".join(blocks)
+
+
+def _spent(run: Explanation) -> Mapping[str, int]:
+    return {category: ps for category, ps in run.totals.items() if ps}
 
 
 def _exposed(run: Explanation) -> Mapping[str, int]:

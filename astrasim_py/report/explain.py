@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from typing import NamedTuple
 
 import numpy as np
 
@@ -189,7 +190,7 @@ def explain(
         exposures=exposures_of(records, path, several),
         links=links,
         labels={row: _label(node, row) for row in rows},
-        messages={m: tuple(int(message[c][m]) for c in ("src", "dst", "bytes")) for m in sent},
+        messages={m: (int(message["src"][m]), int(message["dst"][m]), int(message["bytes"][m])) for m in sent},
         queue_pairs={m: int(pairs[m]) for m in sent} if qps > 1 else {},
         link_names={i: names.get(i, f"link {i}") for i in sorted({piece.link for piece in path}) if i >= 0},
         jobs=tuple(job_paths(walker, records, jobs, names)) if several else (),
@@ -210,71 +211,105 @@ def _shares(parts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {_share(part, sum(parts.values()))}" for name, part in parts.items())
 
 
+class _Table(NamedTuple):
+    """A part of the text. `columns`: headings, and whether a column is of numbers."""
+
+    columns: Sequence[tuple[str, bool]]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+    below: Sequence[str] = ()
+
+    def text(self, most: int | None = None) -> str:
+        """The table with its first rows; empty where it has none."""
+        if not self.rows:
+            return ""
+        shown = self.rows[:most]
+        table = text_table([heading for heading, _ in self.columns], shown, [numeric for _, numeric in self.columns])
+        left = len(self.rows) - len(shown)
+        more = [f"… and {left} more"] if left else []
+        return "\n".join([*([self.title] if self.title else []), table, *more, *self.below])
+
+
 def explanation_text(e: Explanation, lines: int = _LINES) -> str:
-    blocks = [f"makespan {format_time(e.makespan)}"]
-    spent = [
-        [category, format_time(ps), _share(ps, e.makespan), CATEGORIES[category]]
-        for category, ps in sorted(e.totals.items(), key=lambda item: -item[1])
-        if ps
+    """An explanation as text. `lines`: rows of its longer tables at most."""
+    steps = _steps(e)
+    in_order = _Table(_STEPS, steps, "critical path, in order")
+    singly = _Table(_STEPS, (), "")
+    if 0 < len(steps) <= _FEW and any(piece.message >= 0 and piece.instance >= 0 for piece in e.path):
+        singly = _Table(_STEPS, _steps(e, whole_collectives=False), "message by message")
+    blocks = [
+        f"makespan {format_time(e.makespan)}",
+        _spent(e).text(),
+        job_paths_text(e.jobs) if e.jobs else "",
+        _exposed(e).text(lines),
+        _busiest(e).text(),
+        in_order.text(lines),
+        singly.text(lines),
+        f"advice: {e.advice}" if e.advice else "",
     ]
-    if spent:
-        headings = ["on the critical path", "time", "share", "what it is"]
-        blocks.append(text_table(headings, spent, [False, True, True, False]))
-    for said, waits in (("waited for", e.waits()), ("was slowed down on", e.waits("sharing"))):
+    return "\n\n".join(filter(None, blocks))
+
+
+_STEPS = (("from", True), ("to", True), ("what", False), ("time", True))
+
+
+def _spent(e: Explanation) -> _Table:
+    """What the critical path consists of, the most first, and where it waited."""
+    columns = (("on the critical path", False), ("time", True), ("share", True), ("what it is", False))
+    spent = _most_first(e.totals)
+    rows = [[name, format_time(ps), _share(ps, e.makespan), CATEGORIES[name]] for name, ps in spent if ps]
+    below = []
+    for what, waits in (("waited for", e.waits()), ("was slowed down on", e.waits("sharing"))):
         if waits:
             longest = ", ".join(f"{name} {format_time(ps)}" for name, ps in waits[:5])
-            blocks[-1] += f"\nit {said} {longest}" + (f", and {len(waits) - 5} more links" if waits[5:] else "")
+            below.append(f"it {what} {longest}" + (f", and {len(waits) - 5} more links" if waits[5:] else ""))
     for name, parts in sorted(e.at_switches().items(), key=lambda item: -sum(item[1].values())):
-        said = ", ".join(f"{what} {format_time(ps)}" for what, ps in sorted(parts.items(), key=lambda item: -item[1]))
-        share = _share(sum(parts.values()), e.makespan)
-        blocks[-1] += f"\nswitch {name} and what it sent took {share} of it: {said}"
-    if e.jobs:
-        blocks.append(job_paths_text(e.jobs))
-    if e.exposures:
-        alike: dict[tuple, list[Exposure]] = {}
-        for x in e.exposures:
-            alike.setdefault((x.name, x.duration, x.exposed, x.rank < 0, x.on_path), []).append(x)
-        cells = [
-            [
-                (x.name if x.instance < 0 else f"{x.instance}: {x.name}") + and_alike(len(same)),
-                format_time(x.duration),
-                format_time(x.exposed),
-                _at(same),
-                format_time(x.on_path),
-            ]
-            for same in alike.values()
-            for x in same[:1]
+        times = ", ".join(f"{category} {format_time(ps)}" for category, ps in _most_first(parts))
+        below.append(f"switch {name} and what it sent took {_share(sum(parts.values()), e.makespan)} of it: {times}")
+    return _Table(columns, rows, below=below)
+
+
+def _most_first(parts: Mapping[str, int]) -> list[tuple[str, int]]:
+    return sorted(parts.items(), key=lambda item: -item[1])
+
+
+def _exposed(e: Explanation) -> _Table:
+    """Exposed communication, equal calls on one line."""
+    numbers = [(heading, True) for heading in ("time", "exposed", "at rank", "on critical path")]
+    alike: dict[tuple[object, ...], list[Exposure]] = {}
+    for x in e.exposures:
+        alike.setdefault((x.name, x.duration, x.exposed, x.rank < 0, x.on_path), []).append(x)
+    rows = [
+        [
+            (x.name if x.instance < 0 else f"{x.instance}: {x.name}") + and_alike(len(same)),
+            format_time(x.duration),
+            format_time(x.exposed),
+            _at(same),
+            format_time(x.on_path),
         ]
-        headings = ["communication", "time", "exposed", "at rank", "on critical path"]
-        blocks.append(text_table(headings, cells[:lines], [False, True, True, True, True]) + _more(cells, lines))
-    if e.links:
-        cells = [
-            [
-                use["name"] + and_alike(use["alike"]),
-                format_time(use["busy"]),
-                _share(use["busy"], e.makespan),
-                format_size(use["bytes"]),
-                str(use["messages"]),
-                format_time(use["queued"]),
-                f"{use['rate'] / 10**9:.4g}" if use["rate"] else "",
-                _shares(use.get("jobs", {})),
-            ]
-            for use in e.links
+        for same in alike.values()
+        for x in same[:1]
+    ]
+    return _Table([("communication", False), *numbers], rows)
+
+
+def _busiest(e: Explanation) -> _Table:
+    """The busiest links; of several jobs with the share of each."""
+    numbers = [(heading, True) for heading in ("busy", "share", "bytes", "messages", "waited for", "GB/s")]
+    rows = [
+        [
+            use["name"] + and_alike(use["alike"]),
+            format_time(use["busy"]),
+            _share(use["busy"], e.makespan),
+            format_size(use["bytes"]),
+            str(use["messages"]),
+            format_time(use["queued"]),
+            f"{use['rate'] / 10**9:.4g}" if use["rate"] else "",
+            *([_shares(use.get("jobs", {}))] if e.jobs else []),
         ]
-        headings = ["busiest links", "busy", "share", "bytes", "messages", "waited for", "GB/s", "of jobs"]
-        shown = 8 if e.jobs else 7
-        rights = [False, *[True] * 6, False][:shown]
-        blocks.append(text_table(headings[:shown], [row[:shown] for row in cells], rights))
-    steps = _steps(e)
-    if steps:
-        headings = ["from", "to", "what", "time"]
-        text = text_table(headings, steps[:lines], [True, True, False, True])
-        blocks.append("critical path, in order\n" + text + _more(steps, lines))
-    if 0 < len(steps) <= _FEW and any(piece.message >= 0 and piece.instance >= 0 for piece in e.path):
-        singly = _steps(e, whole_collectives=False)
-        text = text_table(headings, singly[:lines], [True, True, False, True])
-        blocks.append("message by message\n" + text + _more(singly, lines))
-    return "\n\n".join([*blocks, *([f"advice: {e.advice}"] if e.advice else [])])
+        for use in e.links
+    ]
+    return _Table([("busiest links", False), *numbers, *([("of jobs", False)] if e.jobs else [])], rows)
 
 
 def _at(same: Sequence[Exposure]) -> str:
@@ -287,50 +322,58 @@ def and_alike(count: int) -> str:
     return f" and {count - 1} equal" if count > 1 else ""
 
 
-def _more(rows: Sequence, shown: int) -> str:
-    return f"\n… and {len(rows) - shown} more" if len(rows) > shown else ""
+@dataclass(slots=True)
+class _PathStep:
+    """Consecutive pieces of the critical path on one line. `count`: how many like it follow one another."""
+
+    key: tuple[str, int]
+    first: Segment
+    last: Segment
+    end: int
+    spent: dict[str, int]
+    messages: set[int]
+    count: int = 1
 
 
 def _steps(e: Explanation, *, whole_collectives: bool = True) -> list[list[str]]:
     """Consecutive pieces of one node or message as one line; if asked, those of one collective as one."""
-    steps: list[dict] = []
+    steps: list[_PathStep] = []
     for piece in e.path:
         collective = whole_collectives and piece.instance >= 0
         key = ("c", piece.instance) if collective else ("m", piece.message) if piece.message >= 0 else ("n", piece.row)
-        if not steps or steps[-1]["key"] != key:
-            steps.append({"key": key, "first": piece, "spent": {}, "messages": set(), "start": piece.start})
+        if not steps or steps[-1].key != key:
+            steps.append(_PathStep(key, piece, piece, piece.end, {}, set()))
         step = steps[-1]
-        step["end"] = piece.end
-        step["spent"][piece.category] = step["spent"].get(piece.category, 0) + piece.end - piece.start
+        step.end = piece.end
+        step.spent[piece.category] = step.spent.get(piece.category, 0) + piece.end - piece.start
         if piece.message >= 0:
-            step["messages"].add(piece.message)
-    names = {x.instance: x.name for x in e.exposures}
+            step.messages.add(piece.message)
+    lines: list[tuple[tuple[object, ...] | None, _PathStep]] = []
     for step in steps:
-        step["count"], step["ends"] = 1, _ends(step["first"], e)
-    folded: list[dict] = []
-    for step in steps:
-        key = _like(step, e, whole_collectives)
-        if folded and key is not None and folded[-1]["like"] == key:
-            folded[-1] |= {"end": step["end"], "count": folded[-1]["count"] + 1, "last": step["ends"]}
+        like = _like(step, e, whole_collectives)
+        if lines and like is not None and lines[-1][0] == like:
+            line = lines[-1][1]
+            line.end, line.count, line.last = step.end, line.count + 1, step.first
         else:
-            folded.append(step | {"like": key, "last": step["ends"]})
+            lines.append((like, step))
+    names = {x.instance: x.name for x in e.exposures}
     return [
         [
-            format_time(step["start"]),
-            format_time(step["end"]),
-            _said(step, e, names, whole_collectives),
-            format_time(step["end"] - step["start"]),
+            format_time(line.first.start),
+            format_time(line.end),
+            _step_text(line, e, names, whole_collectives),
+            format_time(line.end - line.first.start),
         ]
-        for step in folded
+        for _, line in lines
     ]
 
 
-def _like(step: dict, e: Explanation, whole_collectives: bool) -> tuple | None:
+def _like(step: _PathStep, e: Explanation, whole_collectives: bool) -> tuple[object, ...] | None:
     """What steps that share one line have in common; None for a step with a line of its own."""
-    piece = step["first"]
+    piece = step.first
     if piece.message < 0 or (whole_collectives and piece.instance >= 0):
         return None
-    return piece.instance, e.messages[piece.message][2], step["end"] - step["start"], tuple(step["spent"].items())
+    return piece.instance, e.messages[piece.message][2], step.end - piece.start, tuple(step.spent.items())
 
 
 def _ends(piece: Segment, e: Explanation) -> str:
@@ -340,21 +383,20 @@ def _ends(piece: Segment, e: Explanation) -> str:
     return f"{e.rank_name(src)} → {e.rank_name(dst).removeprefix('rank ')}"
 
 
-def _said(step: dict, e: Explanation, names: Mapping[int, str], whole_collectives: bool) -> str:
-    piece = step["first"]
-    parts = sorted(step["spent"].items(), key=lambda item: -item[1])
-    spent = ", ".join(f"{category} {format_time(ps)}" for category, ps in parts)
+def _step_text(step: _PathStep, e: Explanation, names: Mapping[int, str], whole_collectives: bool) -> str:
+    piece = step.first
+    spent = ", ".join(f"{category} {format_time(ps)}" for category, ps in _most_first(step.spent))
     if whole_collectives and piece.instance >= 0:
-        count = len(step["messages"])
+        count = len(step.messages)
         messages = f"{count} message{'s' if count != 1 else ''} one after the other"
         return f"collective {piece.instance} {names.get(piece.instance, '')}: {messages} ({spent})"
     if piece.message >= 0:
-        size = format_size(e.messages[piece.message][2])
-        if step["count"] > 1:
-            until = f" to {step['last']}" if step["last"] != step["ends"] else ""
-            return f"{step['ends']}{until}: {step['count']} messages of {size} one after the other, each ({spent})"
+        size, ends, last = format_size(e.messages[piece.message][2]), _ends(piece, e), _ends(step.last, e)
+        if step.count > 1:
+            until = f" to {last}" if last != ends else ""
+            return f"{ends}{until}: {step.count} messages of {size} one after the other, each ({spent})"
         pair = f" on queue pair {e.queue_pairs[piece.message]}" if e.queue_pairs else ""
-        return f"{step['ends']}{pair}: {e.labels[piece.row]}, {size} ({spent})"
+        return f"{ends}{pair}: {e.labels[piece.row]}, {size} ({spent})"
     if piece.row >= 0:
         return f"{e.rank_name(piece.rank)}: {e.labels[piece.row]} ({piece.category})"
     return "after the last completed node" if piece.start else "nothing completed"

@@ -10,10 +10,13 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from astrasim_py.core.errors import UsageError
 from astrasim_py.scenario.plot_spec import WIDTHS
+
+if TYPE_CHECKING:
+    from matplotlib.typing import RcKeyType
 
 FORMATS = ("svg", "png")
 #: Okabe & Ito, "Color Universal Design" (2008); yellow last, for it is faint on white.
@@ -34,7 +37,7 @@ TYPE_COLOURS = dict(zip(_TYPES, (*COMMUNICATION_COLOURS, "#8B6914"), strict=True
 MOST_ENTRIES = 8
 #: Size of text, points.
 SMALL = 7.0
-_STYLE = {
+_STYLE: "dict[RcKeyType, Any]" = {
     "font.family": ["DejaVu Sans"],
     "font.size": 8.0,
     "figure.titlesize": 9.0,
@@ -123,7 +126,7 @@ class Sheet:
     def inches(self, count: int, wide: bool = False) -> float:
         """Width of a figure of so many panels."""
         width = self.width or ("column" if count == 1 and not wide else "text")
-        return float(WIDTHS.get(width, width)) / _INCH
+        return float(WIDTHS[width] if isinstance(width, str) else width) / _INCH
 
     def columns(self, count: int, least: float = 1.6) -> int:
         """How many of so many panels stand in a row; none is narrower than `least` inches."""
@@ -141,12 +144,12 @@ class Sheet:
 
         if not entries or self.legend == "none":
             return
-        handles, labels = zip(*entries, strict=True)
+        handles, labels = [handle for handle, _ in entries], [label for _, label in entries]
         if not isinstance(self.on, Axes):
             labels = [
                 shortened(label, int(72 * axes[0].figure.get_figwidth() / (0.62 * SMALL)) - 12) for label in labels
             ]
-        look = {"title": title or None, "handlelength": 2.6, "alignment": "left"}
+        look: dict[str, Any] = {"title": title or None, "handlelength": 2.6, "alignment": "left"}
         figure = axes[0].figure
         if isinstance(self.on, Axes):
             # Above: beside the panel it would leave it no width.

@@ -1,5 +1,6 @@
 """Gantt charts: what each rank does over time, a panel for each point."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -27,6 +28,7 @@ from astrasim_py.report.gantt_rows import (
     bars_of,
     fitting,
     grouped,
+    joined_bars,
     ranges,
     rows_of,
     thinned,
@@ -133,16 +135,19 @@ def _by_kind(every: Bars, sizes: Sequence[int]) -> Bars:
     where no chart has two such names.
     """
     pairs = np.stack([np.repeat(np.arange(len(sizes)), sizes), every.kind, every.name])
-    own = {}
-    for chart, kind, name in np.unique(pairs, axis=1).T.tolist():
-        text, word = every.names[name], every.names[kind]
-        if text.replace("_", "-").startswith(f"{word} ") and text[len(word) + 1 :][:1].isdigit():
-            own.setdefault(kind, {}).setdefault(chart, set()).add(name)
-    single = {
-        name: kind for kind, by in own.items() if max(map(len, by.values())) == 1 for s in by.values() for name in s
-    }
-    renamed = np.array([single.get(number, number) for number in range(len(every.names))] or [0])
+    sized = [
+        (chart, kind, name)
+        for chart, kind, name in np.unique(pairs, axis=1).T.tolist()
+        if _is_sized(every.names[name], every.names[kind])
+    ]
+    several = {kind for (_, kind), count in Counter((chart, kind) for chart, kind, _ in sized).items() if count > 1}
+    kind_of = {name: kind for _, kind, name in sized if kind not in several}
+    renamed = np.array([kind_of.get(number, number) for number in range(len(every.names))] or [0])
     return every._replace(name=renamed[every.name])
+
+
+def _is_sized(name: str, kind: str) -> bool:
+    return name.replace("_", "-").startswith(f"{kind} ") and name[len(kind) + 1 :][:1].isdigit()
 
 
 class _Look(NamedTuple):
@@ -164,11 +169,12 @@ def _look(charts: Sequence[_Chart]) -> tuple[list[np.ndarray], _Look]:
     for chart in charts:
         where = np.array([number[name] for name in chart.bars.names] or [0])
         parts.append(chart.bars._replace(name=where[chart.bars.name], kind=where[chart.bars.kind]))
-    columns = zip(*(bars[:-1] for bars in parts), strict=True)
-    every = _by_kind(Bars(*(np.concatenate(column) for column in columns), names), [len(b.rank) for b in parts])
+    every = _by_kind(joined_bars(parts, names), [len(bars.rank) for bars in parts])
     single = [name for name in _OWN if name in number and (every.name == number[name]).any()]
     most = 3 if single else 4
-    group, labels, colours = np.full(len(every.rank), -1), [], []
+    group = np.full(len(every.rank), -1)
+    labels: list[str] = []
+    colours: list[str] = []
     for part in (COMPUTE, COMMUNICATION):
         rest = every._replace(part=np.where(np.isin(every.name, [number[name] for name in single]), -1, every.part))
         found, called = grouped(rest, part, most)
@@ -227,8 +233,11 @@ def _draw(axes, chart: _Chart, group: np.ndarray, look: _Look, until: int, room:
         if mine.any():
             thin = 0.3 if len(boxes) < 2000 else 0.0
             under = 1.0 if labels[number] == RECEIVE else 1.1
-            colour = {"facecolors": colours[number], "edgecolors": "white"}
-            axes.add_collection(PolyCollection(boxes[mine], linewidths=thin, zorder=under, **colour))
+            axes.add_collection(
+                PolyCollection(
+                    boxes[mine], linewidths=thin, zorder=under, facecolors=colours[number], edgecolors="white"
+                )
+            )
     if len(bars.rank) == len(boxes):
         _names(axes, bars, group, colours, top, high, room / max(until, 1), tall)
     axes.set_xlim(0, 1.01 * until)

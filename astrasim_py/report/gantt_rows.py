@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import chain, zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -41,7 +42,15 @@ class Bars(NamedTuple):
     names: tuple[str, ...]
 
     def take(self, rows: np.ndarray) -> "Bars":
-        return Bars(*(column[rows] for column in self[:-1]), self.names)
+        rank, part, lane, start, end, name, kind = (column[rows] for column in self[:7])
+        return Bars(rank, part, lane, start, end, name, kind, self.names)
+
+
+def joined_bars(parts: Sequence[Bars], names: tuple[str, ...]) -> Bars:
+    """The bars of several charts as one; their names and kinds are indices into `names`."""
+    columns = zip(*(bars[:7] for bars in parts), strict=True)
+    rank, part, lane, start, end, name, kind = map(np.concatenate, columns)
+    return Bars(rank, part, lane, start, end, name, kind, names)
 
 
 def bars_of(node: Table, collective: Table, ranks: int, switches: int = 0) -> Bars:
@@ -170,13 +179,14 @@ def _without_numbers(names: Sequence[str]) -> list[str]:
     numbers: dict[str, list[list[int]]] = {}
     for name in names:
         numbers.setdefault(_NUMBER.sub("#", name), []).append([int(n) for n in _NUMBER.findall(name)])
-    called = {}
+    called: dict[str, str] = {}
     for name in names:
         pattern = _NUMBER.sub("#", name)
         values = [(min(v), max(v)) for v in zip(*numbers[pattern], strict=True)]
         single = sum(low < high for low, high in values) == 1
-        texts = iter([str(low) if low == high else f"{low}–{high}" if single else "*" for low, high in values])
-        called.setdefault(pattern, _NUMBER.sub(lambda _, texts=texts: next(texts), name))
+        texts = [str(low) if low == high else f"{low}–{high}" if single else "*" for low, high in values]
+        parts = zip_longest(_NUMBER.split(name), texts, fillvalue="")
+        called.setdefault(pattern, "".join(chain.from_iterable(parts)))
     return [called[_NUMBER.sub("#", name)] for name in names]
 
 

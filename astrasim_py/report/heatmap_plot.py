@@ -44,7 +44,7 @@ def draw_heatmap(sheet: Sheet, grid: Grid) -> Drawn:
     for axes, facet, shown in zip(panels, grid.facets, values / scale.factor, strict=False):
         axes.imshow(shown, cmap="cividis", norm=norm, aspect="auto", origin="lower")
         _write_numbers(axes, shown, norm, room, beside)
-        labels = dict(enumerate(map(across.label, across.texts)))
+        labels = {float(place): across.label(text) for place, text in enumerate(across.texts)}
         extra = max(extra, ticks.label_values(axes, labels, categories=True, beside=beside))
         axes.set_xlim(-0.5, len(across.texts) - 0.5)
         lines = ticks.fitting([room * line for line in range(len(down.texts))], [1.3 * SMALL] * len(down.texts))

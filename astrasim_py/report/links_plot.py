@@ -109,9 +109,11 @@ def _use(panel: Panel) -> np.ndarray:
 
 
 def _legend(panels: Sequence[Panel], of_job: Mapping[str, tuple]) -> list:
+    from matplotlib.artist import Artist
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
+    entries: list[tuple[Artist, str]]
     entries = [(Patch(facecolor=of_job[job], edgecolor="#333333"), f"job = {style.clean(job, 24)}") for job in of_job]
     if len(entries) > _MOST_JOBS:
         entries[_MOST_JOBS - 1 :] = [(Patch(alpha=0), f"and {len(entries) - _MOST_JOBS + 1} more jobs")]

@@ -25,11 +25,12 @@ class Curve(NamedTuple):
 
 def bus_bandwidths(heading: str, panels: Mapping[str, Sequence[Curve]]):
     """A panel per collective, a colour per group size. The band is ±10 % around the simulated curve."""
+    from matplotlib.lines import Line2D
     from matplotlib.ticker import FixedLocator, FuncFormatter
 
     sheet = Sheet(heading=heading, width="text")
     figure, grid = sheet.panels(len(panels), columns=2)
-    entries = {}
+    entries: dict[str, Line2D] = {}
     for axes, (name, curves) in zip(grid, panels.items(), strict=True):
         set_title(axes, name)
         for number, curve in enumerate(curves, 1):

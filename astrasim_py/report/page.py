@@ -43,7 +43,7 @@ def page_data(
     vertex: Table,
     edge: Table,
     npu_of: Sequence[int],
-    chunks: Mapping[str, list[int]] | None = None,
+    chunks: Mapping[str, np.ndarray] | None = None,
     longer: Mapping[int, int] | None = None,
     broken: Sequence[tuple[int, int]] = (),
 ) -> dict:
@@ -89,7 +89,7 @@ def page_data(
         },
         "aggregated": len(drawn) < len(order),
         "messages": {name: message[name][sent].tolist() for name in _MESSAGE}
-        | {name: np.asarray(values)[sent].tolist() for name, values in (chunks or {}).items()},
+        | {name: values[sent].tolist() for name, values in (chunks or {}).items()},
         "use": _use(hop, row_of, edge.height, records.makespan),
         "bars": _bars(records, len(npu_of)),
         "path": [
@@ -151,13 +151,13 @@ def _bars(records: Records, ranks: int) -> dict:
     rows = np.flatnonzero((node["end"] >= 0) & (node["end"] > node["start"]) & (node["instance"] < 0))
     bars = {"rank": node["rank"][rows], "kind": codes[rows], "name": names[rows]}
     bars |= {"start": node["start"][rows], "end": node["end"][rows]}
-    bars, ranks, note = _fitting(bars, ranks, len(texts), max(records.makespan, 1))
+    kept, shown, note = _fitting(bars, ranks, len(texts), max(records.makespan, 1))
     return {
         "kinds": [str(kind) for kind in (*kinds, *types)],
         "names": [*(text.decode() if isinstance(text, bytes) else str(text) for text in texts), "several short ones"],
-        "ranks": ranks.tolist(),
+        "ranks": shown.tolist(),
         "note": note,
-        **{name: column.tolist() for name, column in bars.items()},
+        **{name: column.tolist() for name, column in kept.items()},
     }
 
 

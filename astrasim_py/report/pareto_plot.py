@@ -1,6 +1,7 @@
 """Figure of two quantities of points, and of those that no other beats in both."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from astrasim_py.report import figure_style as style
 from astrasim_py.report import ticks
@@ -11,7 +12,7 @@ from astrasim_py.scenario.plot_spec import COLUMNS
 
 #: Most points of a front with their names.
 _NAMED = 8
-_FRONT = {"color": GREY, "linewidth": 0.9, "marker": "o", "markersize": 8.5, "markerfacecolor": "none"}
+_FRONT: dict[str, Any] = {"color": GREY, "linewidth": 0.9, "marker": "o", "markersize": 8.5, "markerfacecolor": "none"}
 
 
 def draw_pareto(sheet: Sheet, grid: Grid) -> Drawn:
@@ -20,16 +21,17 @@ def draw_pareto(sheet: Sheet, grid: Grid) -> Drawn:
 
     across, axis = _across(grid)
     up = quantity_of(grid.spec.get("y") or "time_ns")
-    found = {key: (across.value(row), up.value(row)) for key, row in grid.points.items()}
-    lacking = next((q for i, q in enumerate((across, up)) if all(pair[i] is None for pair in found.values())), up)
-    found = {key: pair for key, pair in found.items() if None not in pair}
+    every = {key: (across.value(row), up.value(row)) for key, row in grid.points.items()}
+    lacking = next((q for i, q in enumerate((across, up)) if all(pair[i] is None for pair in every.values())), up)
+    found = {key: (x, y) for key, (x, y) in every.items() if x is not None and y is not None}
     figure, panels = sheet.panels(len(grid.facets), height=2.4, sharex=True, sharey=True)
     if not found:
         return style.nothing(panels, grid, lacking.empty)
     columns = list(zip(*found.values(), strict=True))
     right = scale_of(across, columns[0], "linear" if axis else None, grid.place, 8.0)
     above = scale_of(up, columns[1], grid.spec.get("scale"), grid.place, 8.0)
-    handles, rows, extra, many = {}, [], 0.0, len(grid.series) > style.MOST_ENTRIES
+    handles: dict[tuple[str, ...], Line2D] = {}
+    rows, extra, many = [], 0.0, len(grid.series) > style.MOST_ENTRIES
     for facet, axes in zip(grid.facets, panels, strict=False):
         mine = {key: (a / right.factor, b / above.factor) for key, (a, b) in found.items() if key[0] == facet}
         best = _front(mine, across.gain, up.gain)
@@ -69,7 +71,7 @@ def _across(grid: Grid) -> tuple[Quantity, XAxis | None]:
         return quantity_of(key), None
     axis = XAxis([text for row in grid.points.values() if (text := text_of(row, key)) is not None])
     empty = f"no {key}: these points have none"
-    value = lambda row: axis.value.get(text_of(row, key))  # noqa: E731
+    value = lambda row: axis.value.get(text_of(row, key) or "")  # noqa: E731
     return Quantity(column=key, label=name_of(key), value=value, empty=empty), axis
 
 
@@ -82,7 +84,8 @@ def _front(places: Mapping, gain_x: bool, gain_y: bool) -> list:
     """Keys of the places that no other beats in one number without losing in the other, by x."""
     signs = -1 if gain_x else 1, -1 if gain_y else 1
     cost = {key: (signs[0] * x, signs[1] * y) for key, (x, y) in places.items()}
-    front, least = [], float("inf")
+    front: list[Any] = []
+    least = float("inf")
     for key in sorted(cost, key=lambda key: cost[key]):
         if cost[key][1] < least or (front and cost[key] == cost[front[-1]]):
             front.append(key)

@@ -48,7 +48,7 @@ def summary_text(rows: Sequence[Row], width: int | None = None, most: int | None
     """
     if not rows:
         return "no points"
-    shown, said = list(rows), ""
+    shown, said = rows, ""
     if most is not None and len(rows) > most:
         shown, said = (rows[:most], f"the first {most}") if ordered else _answer(rows, most)
         said, more = f"\n{said}; ", f"all {len(rows)} rows: {_ALL}, --top, --sort, --where"
@@ -61,7 +61,7 @@ def summary_text(rows: Sequence[Row], width: int | None = None, most: int | None
 
 def markdown_text(columns: Sequence[Column]) -> str:
     """A table in Markdown."""
-    lines = [[c.heading for c in columns], ["---:" if c.numeric else "---" for c in columns]]
+    lines: list[Sequence[str]] = [[c.heading for c in columns], ["---:" if c.numeric else "---" for c in columns]]
     lines += zip(*(column.cells for column in columns), strict=True)
     return "\n".join(f"| {' | '.join(_markdown(cell) for cell in line)} |" for line in lines)
 

@@ -49,12 +49,12 @@ class Selection:
 
     def of(self, rows: Iterable[AnySwept]) -> list[AnySwept]:
         """The rows that are wanted. Raises UsageError: a value that its column cannot be compared with."""
-        found = [row for row in rows if all(_meets(row, *condition) for condition in self.where)]
+        chosen = [row for row in rows if all(_meets(row, *condition) for condition in self.where)]
         if self.sort:
-            known = [row for row in found if _worth(row, self.sort) is not None]
-            known.sort(key=lambda row: _worth(row, self.sort), reverse=self.falling)
-            found = known + [row for row in found if _worth(row, self.sort) is None]
-        return found[: self.top]
+            pairs = [(worth, row) for row in chosen if (worth := _worth(row, self.sort)) is not None]
+            pairs.sort(key=lambda pair: pair[0], reverse=self.falling)
+            chosen = [row for _, row in pairs] + [row for row in chosen if _worth(row, self.sort) is None]
+        return chosen[: self.top]
 
 
 def parse_selection(where: Sequence[str], sort: str | None, top: int | None) -> Selection:
@@ -87,7 +87,7 @@ def _worth(row: SweptRecord, key: str) -> tuple[int, Fraction, str] | None:
     key, value = _value(row, key)
     if value is None or value == "":
         return None
-    if key.endswith("_ns"):
+    if key.endswith("_ns") and isinstance(value, int | Decimal):
         return _TIMES, Fraction(ps_of(value)), ""
     if isinstance(value, int | float | Decimal):
         return SIZES if key == "size_bytes" else _NUMBERS, Fraction(value), ""

@@ -1,5 +1,7 @@
 """Figure of the parts of the time as stacked bars, one for each value of x."""
 
+from typing import Any
+
 from astrasim_py.report import figure_style as style
 from astrasim_py.report import ticks
 from astrasim_py.report.arranged_rows import Grid, name_of
@@ -9,10 +11,11 @@ from astrasim_py.report.quantities import quantity_of
 
 #: Times that differ by more are drawn as shares.
 _WIDE = 12
-_DASH = {"color": "black", "linewidth": 1.0, "linestyle": (0, (2, 1))}
+_DASH: dict[str, Any] = {"color": "black", "linewidth": 1.0, "linestyle": (0, (2, 1))}
 
 
 def draw_stacked(sheet: Sheet, grid: Grid) -> Drawn:
+    from matplotlib.artist import Artist
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
     from matplotlib.ticker import PercentFormatter
@@ -32,7 +35,7 @@ def draw_stacked(sheet: Sheet, grid: Grid) -> Drawn:
         for (series, x), place in places.items():
             row = grid.points.get((facet, series, x))
             time = total.value(row) if row else None
-            if not time:
+            if row is None or not time:
                 continue
             scale, bottom = time if share else factor, 0.0
             cells = {**grid.cells(facet, series, x), "time_ns": total.cell(time)}
@@ -59,6 +62,7 @@ def draw_stacked(sheet: Sheet, grid: Grid) -> Drawn:
             axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     panels[0].set_ylim(0, 1 if share else None)
     figure.set_figheight(figure.get_figheight() + extra)
+    entries: list[tuple[Artist, str]]
     entries = [(Patch(facecolor=c, hatch=hatch, edgecolor="white"), label) for _, label, c, hatch in PARTS]
     entries = [*entries, (Line2D([], [], **_DASH), "lower bound")]
     sheet.explain(panels, [entry for entry in entries if entry[1] in shown])

@@ -1,7 +1,7 @@
 """Ticks and labels of axes: logarithmic ones have at least three, times are in one unit."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
 from astrasim_py.core.units import format_size, format_time
@@ -60,17 +60,18 @@ def _thinned(ticks: list[float], width: float) -> list[float]:
 
 @cache
 def _log_locator() -> type:
+    from matplotlib.axis import XAxis
     from matplotlib.ticker import Locator
 
     class LogLocator(Locator):
         """Places of `log_ticks` on an axis, whatever part of it is shown."""
 
         def __call__(self):
-            return self.tick_values(*self.axis.get_view_interval())
+            return self.tick_values(*self.axis.get_view_interval()) if self.axis is not None else []
 
         def tick_values(self, vmin, vmax):
-            upright = self.axis is None or self.axis.axis_name == "y"
-            return log_ticks(*sorted((vmin, vmax)), math.inf if upright else width_of(self.axis.axes))
+            low, high = sorted((vmin, vmax))
+            return log_ticks(low, high, width_of(self.axis.axes) if isinstance(self.axis, XAxis) else math.inf)
 
     return LogLocator
 
@@ -103,7 +104,12 @@ def label_between(low: float, high: float, kind: int) -> dict[float, str]:
         return {float(2**power): format_size(2**power)}
     inside = [tick for tick in log_ticks(low, high) if 1.2 * low < tick < high / 1.2] or [math.sqrt(low * high)]
     tick = inside[len(inside) // 2]
-    return {tick: (number_text, None, lambda ps: format_time(int(ps)), lambda rate: f"{rate / 1e9:g} GB/s")[kind](tick)}
+    text_of: dict[int, Callable[[float], str]] = {
+        0: number_text,
+        2: lambda ps: format_time(int(ps)),
+        3: lambda rate: f"{rate / 1e9:g} GB/s",
+    }
+    return {tick: text_of[kind](tick)}
 
 
 def label_values(
@@ -173,7 +179,7 @@ def fitting(places: Sequence[float], widths: Sequence[float]) -> list[int]:
             chosen.append(number)
     if chosen and chosen[-1] != len(places) - 1:
         chosen[-1 if len(chosen) > 1 else 1 :] = [len(places) - 1]
-        while len(chosen) > 1 and not _apart(*chosen[-2:], places, widths):
+        while len(chosen) > 1 and not _apart(chosen[-2], chosen[-1], places, widths):
             del chosen[-2 if len(chosen) > 2 else -1]
     return chosen
 

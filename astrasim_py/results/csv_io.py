@@ -99,13 +99,14 @@ def read_csv(data: bytes) -> Table:
 
 def _cells_of(stream: io.StringIO, kinds: Sequence[type]) -> list[np.ndarray]:
     """The columns of the rest of a file."""
-    fields = np.dtype([(f"f{i}", kind) for i, kind in enumerate(kinds)])
+    names = [f"f{i}" for i in range(len(kinds))]
+    fields = np.dtype(list(zip(names, kinds, strict=True)))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*input contained no data")
         # Some versions of numpy would cut off fractions.
         warnings.filterwarnings("error", category=DeprecationWarning)
         rows = np.loadtxt(stream, dtype=fields, delimiter=",", quotechar='"', comments=None, ndmin=1)
-    return [np.ascontiguousarray(rows[name]) for name in fields.names]
+    return [np.ascontiguousarray(rows[name]) for name in names]
 
 
 def _numbers(cells: Sequence[str]) -> np.ndarray:

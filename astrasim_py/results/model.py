@@ -5,15 +5,17 @@ Each model writes and reads itself. The text of a field is its documentation: do
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 from functools import cache
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self, TypeVar, get_args
+
+from pydantic import TypeAdapter
 
 from astrasim_py.core.exact_json import json_bytes
 from astrasim_py.core.records import Fold
-from astrasim_py.core.units import PS_PER_NS, format_time
+from astrasim_py.core.units import format_time
 from astrasim_py.results.values import ps_of
 
 #: Version of the layout of a point's folder.
@@ -28,6 +30,9 @@ class About(NamedTuple):
     text: str
     unit: str = ""
     kept: str = "always"
+
+
+AnyRecord = TypeVar("AnyRecord", bound="Record")
 
 
 class Record(Mapping[str, Any]):
@@ -58,25 +63,28 @@ class Record(Mapping[str, Any]):
         return sum(1 for _ in self)
 
 
+def _fields(model: type[Record]) -> tuple[Field[Any], ...]:
+    return fields(model) if is_dataclass(model) else ()
+
+
 @cache
 def _abouts(model: type[Record]) -> dict[str, About]:
-    return {each.name: each.type.__metadata__[0] for each in fields(model)}
+    return {each.name: get_args(each.type)[1] for each in _fields(model)}
 
 
 @cache
 def _left_out(model: type[Record]) -> dict[str, Any]:
     """The columns that are left out where they have these values."""
     values = {}
-    for each in fields(model):
-        if each.type.__metadata__[0].kept == "set":
-            values[each.name] = each.default if each.default is not MISSING else each.default_factory()
+    for each in _fields(model):
+        if _abouts(model)[each.name].kept == "set":
+            make = each.default_factory
+            values[each.name] = each.default if make is MISSING else make()
     return values
 
 
 @cache
-def _reader(model: type[Record]):
-    from pydantic import TypeAdapter
-
+def _reader(model: type[AnyRecord]) -> TypeAdapter[AnyRecord]:
     return TypeAdapter(model)
 
 
@@ -166,8 +174,8 @@ class Row(SweptRecord):
     @property
     def interval(self) -> str:
         """With ``repeat``, the interval of times as text."""
-        ends = (self.time_low_ns, self.time_high_ns)
-        return "" if None in ends else " … ".join(format_time(int(ns * PS_PER_NS)) for ns in ends)
+        ends = [format_time(ps_of(ns)) for ns in (self.time_low_ns, self.time_high_ns) if ns is not None]
+        return " … ".join(ends)
 
     def of_job(self, job: JobRow) -> Self:
         """The row of one of the point's jobs: with its time, and without a bound."""

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import numpy as np
+
 from astrasim_py.results.model import Row
 
 AnyRow = TypeVar("AnyRow", bound=Row)
@@ -16,7 +18,7 @@ LOW, HIGH = 10, 90
 REPEAT_KEYS = ("time_low_ns", "time_high_ns", "seeds")
 
 
-def nearest_rank(ascending: Sequence[Any], percent: int) -> Any:
+def nearest_rank(ascending: Sequence[Any] | np.ndarray, percent: int) -> Any:
     """A percentile as one of the values: the least that so many percent of them do not exceed.
 
     >>> [nearest_rank(range(1, 21), percent) for percent in (10, 50, 90)]

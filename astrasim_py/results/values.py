@@ -1,5 +1,6 @@
 """Values of results: exact decimal numbers, and the order of swept values."""
 
+from collections.abc import Callable
 from decimal import Context, Decimal
 from fractions import Fraction
 from typing import overload
@@ -38,8 +39,13 @@ def rounded(value: Fraction, digits: int = 9) -> Decimal:
 
 
 #: Kinds of swept values in their order: what reads them; plain text comes last.
-_KINDS = (Fraction, units.parse_size, units.parse_time, units.parse_bandwidth)
-SIZES, TEXTS = 1, len(_KINDS)
+_READERS: tuple[Callable[[str], Fraction | int], ...] = (
+    Fraction,
+    units.parse_size,
+    units.parse_time,
+    units.parse_bandwidth,
+)
+SIZES, TEXTS = 1, len(_READERS)
 
 
 def value_order(text: str) -> tuple[int, Fraction, str]:
@@ -48,7 +54,7 @@ def value_order(text: str) -> tuple[int, Fraction, str]:
     >>> sorted(["1 MiB", "ring", "64 KiB"], key=value_order)
     ['64 KiB', '1 MiB', 'ring']
     """
-    for kind, parse in enumerate(_KINDS):
+    for kind, parse in enumerate(_READERS):
         try:
             return kind, Fraction(parse(text)), text
         except (UnitError, ValueError, ZeroDivisionError):

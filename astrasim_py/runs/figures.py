@@ -58,7 +58,8 @@ def specs_in(study: Mapping) -> list[dict]:
 
 def figure_names(specs: Iterable[Mapping]) -> list[str]:
     """Names of figures, without endings: each its own, or its kind with a number from the second on."""
-    names, taken = [], Counter()
+    names: list[str] = []
+    taken: Counter[str] = Counter()
     for spec in specs:
         name = str(spec.get("name") or spec["kind"])
         taken[name] += 1

@@ -14,6 +14,7 @@ from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.core.exact_json import json_bytes
 from astrasim_py.core.records import NO_RATE, Categorical, Records, Table, WaitingNode
 from astrasim_py.core.units import format_time
+from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.report.busiest_links import busiest_links
 from astrasim_py.results.collectives import bandwidth_GBps, bounded, collective_rows
 from astrasim_py.results.csv_io import csv_chunks
@@ -79,8 +80,8 @@ def summary_of(plan: Plan, records: Records, row: Row, warnings: Iterable[str] =
         message_hops=records.message_hops,
         status=records.outcome.status,
     )
-    rates = np.array([int(rate) for rate in topology.bandwidths], dtype=np.int64)
-    rates = rates[topology.bandwidth_class[records.link["link"]]] if records.link.height else None
+    of_class = np.array([int(rate) for rate in topology.bandwidths], dtype=np.int64)
+    rates = of_class[topology.bandwidth_class[records.link["link"]]] if records.link.height else None
     busiest = busiest_links(records.link, {}, rates, 1)
     if busiest and (busiest[0]["busy"] or busiest[0]["bytes"]):
         rate = rounded(topology.bandwidth(busiest[0]["link"]) / 10**9)
@@ -93,9 +94,9 @@ def summary_of(plan: Plan, records: Records, row: Row, warnings: Iterable[str] =
         bound = problem_bound(plan)
         defects = list(_wrong_bounds(bound, records))
         exposed = ns_number(int(records.exposed_comm.max(initial=0))) if timed else None
-        row = replace(
-            row, time_ns=ns_number(records.makespan), exposed_comm_ns=exposed, **bounded(bound, records.makespan)
-        )
+        least, share = bounded(bound, records.makespan)
+        time = ns_number(records.makespan)
+        row = replace(row, time_ns=time, bound_ns=least, efficiency=share, exposed_comm_ns=exposed)
         if instance is not None and instance.size and records.collective["bound"][0] != NO_RATE:
             duration = int(records.collective["end"][0] - records.collective["start"][0])
             row = replace(row, algbw_GBps=bandwidth_GBps(instance.size, duration))
@@ -129,7 +130,7 @@ def summary_of(plan: Plan, records: Records, row: Row, warnings: Iterable[str] =
         unfinished=records.outcome.unfinished,
         warnings=tuple(warnings),
         fold=records.fold,
-        algorithms=tuple(map(_called, algorithms.values())),
+        algorithms=tuple(_called(call, algorithm) for (algorithm, _), call in algorithms.items()),
         npu_of=tuple(plan.npu_of[: plan.npu_ranks]),
         hop_latency_ps=hop_latency(plan),
         qps=problem.network.qps,
@@ -149,9 +150,8 @@ def _waiting(node: WaitingNode, switches: Mapping[int, str]) -> WaitingRow:
     )
 
 
-def _called(call: Instance) -> CalledAlgorithm:
+def _called(call: Instance, algorithm: Algorithm) -> CalledAlgorithm:
     known = {name: value for name in ("protocol", "slots") if (value := getattr(call.costs, name, None))}
-    algorithm = call.algorithm
     return CalledAlgorithm(
         collective=call.type, name=algorithm.name, ranks=algorithm.ranks, correct=algorithm.verdict, **known
     )
@@ -237,8 +237,9 @@ def files_of(
         marks = [(event.at_ps, event.text) for event in summary.link_events]
         only = () if timeline_of is True else timeline_of
         pieces = timeline(records, edges, npus, jobs if any(jobs) else (), plan.switches, qps, marks, only)
-        if only or (pieces := within(pieces)) is not None:
-            files["timeline.json"] = pieces
+        written = pieces if only else within(pieces)
+        if written is not None:
+            files["timeline.json"] = written
     return files
 
 
@@ -275,6 +276,18 @@ def _vertex_names(topology: Topology) -> np.ndarray | None:
     return np.concatenate(blocks)
 
 
+def _named(topology: Topology, links: np.ndarray, names: np.ndarray) -> np.ndarray:
+    """Names of links as bytes. `names`: of all vertices."""
+    name = np.char.add(np.char.add(names[topology.src[links]], b"->"), names[topology.dst[links]])
+    number = topology.parallel[links]
+    several = np.flatnonzero(number)
+    if len(several):
+        longer = np.char.add(name[several], np.array([b"#%d" % (i + 1) for i in number[several].tolist()]))
+        name = name.astype(f"S{max(name.dtype.itemsize, longer.dtype.itemsize)}")
+        name[several] = longer
+    return name
+
+
 def edge_table(topology: Topology, used: np.ndarray, *, plain: bool = False) -> Table:
     """Links: name, ends, bandwidth (bytes per second, rounded) and latency (ps). `used`: int64: links that carried
     something; the others are left out of a network of more than `ALL_EDGES` links. `plain`: names as bytes, where they
@@ -282,22 +295,13 @@ def edge_table(topology: Topology, used: np.ndarray, *, plain: bool = False) -> 
     """
     links = np.arange(topology.links) if topology.links <= ALL_EDGES else np.flatnonzero(np.bincount(used))
     names = _vertex_names(topology) if plain else None
-    if names is None:
-        name = [topology.link_name(i) for i in links.tolist()]
-    else:
-        name = np.char.add(np.char.add(names[topology.src[links]], b"->"), names[topology.dst[links]])
-        number = topology.parallel[links]
-        several = np.flatnonzero(number)
-        if len(several):
-            more = np.char.add(b"#", (number[several] + 1).astype("S"))
-            longer = np.char.add(name[several], more)
-            name = name.astype(f"S{max(name.dtype.itemsize, longer.dtype.itemsize)}")
-            name[several] = longer
     rates = np.array([round(rate) for rate in topology.bandwidths], dtype=np.int64)
     return Table(
         {
             "link": links.astype(np.int64),
-            "name": name,
+            "name": [topology.link_name(i) for i in links.tolist()]
+            if names is None
+            else _named(topology, links, names),
             "src": topology.src[links].astype(np.int64),
             "dst": topology.dst[links].astype(np.int64),
             "bandwidth": rates[topology.bandwidth_class[links]] if len(rates) else np.zeros(0, np.int64),

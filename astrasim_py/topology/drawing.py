@@ -3,12 +3,13 @@
 import re
 from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 #: How links that failed are drawn, and switches that compute.
-FAILED = {"color": "#D55E00", "linestyle": (0, (2, 2)), "linewidth": 1.2}
-COMPUTING = {"facecolor": "#F0E442", "edgecolor": "#333333"}
+FAILED: dict[str, Any] = {"color": "#D55E00", "linestyle": (0, (2, 2)), "linewidth": 1.2}
+COMPUTING: dict[str, Any] = {"facecolor": "#F0E442", "edgecolor": "#333333"}
 _SWITCH, _LINE, _IDLE = "#dddddd", "#777777", "#dcdcdc"
 #: Largest diameter of a vertex, largest and smallest size of numbers in it, points.
 _LARGE, _FONT, _SMALL = 16.0, 7.0, 4.4

@@ -37,7 +37,7 @@ def row(sweep, ps, **more):
             "size_bytes": size,
             "engine": "simpy",
             "time_ns": ns_number(ps),
-            **bounded(ps // 3, ps),
+            **bounded(ps // 3, ps)._asdict(),
             "busbw_GBps": bandwidth_GBps(size, ps),
             "exposed_comm_ns": ns_number(ps // 4),
             "compute_ns": ns_number(ps // 2),
