@@ -1,17 +1,18 @@
 """Published training throughput against closed forms: rows of a CSV, each a run that somebody measured.
 
-A row says model, machine and parallelism; what it does not say is in `SOFTWARE`, by its source: attention kernel,
-what overlaps, how gradients are reduced. Figures are step times.
+A row says model, machine and parallelism; what it does not say is in `RULES`, by its source: attention kernel, what
+overlaps, how gradients are reduced. Figures are step times.
 """
 
+import csv
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from types import MappingProxyType
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any
 
 from astrasim_py.core.errors import ScenarioError, UsageError
 from astrasim_py.core.table_file import read_text, table_rows
@@ -43,9 +44,10 @@ GPUS = {
 }
 #: First letters of a number format of a row → ours; scaling recipes of 8 bits are one.
 DTYPES = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "nvfp4": "fp4", "fp4": "fp4", "fp32": "fp32"}
+YES_NO = {"yes": True, "no": False}
 #: Recomputation of a row → ours. `selective`: the MLA up-projection and the MLP's activation, a fifth of a forward
 #: pass; `selective-light`: norms and activations; `minimal` keeps products, so attention is done again.
-RECOMPUTE = {
+RECOMPUTE: dict[str, str | float] = {
     "none": "none",
     "unknown": "none",
     "full": "full",
@@ -58,48 +60,22 @@ RECOMPUTE = {
 }
 
 
-class Software(NamedTuple):
-    """What a source's rows have in common, beyond their columns: keys of `Training`, and constants."""
-
-    training: Mapping = MappingProxyType({})
-    constants: Mapping = MappingProxyType({})
-
-
-#: Megatron before FlashAttention: scores go to memory; gradients are reduced after the last microbatch.
-_MEGATRON_2021 = Software({"attention": "eager", "sp": False})
-#: Its pipeline sends the whole activation from every rank; in bf16 its elementwise kernels have fp32 intermediates.
-_DEEPSPEED = Software(_MEGATRON_2021.training, {"elementwise": 2.0, "scatter": False})
-_MEGATRON = Software({"attention": "auto", "overlap": {"tp": True, "dp": True, "pp": True}})
-#: Every elementwise operation a kernel of its own.
-_UNFUSED = {"elementwise": 1.7}
-SOFTWARE: dict[str, Software] = {
-    "megatron-sc21": _MEGATRON_2021,
-    "korthikanti-t5": _MEGATRON_2021,
-    "mt-nlg": _DEEPSPEED,
-    "vtrain-multi": _MEGATRON_2021,
-    "vtrain-single": _MEGATRON_2021,
-    "bigscience-tr11": _DEEPSPEED,
-    "internevo": Software({"attention": "fa2", "overlap": {"dp": True}}, _UNFUSED),
-    # Triton's FlashAttention 1, a fused loss; gradients reduced in fp32 unless the parameters are in bf16 alone.
-    "llm-foundry": Software(
-        {"attention": "fa1", "overlap": {"dp": True}, "grad_dtype": "fp32", "fused_loss": True}, _UNFUSED
-    ),
-    "torchtitan": Software({"attention": "fa2", "overlap": {"dp": True}, "grad_dtype": "fp32"}, {"even_cp": False}),
-    "fms-fsdp": Software({"attention": "fa2", "overlap": {"dp": True}}, {"host": 0.5}),
-    "maxtext": Software({"attention": "fa2", "overlap": {"dp": True}}, {"host": 0.0}),
+#: What a source's rows have in common beyond their columns, and what words of a row's note change: a source, ``*`` for
+#: all or empty for those that are not listed; words, or empty; and cells of `SOFTWARE`. Later lines count more.
+RULES = Path(__file__).parents[1] / "data" / "validation" / "software.csv"
+#: Columns of software, also of a row itself, which then counts: how they are read. The last four are of `Constants`.
+SOFTWARE: dict[str, Callable[[str], Any]] = {
+    "attention": str,
+    "sp": YES_NO.__getitem__,
+    "overlap": lambda text: dict.fromkeys(text.split(), True),
+    "grad_dtype": str,
+    "fused_loss": YES_NO.__getitem__,
+    "host": float,
+    "elementwise": float,
+    "scatter": YES_NO.__getitem__,
+    "even_cp": YES_NO.__getitem__,
 }
-_GRAPHS = Software({"overlap": {"tp": True, "dp": True, "pp": True, "ep": True}}, {"host": 0.1})
-#: Words in a row's note → what they change.
-NOTES: tuple[tuple[str, Software], ...] = (
-    ("eager", Software({}, _UNFUSED)),
-    ("compile", Software({}, {"host": 0.5})),
-    ("async TP", Software({"overlap": {"tp": True, "dp": True}})),
-    ("pure bf16", Software({"grad_dtype": "bf16"})),
-    # From 26.06 on whole iterations are CUDA graphs, and experts' communication overlaps.
-    ("26.06", _GRAPHS),
-    ("26.08", _GRAPHS),
-    ("02-28", Software({"grad_dtype": "fp32"})),
-)
+CONSTANTS = ("host", "elementwise", "scatter", "even_cp")
 
 
 @dataclass(frozen=True)
@@ -111,7 +87,7 @@ class Row:
     source: str
     experts: bool
     measured: float
-    layout: Layout | None = None
+    layout: Layout[int] | None = None
     system: System | None = None
     constants: Constants = Constants()
     problem: str = ""
@@ -139,7 +115,8 @@ def _row(row: Mapping[str, str], here: str) -> Row:
     problem = _unpredictable(row)
     if problem:
         return replace(found, problem=problem)
-    software = _software(row)
+    software = _software(row, here)
+    constants = Constants(**{key: software.pop(key) for key in CONSTANTS if key in software})
     try:
         layout = Training(**_training(row, here, software)).layout(_whole(row, "gpus", here))
     except ScenarioError as error:
@@ -148,7 +125,7 @@ def _row(row: Mapping[str, str], here: str) -> Row:
     if nic is not None and nic <= 0:
         raise UsageError(f"{here}: nic_gb_s_per_gpu", f'"{row["nic_gb_s_per_gpu"]}" is no rate', "write GB/s, e.g. 50")
     machine = _machine(GPUS[row["gpu"]], nic)
-    return replace(found, layout=layout, system=machine, constants=Constants(**software.constants))
+    return replace(found, layout=layout, system=machine, constants=constants)
 
 
 def _unpredictable(row: Mapping[str, str]) -> str:
@@ -174,14 +151,14 @@ def _unpredictable(row: Mapping[str, str]) -> str:
     return ""
 
 
-def _training(row: Mapping[str, str], here: str, software: Software) -> dict:
+def _training(row: Mapping[str, str], here: str, software: Mapping[str, Any]) -> dict[str, Any]:
     """Keys of `Training` of a row."""
 
     def whole(key: str) -> int:
         return _whole(row, key, here)
 
     sharding, _, group = row["sharding"].partition("@")
-    keys = {key: whole(key) for key in _COUNTS[1:]}
+    keys: dict[str, Any] = {key: whole(key) for key in _COUNTS[1:]}
     if row.get("schedule") not in (None, "", "1f1b", "interleaved"):  # those follow from vp
         keys["schedule"] = row["schedule"]
     keys |= {"model": _model(row, here), "dtype": _dtype(row), "recompute": _recompute(row["recompute"])}
@@ -191,10 +168,8 @@ def _training(row: Mapping[str, str], here: str, software: Software) -> dict:
     if group:
         copies = whole("gpus") // keys["pp"] // keys["tp"]
         keys["zero_group"] = min(int(group), copies)
-    if row["recompute"].endswith("+sp"):
-        software = software._replace(training={**software.training, "sp": True})
-    overlap = {"pp": False, **software.training.get("overlap", {})}
-    return {**keys, **software.training, "overlap": overlap}
+    sp = {"sp": True} if row["recompute"].endswith("+sp") else {}
+    return {**keys, **software, **sp, "overlap": {"pp": False, **software.get("overlap", {})}}
 
 
 _COUNTS = ("gpus", "seq", "gbs", "mbs", "tp", "pp", "cp", "ep", "vp")
@@ -211,12 +186,28 @@ def _model(row: Mapping[str, str], here: str) -> dict:
     return {**keys, **experts, "tied": True}
 
 
-def _software(row: Mapping[str, str]) -> Software:
-    found = SOFTWARE.get(row["source"], _MEGATRON)
-    for word, more in NOTES:
-        if word in row.get("note", ""):
-            found = Software({**found.training, **more.training}, {**found.constants, **more.constants})
-    return found
+def _software(row: Mapping[str, str], here: str) -> dict[str, Any]:
+    """What rules and columns say of the software of a row: keys of `Training` and `Constants`."""
+    rules = _rules()
+    source = row["source"] if row["source"] in {rule["source"] for rule in rules} else ""
+    words: dict[str, str] = {}
+    for rule in (*rules, row):
+        if rule is row or (rule["source"] in (source, "*") and rule["note"] in row.get("note", "")):
+            words |= {key: rule[key] for key in SOFTWARE if rule.get(key)}
+    software = {}
+    for key, text in words.items():
+        try:
+            software[key] = SOFTWARE[key](text)
+        except (KeyError, ValueError):
+            wanted = "a number" if SOFTWARE[key] is float else "yes or no"
+            raise UsageError(f"{here}: {key}", f'"{text}" is not {wanted}', f"write {wanted}, or nothing") from None
+    return software
+
+
+@cache
+def _rules() -> tuple[Mapping[str, str], ...]:
+    with RULES.open(newline="") as file:
+        return tuple(csv.DictReader(file))
 
 
 @cache

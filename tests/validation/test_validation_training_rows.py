@@ -13,7 +13,7 @@ from astrasim_py.core.errors import UsageError
 from astrasim_py.topology.hardware import preset
 from astrasim_py.training.prices import Constants
 from astrasim_py.validation.training_errors import FITTED, compare, fit, predict
-from astrasim_py.validation.training_rows import GPUS, REQUIRED, SOFTWARE, read_rows
+from astrasim_py.validation.training_rows import CONSTANTS, GPUS, REQUIRED, RULES, read_rows
 
 GOOD = {
     "id": "r0", "source": "somebody", "model": "llama3-8b", "layers": "32", "hidden": "4096", "ffn": "14336",
@@ -106,6 +106,19 @@ def test_columns_of_a_row_count_where_its_model_is_another(tmp_path):
     assert rows[0].layout.model.gated and not rows[2].layout.model.gated
 
 
+def test_columns_of_a_row_count_before_the_rules_of_its_source(tmp_path):
+    heading = (*REQUIRED, "note", "attention", "host", "overlap")
+    own = {"source": "torchtitan", "note": "compile", "attention": "fa3", "host": "0.25", "overlap": "tp"}
+    rows = read_rows(written(tmp_path, {"source": "torchtitan", "note": "compile"}, own, heading=heading))
+    assert [(row.layout.attention, row.constants.host) for row in rows] == [("fa2", 0.5), ("fa3", 0.25)]
+    assert [(bool(row.layout.overlap.tp), bool(row.layout.overlap.dp)) for row in rows] == [
+        (False, True),
+        (True, False),
+    ]
+    with pytest.raises(UsageError, match=r'rows\.csv:2: host: "little" is not a number'):
+        read_rows(written(tmp_path, {"host": "little"}, heading=heading))
+
+
 def test_every_gpu_has_sustained_rates_and_attention():
     for name in set(GPUS.values()):
         compute = preset(name).compute
@@ -188,5 +201,7 @@ def test_step_times_are_the_same_alone_and_together(published):
 
 
 def test_no_source_changes_what_calibration_fits_but_the_host():
-    changed = {key for software in SOFTWARE.values() for key in software.constants} & FITTED.keys()
+    with RULES.open(newline="") as file:
+        rules = list(csv.DictReader(file))
+    changed = {key for rule in rules for key in CONSTANTS if rule[key]} & FITTED.keys()
     assert changed <= {"host"} and all(low <= getattr(Constants(), key) <= high for key, (low, high) in FITTED.items())
