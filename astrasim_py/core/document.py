@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 from yaml.nodes import MappingNode, ScalarNode, SequenceNode
@@ -66,7 +66,7 @@ class Mark(NamedTuple):
 class Value:
     """A value of a document and its place."""
 
-    data: object  # keys are always text, as written
+    data: dict[str, Value] | list[Value] | str | int | float | bool | None  # keys are always text, as written
     mark: Mark  # where the value begins
     path: str = ""  # for people: ``topologies.ring.npus``, ``workload[0].all_reduce``
     key_marks: dict[str, Mark] = field(default_factory=dict)  # of a mapping: where each key is written
@@ -82,12 +82,17 @@ class Value:
         mark = self.key_marks.get(key)
         return f"{mark}: {join(self.path, key)}" if mark else self.place
 
+    @property
+    def mapping(self) -> dict[str, Value]:
+        """The values by key; none of what is no mapping."""
+        return self.data if isinstance(self.data, dict) else {}
+
     def get(self, *keys: str | int) -> Value | None:
         """The value at a path of keys, or None if a step is missing."""
         here = self
         for key in keys:
-            items = dict(enumerate(here.data)) if isinstance(here.data, list) else here.data
-            if not isinstance(items, dict) or key not in items:
+            items: Mapping[Any, Value] = dict(enumerate(here.data)) if isinstance(here.data, list) else here.mapping
+            if key not in items:
                 return None
             here = items[key]
         return here
@@ -248,7 +253,7 @@ class _Builder:
             return self.mapping(node, mark, path, above)
         return Value([self.build(item, join(path, i), above) for i, item in enumerate(node.value)], mark, path)
 
-    def scalar(self, node: ScalarNode, mark: Mark, path: str) -> object:
+    def scalar(self, node: ScalarNode, mark: Mark, path: str) -> str | int | float | bool | None:
         text = node.value
         if not text.isprintable() and any("\ud800" <= c <= "\udfff" for c in text):
             raise ScenarioError(f"{mark}: {path}", "half of a surrogate pair", "write the character itself")
@@ -284,8 +289,7 @@ class _Builder:
             key_marks[key] = key_mark
             data[key] = self.build(value_node, join(path, key), above)
         for source in merged:
-            assert isinstance(source.data, dict)  # of `merges`
-            for key, value in source.data.items():
+            for key, value in source.mapping.items():
                 if key not in data:
                     data[key], key_marks[key] = value, source.key_marks[key]
         return Value(data, mark, path, key_marks)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationError
 
@@ -54,10 +54,10 @@ def _listed(value: object) -> object:
     return found
 
 
-def _values(kind: Any, default: tuple | None, text: str):
-    """A field that takes one value, a list of them, or ``auto``."""
-    listed = Annotated[tuple[kind, ...] | None, BeforeValidator(_listed)]
-    return Annotated[listed, Field(default=default, description=text)]
+_T = TypeVar("_T")
+#: Of a field that takes one value, a list of them, or ``auto``.
+_Values: TypeAlias = Annotated[tuple[_T, ...] | None, BeforeValidator(_listed)]
+_Sequences: TypeAlias = Annotated[int, whole(1, 2**31 - 1)]
 
 
 class Simulate(StrictModel):
@@ -87,19 +87,23 @@ class Explore(StrictModel):
     _place = "explore"
 
     model: NamedModel = example("megatron-1t")
-    gbs: _values(Annotated[int, whole(1, 2**31 - 1)], None, "sequences of an iteration")
-    seq: _values(Annotated[int, whole(1, 2**31 - 1)], (2048,), "tokens of a sequence")
-    tp: _values(Count, None, "tensor parallel ranks; auto: up to a node")
-    pp: _values(Count, None, "pipeline stages; auto: up to the number of layers")
-    cp: _values(Count, (1,), "context parallel ranks; auto: up to a node")
-    ep: _values(Count, (1,), "expert parallel ranks; auto: divisors of the experts")
-    etp: _values(Count, (1,), "tensor parallel ranks of an expert")
-    vp: _values(Count, (1,), "chunks of layers per pipeline rank; auto: up to 8 of them")
-    zero: _values(Annotated[int, whole(0, 3)], (0,), "ZeRO stages; auto: all")
-    mbs: _values(Count, None, "sequences of a microbatch; auto: powers of two up to 16")
-    recompute: _values(Recomputation, ("none",), "none, attn, half, selective_op, full, or a part")
-    sp: _values(bool, (True,), "sequence parallel, where tp is more than 1")
-    schedule: _values(Annotated[str, choice(*SCHEDULES)], None, "auto: 1f1b, or interleaved where vp is more than 1")
+    gbs: _Values[_Sequences] = Field(default=None, description="sequences of an iteration")
+    seq: _Values[_Sequences] = Field(default=(2048,), description="tokens of a sequence")
+    tp: _Values[Count] = Field(default=None, description="tensor parallel ranks; auto: up to a node")
+    pp: _Values[Count] = Field(default=None, description="pipeline stages; auto: up to the number of layers")
+    cp: _Values[Count] = Field(default=(1,), description="context parallel ranks; auto: up to a node")
+    ep: _Values[Count] = Field(default=(1,), description="expert parallel ranks; auto: divisors of the experts")
+    etp: _Values[Count] = Field(default=(1,), description="tensor parallel ranks of an expert")
+    vp: _Values[Count] = Field(default=(1,), description="chunks of layers per pipeline rank; auto: up to 8 of them")
+    zero: _Values[Annotated[int, whole(0, 3)]] = Field(default=(0,), description="ZeRO stages; auto: all")
+    mbs: _Values[Count] = Field(default=None, description="sequences of a microbatch; auto: powers of two up to 16")
+    recompute: _Values[Recomputation] = Field(
+        default=("none",), description="none, attn, half, selective_op, full, or a part"
+    )
+    sp: _Values[bool] = Field(default=(True,), description="sequence parallel, where tp is more than 1")
+    schedule: _Values[Annotated[str, choice(*SCHEDULES)]] = Field(
+        default=None, description="auto: 1f1b, or interleaved where vp is more than 1"
+    )
     dtype: Annotated[str, choice(*ELEMENT)] = "bf16"
     attention: Annotated[str, choice(*ATTENTIONS)] = "auto"
     grad_dtype: Annotated[str, choice("bf16", "fp32")] | None = None
@@ -232,12 +236,12 @@ def load_exploration(path: str, overrides: Sequence[str] = ()) -> Exploration:
     ``--set``.
     """
     document = read_document(path)
-    if not isinstance(document.data, dict) or "explore" not in document.data:
+    if "explore" not in document.mapping:
         raise ScenarioError(path, 'there is no "explore"', "write explore: {model: llama3-70b, gbs: 512, topology: …}")
     for text in overrides:
         document = apply_override(document, text, ("explore", *Scenario.model_fields))
-    explore = document.data["explore"]
-    for key in document.data:
+    explore = document.mapping["explore"]
+    for key in document.mapping:
         if key in _OWN_KEYS:
             raise ScenarioError(document.key_place(key), "an exploration writes it itself", "drop it")
     try:
@@ -265,7 +269,7 @@ def load_exploration(path: str, overrides: Sequence[str] = ()) -> Exploration:
 
 def _base(document: Value, explore: Value, name: str) -> Value:
     """The scenario without a workload: keys of the document, and those that stand under ``explore``."""
-    found = {key: value for key, value in document.data.items() if key != "explore"}
+    found = {key: value for key, value in document.mapping.items() if key != "explore"}
     found["name"] = document.get("name") or Value(name, explore.mark, "name", raw=name)
     for key in _SCENARIO_KEYS:
         value = explore.get(key)
@@ -289,10 +293,10 @@ def _base(document: Value, explore: Value, name: str) -> Value:
 
 
 def _with(base: Value, more: Mapping[str, Value]) -> Value:
-    return Value({**base.data, **more}, base.mark, key_marks=base.key_marks)
+    return Value({**base.mapping, **more}, base.mark, key_marks=base.key_marks)
 
 
-def _value(plain: object, mark: Mark, path: str) -> Value:
+def _value(plain: Any, mark: Mark, path: str) -> Value:
     """Plain values as a document, all at one place."""
     if isinstance(plain, Mapping):
         return Value({str(key): _value(one, mark, join(path, str(key))) for key, one in plain.items()}, mark, path)

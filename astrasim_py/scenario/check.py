@@ -75,11 +75,11 @@ def network_mistakes(typed: Typed, name: str | None, topology: Any) -> Iterator[
         ecmp = topology.routing is not None and topology.routing.ecmp
         parts |= {"topology": name, ECMP: ecmp, EVENTS: bool(topology.events)}
     for exclusion in exclusions(parts):
-        steps = tuple(exclusion.place.partition(": ")[0].split("."))
         if exclusion.use == EVENTS:
-            steps, problem = ("topologies", name, "events"), f"network.model: {exclusion.problem}"
-            yield Mistake(steps, True, problem, exclusion.remedy)
+            problem = f"network.model: {exclusion.problem}"
+            yield Mistake(("topologies", name or "", "events"), True, problem, exclusion.remedy)
         else:
+            steps = tuple(exclusion.place.partition(": ")[0].split("."))
             yield Mistake(steps, False, exclusion.problem, exclusion.remedy)
 
 
@@ -101,7 +101,7 @@ def job_mistakes(typed: Typed, topology: Any) -> Iterator[Mistake]:
             npus = None if npus is None else npus - topology.failed_npus
             placement = topology.placement if typed["placement"] is None else typed["placement"]
             ranks = len(placement) if typed["ranks"] is None and isinstance(placement, tuple) else typed["ranks"]
-        if None not in (ranks, npus) and ranks > npus:
+        if ranks is not None and npus is not None and ranks > npus:
             at = next((key for key in ("ranks", "placement") if typed[key] is not None), "topologies")
             dead = f" ({topology.failed_npus} of {topology.npu_count()} failed)" if topology.failed_npus else ""
             problem = f"{ranks} ranks are more than the {npus} NPUs of the topology{dead}"
@@ -133,7 +133,7 @@ def _several_jobs(typed: Typed, topology: Any) -> Iterator[Mistake]:
                 break
         owner.update(dict.fromkeys(job.placement or (), name))
     if typed["algorithms"]:
-        shared = {"workload": None, "groups": {}, "stragglers": job_models.Stragglers()}
+        shared: dict[str, Any] = {"workload": None, "groups": {}, "stragglers": job_models.Stragglers()}
         yield from _JobCheck(SimpleNamespace(algorithms=typed["algorithms"], **shared), typed, None).mistakes()
 
 
@@ -179,8 +179,8 @@ class _JobCheck:
         return group in self.known or one or any(own.startswith(f"{group}.") for own in self.known)
 
     def _outside(self, ranks: Iterable[int], *steps: str | int) -> Iterator[Mistake]:
-        beyond = [rank for rank in ranks if self.ranks is not None and rank >= self.ranks]
-        if beyond:
+        beyond = [] if self.ranks is None else [rank for rank in ranks if rank >= self.ranks]
+        if beyond and self.ranks is not None:
             problem = f"rank {beyond[0]} does not exist: there are {self.ranks}"
             yield _wrong(problem, f"write 0 to {self.ranks - 1}", *steps)
 
@@ -226,7 +226,7 @@ class _JobCheck:
         if isinstance(body.group, tuple):
             yield from self._outside(body.group, *at, "group")
             size = len(body.group)
-        elif body.group not in (None, *self.known):
+        elif body.group is not None and body.group not in self.known:
             problem = f'no group is called "{body.group}"'
             yield _wrong(problem, did_you_mean(body.group, self.known), *at, "group")
             return

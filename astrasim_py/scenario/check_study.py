@@ -19,25 +19,25 @@ _COLUMNS = ("topology", "algorithm", "size", "npus", "model", "engine")
 def top_level_mistakes(document: Value) -> Iterator[Mistake]:
     """Keys that are unknown, missing, or in the wrong place."""
     known = tuple(Scenario.model_fields)
-    for key in document.data:
+    written = document.mapping
+    for key in written:
         if key not in known:
             remedy = "run the verb explore on this file" if key == "explore" else did_you_mean(key, known)
             yield Mistake((key,), True, "is not a key here", remedy)
-    if document.data["name"].data is None:
+    if written["name"].data is None:
         yield Mistake(("name",), False, "is empty", "write e.g. name: ring_vs_torus, or drop it")
-    if "topologies" not in document.data:
-        example = Scenario.model_fields["topologies"].examples[0]
+    if "topologies" not in written:
+        (example, *_) = Scenario.model_fields["topologies"].examples or [""]
         yield Mistake((), False, '"topologies" is missing', f"write e.g. topologies: {example}")
-    workload = document.data.get("workload")
-    if (workload is None or workload.data is None) and "jobs" not in document.data:
+    workload, jobs = written.get("workload"), written.get("jobs")
+    if (workload is None or workload.data is None) and jobs is None:
         yield Mistake((), False, '"workload" is missing', "write e.g. workload: [{all_reduce: {size: 64 MiB}}]")
-    if "compare" in document.data and "jobs" not in document.data:
+    if "compare" in written and jobs is None:
         yield Mistake(("compare",), True, "compares jobs, and there are none", "drop it, or write jobs")
-    if "jobs" in document.data:
-        jobs = document.get("jobs")
-        own = isinstance(jobs.data, dict) and all("placement" in (job.data or ()) for job in jobs.data.values())
-        for key in ("workload", "groups", "stragglers", "ranks", *(["placement"] if own else [])):
-            if key in document.data:
+    if jobs is not None:
+        placed = isinstance(jobs.data, dict) and all("placement" in job.mapping for job in jobs.mapping.values())
+        for key in ("workload", "groups", "stragglers", "ranks", *(["placement"] if placed else [])):
+            if key in written:
                 yield Mistake((key,), True, f"with jobs, each job has its own {key}", "move it into a job")
 
 
@@ -81,7 +81,7 @@ def _axis(document: Value, key: str) -> tuple[str | int, ...]:
         return "sweep", key
     groups = document.get("sweep", "zip")
     listed = enumerate(groups.data) if groups is not None and isinstance(groups.data, list) else ()
-    return "sweep", "zip", *(i for i, group in listed if key in group.data), key
+    return "sweep", "zip", *(i for i, group in listed if key in group.mapping), key
 
 
 def _unknown_topology(value: Value, names: Sequence[str]) -> Iterator[ScenarioError]:
@@ -137,13 +137,13 @@ def plot_mistakes(document: Value, plots: Sequence[PlotSpec], axes: Sequence[var
         compared = plot.series or (plot.x if plot.kind == "speedup" else None)
         if plot.baseline is not None and compared is None:
             yield wrong("a baseline without series", "write e.g. series: topology", "baseline")
-        elif plot.baseline is not None and plot.baseline not in labels.get(compared, [plot.baseline]):
+        elif plot.baseline is not None and compared in labels and plot.baseline not in labels[compared]:
             problem = f'"{plot.baseline}" is not a value of {compared}'
             yield wrong(problem, did_you_mean(plot.baseline, labels[compared]), "baseline")
         by_job = not swept and "job" in (plot.x, plot.series, plot.facet, *plot.where)
-        if plot.kind == "slowdown" and plot.baseline is None and not (by_job and "compare" in document.data):
+        if plot.kind == "slowdown" and plot.baseline is None and not (by_job and "compare" in document.mapping):
             remedy = "write series: KEY and baseline: one of its values"
-            remedy += "; or compare: alone, and series: job" if "jobs" in document.data else ""
+            remedy += "; or compare: alone, and series: job" if "jobs" in document.mapping else ""
             yield wrong("a slowdown needs a baseline", remedy)
         if by_job and plot.kind not in BY_JOB:
             yield wrong(f"{plot.kind} is not known by job", f"write one of the kinds {', '.join(BY_JOB)}")

@@ -71,12 +71,13 @@ def expand(scenario: LoadedScenario) -> tuple[Point, ...]:
 
     points = []
     for index, (assignment, labels) in enumerate(variables.assignments(scenario.axes)):
-        values = {key: resolver.section(key, assignment) for key in resolver.users}
-        values = {key: value for key, value in values.items() if value is not None and value.data is not None}
-        topologies, chosen = values.pop("topologies"), values.pop("topology", None)
-        name = next(iter(topologies.data)) if chosen is None else variables.label_of(chosen)
-        sections = {key: section(key, value) for key, value in (*values.items(), ("topology", topologies.data[name]))}
-        config = {key: plain for key, (plain, _) in sections.items()} | {"topology_name": name}
+        written = ((key, resolver.section(key, assignment)) for key in resolver.users)
+        sections = {key: value for key, value in written if value is not None and value.data is not None}
+        topologies, chosen = sections.pop("topologies").mapping, sections.pop("topology", None)
+        name = next(iter(topologies)) if chosen is None else variables.label_of(chosen)
+        sections["topology"] = topologies[name]
+        plain = {key: section(key, value) for key, value in sections.items()}
+        config = {key: values for key, (values, _) in plain.items()} | {"topology_name": name}
         repeat = scenario.repeat if with_seeds(config, 1) != config else 1
         for number in range(repeat):
             values = labels | ({"seed": str(number)} if repeat > 1 else {})
@@ -91,7 +92,7 @@ def expand(scenario: LoadedScenario) -> tuple[Point, ...]:
                     allow_outside=scenario.allow_outside,
                     allow_code=scenario.allow_code,
                     repeat=repeat,
-                    places={path: place for _, places in sections.values() for path, place in places.items()},
+                    places={path: place for _, places in plain.values() for path, place in places.items()},
                 )
             )
     return tuple(points)

@@ -178,8 +178,8 @@ class PytorchRecording(StrictModel):
     def of_reader(self) -> ReaderWorkload:
         """The same as of the reader of recordings."""
         options = {key: value for key, value in self if value is not None}
-        listed = {key: [options[key]] for key in ("kineto", "et") if key in options}
-        return ReaderWorkload(reader="pytorch", **options | listed)
+        options |= {key: [options[key]] for key in ("kineto", "et") if key in options}
+        return ReaderWorkload.model_validate({"reader": "pytorch", **options})
 
 
 class RecordedWorkload(StrictModel):

@@ -185,7 +185,7 @@ def check_document(
 def _completed(document: Value, path: Path) -> Value:
     """The document with a name, by default the file's, and with the one topology that is written in place."""
     name = re.sub(r"[^A-Za-z0-9._-]", "_", path.stem).lstrip(".")[:64] or "scenario"
-    data = {"name": Value(name, document.mark, "name", raw=name), **document.data}
+    data = {"name": Value(name, document.mark, "name", raw=name), **document.mapping}
     inline = data.get("topology")
     if "topologies" not in data and inline is not None and isinstance(inline.data, dict):
         marks = {"topology": document.key_marks.get("topology", inline.mark)}
@@ -214,7 +214,7 @@ class _Loading:
         if count > variables.MAX_POINTS:
             problem = f"{count:,} points are more than the cap of {variables.MAX_POINTS:,}"
             self._tell([Mistake(("sweep",), False, problem, "sweep fewer values")])
-        swept = len(self.errors) == before and "topologies" in self.document.data
+        swept = len(self.errors) == before and "topologies" in self.document.mapping
         study |= {key: self._study(key) for key in variables.STUDY_KEYS if key != "sweep"}
         resolver = None
         if swept:
@@ -248,7 +248,7 @@ class _Loading:
 
     def _constant_sections(self) -> None:
         """Read keys without variables, if the sweep itself is wrong."""
-        for key, value in self.document.data.items():
+        for key, value in self.document.mapping.items():
             if key not in Scenario.model_fields or key in variables.STUDY_KEYS:
                 continue
             texts = (scalar.data for scalar in value.scalars() if isinstance(scalar.data, str))
@@ -293,7 +293,7 @@ class _Loading:
     def _point(self, resolver: variables.Resolver, assignment: Mapping[str, Value]) -> None:
         semantics = self._section(resolver, "semantics", assignment)[1]
         binary = semantics is not None and semantics.binary_bandwidth
-        pairs = {"semantics": (None, semantics)}
+        pairs: dict[str, tuple[Value | None, Any]] = {"semantics": (None, semantics)}
         for key in Scenario.model_fields:
             if key not in variables.STUDY_KEYS and key != "semantics":
                 pairs[key] = self._section(resolver, key, assignment, binary)

@@ -244,7 +244,9 @@ def _or_variable(schema: dict[str, Any]) -> dict[str, Any]:
         return schema
     if "const" in schema and "anyOf" not in schema:
         return schema  # shape: ring tells the kinds of topology apart
-    outer = {key: schema.pop(key) for key in ("description", "default", "title", "examples") if key in schema}
+    outer: dict[str, Any] = {
+        key: schema.pop(key) for key in ("description", "default", "title", "examples") if key in schema
+    }
     if "anyOf" in schema:
         return {**outer, **schema, "anyOf": [*schema["anyOf"], _VARIABLE]}
     return {**outer, "anyOf": [schema, _VARIABLE]}

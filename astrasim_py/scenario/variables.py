@@ -89,8 +89,9 @@ def split_path(path: str, document: Value) -> list[str | int]:
         keys = list(here.data) if here is not None and isinstance(here.data, dict) else []
         whole = [k for k in keys if rest == k or rest.startswith((f"{k}.", f"{k}["))]
         if whole:
-            step: str | int = max(whole, key=len)
-            rest = rest[len(step) :]
+            longest = max(whole, key=len)
+            step: str | int = longest
+            rest = rest[len(longest) :]
         else:
             match = _STEP.match(rest)
             if match is None:
@@ -271,10 +272,10 @@ class Resolver:
         users: dict[str, tuple[str, ...]] = {}
         paths = {key: split_path(key, document) for key in values if is_path(key)}
         paths = {key: steps for key, steps in paths.items() if not steps or not unclear_topology(steps, document)}
-        for key in dict.fromkeys((*document.data, *(str(steps[0]) for steps in paths.values() if steps))):
+        for key in dict.fromkeys((*document.mapping, *(str(steps[0]) for steps in paths.values() if steps))):
             if key in STUDY_KEYS:
                 continue
-            sources = [document.data[key]] if key in document.data else []
+            sources = [document.mapping[key]] if key in document.mapping else []
             into = [path for path, steps in paths.items() if steps and steps[0] == key]
             sources += [value for path in into for value in values[path]]
             users[key] = (*into, *closure(sources, {}))
@@ -303,7 +304,7 @@ class Resolver:
 
     def _resolve(self, key: str, used: Sequence[str], assignment: Mapping[str, Value]) -> Value | AstraError:
         try:
-            value = self.document.data.get(key)
+            value = self.document.mapping.get(key)
             for path in used:
                 if is_path(path):
                     steps = split_path(path, self.document)
@@ -314,6 +315,7 @@ class Resolver:
                         value = _put(value or Value({}, new.mark, key), steps[1:], new, "", key) if steps[1:] else new
                     except UsageError as error:
                         return ScenarioError(f"{new.mark}: sweep.{path}", error.problem, error.remedy)
+            assert value is not None  # a key is used where the document has it, or a swept path leads to it
             return self._substitute(value, assignment, ())
         except ScenarioError as error:
             return error

@@ -361,7 +361,7 @@ class Topology(Shown):
 
     def route_lengths(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray | None:
         """Number of links per route, int64[k]; None unless routes are `walked`."""
-        if not self.walked:
+        if not self.walked or not isinstance(self.router, DimensionOrder):
             return None
         self._check_pairs(src, dst)
         return self.router.lengths(src, dst)
