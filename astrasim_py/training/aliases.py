@@ -1,47 +1,19 @@
 """Keys of Megatron, TorchTitan and DeepSpeed, translated to ours."""
 
-from collections.abc import Callable, Iterable, Mapping
+import csv
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from astrasim_py.core.fields import did_you_mean, shown, wrong
 
-#: Keys that only have another name.
-_RENAMED = {
-    "tensor_model_parallel_size": "tp",
-    "pipeline_model_parallel_size": "pp",
-    "context_parallel_size": "cp",
-    "expert_model_parallel_size": "ep",
-    "expert_tensor_parallel_size": "etp",
-    "virtual_pipeline_model_parallel_size": "vp",
-    "micro_batch_size": "mbs",
-    "global_batch_size": "gbs",
-    "seq_length": "seq",
-    "num_distributed_optimizer_instances": "zero_copies",
-    "sequence_parallel": "sp",
-    "tp_comm_overlap": "overlap.tp",
-    "overlap_moe_expert_parallel_comm": "overlap.ep",
-    "tensor_parallel_degree": "tp",
-    "pipeline_parallel_degree": "pp",
-    "context_parallel_degree": "cp",
-    "expert_parallel_degree": "ep",
-    "expert_tensor_parallel_degree": "etp",
-    "seq_len": "seq",
-    "enable_async_tensor_parallel": "overlap.tp",
-    "train_micro_batch_size_per_gpu": "mbs",
-    "train_batch_size": "gbs",
-    "gradient_accumulation_steps": "microbatches",
-    "overlap_comm": "overlap.dp",
-}
+#: Keys by system: those that only have another name, stand for one of ours, or only say more about another one; and
+#: those that need a translation.
+_TABLE = Path(__file__).parents[1] / "data" / "training" / "aliases.csv"
 _SCHEDULES = {"1f1b": "1f1b", "gpipe": "gpipe", "interleaved1f1b": "interleaved", "zbvzerobubble": "zbv"}
-#: Keys that only say more about another one.
-_BESIDE = {
-    "recompute_method": "recompute_granularity",
-    "recompute_num_layers": "recompute_granularity",
-    "recompute_modules": "recompute_granularity",
-    "overlap_param_gather": "overlap_grad_reduce",
-    "data_parallel_replicate_degree": "data_parallel_shard_degree",
-    "fsdp_reshard_after_forward": "data_parallel_shard_degree",
-}
+
+#: What a key and its value say in our names; the second argument is all that is written, in our names where they are.
+Translation = Callable[[Any, Mapping[str, Any]], dict[str, Any]]
 
 
 def ours(written: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
@@ -91,7 +63,7 @@ def _one_of(value: Any, known: Mapping[Any, Any], key: str) -> Any:
     raise wrong(f"{shown(value)} has no counterpart here", did_you_mean(str(value), words), (key,))
 
 
-def _beside(key: str, main: str) -> Callable:
+def _beside(key: str, main: str) -> Translation:
     def check(value: Any, written: Mapping[str, Any]) -> dict[str, Any]:
         if main not in written:
             raise wrong(f"without {main}", f"write {main} besides", (key, "@key"))
@@ -115,8 +87,8 @@ def _switch(value: Any, key: str) -> bool:
     raise wrong(f"{shown(value)} is not true or false", "write true or false", (key,))
 
 
-def _sharded(key: str) -> Callable:
-    return lambda on, written: {"zero": 3} if _switch(on, key) else {}
+def _standing_for(key: str, ours: str, value: int) -> Translation:
+    return lambda on, written: {ours: value} if _switch(on, key) else {}
 
 
 def _distributed_optimizer(on: Any, written: Mapping[str, Any]) -> dict[str, Any]:
@@ -215,16 +187,13 @@ def _local_batch(size: Any, written: Mapping[str, Any]) -> dict[str, Any]:
     return found if "gbs" in written else found | {"microbatches": count}
 
 
-def _renamed(key: str) -> Callable:
+def _renamed(key: str) -> Translation:
     return lambda value, written: {key: value}
 
 
-_TRANSLATED: dict[str, Callable[[Any, Mapping[str, Any]], dict[str, Any]]] = {
-    **{alias: _renamed(key) for alias, key in _RENAMED.items()},
-    **{key: _beside(key, main) for key, main in _BESIDE.items()},
+#: Translations of keys that the table lists alone.
+_TRANSLATIONS: dict[str, Translation] = {
     "use_distributed_optimizer": _distributed_optimizer,
-    "use_megatron_fsdp": _sharded("use_megatron_fsdp"),
-    "use_torch_fsdp2": _sharded("use_torch_fsdp2"),
     "recompute_granularity": _recompute,
     "activation_checkpoint": _activation_checkpoint,
     "overlap_grad_reduce": _reduce_overlap,
@@ -233,5 +202,20 @@ _TRANSLATED: dict[str, Callable[[Any, Mapping[str, Any]], dict[str, Any]]] = {
     "zero_optimization": _zero_optimization,
     "local_batch_size": _local_batch,
 }
+
+
+def _from_table() -> Iterator[tuple[str, Translation]]:
+    with _TABLE.open(newline="") as file:
+        for row in csv.DictReader(file):
+            key, ours = row["key"], row["ours"]
+            if row["beside"]:
+                yield key, _beside(key, row["beside"])
+            elif row["true"]:
+                yield key, _standing_for(key, ours, int(row["true"]))
+            else:
+                yield key, _renamed(ours) if ours else _TRANSLATIONS[key]
+
+
+_TRANSLATED = dict(_from_table())
 #: Every key that `ours` translates.
 FOREIGN_KEYS = tuple(_TRANSLATED)
