@@ -13,7 +13,7 @@ from pathlib import Path
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.timing import CostModel
 from astrasim_py.synthesis.request import Request, solve
-from astrasim_py.topology import read_edge_list
+from astrasim_py.topology.edge_list import read_edge_list
 
 #: The cost model of TACOS: latency is serialised with the transfer.
 COST = CostModel(link_busy="latency+bytes")

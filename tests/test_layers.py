@@ -69,6 +69,7 @@ OPTIONAL = {
     "astrasim_py.builders.split",
     "astrasim_py.builders.switch_trees",
     "astrasim_py.chakra.lint",
+    "astrasim_py.dialects.chunks.lower",
     "astrasim_py.engine.choose",
     "astrasim_py.engine.compare",
     "astrasim_py.engine.compiled.waiting",
@@ -79,8 +80,10 @@ OPTIONAL = {
     "astrasim_py.report.plots",
     "astrasim_py.runs.cluster",
     "astrasim_py.runs.pool",
-    "astrasim_py.dialects.chunks.lower",
     "astrasim_py.topology.drawing",
+    "astrasim_py.topology.edge_list",
+    "astrasim_py.topology.export",
+    "astrasim_py.topology.unwind",
     "astrasim_py.verification.verifier",
 }
 #: Rooms whose every command must start at once: they import what they run inside functions.

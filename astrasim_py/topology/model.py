@@ -19,7 +19,6 @@ from astrasim_py.core.rows import numbered, pointers
 from astrasim_py.core.shown import Shown
 from astrasim_py.core.strict_model import StrictModel
 from astrasim_py.core.units import INT64_MAX, format_time
-from astrasim_py.topology import export
 from astrasim_py.topology.events import LinkEvent
 from astrasim_py.topology.layout import positions, spread
 from astrasim_py.topology.routing import Dim, DimensionOrder, Router, Routes, ShortestPaths, reachable
@@ -375,6 +374,8 @@ class Topology(Shown):
 
         Edges also have numbers to compute with: ``bandwidth_GBps`` and ``latency_ns``, floats.
         """
+        from astrasim_py.topology import export
+
         graph = export.to_networkx(self)
         for *_, link, edge in graph.edges(keys=True, data=True):
             rate = self.bandwidths[self.bandwidth_class[link]]

@@ -27,7 +27,6 @@ from astrasim_py.core.fields import (
 )
 from astrasim_py.core.strict_model import StrictModel
 from astrasim_py.topology import fabrics
-from astrasim_py.topology.edge_list import Links, read_edge_list
 from astrasim_py.topology.model import Topology, product_of, routed
 from astrasim_py.topology.routing import Dim
 from astrasim_py.topology.spec import MAX_DIMS, LinkPreset, Ratio, Shape, Vertex, below, link_of, needs_link
@@ -389,6 +388,8 @@ class EdgeList(Shape):
             raise wrong('"file" is missing', 'write e.g. file: "topology.csv"')
 
     def make(self, place: str) -> Topology:
+        from astrasim_py.topology.edge_list import Links, read_edge_list
+
         if self.file is not None and self.edges is not None:
             remedy = "write file: topology.csv, or edges: [...]"
             raise TopologyError(place, "an edge_list has either edges or a file", remedy)

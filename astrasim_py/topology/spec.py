@@ -46,7 +46,6 @@ from astrasim_py.topology.events import LinkEvent
 from astrasim_py.topology.hardware import preset, preset_names
 from astrasim_py.topology.model import Computing, Routing, Topology
 from astrasim_py.topology.placement import RandomPlacement
-from astrasim_py.topology.unwind import unwound
 
 MAX_DIMS = 32
 
@@ -276,6 +275,8 @@ class Shape(StrictModel):
         if self.links or self.failed is not None or (self.routing or Routing()) != Routing():
             topology = self._changed(topology, place)
         if self.unwind is not None:
+            from astrasim_py.topology.unwind import unwound
+
             topology = unwound(topology, self.unwind, place=below(place, "unwind"))
         if self.switches is not None:
             topology = replace(topology, computing=self.switches.of(topology, below(place, "switches")))

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from astrasim_py.core.errors import TopologyError
-from astrasim_py.topology import build, node_link_json, read_edge_list, to_networkx
-from astrasim_py.topology.edge_list import MAX_YAML, read_csv, read_json, read_yaml
+from astrasim_py.topology import build
+from astrasim_py.topology.edge_list import MAX_YAML, read_csv, read_edge_list, read_json, read_yaml
+from astrasim_py.topology.export import node_link_json, to_networkx
 
 GB = 10**9
 L = {"bandwidth": "50 GB/s", "latency": "500 ns"}

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from worlds import small_problems
 
 from astrasim_py.core.errors import TopologyError
-from astrasim_py.topology import Dim, Routing, Topology, build, to_networkx
+from astrasim_py.topology import Dim, Routing, Topology, build
 from astrasim_py.topology import shapes as s
+from astrasim_py.topology.export import to_networkx
 
 B = Fraction(50 * 10**9)
 NS = 1000

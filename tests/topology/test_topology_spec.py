@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from astrasim_py.core.errors import TopologyError
-from astrasim_py.topology import SHAPES, Dim, Topology, build, to_networkx
+from astrasim_py.topology import SHAPES, Dim, Topology, build
+from astrasim_py.topology.export import to_networkx
 
 L = {"bandwidth": "50 GB/s", "latency": "500 ns"}
 RING = {"shape": "ring", "npus": 8, **L}
