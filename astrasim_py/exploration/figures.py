@@ -88,5 +88,5 @@ def _operations(priced: Priced, number: int) -> tuple[list[tuple[str, float, flo
     layout, prices = layouts.at(0), priced.prices
     kind = "moe" if layout.model.experts else "dense"
     ops = [item for item in forward(layout, kind) if isinstance(item, Op) and item.flops]
-    points = [(op.name, op.flops / op.nbytes, op.flops / float(prices.op_seconds(op))) for op in ops]
-    return points, prices.system.peak(layout.dtype), float(prices.system.compute.memory_bandwidth)
+    points = [(op.name, float(op.flops / op.nbytes), float(op.flops / prices.op_seconds(op))) for op in ops]
+    return points, float(prices.system.peak(layout.dtype)), float(prices.system.compute.memory_bandwidth)

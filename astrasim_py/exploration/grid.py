@@ -170,7 +170,7 @@ def grid_of(exploration: Exploration, ranks: int | None = None) -> Grid:
 def _automatic(exploration: Exploration, ranks: int) -> dict[str, tuple]:
     """What ``auto`` stands for."""
     model, node = exploration.keys.model, exploration.system.node
-    smallest = min(exploration.keys.gbs)
+    smallest = min(exploration.keys.gbs or ())
 
     def divisors(number: int, most: int) -> tuple[int, ...]:
         return tuple(one for one in range(1, min(number, most) + 1) if number % one == 0)

@@ -64,8 +64,7 @@ def write_results(
         "refused.csv": csv_rows(("reason", "configurations"), refused),
         **more,
     }
-    about = {"exploration": priced.exploration.name}
-    store.write_point(folder, files, about, {}, options=store.RunOptions(), replace=True)
+    store.replace_folder(folder, files, {"exploration": priced.exploration.name})
 
 
 def write_all(priced: Priced, path: str) -> None:

@@ -91,7 +91,7 @@ class Priced:
                 ideal = priced if self.prices is nominal else evaluate(layout, nominal)
                 alone = evaluate(layout, replace(nominal, sharing=False))
             for place, number in enumerate(numbers[chosen].tolist()):
-                ideals = float(ideal.step.seconds[place]), float(alone.step.seconds[place])
+                ideals = (float(np.ravel(each.step.seconds)[place]) for each in (ideal, alone))
                 found[number] = self._row(number, priced, place, *ideals)
         return [found[number] for number in numbers.tolist()]
 
@@ -111,7 +111,7 @@ class Priced:
             "microbatches": layout.microbatches,
             "tokens_per_s_per_gpu": tokens,
             "tflops_per_gpu": tflops_of(layout, tokens),
-            "step_s": float(priced.step.seconds[place]),
+            "step_s": float(np.ravel(priced.step.seconds)[place]),
             "nominal_step_s": ideal,
             "shares_links": ideal - alone > _SHARED * ideal or bool(layout.model.experts and layout.zero >= 2),
             "parts_s": {name: float(np.ravel(part)[place]) for name, part in asdict(priced.step).items()},
@@ -159,7 +159,7 @@ def best_of(priced: Priced, text: str, option: str) -> dict[str, Any]:
     """The row of the best configuration that a text names. Raises UsageError: none is possible."""
     found, order = find(priced, text, option)
     if not len(order):
-        problem, remedy = found.reason(0)
+        problem, remedy = found.reason(0) or ("", "")
         raise UsageError(option, f"{text} is not possible: {problem}", remedy)
     return found.rows(order[:1])[0]
 
@@ -171,7 +171,7 @@ def why_not(priced: Priced, text: str, option: str = "--why-not") -> dict[str, A
     place, cost = None, float(found.cost[order[0]]) if possible else None
     if cost is not None:
         place = 1 + int(np.count_nonzero(priced.cost[priced.reasons < 0] < cost))
-    problem, remedy = ("", "") if possible else found.reason(0)
+    problem, remedy = (None if possible else found.reason(0)) or ("", "")
     return {
         "configuration": text,
         "matching": found.grid.count,
@@ -234,14 +234,14 @@ def simulate(
     )
     found = []
     for row, point, summary in zip(rows, result.rows, result.summaries, strict=True):
-        done = point.status == "done" and point.time_ns is not None
-        seconds = float(point.time_ns) / 1e9 if done else None
+        seconds = float(point.time_ns) / 1e9 if point.status == "done" and point.time_ns is not None else None
+        done = seconds is not None
         exposed = point.exposed_comm_ns
         found.append(
             {
                 "simulated_s": seconds,
                 "simulated_exposed_s": float(exposed) / 1e9 if done and exposed is not None else None,
-                "gap": row["nominal_step_s"] / seconds - 1 if done else None,
+                "gap": None if seconds is None else row["nominal_step_s"] / seconds - 1,
                 "simulated_off_s": (summary.fold.deviation if summary.fold else 0) / 1e12 if done and summary else None,
                 "status": point.status,
             }

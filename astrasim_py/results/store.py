@@ -40,7 +40,7 @@ from astrasim_py.core.files import (
     write_new,
 )  # fmt: skip
 from astrasim_py.results import stored_points
-from astrasim_py.results.model import File, Manifest, RunCost
+from astrasim_py.results.model import FORMAT, File, Manifest, RunCost
 from astrasim_py.results.stored_points import MANIFEST, VOLATILE, read_manifest, read_object
 from astrasim_py.system.machine_models import Limits
 
@@ -239,32 +239,52 @@ def write_point(
     its own. Returns the folder and the manifest. Raises OutputError: disk full, read-only, path too long …; everything
     else is untouched.
     """
+    with _temporary(folder) as temporary:
+        manifest = dataclasses.replace(manifest, files=_write_files(temporary, files))
+        write_new(temporary / VOLATILE, (json_bytes(cost),))
+        write_new(temporary / MANIFEST, (manifest.sealed(),))
+        folder = _move_in(temporary, folder, manifest.digest, options, replace)
+    return folder, manifest
+
+
+def replace_folder(folder: Path, files: Mapping[str, bytes], about: Mapping[str, object]) -> None:
+    """Write a folder that holds no point as a whole, and replace the one that is there. `about`: what its
+    ``manifest.json`` says beside its files. Raises OutputError as `write_point`.
+    """
+    with _temporary(folder) as temporary:
+        listed = {name: dataclasses.asdict(file) for name, file in _write_files(temporary, files).items()}
+        write_new(temporary / MANIFEST, (json_bytes({"format": FORMAT, **about, "files": listed}),))
+        _move_in(temporary, folder, "", RunOptions(), replace=True)
+
+
+@contextlib.contextmanager
+def _temporary(folder: Path) -> Iterator[Path]:
+    """A new folder beside the one that is to be written, which goes unless it was moved there."""
     parent = folder.parent
     temporary = parent / temporary_name("tmp")
     try:
         make_folders(parent)
         os.mkdir(temporary)
-        entries = {}
-        for name, content in files.items():
-            chunks = (content,) if isinstance(content, bytes) else content
-            sha256, length = write_new(temporary / name, chunks)
-            entries[name] = File(sha256=sha256, bytes=length)
-        manifest = dataclasses.replace(manifest, files=entries)
-        write_new(temporary / VOLATILE, (json_bytes(cost),))
-        write_new(temporary / MANIFEST, (manifest.sealed(),))
-        sync_folder(temporary)
-        folder = _move_in(temporary, folder, manifest.digest, options, replace)
+        yield temporary
         sync_folder(parent)
     except OSError as error:
         raise output_error(folder, error, _PLACE) from error
     finally:
         if os.path.lexists(temporary):
             _remove(temporary)
-    return folder, manifest
+
+
+def _write_files(folder: Path, files: Mapping[str, bytes | Iterable[bytes]]) -> dict[str, File]:
+    entries = {}
+    for name, content in files.items():
+        sha256, length = write_new(folder / name, (content,) if isinstance(content, bytes) else content)
+        entries[name] = File(sha256=sha256, bytes=length)
+    return entries
 
 
 def _move_in(temporary: Path, folder: Path, identity: str, options: RunOptions, replace: bool) -> Path:
     """Rename to the final name; the rename of a folder onto a folder that is not empty fails, and is the lock."""
+    sync_folder(temporary)
     for _ in range(_TRIES):
         if _renamed(temporary, folder):
             return folder

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
-from astrasim_py.astra_sim.input_set import EMPTY, Arguments, Inputs, read_inputs
+from astrasim_py.astra_sim.input_set import EMPTY, Arguments, Inputs, Name, read_inputs
 from astrasim_py.astra_sim.run_inputs import AstraResult, run_inputs
 from astrasim_py.core.digest import file_digest
 from astrasim_py.results import store, stored_points
@@ -21,6 +21,7 @@ SCENARIO = FRONT_END = "astra_sim"
 class Request(Arguments):
     """ASTRA-sim's arguments, as given; paths are relative to `folder`."""
 
+    workload: Name  # a prefix
     corrected: bool = False
 
     def inputs(self) -> Inputs:
@@ -77,12 +78,14 @@ def run_request(
         "inputs": digests,
         "resolved": arguments,
     }
-    about = {"row": row, "facts": facts, "source": {"source": request.folder}, "warnings": result.warnings}
     more = {"finish_ns": tuple(result.finish_ns), "exposed_comm_ns": tuple(result.exposed_ns)}
     folder = store.scenario_folder(out, SCENARIO)
     folders = store.PointFolders(folder)
     place = folders.of(len(folders.digests) + 1, store.point_label({}, request.name), identity)
-    stored = store_run(place, result.plan, result.records, options, usage, more=more, **about)
+    stored = store_run(
+        place, result.plan, result.records, options, usage, row=row, facts=facts,
+        source={"source": request.folder}, warnings=result.warnings, more=more,
+    )  # fmt: skip
     stored_points.write_tables(folder)
     return result, stored
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
+from fractions import Fraction
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from astrasim_py.core.errors import AstraError
 from astrasim_py.core.records import Records
 from astrasim_py.core.units import format_size, format_time
 from astrasim_py.engine.simulation import simulate
+from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.selection import Way
 from astrasim_py.system.call_sizes import beyond_links
 from astrasim_py.system.held_up import held_up
@@ -44,14 +46,14 @@ def _far_from_bound(plan: Plan, records: Records) -> Iterator[str]:
         algorithms = plan.problem.jobs[instance.job].algorithms
         if instance.algorithm is None or not getattr(algorithms, "is_default", lambda _: False)(instance.type):
             continue
-        better = _better(plan, instance)
+        better = _better(plan, instance, instance.algorithm)
         call = f"{instance.type} of {format_size(instance.size)} by {instance.algorithm.name}, the default,"
         text = f"{call} takes {format_time(int(took[row]))}, the bound is {format_time(int(bound[row]))}"
         yield text + (f"; write algorithms: {{{instance.type}: {better}}}, which is faster alone" if better else "")
         return
 
 
-def _better(plan: Plan, instance: Instance) -> str:
+def _better(plan: Plan, instance: Instance, default: Algorithm) -> str:
     """Of the builder with the best closed form, and one by dimension, the faster one; nothing where the default is."""
     from astrasim_py.engine.choose import fastest
 
@@ -59,7 +61,7 @@ def _better(plan: Plan, instance: Instance) -> str:
     if n > _MOST_RANKS or problem.network.profile is not None or not topology.links:
         return ""
     alpha = int(topology.latency_ps.max()) * (1 if topology.vertices == topology.npus else 2)
-    forms: dict[str, object] = {}
+    forms: dict[str, Fraction] = {}
     for name, kind in CLOSED_FORMS:
         try:
             if kind == instance.type:
@@ -70,9 +72,9 @@ def _better(plan: Plan, instance: Instance) -> str:
     dims = group_dims(topology, npus)
     names = [*sorted(forms, key=forms.__getitem__)[:1], *(["hierarchical"] if len(dims) > 1 else [])]
     machine = Problem(topology=topology, jobs=(), network=problem.network, semantics=problem.semantics)
-    ways = {Way(instance.algorithm, ""): ""}
+    ways = {Way(default, ""): ""}
     for name in names:
-        options: BuilderKeys = {"root": instance.algorithm.root}
+        options: BuilderKeys = {"root": default.root}
         if name == "hierarchical":
             options["dims"] = dims
         with suppress(AstraError):  # not defined for such a call

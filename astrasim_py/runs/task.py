@@ -106,8 +106,7 @@ def store_run(
     ``run.json``. `more`: for the summary.
     """
     summary = dataclasses.replace(summary_of(plan, records, row, warnings), **(more or {}))
-    asked = {"timeline_of": options.timeline, "with_collectives": options.collectives}
-    files = files_of(plan, records, summary, **asked)
+    files = files_of(plan, records, summary, timeline_of=options.timeline, with_collectives=options.collectives)
     status = records.outcome.status
     manifest = Manifest(
         version=package_version(),
@@ -266,8 +265,10 @@ def _run(task: Task) -> Result:
         notes.warnings += [f"{point.name}: alone, {reason}" for reason in alone.values() if isinstance(reason, str)]
         done = {name: result for name, result in alone.items() if isinstance(result, Alone)}
         more["jobs"] = tuple(job_rows(point.name, problem.jobs, records, done))
-    about = {"row": row_of(point, FAILED), "facts": facts, "source": source, "warnings": notes.warnings, "more": more}
-    stored = store_run(task.folder, plan, records, options, usage, replace=task.replace, **about)
+    stored = store_run(
+        task.folder, plan, records, options, usage, row=row_of(point, FAILED), facts=facts, source=source,
+        warnings=notes.warnings, more=more, replace=task.replace,
+    )  # fmt: skip
     result, missing = stored_result(stored), missing_timeline(options, stored.manifest)
     if missing:
         code = worst((result.exit_code, EXIT_USAGE))

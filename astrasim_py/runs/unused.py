@@ -187,6 +187,6 @@ def _network(point: Point, use: Use) -> Iterator[tuple[str, str]]:
         used = {network.msccl.protocol_for(own) for own in use.protocols}
         written = (point.config["network"].get("msccl") or {}) if isinstance(point.config["network"], dict) else {}
         latency = written.get("latency") if isinstance(written, dict) else None
-        for protocol in PROTOCOLS if isinstance(latency, dict) else ():
-            if protocol in latency and protocol not in used:
+        for protocol in filter(latency.__contains__, PROTOCOLS) if isinstance(latency, dict) else ():
+            if protocol not in used:
                 yield f"network.msccl.latency.{protocol}", f"no algorithm uses {protocol}; drop it"

@@ -93,9 +93,9 @@ def test_a_second_run_gives_the_same_bytes(capsys, small, tmp_path):
 
 
 def test_interrupted_simulations_go_on(capsys, small, tmp_path, monkeypatch):
-    from astrasim_py.runs import sweep
+    from astrasim_py.runs import executors
 
-    whole, calls = sweep.run_task, []
+    whole, calls = executors.run_task, []
 
     def interrupted(task):
         calls.append(task)
@@ -103,10 +103,10 @@ def test_interrupted_simulations_go_on(capsys, small, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return whole(task)
 
-    monkeypatch.setattr(sweep, "run_task", interrupted)
+    monkeypatch.setattr(executors, "run_task", interrupted)
     assert main(["explore", str(small), "--out", str(tmp_path / "r"), "--quiet", "--jobs", "1"]) == 130
     assert not (tmp_path / "r" / "small-explored").exists()
-    monkeypatch.setattr(sweep, "run_task", whole)
+    monkeypatch.setattr(executors, "run_task", whole)
     capsys.readouterr()
     again = out(capsys, small, "--out", tmp_path / "r", "--quiet")
     assert again.replace("/r/", "/other/") == out(capsys, small, "--out", tmp_path / "other", "--quiet")

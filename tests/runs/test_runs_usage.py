@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 
-from astrasim_py import api
+import astrasim_py as ap
 from astrasim_py.core import compiling
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.runs.task import Usage
 
 
 def test_compiling_is_in_no_figure_of_a_run():
-    ring = api.build_topology(shape="ring", npus=2, bandwidth="1 GB/s", latency="1 ns")
-    records = simulate(api.collective("all_reduce", 8, ring), engine="simpy")
+    ring = ap.build_topology(shape="ring", npus=2, bandwidth="1 GB/s", latency="1 ns")
+    records = simulate(ap.collective("all_reduce", 8, ring), engine="simpy")
     usage = Usage()
     with compiling.clocks_stopped():  # as if something were compiled
         end = time.process_time() + 0.5

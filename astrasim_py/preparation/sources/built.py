@@ -99,7 +99,7 @@ class Built(ScenarioSource[Builder]):
         return options
 
     def _build(self, collective: str, ranks: int, root: int, options: dict[str, Any]) -> Algorithm:
-        options = rooted(collective, root) | options
+        options = {**rooted(collective, root), **options}
         key = (self.spec.builder, self.spec.protocol, collective, ranks, digest(options))
 
         def make() -> Algorithm:
