@@ -126,7 +126,8 @@ def _text(found) -> str:
         part = errors[[row in chosen for row in of]] if len(of) else errors
         if not len(part):
             return "-", "-", "-"
-        return (str(len(part)), *(f"{100 * value:.1f} %" for value in median_and_p90(part)))
+        median, p90 = median_and_p90(part)
+        return str(len(part)), f"{100 * median:.1f} %", f"{100 * p90:.1f} %"
 
     every = (*found.rows, *found.held_out)
     groups: dict[tuple, set] = {}

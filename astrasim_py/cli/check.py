@@ -4,6 +4,7 @@ Nothing is simulated. Every error is printed with its place.
 """
 
 import argparse
+from typing import Any
 
 from astrasim_py.cli.options import each, format_option, scenario_options, strict_option
 from astrasim_py.core.errors import AstraError, CheckFailed, ErrorList, worst
@@ -34,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     return worst(codes)
 
 
-def _check(path: str, args: argparse.Namespace) -> dict:
+def _check(path: str, args: argparse.Namespace) -> dict[str, Any]:
     from astrasim_py.scenario.expand import expand
     from astrasim_py.scenario.load import load_scenario
 

@@ -40,7 +40,9 @@ def run(args: argparse.Namespace) -> int:
     names = [word for word in args.names if "=" not in word or os.path.exists(word)]
     if len(names) != 2:
         raise UsageError("compare", f"names {len(names)} results", "name two")
-    found = compare_named(*names, args.out, parse_words([word for word in args.names if word not in names]))
+    first, second = names
+    points = parse_words([word for word in args.names if word not in names])
+    found = compare_named(first, second, args.out, points)
     swept = {key: {str(row.sweep.get(key)) for row in found.rows} for row in found.rows for key in row.sweep}
     selection.check(swept | dict.fromkeys(("a_ns", "b_ns", "ratio"), ()))
     rows = selection.of(found.rows)

@@ -74,20 +74,21 @@ def _answer(args: argparse.Namespace, priced) -> int:
     from astrasim_py.report import explore as text
     from astrasim_py.report.training import explain_text
 
+    answer: object
     if args.explain:
-        found = best_of(priced, args.explain, "--explain")
-        said = f"{found['configuration']}\n{explain_text(found)}"
+        answer = best = best_of(priced, args.explain, "--explain")
+        lines = f"{best['configuration']}\n{explain_text(best)}"
     elif args.why_not:
-        found = why_not(priced, args.why_not)
-        said = text.why_not_text(found)
+        answer = reasons = why_not(priced, args.why_not)
+        lines = text.why_not_text(reasons)
     else:
-        found = [best_of(priced, one, "--diff") for one in args.diff]
-        said = text.difference_text(*found)
+        answer = first, second = [best_of(priced, configuration, "--diff") for configuration in args.diff]
+        lines = text.difference_text(first, second)
         if args.figures:
             from astrasim_py.exploration.figures import write_waterfall
 
-            said += f"\n\nfigure: {write_waterfall(args.out, priced.exploration.name, *found)}"
-    print(json_text(found) if args.format == "json" else said)
+            lines += f"\n\nfigure: {write_waterfall(args.out, priced.exploration.name, first, second)}"
+    print(json_text(answer) if args.format == "json" else lines)
     return 0
 
 
@@ -137,7 +138,7 @@ def _table(args: argparse.Namespace, priced) -> int:
     if exploration.keys.memory == "fit":
         print(text.fit_text(rows[0]))
     print(f"\n{text.table_text(rows[: args.rows], args.flops)}\n")
-    if found.gaps:
+    if found.gaps and found.result:
         print(text.order_text(rows[:top], found.gaps, found.wrong_pairs, found.pairs, found.fastest))
         print(fold_text(found.result.rows, found.result.summaries), end="")
     if notes := text.notes_text(rows[: max(args.rows, top)]):

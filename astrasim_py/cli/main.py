@@ -7,6 +7,8 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, NoReturn
 
 from astrasim_py.cli.options import complain
 from astrasim_py.core import errors
@@ -44,10 +46,10 @@ EPILOG = """exit codes: 0 ok, 1 a check failed, 2 bad usage or scenario, 3 bad t
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line and whose exit code is ours. Options are written out."""
 
-    def __init__(self, *args, **more) -> None:
-        super().__init__(*args, allow_abbrev=False, **more)
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, allow_abbrev=False)
 
-    def error(self, message: str) -> None:
+    def error(self, message: str) -> NoReturn:
         raise errors.UsageError(self.prog, message, "see --help")
 
 
@@ -64,7 +66,7 @@ def _top(prog: str) -> Parser:
     return parser
 
 
-def parse(argv: Sequence[str], prog: str = "astrasim-py") -> tuple[object, argparse.Namespace] | None:
+def parse(argv: Sequence[str], prog: str = "astrasim-py") -> tuple[ModuleType, argparse.Namespace] | None:
     """The verb's module and its arguments; None when there is nothing left to do. Raises UsageError."""
     argv = list(argv)
     if not argv or argv[0] in ("-h", "--help"):

@@ -20,7 +20,8 @@ from astrasim_py.core.units import parse_time
 if TYPE_CHECKING:
     from astrasim_py.results.model import Row, Summary
 
-T, R = TypeVar("T"), TypeVar("R")
+T = TypeVar("T")
+R = TypeVar("R")
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 #: Numbers of a list.
 _MOST = 2**20
@@ -33,7 +34,7 @@ def engine_option(parser: argparse.ArgumentParser, default: str | None = AUTO) -
     parser.add_argument("--engine", choices=ENGINES, default=default, help=text)
 
 
-def format_option(parser: argparse.ArgumentParser) -> None:
+def format_option(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--format", choices=("text", "json"), default="text", help="of the result on stdout")
 
 
@@ -169,13 +170,10 @@ def engines_text(ran: Iterable[str | None] | Mapping[str, int]) -> str:
     >>> engines_text(["simpy", "compiled", "compiled", None])
     'engines: compiled 2, simpy 1\\n'
     """
-    ran = Counter(ran)
-    ran.pop(None, None)
-    if not ran:
-        return ""
-    if len(ran) == 1:
-        return f"engine: {next(iter(ran))}\n"
-    return f"engines: {', '.join(f'{name} {ran[name]}' for name in sorted(ran))}\n"
+    counts = {name: count for name, count in Counter(ran).items() if name is not None}
+    if len(counts) < 2:
+        return "".join(f"engine: {name}\n" for name in counts)
+    return f"engines: {', '.join(f'{name} {counts[name]}' for name in sorted(counts))}\n"
 
 
 def fold_text(rows: Iterable[Row], summaries: Iterable[Summary | None]) -> str:

@@ -5,13 +5,19 @@ OUT/<scenario>/.
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from astrasim_py.cli import options
 from astrasim_py.cli.options import TABLES
 from astrasim_py.core.errors import UsageError, worst
 from astrasim_py.core.exact_json import json_text
 from astrasim_py.core.units import number_of
+
+if TYPE_CHECKING:
+    from astrasim_py.results.model import Row
+    from astrasim_py.runs.sweep import RunResult
+    from astrasim_py.scenario.load import LoadedScenario
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,11 +64,11 @@ def run(args: argparse.Namespace) -> int:
     for scenario in loaded:
         wanted.check(swept_values(scenario.axes))
     share = None if args.points is None else parse_share(args.points)
-    rows: list[dict] = []
+    rows: list[Row] = []
     same = {name: getattr(args, name) for name in _PASSED_ON}
     asked = {"level": args.record, "engine": args.engine, "fold": args.fold, "timeline": timeline, **limits}
 
-    def run_one(scenario):
+    def run_one(scenario: "LoadedScenario") -> "RunResult":
         progress = on_terminal(scenario.name, quiet=args.quiet)
         return run_scenario(scenario, options_for(scenario, **asked), points=share, progress=progress, **same)
 
@@ -83,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     return worst(codes)
 
 
-def _for_programs(rows: Sequence[Mapping], form: str) -> str:
+def _for_programs(rows: "Sequence[Row]", form: str) -> str:
     from astrasim_py.report.result_table import columns_of, csv_text, markdown_text
 
     if form == "json":
@@ -91,17 +97,17 @@ def _for_programs(rows: Sequence[Mapping], form: str) -> str:
     return csv_text(rows) if form == "csv" else markdown_text(columns_of(rows))
 
 
-def print_failures(result, *, whole: bool = True) -> None:
+def print_failures(result: "RunResult", *, whole: bool = True) -> None:
     """Print why points failed; a reason that several share, once. `whole`: all that is known of it, not one line."""
     from astrasim_py.runs.sweep import and_more
 
     by_reason: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for failure in result.failures:
-        first, *more = failure.lines or ("",)
-        by_reason.setdefault((first.removeprefix(f"{failure.point}: "), *more), []).append(failure.lines)
+        first, *rest = failure.lines or ("",)
+        by_reason.setdefault((first.removeprefix(f"{failure.point}: "), *rest), []).append(failure.lines)
         if failure.detail and os.environ.get("ASTRASIM_DEBUG") == "1":
             print(failure.detail, file=sys.stderr)
-    for lines, points in ((lines[0], len(lines)) for lines in by_reason.values()):
+    for lines, points in ((group[0], len(group)) for group in by_reason.values()):
         more = "" if whole or len(lines) < 2 else " (-v says more)"
         options.complain((f"{lines[0]}{and_more(points)}{more}", *(lines[1:] if whole else ())) if lines else ())
 
@@ -110,7 +116,7 @@ def print_failures(result, *, whole: bool = True) -> None:
 _MOST_JOBS = 40
 
 
-def _show(result, rows: Sequence[Mapping], args: argparse.Namespace) -> None:
+def _show(result: "RunResult", rows: "Sequence[Row]", args: argparse.Namespace) -> None:
     from astrasim_py.report.jobs import jobs_text
     from astrasim_py.report.result_table import MOST_ROWS, summary_text
     from astrasim_py.report.tables import collectives_text

@@ -214,7 +214,8 @@ def _written(found: Found, args: argparse.Namespace, original: Topology) -> dict
     # `find` raises if the checker refuses a schedule.
     row["checked"] = True
     picture = None if args.figure is None else _drawn(schedule, args.figure.rpartition(".")[2])
-    algorithm, small = None, schedule.transfers <= MAX_VERIFIED
+    small = schedule.transfers <= MAX_VERIFIED
+    algorithm: Algorithm | None = None
     if args.out is not None or small:
         clock = {"auto": None, "always": True, "never": False}[args.clock]
         algorithm = emit(schedule, clock=clock)
@@ -224,13 +225,13 @@ def _written(found: Found, args: argparse.Namespace, original: Topology) -> dict
         write_occupancy(args.schedule, schedule)
     if picture is not None:
         write_file(args.figure, picture, make_folder=True)
-    if args.out is not None:
+    if args.out is not None and algorithm is not None:
         row["out"] = _write(args.out, algorithm, schedule.transfers)
         if args.out.endswith(".xml"):
             # The file has no durations: simulate what it says.
             algorithm = read_algorithm(args.out)
             row |= {"clock": False, "verified": _verified(algorithm) if row["verified"] else None}
-    if row["verified"]:
+    if row["verified"] and algorithm is not None:
         row |= _simulated(schedule, algorithm, original)
         if may_reduce(original) and not args.occupied:
             row |= _in_network(found, args, algorithm, original)
@@ -281,7 +282,7 @@ def _simulated(schedule: Schedule, algorithm: Algorithm, original: Topology) -> 
         engines.append(records.engine)
     if times[0] is None:
         raise InternalError("a synthesized algorithm does not finish")
-    row = {"simulated_ns": ns_number(times[0]), "difference_ns": ns_number(times[0] - schedule.time)}
+    row: dict[str, object] = {"simulated_ns": ns_number(times[0]), "difference_ns": ns_number(times[0] - schedule.time)}
     if len(times) > 1:
         row["with_switches_ns"] = None if times[1] is None else ns_number(times[1])
     return row | {"engine": ", ".join(dict.fromkeys(engines))}

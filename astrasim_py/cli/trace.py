@@ -8,7 +8,7 @@ import dataclasses
 import itertools
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable
 from glob import escape, glob
 from operator import itemgetter
 from pathlib import Path
@@ -101,8 +101,8 @@ def _lint(args: argparse.Namespace) -> int:
     if args.format == "json":
         print(json_text([dataclasses.asdict(f) for f in findings]))
     else:
-        for found in findings:
-            print(found)
+        for finding in findings:
+            print(finding)
         counts = {s: sum(f.severity == s for f in findings) for s in ("error", "warning", "info")}
         print(", ".join(f"{n} {s}{'s' if n != 1 and s != 'info' else ''}" for s, n in counts.items()))
     return EXIT_CHECK_FAILED if worst_severity(findings) == "error" else EXIT_OK
@@ -115,7 +115,7 @@ def _stats(args: argparse.Namespace) -> int:
     if args.format == "json":
         print(json_text(dataclasses.asdict(found)))
         return EXIT_OK
-    lines = [("traces", found.traces), ("nodes", found.nodes)]
+    lines: list[str | tuple[str, object]] = [("traces", found.traces), ("nodes", found.nodes)]
     lines += [(f"  {name}", count) for name, count in found.by_type.items()]
     lines.append(("dependencies", f"{found.data_edges} data, {found.ctrl_edges} control"))
     for title, volumes in (
@@ -155,7 +155,7 @@ def _show(args: argparse.Namespace) -> int:
     if args.format == "json":
         if args.node:
             raise UsageError("--node", "JSON lines are of whole traces", "drop --node")
-        lines: Sequence[str] = to_lines(traces[args.rank])
+        lines: Iterable[str] = to_lines(traces[args.rank])
     else:
         lines = show(traces[args.rank], args.node)
     for line in lines:

@@ -3,7 +3,7 @@
 import argparse
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from astrasim_py.cli.options import make_parent, number_list
 from astrasim_py.cli.trace_share import check_apart, read_set, read_with_hints, rule_options, write_set
@@ -121,7 +121,7 @@ def run_part(args: argparse.Namespace) -> int:
         trace = workload.trace(rank)
         mask = np.array([bool(pattern.search(name)) for name in trace.names], dtype=bool)
         mask &= np.isin(trace.column("layer"), layers) if layers is not None else True
-        if times:
+        if times and span:
             mask &= (span[0] <= times[rank][0]) & (times[rank][0] < span[1])
         wanted.append(mask)
     made, lost = take(workload, ranks, wanted)
@@ -187,7 +187,7 @@ def run_graph(args: argparse.Namespace) -> int:
         for parent, child in zip(parents.tolist(), owners(ptr).tolist(), strict=True):
             edges.setdefault((ids[parent], ids[child]), name)
     if args.target.endswith(".graphml"):
-        graph = nx.DiGraph()
+        graph: nx.DiGraph[int] = nx.DiGraph()
         for row, number in enumerate(ids):
             graph.add_node(number, label=labels[row], type=NodeType(int(trace.type[row])).name)
         graph.add_edges_from((*ends, {"kind": kind}) for ends, kind in edges.items())
@@ -223,10 +223,11 @@ def run_timeline(args: argparse.Namespace) -> int:
     traces, every = [workload.trace(rank) for rank in ranks], recorded_times(workload)
     times = [every[rank] for rank in ranks]
     pieces = recorded_timeline(traces, times, ranks)
-    if args.ranks is None and (pieces := within(pieces)) is None:
+    written: Iterable[bytes] | None = within(pieces) if args.ranks is None else pieces
+    if written is None:
         raise UsageError(args.target, TOO_LARGE, CHOOSE)
     make_parent(args.target)
-    write_file(args.target, pieces)
+    write_file(args.target, written)
     last = max((int(end.max(initial=0)) for _, end in times), default=0)
     return _said(args, {"ranks": len(ranks), "nodes": sum(map(len, traces)), "microseconds": last / 10**6})
 

@@ -127,7 +127,8 @@ def _scenario(args: argparse.Namespace) -> tuple:
     model = _plain(args.model)
     shape = model if isinstance(model, dict) else {"base": model}
     recommends = "tables" in shape or shape.get("base") in recommendation_names()
-    kind, spec = ("recommendation", Recommendation) if recommends else ("training", Training)
+    kind = "recommendation" if recommends else "training"
+    spec: type[Recommendation | Training] = Recommendation if recommends else Training
     keys = {"model": model}
     keys |= {key: _plain(text) for key in KEYS if (text := getattr(args, key)) is not None}
     keys |= {} if args.sp is None else {"sp": args.sp}
@@ -138,7 +139,8 @@ def _scenario(args: argparse.Namespace) -> tuple:
     for text in args.set:
         if text.startswith(f"{kind}."):
             said = apply_override(said, text, (kind,))
-    keys = said.plain()[kind]
+    document = said.plain()
+    keys = document[kind] if isinstance(document, dict) else {}
     try:
         own = spec.model_validate(tuples(keys), context={"written": True})
     except ValidationError as error:
@@ -147,8 +149,9 @@ def _scenario(args: argparse.Namespace) -> tuple:
         where = f"train: --{option}" if option else "train"
         problem = re.sub(r'^"(\w+)" is missing', _missing, mistake.problem)
         raise UsageError(where, problem, mistake.remedy) from None
-    fixed = 8 if recommends else own.tp * own.pp * own.cp * (1 if own.dp == "fill" else own.dp)
-    npus = args.gpus or fixed
+    npus = args.gpus or 8
+    if args.gpus is None and isinstance(own, Training):
+        npus = own.tp * own.pp * own.cp * (1 if isinstance(own.dp, str) else own.dp)
     name = keys["model"] if isinstance(keys["model"], str) else "own_model"
     plain = {
         "name": f"train-{name}",

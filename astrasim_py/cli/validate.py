@@ -76,7 +76,8 @@ def _refuse(option: str, args: argparse.Namespace, *others: str, lacking: bool =
 def _json(report, measured) -> str:
     total = asdict(report.judged)
     del total["group"], total["judged"]
-    rows = {"groups": [asdict(group) for group in report.groups], "off": [asdict(one) for one in report.off]}
+    rows: dict[str, object] = {"groups": [asdict(group) for group in report.groups]}
+    rows["off"] = [asdict(case) for case in report.off]
     if measured is not None:
         rows["measured"] = validate_measured.measured_json(measured, "platform")
     return json_text(total | {"engines": report.engines} | rows)

@@ -138,7 +138,7 @@ def _scenario(source: str, args: argparse.Namespace) -> list[tuple[str, object, 
     from astrasim_py.verification.workloads import verify_workload
 
     _check_options(args)
-    found = []
+    found: list[tuple[str, object, Any]] = []
     allowed = {"allow_outside": True, "allow_code": args.allow_code}
     points = expand(load_scenario(source, [*args.set, "verify=false"], **allowed))
     for point in points:
