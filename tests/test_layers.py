@@ -79,6 +79,7 @@ OPTIONAL = {
     "astrasim_py.preparation.by_dimension",
     "astrasim_py.report.plots",
     "astrasim_py.runs.cluster",
+    "astrasim_py.runs.jobs",
     "astrasim_py.runs.pool",
     "astrasim_py.topology.drawing",
     "astrasim_py.topology.edge_list",

@@ -203,6 +203,21 @@ def queue_pairs(message: Table, qps: int) -> np.ndarray:
     return numbered(ends) % qps
 
 
+def called_instances(node: Table) -> np.ndarray:
+    """The instance that each node of a collective calls; -1 for others: it released the algorithm's first nodes."""
+    called = np.full(node.height, -1, dtype=np.int64)
+    instance, released = node["instance"], node["released_by"]
+    inner = np.flatnonzero((instance >= 0) & (released >= 0))
+    kind, kinds = node.coded("kind")
+    collective = kinds.index("collective") if "collective" in kinds else -1
+    inner = inner[(instance[released[inner]] < 0) & (kind[released[inner]] == collective)]
+    called[released[inner]] = instance[inner]
+    # Where tiles of its input have released all of these, the last one names the collective.
+    whole = np.flatnonzero((called < 0) & (instance < 0) & (kind == collective) & (node["ended_by"] >= 0))
+    called[whole] = np.maximum(instance[node["ended_by"][whole]], -1)
+    return called
+
+
 def empty_table(columns: Sequence[str]) -> Table:
     """A table without rows."""
     return Table({name: np.empty(0, dtype=np.int64) for name in columns})

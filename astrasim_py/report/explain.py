@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from astrasim_py.core.errors import UsageError
-from astrasim_py.core.records import Records, Table, empty_table, queue_pairs
+from astrasim_py.core.records import Records, Table, called_instances, empty_table, queue_pairs
 from astrasim_py.core.units import format_size, format_time
 from astrasim_py.report.busiest_links import busiest_links
 from astrasim_py.report.critical_path import CATEGORIES, CriticalPath, Segment
@@ -29,21 +29,6 @@ class Exposure:
     exposed: int
     rank: int
     on_path: int  # its share of the critical path, ps
-
-
-def called_instances(node: Table) -> np.ndarray:
-    """The instance that each node of a collective calls; -1 for others: it released the algorithm's first nodes."""
-    called = np.full(node.height, -1, dtype=np.int64)
-    instance, released = node["instance"], node["released_by"]
-    inner = np.flatnonzero((instance >= 0) & (released >= 0))
-    kind, kinds = node.coded("kind")
-    collective = kinds.index("collective") if "collective" in kinds else -1
-    inner = inner[(instance[released[inner]] < 0) & (kind[released[inner]] == collective)]
-    called[released[inner]] = instance[inner]
-    # Where tiles of its input have released all of these, the last one names the collective.
-    whole = np.flatnonzero((called < 0) & (instance < 0) & (kind == collective) & (node["ended_by"] >= 0))
-    called[whole] = np.maximum(instance[node["ended_by"][whole]], -1)
-    return called
 
 
 def exposures_of(records: Records, path: Sequence[Segment], by_job: bool = False) -> tuple[Exposure, ...]:

@@ -7,10 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from astrasim_py.core.records import Table
-from astrasim_py.report.explain import called_instances
-from astrasim_py.report.intervals import coverage
-from astrasim_py.report.timeline import lanes
+from astrasim_py.core.records import Table, called_instances
+from astrasim_py.report.intervals import coverage, lanes
 
 COMPUTE, COMMUNICATION, INSIDE = range(3)
 #: Names of bars without one of their own.

@@ -14,11 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from astrasim_py.core.records import Records, Table
+from astrasim_py.core.records import Records, Table, called_instances
 from astrasim_py.core.units import format_size
 from astrasim_py.report import figure_style
 from astrasim_py.report.critical_path import CriticalPath
-from astrasim_py.report.explain import called_instances
 from astrasim_py.report.intervals import coverage
 from astrasim_py.report.record_plots import places
 from astrasim_py.topology.drawing import FAILED

@@ -5,7 +5,6 @@ Format: "Trace Event Format" (Google, 2016): complete events ``X``, instants ``i
 communication), one for the collectives, one for the links.
 """
 
-import heapq
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
@@ -16,6 +15,7 @@ from astrasim_py.chakra.schema import COLLECTIVE_OF_CODE, MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.core.records import Records, Table, queue_pairs
 from astrasim_py.core.units import format_size
+from astrasim_py.report.intervals import lanes
 
 _CALLS = (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV)
 #: Largest timeline of all ranks, bytes, and what is said of a larger one.
@@ -26,31 +26,6 @@ CHOOSE = "name some with --ranks, e.g. --ranks 0-7"
 _BLOCK = 16384
 #: Distance of arrow ends inside the receive, so that viewers attach them to it.
 _INSIDE_PS = 1000
-
-
-def lanes(group: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """A lane for each interval, so that intervals of one lane and group do not overlap; the fewest, lowest first.
-
-    `group`, `start`, `end`: of each interval; groups are numbered from 0, and each has its own lanes.
-
-    >>> lanes(np.array([0, 0, 0, 1]), np.array([0, 1, 5, 0]), np.array([4, 3, 6, 9])).tolist()
-    [0, 1, 0, 0]
-    """
-    result = np.zeros(len(start), dtype=np.int64)
-    order = np.lexsort((end, start, group))
-    busy: list[tuple[int, int]] = []  # (end, lane)
-    free: list[int] = []
-    last = None
-    for row, one, begin, stop in zip(
-        *(c.tolist() for c in (order, group[order], start[order], end[order])), strict=True
-    ):
-        if one != last:
-            busy, free, last = [], [], one
-        while busy and busy[0][0] <= begin:
-            heapq.heappush(free, heapq.heappop(busy)[1])
-        result[row] = heapq.heappop(free) if free else len(busy)
-        heapq.heappush(busy, (stop, int(result[row])))
-    return result
 
 
 def timeline(

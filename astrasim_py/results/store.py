@@ -47,22 +47,9 @@ from astrasim_py.system.machine_models import Limits
 #: Parts of the package that decide what a point's folder holds: all that computing a point imports, and data.
 DECIDING = (
     *("astra_sim", "builders", "chakra", "collectives", "core", "data/hardware", "data/training", "dialects", "engine"),
-    *(
-        "msccl",
-        "preparation",
-        "program",
-        "pytorch",
-        "results",
-        "runs",
-        "scenario",
-        "sharing/skeleton.py",
-        "synthesis",
-        "system",
-    ),
-    *("topology", "training", "verification", "workload"),
-    *("report/busiest_links.py", "report/critical_path.py", "report/explain.py"),
-    *("report/intervals.py", "report/jobs.py"),
-    *("report/neighbours.py", "report/tables.py", "report/timeline.py"),
+    *("msccl", "preparation", "program", "pytorch", "results", "runs", "scenario", "sharing/skeleton.py", "synthesis"),
+    *("system", "topology", "training", "verification", "workload"),
+    *("report/busiest_links.py", "report/intervals.py", "report/timeline.py"),
 )
 #: The digits of an identity that do not depend on the edition.
 _PROBLEM = 48

@@ -1,5 +1,7 @@
 """One point: its identity, its simulation, its folder with what the run cost, and its result read back."""
 
+from __future__ import annotations
+
 import dataclasses
 import os
 import platform
@@ -13,7 +15,7 @@ from decimal import Decimal
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,7 +36,6 @@ from astrasim_py.engine.auto import take_engine
 from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.preparation.inputs import input_digests
 from astrasim_py.preparation.prepare import prepare
-from astrasim_py.report.jobs import Alone, iteration_ends, job_rows
 from astrasim_py.results import store, stored_points
 from astrasim_py.results.model import Manifest, Row, RunCost
 from astrasim_py.results.store import RunOptions
@@ -46,6 +47,9 @@ from astrasim_py.scenario.expand import Point
 from astrasim_py.system.plan import Plan
 from astrasim_py.system.plan_notes import plan_notes
 from astrasim_py.system.problem import Job, Problem
+
+if TYPE_CHECKING:
+    from astrasim_py.runs.jobs import Alone
 
 _PACKAGES = ("astrasim-py", "numpy", "simpy", "numba")
 
@@ -261,9 +265,11 @@ def _run(task: Task) -> Result:
     source = {"source": point.folder, "allow_outside": point.allow_outside, "allow_code": point.allow_code}
     more: dict[str, Any] = {"hints": tuple(notes.hints), "unused": tuple(unused(point, Use.of(plan)))}
     if point.spec.jobs:
+        from astrasim_py.runs.jobs import job_rows
+
         alone = {job.name: _alone(task, job) for job in problem.jobs} if point.spec.compare else {}
         notes.warnings += [f"{point.name}: alone, {reason}" for reason in alone.values() if isinstance(reason, str)]
-        done = {name: result for name, result in alone.items() if isinstance(result, Alone)}
+        done = {name: result for name, result in alone.items() if not isinstance(result, str)}
         more["jobs"] = tuple(job_rows(point.name, problem.jobs, records, done))
     stored = store_run(
         task.folder, plan, records, options, usage, row=row_of(point, FAILED), facts=facts, source=source,
@@ -278,6 +284,8 @@ def _run(task: Task) -> Result:
 
 def _alone(task: Task, job: Job) -> Alone | str:
     """A job where it has the network to itself, or why it is not done."""
+    from astrasim_py.runs import jobs
+
     point = task.point
     config = {key: value for key, value in point.config.items() if key not in ("compare", "placement")}
     said = {"placement": list(job.placement)} | point.config["jobs"][job.name]
@@ -299,8 +307,8 @@ def _alone(task: Task, job: Job) -> Alone | str:
         ends, stored = np.zeros(0, dtype=np.int64), stored_points.read_point(own.folder)
         if stored is not None and options.collectives:
             table = stored.table("collective")
-            ends = iteration_ends(job, table, np.arange(table.height)) - job.arrival_ps
-        return Alone(result.simulated_ps - job.arrival_ps, ends)
+            ends = jobs.iteration_ends(job, table, np.arange(table.height)) - job.arrival_ps
+        return jobs.Alone(result.simulated_ps - job.arrival_ps, ends)
     return (*result.lines, f"{job.name} is not done")[0]
 
 

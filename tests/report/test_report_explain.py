@@ -17,11 +17,11 @@ from worlds.tiles import in_tiles
 
 from astrasim_py.builders.registry import build
 from astrasim_py.core.errors import AstraError, UsageError
-from astrasim_py.core.records import NODE_COLUMNS, Records, Table, empty_table
+from astrasim_py.core.records import NODE_COLUMNS, Records, Table, called_instances, empty_table
 from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.report.busiest_links import busiest_links
 from astrasim_py.report.critical_path import CATEGORIES
-from astrasim_py.report.explain import called_instances, explain, explanation_text
+from astrasim_py.report.explain import explain, explanation_text
 from astrasim_py.report.intervals import covered, union
 from astrasim_py.report.neighbours import Part
 from astrasim_py.runs.summary import edge_table

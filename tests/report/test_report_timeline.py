@@ -18,7 +18,8 @@ from worlds import small_problems
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.report import timeline as module
-from astrasim_py.report.timeline import lanes, timeline
+from astrasim_py.report.intervals import lanes
+from astrasim_py.report.timeline import timeline
 from astrasim_py.runs.summary import edge_table
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import shapes

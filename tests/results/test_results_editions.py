@@ -77,10 +77,10 @@ def test_a_changed_source_of_results_and_no_other_makes_stored_points_stale(copy
 
 DECIDE = (
     *("engine/compiled/kernel.py", "system/bound.py", "topology/shapes.py", "training/layers.py"),
-    *("preparation/prepare.py", "report/tables.py", "data/hardware/dgx_h100.json"),
+    *("preparation/prepare.py", "results/values.py", "report/timeline.py", "data/hardware/dgx_h100.json"),
 )
 SHOW = (
-    *("report/page.py", "cli/main.py", "page/main.js", "optimizer/state.py"),
+    *("report/page.py", "report/tables.py", "report/explain.py", "cli/main.py", "page/main.js", "optimizer/state.py"),
     *("engine/__pycache__/kernel.py", "engine/notes.txt"),
 )
 
