@@ -83,7 +83,8 @@ def _all_to_all(n: int, which: np.ndarray) -> Draft:
     length = np.minimum(bit, n - h)
     levels = (n - 1).bit_length()
     base = np.zeros(n, dtype=np.int64)  # where each run lies in scratch
-    packed, at = [], 0
+    packed: list[tuple[np.ndarray, int, int]] = []
+    at = 0
     for k in range(levels):
         runs = np.arange(1 << k, n, 2 << k)
         base[runs] = at + np.concatenate(([0], np.cumsum(length[runs])[:-1]))
@@ -108,7 +109,7 @@ def _all_to_all(n: int, which: np.ndarray) -> Draft:
         # Blocks of the first run are home; those of the others come after as many others in their next run.
         final = int(length[runs[0]])
         origin = (r - distance - final + 1) % n
-        offset = 0
+        offset: int | np.ndarray = 0
         for part, (first, number) in enumerate(_ranges(origin, final, n)):
             if part and final == 1:
                 break

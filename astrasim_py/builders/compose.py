@@ -152,7 +152,7 @@ def _in_cells(collective: str, n: int, total: int, root: int | None, in_place: b
         return contract
     inputs, outputs = contract.inputs, contract.outputs
     if promise.gathers:
-        inputs = frozenset((r, r * per + k) for r, k in inputs)
+        inputs = None if inputs is None else frozenset((r, r * per + k) for r, k in inputs)
         moved = [{(r, r * per + k): 1} for r in range(n) for k in range(per)]
         outputs = {cell: moved[cell[1]] for cell in outputs}
     else:

@@ -5,6 +5,7 @@ two-phase form of MSCCL's all-pairs: a direct reduce_scatter and a direct all_ga
 §3.2 there.
 """
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -32,7 +33,7 @@ def build(
     name = "direct" if window is None else f"direct{window}"
     if collective in ("broadcast", "reduce", "gather", "scatter"):
         check_nodes(place, ranks * chunks * 3)
-        return finish(star(collective, ranks, root, window=window, pieces=chunks), name, collective, root=root)
+        return finish(star(collective, ranks, root or 0, window=window, pieces=chunks), name, collective, root=root)
     check_nodes(place, ranks * chunks * (5 if collective == "all_reduce" else 3), of_rank=True)
     lay = partial(_all_pairs, collective, ranks, window, chunks, False)
     return finish_rotated(lay, Rotation((ranks,)), name, collective)
@@ -44,7 +45,7 @@ def linear(collective: str, ranks: int, *, root: int | None = None) -> Algorithm
     ranks send at once and the root takes their messages in order.
     """
     check_nodes(f"linear {collective} over {ranks} ranks", 3 * ranks)
-    return finish(star(collective, ranks, root, window=1, in_order=True), "linear", collective, root=root)
+    return finish(star(collective, ranks, root or 0, window=1, in_order=True), "linear", collective, root=root)
 
 
 def pairwise(collective: str, ranks: int) -> Algorithm:
@@ -81,7 +82,8 @@ def _all_pairs(collective: str, n: int, window: int | None, pieces: int, in_step
     mine, theirs_ahead, theirs_behind = r * pieces + piece, ahead * pieces + piece, behind * pieces + piece
     buffer = Buffer.OUTPUT if collective in ("all_gather", "all_to_all") else Buffer.INPUT
     sends, recvs = draft.next_handles(2 * m).reshape(2, m)
-    waits, posted = (_chained(sends, window),), ()
+    waits: Sequence[np.ndarray] = (_chained(sends, window),)
+    posted: Sequence[np.ndarray] = ()
     orders: list[np.ndarray | None] = [None, None, None]
     if in_steps:
         waits = posted = previous(sends), previous(recvs)
@@ -110,10 +112,10 @@ def _all_pairs(collective: str, n: int, window: int | None, pieces: int, in_step
         own_done = done[piece] if first else NONE
         earlier = sends if first else np.empty(0, dtype=np.int64)
         gathers = draft.next_handles(m)
-        waits = _chained(np.concatenate((earlier, gathers)), window)[len(earlier) :]
+        freed = _chained(np.concatenate((earlier, gathers)), window)[len(earlier) :]
         tag = piece + (pieces if first else 0)
         draft.send(
-            peer=ahead, tag=tag, idx=np.broadcast_to(mine, (len(which), m)), src=(buffer, mine), after=(own_done, waits)
+            peer=ahead, tag=tag, idx=np.broadcast_to(mine, (len(which), m)), src=(buffer, mine), after=(own_done, freed)
         )
         draft.recv(peer=behind, tag=tag, idx=theirs_behind, dst=(buffer, theirs_behind))
     return draft

@@ -17,6 +17,7 @@ drafted only for the ranks that are asked for, by a function of them: `finish_ro
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -44,8 +45,12 @@ MAX_PROGRAM = 2**22
 #: Most ranks that run programs of their own.
 MAX_PROGRAMS = 2**16
 
-#: The begin of a range of chunks: (buffer, offset in chunks), each an int or an array; MISSING for none.
-Place = tuple[object, object]
+#: A value of a block for all its nodes, or one for each, or one for each rank and node.
+Numbers: TypeAlias = int | np.ndarray
+#: The begin of a range of chunks: (buffer, offset in chunks); MISSING for none.
+Place: TypeAlias = tuple[Numbers, Numbers]
+#: Arguments of `Draft.send` and the like by name: numbers, places, and nodes that come before.
+Arguments: TypeAlias = dict[str, Any]
 
 
 def check_nodes(place: str, nodes: int, *, of_rank: bool = False) -> None:
@@ -67,7 +72,7 @@ class Draft:
 
     def __init__(self, ranks: int, chunks: int) -> None:
         self.ranks, self.chunks = ranks, chunks
-        self._blocks: list[tuple[int, Mapping[str, object]]] = []
+        self._blocks: list[tuple[int, Mapping[str, Numbers]]] = []
         self._edges: list[np.ndarray] = []  # [child and parent, edges]
         self._size = 0
 
@@ -85,7 +90,7 @@ class Draft:
         fields = {"comm_src": peer, "comm_tag": tag, **_cells("dst", dst)}
         return self._add(NodeType.COMM_RECV, idx, cnt, fields, **more)
 
-    def reduce(self, *, payload, idx, cnt=1, src: Place, dst: Place | None, after=(), **more) -> np.ndarray:
+    def reduce(self, *, payload, idx, cnt=1, src: Place | None, dst: Place | None, after=(), **more) -> np.ndarray:
         """Reductions of received data with what lies at `src`; the sum goes to `dst`."""
         fields = {"comp_op": CompOp.REDUCE, "payload": payload, **_cells("src", src), **_cells("dst", dst)}
         return self._add(NodeType.COMP, idx, cnt, fields, after=(payload, *after), **more)
@@ -101,7 +106,7 @@ class Draft:
     def depend(self, child: np.ndarray, parent: np.ndarray) -> None:
         self._edges.append(np.array([child, parent], dtype=np.int64))
 
-    def extend(self, m: int, values: Mapping[str, object]) -> np.ndarray:
+    def extend(self, m: int, values: Mapping[str, Numbers]) -> np.ndarray:
         """Append m nodes given as columns: ``type``, ``order``, ``payload``, maybe ``rank``, and those of messages.
         Raises AlgorithmError: a column that drafts do not have, or too many programs."""
         unknown = sorted(values.keys() - {"type", "order", "payload", "rank", *_FIELDS})

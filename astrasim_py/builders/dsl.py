@@ -26,7 +26,9 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from operator import index as whole
+from typing import Any
 
 from astrasim_py.builders.dsl_machine import Machine
 from astrasim_py.builders.dsl_trace import MAX_SCRATCH, Run, name_of, place_in, place_of
@@ -36,7 +38,24 @@ from astrasim_py.collectives.contract import Contract
 from astrasim_py.core.errors import AlgorithmError, AstraError
 from astrasim_py.program.algorithm import Algorithm
 
-#: Options that a call may give; everything else goes to the function.
+
+@dataclass(frozen=True, kw_only=True)
+class AlgorithmOptions:
+    """What the decorator says of an algorithm; see `algorithm`."""
+
+    collective: str
+    ranks: int | None
+    chunks: int | Callable[[int], int] | None
+    root: int
+    in_place: bool | None
+    contract: Contract | Callable[[int, int], Contract] | None
+    scratch: Mapping[str, int] | None
+    protocol: str
+    name: str
+    verify: bool
+
+
+#: AlgorithmOptions that a call may give; everything else goes to the function.
 _RESERVED = ("ranks", "chunks", "root", "in_place", "contract", "protocol", "name", "verify")
 
 
@@ -97,7 +116,7 @@ def algorithm(
     >>> star(4).messages
     3
     """
-    options = dict(locals())
+    options = AlgorithmOptions(**locals())
     if callable(collective):
         raise AlgorithmError(
             place_of(sys._getframe(1)), "@algorithm names no collective", 'write e.g. @algorithm("all_reduce")'
@@ -113,9 +132,9 @@ class Definition:
     same, as scenarios call it (``python: my_algorithms.py:ring``).
     """
 
-    def __init__(self, function: Callable, options: Mapping[str, object]) -> None:
+    def __init__(self, function: Callable, options: AlgorithmOptions) -> None:
         self.function = function
-        self._options = dict(options)
+        self._options = options
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", "algorithm")
         code = getattr(inspect.unwrap(function), "__code__", None)
@@ -124,8 +143,8 @@ class Definition:
             raise AlgorithmError(place_of(sys._getframe(1)), problem, "write a function of a")
         self.file = code.co_filename
         self.place = f"{name_of(self.file)}:{code.co_firstlineno}"
-        collective = options["collective"]
-        self.collective = collective if collective == CUSTOM else collective_name(str(collective), self.place)
+        named = options.collective
+        self.collective = named if named == CUSTOM else collective_name(str(named), self.place)
         barrier = self.collective == "barrier"
         self._refuse(barrier, "a barrier moves no chunks", 'use build("dissemination", "barrier", ranks)')
         parameters = inspect.signature(function).parameters
@@ -138,18 +157,18 @@ class Definition:
 
     def __call__(self, *given: object, **parameters: object) -> Algorithm:
         """Run the function, make one trace per rank of its steps, and verify them."""
-        own = self._options["ranks"], self._options["chunks"]
-        fixed = "chunks" not in parameters and None not in own and not callable(own[1])
-        options = {key: parameters.pop(key, self._options[key]) for key in _RESERVED}
+        ranks, chunks = self._options.ranks, self._options.chunks
+        fixed = "chunks" not in parameters and None not in (ranks, chunks) and not callable(chunks)
+        stated: dict[str, Any] = {key: parameters.pop(key) for key in _RESERVED if key in parameters}
         if given and isinstance(given[0], str):
             asked = given[0] if given[0] == CUSTOM else collective_name(given[0], self.place)
             given = given[1:]
             self._refuse(asked != self.collective, f"is made for {self.collective}, not for {asked}", "name another")
         self._refuse(len(given) > 2, f"takes ranks and chunks, not {len(given)} values", "name the others")
-        options |= dict(zip(("ranks", "chunks"), given, strict=False))
+        options = replace(self._options, **stated | dict(zip(("ranks", "chunks"), given, strict=False)))
         self._refuse(
-            fixed and len(given) < 2 and options["ranks"] != own[0],
-            f"is written for {own[0]} ranks and {own[1]} chunks, and is asked for {options['ranks']} ranks",
+            fixed and len(given) < 2 and options.ranks != ranks,
+            f"is written for {ranks} ranks and {chunks} chunks, and is asked for {options.ranks} ranks",
             f"say how many chunks, e.g. {self.__name__}(RANKS, CHUNKS)",
         )
         run = self._run(options)
@@ -163,14 +182,14 @@ class Definition:
             raise AlgorithmError(self.place, problem, "write a plain function")
         if run.failed is not None:
             raise run.failed
-        made = run.finish(options["name"] or self.__name__, options["protocol"])
-        return checked(made, self.place) if options["verify"] else made
+        made = run.finish(options.name or self.__name__, options.protocol)
+        return checked(made, self.place) if options.verify else made
 
     def _refuse(self, wrong: object, problem: str, remedy: str) -> None:
         if wrong:
             raise AlgorithmError(self.place, problem, remedy)
 
-    def _asked(self, function: Callable, *given: object, **named: object) -> object:
+    def _asked(self, function: Callable, *given: object, **named: object) -> Any:
         """The result of a user's function; an exception is reported at its line."""
         try:
             return function(*given, **named)
@@ -181,19 +200,18 @@ class Definition:
             problem = f"{type(error).__name__}: {text}" if text else type(error).__name__
             raise AlgorithmError(place_in(error.__traceback__) or self.place, problem, "") from error
 
-    def _run(self, options: Mapping[str, object]) -> Run:
+    def _run(self, options: AlgorithmOptions) -> Run:
         place, collective = self.place, self.collective
-        contract, ranks, chunks = options["contract"], options["ranks"], options["chunks"]
-        if isinstance(contract, Contract):
-            ranks = contract.ranks if ranks is None else ranks
-            chunks = contract.chunks if chunks is None else chunks
-        self._refuse(ranks is None, "has no number of ranks", f"write {self.__name__}(8), or ranks=8 above it")
-        ranks = _number(ranks, "ranks", place, 2**16)
-        if callable(chunks):
-            chunks = self._asked(chunks, ranks)
-        chunks = _number(ranks if chunks is None else chunks, "chunks", place, 2**20)
-        if callable(contract):
-            contract = self._asked(contract, ranks, chunks)
+        stated, size, cut = options.contract, options.ranks, options.chunks
+        if isinstance(stated, Contract):
+            size = stated.ranks if size is None else size
+            cut = stated.chunks if cut is None else cut
+        self._refuse(size is None, "has no number of ranks", f"write {self.__name__}(8), or ranks=8 above it")
+        ranks = _number(size, "ranks", place, 2**16)
+        if callable(cut):
+            cut = self._asked(cut, ranks)
+        chunks = _number(ranks if cut is None else cut, "chunks", place, 2**20)
+        contract = self._asked(stated, ranks, chunks) if callable(stated) else stated
         if contract is not None:
             named = collective != CUSTOM
             self._refuse(named, f"{collective} has a contract already", "drop contract, or the collective")
@@ -203,7 +221,7 @@ class Definition:
                 f"its contract is of {contract.ranks} ranks and {contract.chunks} chunks, not of {ranks} and {chunks}"
             )
             self._refuse((contract.ranks, contract.chunks) != (ranks, chunks), problem, "make both alike")
-        promise, root = promise_of(collective), options["root"]
+        promise, root = promise_of(collective), options.root
         problem = f"{chunks} chunks do not divide among {ranks} ranks"
         self._refuse(promise.sharded and chunks % ranks, problem, f"take a multiple of {ranks} chunks")
         if promise.rooted:
@@ -211,17 +229,15 @@ class Definition:
             self._refuse(outside, f"root {root!r} is not one of {ranks} ranks", f"write 0 to {ranks - 1}")
         else:
             self._refuse(root != 0, f"{collective} takes no root", "drop the root")
-            root = None
-        in_place = options["in_place"]
-        if in_place is None:
-            in_place = collective not in ("all_to_all", CUSTOM)
-        scratch = self._options["scratch"]
+        in_place = collective not in ("all_to_all", CUSTOM) if options.in_place is None else bool(options.in_place)
+        scratch = options.scratch
         for key, size in (scratch or {}).items():
             _number(size, f"scratch {key!r}", place, MAX_SCRATCH)
-        return Run(self.file, place, collective, ranks, chunks, root, bool(in_place), contract, scratch)
+        rooted = root if promise.rooted else None
+        return Run(self.file, place, collective, ranks, chunks, rooted, in_place, contract, scratch)
 
 
-def _number(value: object, what: str, place: str, most: int) -> int:
+def _number(value: Any, what: str, place: str, most: int) -> int:
     try:
         number = 0 if isinstance(value, bool) else whole(value)
     except TypeError:

@@ -189,7 +189,7 @@ class Scratch:
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
 
-    def __getitem__(self, name: object) -> Cells:
+    def __getitem__(self, name: str) -> Cells:
         rank = self._rank
         found = rank._scratch.get(name) if isinstance(name, str) else None
         if found is None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from operator import index as whole
 from traceback import walk_stack, walk_tb
 from types import FrameType, TracebackType
+from typing import Any
 
 import numpy as np
 
@@ -96,7 +97,7 @@ class Run:
     def closed(self) -> AlgorithmError:
         return self.error("uses a after the function of the algorithm has returned", "trace within the function")
 
-    def number(self, value: object, what: str, where: str) -> int:
+    def number(self, value: Any, what: str, where: str) -> int:
         try:
             if isinstance(value, bool):
                 raise TypeError
@@ -148,7 +149,7 @@ class Run:
     def begin(self, rank: int, key: int) -> list[int] | None:
         """A cell that no step has written: its input by the collective, or None."""
         first, size = self.input_of(rank)
-        chunk, inputs = key - first, self.contract and self.contract.inputs
+        chunk, inputs = key - first, None if self.contract is None else self.contract.inputs
         undefined = self.promise.from_root and rank != self.root
         if not 0 <= chunk < size or undefined or (inputs is not None and (rank, chunk) not in inputs):
             return None

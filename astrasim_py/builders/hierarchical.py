@@ -12,7 +12,16 @@ from math import lcm, prod
 
 import numpy as np
 
-from astrasim_py.builders.draft import NONE, Draft, Place, check_count, check_nodes, finish, finish_rotated
+from astrasim_py.builders.draft import (
+    NONE,
+    Arguments,
+    Draft,
+    Numbers,
+    check_count,
+    check_nodes,
+    finish,
+    finish_rotated,
+)
 from astrasim_py.builders.switch_trees import SwitchTree, switch_tree_of
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.chunks import Buffer
@@ -22,6 +31,8 @@ from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import PEERS, Rotation
 
 Builder = Callable[..., Algorithm]
+#: A buffer, and for each rank where in it.
+Cells = tuple[int, np.ndarray]
 
 
 def build(
@@ -72,7 +83,8 @@ def build(
     names = ["ring"] * len(sizes) if algorithms is None else algorithms
     problem = f"algorithms {names!r} are not one for each of {len(sizes)} dims"
     refuse(isinstance(names, str) or len(names) != len(sizes), problem, "write e.g. [ring, direct]")
-    levels, labels = [], []
+    levels: list[tuple[Builder, int]] = []
+    labels = []
     for spec, size in zip(names, sizes, strict=True):
         own = dict(spec) if isinstance(spec, Mapping) else {"builder": spec}
         label = own.pop("builder", None)
@@ -146,7 +158,7 @@ class _Phases:
         self.phases = []
         for kind, d in order:
             make, size = levels[d]
-            options = {} if root is None else {"root": self.root[d]}
+            options: Arguments = {} if self.root is None else {"root": self.root[d]}
             if d in trees:
                 options["switches"] = trees[d][0]
             self.phases.append(_Phase(make(kind, size, **options), d))
@@ -192,7 +204,9 @@ class _Phases:
             found = {phase.algorithm.rotation for phase in self.phases if phase.dimension == d}
             if None in found or len(found) > 1:
                 return None
-            dims += found.pop().dims
+            (rotation,) = found
+            assert rotation is not None
+            dims += rotation.dims
         return Rotation(tuple(dims))
 
     def length(self, d: int) -> int:
@@ -273,7 +287,7 @@ class _Layout:
             taking &= mine == root
         return np.flatnonzero(taking)
 
-    def run(self, phase: _Phase, who: np.ndarray, at: np.ndarray, buffers: Mapping[int, Place]) -> None:
+    def run(self, phase: _Phase, who: np.ndarray, at: np.ndarray, buffers: Mapping[int, Cells]) -> None:
         """Run a phase in all groups at once. `at` is the first chunk of the part of the piece that the group of each
         rank works on; `buffers` maps the algorithm's buffers to (buffer, offsets)."""
         plan, draft, number, d = self.plan, self.draft, len(self.ends), phase.dimension
@@ -308,7 +322,7 @@ class _Layout:
         def where(name: str, values: np.ndarray) -> np.ndarray:
             return np.where(given(name) == MISSING, MISSING, values)
 
-        values: dict[str, object] = {
+        values: dict[str, Numbers] = {
             "type": program.type,
             "rank": rank,
             "order": self.order + program.place,
@@ -370,7 +384,7 @@ class _Layout:
 
         def nested(coordinates: list[np.ndarray]) -> np.ndarray:
             """First chunks of shards in nested order."""
-            return inner + sum(c * part for c, part in zip(coordinates, parts, strict=True))
+            return sum((c * part for c, part in zip(coordinates, parts, strict=True)), np.array(inner))
 
         if plan.permuted:
             buffer, inner = Buffer.SCRATCH, self.area()

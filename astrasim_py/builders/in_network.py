@@ -7,7 +7,7 @@ multiprocessor collectives") and NCCL's NVLS for reductions in the switch of a n
 
 import numpy as np
 
-from astrasim_py.builders.draft import Draft, check_nodes, finish
+from astrasim_py.builders.draft import Arguments, Draft, check_nodes, finish
 from astrasim_py.builders.switch_trees import SwitchTree, switch_tree_of
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.core.errors import AlgorithmError
@@ -40,8 +40,9 @@ def switch_tree(
     if root is not None:
         tree = tree.rooted(tree.above[root])
     everyone = set(range(len(tree.above))) - {tree.top}
-    up = {root} if collective == "broadcast" else everyone
-    down = {"reduce": {root}, "broadcast": everyone - {root}}.get(collective, everyone)
+    only = everyone if root is None else {root}
+    up = only if collective == "broadcast" else everyone
+    down = {"reduce": only, "broadcast": everyone - only}.get(collective, everyone)
     draft = Draft(len(tree.above), max(pieces, 1))
     _Tree(draft, tree, up, down, pieces, min(slots or pieces, pieces))
     return finish(draft, "switch_tree", collective, root=root, actors=tree.names, vertices=tree.vertices)
@@ -65,12 +66,12 @@ class _Tree:
         for position in range(tree.ranks, len(tree.above)):
             self.switch(position)
 
-    def fields(self, position: int, turn: int) -> dict[str, object]:
+    def fields(self, position: int, turn: int) -> Arguments:
         """Columns of a node for each piece; a switch has fewer than four turns for each position."""
         order = self.piece * 4 * len(self.tree.above) + turn
         return {"rank": np.full(len(order), position), "order": order, "idx": self.piece, "cnt": int(self.data)}
 
-    def message(self, position: int, turn: int, peer: int, returns: bool) -> dict[str, object]:
+    def message(self, position: int, turn: int, peer: int, returns: bool) -> Arguments:
         return self.fields(position, turn) | {"peer": peer, "tag": self.piece + returns * len(self.piece)}
 
     def cells(self, position: int) -> tuple[int, np.ndarray] | None:
@@ -85,8 +86,10 @@ class _Tree:
     def rank(self, position: int) -> None:
         above, cells = self.tree.above[position], self.cells(position)
         gives, takes = position in self.up, position in self.down
-        sends = self.draft.send(src=cells, **self.message(position, 0, above, False)) if gives else None
-        results = self.draft.recv(dst=cells, **self.message(position, 1, above, True)) if takes else None
+        if gives:
+            sends = self.draft.send(src=cells, **self.message(position, 0, above, False))
+        if takes:
+            results = self.draft.recv(dst=cells, **self.message(position, 1, above, True))
         if gives and takes and self.data:
             self.hold(sends, results)
 
@@ -94,7 +97,9 @@ class _Tree:
         draft, above, cells = self.draft, self.tree.above[position], self.cells(position)
         below = self.below[position]
         givers, takers = ([each for each in below if each in some] for some in (self.up, self.down))
-        first, done, reductions = None, None, []
+        first: np.ndarray | None = None
+        done: np.ndarray | None = None
+        reductions: list[np.ndarray] = []
         for i, giver in enumerate(givers):
             alone = first is None or not self.data
             after = () if done is None else (done,)
@@ -107,7 +112,7 @@ class _Tree:
                 done = draft.reduce(payload=received, src=cells, dst=cells, after=after, **fields)
                 reductions.append(done)
             first = done if first is None else first
-        if self.data and len(givers) > 1:
+        if self.data and len(givers) > 1 and done is not None:
             # The unit that reduces serves piece after piece.
             draft.depend(reductions[0][1:], done[:-1])
         turn, sends = 2 * len(givers), []
@@ -118,8 +123,9 @@ class _Tree:
             first = done if first is None else first
         for i, taker in enumerate(takers):
             sends.append(draft.send(src=cells, after=(done,), **self.message(position, turn + 2 + i, taker, True)))
-        for each in sends if self.data else ():
-            self.hold(first, each)
+        if self.data and first is not None:
+            for handles in sends:
+                self.hold(first, handles)
 
 
 def nvls(collective: str, ranks: int, *, chunks: int = 1, window: int = 2, switches: object = None) -> Algorithm:
@@ -165,12 +171,12 @@ class _Rounds:
         """Pieces that a rank gets at the end, its own included after a reduction."""
         return self.every if self.reduces else np.flatnonzero(self.shard != rank)
 
-    def block(self, position: int, pieces: np.ndarray, phase: int, turn: int) -> dict[str, object]:
+    def block(self, position: int, pieces: np.ndarray, phase: int, turn: int) -> Arguments:
         """Columns of a node for each of some pieces: in a phase of its round, and within that at a turn."""
         order = ((self.turn * 4 + phase) * self.n + self.shard)[pieces] * 2 * self.n + turn
         return {"rank": np.full(len(pieces), position), "order": order, "idx": self.chunk[pieces]}
 
-    def message(self, position: int, pieces: np.ndarray, phase: int, peer: int, turn: int = 0) -> dict[str, object]:
+    def message(self, position: int, pieces: np.ndarray, phase: int, peer: int, turn: int = 0) -> Arguments:
         """Phases: 0 contributions, 1 sums, 2 what their owners return, 3 copies."""
         tag = {"peer": peer, "tag": pieces + phase * len(self.every)}
         return self.block(position, pieces, phase, turn) | tag
@@ -192,7 +198,7 @@ class _Rounds:
 
     def rank(self, rank: int) -> None:
         draft, switch, every, own, copied = self.draft, self.n, self.every, self.own(rank), self.copied(rank)
-        after = ()
+        after: tuple[np.ndarray, ...] = ()
         if self.reduces:
             sends = draft.send(src=self.cells(rank, every), **self.message(rank, every, 0, switch))
             sums = draft.recv(dst=self.cells(rank, own), **self.message(rank, own, 1, switch))

@@ -12,11 +12,12 @@ from itertools import chain
 
 import numpy as np
 
+from astrasim_py.builders.draft import Arguments, Numbers
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.rotation import Rotation
 
 #: ``around(rank, lane, steps)``: the rank so many steps ahead on the path of a lane.
-Around = Callable[[np.ndarray, object, object], np.ndarray]
+Around = Callable[[Numbers, Numbers, Numbers], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,12 @@ class Paths:
     lanes: int
     around: Around
     rotation: Rotation | None
-    lane_at: Callable[[np.ndarray, int], object]
+    lane_at: Callable[[np.ndarray, int], Numbers]
     lane_behind: Callable[[int], int]
     channels: bool = False
     pieces: int = 1
 
-    def channel(self, lane: object) -> dict[str, object]:
+    def channel(self, lane: Numbers) -> Arguments:
         return {"channel": lane // self.pieces} if self.channels else {}
 
 

@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from astrasim_py.builders.draft import NONE, Draft, Place, check_nodes, finish, finish_rotated
+from astrasim_py.builders.draft import NONE, Arguments, Draft, Place, check_nodes, finish, finish_rotated
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.algorithm import Algorithm
@@ -47,7 +47,7 @@ def _lay(collective: str, n: int, which: np.ndarray | None = None) -> Draft:
         v, who = which[:, None], {}
     folded, keeper = np.arange(0, 2 * rem, 2), np.arange(1, 2 * rem, 2)
 
-    def moved(first, number) -> tuple[dict, Place | None]:
+    def moved(first, number) -> tuple[Arguments, Place | None]:
         """The chunks that a message moves, and their place: some shards, or the whole buffer."""
         if gathers:
             return {"idx": first, "cnt": number}, (Buffer.OUTPUT, first)
@@ -118,6 +118,13 @@ def _halve_and_double(collective: str, levels: int, which: np.ndarray) -> Draft:
             draft.send(idx=sent, src=(buffer, sent), after=(summed, done), **span)
             before = draft.recv(idx=got, dst=cells if gathers else None, after=(before,), **span)
             # A reduction comes after the one before, which wrote the same cells and more.
-            reduced = {"payload": before, "idx": got, "cnt": distance, "src": cells, "dst": cells, "after": (done,)}
+            reduced: Arguments = {
+                "payload": before,
+                "idx": got,
+                "cnt": distance,
+                "src": cells,
+                "dst": cells,
+                "after": (done,),
+            }
             done = before if gathers else draft.reduce(**reduced)
     return draft

@@ -160,7 +160,7 @@ IN_NETWORK: Mapping[str, tuple[tuple[str, ...], str]] = {
 BUILDERS = {**ALGORITHMS, **IN_NETWORK}
 
 
-def in_network(builder: str, options: Mapping[str, object]) -> bool:
+def in_network(builder: str, options: Mapping[str, Any]) -> bool:
     """Whether a builder lets switches work, in some dimension at least."""
     levels = options.get("algorithms") or () if builder == "hierarchical" else ()
     names = [level.get("builder") if isinstance(level, Mapping) else level for level in levels]

@@ -87,7 +87,9 @@ def build(
         check_nodes(place, ranks * count)
         chained = collective in ("broadcast", "reduce")
         draft = (
-            _chain(collective, ranks, root, paths) if chained else _relay_to_root(collective, ranks, root, directions)
+            _chain(collective, ranks, root or 0, paths)
+            if chained
+            else _relay_to_root(collective, ranks, root or 0, directions)
         )
         return finish(draft, name, collective, root=root)
     if collective == "all_to_all":

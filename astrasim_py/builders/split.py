@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from astrasim_py.builders.draft import NONE, Draft, check_nodes, finish
+from astrasim_py.builders.draft import NONE, Draft, Numbers, check_nodes, finish
 from astrasim_py.builders.ordered import OrderedProgram, checked, spread
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.chunks import Buffer
@@ -79,7 +79,7 @@ def split(algorithm: Algorithm, k: int, *, verify: bool = True) -> Algorithm:
         at = chunk + start
         return at // block * (block * k) + instance * block + at % block
 
-    values: dict[str, object] = {
+    values: dict[str, Numbers] = {
         "type": kind,
         "rank": rank,
         "order": whole.at[owner],
@@ -110,12 +110,12 @@ def _segments(whole: OrderedProgram, block: int) -> tuple[np.ndarray, np.ndarray
     count, columns = whole.count, whole.columns
     segments = np.ones(whole.size, dtype=np.int64)
     cuts: dict[int, set[int]] = {}
-    group = None
+    group: list[int] = []
     for side in ("src", "dst"):
         buffer, offset = columns[f"{side}_buf"], columns[f"{side}_off"]
         lies = (buffer == Buffer.INPUT) | (buffer == Buffer.OUTPUT)
         crossing = np.flatnonzero(lies & (count > 1) & (offset // block != (offset + count - 1) // block))
-        if len(crossing) and group is None:
+        if len(crossing) and not group:
             group = _handed_on(whole)
         for g in crossing.tolist():
             begin = block - int(offset[g]) % block

@@ -129,7 +129,7 @@ def capable_tree(topology: Topology, npus: tuple[int, ...], turn: int = 0) -> Sw
             else:
                 own[a] |= 1 << at[b]
     everyone = (1 << len(at)) - 1
-    reach, before = own, {}
+    reach, before = own, dict[int, int]()
     while everyone not in reach.values():
         if reach == before:
             return None
@@ -149,7 +149,7 @@ def _union(bits) -> int:
 def _breadth_first(
     topology: Topology, top: int, beside: Mapping[int, list[int]], own: Mapping[int, int], ranks: int
 ) -> SwitchTree:
-    parent, order, hung = {top: -1}, [top], {}
+    parent, order, hung = {top: -1}, [top], dict[int, int]()
     left = (1 << ranks) - 1
     for vertex in order:
         mine = own[vertex] & left

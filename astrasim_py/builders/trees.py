@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astrasim_py.builders.draft import NONE, Draft, check_nodes, finish
+from astrasim_py.builders.draft import NONE, Arguments, Draft, check_nodes, finish
 from astrasim_py.builders.rails import check_nodes_of, from_rail
 from astrasim_py.chakra.schema import MISSING
 from astrasim_py.collectives.chunks import Buffer
@@ -59,7 +59,11 @@ class _Messages:
         self.below = tree.by_parent(draft.ranks)
         chunk = np.tile(pieces, edges) if len(pieces) else np.zeros(edges, dtype=np.int64)
         self.cells = (Buffer.INPUT, chunk) if len(pieces) else None
-        self.fields = {"tag": tag + np.tile(np.arange(self.q), edges), "idx": chunk, "cnt": min(len(pieces), 1)}
+        self.fields: Arguments = {
+            "tag": tag + np.tile(np.arange(self.q), edges),
+            "idx": chunk,
+            "cnt": min(len(pieces), 1),
+        }
         self.fields["channel"] = channel
 
     def order(self, turn: np.ndarray | int) -> np.ndarray:
@@ -275,18 +279,18 @@ def double_binary(
     for part in range(2 * count):
         channel, half = divmod(part, 2)
         if collective != "all_reduce":
-            tree = _below(ranks, root, half)
+            tree = _below(ranks, root or 0, half)
         else:
             tree = _with_chains([from_rail(node, channel) for node in listed], _half_tree(len(listed), half))
         if not len(tree.child):
             continue
         pieces, start = part * q + np.arange(q), None
-        where = {"channel": channel if count > 1 else MISSING}
+        chosen = channel if count > 1 else MISSING
         if collective != "broadcast":
-            start = up(draft, tree, pieces, tag=part * q, **where)
+            start = up(draft, tree, pieces, tag=part * q, channel=chosen)
         if collective != "reduce":
             later = 2 * q * count if collective == "all_reduce" else 0
-            down(draft, tree, pieces, tag=later + part * q, order=8 * q, start=start, **where)
+            down(draft, tree, pieces, tag=later + part * q, order=8 * q, start=start, channel=chosen)
     return finish(draft, name, collective, root=root)
 
 
@@ -339,7 +343,7 @@ def _below(n: int, root: int, half: int) -> Tree:
         return Tree(none, none, none, root)
     inner = _half_tree(n - 1, half)
 
-    def rank(i: np.ndarray) -> np.ndarray:
+    def rank(i: np.ndarray | np.int64) -> np.ndarray | np.int64:
         return (root + 1 + i) % n
 
     return Tree(
