@@ -107,7 +107,7 @@ class Algorithm(Shown):
             raise self._error(f"has {len(self.vertices)} vertices for {len(self.actors)} switches", "give one for each")
         if promise.rooted and self.root is None:
             raise self._error(f"{self.collective} has no root", "give root: RANK")
-        if promise.rooted and not 0 <= self.root < self.ranks:
+        if promise.rooted and self.root not in range(self.ranks):
             problem = f"root {self.root} is not one of {self.ranks} ranks"
             raise self._error(problem, f"give a root in 0..{self.ranks - 1}")
         if not promise.rooted and self.root is not None:
@@ -240,7 +240,7 @@ class Algorithm(Shown):
             lost = np.flatnonzero(rest & message & (absolute < 0))
             if len(lost):
                 row = int(lost[0]) % len(trace)
-                rank = int(trace.rank[row]) if rank is None else rank
+                rank = int(trace.rank[row]) if isinstance(trace, Program) else rank or 0
                 place = file_of(trace, row) or self.source or self.name
                 raise AlgorithmError(
                     f"{place}: {self.position_name(rank)} node {int(trace.node_id[row])}",
@@ -277,9 +277,9 @@ class Algorithm(Shown):
 
     def stated(self) -> dict[str, object]:
         """Collective, sizes and contract, without name and source."""
-        names = ("collective", "ranks", "root", "chunks", "in_place", "made_for", "protocol")
+        names = ["collective", "ranks", "root", "chunks", "in_place", "made_for", "protocol"]
         contract = None if self.contract is None else self.contract.to_text()
-        names += ("actors", "vertices") if self.actors else ()
+        names += ["actors", "vertices"] if self.actors else []
         return {**{name: getattr(self, name) for name in names}, "contract": contract}
 
     def digest(self) -> str:

@@ -33,7 +33,7 @@ MAX_TEXTS = 64 * 2**20
 #: Version 1 had no texts, 2 no rotations, and 3 no switches.
 _VERSIONS = (1, 2, 3, 4)
 _MOST_MEMBERS = 4 * len(INT_COLUMNS)
-_KINDS = {"int64_val": int, "uint64_val": int, "int32_val": int, "uint32_val": int}
+_KINDS: dict[str, type] = {"int64_val": int, "uint64_val": int, "int32_val": int, "uint32_val": int}
 _KINDS |= {"string_val": str, "bool_val": bool, "double_val": float, "float_val": float}
 
 _ARRAYS = ("node_id", "type", "duration_micros", "data_ptr", "data_ids", "ctrl_ptr", "ctrl_ids")
@@ -130,7 +130,11 @@ def encode_npz(algorithm: Algorithm, place: str) -> bytes:
         "actors": list(algorithm.actors),
         "metadata": [[[a.name, a.kind, a.value] for a in t.metadata if kept_metadata(a)] for t in distinct],
     }
-    arrays: dict[str, np.ndarray] = {
+    text = json.dumps(texts, separators=(",", ":")).encode()
+    if len(text) > MAX_TEXTS:
+        problem = f"its metadata and contract take {len(text)} bytes, more than {MAX_TEXTS}"
+        raise OutputError(place, problem, "write .et files")
+    arrays: dict[str, np.ndarray | np.int64] = {
         "version": np.int64(_VERSIONS[-1]),
         "name": np.frombuffer(algorithm.name.encode(), dtype=np.uint8),
         "collective": np.int64(-1 if algorithm.collective == CUSTOM else _NAMES.index(algorithm.collective)),
@@ -141,16 +145,12 @@ def encode_npz(algorithm: Algorithm, place: str) -> bytes:
         "made_for": np.int64(-1 if algorithm.made_for is None else algorithm.made_for),
         "trace_of": np.array([index[trace] for trace in traces], dtype=np.int64),
         "lengths": lengths,
-        "texts": np.frombuffer(json.dumps(texts, separators=(",", ":")).encode(), dtype=np.uint8),
+        "texts": np.frombuffer(text, dtype=np.uint8),
     }
     if turned is not None:
         arrays["rotation"] = np.array(turned.rotation.dims, dtype=np.int64)
         arrays["turned"] = np.array([turned.chunks.get(name, 0) for name in _ROTATING], dtype=np.int64)
         arrays |= {f"all_{name}": numbers.ravel() for name, numbers in turned.numbers.items()}
-    if len(arrays["texts"]) > MAX_TEXTS:
-        problem = f"its metadata and contract take {len(arrays['texts'])} bytes, more than {MAX_TEXTS}"
-        raise OutputError(place, problem, "write .et files")
-
     for name in ("node_id", "type", "duration_micros"):
         arrays[name] = np.concatenate([getattr(t, name) for t in distinct])
     for kind in ("data", "ctrl"):
@@ -170,7 +170,7 @@ def encode_npz(algorithm: Algorithm, place: str) -> bytes:
         for key, value in arrays.items()
     }
     packed = io.BytesIO()
-    np.savez_compressed(packed, **arrays)
+    np.savez_compressed(packed, **arrays)  # type: ignore[arg-type]  # numpy's own flag is none of the names
     return packed.getvalue()
 
 

@@ -170,12 +170,12 @@ def algorithm_from_traces(
         name = stated["algorithm"] if isinstance(stated["algorithm"], str) else os.path.basename(source)
     contract, protocol = stated["contract"], stated["protocol"]
     # A contract in the files is that of the collective that they name.
-    own = isinstance(contract, str) and named == kind
+    text = contract if isinstance(contract, str) and named == kind else None
     return Algorithm(
         name=name or "algorithm", collective=kind, ranks=ranks, traces=traces, actors=actors,
         root=root if promise_of(kind).rooted else None, chunks=chunks, in_place=in_place,
         made_for=whole("made_for", made_for), source=source,
-        contract=Contract.from_text(contract, place) if own else None,
+        contract=None if text is None else Contract.from_text(text, place),
         protocol=protocol if protocol in PROTOCOL_SLOTS else "",
     )  # fmt: skip
 
@@ -187,11 +187,12 @@ def _actors(traces: Sequence[ExecutionTrace], place: str) -> tuple[str, ...]:
     actors, declared = stated[many:], [(trace.meta("actors"), trace.meta("ranks")) for trace in traces[:1]]
     if not actors and declared[0][0] in (None, 0):
         return ()
-    if declared[0] != (len(actors), many) or not all(isinstance(name, str) and name for name in actors):
+    names = tuple(name for name in actors if isinstance(name, str) and name)
+    if declared[0] != (len(actors), many) or len(names) < len(actors):
         problem = f"has {len(actors)} traces of switches behind {many} ranks; the first states actors: "
         problem += f"{declared[0][0]}, ranks: {declared[0][1]}"
         raise AlgorithmError(place, problem, "give one trace per rank, then one per switch with its name as actor")
-    return tuple(actors)
+    return names
 
 
 class Promises(TypedDict, total=False):

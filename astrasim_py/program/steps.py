@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -169,7 +170,7 @@ def steps_of(algorithm: Algorithm, program: Program | None = None) -> Steps:
     local = np.isin(action, (_REDUCE, _COPY))
     # A plain send reads cells; the send of a fused step forwards what the step holds.
     alone = np.bincount(step, minlength=size)[step] == 1
-    cells = {}
+    cells: dict[str, list[int]] = {}
     for verb, side, rows in (
         ("read", "src", local | (action == _SEND) & alone),
         ("write", "dst", local | (action == _RECV)),
@@ -180,11 +181,13 @@ def steps_of(algorithm: Algorithm, program: Program | None = None) -> Steps:
             values = np.full(size, -1, dtype=np.int64)
             values[step[rows]] = column[rows]
             cells[f"{verb}_{part}"] = values.tolist()
-    stated = ("name", "collective", "ranks", "chunks", "root", "in_place", "contract", "protocol", "source", "actors")
+    names = ("name", "collective", "ranks", "chunks", "root", "in_place", "contract", "protocol", "source", "actors")
+    stated: dict[str, Any] = {name: getattr(algorithm, name) for name in names}
     return Steps(
-        **{name: getattr(algorithm, name) for name in stated}, inputs=program.inputs, outputs=program.outputs,
+        **stated, inputs=program.inputs, outputs=program.outputs,
         rank=rank.tolist(), chain=chains, count=moved.tolist(), takes=takes, gives=gives, reduces=reductions.tolist(),
-        payload=payload.tolist(), **cells, parents=parents, waits=waits, connections=connections, place=place,
+        payload=payload.tolist(), read_buf=cells["read_buf"], read_off=cells["read_off"], write_buf=cells["write_buf"],
+        write_off=cells["write_off"], parents=parents, waits=waits, connections=connections, place=place,
         line=np.where(lines == MISSING, 0, lines).tolist(),
     )  # fmt: skip
 
@@ -263,9 +266,8 @@ def _connect(
     sent, received = step[sends].tolist(), step[recvs].tolist()
     connections = []
     for a, b in pairwise([*np.flatnonzero(begins).tolist(), len(sends)]):
-        source, target = divmod(int(keys[0, a]), n)
         queued = -1 if keys[2, a] else int(keys[1, a])
-        connections.append(Connection(source, target, queued, sent[a:b], received[a:b]))
+        connections.append(Connection(*divmod(int(keys[0, a]), n), queued, sent[a:b], received[a:b]))
     return takes.tolist(), gives.tolist(), connections
 
 

@@ -22,7 +22,7 @@ def with_endpoint_delay(algorithm: Algorithm, delay_ps: int) -> Algorithm:
         origin = np.where(order < len(rotated.base), order, -1)
         return replace(algorithm, traces=Traces.of_rotation(rotated.on(trace, origin)))
     made = {trace: _delayed(trace, delay_ps)[0] for trace in dict.fromkeys(algorithm.traces)}
-    return replace(algorithm, traces=tuple(made[trace] for trace in algorithm.traces))
+    return replace(algorithm, traces=Traces.of(made[trace] for trace in algorithm.traces))
 
 
 def _delayed(trace: ExecutionTrace, delay_ps: int) -> tuple[ExecutionTrace, np.ndarray]:

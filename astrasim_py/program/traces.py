@@ -33,7 +33,7 @@ class Traces(Sequence[ExecutionTrace]):
         draft: Callable[[], Program] | None = None,
         searched: bool = False,
     ) -> None:
-        self.count, self.given, self.rotated, self.searched = count, given, rotated, searched
+        self.size, self.given, self.rotated, self.searched = count, given, rotated, searched
         self._draft = draft
 
     @classmethod
@@ -62,7 +62,7 @@ class Traces(Sequence[ExecutionTrace]):
     def recognised(self) -> Traces | None:
         """Given traces of files with the rotation among them; None where there is none."""
         rotated = rotated_of(self.given) if self.searched else None
-        return None if rotated is None else Traces(self.count, given=self.given, rotated=rotated)
+        return None if rotated is None else Traces(self.size, given=self.given, rotated=rotated)
 
     @property
     def first(self) -> Program:
@@ -84,7 +84,7 @@ class Traces(Sequence[ExecutionTrace]):
         """Tables that together have all nodes, and how often."""
         if self.drafted is not None:
             return {self.drafted: 1}
-        return Counter(self.given) if self.rotated is None else {self.rotated.base: self.count}
+        return Counter(self.given) if self.rotated is None else {self.rotated.base: self.size}
 
     def some(self, ranks: Sequence[int]) -> list[ExecutionTrace]:
         """Traces of some ranks, made for them alone."""
@@ -98,10 +98,10 @@ class Traces(Sequence[ExecutionTrace]):
     def _all(self) -> tuple[ExecutionTrace, ...]:
         if self.drafted is not None:
             return self.drafted.traces()
-        return self.given if self.rotated is None or self.given else tuple(self.rotated.in_blocks(range(self.count)))
+        return self.given if self.rotated is None or self.given else tuple(self.rotated.in_blocks(range(self.size)))
 
     def __len__(self) -> int:
-        return self.count
+        return self.size
 
     @overload
     def __getitem__(self, index: int) -> ExecutionTrace: ...
@@ -111,8 +111,8 @@ class Traces(Sequence[ExecutionTrace]):
         if self.rotated is None or self.given:
             return self._all[index]
         if isinstance(index, slice):
-            return tuple(self.rotated.in_blocks(range(self.count)[index]))
-        rank = range(self.count)[index]
+            return tuple(self.rotated.in_blocks(range(self.size)[index]))
+        rank = range(self.size)[index]
         if not rank:
             return self.rotated.base
         return self._all[rank] if self._kept else self.rotated.traces([rank])[0]
@@ -120,4 +120,4 @@ class Traces(Sequence[ExecutionTrace]):
     def __iter__(self) -> Iterator[ExecutionTrace]:
         if self.rotated is None or self.given or self._kept:
             return iter(self._all)
-        return self.rotated.in_blocks(range(self.count))
+        return self.rotated.in_blocks(range(self.size))

@@ -187,7 +187,8 @@ class _LongestPath:
     def loaded(self, key: int | tuple[int, int]) -> int:
         """The earliest end of the computations that something waits for."""
         start, total = self.loads.get(key, (0, 0))
-        return start - (-total // self.slots) if total else start
+        # Loads are counted where there are slots.
+        return start - (-total // (self.slots or 1)) if total else start
 
     def reach(self, rank: int, time: int) -> None:
         """The run lasts until `time` at least, which a rank reaches."""

@@ -31,6 +31,7 @@ def size_doubt(instance: Instance, semantics: Semantics) -> str:
     standard = instance.type != CUSTOM and algorithm.contract is None
     call = f"{instance.type} of {format_size(instance.size)} on {len(instance.members)} ranks"
     need = demand(instance.type, instance.size, len(instance.members), bool(algorithm.actors)).total if standard else 0
+    assert instance.only_call is not None, "its algorithm is over all members"
     moved = _sent(instance.only_call)
     if moved < need:
         return f"its messages have {format_size(moved)} in all, and {call} needs {format_size(need)} or more"
@@ -62,7 +63,7 @@ def size_notes(plan: Plan) -> list[str]:
     for instance in plan.instances.values:
         if instance.algorithm is None:
             continue
-        for remedy, text in _notes(instance, plan.problem.semantics):
+        for remedy, text in _notes(instance, instance.algorithm, plan.problem.semantics):
             name = instance.algorithm.source or instance.algorithm.name
             found.setdefault((name, remedy), []).append(text)
 
@@ -104,18 +105,18 @@ def beyond_links(plan: Plan, records: Records) -> list[str]:
     return [f"{network.model}: {worst[1]}: its bandwidth is beyond what they carry; {remedy}"]
 
 
-def _notes(instance: Instance, semantics: Semantics) -> Iterator[tuple[str, str]]:
+def _notes(instance: Instance, algorithm: Algorithm, semantics: Semantics) -> Iterator[tuple[str, str]]:
     """(remedy, what is wrong) of an instance."""
     if doubt := size_doubt(instance, semantics):
         what = f"{doubt}; its time may be that of another size, and its bandwidth is left empty"
         if semantics.injected_sizes == "verbatim":
             yield "write injected_sizes: symbolic under semantics for sizes that follow the call", what
-        elif not instance.algorithm.scales:
+        elif not algorithm.scales:
             yield "write made_for: SIZE, the size that its bytes are for, and they follow the call", what
         else:
-            yield "check made_for" if instance.algorithm.made_for is not None else "correct the algorithm", what
-    if instance.algorithm.given:
+            yield "check made_for" if algorithm.made_for is not None else "correct the algorithm", what
+    if algorithm.given:
         from astrasim_py.msccl.ir import outside_window
 
-        if outside := outside_window(instance.algorithm, instance.size):
+        if outside := outside_window(algorithm, instance.size):
             yield "choose it by when: {size: …}, or change them", outside

@@ -19,6 +19,7 @@ from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.notes import Notes
 from astrasim_py.core.rows import pointers
+from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.system.call_sizes import size_notes
 from astrasim_py.system.compatible import BY_DIMENSION, COUNTERS, INLINING, SWITCHES, refuse
 from astrasim_py.system.durations import node_place
@@ -36,9 +37,10 @@ _WORDS = ("compute", "send", "receive", "collective", "memory", "metadata")
 class _Call(NamedTuple):
     """One rank's part of a call. `node`: of its workload; `first`: place of its first node among all of the rank."""
 
-    index: int
+    number: int
     node: int
     call: CollectiveCall
+    algorithm: Algorithm
     position: int
     program: RankProgram
     first: int
@@ -83,7 +85,7 @@ def inline(problem: Problem, job: int = 0) -> Inlined:
     _refuse(plan, job)
     made = _Inlining(plan, job)
     given = problem.jobs[job].workload
-    traces: dict[bytes, ExecutionTrace] = {}
+    traces: dict[str, ExecutionTrace] = {}
     ranks = [made.trace(rank) for rank in range(problem.jobs[job].ranks)]
     workload = Workload(tuple(traces.setdefault(t.digest(), t) for t in ranks), given.groups, given.name)
     notes = source_notes(plan)
@@ -176,10 +178,10 @@ class _Inlining:
         rest, codes = list[bytes](), np.full(nodes, -1)
         parts = []
         for call in calls:
-            instance = self.plan.instances[self.plan.instance_at(call.index)]
+            instance = self.plan.instances[self.plan.instance_at(call.number)]
             columns["inlined_rank"][call.node] = call.position
             codes[call.node], codes[call.first : call.first + len(call.program)] = len(rest), len(rest) + 1
-            rest += [_told(instance, call.call, begins=True), _told(instance, call.call, begins=False)]
+            rest += [_labels(instance, call.algorithm, begins=True), _labels(instance, call.algorithm, begins=False)]
             parts.append(self.columns(call, ids))
         names = {name for part in (columns, *parts) for name in part}
         lengths = [len(program), *(len(call.program) for call in calls)]
@@ -208,16 +210,16 @@ class _Inlining:
 
     def calls(self, rank: int, program: RankProgram) -> list[_Call]:
         """The rank's calls, in the order in which their nodes are dispatched."""
-        found, first = [], len(program)
+        calls, first = list[_Call](), len(program)
         at = np.flatnonzero(program.instance >= 0)
         for node in at[np.argsort(program.instance[at], kind="stable")].tolist():
             index = int(self.plan.instances.first[program.instance[node]])
             call = self.plan.calls[index]
-            if len(call.programs):
+            if call.algorithm is not None:
                 position = self.plan.position(rank, index)
-                found.append(_Call(index, node, call, position, call.programs[position], first))
-                first += len(found[-1].program)
-        return found
+                calls.append(_Call(index, node, call, call.algorithm, position, call.programs[position], first))
+                first += len(calls[-1].program)
+        return calls
 
     def parents(self, rank: int, program: RankProgram, calls: Sequence[_Call]) -> list[list[int]]:
         """By node of the rank: the places of those that it waits for."""
@@ -247,9 +249,9 @@ class _Inlining:
 
     def columns(self, call: _Call, ids: np.ndarray) -> dict[str, np.ndarray]:
         """The columns of the nodes of a call."""
-        program, table = call.program, call.call.algorithm.program_of([call.position])
+        program, table = call.program, call.algorithm.program_of([call.position])
         kind, moves = program.structure.kind, program.peer >= 0
-        first, tags = self.tags[call.index]
+        first, tags = self.tags[call.number]
         members = np.asarray(call.call.members, dtype=np.int64) - self.first
         peer = np.where(moves, members[np.maximum(program.peer, 0)], MISSING)
         rows, none = program.rows, np.full(len(program), MISSING)
@@ -268,12 +270,12 @@ class _Inlining:
             "duration_ps": np.where(moves, MISSING, program.duration),
             "is_cpu_op": np.zeros(len(program), dtype=np.int64),
             "slot_kind": np.zeros(len(program), dtype=np.int64),
-            "inlined_call": np.full(len(program), call.index),
+            "inlined_call": np.full(len(program), call.number),
             "inlined_node": program.node_id.astype(np.int64),
         }
 
     def name(self, given: ExecutionTrace, program: RankProgram, call: _Call, kind: int) -> str:
-        label = given.names[int(program.rows[call.node])] or call.call.algorithm.collective
+        label = given.names[int(program.rows[call.node])] or call.algorithm.collective
         return f"{label}: {_WORDS[kind]}"
 
 
@@ -282,9 +284,9 @@ def _types(call: _Call) -> np.ndarray:
     return of[call.program.structure.kind]
 
 
-def _told(instance: Instance, call: CollectiveCall, *, begins: bool) -> bytes:
+def _labels(instance: Instance, algorithm: Algorithm, *, begins: bool) -> bytes:
     """Attributes without columns: the collective and its algorithm; where it begins also how its cells are laid out."""
-    node, algorithm = pb.Node(), call.algorithm
+    node = pb.Node()
     node.attr.add(name="collective", string_val=instance.type)
     node.attr.add(name="algorithm", string_val=algorithm.name)
     if begins:

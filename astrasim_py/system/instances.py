@@ -189,8 +189,8 @@ class JobInstances:
         odd = np.flatnonzero(~known | (size < 0) | (root < 0) | (root >= n))
         if len(odd):
             at = int(odd[0])
-            values = (int(column[at]) for column in (code, size, root))
-            raise _wrong(node_place(trace, int(rows[at]), f"rank {rank}"), *values, n)
+            place = node_place(trace, int(rows[at]), f"rank {rank}")
+            raise _wrong(place, int(code[at]), int(size[at]), int(root[at]), n)
         if large.any():
             place = node_place(trace, int(rows[np.argmax(large)]), f"rank {rank}")
             raise TraceError(place, "moves 2^62 B or more", "write its bytes")

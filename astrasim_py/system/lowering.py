@@ -130,8 +130,8 @@ class _Lowering:
         #: Different instances, and by job which of them each instance is.
         self.values: list[Instance] = []
         self.which: list[np.ndarray] = []
-        self.call, self.lower_bound = cache(self.call), cache(self.lower_bound)
-        self.charged, self.by_blocks = cache(self.charged), cache(self.programs.by_blocks)
+        self.call, self.lower_bound = cache(self._call), cache(self._lower_bound)
+        self.charged, self.by_blocks = cache(self._charged), cache(self.programs.by_blocks)
         self._phases: dict[tuple, tuple[tuple[CollectiveCall, ...], Mapping[int, int]]] = {}
         self._connections: dict[tuple[Algorithm, int], Connections] = {}
 
@@ -156,7 +156,7 @@ class _Lowering:
         if request.members != tuple(range(job.ranks)):
             npus = tuple(npus[rank] for rank in request.members)
         planned = job.planner.plan(request) if job.planner is not None else None
-        only_call, chunks = None, ()
+        only_call, chunks = None, tuple[Chunk, ...]()
         if planned is None or isinstance(planned, Algorithm):
             only_call = self.only_call(number, request, place, npus, planned)
             self.calls.append(only_call)
@@ -231,16 +231,18 @@ class _Lowering:
         if costs is not None:
             return CollectiveCall(members, algorithm, self.by_blocks(algorithm, request.full, costs), None)
         ways = library.ways(algorithm, request.full, npus)
-        if len(ways) > 1 and self.choose is None:
-            raise ScenarioError("network.protocol", "fastest is chosen by simulation", "plan it with plan_for")
-        way = ways[0] if len(ways) == 1 else self.choose(self.problem, ways, request.full, npus)
+        way = ways[0]
+        if len(ways) > 1:
+            if self.choose is None:
+                raise ScenarioError("network.protocol", "fastest is chosen by simulation", "plan it with plan_for")
+            way = self.choose(self.problem, ways, request.full, npus)
         speeds = self.speeds(number, request.members)
-        programs, connections = self.charged(library, *way, request.full, speeds, one_node)
+        programs, connections = self.charged(library, way.algorithm, way.protocol, request.full, speeds, one_node)
         place = algorithm.source or algorithm.name
         matching = self.matchings.of_communicator((way.algorithm, 0), programs, place)
         return CollectiveCall(members, way.algorithm, programs, matching, connections)
 
-    def charged(
+    def _charged(
         self,
         library: "LibraryCosts",
         algorithm: Algorithm,
@@ -277,8 +279,10 @@ class _Lowering:
         self, number: int, phase: PlannedPhase, request: CollectiveRequest
     ) -> tuple[tuple[CollectiveCall, ...], Mapping[int, int]]:
         """Make the calls of a planner's phase, and the map from rank to call."""
-        first, queues = self.first_rank[number], len(self.problem.jobs[number].planner.capacity)
-        calls, call_of = [], {}
+        first, planner = self.first_rank[number], self.problem.jobs[number].planner
+        queues = 0 if planner is None else len(planner.capacity)
+        calls: list[CollectiveCall] = []
+        call_of: dict[int, int] = {}
         for local, algorithm in phase.calls:
             if algorithm.ranks != len(local):
                 wrong = f"is made for {algorithm.ranks} ranks, and a phase of {request.type} runs it on {len(local)}"
@@ -296,7 +300,7 @@ class _Lowering:
             raise _ill_planned(request, f"a phase is in queue {phase.queue} of {queues}")
         return tuple(calls), call_of
 
-    def call(
+    def _call(
         self, number: int, algorithm: Algorithm, local: tuple[int, ...], size: int, planned: bool
     ) -> CollectiveCall:
         """Make a call: one algorithm for `size` bytes among ranks of a job (`local`: numbers in the job)."""
@@ -348,7 +352,7 @@ class _Lowering:
         switches = may_reduce(self.problem.topology, algorithms)
         return self.lower_bound(request.type, request.full, request.root, npus, switches)
 
-    def lower_bound(self, kind: str, size: int, root: int, npus: tuple[int, ...], switches: bool) -> int:
+    def _lower_bound(self, kind: str, size: int, root: int, npus: tuple[int, ...], switches: bool) -> int:
         return lower_bound_ps(kind, size, self.best, npus, root, switches=switches)
 
     @cached_property

@@ -175,6 +175,7 @@ class _Channels:
 
     def __init__(self, programs: Programs) -> None:
         base, rotation = programs.different[0], programs.rotation
+        assert rotation is not None, "only programs of a rotation have channels by distance"
         kind, peer = base.structure.kind, base.peer.astype(np.int64)
         self.sends, self.receives = (np.flatnonzero((kind == each) & (peer >= 0)) for each in (SEND, RECV))
         self.nodes = np.concatenate([self.sends, self.receives])

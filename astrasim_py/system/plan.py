@@ -47,7 +47,7 @@ class CollectiveCall:
     def by_blocks(self) -> BlockCosts | None:
         """Costs of the steps of its thread blocks; None if it does not run by them."""
         steps = self.programs.blocks
-        return steps and steps.costs
+        return None if steps is None else steps.costs
 
     @property
     def switches(self) -> tuple[int, ...]:
@@ -123,11 +123,9 @@ class Instance:
 
     @property
     def algorithm_name(self) -> str:
-        names = [algorithm.name for algorithm in self.algorithms]
-        charged = self.connections is not None and self.connections.links is not None
-        return " ".join(
-            dict.fromkeys(["+".join(dict.fromkeys(names)), *([self.connections.protocol] if charged else [])])
-        )
+        names, connections = [algorithm.name for algorithm in self.algorithms], self.connections
+        protocol = [connections.protocol] if connections is not None and connections.links is not None else []
+        return " ".join(dict.fromkeys(["+".join(dict.fromkeys(names)), *protocol]))
 
     @property
     def algorithm(self) -> Algorithm | None:
@@ -142,7 +140,7 @@ class Instance:
     @property
     def costs(self) -> Connections | BlockCosts | None:
         """Further rules for the messages of its one call: connections, or steps of thread blocks."""
-        return self.only_call and (self.only_call.connections or self.only_call.by_blocks)
+        return None if self.only_call is None else self.only_call.connections or self.only_call.by_blocks
 
 
 class Instances(Repeated[Instance]):
@@ -222,13 +220,14 @@ class Plan:
     @property
     def detours(self) -> Detours | None:
         """Interruptions of compute."""
-        return self.problem.noise and self.problem.noise.detours
+        return None if self.problem.noise is None else self.problem.noise.detours
 
     @cached_property
     def detour_phase(self) -> np.ndarray:
         """int64[ranks], ps: phases of `detours`; switches have none."""
-        phases = [self.problem.noise.phases(job.name, job.ranks) for job in self.problem.jobs]
-        phases = np.concatenate(phases)
+        noise = self.problem.noise
+        assert noise is not None, "asked for with detours only"
+        phases = np.concatenate([noise.phases(job.name, job.ranks) for job in self.problem.jobs])
         phases[self.npu_ranks :] = 0
         return phases
 
@@ -349,6 +348,7 @@ class Plan:
         if index < 0:
             return self.problem.jobs[self.job_of[rank]].workload.traces[self.position(rank, index)]
         algorithm = self.calls[index].algorithm
+        assert algorithm is not None, "a call without one has no nodes"
         own = algorithm.rotation is None or algorithm.given
         return algorithm.traces[self.position(rank, index) if own else 0]
 

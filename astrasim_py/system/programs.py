@@ -183,7 +183,7 @@ class ProgramTable:
     def __getitem__(self, number: int) -> RankProgram:
         if number not in self._programs:
             part = slice(*self.bounds[number : number + 2].tolist())
-            columns = {name: column[part] for name, column in self._columns.items()}
+            columns: dict[str, Any] = {name: column[part] for name, column in self._columns.items()}
             self._programs[number] = RankProgram(structure=self.structures[number], **columns)
         return self._programs[number]
 
@@ -340,7 +340,7 @@ class Programs:
         return map(self.__getitem__, range(len(self)))
 
     def _at(self, position: int) -> RankProgram:
-        program, changes = self.different[int(self.which[position])], dict[str, np.ndarray]()
+        program, changes = self.different[int(self.which[position])], dict[str, Any]()
         if self.shifts[position] or (self.rotation is not None and position):
             changes["peer"] = self.peers(position, program.peer).astype(np.int32)
         if self.member_bytes is not None and position:

@@ -73,11 +73,15 @@ class RankPrograms:
         #: Parts of every message.
         self.parts = problem.network.qps if problem.network.split else 1
         self._structures: dict[bytes, Structure] = {}
-        self.skeletons, self.of_algorithm, self.uses = map(cache, (self.skeletons, self.of_algorithm, self.uses))
+        self.skeletons, self.of_algorithm, self.uses = (
+            cache(self._skeletons),
+            cache(self._of_algorithm),
+            cache(self._uses),
+        )
         self._of_trace = cache(lambda trace, dependencies: Program.of_traces([trace], dependencies))
         self._of_all = cache(attrgetter("program"))
 
-    def uses(self, table: Program) -> TileUses | None:
+    def _uses(self, table: Program) -> TileUses | None:
         """The uses of collectives in tiles by the nodes of a rank's workload; None where there are none."""
         if not (table.has("consumes") or table.has("produces")):
             return None
@@ -85,7 +89,7 @@ class RankPrograms:
 
         return tile_uses(table, _refusal(TraceError, table, lambda rank: f"rank {rank}"))
 
-    def skeletons(self, table: Program) -> tuple[Repeated[Structure], list[Counters] | None]:
+    def _skeletons(self, table: Program) -> tuple[Repeated[Structure], list[Counters] | None]:
         """By rank the structure, of nodes in ascending id; and by rank the counters, None where there are none."""
         rows = table.by_id
         place = inverse(rows)
@@ -211,7 +215,7 @@ class RankPrograms:
             programs = ProgramTable.of(split_messages(p, self.parts, self.structure, place) for p in programs)
         return programs
 
-    def of_algorithm(
+    def _of_algorithm(
         self, algorithm: Algorithm, size: int, speeds: tuple[Fraction, ...], planned: bool, *, rotated: bool
     ) -> Programs:
         """Programs of all ranks of an algorithm for a full buffer of `size` bytes; no speeds: all are 1.
@@ -276,12 +280,12 @@ class RankPrograms:
         table = self._of_all(algorithm)
         self.skeletons(table)
         refuse = _refusal(AlgorithmError, table, lambda rank: f"{algorithm.name} rank {rank}")
-        messages = self._messages(algorithm, table, size, self._verbatim(table, False), refuse)
+        nbytes, peer, tag = self._messages(algorithm, table, size, self._verbatim(table, False), refuse)
         kind = _KIND[table.type.astype(np.uint8)]
         from astrasim_py.dialects.thread_blocks.lower import by_thread_blocks
 
         try:
-            return Programs.of(by_thread_blocks(algorithm, table, costs, kind, *messages, self.structure))
+            return Programs.of(by_thread_blocks(algorithm, table, costs, kind, nbytes, peer, tag, self.structure))
         except Unusable as error:
             raise AlgorithmError(algorithm.source or algorithm.name, error.problem) from None
 
@@ -311,10 +315,10 @@ class RankPrograms:
         duration = np.where(is_compute, durations.recorded_ps(table, self.semantics), 0)
         reducing, on_switch = is_compute & (table.column("comp_op") == CompOp.REDUCE), table.rank >= algorithm.ranks
         # In a profile, reductions hide behind the links.
-        costs = [(~on_switch, self.semantics.gamma if self.problem.network.profile is None else 0)]
-        if algorithm.actors:
-            rate = self.problem.topology.computing.reduce_bandwidth
-            costs.append((on_switch, 1 / rate if rate else 0))
+        costs = [(~on_switch, self.semantics.gamma if self.problem.network.profile is None else Fraction(0))]
+        computing = self.problem.topology.computing
+        if algorithm.actors and computing is not None and computing.reduce_bandwidth:
+            costs.append((on_switch, 1 / computing.reduce_bandwidth))
         for where, cost in costs:
             rows = reducing & where
             if not cost or not rows.any():
@@ -326,7 +330,9 @@ class RankPrograms:
 
     def _on_the_wire(self, algorithm: Algorithm, table: Program, nbytes: np.ndarray, peer: np.ndarray) -> np.ndarray:
         """int64[rows]: bytes, of which messages from and to switches have their overhead."""
-        overhead = self.problem.topology.computing.overhead
+        computing = self.problem.topology.computing
+        assert computing is not None, "only its switches are actors"
+        overhead = computing.overhead
         sizes, which = np.unique(nbytes, return_inverse=True)
         more = np.array([-(-size * overhead.numerator // overhead.denominator) for size in sizes.tolist()], np.int64)
         return np.where((peer >= 0) & (np.maximum(peer, table.rank) >= algorithm.ranks), more[which], nbytes)

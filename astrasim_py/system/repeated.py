@@ -31,8 +31,9 @@ class Repeated(Sequence[Value], Generic[Value]):
     @overload
     def __getitem__(self, place: slice) -> tuple[Value, ...]: ...
     def __getitem__(self, place: int | slice) -> Value | tuple[Value, ...]:
-        which = self.which[place]
-        return tuple(map(self.values.__getitem__, which.tolist())) if isinstance(place, slice) else self.values[which]
+        if isinstance(place, slice):
+            return tuple(map(self.values.__getitem__, self.which[place].tolist()))
+        return self.values[int(self.which[place])]
 
     def __iter__(self) -> Iterator[Value]:
         return map(self.values.__getitem__, self.which.tolist())

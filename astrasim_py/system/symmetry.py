@@ -247,7 +247,7 @@ class _Programs:
             raise refuse(f"ranks share their memory ({memory.kind})")
         own = np.unique(base.instance[base.instance >= 0]).tolist()
         #: Instance of rank 0 → corresponding instances of other ranks, and those ranks.
-        called: dict[int, dict[int, Sequence[int]]] = {index: {index: range(1, plan.ranks)} for index in own}
+        called: dict[int, dict[int, list[int]]] = {index: {index: [*range(1, plan.ranks)]} for index in own}
         if not plan.workload.alike:
             called = {index: {} for index in own}
             for rank in range(1, plan.ranks):
@@ -286,7 +286,8 @@ class _Programs:
                 node = f"{KIND_NAMES[one.structure.kind[at]]} node {int(one.node_id[at])}"
                 raise refuse(f"{problem}: {node} has {int(mine[at])} and {int(theirs[at])} {unit}")
         for name in ("counts", "of", "k", "detached"):
-            if not np.array_equal(*(getattr(program.counters, name, None) for program in (one, other))):
+            mine, theirs = (np.asarray(getattr(program.counters, name, None)) for program in (one, other))
+            if not np.array_equal(mine, theirs):
                 raise refuse(f"{problem}: their counters differ")
         self._equal.add((one, other))
 
@@ -318,20 +319,23 @@ class _Programs:
 
     def _check_rotated_call(self, instance: Instance, call: CollectiveCall) -> np.ndarray:
         """Ranks that rank 0 sends to in an algorithm of a rotation among all ranks."""
-        plan, group, what = self.plan, self.group, f"{call.algorithm.name} {instance.type}"
+        plan, group, rotation = self.plan, self.group, call.rotation
+        assert call.algorithm is not None and rotation is not None, "a call with programs"
+        what = f"{call.algorithm.name} {instance.type}"
         deltas = np.unique(_destinations(call.base, call.base.peer.astype(np.int64), what))
         ranks = np.arange(plan.ranks, dtype=np.int64)
-        if tuple(size for size in call.rotation.dims if size > 1) != group.dims:
+        if tuple(size for size in rotation.dims if size > 1) != group.dims:
             for block in np.array_split(ranks, max(1, len(ranks) * len(deltas) // 2**22)):
-                if bool((call.rotation.shift(deltas[:, None], block) != group.shift(deltas[:, None], block)).any()):
+                if bool((rotation.shift(deltas[:, None], block) != group.shift(deltas[:, None], block)).any()):
                     raise refuse(
-                        f"{what} is the same on every rank of a layout of {_text(call.rotation)}, but "
+                        f"{what} is the same on every rank of a layout of {_text(rotation)}, but "
                         f"{plan.problem.topology.name} looks the same from every NPU only in a layout of {_text(group)}"
                     )
         return deltas
 
     def _check_calls(self, instance: Instance, call: CollectiveCall, there: list[tuple[int, Phase]]) -> np.ndarray:
         """Ranks that rank 0 sends to in a call, once those of other ranks (rank, phase) are shown to be the same."""
+        assert call.algorithm is not None, "a call with programs"
         what = f"{call.algorithm.name} {instance.type}"
         program, peers = peers_in(call, call.members.index(0))
         destinations = _destinations(program, peers, what)
@@ -345,10 +349,10 @@ class _Programs:
             self._compare(program, theirs, f"{what} is not the same for ranks 0 and {rank}")
             wrong = np.flatnonzero(rotate(self.group, peers, rank) != their_peers)
             if len(wrong):
-                node, mine, theirs = (int(column[wrong[0]]) for column in (program.node_id, peers, their_peers))
+                node, mine, peer = (int(column[wrong[0]]) for column in (program.node_id, peers, their_peers))
                 raise refuse(
                     f"{what}: rotations of {_text(self.group)} do not map the peer of rank 0 at node {node}, "
-                    f"rank {mine}, to that of rank {rank}, rank {theirs}"
+                    f"rank {mine}, to that of rank {rank}, rank {peer}"
                 )
         return destinations
 
@@ -361,10 +365,12 @@ def _outline(instance: Instance) -> tuple:
 
 def _check_even(call: CollectiveCall, instance: Instance) -> None:
     """Refuse messages that differ by a byte between the members of a rotation."""
-    if not call.uniform_bytes:
+    member_bytes = call.programs.member_bytes
+    if member_bytes is not None:
+        algorithm = member_bytes.algorithm
         raise refuse(
-            f"{instance.size} bytes of {instance.type} are not a multiple of the {call.algorithm.chunks} chunks of "
-            f"{call.algorithm.name}: messages of different ranks differ by a byte"
+            f"{instance.size} bytes of {instance.type} are not a multiple of the {algorithm.chunks} chunks of "
+            f"{algorithm.name}: messages of different ranks differ by a byte"
         )
 
 

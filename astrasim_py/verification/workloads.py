@@ -24,6 +24,7 @@ from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM, promise_of
 from astrasim_py.program.algorithm import Algorithm, without_cells
 from astrasim_py.program.steps import Layout, Steps, steps_of
 from astrasim_py.program.table import Program, Unusable
+from astrasim_py.program.traces import Traces
 from astrasim_py.verification import races, values
 from astrasim_py.verification.termination import Flow, Order
 from astrasim_py.verification.verifier import Examination, Verdict
@@ -137,7 +138,7 @@ class _Workload:
     def __init__(self, traces: Sequence[ExecutionTrace], examination: Examination) -> None:
         self.traces, self.examination = traces, examination
         self.program = Program.of_traces(traces, "data")
-        whole = Algorithm(name="workload", collective=CUSTOM, ranks=len(traces), traces=tuple(traces))
+        whole = Algorithm(name="workload", collective=CUSTOM, ranks=len(traces), traces=Traces.of(traces))
         self.steps = steps_of(whole, self.program)
         self.number, self.own = (self.program.column(name) for name in ("inlined_call", "inlined_node"))
         self.steps.place, self.bare = self.place, without_cells(self.program)

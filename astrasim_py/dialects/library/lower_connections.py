@@ -4,7 +4,7 @@ Messages of a connection are numbered in the order of the thread blocks, the k-t
 hold messages: a step of more chunks than fit in a slot is several messages, one after the other.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +16,7 @@ from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.table import Program, Unusable, file_of
 from astrasim_py.system.compatible import COUNTERS, MSCCL, refuse
 from astrasim_py.system.machine_models import MscclModel
-from astrasim_py.system.programs import RECV, SEND, Connections, RankProgram, Structure
+from astrasim_py.system.programs import RECV, SEND, Connections, Programs, ProgramTable, RankProgram, Structure
 
 #: Maximum nodes of one rank after its steps are cut into messages.
 MAX_PIECES = 2**22
@@ -34,9 +34,9 @@ def messages_of_steps(table: Program, most: int) -> np.ndarray:
 
 
 def cut_steps(
-    programs: tuple[RankProgram, ...], table: Program, size: int, most: int, name: str,
+    programs: ProgramTable, table: Program, size: int, most: int, name: str,
     structure: Callable[..., Structure],
-) -> tuple[RankProgram, ...]:  # fmt: skip
+) -> Iterable[RankProgram]:  # fmt: skip
     """The programs of the ranks of a table with every step cut into messages of at most `most` chunks.
 
     `size`: full buffer, bytes. `structure`: ``structure(kind, need, child, parent)`` makes the structure of the pieces
@@ -133,7 +133,7 @@ def _numbers(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.arange(len(rows)) - np.repeat(begins, counts), np.repeat(counts, counts)
 
 
-def connections_of(algorithm: Algorithm, programs: Sequence[RankProgram], model: MscclModel) -> Connections:
+def connections_of(algorithm: Algorithm, programs: Programs, model: MscclModel) -> Connections:
     """Number the messages of an algorithm, and find the nodes that take and free each slot.
 
     Raises AlgorithmError: a message is sent on one channel and received on another, or a fused step has several

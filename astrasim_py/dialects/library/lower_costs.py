@@ -1,6 +1,6 @@
 """Costs of a library's calls and messages under a profile (formulas: docs/semantics.md)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, partial
@@ -234,10 +234,10 @@ class LibraryCosts:
     def charged(
         self,
         algorithm: Algorithm,
-        programs: Sequence[RankProgram],
+        programs: Programs,
         costs: CallCosts,
         structure: Callable[..., Structure],
-    ) -> tuple[Sequence[RankProgram], Connections]:
+    ) -> tuple[Programs, Connections]:
         """Programs and connections of a call with its costs; `structure`: as for `charged`."""
         with_costs = charged(programs, costs, structure)
         return with_costs, connections_of(algorithm, with_costs, costs)
