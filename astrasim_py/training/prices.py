@@ -36,7 +36,8 @@ ATTENTION_EFFICIENCY = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Constants:
-    """Constants that are fitted to measurements. The first four are those that `calibrate` fits.
+    """Constants that are fitted to measurements. The first four are those that `calibrate` fits,
+    which tries many of them as arrays.
 
     `nvlink`, `memory`: share of the bandwidth inside a node, and of the memory bandwidth. `host_layer`, `host_moe`,
     `host_expert`: seconds in which the host launches the forward pass of a layer, of routing, and of one local expert.
@@ -48,10 +49,14 @@ class Constants:
     causal attention is dealt evenly to context parallel ranks. Otherwise the last has 2 - 1/c of the mean.
     """
 
-    host: float = 1.0  # scale of the time in which the host launches a layer; 1 is eager PyTorch on a recent CPU
-    gemm: float = 1.0  # scale of the time of matrix products
-    nic: float = 0.85  # share of the NIC bandwidth that collectives reach
-    interference: float = 0.3  # part of the shorter of gradient communication and computation that overlap costs
+    host: float | np.ndarray = (
+        1.0  # scale of the time in which the host launches a layer; 1 is eager PyTorch on a recent CPU
+    )
+    gemm: float | np.ndarray = 1.0  # scale of the time of matrix products
+    nic: float | np.ndarray = 0.85  # share of the NIC bandwidth that collectives reach
+    interference: float | np.ndarray = (
+        0.3  # part of the shorter of gradient communication and computation that overlap costs
+    )
     nvlink: float = 0.75
     memory: float = 0.80
     elementwise: float = 1.0  # scale of the bytes of such operations: 1 fused, about 1.7 one kernel per operation
@@ -95,7 +100,7 @@ class Transfer(NamedTuple):
     def __mul__(self, times):
         return Transfer(*(one * times for one in self))
 
-    def seconds(self, nic: float):
+    def seconds(self, nic: float | np.ndarray) -> float | np.ndarray:
         """Time where collectives reach the share `nic` of the NIC bandwidth."""
         return np.maximum(self.near, self.far / nic) + self.latency
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 from astrasim_py.astra_sim.input_set import AWARE_MULTIDIM, BACKENDS, Arguments
 from astrasim_py.core.errors import UsageError
@@ -29,6 +30,7 @@ MAX_NPUS = 2**20
 class Case(Arguments):
     """One measured run. `times`, `exposed`: ns per rank; empty where it did not finish."""
 
+    workload: tuple[Path, ...]  # a file per rank
     place: str  # ``file:line`` of its row
     set: str
     label: str = ""  # what it is about, for people
@@ -119,9 +121,9 @@ def find_workload(folder: Path, name: str, npus: int, here: str) -> tuple[Path, 
     raise UsageError(f"{here}: workload", problem, f"put it into {folder}")
 
 
-def _flags(text: str, place: str) -> dict[str, object]:
+def _flags(text: str, place: str) -> dict[str, Any]:
     """Flags of ASTRA-sim that change what is simulated; those without effect are accepted."""
-    found: dict[str, object] = {}
+    found: dict[str, Any] = {}
     try:
         words = shlex.split(text)
     except ValueError as error:

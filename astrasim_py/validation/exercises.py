@@ -62,7 +62,7 @@ def answer_to(exercise: Exercise, question: Question) -> Fraction:
         return Fraction(question.number)
     scenario = load_scenario(_DATA / "lessons" / f"{exercise.lesson}.yaml", [*question.set, "plots=[]", "engine=auto"])
     if question.link is not None:
-        return _share_busy(scenario, question)
+        return _share_busy(scenario, question, question.link)
     with tempfile.TemporaryDirectory() as folder:
         rows = run_scenario(scenario, out=folder, figures=False).rows
 
@@ -76,14 +76,14 @@ def answer_to(exercise: Exercise, question: Question) -> Fraction:
     return found * PS_PER_NS / parse_time(f"1 {question.unit}") if question.value.endswith("_ns") else found
 
 
-def _share_busy(scenario: LoadedScenario, question: Question) -> Fraction:
-    """Percent of the run in which the link of the question is busy."""
+def _share_busy(scenario: LoadedScenario, question: Question, link: str) -> Fraction:
+    """Percent of the run in which a link is busy."""
     wanted = dict(part.split("=") for part in question.points[0].split(","))
     (point,) = (point for point in expand(scenario) if wanted.items() <= point.values.items())
     problem = prepare(point).problem
     records, topology = simulate(problem, level="links"), problem.topology
     ends = [*map(topology.link_name, range(topology.links))]
-    row = records.link["link"].tolist().index(ends.index(question.link))
+    row = records.link["link"].tolist().index(ends.index(link))
     return Fraction(100 * int(records.link["busy"][row]), records.makespan)
 
 

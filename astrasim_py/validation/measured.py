@@ -6,10 +6,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -66,7 +66,7 @@ class MeasuredReport:
     predicted: tuple[Predicted, ...]
     notes: tuple[str, ...]
 
-    def group(self, **of: object) -> Group:
+    def group(self, **of: Any) -> Group:
         """Errors of rows of a platform, collective, number of ranks, or band."""
         errors = np.array([one.error for one in self.predicted if all(_key(one.row, k) == v for k, v in of.items())])
         off = np.abs(errors)
@@ -78,7 +78,7 @@ class MeasuredReport:
             bias=float(np.median(errors)),
         )
 
-    def groups(self, *keys: str, **of: object) -> list[Group]:
+    def groups(self, *keys: str, **of: Any) -> list[Group]:
         """A group for every combination of the keys that occurs in `of`, as of `group`."""
         rows = [one.row for one in self.predicted if all(_key(one.row, k) == v for k, v in of.items())]
         found = dict.fromkeys(tuple(_key(row, key) for key in keys) for row in rows)
@@ -164,7 +164,7 @@ class Machine:
             topology, per_node = self.topologies[row.nodes], row.ranks // row.nodes
             group = [node * self.keys["npus"] + k for node in range(row.nodes) for k in range(per_node)]
             algorithm: Algorithm | str | None = "nccl" if row.nodes > 1 else None
-            if row.given:
+            if row.given and self.programs is not None:
                 algorithm = self.algorithms(Path(self.programs, row.algorithm))
             problem = collective(
                 row.collective, row.bytes, topology, algorithm=algorithm, npus=group,
@@ -184,24 +184,27 @@ def compare(
     """
     machines: dict[str, Machine] = {}
     left_out: Counter[str] = Counter()
-    found, first, beyond = [], None, 0
+    found, beyond = [], 0
+    first: tuple[Row, str] | None = None
     rows = mean_of_repeats(rows)
     in_place = all(row.in_place == "1" for row in rows)
     for row in rows:
-        name = profile or row.preset
-        if name is not None and name not in machines:
-            machines[name] = Machine(name, read_preset(name), engine, programs)
+        name, machine = profile or row.preset, None
+        if name is not None:
+            if name not in machines:
+                machines[name] = Machine(name, read_preset(name), engine, programs)
+            machine = machines[name]
         unknown = f'no profile is known for the platform "{row.platform}"'
-        why = unknown if name is None else machines[name].refusal(row)
+        why = unknown if machine is None else machine.refusal(row)
         if not why and row.in_place == "1" and not (row.given or in_place):
             why = "in place"
-        if why:
+        if machine is None or why:
             first = first or (row, why)
             left_out[why] += 1
         else:
-            beyond += machines[name].beyond(row)
-            found.append(Predicted(row, machines[name].time(row)))
-    if not found:
+            beyond += machine.beyond(row)
+            found.append(Predicted(row, machine.time(row)))
+    if first is not None and not found:
         row, why = first
         remedy = f"name one with --profile, e.g. {', '.join(preset_names('collectives')[:3])}"
         if profile or row.preset:
@@ -232,12 +235,12 @@ def figures(report: MeasuredReport) -> dict[str, bytes]:
         }
         heading = f"{group[0]}, {group[1]}: measured points over simulated curves ± 10 %"
         name = re.sub(r"[^\w.-]+", "_", "_".join(group))
-        found |= drawn(name, lambda heading=heading, panels=panels: bus_bandwidths(heading, panels))
+        found |= drawn(name, partial(bus_bandwidths, heading, panels))
     return found
 
 
 def _curve(ranks: int, of: Sequence[Predicted]) -> Curve:
-    factor = float(busbw_factor(of[0].row.collective, ranks))
+    factor = float(busbw_factor(of[0].row.collective, ranks) or 0)
     simulated = {one.row.bytes: one.time_ps for one in of}
     sizes = sorted(simulated)
     # bytes per ps are 1000 GB/s

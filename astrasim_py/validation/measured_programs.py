@@ -34,8 +34,9 @@ def calibrate_programs(rows: Sequence[Row], machine: Machine, hold_out: str | No
     Raises UsageError: fewer rows than numbers, or nothing is held out.
     """
     kept, held = split(rows, hold_out) if hold_out else (tuple(rows), ())
-    numbers, deviations, loss = {}, {}, 0.0
-    fitted = dict(machine.profile.programs)
+    numbers: dict[tuple[str, str], float] = {}
+    deviations: dict[tuple[str, str], float] = {}
+    loss, fitted = 0.0, dict(machine.profile.programs or {})
     for protocol in sorted({row.protocol for row in kept}):
         own = [row for row in kept if row.protocol == protocol]
         found, deviation, cost = _fit(own, machine, protocol)
@@ -65,7 +66,8 @@ def program_texts(found: Fit) -> dict[str, dict[str, str]]:
 def _fit(rows: Sequence[Row], machine: Machine, protocol: str) -> tuple[dict[str, float], dict[str, float], float]:
     least_squares = optional_module("scipy.optimize", "calibrate", "a fit").least_squares
 
-    costs = machine.profile.programs[protocol]
+    programs = machine.profile.programs or {}
+    costs = programs[protocol]
     names = [name for name in (*_TIMES, "rate", "link") if getattr(costs, name) is not None]
     if len(rows) < len(names):
         problem = f"too few rows for {len(names)} numbers of {protocol}: {len(rows)}"
@@ -74,7 +76,7 @@ def _fit(rows: Sequence[Row], machine: Machine, protocol: str) -> tuple[dict[str
 
     def residuals(x: np.ndarray) -> np.ndarray:
         changed = _changed(costs, dict(zip(names, np.exp(x).tolist(), strict=True)))
-        errors = _errors(_with_programs(machine, {**machine.profile.programs, protocol: changed}), rows)
+        errors = _errors(_with_programs(machine, {**programs, protocol: changed}), rows)
         return np.append(np.log1p(errors), SCALE * (x - prior) / _WIDTH)
 
     best = least_squares(residuals, prior, loss="soft_l1", f_scale=SCALE, diff_step=_STEP, max_nfev=_MOST)

@@ -31,10 +31,15 @@ class Predicted(NamedTuple):
 
         Changed constants may be columns, one row of results for each of their values.
         """
-        own = {key: np.array([getattr(row.constants, key) for row in self.rows]) for key in FITTED}
+        values: dict[str, np.ndarray] = {}
+        for key in FITTED:
+            values[key] = np.array([getattr(row.constants, key) for row in self.rows])
         for key, value in (changed or {}).items():
-            own[key] = own[key] * value if key == "host" else value
-        return np.broadcast_arrays(step(self.terms, Constants(**own)).seconds, *own.values())[0]
+            values[key] = values[key] * value if key == "host" else np.asarray(value)
+        constants = Constants(
+            host=values["host"], gemm=values["gemm"], nic=values["nic"], interference=values["interference"]
+        )
+        return np.broadcast_arrays(step(self.terms, constants).seconds, *values.values())[0]
 
     def taken(self, chosen: np.ndarray) -> "Predicted":
         """Some of the rows."""
@@ -47,15 +52,15 @@ class Predicted(NamedTuple):
 
 def predict(rows: Sequence[Row]) -> Predicted:
     """Terms of all rows that can be predicted. Raises UsageError: no row can."""
-    kept = tuple(row for row in rows if not row.problem)
+    kept, found = [], []
+    for row in rows:
+        if row.layout is not None and row.system is not None and not row.problem:
+            prices = Prices(row.system, row.layout.dtype, row.layout.attention, replace(row.constants, gemm=1.0))
+            kept.append(row)
+            found.append(terms(row.layout, prices))
     if not kept:
         raise UsageError(rows[0].place, f"no row can be predicted; this one: {rows[0].problem}", "add rows that can")
-    found = []
-    for row in kept:
-        layout = row.layout
-        prices = Prices(row.system, layout.dtype, layout.attention, replace(row.constants, gemm=1.0))
-        found.append(terms(layout, prices))
-    return Predicted(kept, stacked(found), np.array([row.measured for row in kept]))
+    return Predicted(tuple(kept), stacked(found), np.array([row.measured for row in kept]))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from importlib.resources import files
 from itertools import product
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import yaml
@@ -106,7 +107,8 @@ class ClosedForm:
         from astrasim_py.preparation.from_python import collective
         from astrasim_py.topology.shapes import SHAPES
 
-        topology = SHAPES[self.shape](npus=self.npus, bandwidth=Fraction(10**12, BYTE), latency=LATENCY).build()
+        keys = {"npus": self.npus, "bandwidth": Fraction(10**12, BYTE), "latency": LATENCY}
+        topology = SHAPES[self.shape].model_validate(keys).build()
         problem = collective(self.collective, self.size, topology, algorithm=self.algorithm, model=self.model)
         return simulate(problem, engine=engine, level="summary")
 
@@ -130,7 +132,7 @@ def packaged_items(sets: Sequence[str] = ()) -> Iterator[list[Case | ClosedForm]
         if name not in names:
             raise UsageError("--set", f'there is no packaged set "{name}"', f"write one of {', '.join(names)}")
     with tempfile.TemporaryDirectory(prefix="astrasim_py-validate-") as folder:
-        items = [*closed_forms(), *_cases(Path(folder), found)]
+        items: list[Case | ClosedForm] = [*closed_forms(), *_cases(Path(folder), found)]
         yield [item for item in items if not sets or item.set in sets]
 
 
@@ -152,7 +154,9 @@ def _cases(folder: Path, found: Mapping) -> Iterator[Case]:
         if key not in written:
             written[key] = _workload(folder, *key)
         times = one.get("times", [])
-        flags = {key: Fraction(v) if key == "injection_scale" else v for key, v in one.get("flags", {}).items()}
+        flags: dict[str, Any] = {
+            key: Fraction(v) if key == "injection_scale" else v for key, v in one.get("flags", {}).items()
+        }
         yield Case(
             place=f"packaged case {number}",
             set=one["set"],
@@ -345,8 +349,10 @@ def _run(case: Case, engine: str) -> tuple[tuple[int, ...], tuple[int, ...], str
         raise InternalError(result.outcome.cause)
     # ASTRA-sim does not miss a message that nobody receives, where all NPUs finish.
     ended = result.outcome.status == "done" or (case.finishes and None not in result.finish_ns)
-    stuck = "" if ended else result.outcome.cause
-    return tuple(result.finish_ns), tuple(result.exposed_ns), result.records.engine, stuck
+    if not ended:
+        return (), (), result.records.engine, result.outcome.cause
+    finished, exposed = ([ns for ns in times if ns is not None] for times in (result.finish_ns, result.exposed_ns))
+    return tuple(finished), tuple(exposed), result.records.engine, ""
 
 
 def _compared(item: Item, ours: Sequence[int], theirs: Sequence[int], figures: Sequence[str], engine: str) -> Finding:
