@@ -202,7 +202,7 @@ def begin_chunks(state, rank, number, node):
     if instance.chunk_count == 0:
         end_share(state, share, NONE)
         return
-    cause = table.blocks(state, rank).row + node
+    cause = blocks.workload_row(state, rank).row + node
     for queue_number in range(queue_count):
         if table.longs(state)[instance.turns + queue_number]:
             queue = table.queues(state, queue_of(state, rank, queue_number))

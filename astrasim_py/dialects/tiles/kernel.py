@@ -33,7 +33,7 @@ def make_gates(state, rank):
     row.closed = queue.take(state, number)
     for gate in range(number):
         table.arena(state)[row.closed + gate] = table.ints(state)[first + 1 + gate]
-    table.blocks(state, rank).flags |= records.TILED
+    blocks.workload_row(state, rank).flags |= records.TILED
 
 
 @lean
@@ -46,7 +46,7 @@ def open_gates(state, rank, first, count, cause):
         if table.arena(state)[place] == 0:
             held = target(state, rank, gate)
             collective = np.int64(table.ints(state)[held])
-            block = rank if collective < 0 else live_block(state, rank, collective)
+            block = blocks.workload_block(rank) if collective < 0 else live_block(state, rank, collective)
             if block >= 0:
                 lose_need(state, block, np.int64(table.ints(state)[held + 1]), cause)
 
@@ -54,7 +54,7 @@ def open_gates(state, rank, first, count, cause):
 @lean
 def live_block(state, rank, node):
     """Return the block of a rank in the call of a node of its workload, -1 before the rank has begun it."""
-    at = table.nodes(state, table.blocks(state, rank).first + node)
+    at = table.nodes(state, blocks.workload_row(state, rank).first + node)
     number = np.int64(table.ints(state)[table.ranks(state, rank).instances + at.size])
     call = table.instances(state, number).first
     if table.progress(state, call).left == 0:
@@ -88,7 +88,7 @@ def begun(state, rank, node, block):
     row = table.tiles(state, place)
     if row.step_count:
         table.blocks(state, block).flags |= records.TILED
-    cause = table.blocks(state, rank).row + node
+    cause = blocks.workload_row(state, rank).row + node
     open_gates(state, rank, np.int64(row.begins), np.int64(row.begin_count), cause)
 
 

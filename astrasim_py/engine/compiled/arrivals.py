@@ -120,7 +120,7 @@ def begin_rank(state, rank):
     """Make the root nodes of a rank ready."""
     template = table.templates(state, table.ranks(state, rank).template)
     for i in range(template.root_count):
-        queue.make_ready(state, rank, rank, np.int64(table.ints(state)[template.roots + i]))
+        queue.make_ready(state, rank, blocks.workload_block(rank), np.int64(table.ints(state)[template.roots + i]))
     if table.ranks(state, rank).ready:
         queue.wake(state, rank)
 

@@ -6,6 +6,17 @@ from astrasim_py.core.jit import inlined, lean
 from astrasim_py.engine.compiled import queue, records, table
 
 
+@inlined
+def workload_block(rank):
+    """The block of a rank's workload. Workloads have the first blocks, rank after rank (`kernel.begin_run`)."""
+    return rank
+
+
+@inlined
+def workload_row(state, rank):
+    return table.blocks(state, workload_block(rank))
+
+
 @lean
 def new_block(state, number, rank, words):
     """Make a block of a template for a rank; the caller sets its call and position."""

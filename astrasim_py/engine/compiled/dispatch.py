@@ -44,13 +44,13 @@ def slot_freed(state, rank, kind, node):
     With a single slot, waking stops after the first node that is sure to hold the slot for some time: the others would
     only be refused again.
     """
-    slot, row = table.slots(state, records.SLOT_KINDS * rank + kind), table.blocks(state, rank)
+    slot, row = table.slots(state, records.SLOT_KINDS * rank + kind), blocks.workload_row(state, rank)
     slot.used -= 1
     while slot.refused_count:
         refused = table.arena_heap(state, slot.refused)
         again = refused[0].item
         slot.refused_count = heap.pop(refused, slot.refused_count)
-        release(state, rank, again, row.row + node)
+        release(state, blocks.workload_block(rank), again, row.row + node)
         if table.capacity(state)[kind] == 1:
             at = table.nodes(state, row.first + again)
             if at.kind == SEND or (at.kind == COMPUTE and table.longs(state)[state.duration + at.size]):
@@ -106,9 +106,8 @@ def admit_workload(state, rank, node, kind, slot_kind):
     events.count_time(state, rank, kind, np.int64(1))
     if kind == COMPUTE and slot_kind == COMPUTE_SLOT:
         row = table.ranks(state, rank)
-        row.compute_sum += table.longs(state)[
-            state.duration + table.nodes(state, table.blocks(state, rank).first + node).size
-        ]
+        first = blocks.workload_row(state, rank).first
+        row.compute_sum += table.longs(state)[state.duration + table.nodes(state, first + node).size]
         if row.compute_sum < 0:
             events.fail(state, records.OVERFLOW)
     return True
@@ -315,8 +314,8 @@ def complete(state):
         share = state.done
         row = table.shares(state, share)
         state.done = row.next
-        block, node, cause = row.rank, row.node, row.cause
-        queue.give(state, share, records.SHARE_WORDS + 2 * table.ranks(state, block).queues)
+        block, node, cause = blocks.workload_block(row.rank), row.node, row.cause
+        queue.give(state, share, records.SHARE_WORDS + 2 * table.ranks(state, row.rank).queues)
     else:
         state.due_count -= 1
         last = table.due(state, state.due_count)
@@ -350,10 +349,10 @@ def leave_slot(state, block, node):
     row = table.blocks(state, block)
     at = table.nodes(state, row.first + node)
     if row.flags & records.WORKLOAD:
-        events.count_time(state, block, np.int64(at.kind), queue.NONE)
-        slot = np.int64(at.slot)
+        rank, slot = np.int64(row.rank), np.int64(at.slot)
+        events.count_time(state, rank, np.int64(at.kind), queue.NONE)
         if slot and table.capacity(state)[slot] >= 0:
-            slot_freed(state, block, slot, node)
+            slot_freed(state, rank, slot, node)
     elif row.flags & records.SLOTTED and (at.kind != SEND or row.flags & records.STEPS):
         template = table.templates(state, row.template)
         freed = np.int64(table.ints(state)[template.connections + template.nodes + node])
@@ -386,7 +385,7 @@ def end_block(state, block, cause):
         end_phase(state, rank, run, cause)
         start_runs(state, rank)
     else:
-        events.complete_next(state, rank, parent, cause)
+        events.complete_next(state, blocks.workload_block(rank), parent, cause)
 
 
 @lean

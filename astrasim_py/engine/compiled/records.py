@@ -81,14 +81,49 @@ PHASE = _record("queue priority call turn members")
 
 # -- state: tables ----------------------------------------------------------------------------------------------
 
-# scheduled, number: its order among events of one time; tail: ps at which the tail reaches the next link, under
-# store_and_forward ps that it took to enter the former one, or when a message that waits in line has asked, when a
-# timer ends, analytical: number of the route; route: next link << 32 | end, computed: NPU << 32 | destination, of a
-# timer that is the first of its time the next such + 1; row: of the message table; size: index of its bytes; match: -1
-# if no other message can match its receive; asks: a rendezvous request; fed: while it waits in line, whether the former
-# link was slower.
 EVENT = _record("scheduled number tail route row", i4="next block node match size", i1="kind moved asks fed")
-HOP, DELIVER, ENTER, END, TIMER, BEGIN, FREED, GO, HEAD, LEAVE, POST, TAKE, RESUME = map(np.int64, range(13))
+#: Fields of every event.
+OF_ALL = {
+    "scheduled number": "order among events of one time",
+    "next": "next event of its time; of a message in a line the next one there",
+    "kind": "which of `KINDS` it is",
+}
+#: Fields of every event of a message.
+OF_MESSAGES = {
+    "block node": "its send; of a request its receive",
+    "size": "index of its bytes",
+    "match": "its MATCH; -1 if no other message can match its receive",
+    "row": "of the message table",
+    "moved": "whether it has had its first link",
+    "asks": "whether it is a request of the rendezvous",
+    "route": "in `path` next link << 32 | end; computed: NPU << 32 | destination; fluid: number of its flow",
+    "tail": "ps: cut_through: its tail is at the next link; store_and_forward: it took to enter the former one; in a"
+    " line: it asked; interleaved, before the first link: the pace ends. analytical: number of its route",
+    "fed": "in a line: whether the former link was slower",
+}
+#: The kinds of events, by number: what the fields hold beside `OF_ALL`. Others hold nothing.
+KINDS: dict[str, dict[str, str]] = {
+    "HOP": OF_MESSAGES,  # it asks for its next link
+    "DELIVER": OF_MESSAGES,  # it is at its destination
+    "ENTER": OF_MESSAGES,  # it enters the network, after those before it on its connection
+    "END": {"block node": "what is done", "row": "of the node that ended it; -1 for none"},
+    "TIMER": {
+        "block node": "what is done",
+        "row": "-1",
+        "tail": "ps at which it ends",
+        "route": "of the first timer of a rank for a time: the next such, + 1",
+    },
+    "BEGIN": {"node": "the rank that begins"},
+    "FREED": {"node": "the link that is free"},  # the message that takes the link has this kind until its next one
+    "GO": {"block node": "a send that was asked for before it was posted", "match": "as of messages"},
+    "HEAD": OF_MESSAGES  # the head of a message of a thread block is at its receiver
+    | {"route": "row of its send in the node table", "tail": "place of its STEP_MESSAGE"},
+    "LEAVE": OF_MESSAGES,  # fluid: its last byte leaves its sender
+    "POST": OF_MESSAGES,  # its sender's NIC lets it enter the network
+    "TAKE": OF_MESSAGES,  # its receiver's NIC delivers it
+    "RESUME": OF_MESSAGES,  # a link of its route has failed: it looks for another route
+}
+HOP, DELIVER, ENTER, END, TIMER, BEGIN, FREED, GO, HEAD, LEAVE, POST, TAKE, RESUME = map(np.int64, range(len(KINDS)))
 
 # flags: -1 if it is free; receive, send: entries; rank, call: of the sender.
 MATCH = _record("flags receive send row sender_row", i4="next size rank call")
