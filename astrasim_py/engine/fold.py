@@ -14,9 +14,9 @@ from astrasim_py.core.compiling import cpu_s
 from astrasim_py.core.errors import FoldError
 from astrasim_py.core.records import Records, Table
 from astrasim_py.engine.recorder import LINK_TOTALS, make_records
-from astrasim_py.engine.simpy.dialects import simulation_class
+from astrasim_py.engine.simpy.dialects import rules_of
 from astrasim_py.engine.simpy.network import Link, LinkRequest, Message
-from astrasim_py.engine.simpy.simulation import LimitReached, OpenCall, Simulation
+from astrasim_py.engine.simpy.simulation import LimitReached, OpenCall, Simulation, following
 from astrasim_py.system.matching import Matching
 from astrasim_py.system.plan import CollectiveCall, Plan
 from astrasim_py.system.programs import RECV, SEND, Programs
@@ -40,7 +40,7 @@ def run_folded(plan: Plan, level: str) -> Records:
     """
     begin = cpu_s()
     symmetry = symmetry_of(plan)
-    records = simulation_class(plan, FoldedSimulation)(symmetry, level).run()
+    records = following(FoldedSimulation, *rules_of(plan))(symmetry, level).run()
     return unfold(symmetry, records, cpu_s() - begin)
 
 
@@ -89,7 +89,7 @@ def _own_matching(symmetry: Symmetry, programs: Programs, peers: np.ndarray) -> 
 class WatchedLink(Link):
     """A link that represents its class; every request for it is watched."""
 
-    def request(self, message: Message) -> LinkRequest:
+    def request(self, message: Message) -> LinkRequest:  # type: ignore[override]  # as of its parent
         self.simulation.refuse_tie(self, message)
         return super().request(message)
 
@@ -188,6 +188,6 @@ def _links(symmetry: Symmetry, table: Table) -> dict[str, np.ndarray]:
     row = np.full(len(symmetry.links.first), -1, dtype=np.int32)
     row[classes[table["link"]]] = np.arange(table.height)
     rows = row[classes]
-    table = {name: np.append(table[name], 0) for name in LINK_TOTALS[1:]}
+    totals = {name: np.append(table[name], 0) for name in LINK_TOTALS[1:]}
     used = np.flatnonzero(rows >= 0) if symmetry.tabled else np.arange(len(classes))
-    return {"link": used, **{name: column[rows[used]] for name, column in table.items()}}
+    return {"link": used, **{name: column[rows[used]] for name, column in totals.items()}}

@@ -10,7 +10,8 @@ from astrasim_py.core.errors import AstraError, FoldError, InternalError, Simula
 from astrasim_py.core.records import Records
 from astrasim_py.core.registry import own_failure
 from astrasim_py.engine.auto import engine_for, predicted_hops, take_engine
-from astrasim_py.engine.simpy.dialects import simulation_class
+from astrasim_py.engine.simpy.dialects import rules_of
+from astrasim_py.engine.simpy.simulation import following
 from astrasim_py.program.selection import Way
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.plan import Plan
@@ -138,7 +139,7 @@ def _run_simpy(plan: Plan, level: str) -> Records:
     collects = gc.isenabled()
     gc.disable()  # reference counts free the events of a run; the search for cycles would take a quarter of its time
     try:
-        return simulation_class(plan)(plan, level).run()
+        return following(*rules_of(plan))(plan, level).run()
     finally:
         if collects:
             gc.enable()

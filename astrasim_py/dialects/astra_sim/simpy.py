@@ -20,6 +20,7 @@ from astrasim_py.engine.simpy.network import (
     LinkRequest,
     Mailbox,
     Message,
+    Network,
     Receive,
     StoreAndForward,
 )
@@ -40,7 +41,7 @@ class LowestDimension(Analytical):
         return rate, latency + message.extra_latency, hops
 
 
-class Scheduled:
+class Scheduled(Network):
     """A message requests its first link when it is sent, not when its process begins."""
 
     def send(self, message):
@@ -123,13 +124,13 @@ class RendezvousNpu(Npu):
 
     def match_ask(self, ask: Receive) -> None:
         """A send has the message that asks for it."""
-        del self.simulation.asks[ask.value.mailbox]
-        ask.graph.recorder.note(ask.value.row, "recv_node", ask.graph.row + ask.node)
+        del self.simulation.asks[ask.message.mailbox]
+        ask.graph.recorder.note(ask.message.row, "recv_node", ask.graph.row + ask.node)
 
     def launch(self, ask: Receive) -> None:
         """The message that is asked for goes."""
         nbytes = ask.graph.program.nbytes[ask.node]
-        self.simulation.network.send(Message(ask.graph, ask.node, nbytes, ask.value.mailbox, ask.since))
+        self.simulation.network.send(Message(ask.graph, ask.node, nbytes, ask.message.mailbox, ask.since))
 
 
 class HashSetGraph(Graph):
@@ -175,8 +176,11 @@ class ScheduledNpu(Npu):
         if at not in self.due:
             self.due[at] = self.simulation.number_of_event()
 
-        timer = At(self.env, delay, self.due[at])
-        timer.callbacks += [lambda _: self.due.pop(at, None), lambda _: graph.complete(node)]
+        def end(_: simpy.Event) -> None:
+            self.due.pop(at, None)
+            graph.complete(node)
+
+        At(self.env, delay, self.due[at]).callbacks.append(end)
 
     def take(self, then):
         """Receiving an arrived message takes an event."""
@@ -192,7 +196,9 @@ class ScheduledSimulation(Simulation):
 
     def network_model(self):
         model = super().network_model()
-        return {CutThrough: ScheduledCutThrough, StoreAndForward: ScheduledStoreAndForward}.get(model, model)
+        scheduled: dict[type[Network], type[Network]]
+        scheduled = {CutThrough: ScheduledCutThrough, StoreAndForward: ScheduledStoreAndForward}
+        return scheduled.get(model, model)
 
     def npu_rules(self):
         return [ScheduledNpu, *super().npu_rules()]

@@ -9,7 +9,9 @@ All is counted in integers: rates in units of 2^-16 bytes per second, work in su
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from heapq import heappop, heappush
+from typing import Generic, TypeVar
 
 from astrasim_py.core.units import INT64_MAX, PS_PER_S
 from astrasim_py.engine.simpy.network import At, Link, Message, Network, Signal
@@ -67,6 +69,12 @@ class Flow:
         self.queue: list[tuple[int, int, Message]] = []
         self.rate = self.cap = self.left = self.since = self.version = self.asked = self.begun = 0
 
+    @property
+    def current(self) -> Message:
+        """The message under way, where there is one."""
+        assert self.message is not None
+        return self.message
+
     def take(self, links: list[SharedLink]) -> None:
         """Its messages take these links."""
         self.links, self.route_cap = links, min((each.capacity for each in links), default=0)
@@ -80,7 +88,7 @@ class Flow:
 
     def alone(self) -> int:
         """Time (ps) that its message takes if it is alone."""
-        return divided_up(self.message.bytes * BYTE, self.cap_of(self.message))
+        return divided_up(self.current.bytes * BYTE, self.cap_of(self.message))
 
     def latency(self, message: Message) -> int:
         """Time (ps) that the last byte of a message is under way."""
@@ -95,17 +103,22 @@ class Flow:
         return any(each.tight for each in self.links)
 
 
-class Fluid(Network):
-    """The network model ``fluid``."""
+F = TypeVar("F", bound=Flow)
 
-    keeps_pace, link_class, flow_class = True, SharedLink, Flow
+
+class FluidNetwork(Network, Generic[F]):
+    """A network of shared links; `flow_class`: of its flows."""
+
+    keeps_pace = True
+    link_class: type[SharedLink] = SharedLink
+    flow_class: type[F]
 
     def __init__(self, simulation) -> None:
         super().__init__(simulation)
         self.links: dict[int, SharedLink] = {}
-        self.flows: dict[int, Flow] = {}
+        self.flows: dict[int, F] = {}
         #: Flows with another message than when rates were set last, or with none, by pair.
-        self.touched: dict[int, Flow] = {}
+        self.touched: dict[int, F] = {}
         #: Links that have another capacity than when rates were set last, or that flows have lost.
         self.altered: list[SharedLink] = []
         #: A heap: when (ps) messages end, their numbers, the version of that, and the pair.
@@ -128,14 +141,14 @@ class Fluid(Network):
             self.links[link.index] = self.link_class(link)
         return self.links[link.index]
 
-    def begin(self, pair: int, flow: Flow) -> None:
+    def begin(self, pair: int, flow: F) -> None:
         """It is the turn of the next message of a pair."""
         _, flow.asked, flow.message = heappop(flow.queue)
         flow.left = flow.message.bytes * BYTE
         self.simulation.recorder.note(flow.message.row, "start", self.env.now)
         self.enter(pair, flow, flow.message.bytes)
 
-    def enter(self, pair: int, flow: Flow, nbytes: int) -> None:
+    def enter(self, pair: int, flow: F, nbytes: int) -> None:
         """Begin to move a number of a message's bytes over its links."""
         flow.begun = flow.since = self.env.now
         for each in flow.links:
@@ -145,11 +158,11 @@ class Fluid(Network):
         if nbytes:
             self.touch(pair, flow)
         else:
-            self.after(flow.message, 0).callbacks.append(lambda _: self.leave(pair, flow))
+            self.after(flow.current, 0).callbacks.append(lambda _: self.leave(pair, flow))
 
-    def leave(self, pair: int, flow: Flow) -> None:
+    def leave(self, pair: int, flow: F) -> None:
         """The last byte of a message leaves its sender."""
-        message = flow.message
+        message = flow.current
         self.record(flow)
         flow.message = None
         if self.injected and not message.send_done:
@@ -161,14 +174,14 @@ class Fluid(Network):
         else:
             self.touch(pair, flow)
 
-    def record(self, flow: Flow) -> None:
+    def record(self, flow: F) -> None:
         """Record how the last byte of a message left."""
-        message, now, recorder = flow.message, self.env.now, self.simulation.recorder
+        message, now, recorder = flow.current, self.env.now, self.simulation.recorder
         for each in flow.links:
             recorder.hop_served(recorder.hop(message.row, each.link.index, flow.asked), flow.begun, now)
         recorder.note(message.row, "queued", now - flow.asked - flow.alone())
 
-    def touch(self, pair: int, flow: Flow) -> None:
+    def touch(self, pair: int, flow: F) -> None:
         """Set rates before this instant is over, as a flow has another message, or none."""
         self.settle_later()
         self.touched[pair] = flow
@@ -208,7 +221,7 @@ class Fluid(Network):
                 self.set_rate(pair, flow, rate)
         self.await_next()
 
-    def filled(self, begun: dict[int, Flow], links: list[SharedLink], kept: int) -> dict[int, int]:
+    def filled(self, begun: Mapping[int, Flow], links: list[SharedLink], kept: int) -> dict[int, int]:
         """Max-min fair rates, by pair, of the flows that begin and of all flows that can affect some links.
 
         Flows slower than `kept` keep their rates.
@@ -227,13 +240,13 @@ class Fluid(Network):
                     links += [each for each in flow.links if each.tight]
         return fill(flows, tight)
 
-    def set_rate(self, pair: int, flow: Flow, rate: int) -> None:
+    def set_rate(self, pair: int, flow: F, rate: int) -> None:
         """A flow has a rate from now on, which says when its message ends."""
         now = self.env.now
         flow.left -= flow.rate * (now - flow.since)
         flow.rate, flow.since = rate, now
         flow.version += 1
-        heappush(self.ends, (now + divided_up(flow.left, rate), flow.message.number, flow.version, pair))
+        heappush(self.ends, (now + divided_up(flow.left, rate), flow.current.number, flow.version, pair))
 
     def await_next(self) -> None:
         """Have an event for the first message that ends."""
@@ -258,6 +271,12 @@ class Fluid(Network):
         self.flows[pair].version += 1
         self.leave(pair, self.flows[pair])
         self.await_next()
+
+
+class Fluid(FluidNetwork[Flow]):
+    """The network model ``fluid``."""
+
+    flow_class = Flow
 
 
 def fill(flows: dict[int, Flow], links: dict[int, SharedLink]) -> dict[int, int]:

@@ -83,7 +83,8 @@ class Slots:
     """
 
     def __init__(self) -> None:
-        self.free, self.waiting = set(), {}
+        self.free: set[int] = set()
+        self.waiting: dict[int, tuple[Graph, int, int]] = {}
 
 
 class PacedGraph(Graph):
@@ -110,7 +111,7 @@ class ConnectedGraph(PacedGraph):
 
     def __init__(self, npu, program, index, call, done) -> None:
         super().__init__(npu, program, index, call, done)
-        self.slots = call.slots = call.slots or Slots()
+        self.slots: Slots = npu.simulation.slots.setdefault(index, Slots())
         position, planned = npu.simulation.plan.position(npu.rank, index), self.connections
         self.needs, self.frees = planned.needs[position].tolist(), planned.frees[position].tolist()
 
@@ -159,7 +160,13 @@ class PacedNetwork(Network):
 
     def __init__(self, simulation, inner: Network) -> None:
         super().__init__(simulation)
-        self.inner, self.count_waiting, self.without_path = inner, inner.count_waiting, inner.without_path
+        self.inner = inner
+
+    def count_waiting(self):
+        self.inner.count_waiting()
+
+    def without_path(self):
+        return self.inner.without_path()
 
     def send(self, message):
         graph, wait = message.graph, 0
@@ -226,9 +233,10 @@ class CountingSimulation(Simulation):
 
 
 class ConnectedSimulation(Simulation):
-    """A run with calls over connections."""
+    """A run with calls over connections; `slots`: by call under way."""
 
     def __init__(self, plan: Plan, level: str) -> None:
+        self.slots: dict[int, Slots] = {}
         super().__init__(plan, level)
         self.network = PacedNetwork(self, self.network)
 
@@ -243,5 +251,10 @@ class ConnectedSimulation(Simulation):
         return [ConnectedGraph] if connections.slots else [PacedGraph]
 
     def waits(self):
-        slots = [call.slots for call in self.open_calls.values() if call.slots]
-        return replace(super().waits(), held=sorted(posted(*send) for each in slots for send in each.waiting.values()))
+        held = sorted(posted(*send) for slots in self.slots.values() for send in slots.waiting.values())
+        return replace(super().waits(), held=held)
+
+    def end_call(self, index):
+        super().end_call(index)
+        if index not in self.open_calls:
+            self.slots.pop(index, None)

@@ -7,7 +7,7 @@ message on; others keep theirs. Without a path, a message waits for the next eve
 
 from __future__ import annotations
 
-from astrasim_py.dialects.fluid.simpy import BYTE, Flow, Fluid, SharedLink, divided_up
+from astrasim_py.dialects.fluid.simpy import BYTE, Flow, FluidNetwork, SharedLink, divided_up
 from astrasim_py.engine.simpy.network import At, Link
 from astrasim_py.engine.simpy.simulation import Simulation
 from astrasim_py.system.durations import rate_units
@@ -46,7 +46,7 @@ class ChangingFlow(Flow):
         return divided_up(self.left, BYTE)
 
 
-class FluidWithEvents(Fluid):
+class FluidWithEvents(FluidNetwork[ChangingFlow]):
     """The network model ``fluid`` on a topology with events."""
 
     link_class, flow_class = ChangingLink, ChangingFlow
@@ -144,11 +144,11 @@ class FluidWithEvents(Fluid):
             each.change(pair, flow, 0)
         self.record(flow)
         flow.queued += now - flow.asked
-        self.simulation.recorder.note(flow.message.row, "queued", flow.queued)
+        self.simulation.recorder.note(flow.current.row, "queued", flow.queued)
         flow.asked, flow.cap, flow.rate = now, 0, 0
         flow.version += 1
         flow.take([])
-        self.after(flow.message, self.delay).callbacks.append(lambda _: self.resume(pair, flow))
+        self.after(flow.current, self.delay).callbacks.append(lambda _: self.resume(pair, flow))
 
     def resume(self, pair: int, flow: ChangingFlow) -> None:
         """Go on with the message of a flow over the route of now, or begin its next one."""

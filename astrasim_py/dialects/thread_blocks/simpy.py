@@ -3,16 +3,18 @@
 The head of a message lets the step that receives it begin; its tail holds up the end of that step.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import replace
 
 import simpy
 
 from astrasim_py.core.units import transfer_ps
-from astrasim_py.dialects.library.simpy import ConnectedGraph, Slots
-from astrasim_py.engine.simpy.network import At, Link, LinkByLink, LinkRequest, Message
+from astrasim_py.dialects.library.simpy import ConnectedGraph, ConnectedSimulation, Slots
+from astrasim_py.engine.simpy.network import At, Environment, Link, LinkByLink, LinkRequest, Mailbox, Message
 from astrasim_py.engine.simpy.npu import Graph
-from astrasim_py.engine.simpy.simulation import Simulation, following
+from astrasim_py.engine.simpy.simulation import following
 from astrasim_py.engine.stuck import Posted
 from astrasim_py.system.programs import COMPUTE
 
@@ -27,6 +29,10 @@ class Booking(LinkRequest):
 
 class BookedLinks(LinkByLink):
     """A network whose links thread blocks reserve."""
+
+    def __init__(self, simulation) -> None:
+        super().__init__(simulation)
+        simulation.booked_links = self
 
     def book(self, message: Message, link: Link, begin: int, took: int) -> int:
         """Reserve a link for `took` ps; returns when (ps) the message is served.
@@ -58,20 +64,24 @@ class BlockMessages(Slots):
     """The messages between the thread blocks of a call, and the slots of their connections.
 
     `expected`: message → the step that waits for its head (graph, node), and since when. `arrived`: numbers
-    of the messages with an arrived head that no step has begun to receive.
+    of the messages with an arrived head that no step has begun to receive. No message is put into the `mailbox`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, env: Environment) -> None:
         super().__init__()
-        self.expected, self.arrived = {}, {}
+        self.mailbox = Mailbox(env, None)
+        self.expected: dict[int, tuple[BlockGraph, int, int]] = {}
+        self.arrived: dict[int, Message] = {}
 
 
 class BlockGraph(ConnectedGraph):
     """A graph of the steps of thread blocks: each waits for its message and for a slot of the next."""
 
+    slots: BlockMessages
+
     def __init__(self, npu, program, index, call, done) -> None:
         Graph.__init__(self, npu, program, index, call, done)
-        self.slots = call.slots = call.slots or BlockMessages()
+        self.slots = npu.simulation.slots.setdefault(index, BlockMessages(npu.env))
         blocks = program.blocks
         self.costs, self.takes, self.gives = blocks.costs, blocks.takes.tolist(), blocks.gives.tolist()
         self.needs, self.frees = blocks.needs.tolist(), self.takes
@@ -90,7 +100,9 @@ class BlockGraph(ConnectedGraph):
             super().issue(node)
             return
         env, number = self.npu.env, self.npu.simulation.number
-        message = Message(self, node, self.program.nbytes[node], None, env.now) if self.gives[node] >= 0 else None
+        message = None
+        if self.gives[node] >= 0:
+            message = Message(self, node, self.program.nbytes[node], self.slots.mailbox, env.now)
         env.process(self.carry_out(node, message, number()))
 
     def carry_out(self, node: int, message: Message | None, number: int) -> Iterator[simpy.Event]:
@@ -133,25 +145,19 @@ def awaiting(graph: BlockGraph, node: int, since: int) -> Posted:
     return Posted.awaiting(graph.npu.simulation.plan, graph.npu.rank, graph.index, node, since)
 
 
-class BlockSimulation(Simulation):
+class BlockSimulation(ConnectedSimulation):
     """A run with programs that thread blocks execute; `booked_links`: the network whose links they reserve."""
 
     booked_links: BookedLinks
 
     def network_model(self):
-        model = following(BookedLinks, super().network_model())
-
-        def made(simulation: Simulation) -> BookedLinks:
-            self.booked_links = model(simulation)
-            return self.booked_links
-
-        return made
+        return following(BookedLinks, super().network_model())
 
     def graph_rules(self, program, index):
         return [BlockGraph] if program.blocks is not None else super().graph_rules(program, index)
 
     def waits(self):
         waits = super().waits()
-        steps = [call.slots.expected for call in self.open_calls.values() if isinstance(call.slots, BlockMessages)]
+        steps = [slots.expected for slots in self.slots.values() if isinstance(slots, BlockMessages)]
         awaited = sorted(awaiting(*step) for expected in steps for step in expected.values())
         return replace(waits, posted=[*waits.posted, *awaited])

@@ -24,7 +24,7 @@ class Gates:
         for gate, (collective, _) in enumerate(self.targets):
             self.held.setdefault(collective, []).append(gate)
         #: Graphs of calls that have begun, by the node of the workload; and back.
-        self.graphs: dict[int, object] = {}
+        self.graphs: dict[int, Graph] = {}
         self.collective: dict[int, int] = {}
 
     def begin(self, graph, index: int, node: int) -> list[int]:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from astrasim_py.core.by_need import load
 from astrasim_py.core.choices import FLUID
-from astrasim_py.engine.simpy.simulation import Simulation, following
+from astrasim_py.engine.simpy.simulation import Simulation
 from astrasim_py.system.plan import Plan
 
 
@@ -67,7 +67,6 @@ DIALECTS = (
 )
 
 
-def simulation_class(plan: Plan, *first: type[Simulation]) -> type[Simulation]:
-    """The class of a run of a plan, which follows `first` before the dialects that the plan needs."""
-    rules = [load(dialect.simulation) for dialect in DIALECTS if dialect.needed(plan)]
-    return following(*first, *rules, Simulation)
+def rules_of(plan: Plan) -> list[type[Simulation]]:
+    """The rules that a run of a plan follows."""
+    return [*(load(dialect.simulation) for dialect in DIALECTS if dialect.needed(plan)), Simulation]

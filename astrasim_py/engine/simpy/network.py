@@ -6,12 +6,22 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import cache
+from typing import TYPE_CHECKING
 
 import simpy
 from simpy.resources.resource import Request
 from simpy.resources.store import StoreGet
 
 from astrasim_py.system.durations import message_ps
+
+
+class Environment(simpy.Environment):
+    """SimPy's, with times that are integers (ps)."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def now(self) -> int: ...
 
 
 class Signal(simpy.Event):
@@ -24,7 +34,7 @@ class Signal(simpy.Event):
     def give(self, number: int, delay: int = 0) -> None:
         """It happens `delay` ps from now."""
         self._ok, self._value = True, None
-        self.env.schedule(self, number, delay)
+        self.env.schedule(self, number, delay)  # type: ignore[arg-type]  # SimPy takes any number as a priority
 
 
 class At(Signal):
@@ -42,6 +52,8 @@ class Link(simpy.Resource):
     which the last served message leaves it.
     """
 
+    _env: Environment
+
     def __init__(self, simulation, index: int) -> None:
         super().__init__(simulation.env, capacity=1)
         topology = simulation.plan.problem.topology
@@ -50,19 +62,18 @@ class Link(simpy.Resource):
         self.rounding = simulation.plan.problem.semantics.rounding
         self.free = self.bytes = self.messages = self.busy = self.queued = self.max_queue = self.held_up = 0
         self._fed = False
-        self.transfer, self.crossing = cache(self.transfer), cache(self.crossing)
+        #: Time (ps) for a number of bytes to enter the link; and until their last byte is at the other end.
+        self.transfer, self.crossing = cache(self._transfer), cache(self._crossing)
         self._starts: deque[int] = deque()
 
-    def request(self, message: Message) -> LinkRequest:
+    def request(self, message: Message) -> LinkRequest:  # type: ignore[override]  # a link is asked for a message
         """Ask for the link; the event happens when the message has it."""
         return LinkRequest(self, message)
 
-    def transfer(self, nbytes: int) -> int:
-        """Time (ps) for a number of bytes to enter the link."""
+    def _transfer(self, nbytes: int) -> int:
         return message_ps(nbytes, self.bandwidth, self.rounding)
 
-    def crossing(self, nbytes: int) -> int:
-        """Time (ps) from the start of a message to its last byte at the other end."""
+    def _crossing(self, nbytes: int) -> int:
         return message_ps(nbytes, self.bandwidth, self.rounding, self.latency)
 
     def count_use(self, asked: int, start: int, end: int, nbytes: int, fed: bool = False) -> None:
@@ -81,16 +92,17 @@ class Link(simpy.Resource):
             self._starts.append(start)
             self.max_queue = max(self.max_queue, len(self._starts))
 
-    def _do_get(self, event) -> bool:
+    def _do_get(self, event) -> None:
         request = event.request
         if not request.counted:
             request.count(request.usage_since, self._env.now)
-        return super()._do_get(event)
+        super()._do_get(event)
 
 
 class LinkRequest(Request):
     """The request of a message for a link; `row` is its row in the hop table."""
 
+    resource: Link
     counted = False
 
     def __init__(self, link: Link, message: Message, asked: int | None = None, listed: bool = True) -> None:
@@ -108,7 +120,9 @@ class LinkRequest(Request):
 class Mailbox(simpy.Store):
     """A place where one send meets its receive."""
 
-    def __init__(self, env: simpy.Environment, key: object) -> None:
+    _env: Environment
+
+    def __init__(self, env: Environment, key: object) -> None:
         super().__init__(env)
         self.key = key
 
@@ -120,6 +134,11 @@ class Receive(StoreGet):
         self.graph, self.node, self.since = graph, node, mailbox._env.now
         super().__init__(mailbox)
 
+    @property
+    def message(self) -> Message:
+        """The message that it has got."""
+        return self._value
+
 
 class Communicator:
     """The mailboxes of one collective call, or of the workload.
@@ -128,7 +147,7 @@ class Communicator:
     send meets the k-th receive.
     """
 
-    def __init__(self, env: simpy.Environment) -> None:
+    def __init__(self, env: Environment) -> None:
         self.env = env
         self.mailboxes: dict[object, Mailbox] = {}
         self._posted: Counter[tuple[int, bool]] = Counter()
@@ -244,11 +263,11 @@ class Network:
 
 
 class LinkByLink(Network):
-    """Models in which a message requests the links of its route.
+    """Models in which a message requests the links of its route."""
 
-    ``times(message, link, start)`` says when (ps) the last byte of a message leaves a link that it has from `start` on,
-    and when it is at the other end.
-    """
+    def times(self, message: Message, link: Link, start: int) -> tuple[int, int]:
+        """When (ps) the last byte of a message leaves a link that it has from `start` on, and is at the other end."""
+        raise NotImplementedError
 
     def fed(self, message: Message, link: Link, start: int, end: int) -> bool:
         """Whether a slower link feeds, or has fed, a message that has a link from `start` to `end` (ps)."""

@@ -230,11 +230,11 @@ class Npu:
     def arrived(self, receive: Receive) -> None:
         """The message of a waiting receive is here."""
         self.match(receive)
-        receive.graph.complete(receive.node, receive.value.graph.row + receive.value.node)
+        receive.graph.complete(receive.node, receive.message.graph.row + receive.message.node)
 
     def match(self, receive: Receive) -> None:
         """A receive has its message: both must be of equal bytes."""
-        graph, node, message = receive.graph, receive.node, receive.value
+        graph, node, message = receive.graph, receive.node, receive.message
         del graph.call.communicator.mailboxes[receive.resource.key]
         if message.bytes != graph.program.nbytes[node]:
             sender = message.graph.npu.rank, message.graph.index, message.node

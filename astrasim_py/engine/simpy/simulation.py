@@ -3,9 +3,7 @@
 import time
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING
-
-import simpy
+from typing import TYPE_CHECKING, TypeVar
 
 from astrasim_py.core.records import Outcome, Records
 from astrasim_py.engine.recorder import Recorder, ranks_left, used_links
@@ -13,6 +11,7 @@ from astrasim_py.engine.simpy.network import (
     Analytical,
     Communicator,
     CutThrough,
+    Environment,
     Link,
     Mailbox,
     Network,
@@ -43,15 +42,22 @@ class OpenCall:
 
     def __init__(self, planned: CollectiveCall, communicator: Communicator) -> None:
         self.planned, self.members, self.communicator = planned, planned.members, communicator
-        self.left, self.slots = len(self.members), None
+        self.left = len(self.members)
 
 
-@cache
-def following(*rules: type) -> type:
+T = TypeVar("T")
+
+
+def following(first: type[T], *others: type) -> type[T]:
     """A class that follows several rules. Where two have a method, the first of them wins, and reaches the other by
     ``super()``: ``following(NicNpu, ChunkingNpu)`` takes an arrived message as NICs do, and cuts collectives.
     """
-    return rules[0] if len(rules) == 1 else type(rules[0].__name__, rules, {})
+    return _following((first, *others)) if others else first
+
+
+@cache
+def _following(rules: tuple[type, ...]) -> type:
+    return type(rules[0].__name__, rules, {})
 
 
 class Simulation:
@@ -63,16 +69,17 @@ class Simulation:
     link_class: type[Link] = Link
 
     def __init__(self, plan: Plan, level: str) -> None:
-        self.plan, self.env, self.recorder = plan, simpy.Environment(), Recorder(plan, level)
+        self.plan, self.env, self.recorder = plan, Environment(), Recorder(plan, level)
         self.issued, self.max_events = 0, plan.problem.limits.max_events
         #: Events to come at which nothing happens any more.
         self.idle_events = 0
         self.links = {index: self.link_class(self, index) for index in used_links(plan).tolist()}
-        self.network = self.network_model()(self)
+        self.network: Network = (plan.problem.network.factory or self.network_model())(self)
         self.open_calls: dict[int, OpenCall] = {}
         #: Remote memory → time (ps) at which it has served all issued requests.
         self.memory_free: dict[int, int] = {}
-        self.program, self.route = cache(ProgramLists), cache(self.route)
+        #: A program as lists; and the links of a queue pair.
+        self.program, self.route = cache(ProgramLists), cache(self._route)
         #: Under ``message_match: bytes`` collectives share mailboxes with the workload.
         self.shared = Communicator(self.env) if plan.problem.semantics.message_match == "bytes" else None
         npu_class = following(*self.npu_rules())
@@ -81,10 +88,9 @@ class Simulation:
         self.foreground = 0 if plan.problem.background else None
         self.workloads = [self.open_workload(job) for job in range(len(plan.problem.jobs))]
 
-    def network_model(self) -> Callable[["Simulation"], Network]:
-        """The class of the network, or what makes one."""
-        network = self.plan.problem.network
-        return network.factory or MODELS[network.model]
+    def network_model(self) -> type[Network]:
+        """The class of the network, but for a model of the user's own."""
+        return MODELS[self.plan.problem.network.model]
 
     def npu_rules(self) -> list[type[Npu]]:
         """The rules that NPUs follow, the first of them first."""
@@ -102,13 +108,16 @@ class Simulation:
         call = OpenCall(planned, self.shared or Communicator(self.env))
         waited_for = plan.problem.background and not plan.problem.jobs[job].background
         for npu in self.npus[first : members.stop]:
-            npu.graphs[-1] = self.graph(npu, -1, call, done=self.end_rank if waited_for else lambda _: None)
-            if waited_for and npu.graphs[-1].left:
+            graph = self.graph(npu, -1, call, done=self.end_rank if waited_for else lambda _: None)
+            assert graph is not None  # every rank has a workload
+            npu.graphs[-1] = graph
+            if self.foreground is not None and waited_for and graph.left:
                 self.foreground += 1
         return call
 
     def end_rank(self, row: int) -> None:
         """A rank that the run waits for has done its workload; after the last one the run ends with this instant."""
+        assert self.foreground is not None
         self.foreground -= 1
 
     def number(self) -> int:
@@ -120,8 +129,7 @@ class Simulation:
         """Number of the queue pair that the next message from one end to another takes."""
         return src * self.plan.problem.topology.vertices + dst
 
-    def route(self, pair: int) -> list[Link]:
-        """Links of a queue pair."""
+    def _route(self, pair: int) -> list[Link]:
         return [self.links[i] for i in self.plan.routes[pair]]
 
     def memory_time(self, npu: int, duration: int) -> int:
