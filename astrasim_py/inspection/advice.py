@@ -34,19 +34,19 @@ class Change(NamedTuple):
     gain: float = 0.0
 
 
-def advice(problem: Problem, found: Explanation, cost: int) -> str:
+def advice(problem: Problem, explanation: Explanation, cost: int) -> str:
     """One sentence on what would make a run faster. `cost`: its message-hops and nodes. Empty where nothing is known.
 
     Twice the bandwidth of a link or of all like it, half the latency, compute twice as fast: each is simulated, the
     algorithms and all else being as they are.
     """
-    if not found.makespan:
+    if not explanation.makespan:
         return ""
     if cost > _MOST:
-        return _of_path(found)
+        return _of_path(explanation)
     tried: dict[str, Change] = {}
-    for change in changes(problem, found):
-        gain = gain_of(change.problem, found.makespan)
+    for change in changes(problem, explanation):
+        gain = gain_of(change.problem, explanation.makespan)
         before = tried.get(change.kind)
         if before is None or gain > before.gain / _NEARLY:
             tried[change.kind] = change._replace(gain=gain)
@@ -72,12 +72,12 @@ def gain_of(problem: Problem, before: int) -> float:
     return 1 - records.makespan / before if records.outcome.status == "done" else -1.0
 
 
-def changes(problem: Problem, found: Explanation) -> Iterator[Change]:
+def changes(problem: Problem, explanation: Explanation) -> Iterator[Change]:
     """Changes that shorten what the critical path consists of, those of one link or rank before those of all."""
-    topology, worth = problem.topology, _LEAST * found.makespan
+    topology, worth = problem.topology, _LEAST * explanation.makespan
     on_link: dict[int, int] = {}
     on_rank: dict[int, int] = {}
-    for piece in found.path:
+    for piece in explanation.path:
         took = piece.end - piece.start
         if piece.link >= 0 and piece.category in _ON_LINKS:
             on_link[piece.link] = on_link.get(piece.link, 0) + took
@@ -91,7 +91,7 @@ def changes(problem: Problem, found: Explanation) -> Iterator[Change]:
             if 1 < count < topology.links:
                 yield _bandwidth(problem, f"twice the bandwidth of {name} and the {count - 1} links like it", alike)
         yield _bandwidth(problem, "twice the bandwidth of all links", np.ones(topology.links, dtype=bool))
-    if found.totals["latency"] > worth:
+    if explanation.totals["latency"] > worth:
         shorter = replace(topology, latency_ps=topology.latency_ps // 2)
         yield Change("latency", "half the latency of all links", replace(problem, topology=shorter))
     if sum(on_rank.values()) > worth:
@@ -137,10 +137,10 @@ def _compute(problem: Problem, what: str, ranks: set[int]) -> Change:
     return Change("compute", what, replace(problem, jobs=tuple(jobs)))
 
 
-def _of_path(found: Explanation) -> str:
+def _of_path(explanation: Explanation) -> str:
     """The largest part of the critical path, where changes would take too long to simulate."""
-    category = max(found.totals, key=lambda each: found.totals[each])
-    spent = found.waits(category)
+    category = max(explanation.totals, key=lambda each: explanation.totals[each])
+    spent = explanation.waits(category)
     where = f", most of it on {spent[0][0]}" if spent and category in (*_ON_LINKS, "latency") else ""
-    share = 100 * found.totals[category] / found.makespan
+    share = 100 * explanation.totals[category] / explanation.makespan
     return f"shorten {category}: {share:.0f} % of the critical path{where} (too large to simulate changes of it)"

@@ -107,8 +107,8 @@ def compare_named(
     keys = [key for key in sides[0][0].sweep if key in sides[1][0].sweep and key != SEED]
     single = all(len(side) == 1 for side in sides)
     first, second = ({() if single else _place(row, keys): row for row in side} for side in sides)
-    for side, found, name in zip(sides, (first, second), (a, b), strict=True):
-        if len(found) < len(side):
+    for side, placed, name in zip(sides, (first, second), (a, b), strict=True):
+        if len(placed) < len(side):
             own = [key for key in side[0].sweep if key not in keys]
             problem = f"{len(side)} points have the same {' and '.join(keys) or 'values'}"
             raise UsageError(str(name), problem, f"choose some by {' and '.join(own)}=…")
@@ -150,13 +150,13 @@ def comparison_columns(rows: Sequence[ComparisonRow]) -> list[Column]:
     """The columns of some rows: swept values, both times, and their ratio."""
     keys = list(dict.fromkeys(key for row in rows for key in row.sweep))
     texts = [[row.sweep.get(key, "") for row in rows] for key in keys]
-    found = [Column(key, text, False, int(len(set(text)) == 1)) for key, text in zip(keys, texts, strict=True)]
+    columns = [Column(key, text, False, int(len(set(text)) == 1)) for key, text in zip(keys, texts, strict=True)]
     for heading, sides in (
         ("A", [(row.a_ns, row.status_a) for row in rows]),
         ("B", [(row.b_ns, row.status_b) for row in rows]),
     ):
-        found.append(Column(heading, [status if ns is None else time_text(ns) for ns, status in sides], True))
-    return [*found, Column("B/A", [rate(row.ratio) for row in rows], True)]
+        columns.append(Column(heading, [status if ns is None else time_text(ns) for ns, status in sides], True))
+    return [*columns, Column("B/A", [rate(row.ratio) for row in rows], True)]
 
 
 def comparison_text(c: Comparison, rows: Sequence[ComparisonRow] | None = None, width: int | None = None) -> str:

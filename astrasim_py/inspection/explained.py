@@ -80,16 +80,16 @@ def explain_point(stored: StoredPoint, *, advise: bool = True) -> Explained:
     qps = point.summary.qps
     changes = [event.at_ps for event in point.summary.link_events]
     records = records_of(point)
-    found = explain(records, point.table("edge"), longer, parts_of(point), *switches, qps, changes)
+    explanation = explain(records, point.table("edge"), longer, parts_of(point), *switches, qps, changes)
     if point.manifest.status != "done":
         notes.append(f"this point is {point.manifest.status}: {point.summary.cause}")
     elif advise:
         with suppress(AstraError):  # it cannot be made again: a file has gone
             problem = _problem_of(point)
             if problem is not None:
-                text = advice(problem, found, records.message_hops + records.node.height)
-                found = replace(found, advice=text)
-    return Explained(point=point, explanation=found, notes=tuple(dict.fromkeys(notes)))
+                text = advice(problem, explanation, records.message_hops + records.node.height)
+                explanation = replace(explanation, advice=text)
+    return Explained(point=point, explanation=explanation, notes=tuple(dict.fromkeys(notes)))
 
 
 def _problem_of(stored: StoredPoint) -> Problem | None:

@@ -85,7 +85,7 @@ def explain(
         return difference_of(first, explain_folder(folder, other)) if other else first.explanation
     plan, records = _simulated(what, "messages")
     computing = plan.problem.topology.computing
-    found = explain_records(
+    explanation = explain_records(
         records,
         edge_table(what.topology, records.link["link"]),
         hop_latency(plan),
@@ -95,7 +95,9 @@ def explain(
         what.network.qps,
     )
     done = records.outcome.status == "done"
-    return replace(found, advice=advice(what, found, records.message_hops + records.node.height) if done else "")
+    return replace(
+        explanation, advice=advice(what, explanation, records.message_hops + records.node.height) if done else ""
+    )
 
 
 class PlotKeys(TypedDict, total=False):

@@ -141,7 +141,7 @@ def _having(points: Sequence[StoredPoint], key: str, values: Sequence[str], name
         problem = f"is swept more than once: {', '.join(full)}" if full else "is not swept"
         raise UsageError(f"{name}: {key}", problem, "write it out" if full else did_you_mean(key, swept))
     key = full[0] if len(full) == 1 else key
-    found = []
+    chosen = []
     for value in values:
         wanted = Selection(where=((key, "=", value),))
         same = [point for point, row in zip(points, rows, strict=True) if wanted.of([row])]
@@ -150,5 +150,5 @@ def _having(points: Sequence[StoredPoint], key: str, values: Sequence[str], name
             named = all(value_order(text)[0] == TEXTS for text in known)
             remedy = did_you_mean(value, known) if named else f"write one of {', '.join(known[:_LISTED])}"
             raise UsageError(f"{name}: {key}", f'no point has "{value}"', remedy)
-        found += same
-    return tuple(point for point in points if point in found)
+        chosen += same
+    return tuple(point for point in points if point in chosen)

@@ -181,8 +181,8 @@ def at_level(stored: StoredPoint, level: str, notes: list[str]) -> StoredPoint:
         limits=Limits.model_validate(manifest.limits),
     )
     again = astra_sim_point.run_again if astra_sim_point.is_ours(manifest) else _run_again
-    found = again(stored, options)
-    if found is None:
+    finer = again(stored, options)
+    if finer is None:
         verb = "run astra-sim again" if astra_sim_point.is_ours(manifest) else "run the scenario again"
         raise UsageError(
             str(stored.folder),
@@ -192,7 +192,7 @@ def at_level(stored: StoredPoint, level: str, notes: list[str]) -> StoredPoint:
         )
     whole = ", all NPUs of it" if ran.endswith(FOLDED) else ""
     notes.append(f"{name}: ran it again{whole} to record {level}")
-    return found
+    return finer
 
 
 def point_of(stored: StoredPoint) -> Point:

@@ -159,7 +159,7 @@ def _below(config: Any, steps: Sequence[str | int]) -> Any:
 
 def _sizes(config: Mapping[str, Any]) -> list[tuple[str, str, list[tuple]]]:
     """Sizes of collectives and messages of written workloads: label, text, and the items that have it."""
-    found: dict[tuple[str, str], list[tuple]] = {}
+    places_of: dict[tuple[str, str], list[tuple]] = {}
     workloads = {"": config.get("workload")} | {
         name: job.get("workload") for name, job in (config.get("jobs") or {}).items()
     }
@@ -168,12 +168,12 @@ def _sizes(config: Mapping[str, Any]) -> list[tuple[str, str, list[tuple]]]:
             for kind, body in item.items() if isinstance(item, dict) else ():
                 if isinstance(body, dict) and isinstance(body.get("size"), str):
                     start = ("jobs", job, "workload") if job else ("workload",)
-                    found.setdefault((f"{kind} of {job}" if job else kind, body["size"]), []).append(
+                    places_of.setdefault((f"{kind} of {job}" if job else kind, body["size"]), []).append(
                         (*start, number, kind)
                     )
     return [
         (label if len(places) == 1 else f"{label} ({len(places)} calls)", text, places)
-        for (label, text), places in found.items()
+        for (label, text), places in places_of.items()
     ]
 
 
@@ -183,8 +183,8 @@ def _choices(collective: str, configs: Sequence[Mapping], computing: bool) -> li
     for config in configs:
         tables = [job.get("algorithms") for job in (config.get("jobs") or {}).values()] + [config.get("algorithms")]
         for table in tables:
-            found = table.get(collective) if isinstance(table, dict) else table
-            said += [] if found is None else [found]
+            choice = table.get(collective) if isinstance(table, dict) else table
+            said += [] if choice is None else [choice]
     first = said[0] if said else None
     builders = {**ALGORITHMS, **(IN_NETWORK if computing else {})}
     named = [name for name, (served, _) in builders.items() if collective in served]

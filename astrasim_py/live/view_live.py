@@ -26,19 +26,19 @@ class LivePage:
         unchanged = self._point.run({})
         self._worker = Worker(unchanged)
         try:
-            found = [self._worker.first(), *(self._worker.run(other.run({})) for other in beside)]
-            wrong = [one["error"] for one in found if "error" in one]
+            runs = [self._worker.first(), *(self._worker.run(other.run({})) for other in beside)]
+            wrong = [one["error"] for one in runs if "error" in one]
             if wrong:
                 raise UsageError(str(path), f"cannot be run: {wrong[0]}")
         except BaseException:
             self.close()
             raise
-        for stored, run in zip(chosen, found, strict=True):
+        for stored, run in zip(chosen, runs, strict=True):
             if run["time_ps"] != stored.summary.makespan_ps:
                 name = stored.manifest.point
                 notes.append(f"{name}: what it was computed from has changed since; the page shows what it gives now")
         offers = {**self._point.offers(), "path": self._server.path, "yaml": unchanged.text}
-        self._server.page = page_html(self._point.point.scenario, [one["run"] for one in found], offers)
+        self._server.page = page_html(self._point.point.scenario, [one["run"] for one in runs], offers)
 
     @property
     def url(self) -> str:

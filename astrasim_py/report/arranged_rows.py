@@ -163,8 +163,8 @@ class Grid:
     ) -> dict[str, Value]:
         """x → value, in the order of the axis, for points that have one."""
         rows = {x: row for x in self.axis.texts if (row := self.points.get((facet, series, x)))}
-        found = {x: sorted(y for y in map(value, runs_of(row)) if y is not None) for x, row in rows.items()}
-        return {x: _value_of(known) for x, known in found.items() if known}
+        numbers = {x: sorted(y for y in map(value, runs_of(row)) if y is not None) for x, row in rows.items()}
+        return {x: _value_of(known) for x, known in numbers.items() if known}
 
     def cells(self, facet: str, series: tuple[str, ...], x: str) -> dict[str, str]:
         """What is swept, as cells of the table of a figure."""

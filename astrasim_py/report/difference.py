@@ -56,11 +56,11 @@ def _spent(run: Explanation) -> Mapping[str, int]:
 def _exposed(run: Explanation) -> Mapping[str, int]:
     """Exposed time of the collectives; the second of one name is ``NAME #2``."""
     seen: Counter[str] = Counter()
-    found = {}
+    exposed = {}
     for each in sorted(run.exposures, key=lambda each: each.instance):
         seen[each.name] += 1
-        found[f"{each.name} #{seen[each.name]}" if seen[each.name] > 1 else each.name] = each.exposed
-    return found
+        exposed[f"{each.name} #{seen[each.name]}" if seen[each.name] > 1 else each.name] = each.exposed
+    return exposed
 
 
 def _summary(a: Explanation, b: Explanation) -> str:

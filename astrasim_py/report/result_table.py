@@ -81,22 +81,22 @@ def csv_text(rows: Sequence[Row], more: Sequence[str] = ()) -> str:
 def columns_of(rows: Sequence[Row], gap: int | None = None) -> list[Column]:
     """Columns with a value, the swept ones first; a row of dots after `gap` rows."""
     keys = list(dict.fromkeys(key for row in rows for key in row.sweep))
-    found = [Column(key, [row.sweep.get(key, "") for row in rows], False) for key in keys]
-    swept = found or [Column("point", [row.point for row in rows], False)]
+    columns = [Column(key, [row.sweep.get(key, "") for row in rows], False) for key in keys]
+    swept = columns or [Column("point", [row.point for row in rows], False)]
     answer = any(
         isinstance(row, AnswerRow) and row.slowest for row in rows
     )  # what is fastest each time is worth saying
-    found = [c._replace(asked=int(not answer and len(rows) > 1 and len(set(c.cells)) == 1)) for c in swept]
+    columns = [c._replace(asked=int(not answer and len(rows) > 1 and len(set(c.cells)) == 1)) for c in swept]
     for heading, key, show, asked in _SHOWN:
         cells = [show(getattr(row, key, None)) for row in rows]
         if key == "algorithm" and not _tells_a_choice(cells, [c.cells for c in swept if c.heading != "topology"]):
             continue
         heading = "median time" if key == "time_ns" and any(row.interval for row in rows) else heading
         if any(cells) and not (key == "status" and set(cells) == {"done"}):
-            found.append(Column(heading, cells, key not in _NAMES, asked))
+            columns.append(Column(heading, cells, key not in _NAMES, asked))
     if gap is None:
-        return found
-    return [column._replace(cells=[*column.cells[:gap], "…", *column.cells[gap:]]) for column in found]
+        return columns
+    return [column._replace(cells=[*column.cells[:gap], "…", *column.cells[gap:]]) for column in columns]
 
 
 def _tells_a_choice(algorithms: Sequence[str], swept: Sequence[Sequence[str]]) -> bool:
@@ -125,7 +125,7 @@ def _answer(rows: Sequence[Row], most: int) -> tuple[Sequence[Row], str]:
     for row in rows:
         for key, value in row.sweep.items():
             values.setdefault(key, {})[value] = None
-    varying = [key for key, found in values.items() if len(found) > 1]
+    varying = [key for key, texts in values.items() if len(texts) > 1]
     compared = [key for key in varying if not _quantities(values[key])]
     if not compared and len({row.npus for row in rows} - {None}) == 1:  # of one machine: tp, pp, chunks
         counts = [key for key in varying if all(value.isdigit() for value in values[key])]

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fnmatch import fnmatchcase
 from fractions import Fraction
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
 from astrasim_py.core.errors import UsageError
 from astrasim_py.core.fields import did_you_mean
 from astrasim_py.core.units import PS_PER_NS
 from astrasim_py.report.result_table import HEADINGS
-from astrasim_py.results.model import ROW_KEYS, About, SweptRecord, Texts
+from astrasim_py.results.model import ROW_KEYS, Row, SweptRecord
 from astrasim_py.results.values import SIZES, TEXTS, ps_of, value_order
 
 AnySwept = TypeVar("AnySwept", bound=SweptRecord)
@@ -44,7 +44,8 @@ class Selection:
                 raise UsageError(option, f'there is no column "{key}"', did_you_mean(key, known))
         for key, sign, text in self.where:
             values = swept.get(key, ())
-            if values and not any(_meets(_Value(sweep={key: value}), key, sign, text) for value in values):
+            rows = (Row(scenario="", point="", sweep={key: value}, status="") for value in values)
+            if values and not any(_meets(row, key, sign, text) for row in rows):
                 raise UsageError("--where", f"no point has {key}{sign}{text}", did_you_mean(text, values))
 
     def of(self, rows: Iterable[AnySwept]) -> list[AnySwept]:
@@ -67,11 +68,6 @@ def parse_selection(where: Sequence[str], sort: str | None, top: int | None) -> 
         conditions.append((match["key"], match["sign"], match["value"]))
     sort = sort or ""
     return Selection(where=tuple(conditions), sort=sort.removeprefix("-"), falling=sort[:1] == "-", top=top)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Value(SweptRecord):
-    sweep: Annotated[Texts, About("a swept value")]
 
 
 def _value(row: SweptRecord, key: str) -> tuple[str, object]:

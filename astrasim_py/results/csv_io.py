@@ -90,8 +90,8 @@ def read_csv(data: bytes) -> Table:
     columns: dict[str, np.ndarray | Categorical] = {}
     for name, column in zip(names, cells, strict=True):
         if name in TEXT_COLUMNS:
-            found = Categorical.of(column.tolist())
-            columns[name] = Categorical(found.codes, [csv_text(cell) for cell in found.labels])
+            texts = Categorical.of(column.tolist())
+            columns[name] = Categorical(texts.codes, [csv_text(cell) for cell in texts.labels])
         else:
             columns[name] = _numbers(column.tolist()) if column.dtype == object else column
     return Table(columns)

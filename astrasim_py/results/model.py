@@ -238,7 +238,7 @@ class WaitingRow(Record):
     bytes: Annotated[int, About("its size", "bytes")]
     since_ns: Annotated[Number, About("since when it waits", "ns")]
     reason: Annotated[str, About("why, as a sentence")]
-    channel: Annotated[int, About("channel of a connection whose slots are taken; -1: each tag is one", kept="set")] = 0
+    channel: Annotated[int | None, About("channel of a connection without a free slot; -1: its tag", kept="set")] = None
     slots: Annotated[int, About("slots of that connection", kept="set")] = 0
     job: Annotated[str, About("its job, of several", kept="set")] = ""
     switch: Annotated[str, About("name of the switch that waits", kept="set")] = ""
@@ -363,8 +363,8 @@ def _seal(content: bytes) -> bytes:
 
 def is_sealed(text: bytes) -> bool:
     """Whether the last line of a manifest's file vouches for the others."""
-    content, found, _ = text.rpartition(b',\n  "sha256": "')
-    return bool(found) and text == content + _seal(content + _END) + _END
+    content, mark, _ = text.rpartition(b',\n  "sha256": "')
+    return bool(mark) and text == content + _seal(content + _END) + _END
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -383,12 +383,6 @@ class RunCost(Record):
     wall_s: Annotated[Number, About("elapsed time, without compiling", "s")] = None
     total_cpu_s: Annotated[Number, About("CPU time, without compiling", "s")] = None
     cpu_s: Annotated[Number, About("CPU time of the engine", "s")] = None
-
-
-def fields_table(model: type[Record]) -> str:
-    """The columns of a model as a table in Markdown."""
-    lines = [f"| `{name}` | {about.text} | {about.unit} |" for name, about in model.columns().items()]
-    return "\n".join(["| key | | unit |", "|---|---|---|", *lines])
 
 
 #: Columns of rows, in this order, in every format; `Row` has more where points are repeated.

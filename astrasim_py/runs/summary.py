@@ -145,7 +145,7 @@ def _waiting(node: WaitingNode, switches: Mapping[int, str]) -> WaitingRow:
     return WaitingRow(
         **{name: getattr(node, name) for name in names},
         since_ns=ns_number(node.since) if node.since >= 0 else None,
-        channel=node.channel if node.slots else 0,
+        channel=node.channel if node.slots else None,
         switch=switches.get(node.rank, ""),
     )
 
@@ -165,12 +165,12 @@ def _wrong_bounds(bound: int | None, records: Records) -> Iterator[str]:
         return
     table = records.collective
     took = np.where(table["end"] >= 0, table["end"] - table["start"], table["bound"])
-    found = [("the run", bound, records.makespan)] if bound is not None and bound > records.makespan else []
+    wrong = [("the run", bound, records.makespan)] if bound is not None and bound > records.makespan else []
     for row in np.flatnonzero(table["bound"] > took).tolist():
         call = f"collective {int(table['instance'][row])}, {table['type'][row]},"
-        found.append((call, int(table["bound"][row]), int(took[row])))
-    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    for what, least, time in found[:1]:
+        wrong.append((call, int(table["bound"][row]), int(took[row])))
+    more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+    for what, least, time in wrong[:1]:
         yield (
             f"this is a defect of astrasim_py, please report it: the lower bound of {what} is "
             f"{format_time(least)}, above its time of {format_time(time)}; such bounds are left out{more}"
