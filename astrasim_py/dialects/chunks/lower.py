@@ -145,7 +145,8 @@ class DimensionPlanner:
     placement: tuple[int, ...] | None = None  # rank → NPU; None where rank r is on NPU r
 
     def __post_init__(self) -> None:
-        self._members_of, self._phase, self._with_sizes = map(cache, (self._members_of, self._phase, with_sizes))
+        self._members_of, self._phase = cache(self._find_members), cache(self._make_phase)
+        self._with_sizes = cache(with_sizes)
         self._with_delay = cache(lambda algorithm: with_endpoint_delay(algorithm, self.how.endpoint_delay))
         if self.how.order == THEMIS and len(self.rate) != len(self.sizes):
             raise ScenarioError("planning.order", "themis weighs dimensions by their bandwidth", "give one rate each")
@@ -186,7 +187,7 @@ class DimensionPlanner:
             chunks.append(PlannedChunk(phases=tuple(phases), priority=request.priority))
         return self._with_turns(chunks, members.extent)
 
-    def _members_of(self, ranks: tuple[int, ...]) -> _Members | None:
+    def _find_members(self, ranks: tuple[int, ...]) -> _Members | None:
         npus = ranks if self.placement is None else tuple(self.placement[rank] for rank in ranks)
         taken = grid(npus, self.sizes)
         return None if taken is None else _Members(ranks, npus, taken, self.sizes)
@@ -251,7 +252,7 @@ class DimensionPlanner:
                     heapq.heappush(ends, (now + time, chunk, place))
         return tuple(replace(chunk, turns=tuple(turn)) for chunk, turn in zip(chunks, turns, strict=True))
 
-    def _phase(
+    def _make_phase(
         self, members: _Members, visit: DimensionVisit, queue: int, direction: int, size: int, cut_by: tuple[int, ...]
     ) -> PlannedPhase:
         """The phase of a visit by a chunk of `size` bytes; equal phases are one object."""

@@ -39,7 +39,7 @@ def ways_of_nccl(problem: Problem, collective: str, npus: tuple[int, ...], size:
     table = chosen_by_table(problem, collective, size, len(npus))
     protocols = ("",) if profile is None else tuple(profile.protocols)
     if profile is not None and (network.protocol != FASTEST or table.protocol is not None):
-        protocols = (table.protocol or network.protocol,)
+        protocols = (table.protocol or network.protocol or FASTEST,)
     ways = []
     rails = max(map(len, nodes))
     for protocol in protocols:
@@ -52,7 +52,9 @@ def ways_of_nccl(problem: Problem, collective: str, npus: tuple[int, ...], size:
             for kind, algorithm in _algorithms(collective, nodes, size, root, rings, trees)
             if table.algorithm in (None, kind)
         ]
-    switch = None if network.switch_reduction is False or network.protocol != FASTEST else profile and profile.switch
+    switch = None
+    if profile is not None and network.protocol == FASTEST and network.switch_reduction is not False:
+        switch = profile.switch
     able = switch is not None and collective in switch.collectives and len(npus) >= switch.ranks
     able = able and table.protocol is None and table.algorithm in (None, SWITCH)
     if able and problem.topology.switch_of(npus) is not None:

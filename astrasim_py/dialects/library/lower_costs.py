@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
 
@@ -70,7 +71,8 @@ def beyond_the_rows(plan: Plan) -> list[str]:
     calls = [i for i in plan.instances.values if i.only_call is not None and len(i.members) > 1]
     if not calls:
         return []
-    said, low, high = [], *profile.sizes
+    said: list[str] = []
+    low, high = profile.sizes
     others = sorted({len(i.members) for i in calls if not min(profile.ranks) <= len(i.members) <= max(profile.ranks)})
     if others:
         measured, found = (", ".join(map(str, listed)) for listed in (profile.ranks, others))
@@ -121,7 +123,7 @@ class LibraryCosts:
     def __init__(self, problem: Problem) -> None:
         self.problem, self.profile = problem, problem.network.profile
         self.topology: Topology = problem.topology
-        self.links = cache(self.links)
+        self.links = cache(self._links)
 
     def ways(self, algorithm: Algorithm, size: int, npus: tuple[int, ...]) -> list[Way]:
         """The library's candidates for a call of `size` bytes by an algorithm."""
@@ -151,7 +153,7 @@ class LibraryCosts:
 
         `one_node`: whether its members are in one node. Raises ScenarioError: no costs under its protocol.
         """
-        profile, wanted = self.profile, self.problem.network.protocol
+        profile, wanted = self.profile, self.problem.network.protocol or FASTEST
         if profile.programs is None or not has_thread_blocks(algorithm):
             return None
         protocol = wanted if wanted != FASTEST else algorithm.protocol or "Simple"
@@ -171,7 +173,7 @@ class LibraryCosts:
             waits_half=protocol == "Simple",
         )
 
-    def links(self, protocol: str, *, given: bool = False) -> LinkCosts:
+    def _links(self, protocol: str, *, given: bool = False) -> LinkCosts:
         """Latency and rate of every link under a protocol; `given`: for given programs.
 
         Inside a node a message has one latency, that of its protocol, on the link to its destination; between nodes
@@ -180,7 +182,7 @@ class LibraryCosts:
         topology, profile, inside = self.topology, self.profile, self.topology.in_node
         ends = topology.dst < topology.npus
         latency = np.where(inside, 0, topology.latency_ps)
-        between, rates = Fraction(1), list(topology.bandwidths)
+        between = Fraction(1)
         if protocol == SWITCH:
             rate = profile.switch.rate
         else:
@@ -192,7 +194,7 @@ class LibraryCosts:
                 latency[~inside] = np.where(ends, profile.network.steps.get(protocol, 0), 0)[~inside]
                 between = Fraction(str(profile.network.efficiency)) * _DATA.get(protocol, 1)
         share = Fraction(1) if rate is None else rate / profile.link
-        rates = (*(each * share for each in rates), *(each * between for each in rates))
+        rates = tuple(rate * factor for factor in (share, between) for rate in topology.bandwidths)
         classes = topology.bandwidth_class + np.where(inside, 0, len(topology.bandwidths))
         return LinkCosts(latency_ps=latency, rate_class=classes, rates=rates)
 
@@ -213,8 +215,8 @@ class LibraryCosts:
         if costs.channel_rate is not None:
             channels = 1
             if not of_pairs and not _has_channels(algorithm):
-                peers = max(_peers(program, (SEND,)) for program in different)
-                channels = max(1, profile.channels_for(size, n) // max(1, peers))
+                most = max(_peers(program, (SEND,)) for program in different)
+                channels = max(1, profile.channels_for(size, n) // max(1, most))
             pace = costs.channel_rate * channels
             copies &= not of_pairs
         launch = costs.launch + more
@@ -286,23 +288,26 @@ def _charged(program: RankProgram, launch: int, copy: int, structure: Callable[.
         "slot": (NO_SLOT, NO_SLOT), "instance": (-1, -1), "node_id": (last + 1, last + 2),
     }  # fmt: skip
     kind = np.append(old.kind, np.array([COMPUTE, COMPUTE], dtype=old.kind.dtype))
-    columns = {name: getattr(program, name) for name in more}
+    columns: dict[str, Any] = {
+        name: np.append(getattr(program, name), np.array(values, dtype=getattr(program, name).dtype))
+        for name, values in more.items()
+    }
     return replace(
         program,
         structure=structure(kind, need, child[order], parent[order]),
         counters=None if counters is None else _without(counters),
-        **{name: np.append(column, np.array(more[name], dtype=column.dtype)) for name, column in columns.items()},
+        **columns,
     )
 
 
 def _without(counters: Counters) -> Counters:
     """Counters of a program with two more nodes, which do not count."""
     usual = {"counts": -1, "of": -1, "k": 0, "start": -1, "detached": False}
-    columns = {name: getattr(counters, name) for name in usual}
-    return replace(
-        counters,
-        **{name: np.append(column, np.full(2, usual[name], column.dtype)) for name, column in columns.items()},
-    )
+    columns: dict[str, Any] = {
+        name: np.append(getattr(counters, name), np.full(2, value, getattr(counters, name).dtype))
+        for name, value in usual.items()
+    }
+    return replace(counters, **columns)
 
 
 def connections_of(algorithm: Algorithm, programs: Programs, costs: CallCosts) -> Connections:

@@ -25,7 +25,7 @@ from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.programs import NO_SLOT, Programs
 from astrasim_py.system.rank_programs import RankPrograms
 from astrasim_py.system.repeated import Repeated
-from astrasim_py.topology.model import Topology
+from astrasim_py.topology.model import Computing, Topology
 
 
 def bind(algorithm: Algorithm, npus: Sequence[int], topology: Topology) -> tuple[int, ...]:
@@ -47,7 +47,7 @@ def bind(algorithm: Algorithm, npus: Sequence[int], topology: Topology) -> tuple
         raise AlgorithmError(source, problem, "write switches: {capable: all} in the topology")
     for actor, vertex in found.items():
         if vertex >= 0:
-            _check(algorithm, actor, vertex, found, topology)
+            _check(algorithm, actor, vertex, found, computing, topology)
     peers = [_peers(algorithm, algorithm.ranks + actor) for actor in range(len(algorithm.actors))]
     unbound = [actor for actor, vertex in found.items() if vertex < 0]
     for actor in sorted(unbound, key=lambda actor: (not any(p < algorithm.ranks for p in peers[actor]), actor)):
@@ -62,10 +62,12 @@ def bind(algorithm: Algorithm, npus: Sequence[int], topology: Topology) -> tuple
     return tuple(found.values())
 
 
-def _check(algorithm: Algorithm, actor: int, vertex: int, found: dict[int, int], topology: Topology) -> None:
+def _check(
+    algorithm: Algorithm, actor: int, vertex: int, found: dict[int, int], computing: Computing, topology: Topology
+) -> None:
     source, name, where = place_of(algorithm), algorithm.actors[actor], topology.vertex_name(vertex)
-    if vertex not in topology.computing.vertices:
-        capable = ", ".join(topology.vertex_name(v) for v in topology.computing.vertices[:8])
+    if vertex not in computing.vertices:
+        capable = ", ".join(topology.vertex_name(v) for v in computing.vertices[:8])
         raise AlgorithmError(source, f"switch {name} is {where}, which does not compute", f"take one of {capable}")
     others = [other for other, taken in found.items() if taken == vertex and other != actor]
     if others:
@@ -101,7 +103,7 @@ class SwitchRanks:
         parts = self.problem.parts | {"algorithm": algorithm.name, BY_DIMENSION: planned}
         refuse(SWITCHES, parts)
         topology, found = self.problem.topology, bind(algorithm, npus, self.problem.topology)
-        slots = topology.computing.slots
+        slots = None if topology.computing is None else topology.computing.slots
         for actor, vertex in enumerate(found):
             if slots is not None and algorithm.slots_of(actor) > slots:
                 problem = f"switch {algorithm.actors[actor]} holds {algorithm.slots_of(actor)} chunks at once"

@@ -6,6 +6,7 @@ dependencies between thread blocks hold within a pass. Messages of a connection 
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -107,9 +108,10 @@ def by_thread_blocks(
     edges = np.searchsorted(child, bounds)
     made = []
     for (low, high), (begins, ends) in zip(pairwise(bounds.tolist()), pairwise(edges.tolist()), strict=True):
+        of_rank: dict[str, Any] = {name: _with(column[low:high], more) for name, (column, more) in columns.items()}
         program = RankProgram(
             structure=structure(*_launched(kinds[low:high], child[begins:ends] - low, parent[begins:ends] - low)),
-            **{name: _with(column[low:high], more) for name, (column, more) in columns.items()},
+            **of_rank,
             blocks=BlockSteps(
                 costs, len(sends) * passes, **{name: _with(each[low:high], -1) for name, each in messages.items()}
             ),
@@ -149,7 +151,7 @@ def _numbers(message: np.ndarray, begin: np.ndarray, end: np.ndarray, passes: in
     begin, length = np.append(begin, 0)[message, None], np.append(end - begin, 0)[message, None]
     number = np.arange(passes) * length + message[:, None] - begin
     none = message[:, None] < 0
-    return tuple(np.where(none, -1, each).ravel() for each in (passes * begin + number, number))
+    return np.where(none, -1, passes * begin + number).ravel(), np.where(none, -1, number).ravel()
 
 
 def _edges(table: Program, first: np.ndarray, step: np.ndarray, passes: int) -> tuple[np.ndarray, np.ndarray]:

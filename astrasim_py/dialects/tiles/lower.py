@@ -64,10 +64,10 @@ def tile_uses(table: Program, refuse: Callable[..., None]) -> TileUses | None:
                 lost = np.setdiff1d(np.arange(tiles[own][0]), tile[own])
                 what = f"produces tiles of node {int(table.node_id[each])}, and none produces tile {{}}"
                 refuse(rows[own][:1], np.array([len(lost) > 0]), what, "give each tile a node", np.append(lost, 0)[:1])
-        every = [np.full(len(rows), number), node[rows], node[target], tile, tiles, ordered]
-        found.append(np.stack(every, axis=1)[tiles > 1])
-    every = np.concatenate(found)
-    return TileUses(every) if len(every) else None
+        columns = [np.full(len(rows), number), node[rows], node[target], tile, tiles, ordered]
+        found.append(np.stack(columns, axis=1)[tiles > 1])
+    uses = np.concatenate(found)
+    return TileUses(uses) if len(uses) else None
 
 
 def without_whole(uses: TileUses, child: np.ndarray, parents: np.ndarray, need: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -163,11 +163,13 @@ class TileLowering:
     def __init__(self, place: Callable[[int, int], str]) -> None:
         #: ``place(rank, node)`` names a node of a workload for errors.
         self.place = place
-        self.cells, self.pattern, self.order = cache(cells_of_rank), cache(self.pattern), cache(self.order)
+        self.cells, self.pattern, self.order = cache(cells_of_rank), cache(self._pattern), cache(self._order)
         #: Gates by the uses of a trace, and by what each of its calls is on the rank.
         self.known: dict[tuple, TileGates] = {}
 
-    def pattern(self, algorithm: Algorithm, program: RankProgram, position: int, outputs: int, inputs: int) -> _Pattern:
+    def _pattern(
+        self, algorithm: Algorithm, program: RankProgram, position: int, outputs: int, inputs: int
+    ) -> _Pattern:
         """The pattern for so many tiles of output and input (1: not in tiles)."""
         cells = self.cells(algorithm, position)
         of_row: dict[int, list[int]] = {}
@@ -217,38 +219,37 @@ class TileLowering:
         Raises AlgorithmError: an algorithm without cells, or a number of tiles that does not go with its chunks. Raises
         ScenarioError: a collective that runs dimension by dimension, a barrier, or a custom one.
         """
+        assert program.tiles is not None, "only ranks that use tiles have gates"
         calls: dict[int, CollectiveCall] = {}
         for collective in np.unique(program.tiles.rows[:, 2]).tolist():
             instance = instance_of(int(program.instance[collective]))
             if instance.type in ("barrier", CUSTOM):
                 what = f"is used in tiles, and a {instance.type} collective promises no parts of an input or output"
                 raise ScenarioError(self.place(rank, collective), what, "wait for all of it: write tiles: 1")
-            calls[collective] = instance.only_call
-            if calls[collective] is None:
+            if instance.only_call is None:
                 what = "is used in tiles, and its collective runs dimension by dimension"
                 raise ScenarioError(self.place(rank, collective), what, "choose one algorithm for all of its ranks")
+            calls[collective] = instance.only_call
         kinds = ((call.algorithm, call.programs, call.members.index(rank)) for call in calls.values())
         key = program.tiles, *kinds
         if key not in self.known:
-            self.known[key] = self._made(rank, program, calls)
+            self.known[key] = self._made(rank, program.tiles.rows, calls)
         return self.known[key]
 
-    def _made(self, rank: int, program: RankProgram, calls: Mapping[int, CollectiveCall]) -> TileGates:
+    def _made(self, rank: int, numbered: np.ndarray, calls: Mapping[int, CollectiveCall]) -> TileGates:
         gates = _Gates()
-        rows = self.ordered(rank, program.tiles.rows, calls)
+        rows = self.ordered(rank, numbered, calls)
         for collective, call in calls.items():
             uses = rows[rows[:, 2] == collective]
             consumers, producers = ([(n, t, k) for s, n, _, t, k, _ in uses.tolist() if s == side] for side in (0, 1))
-            begin = None
-            if producers:
-                begin = gates.add(-1, collective)
+            begin = gates.add(-1, collective) if producers else -1
             if call.algorithm is None:
                 # A group of one: there is nothing to send.
                 for node, _, _ in consumers:
                     gates.triggers.append((collective, ENDS, gates.add(-1, node)))
                 gates.triggers += [(node, ENDS, begin) for node, _, _ in producers]
                 continue
-            patterns = self.patterns(rank, collective, call, consumers, producers)
+            patterns = self.patterns(rank, collective, call.algorithm, call, consumers, producers)
             holds = next(iter(patterns.values())).holds.tolist()
             makes: dict[int, list[int]] = {}
             for node, tile, _ in producers:
@@ -263,7 +264,7 @@ class TileLowering:
                 gates.triggers += [(collective, BEGINS, own)] * bool(present)
                 if producers:
                     gates.triggers += [(p, ENDS, own) for at in present if at >= 0 for p in makes[at]]
-            if begin is not None:
+            if producers:
                 gates.first.add(begin)
         return gates.made(rows)
 
@@ -283,7 +284,7 @@ class TileLowering:
                 made[row, 3] = self.order(call.algorithm, call.members.index(rank), tiles, node in produced)[tile]
         return made
 
-    def order(self, algorithm: Algorithm, position: int, tiles: int, produced: bool) -> list[int]:
+    def _order(self, algorithm: Algorithm, position: int, tiles: int, produced: bool) -> list[int]:
         """Tiles of the input in the order in which a rank sends them, or of the output in that of their last writes."""
         cells = self.cells(algorithm, position)
         many = cells.inputs if produced else len(cells.last)
@@ -300,10 +301,15 @@ class TileLowering:
         return np.argsort(of_tile, kind="stable").tolist()
 
     def patterns(
-        self, rank: int, collective: int, call: CollectiveCall, consumers: Iterable[tuple], producers: Iterable[tuple]
+        self,
+        rank: int,
+        collective: int,
+        algorithm: Algorithm,
+        call: CollectiveCall,
+        consumers: Iterable[tuple],
+        producers: Iterable[tuple],
     ) -> dict[int, _Pattern]:
         """The patterns of a call by the number of tiles of its output; 1 where its output is not used in tiles."""
-        algorithm = call.algorithm
         place = self.place(rank, collective)
         if not algorithm.has_cells:
             what = f"is used in tiles, and {algorithm.name} does not say which cells its steps read and write"
