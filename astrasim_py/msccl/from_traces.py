@@ -18,7 +18,7 @@ from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.collectives.chunks import CompOp
 from astrasim_py.core.errors import AlgorithmError
-from astrasim_py.msccl.ir import LETTERS, PLAIN_NOP, Gpu, MscclProgram, MscclStep, ThreadBlock
+from astrasim_py.msccl.ir import LETTERS, PLAIN_NOP, Gpu, MscclProgram, MscclStep, NopFields, ThreadBlock, nop_step
 from astrasim_py.msccl.to_traces import traces_of
 from astrasim_py.program.algorithm import Algorithm
 
@@ -65,7 +65,10 @@ def recorded_program(algorithm: Algorithm) -> MscclProgram | None:
             ngpus=algorithm.ranks,
             coll=coll,
             inplace=inplace if inplace is not None and bool(inplace) == algorithm.in_place else int(algorithm.in_place),
-            **{field: _whole(head, f"msccl_{field}") for field in ("outofplace", "min_bytes", "max_bytes", "nthreads")},
+            outofplace=_whole(head, "msccl_outofplace"),
+            min_bytes=_whole(head, "msccl_min_bytes"),
+            max_bytes=_whole(head, "msccl_max_bytes"),
+            nthreads=_whole(head, "msccl_nthreads"),
             gpus=gpus,
             source=algorithm.source,
         )
@@ -109,7 +112,7 @@ class _NodeGroup(NamedTuple):
 #: What a step or nop waits for: the node that ends another step, or the numbers of one as they are written.
 _Wait = int | tuple[int, int]
 #: The nops before a step with their fields and waits; the last one stands for the step itself.
-_Waits = list[tuple[Sequence, _Wait]]
+_Waits = list[tuple[NopFields, _Wait]]
 
 
 class _RecordedRank:
@@ -187,7 +190,7 @@ class _RecordedRank:
             raise _Unrecorded
         own = tuple(max(self.column[name][step.rows[0]], -1) for name in ("depid", "deps"))
         if recorded is not None:
-            written = [*((nop[:6], (nop[6], nop[7])) for nop in recorded), ((), own)]
+            written = [*((nop[:6], (nop[6], nop[7])) for nop in recorded), (PLAIN_NOP, own)]
             places = {place for _, place in written if place[0] >= 0}
             known = {self.was[node]: node for node in step.waits}
             awaited = set(known)
@@ -195,7 +198,7 @@ class _RecordedRank:
                 known[self.was[step.before]] = step.before
             if awaited <= places <= known.keys() and len(known) == len(step.waits) + (step.before in self.was):
                 return [(fields, known.get(place, place)) for fields, place in written]
-        waits = step.waits or [(-1, own[1] if own[0] < 0 else -1)]
+        waits: Sequence[_Wait] = step.waits or [(-1, own[1] if own[0] < 0 else -1)]
         return [(PLAIN_NOP, wait) for wait in waits]
 
     def _place(self, wait: _Wait) -> tuple[int, int]:
@@ -214,16 +217,16 @@ class _RecordedRank:
                 end = self.ids[one.rows[-1]]
                 *nops, (_, own) = self.waits[end]
                 for fields, wait in nops:
-                    steps.append(_nop_step(len(steps), fields, self._place(wait)))
+                    steps.append(nop_step(len(steps), fields, self._place(wait)))
                 steps.append(self._operation(len(steps), one, self._place(own), end in awaited))
             for nop in self.trailing.get(block, ()):
                 # A nop behind the last step delays nothing, and has no edge.
-                steps.append(_nop_step(len(steps), nop[:6], now_at.get((nop[6], nop[7]), (nop[6], nop[7]))))
+                steps.append(nop_step(len(steps), nop[:6], now_at.get((nop[6], nop[7]), (nop[6], nop[7]))))
             tbs.append(ThreadBlock(block, *self._ends(block), tuple(steps)))
-        sizes = [_whole(self.trace, f"msccl_{letter}_chunks") for letter in "ios"]
-        if None in sizes:
+        inputs, outputs, scratch = (_whole(self.trace, f"msccl_{letter}_chunks") for letter in "ios")
+        if inputs is None or outputs is None or scratch is None:
             raise _Unrecorded
-        return Gpu(self.rank, *sizes, tuple(tbs))
+        return Gpu(self.rank, inputs, outputs, scratch, tuple(tbs))
 
     def _operation(self, number: int, step: _NodeGroup, dep: tuple[int, int], awaited: bool) -> MscclStep:
         rows, column, first = step.rows, self.column, step.rows[0]
@@ -257,7 +260,7 @@ class _RecordedRank:
                 raise _Unrecorded
             if kind != "SR":
                 self.owned.add((kind, found, out[2]))
-        return tuple(out)
+        return out[0], out[1], out[2]
 
     def check_same(self, made: ExecutionTrace) -> None:
         """Every node of the program's trace must equal that of this trace."""
@@ -280,11 +283,6 @@ class _RecordedRank:
             raise _Unrecorded
 
 
-def _nop_step(number: int, fields, dep: tuple[int, int]) -> MscclStep:
-    srcbuf, srcoff, dstbuf, dstoff, cnt, hasdep = fields
-    return MscclStep(number, "nop", srcbuf, srcoff, dstbuf, dstoff, cnt, *dep, hasdep)
-
-
 def _table(trace: ExecutionTrace) -> dict[int, tuple[int, int, int]]:
     """Thread blocks as the metadata lists them: id -> (send, recv, chan); none where it is no such list."""
     text = trace.meta("msccl_tbs")
@@ -302,7 +300,8 @@ _ODD = TypeAdapter(list[tuple[int, int, list[tuple[str, int, str, int, int, int,
 def _odd_nops(trace: ExecutionTrace) -> dict[tuple[int, int], list[tuple]]:
     """Nops that edges do not show, by thread block and the step they precede (-1: the end)."""
     try:
-        rows = _ODD.validate_json(trace.meta("msccl_nops") or "[]", strict=True)
+        nops = trace.meta("msccl_nops")
+        rows = _ODD.validate_json(nops if isinstance(nops, str) else "[]", strict=True)
     except ValidationError:
         return {}
     return {(block, step): nops for block, step, nops in rows}

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.collectives.collective import CUSTOM, collective_name, promise_of
@@ -53,7 +53,16 @@ class MscclStep(NamedTuple):
 PLAIN_NOP = ("i", -1, "o", -1, 0, 0)
 
 
-def nop_fields(step: MscclStep) -> tuple[str, int, str, int, int, int]:
+NopFields: TypeAlias = tuple[str, int, str, int, int, int]
+
+
+def nop_step(number: int, fields: NopFields, dep: tuple[int, int]) -> MscclStep:
+    """A nop with these `nop_fields`, and the thread block and the step that it waits for."""
+    srcbuf, srcoff, dstbuf, dstoff, cnt, hasdep = fields
+    return MscclStep(number, "nop", srcbuf, srcoff, dstbuf, dstoff, cnt, *dep, hasdep)
+
+
+def nop_fields(step: MscclStep) -> NopFields:
     """Fields of a nop but its number and dependency: srcbuf, srcoff, dstbuf, dstoff, cnt, hasdep."""
     return step.srcbuf, step.srcoff, step.dstbuf, step.dstoff, step.cnt, step.hasdep
 
@@ -238,8 +247,8 @@ def steps_from(program: MscclProgram) -> Steps:
         parents.append(before + waits[g])
 
     *columns, tb_id, s = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(13)]
-    column = dict(zip(_COLUMNS, columns, strict=True))
-    rank = column["rank"]
+    column: dict[str, Any] = dict(zip(_COLUMNS, columns, strict=True))
+    ranks = column["rank"]
     connections = [Connection(source=a, target=b, channel=c) for a, b, c in number]
     for g, (source, target) in enumerate(zip(column["takes"], column["gives"], strict=True)):
         if source >= 0:
@@ -252,11 +261,11 @@ def steps_from(program: MscclProgram) -> Steps:
         ranks=program.ngpus,
         chunks=program.nchunksperloop,
         **column,
-        payload=[-1] * len(rank),
+        payload=[-1] * len(ranks),
         parents=parents,
         waits=waits,
         connections=connections,
-        place=lambda g: f"rank {rank[g]} tb {tb_id[g]} step {s[g]}",
+        place=lambda g: f"rank {ranks[g]} tb {tb_id[g]} step {s[g]}",
         root=root,
         in_place=bool(program.inplace),
         contract=contract,
@@ -268,8 +277,10 @@ def steps_from(program: MscclProgram) -> Steps:
 
 
 #: Columns of the table that each step fills.
-_COLUMNS = ("rank", "chain", "count", "takes", "gives", "reduces")
-_COLUMNS += ("read_buf", "read_off", "write_buf", "write_off", "line")
+_COLUMNS = (
+    *("rank", "chain", "count", "takes", "gives", "reduces"),
+    *("read_buf", "read_off", "write_buf", "write_off", "line"),
+)
 #: Actions of each type of step: receives, sends, reads, writes, reduces.
 _DOES = {kind: tuple(kind in does for does in (RECEIVING, SENDING, READING, WRITING, REDUCING)) for kind in STEP_TYPES}
 

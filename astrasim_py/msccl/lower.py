@@ -4,6 +4,7 @@ For operations see `astrasim_py.msccl.operations`, for thread blocks and channel
 """
 
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from astrasim_py.chakra.schema import INT_COLUMNS, NodeType
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.collectives.collective import promise_of
 from astrasim_py.core.errors import AlgorithmError
-from astrasim_py.msccl.ir import LETTERS, PLAIN_NOP, Gpu, MscclProgram, MscclStep, ThreadBlock
+from astrasim_py.msccl.ir import LETTERS, PLAIN_NOP, Gpu, MscclProgram, MscclStep, ThreadBlock, nop_step
 from astrasim_py.msccl.operations import (
     JOIN,
     RECEIVE,
@@ -120,12 +121,13 @@ def _out_of_place(steps: Steps) -> None:
             copy = len(steps)
             ends = ((int(shard), 0), (int(whole), first)) if gathers else ((int(whole), first), (int(shard), 0))
             written = () if gathers else tuple(g for g, reads, _ in mine if not reads)
-            for values, value in (
+            row: tuple[tuple[list[Any], Any], ...] = (
                 (steps.rank, rank), (steps.chain, -1), (steps.count, per), (steps.takes, -1), (steps.gives, -1),
                 (steps.reduces, False), (steps.payload, -1), (steps.read_buf, ends[0][0]), (steps.read_off, ends[0][1]),
                 (steps.write_buf, ends[1][0]), (steps.write_off, ends[1][1]), (steps.parents, written),
                 (steps.waits, ()), (steps.line, 0),
-            ):  # fmt: skip
+            )  # fmt: skip
+            for values, value in row:
                 values.append(value)
             if gathers:
                 for g in touching:
@@ -249,8 +251,10 @@ class _Writer:
     def _cells(self, op: Operation) -> Cells:
         """Cells that hold the result of an operation."""
         # Data without a place of its own that only a reduction takes is summed in place.
-        while op.target is None and op.kind == REDUCE and op.payload.target is None and len(op.payload.readers) == 1:
-            op = op.payload
+        while op.target is None and op.kind == REDUCE and (giver := op.payload) is not None:
+            if giver.target is not None or len(giver.readers) != 1:
+                break
+            op = giver
         if op.target is not None:
             return op.target
         if op.number not in self.held:
@@ -267,16 +271,16 @@ class _Writer:
         if op.kind == SEND:
             if op.number in self.fed:
                 return [self._fused(op, self.fed[op.number], spare)]
-            source = op.source or self._cells(op.payload)
+            source = self._cells(op.payload) if op.source is None and op.payload else op.reads
             return [("s", source, source)]
         if op.kind == RECEIVE:
             return [("r", self._cells(op), self._cells(op))]
         if op.kind == RECEIVE_REDUCE:
-            return [("rrc", op.source, self._cells(op))]
+            return [("rrc", op.reads, self._cells(op))]
         given = self._cells(op.payload) if op.payload else None
         if op.kind == REDUCE:
-            return self._reduction(op, op.source, given)
-        source, target = op.source or given, self._cells(op)
+            return self._reduction(op, op.reads, given)
+        source, target = given if op.source is None and given else op.reads, self._cells(op)
         if not overlap(source, target, op.count):
             return [("cpy", source, target)]
         between = self._scratch(op.rank, op.count)
@@ -288,8 +292,8 @@ class _Writer:
         if got.kind == RECEIVE_REDUCE:
             # The sum is only sent, never read from memory.
             if not others and (got.target is None or got.overwritten):
-                return ("rrs", got.source, got.source)
-            return ("rrcs", got.source, self._cells(got))
+                return ("rrs", got.reads, got.reads)
+            return ("rrcs", got.reads, self._cells(got))
         if got.target is None and not others:
             if not spare:
                 spare.append(self._scratch(send.rank, 1))
@@ -300,10 +304,10 @@ class _Writer:
         """A reduction of two places on one rank: ``re`` adds its source to its destination."""
         count, target = op.count, op.target
         if given is None:
-            if not overlap(source, target, count):
-                return [("re", source, target)]
+            if not overlap(source, op.writes, count):
+                return [("re", source, op.writes)]
             spare = self._scratch(op.rank, count)
-            return [("cpy", source, spare), ("re", spare, target)]
+            return [("cpy", source, spare), ("re", spare, op.writes)]
         if target is not None:
             for one, other in ((source, given), (given, source)):
                 if target[2] == one[2] and not overlap(other, target, count):
@@ -339,12 +343,12 @@ class _Writer:
             for op, parts, needed in mine:
                 named = [(other, ends[other][at]) for other, at in needed] or [(-1, -1)]
                 for dep in named[:-1]:
-                    steps.append(MscclStep(len(steps), "nop", *PLAIN_NOP[:5], *dep))
+                    steps.append(nop_step(len(steps), PLAIN_NOP, dep))
                 dep = named[-1]
                 for kind, (source, first, _), (target, last, _) in parts:
-                    cells = LETTERS[source], first, LETTERS[target], last
                     shown = int((b, len(steps)) in published)
-                    steps.append(MscclStep(len(steps), kind, *cells, op.count, *dep, shown))
+                    places = LETTERS[source], first, LETTERS[target], last
+                    steps.append(MscclStep(len(steps), kind, *places, op.count, dep[0], dep[1], shown))
                     dep = -1, -1
             tbs.append(ThreadBlock(b, block.send, block.recv, block.channel, tuple(steps)))
         return Gpu(rank, 0, 0, self.scratch[rank], tuple(tbs))

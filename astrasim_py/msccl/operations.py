@@ -48,6 +48,30 @@ class Operation:
     place: int = 0
     carrier: int = -1
 
+    @property
+    def peer(self) -> Operation:
+        """The other end of a message."""
+        assert self.partner is not None
+        return self.partner
+
+    @property
+    def original(self) -> Operation:
+        """What this one is in the graph."""
+        assert self.origin is not None
+        return self.origin
+
+    @property
+    def reads(self) -> Cells:
+        """The source of what has one."""
+        assert self.source is not None
+        return self.source
+
+    @property
+    def writes(self) -> Cells:
+        """The target of what has one."""
+        assert self.target is not None
+        return self.target
+
 
 def children_of(ops: list[Operation]) -> list[list[Operation]]:
     """The operations that wait for each."""
@@ -142,13 +166,13 @@ class OperationGraph:
     def receive_aside(self, receives: Iterable[Operation]) -> None:
         """Let receives of the last result of `operations` put their data in scratch at once, and use it later."""
         receives = list(receives)
-        self.apart.update(op.origin.number for op in receives if op.kind == RECEIVE_REDUCE)
+        self.apart.update(op.original.number for op in receives if op.kind == RECEIVE_REDUCE)
         self._keep(op for op in receives if op.kind == RECEIVE and op.target is not None)
 
     def _keep(self, kept: Iterable[Operation]) -> None:
         """Let operations write to places of their own, and copy from there to where they wrote."""
         copies: dict[int, Operation] = {}
-        for op in [each.origin for each in kept]:
+        for op in [operation.original for operation in kept]:
             if op.kind == REDUCE and op.payload is None:
                 # The other operand goes there, too.
                 before = self._add(COPY, op.rank, op.count, op.step, source=op.target, parents=list(op.parents))
@@ -173,7 +197,7 @@ def _merged(ops: list[Operation], apart: set[int]) -> list[int]:
         if op.kind != REDUCE or giver is None or giver.kind != RECEIVE or giver.target is not None:
             continue
         alone = takers[giver.number] == 1 and op.number not in apart
-        if alone and not (op.target and overlap(op.source, op.target, op.count)):
+        if alone and not (op.target and overlap(op.reads, op.target, op.count)):
             unit[op.number] = giver.number
     return unit
 
@@ -194,7 +218,7 @@ def _ordered(graph: OperationGraph) -> list[Operation]:
         sequence = [at for at, count in enumerate(waiting) if not count and unit[at] == at]
         # The list grows while it is walked: first come, first served.
         for at in sequence:
-            freed = [ops[at].partner.number] if ops[at].kind == SEND else []
+            freed = [ops[at].peer.number] if ops[at].kind == SEND else []
             for child in (*freed, *children[at]):
                 waiting[child] -= 1
                 if not waiting[child]:
@@ -212,7 +236,7 @@ def _ordered(graph: OperationGraph) -> list[Operation]:
 def _renumbered(ops: list[Operation], unit: list[int], sequence: list[int]) -> list[Operation]:
     """Copies of the operations in the order of a sequence, those of one unit as one."""
     work = {first: op for op, first in zip(ops, unit, strict=True) if op.number != first}
-    made: list[Operation] = [None] * len(ops)
+    made: dict[int, Operation] = {}
     for number, at in enumerate(sequence):
         first, last = ops[at], work.get(at, ops[at])
         made[at] = made[last.number] = replace(
@@ -226,8 +250,9 @@ def _renumbered(ops: list[Operation], unit: list[int], sequence: list[int]) -> l
             origin=last,
             readers=[],
         )
-    for op, one in zip(ops, made, strict=True):
-        one.parents += [made[parent.number] for parent in op.parents if made[parent.number] is not one]
+    for op in ops:
+        copy = made[op.number]
+        copy.parents += [made[parent.number] for parent in op.parents if made[parent.number] is not copy]
     out = [made[at] for at in sequence]
     for op in out:
         op.partner = op.partner and made[op.partner.number]
@@ -254,7 +279,7 @@ def _hazards(ops: list[Operation]) -> list[Operation]:
                     lost[giver.number] = giver
                 reads.append(giver.target)
         elif op.kind == REDUCE:
-            reads.append(op.target)
+            reads.append(op.writes)
         for _, _, begin in reads:
             for cell in range(begin, begin + count):
                 by = writer.get(cell)

@@ -75,7 +75,7 @@ class _Channels:
 
         def begin(number: int, channel: int) -> None:
             send = self.waiting.pop(number)
-            send.carrier = send.partner.carrier = channel
+            send.carrier = send.peer.carrier = channel
             self.idle.remove(channel)
             self.carried[channel] += 1
             served.append(send)
@@ -131,7 +131,7 @@ def schedule(ops: list[Operation], place: str, *, channels: int, cap: int) -> No
 
     def activate(op: Operation) -> None:
         if op.kind == SEND:
-            key = op.rank, op.partner.rank
+            key = op.rank, op.peer.rank
             pair = touched[key] = pairs.get(key) or pairs.setdefault(key, _Channels(channels, cap))
             wish = op.channel
             if wish < 0 and op.feeder and op.feeder.kind in RECEIVES:
@@ -165,22 +165,22 @@ def schedule(ops: list[Operation], place: str, *, channels: int, cap: int) -> No
         for op in begun:
             execute(op)
         for op in begun:
-            under_way[op.partner.number] = 1
-            if not waiting[op.partner.number]:
-                work.append(op.partner)
+            under_way[op.peer.number] = 1
+            if not waiting[op.peer.number]:
+                work.append(op.peer)
             else:
-                held[op.partner.number] = op.partner
+                held[op.peer.number] = op.peer
             if op.count == 1:
                 done(op)
         for op in work:
             execute(op)
             if op.kind in RECEIVES:
                 held.pop(op.number, None)
-                key = op.partner.rank, op.rank
+                key = op.peer.rank, op.rank
                 if pairs[key].release(op.carrier):
                     touched[key] = pairs[key]
                 if op.count > 1:
-                    done(op.partner)
+                    done(op.peer)
             done(op)
         stuck = now >= 0 and clock < len(ops) and not begun and not work
         work.clear()
@@ -206,9 +206,9 @@ def _conflict(before: Operation, op: Operation) -> bool:
     """True if a receive touches cells that an earlier operation writes, or writes cells that it reads."""
 
     def meet(a: Cells | None, b: Cells | None) -> bool:
-        return bool(a and b) and a[2] < b[2] + op.count and b[2] < a[2] + before.count
+        return a is not None and b is not None and a[2] < b[2] + op.count and b[2] < a[2] + before.count
 
-    read = before.source, before.payload and before.payload.target
+    read = before.source, None if before.payload is None else before.payload.target
     return meet(before.target, op.source) or any(meet(cells, op.target) for cells in (*read, before.target))
 
 
@@ -236,42 +236,41 @@ class Assignment:
         self._sends: dict[_Side, list[Operation]] = {}
         for op in self._order:
             if op.kind == SEND:
-                self._sends.setdefault((op.rank, op.carrier, op.partner.rank), []).append(op)
+                self._sends.setdefault((op.rank, op.carrier, op.peer.rank), []).append(op)
         self._receives: dict[_Side, list[Operation]] = {
-            (peer, channel, rank): [op.partner for op in sends] for (rank, channel, peer), sends in self._sends.items()
+            (peer, channel, rank): [op.peer for op in sends] for (rank, channel, peer), sends in self._sends.items()
         }
         #: Of a receive by number: its position in its connection.
         self._position = {op.number: at for receives in self._receives.values() for at, op in enumerate(receives)}
         self._children = children_of(ops)
-        fusable = [send for send in ops if self._fusable(send)]
+        fusable = [(send, send.feeder) for send in ops if send.feeder is not None and self._fusable(send, send.feeder)]
         self._pair(fusable)
         home = self._home
-        self.fused = {send.number: send.feeder for send in fusable if home[send.feeder.number] == home[send.number]}
+        self.fused = {send.number: got for send, got in fusable if home[got.number] == home[send.number]}
         self._fill(ranks)
 
-    def _fusable(self, send: Operation) -> bool:
+    def _fusable(self, send: Operation, got: Operation) -> bool:
         """True if a send may be one step with the receive that feeds it."""
-        got = send.feeder
-        if send.kind != SEND or send.count != 1 or got is None:
+        if send.kind != SEND or send.count != 1:
             return False
         if got.kind not in RECEIVES or got.carrier != send.carrier:
             return False
-        if send.payload is not got and (got.target is None or send.source[2] != got.target[2]):
+        if send.payload is not got and (got.target is None or send.reads[2] != got.target[2]):
             return False
         # Other operations that wait for the receive must begin after the send is delivered.
         for child in self._children[got.number]:
             if child is not send and child.round < send.round + (child.kind == SEND):
                 return False
         # The receive keeps its slot until the send: one more message may come meanwhile, but not two, and not first.
-        receives = self._receives[got.rank, got.carrier, got.partner.rank]
+        receives = self._receives[got.rank, got.carrier, got.peer.rank]
         following = receives[self._position[got.number] + 1 :][:2]
-        begins = [op.place for op in following[:1]] + [op.partner.place for op in following[1:]]
+        begins = [op.place for op in following[:1]] + [op.peer.place for op in following[1:]]
         return all(begin >= send.place for begin in begins)
 
-    def _pair(self, fusable: list[Operation]) -> None:
+    def _pair(self, fusable: list[tuple[Operation, Operation]]) -> None:
         """Join sides of connections in thread blocks: first those with most to fuse, then those with one peer."""
         links: Counter[_Block] = Counter(
-            (send.rank, send.carrier, send.feeder.partner.rank, send.partner.rank) for send in fusable
+            (send.rank, send.carrier, got.peer.rank, send.peer.rank) for send, got in fusable
         )
         several = {
             (kind, side)
@@ -319,11 +318,12 @@ class Assignment:
                 block = known[key]
             else:
                 # Local work is done where its data arrived.
-                block = home.get(op.feeder.number) if op.feeder else None
-                if block is None or block.local >= _MAX_LOCAL:
-                    block = alone.get(op.rank)
-                    if block is None or len(block.operations) >= _MAX_LOCAL:
-                        block = alone[op.rank] = new(op.rank, -1, -1, 0)
+                local = home.get(op.feeder.number) if op.feeder else None
+                if local is None or local.local >= _MAX_LOCAL:
+                    local = alone.get(op.rank)
+                    if local is None or len(local.operations) >= _MAX_LOCAL:
+                        local = alone[op.rank] = new(op.rank, -1, -1, 0)
+                block = local
                 block.local += 1
             if op.kind != SEND:
                 home[op.number] = block

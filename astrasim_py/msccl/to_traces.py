@@ -10,7 +10,7 @@ import json
 import os
 from collections import defaultdict
 from itertools import pairwise
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -87,7 +87,7 @@ def algorithm_of(program: MscclProgram) -> Algorithm:
     """
     collective, root, contract = collective_of(program)
     name = program.name[:MAX_NAME] or "algorithm"
-    stated = {
+    stated: dict[str, Any] = {
         "ranks": program.ngpus,
         "root": root,
         "chunks": program.nchunksperloop,
@@ -179,7 +179,7 @@ class _Nodes:
         source, target = sides[:2], sides[2:]
         local = np.where(writes, target, source)
         count, chain = np.array([steps.count, steps.chain], dtype=np.int64)[:, step]
-        index = self._positions(*local, count)
+        index = self._positions(local[0], local[1], count)
         turn = np.zeros(len(step), dtype=np.int64)
         for connection in steps.connections:
             out, into = np.flatnonzero(self.ends)[connection.sends], self.start[connection.receives]

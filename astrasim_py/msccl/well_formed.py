@@ -309,9 +309,9 @@ class _Check:
             minds += self._classic() if runtime.collectives is _CLASSIC else self._azure()
             if minds:
                 minded.setdefault("; ".join(minds), []).append(runtime.name)
-        for number, (minds, names) in enumerate(minded.items()):
+        for number, (reasons, names) in enumerate(minded.items()):
             do = "do" if len(names) > 1 else "does"
-            self.add(f"runtime {number}", f"{' and '.join(names)} {do} not take it: {minds}")
+            self.add(f"runtime {number}", f"{' and '.join(names)} {do} not take it: {reasons}")
         self._parser()
 
     def _azure(self) -> list[str]:

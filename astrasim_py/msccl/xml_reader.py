@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from astrasim_py.collectives.chunks import PROTOCOL_SLOTS
 from astrasim_py.core.errors import AlgorithmError
@@ -72,7 +72,7 @@ def parse_program(data: bytes, place: str = "<text>") -> MscclProgram:
     from lxml import etree  # takes 30 ms to load
 
     document, before = _document(data, place)
-    target = _ProgramParser(place, document, before)
+    target: Any = _ProgramParser(place, document, before)  # lxml's stubs want handlers of comments and text, too
     parser = etree.XMLParser(
         target=target, resolve_entities=False, load_dtd=False, no_network=True, huge_tree=False, encoding="utf-8"
     )
@@ -269,7 +269,9 @@ class _ProgramParser:
             self.long = line
         given = self._values("algo", a, line)
         given["name"] = " ".join(given.get("name", "").split())
-        program = MscclProgram(*map(given.get, ALGO_ATTRIBUTES), gpus=gpus, source=self.place, line=line)
+        fields = zip(MscclProgram._fields, ALGO_ATTRIBUTES, strict=False)
+        stated: dict[str, Any] = {field: given.get(name) for field, name in fields}
+        program = MscclProgram(**stated, gpus=gpus, source=self.place, line=line)
         ngpus = program.ngpus
         for gpu in gpus:
             if gpu.id >= ngpus:
@@ -285,7 +287,7 @@ class _ProgramParser:
             notes.append(f"a value of more than {RUNTIME_VALUE} characters (line {self.long})")
         return program._replace(layout=tuple(notes))
 
-    def _values(self, tag: str, a: Mapping[str, str], line: int) -> dict[str, object]:
+    def _values(self, tag: str, a: Mapping[str, str], line: int) -> dict[str, Any]:
         """Attributes of an element that are there, or must be."""
         try:
             return {
