@@ -74,7 +74,7 @@ def table(levels: list[str], corpus: list[Sample], single: bool) -> list[dict]:
 
 def sweep(points: int) -> None:
     """CPU seconds of a sweep of networks, on the full traces and on their skeletons."""
-    from astrasim_py.preparation.training import Machine, model_workload
+    from astrasim_py.preparation.training import ModelMachine, model_workload
     from astrasim_py.scenario.job_models import TrainingWorkload
     from astrasim_py.system.machine_models import NpuModel
 
@@ -83,7 +83,9 @@ def sweep(points: int) -> None:
     spec = TrainingWorkload.model_validate({"training": keys, "memory": "ignore"})
     topology = ap.build_topology(preset="dgx_h100", nodes=ranks // 8, npus=8)
     compute = NpuModel.model_validate({"preset": "dgx_h100"})
-    workload = model_workload(spec, Machine(topology=topology, compute=compute, ranks=ranks, place="sweep"), "swept")
+    workload = model_workload(
+        spec, ModelMachine(topology=topology, compute=compute, ranks=ranks, place="sweep"), "swept"
+    )
     own = original_of(workload).workload
     rates = ", ".join(f"{10 + each} GB/s" for each in range(points))
     with tempfile.TemporaryDirectory() as folder:

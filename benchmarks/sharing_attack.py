@@ -19,7 +19,7 @@ from astrasim_py.chakra.workload import Workload, read_workload
 from astrasim_py.core.errors import UsageError
 from astrasim_py.core.files import named
 from astrasim_py.core.notes import Notes
-from astrasim_py.preparation.training import Machine, model_workload
+from astrasim_py.preparation.training import ModelMachine, model_workload
 from astrasim_py.scenario.job_models import TrainingWorkload
 from astrasim_py.sharing.levels import Original
 from astrasim_py.sharing.price import Rules, original_of, share
@@ -235,7 +235,7 @@ def _generated(model: str, keys: dict, name: str, gbs: int) -> Workload:
     spec = TrainingWorkload.model_validate({"training": training, "memory": "ignore"})
     topology = build(machine(name, _RANKS), name, written=True)
     compute = NpuModel.model_validate({"preset": name})
-    return model_workload(spec, Machine(topology=topology, compute=compute, ranks=_RANKS, place=name), model)
+    return model_workload(spec, ModelMachine(topology=topology, compute=compute, ranks=_RANKS, place=name), model)
 
 
 def _noisy(trace: ExecutionTrace, source: Sequence[int], iteration: Sequence[int]) -> ExecutionTrace:

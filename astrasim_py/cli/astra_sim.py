@@ -62,13 +62,13 @@ def run(args: argparse.Namespace) -> int:
     """Run; ASTRA-sim's lines on stdout, warnings and errors on stderr."""
     from astrasim_py.report.result_table import summary_text
     from astrasim_py.results.store import RunOptions
-    from astrasim_py.runs.astra_sim_point import Request, run_request
+    from astrasim_py.runs.astra_sim_point import AstraSimRequest, run_request
     from astrasim_py.runs.task import missing_timeline
     from astrasim_py.system.machine_models import Limits
 
     limits = Limits(**limits_of(args))
     options = RunOptions(level=args.record, timeline=timeline_of(args), engine=args.engine, limits=limits)
-    request = Request(
+    request = AstraSimRequest(
         workload=args.workload_configuration,
         system=args.system_configuration,
         network=args.network_configuration,

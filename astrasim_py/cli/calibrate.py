@@ -68,26 +68,26 @@ def _library(args: argparse.Namespace, name: str, content: dict, rows: list, sou
     """The preset with costs of a library's own collectives, and what to say of them."""
     from astrasim_py.measured.calibration import calibrate, section
     from astrasim_py.topology.hardware import preset_of
-    from astrasim_py.validation.measured import Machine
+    from astrasim_py.validation.measured import MeasuredMachine
 
     known = content.get("collectives", {})
     switch = args.switch or "switch" in known
     found = calibrate(rows, hold_out=args.hold_out, switch=switch, channels=args.channels)
     content = {**content, "collectives": {**known, **section(found, source)}}
-    return content, f"{_text(found)}\n{_simulated(Machine(name, preset_of(content, name)), found)}"
+    return content, f"{_text(found)}\n{_simulated(MeasuredMachine(name, preset_of(content, name)), found)}"
 
 
 def _programs(args: argparse.Namespace, name: str, content: dict, rows: list, source: str) -> tuple[dict, str]:
     """The preset with costs of given programs, and what to say of them."""
     from astrasim_py.measured.calibration import facts, fit_facts
     from astrasim_py.topology.hardware import preset_of
-    from astrasim_py.validation.measured import Machine
+    from astrasim_py.validation.measured import MeasuredMachine
     from astrasim_py.validation.measured_programs import BEGINNING, calibrate_programs, program_texts
 
     known = {"channels": 1, **facts(rows), **content.get("collectives", {})}
     programs = {**{row.protocol: BEGINNING[row.protocol] for row in rows}, **known.get("programs", {})}
     content = {**content, "collectives": {**known, "programs": programs}}
-    machine = Machine(name, preset_of(content, name), programs=args.programs)
+    machine = MeasuredMachine(name, preset_of(content, name), programs=args.programs)
     for refusal in filter(None, map(machine.refusal, rows)):
         raise UsageError("--programs", refusal, "drop its rows with --where, or add it")
     found = calibrate_programs(rows, machine, args.hold_out)

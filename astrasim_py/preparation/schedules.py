@@ -105,29 +105,31 @@ def _read(data: bytes, request: Request) -> Found | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Synthesized:
+class SynthesizedAlgorithm:
     """An algorithm made for a point."""
 
     algorithm: Algorithm
     facts: dict[str, Any]  # what is known of it: ``file``, ``collective``, ``chunks``, ``time_ns``, ``bound_ns`` …
 
 
-def algorithm_of(request: Request, *, clock: bool | None, folder: Path | None) -> Synthesized:
+def algorithm_of(request: Request, *, clock: bool | None, folder: Path | None) -> SynthesizedAlgorithm:
     """The algorithm of a request, from the folder of a scenario's results where it is there (None: there is none)."""
     from astrasim_py.program.files import write_npz
     from astrasim_py.synthesis.emit.emitter import emit
 
     name = f"{request.collective}-{digest((request.key(), clock))[:16]}.npz"
 
-    def make() -> Synthesized:
+    def make() -> SynthesizedAlgorithm:
         found = find(request)
-        return Synthesized(algorithm=emit(found.schedule, clock=clock), facts={"file": name, **facts_of(found)})
+        return SynthesizedAlgorithm(
+            algorithm=emit(found.schedule, clock=clock), facts={"file": name, **facts_of(found)}
+        )
 
     if folder is None:
         return make()
     path = folder / name
 
-    def dump(made: Synthesized) -> bytes:
+    def dump(made: SynthesizedAlgorithm) -> bytes:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_npz(path, made.algorithm)
         return json_text(made.facts | {"edition": edition(*DECIDING)}).encode()
@@ -183,7 +185,7 @@ def facts_in_network(facts: dict[str, Any], request: Request, better: tuple[Algo
     )
 
 
-def _read_algorithm(data: bytes, path: Path, request: Request) -> Synthesized | None:
+def _read_algorithm(data: bytes, path: Path, request: Request) -> SynthesizedAlgorithm | None:
     from astrasim_py.program.files import read_npz
 
     facts = parse_json(data.decode())
@@ -191,4 +193,4 @@ def _read_algorithm(data: bytes, path: Path, request: Request) -> Synthesized | 
     fits = (algorithm.collective, algorithm.ranks) == (request.collective, len(request.npus))
     if not fits or not isinstance(facts, dict) or facts.pop("edition", None) != edition(*DECIDING):
         return None
-    return Synthesized(algorithm=replace(algorithm, source=""), facts=facts)
+    return SynthesizedAlgorithm(algorithm=replace(algorithm, source=""), facts=facts)

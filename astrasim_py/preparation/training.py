@@ -34,7 +34,7 @@ _MOST_KEPT = 2**18
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
+class ModelMachine:
     """What a model runs on: the NPUs of a job and the network between them. `place` is for errors."""
 
     topology: Topology
@@ -99,7 +99,7 @@ class Trained:
     """A model on the ranks of a job. `prices` is None where computation has the times of the roofline."""
 
     layout: Layout
-    machine: Machine
+    machine: ModelMachine
     prices: Prices | None
 
     def estimate(self) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def tflops_of(layout: Layout, tokens: float) -> dict[str, float]:
     return {name: tokens * layout.model.flops_per_token(int(layout.seq), name) / 1e12 for name in FLOPS_CONVENTIONS}
 
 
-def trained(spec: TrainingWorkload, machine: Machine) -> Trained:
+def trained(spec: TrainingWorkload, machine: ModelMachine) -> Trained:
     """The training of a scenario on a machine.
 
     Raises ScenarioError, at the machine's place: the ranks do not fit, the memory does not suffice, or the NPU is not
@@ -154,7 +154,7 @@ def trained(spec: TrainingWorkload, machine: Machine) -> Trained:
         raise _at(machine, error) from None
 
 
-def model_workload(spec: ModelWorkload, machine: Machine, name: str) -> Workload:
+def model_workload(spec: ModelWorkload, machine: ModelMachine, name: str) -> Workload:
     """Traces of all ranks; raises ScenarioError as `trained` does."""
     try:
         return _MAKERS[type(spec)](spec, machine, name)
@@ -162,14 +162,14 @@ def model_workload(spec: ModelWorkload, machine: Machine, name: str) -> Workload
         raise _at(machine, error) from None
 
 
-def _training(spec: TrainingWorkload, machine: Machine, name: str) -> Workload:
+def _training(spec: TrainingWorkload, machine: ModelMachine, name: str) -> Workload:
     model = trained(spec, machine)
     return training_workload(model.layout, model.prices, name=name)
 
 
-def _machine_of(job: JobSection) -> Machine:
+def _machine_of(job: JobSection) -> ModelMachine:
     place = job.at(f"workload.{job.spec.workload.kind}")
-    return Machine(topology=job.topology, compute=job.run.spec.compute, ranks=job.made_ranks, place=place)
+    return ModelMachine(topology=job.topology, compute=job.run.spec.compute, ranks=job.made_ranks, place=place)
 
 
 def _with_paths(spec: TrainingWorkload, job: JobSection) -> TrainingWorkload:
@@ -202,7 +202,7 @@ def model_of_job(job: JobSection) -> Workload:
     return _MODELS.get(key, lambda: model_workload(spec, machine, name), fits=fits)
 
 
-def _inference(spec: InferenceWorkload, machine: Machine, name: str) -> Workload:
+def _inference(spec: InferenceWorkload, machine: ModelMachine, name: str) -> Workload:
     own = spec.inference
     prefill, decode = own.layouts(machine.ranks)
     peaks = [
@@ -213,21 +213,21 @@ def _inference(spec: InferenceWorkload, machine: Machine, name: str) -> Workload
     return inference_workload(prefill, decode, own.steps, prices, name=name)
 
 
-def _recommendation(spec: RecommendationWorkload, machine: Machine, name: str) -> Workload:
+def _recommendation(spec: RecommendationWorkload, machine: ModelMachine, name: str) -> Workload:
     own, ranks = spec.recommendation, machine.ranks
     batch = own.batch(ranks)
     prices = machine.prices(spec, [recommendation_memory(own.model, ranks, batch, **own.sizes)], dtype=own.dtype)
     return recommendation_workload(own.model, ranks, batch, prices, iterations=own.iterations, name=name, **own.sizes)
 
 
-_MAKERS: dict[type[ModelWorkload], Callable[[Any, Machine, str], Workload]] = {
+_MAKERS: dict[type[ModelWorkload], Callable[[Any, ModelMachine, str], Workload]] = {
     TrainingWorkload: _training,
     InferenceWorkload: _inference,
     RecommendationWorkload: _recommendation,
 }
 
 
-def _at(machine: Machine, error: ScenarioError) -> ScenarioError:
+def _at(machine: ModelMachine, error: ScenarioError) -> ScenarioError:
     """The error at its key, if it names one beside the workload, else at the workload."""
     place = error.place if error.place.startswith("compute") else machine.place
     return ScenarioError(place, error.problem, error.remedy)

@@ -18,7 +18,7 @@ SCENARIO = FRONT_END = "astra_sim"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request(Arguments):
+class AstraSimRequest(Arguments):
     """ASTRA-sim's arguments, as given; paths are relative to `folder`."""
 
     workload: Name  # a prefix
@@ -53,7 +53,7 @@ class Request(Arguments):
 
 
 def run_request(
-    request: Request, options: RunOptions, *, out: str | os.PathLike = "results", inputs: Inputs | None = None
+    request: AstraSimRequest, options: RunOptions, *, out: str | os.PathLike = "results", inputs: Inputs | None = None
 ) -> tuple[AstraResult, StoredPoint]:
     """Run ASTRA-sim's inputs and store the point under ``OUT/astra_sim``. Raises AstraError: what ASTRA-sim would hang
     or crash on; a folder that cannot be written.
@@ -103,7 +103,7 @@ def run_again(stored: StoredPoint, options: RunOptions) -> StoredPoint | None:
     manifest = stored.manifest
     if _identity(manifest.resolved, manifest.inputs) != manifest.digest:
         return None
-    request = Request(**{**manifest.resolved, "folder": stored.cost.source or "."})
+    request = AstraSimRequest(**{**manifest.resolved, "folder": stored.cost.source or "."})
     inputs = request.inputs()
     if request.files(inputs) != manifest.inputs:
         return None

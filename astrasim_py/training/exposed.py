@@ -67,7 +67,8 @@ def exposed_once(
             pace, pace_of_comm = busy / np.maximum(slowed, TINY), moved / np.maximum(slowed, TINY)
         parts = _in_order(found, counts, chains)
         left = hiding = sum(count * own for _, count, own in parts)
-        behind, longest = 0.0, hiding
+        behind: Seconds = 0.0
+        longest = hiding
         for kind, count, own in parts:
             one = streams[kind].seconds(constants.nic)
             for before in (count,) if np.max(count) <= 1 else (np.minimum(count, 1), count):

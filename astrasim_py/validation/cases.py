@@ -27,7 +27,7 @@ MAX_NPUS = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case(Arguments):
+class AstraSimCase(Arguments):
     """One measured run. `times`, `exposed`: ns per rank; empty where it did not finish."""
 
     workload: tuple[Path, ...]  # a file per rank
@@ -45,7 +45,7 @@ class Case(Arguments):
         return self.backend != AWARE_MULTIDIM
 
 
-def read_cases(path: str | os.PathLike, sets: Sequence[str] = ()) -> list[Case]:
+def read_cases(path: str | os.PathLike, sets: Sequence[str] = ()) -> list[AstraSimCase]:
     """Rows of a CSV of cases, in order. `path`: files that it names are relative to its folder. `sets`: only these; all
     where empty. Raises UsageError: ``file:line``: what is wrong.
     """
@@ -59,7 +59,7 @@ def read_cases(path: str | os.PathLike, sets: Sequence[str] = ()) -> list[Case]:
     return [_case(row, here, folder) for here, row in rows if not sets or row["set"] in sets]
 
 
-def _case(row: Mapping[str, str], here: str, folder: Path) -> Case:
+def _case(row: Mapping[str, str], here: str, folder: Path) -> AstraSimCase:
     def existing(key: str, name: str) -> Path:
         path = folder / name
         if not name or not os.path.isfile(path):
@@ -81,7 +81,7 @@ def _case(row: Mapping[str, str], here: str, folder: Path) -> Case:
     flags = _flags(row.get("flags", ""), f"{here}: flags")
     groups = flags.pop("groups", None)
     memory = row.get("memory", "")
-    return Case(
+    return AstraSimCase(
         place=here,
         set=row["set"],
         label=" ".join(filter(None, (Path(row["network"]).stem, row["workload"], row.get("algorithm", "")))),

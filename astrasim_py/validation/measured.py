@@ -33,7 +33,7 @@ BANDS = (("≤ 256 KiB", 2**18), ("between", 2**24 - 1), ("≥ 16 MiB", None))
 WORST = 10
 
 
-class Predicted(NamedTuple):
+class PredictedCall(NamedTuple):
     """A measured row, and its simulated time in ps."""
 
     row: Row
@@ -46,7 +46,7 @@ class Predicted(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class CallErrors:
     """Errors of some rows; None: of all. `bias`: median of simulated / measured - 1, with its sign."""
 
     platform: str | None = None
@@ -63,14 +63,14 @@ class Group:
 class MeasuredReport:
     """All rows that can be predicted, repeats as one; a line for each kind that cannot, or is beyond its profile."""
 
-    predicted: tuple[Predicted, ...]
+    predicted: tuple[PredictedCall, ...]
     notes: tuple[str, ...]
 
-    def group(self, **of: Any) -> Group:
+    def group(self, **of: Any) -> CallErrors:
         """Errors of rows of a platform, collective, number of ranks, or band."""
         errors = np.array([one.error for one in self.predicted if all(_key(one.row, k) == v for k, v in of.items())])
         off = np.abs(errors)
-        return Group(
+        return CallErrors(
             **of,
             cases=len(errors),
             median_rel_error=float(np.median(off)),
@@ -78,14 +78,14 @@ class MeasuredReport:
             bias=float(np.median(errors)),
         )
 
-    def groups(self, *keys: str, **of: Any) -> list[Group]:
+    def groups(self, *keys: str, **of: Any) -> list[CallErrors]:
         """A group for every combination of the keys that occurs in `of`, as of `group`."""
         rows = [one.row for one in self.predicted if all(_key(one.row, k) == v for k, v in of.items())]
         found = dict.fromkeys(tuple(_key(row, key) for key in keys) for row in rows)
         return [self.group(**of, **dict(zip(keys, values, strict=True))) for values in sorted(found, key=_order)]
 
     @property
-    def worst(self) -> list[Predicted]:
+    def worst(self) -> list[PredictedCall]:
         """The rows that are farthest off by the ratio of times."""
         return sorted(self.predicted, key=lambda one: -abs(math.log(one.time_ps / one.row.time_ps)))[:WORST]
 
@@ -104,7 +104,7 @@ def band(size: int) -> str:
     return next(name for name, most in BANDS if most is None or size <= most)
 
 
-class Machine:
+class MeasuredMachine:
     """A machine with a profile, on which calls are simulated, each once. `programs`: folder of files of given ones."""
 
     def __init__(self, name: str, preset: Preset, engine: str = "auto", programs: str | None = None) -> None:
@@ -182,7 +182,7 @@ def compare(
     `profile`: preset or file for all rows; None: the preset of each row's platform. `programs`: folder of the files of
     given programs. Raises UsageError: no row can be predicted; TopologyError: there is no such profile.
     """
-    machines: dict[str, Machine] = {}
+    machines: dict[str, MeasuredMachine] = {}
     left_out: Counter[str] = Counter()
     found, beyond = [], 0
     first: tuple[Row, str] | None = None
@@ -192,7 +192,7 @@ def compare(
         name, machine = profile or row.preset, None
         if name is not None:
             if name not in machines:
-                machines[name] = Machine(name, read_preset(name), engine, programs)
+                machines[name] = MeasuredMachine(name, read_preset(name), engine, programs)
             machine = machines[name]
         unknown = f'no profile is known for the platform "{row.platform}"'
         why = unknown if machine is None else machine.refusal(row)
@@ -203,7 +203,7 @@ def compare(
             left_out[why] += 1
         else:
             beyond += machine.beyond(row)
-            found.append(Predicted(row, machine.time(row)))
+            found.append(PredictedCall(row, machine.time(row)))
     if first is not None and not found:
         row, why = first
         remedy = f"name one with --profile, e.g. {', '.join(preset_names('collectives')[:3])}"
@@ -239,7 +239,7 @@ def figures(report: MeasuredReport) -> dict[str, bytes]:
     return found
 
 
-def _curve(ranks: int, of: Sequence[Predicted]) -> Curve:
+def _curve(ranks: int, of: Sequence[PredictedCall]) -> Curve:
     factor = float(busbw_factor(of[0].row.collective, ranks) or 0)
     simulated = {one.row.bytes: one.time_ps for one in of}
     sizes = sorted(simulated)

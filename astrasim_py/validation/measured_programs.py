@@ -16,7 +16,7 @@ from astrasim_py.measured.calibration import Calibration, number_text, split
 from astrasim_py.measured.fit import SCALE, Fit
 from astrasim_py.measured.rows import Row
 from astrasim_py.topology.profile import ProgramProtocol
-from astrasim_py.validation.measured import Machine
+from astrasim_py.validation.measured import MeasuredMachine
 
 #: Where numbers begin that a profile does not have.
 BEGINNING: Mapping[str, Mapping[str, str]] = {
@@ -28,7 +28,7 @@ _TIMES = ("launch", "latency", "step")
 _WIDTH, _STEP, _MOST = 1.0, 1e-2, 20
 
 
-def calibrate_programs(rows: Sequence[Row], machine: Machine, hold_out: str | None = None) -> Calibration:
+def calibrate_programs(rows: Sequence[Row], machine: MeasuredMachine, hold_out: str | None = None) -> Calibration:
     """Costs of given programs, protocol by protocol. `hold_out`: as of `measured.calibration.calibrate`.
 
     Raises UsageError: fewer rows than numbers, or nothing is held out.
@@ -63,7 +63,9 @@ def program_texts(found: Fit) -> dict[str, dict[str, str]]:
     return made
 
 
-def _fit(rows: Sequence[Row], machine: Machine, protocol: str) -> tuple[dict[str, float], dict[str, float], float]:
+def _fit(
+    rows: Sequence[Row], machine: MeasuredMachine, protocol: str
+) -> tuple[dict[str, float], dict[str, float], float]:
     least_squares = optional_module("scipy.optimize", "calibrate", "a fit").least_squares
 
     programs = machine.profile.programs or {}
@@ -90,13 +92,13 @@ def _changed(costs: ProgramProtocol, numbers: Mapping[str, float]) -> ProgramPro
     return costs.model_copy(update=exact)
 
 
-def _with_programs(machine: Machine, programs: Mapping[str, ProgramProtocol]) -> Machine:
+def _with_programs(machine: MeasuredMachine, programs: Mapping[str, ProgramProtocol]) -> MeasuredMachine:
     """The machine with other costs of programs; topologies and algorithms are shared."""
     other = copy(machine)
     other.profile, other.times = machine.profile.model_copy(update={"programs": dict(programs)}), {}
     return other
 
 
-def _errors(machine: Machine, rows: Sequence[Row]) -> np.ndarray:
+def _errors(machine: MeasuredMachine, rows: Sequence[Row]) -> np.ndarray:
     """simulated / measured - 1, by row."""
     return np.array([machine.time(row) / row.time_ps - 1 for row in rows])

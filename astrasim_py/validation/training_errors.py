@@ -10,7 +10,7 @@ from astrasim_py.core.errors import UsageError
 from astrasim_py.training.closed_form import step, terms
 from astrasim_py.training.prices import Constants, Prices
 from astrasim_py.training.terms import Terms, stacked, taken
-from astrasim_py.validation.training_rows import Row
+from astrasim_py.validation.training_rows import TrainingRow
 
 #: Small models on one node, in more rows than all other sources have together: summaries leave them out.
 SMALL = "vtrain-single"
@@ -19,10 +19,10 @@ SMALL = "vtrain-single"
 FITTED = {"host": (0.0, 4.0), "gemm": (0.7, 2.0), "nic": (0.2, 1.0), "interference": (0.0, 1.0)}
 
 
-class Predicted(NamedTuple):
+class PredictedSteps(NamedTuple):
     """Rows that can be predicted, with their terms as arrays."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[TrainingRow, ...]
     terms: Terms
     measured: np.ndarray
 
@@ -41,16 +41,16 @@ class Predicted(NamedTuple):
         )
         return np.broadcast_arrays(step(self.terms, constants).seconds, *values.values())[0]
 
-    def taken(self, chosen: np.ndarray) -> "Predicted":
+    def taken(self, chosen: np.ndarray) -> "PredictedSteps":
         """Some of the rows."""
-        return Predicted(tuple(self.rows[i] for i in chosen), taken(self.terms, chosen), self.measured[chosen])
+        return PredictedSteps(tuple(self.rows[i] for i in chosen), taken(self.terms, chosen), self.measured[chosen])
 
     def errors(self, changed: Mapping[str, float | np.ndarray] | None = None) -> np.ndarray:
         """ours / measured - 1, by row."""
         return self.seconds(changed) / self.measured - 1
 
 
-def predict(rows: Sequence[Row]) -> Predicted:
+def predict(rows: Sequence[TrainingRow]) -> PredictedSteps:
     """Terms of all rows that can be predicted. Raises UsageError: no row can."""
     kept, found = [], []
     for row in rows:
@@ -60,7 +60,7 @@ def predict(rows: Sequence[Row]) -> Predicted:
             found.append(terms(row.layout, prices))
     if not kept:
         raise UsageError(rows[0].place, f"no row can be predicted; this one: {rows[0].problem}", "add rows that can")
-    return Predicted(tuple(kept), stacked(found), np.array([row.measured for row in kept]))
+    return PredictedSteps(tuple(kept), stacked(found), np.array([row.measured for row in kept]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,10 +89,10 @@ class RowsReport:
     total: Errors
     groups: tuple[Errors, ...]
     summaries: tuple[Errors, ...]
-    unpredicted: tuple[Row, ...]
+    unpredicted: tuple[TrainingRow, ...]
 
 
-def compare(rows: Sequence[Row], *, calibrate: bool = False) -> RowsReport:
+def compare(rows: Sequence[TrainingRow], *, calibrate: bool = False) -> RowsReport:
     """Predict rows, and say how far off. `calibrate`: fit `FITTED` constants to every source's rows besides.
 
     Raises UsageError: no row can be predicted.
@@ -138,7 +138,7 @@ def compare(rows: Sequence[Row], *, calibrate: bool = False) -> RowsReport:
     )
 
 
-def fit(found: Predicted, chosen: np.ndarray) -> dict[str, float]:
+def fit(found: PredictedSteps, chosen: np.ndarray) -> dict[str, float]:
     """Values of `FITTED` with the least mean of |log(ours / measured)| over the `chosen` rows.
 
     One constant after the other, twice around: 13 values over its range, then between the neighbours of the best, four

@@ -79,7 +79,7 @@ CONSTANTS = ("host", "elementwise", "scatter", "even_cp")
 
 
 @dataclass(frozen=True)
-class Row:
+class TrainingRow:
     """One measured run. `problem`: why it cannot be predicted; empty where it can."""
 
     place: str
@@ -93,7 +93,7 @@ class Row:
     problem: str = ""
 
 
-def read_rows(path: str | os.PathLike, sources: Sequence[str] = ()) -> list[Row]:
+def read_rows(path: str | os.PathLike, sources: Sequence[str] = ()) -> list[TrainingRow]:
     """Rows of a CSV, in order, those that cannot be predicted with the reason; of these `sources`, all where empty.
 
     Raises UsageError: ``file:line``: what is wrong, and what to write instead.
@@ -107,11 +107,11 @@ def read_rows(path: str | os.PathLike, sources: Sequence[str] = ()) -> list[Row]
     return [row for row in rows if not sources or row.source in sources]
 
 
-def _row(row: Mapping[str, str], here: str) -> Row:
+def _row(row: Mapping[str, str], here: str) -> TrainingRow:
     measured = _number(row, "step_s", here)
     if not measured or measured <= 0:
         raise UsageError(f"{here}: step_s", f'"{row["step_s"]}" is no step time', "write seconds, e.g. 3.5")
-    found = Row(here, row["id"], row["source"], bool(_number(row, "experts", here)), measured)
+    found = TrainingRow(here, row["id"], row["source"], bool(_number(row, "experts", here)), measured)
     problem = _unpredictable(row)
     if problem:
         return replace(found, problem=problem)

@@ -33,7 +33,7 @@ from astrasim_py.core.errors import AstraError, InternalError, UsageError
 from astrasim_py.core.records import Records
 from astrasim_py.runs.pool import Killed, cores, run_tasks
 from astrasim_py.runs.progress import Progress
-from astrasim_py.validation.cases import Case
+from astrasim_py.validation.cases import AstraSimCase
 from astrasim_py.workload.items import Collective
 from astrasim_py.workload.microbenchmarks import generate
 
@@ -122,7 +122,7 @@ def closed_forms() -> Iterator[ClosedForm]:
 
 
 @contextmanager
-def packaged_items(sets: Sequence[str] = ()) -> Iterator[list[Case | ClosedForm]]:
+def packaged_items(sets: Sequence[str] = ()) -> Iterator[list[AstraSimCase | ClosedForm]]:
     """The packaged items; the files that they name exist while the context is open. `sets`: only these; all where
     empty. Measured times are not among them. Raises UsageError: there is no such set.
     """
@@ -132,11 +132,11 @@ def packaged_items(sets: Sequence[str] = ()) -> Iterator[list[Case | ClosedForm]
         if name not in names:
             raise UsageError("--set", f'there is no packaged set "{name}"', f"write one of {', '.join(names)}")
     with tempfile.TemporaryDirectory(prefix="astrasim_py-validate-") as folder:
-        items: list[Case | ClosedForm] = [*closed_forms(), *_cases(Path(folder), found)]
+        items: list[AstraSimCase | ClosedForm] = [*closed_forms(), *_cases(Path(folder), found)]
         yield [item for item in items if not sets or item.set in sets]
 
 
-def _cases(folder: Path, found: Mapping) -> Iterator[Case]:
+def _cases(folder: Path, found: Mapping) -> Iterator[AstraSimCase]:
     for name, network in found["networks"].items():
         (folder / f"{name}.yml").write_text(yaml.safe_dump(network), "utf-8")
     for name, system in found["systems"].items():
@@ -157,7 +157,7 @@ def _cases(folder: Path, found: Mapping) -> Iterator[Case]:
         flags: dict[str, Any] = {
             key: Fraction(v) if key == "injection_scale" else v for key, v in one.get("flags", {}).items()
         }
-        yield Case(
+        yield AstraSimCase(
             place=f"packaged case {number}",
             set=one["set"],
             label=f"{one['network']} {one['backend']} {collective} {size} {one['system']}",
@@ -210,7 +210,7 @@ def ring_traces(npus: int, message: int, reduce_micros: int) -> list[ExecutionTr
     return traces
 
 
-Item = Case | ClosedForm
+Item = AstraSimCase | ClosedForm
 
 #: Rows that a worker is handed at once: enough that they share what they read, few enough to even out the load.
 BATCH = 12
@@ -233,7 +233,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class FindingGroup:
     """Findings of one set."""
 
     group: str
@@ -249,10 +249,10 @@ class Report:
     """All findings, and the groups in the order in which they first appear."""
 
     findings: tuple[Finding, ...]
-    groups: tuple[Group, ...]
+    groups: tuple[FindingGroup, ...]
 
     @property
-    def judged(self) -> Group:
+    def judged(self) -> FindingGroup:
         """All judged findings as one group."""
         return _group("all", True, [f for f in self.findings if f.judged])
 
@@ -328,7 +328,7 @@ def find(item: Item, engine: str = "auto") -> Finding:
             return _compared(item, (records.makespan,), (item.expected_ps(),), (), records.engine)
         finished, exposed, ran, stuck = _run(item, engine)
     except AstraError as error:
-        failed_there = isinstance(item, Case) and not item.finishes
+        failed_there = isinstance(item, AstraSimCase) and not item.finishes
         return _finding(item, "" if failed_there else " ".join(error.lines()))
     except Exception as error:
         if os.environ.get("ASTRASIM_DEBUG") == "1":
@@ -341,7 +341,7 @@ def find(item: Item, engine: str = "auto") -> Finding:
     return _compared(item, finished + exposed, item.times + item.exposed, ("time", "exposed communication"), ran)
 
 
-def _run(case: Case, engine: str) -> tuple[tuple[int, ...], tuple[int, ...], str, str]:
+def _run(case: AstraSimCase, engine: str) -> tuple[tuple[int, ...], tuple[int, ...], str, str]:
     """Finish and exposed communication of every rank, ns; which engine ran; and why it did not end, if so."""
     inputs = read_inputs(case, _read)
     result = run_inputs(inputs, engine=engine, cache=_read)
@@ -364,7 +364,7 @@ def _compared(item: Item, ours: Sequence[int], theirs: Sequence[int], figures: S
     if figures:
         ranks = len(theirs) // len(figures)
         where = f" ({figures[at // ranks]} of rank {at % ranks})"
-    unit = "ns" if isinstance(item, Case) else "ps"
+    unit = "ns" if isinstance(item, AstraSimCase) else "ps"
     return _finding(item, f"here {ours[at]} {unit}, should be {theirs[at]} {unit}{where}", engine, errors[at])
 
 
@@ -373,9 +373,9 @@ def _finding(item: Item, note: str, engine: str = "", rel_error: float | None = 
     return Finding(item.place, item.set, item.label, item.judged, not note, rel_error, note, engine)
 
 
-def _group(name: str, judged: bool, findings: Sequence[Finding]) -> Group:
+def _group(name: str, judged: bool, findings: Sequence[Finding]) -> FindingGroup:
     errors = [f.rel_error for f in findings if f.rel_error is not None]
-    return Group(
+    return FindingGroup(
         group=name,
         judged=judged,
         cases=len(findings),

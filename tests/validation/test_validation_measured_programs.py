@@ -10,7 +10,7 @@ from astrasim_py.builders.registry import build
 from astrasim_py.cli.main import main
 from astrasim_py.measured.rows import Row
 from astrasim_py.topology.hardware import preset, preset_content, read_preset
-from astrasim_py.validation.measured import Machine
+from astrasim_py.validation.measured import MeasuredMachine
 
 HEADING = "platform,library,version,collective,dtype,ranks,nodes,bytes,time_us,algorithm,protocol"
 PROGRAMS = {"ring_ll.xml": ("ring", "LL"), "direct_ll.xml": ("direct", "LL"), "ring_simple.xml": ("ring", "Simple")}
@@ -25,7 +25,7 @@ def folder(tmp_path_factory) -> Path:
     content = preset_content("mi300x")
     content["collectives"]["programs"]["LL"] |= {"launch": "9 us", "step": "500 ns", "rate": "2 GB/s"}
     (folder / "known.json").write_text(json.dumps(content))
-    machine = Machine("known", read_preset(str(folder / "known.json")), programs=str(folder))
+    machine = MeasuredMachine("known", read_preset(str(folder / "known.json")), programs=str(folder))
     lines = [HEADING]
     for name, (_, protocol) in PROGRAMS.items():
         for size in (8192, 2**15, 2**18):

@@ -18,7 +18,7 @@ from astrasim_py.chakra.et_io import write_trace
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
-from astrasim_py.validation.cases import Case
+from astrasim_py.validation.cases import AstraSimCase
 from astrasim_py.validation.validate import find, ring_traces
 
 MAX_NPUS = 16
@@ -191,7 +191,7 @@ def inputs(draw):
     }
 
 
-def case_of(folder: Path, given: dict) -> Case:
+def case_of(folder: Path, given: dict) -> AstraSimCase:
     """The files of a case."""
     npus = prod(given["network"]["npus_count"])
     (folder / "network.yml").write_text(yaml.safe_dump(given["network"]))
@@ -205,7 +205,7 @@ def case_of(folder: Path, given: dict) -> Case:
         message, micros = given["injected"]
         for rank, one in enumerate(ring_traces(npus, message, micros)):
             write_trace(folder / f"injected.{rank}.et", one)
-    return Case(
+    return AstraSimCase(
         place="",
         set="neighbours",
         backend=given["backend"],
