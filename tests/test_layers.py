@@ -225,10 +225,21 @@ def test_the_compiled_engine_imports_no_dialect():
     assert not loads_feature("astrasim_py.engine.compiled.kernel")
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "most_modules", "most_lines"),
+    [("first_steps", (), 165, 26_900), ("ring_vs_torus", ("--points", "1/140"), 190, 31_800)],
+)
+def test_a_run_imports_no_more_than_it_did(tmp_path, name, options, most_modules, most_lines):
+    """`benchmarks/loaded.py --list` says what imports each module first."""
+    scenario = str(ROOT / "scenarios" / f"{name}.yaml")
+    loaded = modules_of("run", scenario, "--out", str(tmp_path), "--quiet", "--jobs", "1", *options)
+    lines = sum(len(MODULES[module].read_text("utf-8").splitlines()) for module in loaded)
+    assert (len(loaded) <= most_modules, lines <= most_lines) == (True, True), f"{len(loaded)} modules, {lines} lines"
+
+
 def test_algorithms_in_traces_import_no_reader_of_xml():
-    """`msccl.ir` knows for which sizes a program that was converted from XML is meant."""
     loaded = modules_of("check", str(ROOT / "scenarios" / "ring_vs_torus.yaml"))
-    assert {name for name in loaded if room(name) in BY_NEED} <= {"astrasim_py.msccl", "astrasim_py.msccl.ir"}
+    assert [name for name in sorted(loaded) if room(name) in BY_NEED] == []
 
 
 def test_results_on_stdout_have_one_layout():

@@ -115,7 +115,8 @@ def _notes(instance: Instance, algorithm: Algorithm, semantics: Semantics) -> It
             yield "write made_for: SIZE, the size that its bytes are for, and they follow the call", what
         else:
             yield "check made_for" if algorithm.made_for is not None else "correct the algorithm", what
-    if algorithm.given:
+    stated = [attribute.name for trace in algorithm.given[:1] for attribute in trace.metadata]
+    if not {"msccl_min_bytes", "msccl_max_bytes"}.isdisjoint(stated):
         from astrasim_py.msccl.ir import outside_window
 
         if outside := outside_window(algorithm, instance.size):
