@@ -112,7 +112,7 @@ class Rules:
 def _network(ranks: int, free: bool = False) -> Topology:
     """An ordinary one, or one that takes no time."""
     rate, latency = (10**9 * _GBPS, 0) if free else (100 * _GBPS, 1000 * _NS)
-    return Switch(npus=ranks, bandwidth=Fraction(rate), latency=latency).build()
+    return Switch(shape="switch", npus=ranks, bandwidth=Fraction(rate), latency=latency).build()
 
 
 def original_of(workload: Workload, rules: Rules | None = None) -> Original:

@@ -66,7 +66,8 @@ def exposed_once(
             #: Of the computation, and of the communication, while both go on.
             pace, pace_of_comm = busy / np.maximum(slowed, TINY), moved / np.maximum(slowed, TINY)
         parts = _in_order(found, counts, chains)
-        left = hiding = sum(count * own for _, count, own in parts)
+        hiding = sum(count * own for _, count, own in parts)
+        left: Seconds = hiding
         behind: Seconds = 0.0
         longest = hiding
         for kind, count, own in parts:

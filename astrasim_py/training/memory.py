@@ -152,6 +152,7 @@ def _smaller(layout: Layout[int]) -> Iterator[dict[str, Any]]:
     tp = doubled("tp")
     wider = [*(one for one in tp if one["tp"] <= 8), *doubled("pp"), *(one for one in tp if one["tp"] > 8)]
     yield from chain(zero, again, fewer, [{"fused_loss": True}], doubled("ep"), wider, doubled("cp"))
+    steps: tuple[list[dict[str, Any]], ...]
     steps = (zero[-1:], again, fewer[-1:], [{}, *doubled("ep")], [{}, *wider])
     whole = [dict(chain(*(one.items() for one in some))) for some in product(*(step or [{}] for step in steps))]
     yield from whole

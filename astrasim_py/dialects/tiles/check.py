@@ -61,9 +61,9 @@ def tiled(plan: Plan) -> list[tuple[Algorithm, tuple[Uses, ...]]]:
     """The algorithms that are used in tiles, each once for what all of its ranks use."""
     found: dict[int, dict[int, set]] = {}
     for rank, gates in plan.tiles.items():
-        instance = plan.workload[rank].instance
+        calls = plan.workload[rank].instance
         for side, _, collective, tile, tiles, _ in gates.uses.tolist():
-            found.setdefault(int(instance[collective]), {}).setdefault(rank, set()).add((side, tile, tiles))
+            found.setdefault(int(calls[collective]), {}).setdefault(rank, set()).add((side, tile, tiles))
     made: dict[tuple[Algorithm, tuple[Uses, ...]], None] = {}
     for number in sorted(found):
         instance = plan.instances[number]
