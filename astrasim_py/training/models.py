@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, ValidationInfo
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.fields import Text, did_you_mean, shown, whole, wrong
@@ -32,6 +32,7 @@ class Model(StrictModel):
     """
 
     _place = "model"
+    model_config = ConfigDict(validate_default=True)
 
     base: Text | None = Field(default=None, description="preset that gives the keys which are not written")
     layers: _Size = example("32")
@@ -67,22 +68,27 @@ class Model(StrictModel):
     def _example(cls, name: str | None = None) -> str:
         return "e.g. llama3-70b, or {base: llama3-70b, layers: 40}" if name is None else super()._example(name)
 
+    @field_validator("ffn", "kv_heads", "head_dim", "topk", "moe_ffn")
+    @classmethod
+    def _from_others(cls, value: int, info: ValidationInfo) -> int:
+        """What is 0 follows from the keys before it; a width of heads that do not divide ``hidden`` stays 0."""
+        hidden, heads, experts = (info.data.get(key, 0) for key in ("hidden", "heads", "experts"))
+        even = heads and hidden % heads == 0
+        usual = {"ffn": 4 * hidden, "kv_heads": heads, "head_dim": hidden // heads if even else 0}
+        if experts:
+            usual |= {"topk": 1, "moe_ffn": info.data.get("ffn", 0)}
+        return value or usual.get(str(info.field_name), 0)
+
     def _complete(self) -> None:
-        own = self.__dict__
-        own["ffn"] = self.ffn or 4 * self.hidden
-        own["kv_heads"] = self.kv_heads or self.heads
-        if not self.head_dim and self.hidden % self.heads:
+        if not self.head_dim:
             raise wrong(f"{self.heads} heads do not divide hidden {self.hidden}", "write head_dim", ("heads",))
-        own["head_dim"] = self.head_dim or self.hidden // self.heads
         if self.heads % self.kv_heads:
             raise wrong(f"{self.kv_heads} kv_heads do not divide {self.heads} heads", "write a divisor", ("kv_heads",))
         for key in () if self.experts else ("topk", "moe_ffn", "shared_ffn", "dense_layers"):
             if getattr(self, key):
                 raise wrong(f"{key} without experts", "write experts: 8, or drop it", (key,))
-        if self.experts:
-            own["moe_ffn"], own["topk"] = self.moe_ffn or self.ffn, self.topk or 1
-            if self.topk > self.experts:
-                raise wrong(f"topk {self.topk} is more than {self.experts} experts", "write less", ("topk",))
+        if self.experts and self.topk > self.experts:
+            raise wrong(f"topk {self.topk} is more than {self.experts} experts", "write less", ("topk",))
         if self.global_every and not self.window:
             raise wrong("global_every without window", "write e.g. window: 128, or drop it", ("global_every",))
         if self.global_every == 1:

@@ -132,3 +132,18 @@ def test_what_is_wrong_is_found_when_loading(tmp_path, said, words):
     path.write_text(text.replace("  all_reduce: {synthesize: {chunks: 2, rounds: 3, seed: 1}}", f"  {said}"))
     with pytest.raises(Exception, match=words):
         load_scenario(path)
+
+
+ROUNDED = """
+name: rounded
+topologies: {net: {shape: switch, npus: 4, bandwidth: 50 GB/s, latency: 500 ns, switches: {capable: all}}}
+semantics: {rounding: floor_ns}
+workload: [{all_reduce: {size: 1 MiB}}]
+algorithms: {all_reduce: {synthesize: {chunks: 4, rounds: 1}}}
+"""
+
+
+def test_switches_are_left_out_under_rules_that_they_do_not_support(tmp_path):
+    (tmp_path / "rounded.yaml").write_text(ROUNDED)
+    result = run_scenario(load_scenario(tmp_path / "rounded.yaml"), out=tmp_path / "results", jobs=1)
+    assert result.exit_code == 0, result.failures

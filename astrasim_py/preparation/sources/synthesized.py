@@ -15,6 +15,7 @@ from astrasim_py.program.selection import AlgorithmCall
 from astrasim_py.scenario.job_models import AlgorithmSynthesis
 from astrasim_py.synthesis.model.network import Occupied
 from astrasim_py.synthesis.request import Request
+from astrasim_py.system.compatible import SWITCHES, exclusions
 from astrasim_py.system.problem import Problem
 from astrasim_py.verification.bounds import may_reduce
 
@@ -63,8 +64,9 @@ class Synthesized(ScenarioSource[AlgorithmSynthesis]):
         except (AlgorithmError, TopologyError) as error:
             raise below(error, self.place) from None
         algorithm, facts = made.algorithm, made.facts
-        if may_reduce(self.topology) and not self._occupied and network.profile is None and network.msccl is None:
-            machine = Problem(topology=self.topology, jobs=(), network=network, semantics=rules)
+        machine = Problem(topology=self.topology, jobs=(), network=network, semantics=rules)
+        excluded = any(exclusions(machine.parts | {"algorithm": algorithm.name}, (SWITCHES,)))
+        if may_reduce(self.topology) and not self._occupied and not excluded:
             better = better_in_network(simulate, machine, algorithm, call.size, call.npus)
             algorithm, facts = algorithm if better is None else better[0], facts_in_network(facts, request, better)
         algorithm = self.checked(algorithm, call.collective, call.ranks, call.root)
