@@ -25,7 +25,7 @@ from astrasim_py.synthesis.emit.emitter import clock_needed, emit
 from astrasim_py.synthesis.extras.exact import LIMIT, MAX_RANKS
 from astrasim_py.synthesis.model.schedule import Schedule
 from astrasim_py.synthesis.model.timing import CostModel
-from astrasim_py.synthesis.request import Found, Request
+from astrasim_py.synthesis.request import Request, SynthesisResult
 from astrasim_py.synthesis.search.multi_start import Progress
 from astrasim_py.system.machine_models import NetworkKeys, NetworkModel
 from astrasim_py.system.problem import Problem
@@ -143,7 +143,7 @@ def _chunks(text: str) -> int | None:
     return int(text)
 
 
-def _notes(found: Found, topology: Topology, budget: float | None) -> list[str]:
+def _notes(found: SynthesisResult, topology: Topology, budget: float | None) -> list[str]:
     schedule, search, lines = found.schedule, found.schedule.search, []
     if found.reused:
         lines.append("found before, and reused; --fresh searches again")
@@ -204,7 +204,7 @@ def _writable(args: argparse.Namespace) -> None:
         make_parent(target)
 
 
-def _written(found: Found, args: argparse.Namespace, original: Topology) -> dict:
+def _written(found: SynthesisResult, args: argparse.Namespace, original: Topology) -> dict:
     """Check, write and simulate a schedule: the columns of the result that say so."""
     schedule = found.schedule
     names = ("checked", "verified", "clock", "simulated_ns", "difference_ns", "with_switches_ns", "engine")
@@ -240,7 +240,7 @@ def _written(found: Found, args: argparse.Namespace, original: Topology) -> dict
     return row
 
 
-def _in_network(found: Found, args: argparse.Namespace, algorithm: Algorithm, topology: Topology) -> dict:
+def _in_network(found: SynthesisResult, args: argparse.Namespace, algorithm: Algorithm, topology: Topology) -> dict:
     """Columns of the result that differ where switches may reduce; an algorithm in the network that is faster is
     written instead, except as XML, which has none."""
     network, demand = found.schedule.network, found.schedule.demand
@@ -322,7 +322,7 @@ def _differences(row: dict, schedule: Schedule) -> list[str]:
     return lines
 
 
-def _text(row: dict, found: Found) -> str:
+def _text(row: dict, found: SynthesisResult) -> str:
     search = found.schedule.search
     proof = "optimal: no schedule of these chunks is faster" if row["optimal"] else f"gap {float(row['gap']):.2%}"
     kind = f" ({row['bound']})" if row["bound"] else ""

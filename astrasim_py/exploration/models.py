@@ -27,7 +27,7 @@ from astrasim_py.topology.hardware import preset_names
 from astrasim_py.topology.model import Topology
 from astrasim_py.training.memory import RESERVE
 from astrasim_py.training.models import NamedModel
-from astrasim_py.training.network import LARGE, Network
+from astrasim_py.training.network import LARGE, NetworkCosts
 from astrasim_py.training.prices import SIMULATED, Constants, Prices
 from astrasim_py.training.schedules import SCHEDULES
 from astrasim_py.training.strategy import ATTENTIONS, ELEMENT, Overlap, Recomputation
@@ -185,7 +185,7 @@ class Exploration:
         return Prices(self.system, self.keys.dtype, self.keys.attention, SIMULATED, network=self.network)
 
     @cached_property
-    def network(self) -> Network:
+    def network(self) -> NetworkCosts:
         """What collectives take with the scenario's algorithms; conditions on sizes are asked for a large message, and
         what is synthesized or goes by dimension is priced as the default.
         """
@@ -201,10 +201,10 @@ class Exploration:
                 pass
             return build(default_algorithm(collective), collective, len(npus))
 
-        return Network(self.topology, select)
+        return NetworkCosts(self.topology, select)
 
     @cached_property
-    def hierarchical(self) -> Network:
+    def hierarchical(self) -> NetworkCosts:
         """The same with phases along the dimensions of the topology, but for all-to-all."""
 
         def select(collective: str, role: str, npus: tuple[int, ...]) -> Algorithm:
@@ -212,7 +212,7 @@ class Exploration:
                 return self.network.select(collective, role, npus)
             return build("hierarchical", collective, len(npus), dims=group_dims(self.topology, npus))
 
-        return Network(self.topology, select)
+        return NetworkCosts(self.topology, select)
 
     def simulation(self, configurations: Mapping[str, Mapping[str, Any]]) -> LoadedScenario:
         """The scenario that simulates configurations: label → keys of a training."""

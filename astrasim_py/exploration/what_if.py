@@ -9,7 +9,7 @@ from astrasim_py.exploration.grid import grid_of
 from astrasim_py.exploration.search import Priced, price
 from astrasim_py.report.training import PARTS
 from astrasim_py.topology.hardware import Compute, ExpandedMemory
-from astrasim_py.training.network import Network
+from astrasim_py.training.network import NetworkCosts
 from astrasim_py.training.prices import Prices
 
 #: Clusters of a scaling curve, as parts of the one explored.
@@ -65,7 +65,7 @@ def _changes(priced: Priced) -> Iterator[tuple[str, Prices]]:
     def linked(*, near: float = 1.0, far: float = 1.0) -> Prices:
         faster = replace(system, inside=system.inside * near, outside=system.outside * far)
         own = prices.network
-        network = own and Network(own.topology, own.select, near=near, far=far)
+        network = own and NetworkCosts(own.topology, own.select, near=near, far=far)
         return replace(prices, system=faster, network=network)
 
     yield f"{factors.nic:g} x NIC", linked(far=factors.nic)

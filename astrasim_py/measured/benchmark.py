@@ -65,7 +65,7 @@ class Time(NamedTuple):
 
 
 @dataclass
-class Run:
+class BenchmarkRun:
     """One run of a test as far as it was read. `ranks`: their number where no devices are listed; 0: as its bandwidths
     tell; None: unknown."""
 
@@ -84,7 +84,7 @@ class _Call(NamedTuple):
     nodes: int
 
 
-def cells(run: Run, file: str, leave: Leave, note: Note) -> Iterator[tuple[str, dict[str, str]]]:
+def cells(run: BenchmarkRun, file: str, leave: Leave, note: Note) -> Iterator[tuple[str, dict[str, str]]]:
     """``file:line`` and cells of every time of a run that can be used."""
     if run.of_host:
         for one in run.times:
@@ -155,7 +155,7 @@ def dotted(code: int) -> str:
 # -- the call ---------------------------------------------------------------------------------------------------------
 
 
-def _collective(run: Run, times: Sequence[Time], file: str, note: Note) -> str:
+def _collective(run: BenchmarkRun, times: Sequence[Time], file: str, note: Note) -> str:
     """The collective of a run, by its output, the name of the file, or a factor that only all_reduce has; or empty."""
     said, called = _squeezed(run.test).removesuffix("perf"), _squeezed(Path(file).name)
     names = (name for test, name in _TESTS.items() if test in called and test not in _WORDS)
@@ -170,7 +170,7 @@ def _squeezed(text: str) -> str:
     return re.sub(r"[^a-z]", "", text.lower())
 
 
-def _of_one_group(run: Run, note: Note) -> list[Device]:
+def _of_one_group(run: BenchmarkRun, note: Note) -> list[Device]:
     """Devices of the call whose times are printed: that of rank 0, where groups of ranks call at once."""
     devices = _of_one_run(run, note)
     groups: dict[int, list[Device]] = {}
@@ -186,7 +186,7 @@ def _of_one_group(run: Run, note: Note) -> list[Device]:
     return own
 
 
-def _of_one_run(run: Run, note: Note) -> list[Device]:
+def _of_one_run(run: BenchmarkRun, note: Note) -> list[Device]:
     """Devices of one process group: of processes that each list the same ranks, those of the first."""
     processes: dict[tuple[str, str], list[Device]] = {}
     for device in run.devices:

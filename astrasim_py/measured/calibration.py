@@ -13,7 +13,7 @@ from astrasim_py.core.fields import did_you_mean
 from astrasim_py.core.units import PS_PER_S, format_size, format_time
 from astrasim_py.measured.fit import CHANNEL_BYTES, UNKNOWNS, Fit, covered, fit
 from astrasim_py.measured.formula import BYTES
-from astrasim_py.measured.rows import Row, chooser, left_out_lines, mean_of_repeats
+from astrasim_py.measured.rows import MeasuredRow, chooser, left_out_lines, mean_of_repeats
 from astrasim_py.topology.profile import SWITCH_DTYPES
 
 EVERY_OTHER = "every-other"
@@ -30,10 +30,10 @@ class Calibration:
     """
 
     fit: Fit
-    rows: tuple[Row, ...]
+    rows: tuple[MeasuredRow, ...]
     errors: np.ndarray
     apart: str
-    held_out: tuple[Row, ...]
+    held_out: tuple[MeasuredRow, ...]
     held_out_errors: np.ndarray
 
 
@@ -43,12 +43,12 @@ def median_and_p90(errors: np.ndarray) -> tuple[float, float]:
 
 
 def choose_rows(
-    rows: Sequence[Row],
+    rows: Sequence[MeasuredRow],
     platform: str | None,
     where: Sequence[str] = (),
     protocols: Collection[str] | None = None,
     hold_out: str | None = None,
-) -> tuple[list[Row], list[str]]:
+) -> tuple[list[MeasuredRow], list[str]]:
     """Rows of one platform that can be fitted, repeats as one; and a line for each kind of row that is left out.
 
     `platform`: None where the rows are of one. `where`: conditions of `measured.rows.chooser`, all of which hold;
@@ -83,7 +83,7 @@ def _column(condition: str) -> str:
     return condition.partition("=")[0].strip(" <>")
 
 
-def _unfit(row: Row, in_place: bool) -> str:
+def _unfit(row: MeasuredRow, in_place: bool) -> str:
     """Why a row cannot be fitted; empty where it can."""
     if row.given:
         return "times of given programs"
@@ -94,14 +94,14 @@ def _unfit(row: Row, in_place: bool) -> str:
     return "in place" if row.in_place == "1" and not in_place else ""
 
 
-def _unfit_program(row: Row, protocols: Collection[str]) -> str:
+def _unfit_program(row: MeasuredRow, protocols: Collection[str]) -> str:
     if not row.given:
         return "times of the library's own collectives"
     return "" if row.protocol in protocols else f"no model of programs under {row.protocol or 'an unknown protocol'}"
 
 
 def calibrate(
-    rows: Sequence[Row], *, hold_out: str | None = None, switch: bool = False, channels: int | None = None
+    rows: Sequence[MeasuredRow], *, hold_out: str | None = None, switch: bool = False, channels: int | None = None
 ) -> Calibration:
     """Fit numbers to rows, but for those of `hold_out`: `EVERY_OTHER` size, or a condition such as ``ranks=4``.
 
@@ -121,7 +121,7 @@ def calibrate(
     )
 
 
-def split(rows: Sequence[Row], hold_out: str) -> tuple[tuple[Row, ...], tuple[Row, ...]]:
+def split(rows: Sequence[MeasuredRow], hold_out: str) -> tuple[tuple[MeasuredRow, ...], tuple[MeasuredRow, ...]]:
     """Rows to fit, and those held out. Raises UsageError: nothing, or everything, is held out."""
     out = _every_other(rows) if hold_out == EVERY_OTHER else list(map(chooser(hold_out), rows))
     if all(out) or not any(out):
@@ -130,7 +130,7 @@ def split(rows: Sequence[Row], hold_out: str) -> tuple[tuple[Row, ...], tuple[Ro
     return kept, tuple(row for row, held in zip(rows, out, strict=True) if held)
 
 
-def _crossed(rows: Sequence[Row], switch: bool, channels: int | None) -> Calibration:
+def _crossed(rows: Sequence[MeasuredRow], switch: bool, channels: int | None) -> Calibration:
     found, out = fit(rows, switch=switch, channels=channels), np.array(_every_other(rows))
     errors = np.full(len(rows), np.nan)
     for half in (out, ~out):
@@ -150,7 +150,7 @@ def _crossed(rows: Sequence[Row], switch: bool, channels: int | None) -> Calibra
     )
 
 
-def _every_other(rows: Sequence[Row]) -> list[bool]:
+def _every_other(rows: Sequence[MeasuredRow]) -> list[bool]:
     order = {size: place for place, size in enumerate(sorted({row.bytes for row in rows}))}
     return [order[row.bytes] % 2 == 1 for row in rows]
 
@@ -185,7 +185,7 @@ def section(found: Calibration, source: str = "") -> dict[str, Any]:
     }
 
 
-def facts(rows: Sequence[Row]) -> dict[str, Any]:
+def facts(rows: Sequence[MeasuredRow]) -> dict[str, Any]:
     """What was measured: library, ranks, sizes and number formats of a profile."""
     sizes = [row.bytes for row in rows]
     versions = sorted({row.version for row in rows if row.version})

@@ -14,7 +14,7 @@ import numpy as np
 from astrasim_py.core.errors import UsageError
 from astrasim_py.core.extras import optional_module
 from astrasim_py.measured.formula import BYTES, COLLECTIVES, Calls, calls, times
-from astrasim_py.measured.rows import Row
+from astrasim_py.measured.rows import MeasuredRow
 from astrasim_py.topology.profile import SwitchReduction
 
 CHANNELS = (8, 12, 16, 20, 24, 28, 32)
@@ -69,16 +69,16 @@ class Fit:
         """Numbers that the rows do not determine."""
         return [key for key, value in self.deviations.items() if value > UNDETERMINED]
 
-    def predict(self, rows: Sequence[Row]) -> np.ndarray:
+    def predict(self, rows: Sequence[MeasuredRow]) -> np.ndarray:
         """Times of rows by formula, ps."""
         return _fastest(self.numbers, self.channels, _calls(rows)) * _PS_PER_S
 
-    def errors(self, rows: Sequence[Row]) -> np.ndarray:
+    def errors(self, rows: Sequence[MeasuredRow]) -> np.ndarray:
         """formula / measured - 1, by row."""
         return self.predict(rows) / np.array([row.time_ps for row in rows]) - 1
 
 
-def _calls(rows: Sequence[Row]) -> Calls:
+def _calls(rows: Sequence[MeasuredRow]) -> Calls:
     least = SwitchReduction.model_fields["ranks"].default
     switch = [row.collective == "all_reduce" and row.ranks >= least and row.dtype not in BYTES for row in rows]
     return calls([r.collective for r in rows], [r.bytes for r in rows], [r.ranks for r in rows], switch)
@@ -88,12 +88,12 @@ def _fastest(numbers: Mapping, channels: int, of: Calls) -> np.ndarray:
     return np.minimum.reduce(list(times(numbers, channels, CHANNEL_BYTES, of).values()))
 
 
-def covered(row: Row) -> bool:
+def covered(row: MeasuredRow) -> bool:
     """Whether the formulas cover a row: a collective of the library's own choice within a node."""
     return row.collective in COLLECTIVES and not row.given and row.nodes == 1 and row.ranks > 1
 
 
-def fit(rows: Sequence[Row], *, switch: bool = False, channels: int | None = None) -> Fit:
+def fit(rows: Sequence[MeasuredRow], *, switch: bool = False, channels: int | None = None) -> Fit:
     """Numbers for rows that are `covered`. `switch`: fit all_reduce in the switch, too. `channels`: None finds them.
 
     Raises UsageError: fewer rows than numbers.

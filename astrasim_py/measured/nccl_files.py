@@ -13,7 +13,7 @@ from itertools import groupby
 from astrasim_py.core.errors import UsageError
 from astrasim_py.core.fields import NPU_CAP
 from astrasim_py.core.table_file import table_rows
-from astrasim_py.measured.benchmark import WHOLE, Device, Note, Run, Time, dotted
+from astrasim_py.measured.benchmark import WHOLE, BenchmarkRun, Device, Note, Time, dotted
 
 _PLACES = (("out_of_place", "0"), ("in_place", "1"))
 #: Headings of the CSV that are other keys in JSON.
@@ -30,7 +30,7 @@ def is_table(text: str) -> bool:
     return {"size", "inplace", "algbw", "busbw"} <= {name.strip() for name in text.partition("\n")[0].split(",")}
 
 
-def runs(text: str, place: str, note: Note) -> Iterator[Run]:
+def runs(text: str, place: str, note: Note) -> Iterator[BenchmarkRun]:
     """The runs of a file. Raises UsageError: neither JSON nor CSV of these programs."""
     if not is_table(text):
         return _documents(text, place, note)
@@ -41,7 +41,7 @@ def runs(text: str, place: str, note: Note) -> Iterator[Run]:
     return _runs_of_rows(rows)
 
 
-def _documents(text: str, place: str, note: Note) -> Iterator[Run]:
+def _documents(text: str, place: str, note: Note) -> Iterator[BenchmarkRun]:
     """The runs of one or more JSON documents."""
     decoder, at = json.JSONDecoder(parse_float=str, parse_int=str), 0
     while at < len(text):
@@ -62,13 +62,13 @@ def _documents(text: str, place: str, note: Note) -> Iterator[Run]:
             yield from _runs_of_rows([(f"{here}: [{number}]", one) for number, one in enumerate(listed)])
 
 
-def _run(document: dict, here: str, note: Note) -> Run:
+def _run(document: dict, here: str, note: Note) -> BenchmarkRun:
     """The run of a document of nccl-tests."""
     config, results, args = document.get("config"), document.get("results"), document.get("args")
     config = config if isinstance(config, dict) else {}
     if not isinstance(results, list) or not all(isinstance(one, dict) for one in results):
         raise UsageError(here, "its results are no list of objects", "name what nccl-tests write with -J")
-    run = Run(here, ranks=0)
+    run = BenchmarkRun(here, ranks=0)
     named = [found[1] for word in (args if isinstance(args, list) else [])[:1] if (found := _named(word))]
     run.test = named[0] if named else ""
     code = _text(document.get("nccl_version"))
@@ -113,7 +113,7 @@ def _devices(config: dict, here: str) -> list[Device]:
     return found
 
 
-def _runs_of_rows(rows: list[tuple[str, dict]]) -> Iterator[Run]:
+def _runs_of_rows(rows: list[tuple[str, dict]]) -> Iterator[BenchmarkRun]:
     """The runs of rows of rccl-tests, given with their places: of one test and number of ranks."""
     for here, one in rows:
         if not {"size", "time", "inPlace"} <= one.keys():
@@ -124,7 +124,7 @@ def _runs_of_rows(rows: list[tuple[str, dict]]) -> Iterator[Run]:
 
     for (name, ranks, nodes, gpus), own in groupby(rows, key):
         listed = list(own)
-        run = Run(listed[0][0], name, "RCCL")
+        run = BenchmarkRun(listed[0][0], name, "RCCL")
         count, hosts = (int(text) if _is_count(text) else 0 for text in (ranks or gpus, nodes or "1"))
         if count and hosts and count % hosts == 0 and count <= NPU_CAP:
             run.devices = [Device(r, 0, "", str(r * hosts // count), "") for r in range(count)]

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from astrasim_py.measured.benchmark import WHOLE, Device, Leave, Note, Run, Time, dotted
+from astrasim_py.measured.benchmark import WHOLE, BenchmarkRun, Device, Leave, Note, Time, dotted
 
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _QUOTED = re.compile(r'^\s*"(.*)",?\s*$')  # a line in a list of strings, as ansible prints it
@@ -59,7 +59,7 @@ def _plain(line: str) -> str:
 class _Open:
     """A run whose end was not read yet, of one output. `starts`: processes that print into it without labels."""
 
-    run: Run
+    run: BenchmarkRun
     starts: int = 1
     ends: int = 0
     columns: list[str] = field(default_factory=list)
@@ -77,7 +77,7 @@ class _Reader:
         self.version, self.library = "", "NCCL"
         self.warnings: list[tuple[str, str]] = []
 
-    def runs(self, text: str) -> Iterator[Run]:
+    def runs(self, text: str) -> Iterator[BenchmarkRun]:
         number = 1
         for number, line in enumerate(map(_plain, text.splitlines()), 1):
             yield from self._line(line, f"{self.place}:{number}")
@@ -87,7 +87,7 @@ class _Reader:
             here, first = self.warnings[0]
             self.note(here, f"{len(self.warnings)} warnings or failures of NCCL, the first: {first[:120]}")
 
-    def _line(self, line: str, here: str) -> Iterator[Run]:
+    def _line(self, line: str, here: str) -> Iterator[BenchmarkRun]:
         if found := _WARNING.search(line) or _FAILURE.search(line):
             self.warnings.append((here, found[found.re.groups].strip()))
             if found.re is _WARNING and not _CELLS.search(line):
@@ -133,7 +133,7 @@ class _Reader:
         key = self._key(label)
         return None if key is None else self.open[key]
 
-    def _begin(self, label: str, here: str) -> Iterator[Run]:
+    def _begin(self, label: str, here: str) -> Iterator[BenchmarkRun]:
         one = self.open.get(label)
         if one and not one.columns:
             one.starts += 1  # another process that prints into the same output
@@ -142,12 +142,12 @@ class _Reader:
         named = self.named.pop(label, "")
         if not named and len(self.named) == 1:
             (named,) = self.named.values()
-        self.open[label] = _Open(Run(here, named))
+        self.open[label] = _Open(BenchmarkRun(here, named))
 
     def _heading(self, found: re.Match, label: str, here: str) -> None:
         one = self._of(label)
         if one is None:
-            one = self.open[label] = _Open(Run(here, self.named.pop(label, "")))
+            one = self.open[label] = _Open(BenchmarkRun(here, self.named.pop(label, "")))
         one.columns = found[0].lstrip("# \t").split()
         one.run.of_host = "cputime" in one.columns
         one.run.version, one.run.library = self.version, self.library
@@ -193,7 +193,7 @@ class _Reader:
             one.run.times.append(Time(here, size, dtype, redop, place, *numbers))
         return True
 
-    def _close(self, key: str, here: str) -> Iterator[Run]:
+    def _close(self, key: str, here: str) -> Iterator[BenchmarkRun]:
         one = self.open.pop(key)
         self._drop_cut(one)
         if one.ends:
@@ -205,7 +205,7 @@ class _Reader:
             self.leave(here, problem, WHOLE)
 
 
-def runs(text: str, place: str, leave: Leave, note: Note) -> Iterator[Run]:
+def runs(text: str, place: str, leave: Leave, note: Note) -> Iterator[BenchmarkRun]:
     """The runs of an output that ended. `leave`, `note`: told of what is not used, and of what to know of the rest."""
     return _Reader(place, leave, note).runs(text)
 

@@ -45,7 +45,7 @@ PRESETS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class MeasuredRow:
     """One measured time. `algorithm`, `protocol`: of a given program; empty where the library chose."""
 
     place: str  # ``file:line``
@@ -86,14 +86,14 @@ class Row:
         return f"{of} {self.algorithm}".rstrip()
 
 
-def read_rows(paths: Sequence[str | os.PathLike], warnings: list[str] | None = None) -> list[Row]:
+def read_rows(paths: Sequence[str | os.PathLike], warnings: list[str] | None = None) -> list[MeasuredRow]:
     """Rows of all files, in order.
 
     `warnings`: takes a line for each kind of row that is left out, and for what to know of the others. Raises
     UsageError: ``file:line``: a missing column, a number that is none, a time that is not positive, output of
     nccl-tests of which nothing can be used, or repeats of one point that contradict each other.
     """
-    rows: list[Row] = []
+    rows: list[MeasuredRow] = []
     warnings = [] if warnings is None else warnings
     for path in paths:
         text, place = read_text(path, _WHAT), os.fspath(path)
@@ -147,7 +147,7 @@ def _benchmarked(text: str, place: str, written: bool, warnings: list[str]) -> I
     yield from found
 
 
-def _row(cells: dict[str, str], here: str) -> Row:
+def _row(cells: dict[str, str], here: str) -> MeasuredRow:
     for key in REQUIRED:
         if not cells[key] and key not in ("library", "version"):
             raise UsageError(f"{here}: {key}", "is empty", "write a value")
@@ -168,7 +168,7 @@ def _row(cells: dict[str, str], here: str) -> Row:
     if numbers["ranks"] % numbers["nodes"]:
         problem = f"{numbers['ranks']} ranks are no equal parts of {numbers['nodes']} nodes"
         raise UsageError(f"{here}: nodes", problem, "write the number of equal nodes")
-    return Row(place=here, time_ps=max(round(time * _PS_PER_US), 1), **numbers, **texts)
+    return MeasuredRow(place=here, time_ps=max(round(time * _PS_PER_US), 1), **numbers, **texts)
 
 
 def _whole(text: str, here: str, most: int) -> int:
@@ -178,9 +178,9 @@ def _whole(text: str, here: str, most: int) -> int:
     return value
 
 
-def _numbered(rows: list[Row]) -> list[Row]:
+def _numbered(rows: list[MeasuredRow]) -> list[MeasuredRow]:
     """The rows, after a check of repeats; those of nccl-tests get their repeat numbers here."""
-    seen: dict[tuple, dict[int, Row]] = {}
+    seen: dict[tuple, dict[int, MeasuredRow]] = {}
     out = []
     for row in rows:
         known = seen.setdefault(row.point, {})
@@ -199,9 +199,9 @@ def _numbered(rows: list[Row]) -> list[Row]:
     return out
 
 
-def mean_of_repeats(rows: Iterable[Row]) -> list[Row]:
+def mean_of_repeats(rows: Iterable[MeasuredRow]) -> list[MeasuredRow]:
     """One row per point, with the mean of the logarithm of its times."""
-    points: dict[tuple, list[Row]] = {}
+    points: dict[tuple, list[MeasuredRow]] = {}
     for row in rows:
         points.setdefault(row.point, []).append(row)
     return [
@@ -215,7 +215,7 @@ def left_out_lines(reasons: Mapping[str, int]) -> list[str]:
     return [f"{count} {'row is' if count == 1 else 'rows are'} left out: {why}" for why, count in reasons.items()]
 
 
-def chooser(text: str) -> Callable[[Row], bool]:
+def chooser(text: str) -> Callable[[MeasuredRow], bool]:
     """A condition such as ``ranks=2,8``, ``platform=H100-SXM`` or ``bytes>=1 MiB``. Raises UsageError."""
     found = re.fullmatch(r"\s*(\w+)\s*(>=|<=|=)\s*(.+?)\s*", text)
     known = tuple(name for name in (*REQUIRED, *OPTIONAL) if name != "time_us")

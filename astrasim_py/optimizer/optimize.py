@@ -11,7 +11,7 @@ from astrasim_py.core.fields import did_you_mean
 from astrasim_py.optimizer.choices import KINDS
 from astrasim_py.optimizer.judge import NEVER, Bound, Judge
 from astrasim_py.optimizer.point import point_of
-from astrasim_py.optimizer.search import Found, search
+from astrasim_py.optimizer.search import SearchNotes, search
 from astrasim_py.optimizer.space import Candidate, Space, space_of
 from astrasim_py.optimizer.state import asked_of, load_state, save_state
 from astrasim_py.scenario.load import LoadedScenario
@@ -50,7 +50,7 @@ class Optimized:
     makespan_ps: int
     baseline_bound: Bound
     bound: Bound
-    found: Found
+    found: SearchNotes
     brings: tuple[tuple[int, int | None], ...]
     evaluations: int
     simulated: int

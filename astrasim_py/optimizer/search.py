@@ -7,7 +7,7 @@ from astrasim_py.engine.simulation import plan_for
 from astrasim_py.optimizer.calls import AlgorithmChoice, Cases
 from astrasim_py.optimizer.judge import NEVER, Judge, Stop
 from astrasim_py.optimizer.space import Candidate, Space
-from astrasim_py.optimizer.synthesized import MOST_CLASSES, Step, synthesized
+from astrasim_py.optimizer.synthesized import MOST_CLASSES, TracedStep, synthesized
 
 #: Most candidates that are all tried.
 MOST_TRIED = 2048
@@ -22,7 +22,7 @@ _SYNTHESES = 3
 
 
 @dataclass
-class Found:
+class SearchNotes:
     """What a search found beside the best candidate, which the judge has.
 
     `uniform`: makespan by each algorithm for all calls that have it, ps. `alone`: the candidate of the algorithms that
@@ -37,12 +37,12 @@ class Found:
     interrupted: bool = False
 
 
-def search(judge: Judge, seed: int) -> Found:
+def search(judge: Judge, seed: int) -> SearchNotes:
     """Search until the judge stops it, nothing is left, or Ctrl-C. Raises AstraError: the baseline cannot run.
 
     The space of the judge gets the algorithms that are synthesized on the way.
     """
-    found, space = Found(), judge.space
+    found, space = SearchNotes(), judge.space
     judge(space.baseline)
     try:
         promising, costly = _starts(space, judge, found)
@@ -62,7 +62,7 @@ def search(judge: Judge, seed: int) -> Found:
     return found
 
 
-def _starts(space: Space, judge: Judge, found: Found) -> tuple[list[tuple], list[tuple]]:
+def _starts(space: Space, judge: Judge, found: SearchNotes) -> tuple[list[tuple], list[tuple]]:
     """Judge uniform choices, and the best ones one by one; returns the promising values of each choice, best first, and
     those of them that are costly to simulate."""
     promising = [choice.values for choice in space.choices]
@@ -107,7 +107,7 @@ def _start(space: Space, judge: Judge, promising: list[tuple]) -> Candidate:
 
 
 def _synthesize(
-    judge: Judge, seed: int, candidate: Candidate, promising: list[tuple], found: Found
+    judge: Judge, seed: int, candidate: Candidate, promising: list[tuple], found: SearchNotes
 ) -> tuple[Space, Candidate]:
     """Add algorithms that are synthesized for one class of calls after the other, as each is in the best step by then;
     again while that brings something. Then descend."""
@@ -119,7 +119,7 @@ def _synthesize(
             if choice.kind != "algorithms" or judge.at_bound:
                 continue
             if step is None or step.of != judge.best:
-                step = Step.of_plan(judge.best, plan_for(space.problem(judge.best)), space.job_names)
+                step = TracedStep.of_plan(judge.best, plan_for(space.problem(judge.best)), space.job_names)
             for made in synthesized(choice.calls, step, seed, judge.spend):
                 if made.value and made.value in promising[number]:
                     continue

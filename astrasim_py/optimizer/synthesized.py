@@ -20,7 +20,7 @@ from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.synthesis.emit.emitter import emit
 from astrasim_py.synthesis.model.network import Network, Occupied
 from astrasim_py.synthesis.model.timing import hop_services
-from astrasim_py.synthesis.request import Found, Request
+from astrasim_py.synthesis.request import Request, SynthesisResult
 from astrasim_py.system.plan import Instance, Plan
 from astrasim_py.topology.model import Topology
 
@@ -37,7 +37,7 @@ _MESSAGES = 2**19
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class TracedStep:
     """A step for whose calls algorithms are synthesized.
 
     `of`: the candidate that it is. `names`: of its jobs, as `Choice.job` says. `records`: of its messages; None where
@@ -50,7 +50,7 @@ class Step:
     records: Records | None
 
     @classmethod
-    def of_plan(cls, of: Hashable, plan: Plan, names: Sequence[str]) -> "Step":
+    def of_plan(cls, of: Hashable, plan: Plan, names: Sequence[str]) -> "TracedStep":
         known = plan.messages <= _MESSAGES and plan.problem.network.model in QUEUEING_MODELS
         return cls(of=of, plan=plan, names=names, records=simulate(plan, level="messages") if known else None)
 
@@ -60,7 +60,7 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
+class SynthesizedCalls:
     """What was synthesized for a class of calls, or why nothing was.
 
     `name`: of the class. `value`: of its choice; empty: nothing was made. `algorithms`: by name of their file. `text`:
@@ -73,7 +73,7 @@ class Made:
     text: str
 
 
-def synthesized(calls: CallClass, step: Step, seed: int, spend: Callable[[], None]) -> Iterator[Made]:
+def synthesized(calls: CallClass, step: TracedStep, seed: int, spend: Callable[[], None]) -> Iterator[SynthesizedCalls]:
     """Algorithms for a class of calls as they are in a step: alone, then beside what else runs during the longest one.
 
     `spend`: raises where the time is over.
@@ -82,7 +82,7 @@ def synthesized(calls: CallClass, step: Step, seed: int, spend: Callable[[], Non
     own = [i for i in range(len(instances)) if calls.holds(instances[i], step.names)]
     groups = _Groups(step, [instances[i] for i in own])
     if groups.refusal:
-        yield Made(name=calls.name, algorithms={}, text=f"nothing: {groups.refusal}")
+        yield SynthesizedCalls(name=calls.name, algorithms={}, text=f"nothing: {groups.refusal}")
         return
     alone: dict[tuple[int, ...], tuple[Occupied, ...]] = dict.fromkeys(groups.layouts, ())
     made = _made(calls, step, groups, alone, False, seed, spend)
@@ -96,13 +96,13 @@ def synthesized(calls: CallClass, step: Step, seed: int, spend: Callable[[], Non
 
 def _made(
     calls: CallClass,
-    step: Step,
+    step: TracedStep,
     groups: "_Groups",
     busy: Mapping[tuple[int, ...], tuple[Occupied, ...]],
     clock: bool,
     seed: int,
     spend: Callable[[], None],
-) -> Made:
+) -> SynthesizedCalls:
     """The algorithms of a class, one for each layout of its groups. `clock`: whether sends wait for their time."""
     algorithms: dict[str, Algorithm] = {}
     cases: list[dict[str, Any]] = []
@@ -126,13 +126,13 @@ def _made(
             found = _fastest(request, spend)
             algorithm = emit(found.schedule, clock=clock)
         except AstraError as error:
-            return Made(name=calls.name, algorithms={}, text=f"nothing: {error.problem}")
+            return SynthesizedCalls(name=calls.name, algorithms={}, text=f"nothing: {error.problem}")
         name = file_name(algorithm, calls.role)
         algorithms[name] = algorithm
         texts.append(f"{name} ({', '.join(_told(found, busy[npus], clock, members if cases else ()))})")
         cases += [{"file": name, "when": {"group": group}} for group in members] if cases else [{"file": name}]
     value = tuple(map(AlgorithmCase.of, (*cases[1:], cases[0])))
-    return Made(
+    return SynthesizedCalls(
         name=calls.name,
         value=value,
         algorithms=algorithms,
@@ -146,7 +146,7 @@ def file_name(algorithm: Algorithm, role: str = "") -> str:
     return f"{FOLDER}/{'-'.join([name, algorithm.collective, *([role] if role else []), algorithm.digest()[:8]])}.npz"
 
 
-def _told(found: Found, busy: Sequence[Occupied], clock: bool, members: Sequence[str]) -> Iterator[str]:
+def _told(found: SynthesisResult, busy: Sequence[Occupied], clock: bool, members: Sequence[str]) -> Iterator[str]:
     schedule = found.schedule
     if members:
         yield f"for {' '.join(members)}"
@@ -166,7 +166,7 @@ class _Groups:
     that get the algorithm of the first.
     """
 
-    def __init__(self, step: Step, instances: Sequence[Instance]) -> None:
+    def __init__(self, step: TracedStep, instances: Sequence[Instance]) -> None:
         self.refusal, self.shared = self._refusal(instances), ""
         if self.refusal:
             return
@@ -208,7 +208,7 @@ def _layout(topology: Topology, npus: tuple[int, ...]) -> str:
     return digest([network.src, network.dst, network.hop_ptr, number, *services])
 
 
-def _fastest(request: Request, spend: Callable[[], None]) -> Found:
+def _fastest(request: Request, spend: Callable[[], None]) -> SynthesisResult:
     """The fastest schedule over numbers of chunks: 1, 2, 4 … until one is no faster or has too many transfers."""
     ranks, chunks = len(request.npus), 1
     once = (ranks - 1) * (1 if promise_of(request.collective).rooted else ranks)
@@ -223,7 +223,7 @@ def _fastest(request: Request, spend: Callable[[], None]) -> Found:
     return best
 
 
-def _busy(step: Step, records: Records, own: Sequence[int], npus: tuple[int, ...]) -> Occupied:
+def _busy(step: TracedStep, records: Records, own: Sequence[int], npus: tuple[int, ...]) -> Occupied:
     """When others hold links of a group during the longest of its largest calls, ps from its start on.
 
     `own`: the calls of its class.

@@ -26,7 +26,7 @@ from astrasim_py.results.values import ns_number, rounded
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.schedule import Bound, Schedule, Search, share_of_bound
 from astrasim_py.synthesis.model.timing import CostModel
-from astrasim_py.synthesis.request import Found, Request, solve
+from astrasim_py.synthesis.request import Request, SynthesisResult, solve
 from astrasim_py.system.compatible import NIC, SYNTHESIS, exclusions
 from astrasim_py.system.machine_models import NetworkModel, NicModel
 from astrasim_py.verification.bounds import lower_bound_ps
@@ -57,7 +57,7 @@ def find(
     record: bool = True,
     jobs: int | None = None,
     progress: Callable | None = None,
-) -> Found:
+) -> SynthesisResult:
     """The schedule of a request, from the cache where it was found before, unless `fresh`.
 
     Without `record` transfers are only counted, and nothing is kept. See `request.solve`.
@@ -72,7 +72,7 @@ def find(
     )
 
 
-def _packed(found: Found) -> bytes:
+def _packed(found: SynthesisResult) -> bytes:
     schedule = found.schedule
     facts = {
         "chunks": found.chunks,
@@ -87,7 +87,7 @@ def _packed(found: Found) -> bytes:
     return stream.getvalue()
 
 
-def _read(data: bytes, request: Request) -> Found | None:
+def _read(data: bytes, request: Request) -> SynthesisResult | None:
     """The schedule in a cache file, if it is right."""
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as file:
@@ -101,7 +101,7 @@ def _read(data: bytes, request: Request) -> Found | None:
         return None
     limit = Bound(bound, kind)
     schedule = Schedule.of(request.network(), request.demand(chunks), tuple(columns.values()), time, search, limit)
-    return None if check(schedule) else Found(schedule=schedule, chunks=chunks, reused=True)
+    return None if check(schedule) else SynthesisResult(schedule=schedule, chunks=chunks, reused=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +138,7 @@ def algorithm_of(request: Request, *, clock: bool | None, folder: Path | None) -
     return cached(path.with_suffix(".json"), make, load=lambda data: _read_algorithm(data, path, request), dump=dump)
 
 
-def facts_of(found: Found) -> dict[str, Any]:
+def facts_of(found: SynthesisResult) -> dict[str, Any]:
     schedule, search = found.schedule, found.schedule.search
     gap = Fraction(schedule.time - schedule.bound, schedule.bound) if schedule.bound else Fraction(0)
     return {

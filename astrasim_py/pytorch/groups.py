@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from astrasim_py.core.errors import TraceError
-from astrasim_py.pytorch.recording import MAX_RANKS, Group
+from astrasim_py.pytorch.recording import MAX_RANKS, RecordedGroup
 
 #: Most ranks of all groups together.
 MAX_MEMBERS = 2**22
@@ -52,7 +52,7 @@ class GroupTable:
     the recording, for errors. Raises TraceError, here and in `find`: groups of more than `MAX_MEMBERS` ranks in all.
     """
 
-    def __init__(self, world: int | None, declared: Iterable[Group], source: str = "process groups") -> None:
+    def __init__(self, world: int | None, declared: Iterable[RecordedGroup], source: str = "process groups") -> None:
         self.source = source
         self._distinct: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._ranks = 0

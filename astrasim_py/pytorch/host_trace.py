@@ -10,7 +10,7 @@ import numpy as np
 from astrasim_py.core.errors import TraceError
 from astrasim_py.pytorch.json_stream import elements, unheard
 from astrasim_py.pytorch.kineto import COMMUNICATION, group_of, integer
-from astrasim_py.pytorch.recording import Group
+from astrasim_py.pytorch.recording import RecordedGroup
 
 LISTED = "nodes"
 GROUPS = "## process_group:init ##"
@@ -40,7 +40,7 @@ class HostTrace:
     record_ids: np.ndarray  # int64, rf_id
     threads: np.ndarray  # int64, tid: numbers of its own, not the system's
     communication: dict[int, Arguments]  # by row, of nodes whose names begin as one of `COMMUNICATION`
-    groups: tuple[Group, ...]
+    groups: tuple[RecordedGroup, ...]
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -57,7 +57,7 @@ def read_host_trace(source: str, tell: Callable[[float], None] = unheard) -> Hos
     names: dict[str, int] = {}
     rows: list[tuple[int, ...]] = []
     communication: dict[int, Arguments] = {}
-    groups: list[Group] = []
+    groups: list[RecordedGroup] = []
     for key, node in elements(source, LISTED, tell):
         if key == "schema":
             schema = str(node)
@@ -119,7 +119,7 @@ def _arguments(node: dict, attributes: dict) -> Arguments:
     return Arguments(values, shapes, types, written, attributes)
 
 
-def _groups(inputs: list) -> list[Group]:
+def _groups(inputs: list) -> list[RecordedGroup]:
     """Process groups of the node that lists them, as text of JSON."""
     try:
         entries = json.loads(inputs[0]) if inputs and isinstance(inputs[0], str) else []

@@ -9,7 +9,7 @@ import numpy as np
 
 from astrasim_py.core.errors import TraceError
 from astrasim_py.pytorch.json_stream import elements, unheard
-from astrasim_py.pytorch.recording import DEVICE, MAX_RANKS, Category, Events, Group, Recording, Step
+from astrasim_py.pytorch.recording import DEVICE, MAX_RANKS, Category, Events, RecordedGroup, RecordedStep, Recording
 from astrasim_py.pytorch.steps import LONGEST, choose_step, encodable, find_steps, nanoseconds
 
 LISTED = "traceEvents"
@@ -91,7 +91,7 @@ def read_recording(
 class _Table:
     """Columns of the events of a window."""
 
-    def __init__(self, source: str, window: Step | None) -> None:
+    def __init__(self, source: str, window: RecordedStep | None) -> None:
         self.source, self.window = source, window
         self.first, self.last = (window.start, window.end) if window else (-(2**62), 2**62)
         self.columns = {name: array(code) for name, code in _COLUMNS.items()}
@@ -170,7 +170,7 @@ class _Table:
     def fail(self, problem: str, remedy: str) -> None:
         raise TraceError(f"{self.source}: event {self.seen}", problem, remedy)
 
-    def recording(self, header: dict, steps: tuple[Step, ...]) -> Recording:
+    def recording(self, header: dict, steps: tuple[RecordedStep, ...]) -> Recording:
         """Order the events, link the device's work to its calls, and leave out other steps."""
         start, duration, category = (self.column(name) for name in ("start", "duration", "category"))
         kept, backlog, launch = _membership(category, start, self.column("correlation"), self.first, self.last)
@@ -197,10 +197,10 @@ class _Table:
         events = Events(**columns, launch=place[launch[rows]], args=dict(args))
         left = np.flatnonzero(backlog[rows])
         if self.window:
-            step = Step(self.window.name, 0, self.window.end - zero)
+            step = RecordedStep(self.window.name, 0, self.window.end - zero)
         else:
             host = events.category <= Category.CALL
-            step = Step("", 0, int(events.end[host].max(initial=0)))
+            step = RecordedStep("", 0, int(events.end[host].max(initial=0)))
         base = integer(header.get("baseTimeNanoseconds"), default=0, most=LONGEST)
         rank, world, groups = _distributed(header.get("distributedInfo"))
         if max(rank or 0, world or 0) >= MAX_RANKS:
@@ -214,7 +214,7 @@ class _Table:
             base_ns=base + zero,
             resolution_ns=1000 if self.fractions else 2000,
             step=step,
-            steps=tuple(Step(s.name, s.start - zero, s.end - zero) for s in steps),
+            steps=tuple(RecordedStep(s.name, s.start - zero, s.end - zero) for s in steps),
             names=tuple(map(encodable, self.names)),
             threads=threads,
             events=events,
@@ -273,7 +273,7 @@ def _in_order(threads: dict[tuple, int]) -> tuple[tuple[tuple, ...], np.ndarray]
     return tuple(ordered), numbers
 
 
-def _distributed(info: object) -> tuple[int | None, int | None, tuple[Group, ...]]:
+def _distributed(info: object) -> tuple[int | None, int | None, tuple[RecordedGroup, ...]]:
     """Rank, number of ranks and process groups of the header."""
     info = info if isinstance(info, dict) else {}
     rank, world = (integer(info.get(key), default=-1) for key in ("rank", "world_size"))
@@ -284,7 +284,7 @@ def _distributed(info: object) -> tuple[int | None, int | None, tuple[Group, ...
     return None if rank < 0 else rank, None if world < 1 else world, tuple(groups)
 
 
-def group_of(entry: dict) -> Group:
+def group_of(entry: dict) -> RecordedGroup:
     """A process group as the header of Kineto, or a node of the host's trace, describes it."""
     ranks = entry.get("ranks")
     if isinstance(ranks, str):
@@ -294,4 +294,4 @@ def group_of(entry: dict) -> Group:
             ranks = []
     ranks = tuple(r for r in ranks if type(r) is int) if isinstance(ranks, list) else ()
     size = integer(entry.get("pg_size", entry.get("group_size")), default=len(ranks))
-    return Group(str(entry.get("pg_name") or ""), str(entry.get("pg_desc") or ""), size, ranks)
+    return RecordedGroup(str(entry.get("pg_name") or ""), str(entry.get("pg_desc") or ""), size, ranks)

@@ -25,7 +25,7 @@ MAX_RANKS = 2**20
 DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 
 
-class Step(NamedTuple):
+class RecordedStep(NamedTuple):
     """One iteration: its annotation, ns."""
 
     name: str
@@ -33,7 +33,7 @@ class Step(NamedTuple):
     end: int
 
 
-class Group(NamedTuple):
+class RecordedGroup(NamedTuple):
     """A process group of the header or of the host's trace; `ranks` is empty for all ranks, or if unknown."""
 
     name: str
@@ -84,11 +84,11 @@ class Recording:
     source: str
     rank: int | None
     world_size: int | None
-    groups: tuple[Group, ...]
+    groups: tuple[RecordedGroup, ...]
     base_ns: int
     resolution_ns: int  # 2,000 where all times are whole microseconds, else 1,000
-    step: Step  # its start is 0; its name is empty if it is the whole recording
-    steps: tuple[Step, ...]  # all of the file
+    step: RecordedStep  # its start is 0; its name is empty if it is the whole recording
+    steps: tuple[RecordedStep, ...]  # all of the file
     names: tuple[str, ...]
     threads: tuple[tuple, ...]  # (process, thread), in order
     events: Events

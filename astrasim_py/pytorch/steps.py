@@ -8,7 +8,7 @@ from itertools import chain
 
 from astrasim_py.core.errors import UsageError
 from astrasim_py.pytorch.json_stream import chunks, unheard
-from astrasim_py.pytorch.recording import Step
+from astrasim_py.pytorch.recording import RecordedStep
 
 MARK = "ProfilerStep#"
 _QUOTED = re.compile(f'"{MARK}')
@@ -55,12 +55,12 @@ def encodable(text: str) -> str:
     return text if text.isascii() else text.encode(errors="replace").decode()
 
 
-def find_steps(source: str, tell: Callable[[float], None] = unheard) -> tuple[Step, ...]:
+def find_steps(source: str, tell: Callable[[float], None] = unheard) -> tuple[RecordedStep, ...]:
     """Annotations of iterations in a Kineto trace, in order of time, ns as the file counts; it is only searched.
 
     `source`, `tell`: as for `json_stream.elements`; errors as there.
     """
-    found: set[Step] = set()
+    found: set[RecordedStep] = set()
     held, done = "", 0  # `done`: how far the matches of `held` have been looked at
     for part in chain(chunks(source, tell), [""]):
         held += part
@@ -74,7 +74,7 @@ def find_steps(source: str, tell: Callable[[float], None] = unheard) -> tuple[St
         done = max(done, limit)
         cut = max(0, done - _REACH)
         held, done = held[cut:], done - cut
-    kept: list[Step] = []
+    kept: list[RecordedStep] = []
     latest: dict[str, int] = {}  # end of the last step of each name: several threads may mark one step
     for step in sorted(found, key=lambda step: (step.start, -step.end, step.name)):
         if step.start >= latest.get(step.name, step.start):
@@ -83,7 +83,7 @@ def find_steps(source: str, tell: Callable[[float], None] = unheard) -> tuple[St
     return tuple(kept)
 
 
-def _around(text: str, at: int) -> Step | None:
+def _around(text: str, at: int) -> RecordedStep | None:
     """The step whose event holds the name at a place, if it is one of the host."""
     opening = at
     for _ in range(8):
@@ -102,12 +102,12 @@ def _around(text: str, at: int) -> Step | None:
         return None
     try:
         start = nanoseconds(event.get("ts"))
-        return Step(encodable(event["name"]), start, start + nanoseconds(event.get("dur")))
+        return RecordedStep(encodable(event["name"]), start, start + nanoseconds(event.get("dur")))
     except ValueError:
         return None  # the reader of the events refuses it
 
 
-def choose_step(steps: Sequence[Step], wanted: str | int | None, source: str) -> Step | None:
+def choose_step(steps: Sequence[RecordedStep], wanted: str | int | None, source: str) -> RecordedStep | None:
     """The step asked for; None for the whole recording.
 
     `wanted`: a number, ``"median"`` (by duration; the first and the last do not count where there are others), or

@@ -14,7 +14,7 @@ from astrasim_py.core.errors import TraceError
 from astrasim_py.sharing.levels import Original, kind_of
 from astrasim_py.sharing.motifs import LEAST_REPEATS, Motif, find_motif
 from astrasim_py.sharing.skeleton import START, Skeleton
-from astrasim_py.sharing.synthesis_model import Kind, Place, Program, RankModel, Step, Wait, WorkloadModel
+from astrasim_py.sharing.synthesis_model import Kind, Place, PlaceProgram, PlaceStep, RankModel, Wait, WorkloadModel
 
 #: A call that leads to so many others has a chain of compute of its own.
 _CHAIN = 3
@@ -74,7 +74,7 @@ def learn(original: Original, *, nodes: bool | None = None) -> WorkloadModel:
         tagged = None in motifs
     numbers = {name: str(number) for number, name in enumerate(workload.groups, 1)}
     groups_of = {numbers[name]: workload.members(name) for name in numbers}
-    programs: dict[str, tuple[int, Program]] = {}
+    programs: dict[str, tuple[int, PlaceProgram]] = {}
     number_of: dict[int, int] = {}
     models = []
     for rank, (trace, places) in enumerate(zip(workload.traces, sequences, strict=True)):
@@ -268,7 +268,7 @@ def _program(
     groups: list[str],
     peers: list[int],
     tagged: bool,
-) -> Program:
+) -> PlaceProgram:
     motif = motif or Motif(len(places), 1, 0)
 
     def part(first: int, stop: int, times: int) -> tuple[Place, ...]:
@@ -277,7 +277,7 @@ def _program(
         made = (_place(trace, places, numbers, motif, groups, peers) for numbers in rows)
         return tuple(place if tagged else place.model_copy(update={"tags": (0,) * len(place.tags)}) for place in made)
 
-    return Program(
+    return PlaceProgram(
         prefix=part(0, motif.start, 1),
         block=part(motif.start, motif.start + motif.period, motif.repeats) if motif.repeats else (),
         suffix=part(motif.end, len(places), 1),
@@ -313,7 +313,7 @@ def _place(trace, places: list[_Place], numbers: list[int], motif: Motif, groups
     )
 
 
-def _step(own: Sequence[_Step | None], numbers: list[int], places: list[_Place], motif: Motif) -> Step:
+def _step(own: Sequence[_Step | None], numbers: list[int], places: list[_Place], motif: Motif) -> PlaceStep:
     """A step from its occurrences, None where one lacks it."""
     found: dict[tuple, list[int | None]] = {}
     for occurrence, (step, number) in enumerate(zip(own, numbers, strict=True)):
@@ -326,4 +326,4 @@ def _step(own: Sequence[_Step | None], numbers: list[int], places: list[_Place],
     takes = tuple(None if step is None else step.takes for step in own)
     waits = tuple(Wait(**{way: far}, step=index, ps=tuple(ps)) for (way, far, index), ps in found.items())
     cpu = any(step is not None and step.cpu for step in own)
-    return Step(takes_ps=takes if any(each != 0 for each in takes) else (), cpu=cpu, waits=waits)
+    return PlaceStep(takes_ps=takes if any(each != 0 for each in takes) else (), cpu=cpu, waits=waits)

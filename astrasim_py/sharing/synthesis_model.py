@@ -41,7 +41,7 @@ class Wait(StrictModel):
             raise wrong("needs back or at", "write one of them", ("back",))
 
 
-class Step(StrictModel):
+class PlaceStep(StrictModel):
     """`takes_ps`: by occurrence, of compute, null where there is no such step. `cpu`: of the host."""
 
     takes_ps: tuple[Count | None, ...] = ()
@@ -62,7 +62,7 @@ class Place(StrictModel):
     attributes: dict[Literal["comm_type", "comm_root", "comm_priority"], Count] = Field(default_factory=dict)
     sizes: dict[Literal["comm_size", "coll_size", "tensor_size"], tuple[Count, ...]] = Field(default_factory=dict)
     tags: tuple[Index, ...] = ()
-    steps: Annotated[tuple[Step, ...], Field(min_length=1)]
+    steps: Annotated[tuple[PlaceStep, ...], Field(min_length=1)]
 
     def values(self) -> list[tuple[int | None, ...]]:
         """All lists by occurrence; those that are absent are empty."""
@@ -83,7 +83,7 @@ class Place(StrictModel):
             raise wrong("messages have a peer, and nothing else has", "write peer: 0", ("peer",))
 
 
-class Program(StrictModel):
+class PlaceProgram(StrictModel):
     """A rank's program: a prefix, `occurrences` blocks, and a suffix."""
 
     prefix: tuple[Place, ...] = ()
@@ -111,7 +111,7 @@ class WorkloadModel(StrictModel):
     nominal_ps: Count
     groups: dict[Name, tuple[Index, ...]] = Field(default_factory=dict)
     ranks: Annotated[tuple[RankModel, ...], Field(min_length=1)]
-    programs: tuple[Program, ...]
+    programs: tuple[PlaceProgram, ...]
 
     def _complete(self) -> None:
         if len({program.occurrences for program in self.programs}) > 1:

@@ -15,7 +15,7 @@ from astrasim_py.core.errors import TraceError
 from astrasim_py.core.rows import pointers
 from astrasim_py.sharing.learn import learn
 from astrasim_py.sharing.levels import Original, renumbered
-from astrasim_py.sharing.synthesis_model import Place, Program, RankModel, Wait, WorkloadModel
+from astrasim_py.sharing.synthesis_model import Place, PlaceProgram, RankModel, Wait, WorkloadModel
 
 #: Deviation of the logarithms of times of a place, besides their differences between occurrences.
 SIGMA = 0.05
@@ -167,7 +167,7 @@ def _draw(occurrences: Sequence[int], repeats: int, rng: np.random.Generator | N
     return [*occurrences[:1], *inner[: max(repeats - 2, 0)], *occurrences[-1:]][:repeats]
 
 
-def _parts(program: Program, drawn: Sequence[int]) -> chain:
+def _parts(program: PlaceProgram, drawn: Sequence[int]) -> chain:
     """Every place with its occurrence, and the number of its part."""
     block = ((place, time, part) for part, time in enumerate(drawn, 1) for place in program.block)
     prefix = ((place, 0, 0) for place in program.prefix)
@@ -220,7 +220,7 @@ class _Made:
         traces = tuple(bodies[own.program].trace(own, rank) for rank, own in enumerate(self.model.ranks))
         return Workload(traces, self.model.groups)
 
-    def _nodes(self, program: Program, stride: int) -> "_Nodes":
+    def _nodes(self, program: PlaceProgram, stride: int) -> "_Nodes":
         nodes = _Nodes()
         ends: list[list[int | None]] = []
         parts = list(_parts(program, self.drawn))

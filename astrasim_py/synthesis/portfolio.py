@@ -16,9 +16,9 @@ from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.schedule import (
     NOTHING,
     Bound,
-    Found,
     Schedule,
     Search,
+    SearchResult,
     as_schedule,
     chained,
     copied,
@@ -98,7 +98,7 @@ class _Portfolio:
         self.quick = full and self.candidates > MANY and record and demand.receivers is None
         self.limits = _Limits(Bound(0, ""), 0, [])
         self.known: Schedule | None = None
-        self.first: Found | None = None
+        self.first: SearchResult | None = None
         self.searched: Schedule | None = None
 
     def schedule(self) -> Schedule:
@@ -232,7 +232,7 @@ class _Portfolio:
 
     # -- their parts -----------------------------------------------------------------------------------------------
 
-    def _greedy(self, network: Network, half: int) -> Found:
+    def _greedy(self, network: Network, half: int) -> SearchResult:
         if not self.both:
             return search(network, self.demand, self.limits.enough, self._left(), record=self.record)
         # Half of the time is for the schedule without a barrier, which starts from the transfers of the one with a
@@ -240,7 +240,7 @@ class _Portfolio:
         share, name = ((0.25, "reduce_scatter half"), (1 / 3, "all_gather half"))[half]
         return search(network, self.demand, self.limits.halves[half], self._left(share).told_as(name))
 
-    def _composed(self, find: Callable[[Network, int], Found]) -> Found:
+    def _composed(self, find: Callable[[Network, int], SearchResult]) -> SearchResult:
         """A schedule of what ``find(network, half)`` copies, reversed in time (half 0: sums) or forwards (half 1)."""
         network, demand = self.network, self.demand
         if self.both:
@@ -250,14 +250,14 @@ class _Portfolio:
             how = replace(
                 copies.search.after(sums.search), policy=f"barrier: {sums.search.policy}; then {copies.search.policy}"
             )
-            return Found(sums.time + copies.time, columns, len(columns[0]), how)
+            return SearchResult(sums.time + copies.time, columns, len(columns[0]), how)
         found = find(network.reversed, 0) if demand.reduces else find(network, 1)
         if found.columns is None:
             return found
         columns = mirrored(network, demand, found.columns) if demand.reduces else copied(found.columns)
         return replace(found, columns=columns)
 
-    def _schedule_of(self, found: Found) -> Schedule:
+    def _schedule_of(self, found: SearchResult) -> Schedule:
         if found.columns is not None:
             return as_schedule(self.network, self.demand, found.columns, found.search, self.limits.bound)
         counted = as_schedule(self.network, self.demand, NOTHING, found.search, self.limits.bound)
@@ -276,7 +276,7 @@ STRATEGIES: tuple[tuple[Callable[[_Portfolio], bool], Callable[[_Portfolio], boo
 )
 
 
-def _direct(network: Network, demand: Demand, how: Search) -> Found:
+def _direct(network: Network, demand: Demand, how: Search) -> SearchResult:
     """Every chunk straight from its origin, each rank sending to its successor first; needs arcs between all ranks."""
     n = network.ranks
     shift, chunk = np.divmod(np.arange((n - 1) * demand.count), demand.count)
@@ -286,7 +286,9 @@ def _direct(network: Network, demand: Demand, how: Search) -> Found:
     arc = target * (n - 1) + source - (source > target)
     delay = network.timing(demand.sizes).delay[demand.size_class[chunk], arc]
     start = shift * int(delay.max())
-    return Found(int((start + delay).max()), (arc.astype(np.int32), chunk.astype(np.int32), start), len(arc), how)
+    return SearchResult(
+        int((start + delay).max()), (arc.astype(np.int32), chunk.astype(np.int32), start), len(arc), how
+    )
 
 
 #: Numbers of chunks per shard that are tried, in this order.

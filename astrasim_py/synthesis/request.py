@@ -49,7 +49,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class SynthesisResult:
     """The answer to a request."""
 
     schedule: Schedule
@@ -57,7 +57,9 @@ class Found:
     reused: bool = False  # whether it was found before
 
 
-def solve(request: Request, *, record: bool = True, jobs: int | None = None, progress: Callable | None = None) -> Found:
+def solve(
+    request: Request, *, record: bool = True, jobs: int | None = None, progress: Callable | None = None
+) -> SynthesisResult:
     """Search for the schedule of a request. Raises TopologyError, AlgorithmError."""
     from astrasim_py.synthesis.portfolio import best_chunks, find_schedule
     from astrasim_py.synthesis.search.multi_start import Effort
@@ -78,4 +80,4 @@ def solve(request: Request, *, record: bool = True, jobs: int | None = None, pro
         schedule, chunks = run(request.chunks, request.rounds, request.budget), request.chunks
     if request.exact is not None:
         schedule = prove(schedule, seed=request.seed, limit=request.exact)
-    return Found(schedule=schedule, chunks=chunks)
+    return SynthesisResult(schedule=schedule, chunks=chunks)

@@ -31,7 +31,7 @@ from astrasim_py.training.terms import (
     Seconds,
     Spent,
     SpentByPass,
-    Step,
+    StepTime,
     Terms,
     chosen,
     mapped,
@@ -104,7 +104,7 @@ def _states(layout: Layouts, prices: Prices) -> dict:
     }
 
 
-def step(found: Terms, constants: Constants) -> Step:
+def step(found: Terms, constants: Constants) -> StepTime:
     """The step time of terms, with constants of which `host`, `gemm`, `nic` and `interference` are read.
 
     The heaviest pipeline rank counts: the one whose microbatches and exposed gradients, and the bubble that the mean of
@@ -131,7 +131,7 @@ def step(found: Terms, constants: Constants) -> Step:
     ends = [exposed.backward for exposed in once]
     tied = found.gradients.once["logits"].reduce.seconds(nic)
     fill = 2 * (found.stages - 1) * found.boundary.seconds(nic)
-    return Step(
+    return StepTime(
         forward=m * forward.busy,
         backward=m * backward.busy,
         host=m * (forward.waiting + backward.waiting),

@@ -10,7 +10,7 @@ from astrasim_py.training.memory import KINDS, expand, peak_memory, shortage
 from astrasim_py.training.prices import Prices
 from astrasim_py.training.rules import RULES, first_broken
 from astrasim_py.training.strategy import Layouts
-from astrasim_py.training.terms import Step
+from astrasim_py.training.terms import StepTime
 
 #: Place, after those of `RULES`, of the rule that memory is enough.
 MEMORY = len(RULES)
@@ -30,7 +30,7 @@ class Configurations:
     capacity: int  # bytes of memory of an NPU, expanded memory included
     reserve: int  # bytes of it that stay free
     memory: dict[str, np.ndarray]  # int64 bytes by kind at the peak; 0 where one of `RULES` is broken
-    step: Step  # float64 seconds of an iteration by part; NaN where one of `RULES` is broken
+    step: StepTime  # float64 seconds of an iteration by part; NaN where one of `RULES` is broken
 
     @property
     def tokens_per_second(self) -> np.ndarray:
@@ -65,7 +65,7 @@ def evaluate(
     kept_free = int(compute.memory * reserve)
     broken = np.broadcast_to(first_broken(layout), count).copy()
     memory = {kind: np.zeros(count, np.int64) for kind in KINDS}
-    parts = {field.name: np.full(count, np.nan) for field in fields(Step)}
+    parts = {field.name: np.full(count, np.nan) for field in fields(StepTime)}
     kept = np.flatnonzero(broken < 0)
     for chosen in np.split(kept, range(BATCH, len(kept), BATCH)) if len(kept) else ():
         some = _taken(layout, chosen)
@@ -80,7 +80,7 @@ def evaluate(
             values[chosen] = getattr(spent, name)
         broken[chosen] = np.where(sum(peak.values()) > capacity - kept_free, MEMORY, -1)
     size = {"capacity": capacity, "reserve": kept_free}
-    return Configurations(layout=layout, broken=broken, **size, memory=memory, step=Step(**parts))
+    return Configurations(layout=layout, broken=broken, **size, memory=memory, step=StepTime(**parts))
 
 
 def _taken(layout: Layouts, chosen: np.ndarray) -> Layouts:

@@ -26,7 +26,7 @@ from astrasim_py.training.memory import with_framework
 from astrasim_py.training.models import NamedModel
 from astrasim_py.training.prices import Prices
 from astrasim_py.training.schedules import FORWARD
-from astrasim_py.training.stages import Pass, PassKey, Stage
+from astrasim_py.training.stages import LanePass, PassKey, Stage
 from astrasim_py.training.strategy import ATTENTIONS, ELEMENT, Layout, Training
 
 
@@ -307,7 +307,7 @@ class _Generating(_Rank):
             name = "receive token"
             row = block.receive(name, size, self.rank, self.rank + far, stream=name, tag=(0, each), phase=0)
             lane.tail = [row]
-        one_pass = Pass(self, lane, PassKey(FORWARD, 0))
+        one_pass = LanePass(self, lane, PassKey(FORWARD, 0))
         while one_pass.step():
             pass
         if layout.pp > 1 and self.stage == layout.last_stage and not last:

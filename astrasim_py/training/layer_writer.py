@@ -10,7 +10,7 @@ from astrasim_py.training.lanes import Lane, Unit, chunks_of
 from astrasim_py.training.layers import Comm, Item, Op, backward, embedding, forward, logits
 from astrasim_py.training.prices import Prices
 from astrasim_py.training.routing import Routes
-from astrasim_py.training.runs import Run, runs_of
+from astrasim_py.training.runs import NodeOps, runs_of
 from astrasim_py.training.schedules import BACKWARD, FORWARD, SPLIT_BACKWARD, WEIGHT
 from astrasim_py.training.segments import Segment, cut_into_segments
 from astrasim_py.training.strategy import Layout
@@ -76,7 +76,7 @@ class LayerWriter:
             items = [item for item in items if (item.part == "W") == (step == WEIGHT)]
         return items
 
-    def _runs(self, unit: Unit, step: int) -> list[Run | Comm]:
+    def _runs(self, unit: Unit, step: int) -> list[NodeOps | Comm]:
         """Nodes of a pass through a unit."""
         nodes, beside, items = self.layout.nodes, self.layout.overlap.ep is True, self._items(unit, step)
         apart = beside or self.routes is not None
@@ -94,14 +94,14 @@ class LayerWriter:
 
     # -- runs ------------------------------------------------------------------------------------------------
 
-    def write(self, lane: Lane, unit: Unit, runs: deque[Run | Comm]) -> bool:
+    def write(self, lane: Lane, unit: Unit, runs: deque[NodeOps | Comm]) -> bool:
         """Write runs up to an all-to-all that others run beside, and the shared expert; whether there was one."""
         while runs:
             run = runs.popleft()
             before, lane.tail = lane.tail, self._run(lane, unit, run)
             if isinstance(run, Comm) and self.layout.overlap.ep:
                 done, sent = before, lane.tail
-            elif isinstance(run, Run) and run.uses(self.cut & {"ep"}):
+            elif isinstance(run, NodeOps) and run.uses(self.cut & {"ep"}):
                 done, sent = lane.tail[:-1], lane.tail[-1:]
             else:
                 continue
@@ -112,7 +112,7 @@ class LayerWriter:
             return True
         return False
 
-    def _run(self, lane: Lane, unit: Unit, run: Run | Comm) -> list[int]:
+    def _run(self, lane: Lane, unit: Unit, run: NodeOps | Comm) -> list[int]:
         """The computation of a run, and its collectives.
 
         Those that are used in tiles run beside computation; that which brings the input of the run comes before those
@@ -152,13 +152,13 @@ class LayerWriter:
                     lane.block.rows[tile]["produces"] = sent[0]
         return [*tail, *sent] if sent else self._after(lane, unit, run, tail)
 
-    def _after(self, lane: Lane, unit: Unit, run: Run, tail: list[int]) -> list[int]:
+    def _after(self, lane: Lane, unit: Unit, run: NodeOps, tail: list[int]) -> list[int]:
         """The collectives after a run, one after the other."""
         for comm in run.after:
             tail = [self.collective(lane.collective, unit, comm, after=tail)]
         return tail
 
-    def _in_pieces(self, run: Run) -> bool:
+    def _in_pieces(self, run: NodeOps) -> bool:
         """Whether a run is cut into pieces together with its collectives."""
         return self.layout.overlap.tp is True and bool(run.ops) and not run.ring and run.uses({"tp"})
 
@@ -185,7 +185,7 @@ class LayerWriter:
             rows.append(self._node(block.compute, unit, segment, name, price, **where, **uses))
         return rows
 
-    def _pieces(self, lane: Lane, unit: Unit, run: Run) -> list[int]:
+    def _pieces(self, lane: Lane, unit: Unit, run: NodeOps) -> list[int]:
         """A computation in pieces, each of which runs beside the collectives of the one before it."""
         tail, row, of_tp = lane.tail, -1, {"stream": "tp"}
         gathers = [
@@ -203,7 +203,7 @@ class LayerWriter:
         lane.made(unit, run.ops, row)
         return list(dict.fromkeys([row, len(lane.block.rows) - 1]))
 
-    def _ring(self, lane: Lane, unit: Unit, run: Run, comm: Comm, tail: list[int]) -> list[int]:
+    def _ring(self, lane: Lane, unit: Unit, run: NodeOps, comm: Comm, tail: list[int]) -> list[int]:
         """Attention to the keys and values of one rank after the other, which pass around the ring meanwhile."""
         layout, block = self.layout, lane.block
         place = self.inside // layout.tp % layout.cp
@@ -335,6 +335,6 @@ def _part(value: Amount, index: int, pieces: int) -> Amount:
     return value * (index + 1) // pieces - value * index // pieces
 
 
-def _shared(run: Run | Comm) -> bool:
+def _shared(run: NodeOps | Comm) -> bool:
     """Whether a run computes the shared expert."""
-    return isinstance(run, Run) and bool(run.ops) and all(op.block == "shared" for op in run.ops)
+    return isinstance(run, NodeOps) and bool(run.ops) and all(op.block == "shared" for op in run.ops)

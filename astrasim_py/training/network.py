@@ -38,7 +38,7 @@ class Cost(NamedTuple):
     turns: np.ndarray
 
 
-class Network:
+class NetworkCosts:
     """A topology, and the algorithm of each collective on it.
 
     `select`: ``select(collective, role, npus)``. `near`, `far`: factors on the rates of links that are as fast as those

@@ -14,7 +14,7 @@ import numpy as np
 from astrasim_py.core.units import PS_PER_S
 from astrasim_py.training.layers import Comm, Op
 from astrasim_py.training.memory import Expansion
-from astrasim_py.training.network import Network
+from astrasim_py.training.network import NetworkCosts
 from astrasim_py.training.strategy import Layouts, Numbers
 from astrasim_py.training.system import System
 
@@ -122,7 +122,7 @@ class Prices:
     slower: float = 1.0
     wait: float = 0.0
     moving: float = 0.0
-    network: Network | None = None  # times of collectives; by default from the rates of `system`
+    network: NetworkCosts | None = None  # times of collectives; by default from the rates of `system`
     sharing: bool = True
 
     def expanded(self, cost: Expansion) -> "Prices":
@@ -215,7 +215,7 @@ class Prices:
         return transfer
 
     def _on_network(
-        self, network: Network, layout: Layouts, role: str, collective: str
+        self, network: NetworkCosts, layout: Layouts, role: str, collective: str
     ) -> Callable[[Numbers], Transfer]:
         """Size → time of a collective, or of a message, on the links of the network."""
         places = _ROLES[role](layout)

@@ -7,7 +7,7 @@ from astrasim_py.training.layers import Comm, Item, Op
 
 
 @dataclass(slots=True, eq=False)
-class Run:
+class NodeOps:
     """Operations of one node, the collectives that it waits for, and those that wait for it."""
 
     ops: list[Op] = field(default_factory=list)
@@ -27,7 +27,9 @@ class Run:
         return not self.before and not self.after and all(op.kind == "elementwise" for op in self.ops)
 
 
-def runs_of(items: Iterable[Item], nodes: str, *, apart: bool = False, cut: Container[str] = ()) -> list[Run | Comm]:
+def runs_of(
+    items: Iterable[Item], nodes: str, *, apart: bool = False, cut: Container[str] = ()
+) -> list[NodeOps | Comm]:
     """Runs of a pass, in order, between the all-to-alls.
 
     `nodes`: ``fine`` makes a run of each operation; ``coarse`` one of each block of a layer, cut at all-to-alls and
@@ -40,7 +42,7 @@ def runs_of(items: Iterable[Item], nodes: str, *, apart: bool = False, cut: Cont
     if nodes == "fine":
         found = _split(items, True, cut)
         for run in found:
-            if isinstance(run, Run) and run.ops:
+            if isinstance(run, NodeOps) and run.ops:
                 run.name = f"{run.ops[0].block}.{run.ops[0].name}"
         return found
     sections: list[list[Item]] = []
@@ -56,16 +58,16 @@ def block_of(item: Item) -> tuple[str, bool]:
     return "moe" if item.block == "shared" else item.block, item.part == "R"
 
 
-def _split(items: list[Item], each: bool, cut: Container[str]) -> list[Run | Comm]:
+def _split(items: list[Item], each: bool, cut: Container[str]) -> list[NodeOps | Comm]:
     rings = [item for item in items if isinstance(item, Comm) and item.collective == "ring"]
-    found: list[Run | Comm] = []
-    run = Run()
+    found: list[NodeOps | Comm] = []
+    run = NodeOps()
 
     def close() -> None:
         nonlocal run
         if run.ops or run.before or run.after:
             found.append(run)
-        run = Run()
+        run = NodeOps()
 
     for item in items:
         if isinstance(item, Op):
@@ -99,12 +101,12 @@ def brings(comm: Comm) -> bool:
     return comm.collective == "all_gather"
 
 
-def _joined(found: list[Run | Comm], apart: bool, cut: Container[str]) -> list[Run | Comm]:
+def _joined(found: list[NodeOps | Comm], apart: bool, cut: Container[str]) -> list[NodeOps | Comm]:
     """The same without light runs, where their operations can be part of a neighbour."""
-    if any(isinstance(run, Run) and run.uses(cut) for run in found):
+    if any(isinstance(run, NodeOps) and run.uses(cut) for run in found):
         return found
-    heavy = [run for run in found if isinstance(run, Run) and not run.light and not run.ring]
-    gone: list[Run] = []
+    heavy = [run for run in found if isinstance(run, NodeOps) and not run.light and not run.ring]
+    gone: list[NodeOps] = []
     for place, run in enumerate(found):
         if isinstance(run, Comm) or not run.light or not heavy or (apart and isinstance(([None, *found])[place], Comm)):
             continue
@@ -115,9 +117,9 @@ def _joined(found: list[Run | Comm], apart: bool, cut: Container[str]) -> list[R
     return [item for item in found if item not in gone]
 
 
-def _named(found: list[Run | Comm]) -> list[Run | Comm]:
+def _named(found: list[NodeOps | Comm]) -> list[NodeOps | Comm]:
     """Runs named by their block, and by their first product where the block has several."""
-    own = [run for run in found if isinstance(run, Run) and run.ops]
+    own = [run for run in found if isinstance(run, NodeOps) and run.ops]
     blocks = [main(run.ops).block for run in own]
     for run, block in zip(own, blocks, strict=True):
         run.name = block if blocks.count(block) == 1 else f"{block}.{main(run.ops).name}"

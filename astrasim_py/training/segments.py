@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from astrasim_py.training.layers import Op
-from astrasim_py.training.runs import Run, brings, main
+from astrasim_py.training.runs import NodeOps, brings, main
 
 
 class Span(NamedTuple):
@@ -41,18 +41,20 @@ class Segment:
         return cls(ops, name, (Span(ops, (), _experts(ops)),))
 
 
-def cut_into_segments(runs: Iterable, wholes: Iterable, cut: Container[str], weighted: Callable[[Run], bool]) -> None:
+def cut_into_segments(
+    runs: Iterable, wholes: Iterable, cut: Container[str], weighted: Callable[[NodeOps], bool]
+) -> None:
     """Give the runs of a pass their segments.
 
     `wholes`: the runs of the pass where no collective is used by parts. `cut`: groups whose collectives are used in
     tiles. `weighted`: whether each product of a run is a segment of its own, as weights arrive and gradients leave by
     parts.
     """
-    nodes = [tuple(run.ops) for run in wholes if isinstance(run, Run)]
+    nodes = [tuple(run.ops) for run in wholes if isinstance(run, NodeOps)]
     node_of = {id(op): number for number, ops in enumerate(nodes) for op in ops}
     taken: set[int] = set()
     for run in runs:
-        if not isinstance(run, Run):
+        if not isinstance(run, NodeOps):
             continue
         run.segments = []
         parts = _parts(run, cut, weighted(run))
@@ -67,7 +69,7 @@ def cut_into_segments(runs: Iterable, wholes: Iterable, cut: Container[str], wei
             run.segments.append(Segment(tuple(ops), name, tuple(spans), consumes, produces, beside))
 
 
-def _parts(run: Run, cut: Container[str], by_weights: bool) -> list[tuple[tuple[bool, bool, bool], list[Op]]]:
+def _parts(run: NodeOps, cut: Container[str], by_weights: bool) -> list[tuple[tuple[bool, bool, bool], list[Op]]]:
     """Operations of each segment, and whether it consumes, produces, and comes after what the run produces.
 
     Of tensor parallel layers the first product consumes and the last one produces; weight gradients do neither. All

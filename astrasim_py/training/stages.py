@@ -10,7 +10,7 @@ from astrasim_py.training.buckets import Buckets, part_stream
 from astrasim_py.training.lanes import Lane, Unit
 from astrasim_py.training.layer_writer import SUFFIX, LayerWriter
 from astrasim_py.training.layers import Comm, boundary, gradient_comms, optimizer
-from astrasim_py.training.runs import Run
+from astrasim_py.training.runs import NodeOps
 from astrasim_py.training.schedules import BACKWARD, FORWARD, WEIGHT, virtual_stage
 from astrasim_py.training.segments import Segment
 from astrasim_py.training.strategy import Layout
@@ -75,7 +75,7 @@ class Stage:
     def block(self, *keys: PassKey, gathers: tuple[int, int] | None = None) -> Block:
         """Passes that run together, each in its lane, which take turns at every all-to-all."""
         block = Block()
-        passes = [Pass(self, Lane(block, number), key, gathers) for number, key in enumerate(keys)]
+        passes = [LanePass(self, Lane(block, number), key, gathers) for number, key in enumerate(keys)]
         while passes:
             passes = [one for one in passes if one.step()]
         return block
@@ -132,7 +132,7 @@ class Stage:
                     block.mark(f"{name} part {part + 1}/{parts}", **where)
 
 
-class Pass:
+class LanePass:
     """One pass of a micro-batch through a chunk, in its lane.
 
     `gathers`: kind and chunk of the pass after it, whose first layer's parameters are gathered meanwhile.
@@ -147,7 +147,7 @@ class Pass:
         self.overlaps = bool(stage.layout.overlap.dp) or stage.layout.zero == 3
         self.buckets = stage.buckets(lane.block, by_parts=self.overlaps)
         self.place = -1  # of the layer that is being written
-        self.runs: deque[Run | Comm] = deque()
+        self.runs: deque[NodeOps | Comm] = deque()
         self.begin, self.received = 0, lane.tail
 
     def step(self) -> bool:

@@ -148,7 +148,7 @@ class Terms:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class StepTime:
     """An iteration of training, in seconds: the sum of all parts.
 
     `forward`, `backward` are computation of the heaviest stage; `host` is the time in which the GPU waits for the host;

@@ -17,7 +17,7 @@ from astrasim_py.collectives.collective import busbw_factor
 from astrasim_py.core.errors import TopologyError, UsageError
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.measured.formula import COLLECTIVES, reduces_in_switch
-from astrasim_py.measured.rows import Row, left_out_lines, mean_of_repeats, read_rows
+from astrasim_py.measured.rows import MeasuredRow, left_out_lines, mean_of_repeats, read_rows
 from astrasim_py.msccl.to_traces import read_msccl
 from astrasim_py.preparation.from_python import collective
 from astrasim_py.program.algorithm import Algorithm
@@ -36,7 +36,7 @@ WORST = 10
 class PredictedCall(NamedTuple):
     """A measured row, and its simulated time in ps."""
 
-    row: Row
+    row: MeasuredRow
     time_ps: int
 
     @property
@@ -90,7 +90,7 @@ class MeasuredReport:
         return sorted(self.predicted, key=lambda one: -abs(math.log(one.time_ps / one.row.time_ps)))[:WORST]
 
 
-def _key(row: Row, key: str) -> object:
+def _key(row: MeasuredRow, key: str) -> object:
     return band(row.bytes) if key == "band" else getattr(row, key)
 
 
@@ -121,7 +121,7 @@ class MeasuredMachine:
         self.topologies: dict[int, Topology] = {}
         self.times: dict[tuple, int] = {}
 
-    def refusal(self, row: Row) -> str:
+    def refusal(self, row: MeasuredRow) -> str:
         """Why a row cannot be simulated; empty where it can."""
         if row.given:
             return self._refusal_of_program(row)
@@ -137,7 +137,7 @@ class MeasuredMachine:
             return f"more ranks than {self.name} has"
         return ""
 
-    def _refusal_of_program(self, row: Row) -> str:
+    def _refusal_of_program(self, row: MeasuredRow) -> str:
         if row.protocol not in (self.profile.programs or {}):
             return f"{self.name} has no costs of programs under {row.protocol or 'an unknown protocol'}"
         if self.programs is None:
@@ -146,13 +146,13 @@ class MeasuredMachine:
             return f'there is no file "{row.algorithm}" in {self.programs}'
         return ""
 
-    def beyond(self, row: Row) -> bool:
+    def beyond(self, row: MeasuredRow) -> bool:
         """Whether a row is beyond the sizes, ranks or formats of the profile; between nodes it always is."""
         profile, (low, high) = self.profile, self.profile.sizes
         within = low <= row.bytes <= high and min(profile.ranks) <= row.ranks <= max(profile.ranks)
         return not within or row.dtype not in profile.dtypes
 
-    def time(self, row: Row) -> int:
+    def time(self, row: MeasuredRow) -> int:
         """Simulated time of a row's call, ps."""
         in_switch = reduces_in_switch(self.profile, row.collective, row.ranks, row.dtype)
         switch = in_switch and not row.given and row.nodes == 1
@@ -175,7 +175,7 @@ class MeasuredMachine:
 
 
 def compare(
-    rows: Iterable[Row], profile: str | None = None, engine: str = "auto", programs: str | None = None
+    rows: Iterable[MeasuredRow], profile: str | None = None, engine: str = "auto", programs: str | None = None
 ) -> MeasuredReport:
     """Simulate every row, with repeats as one.
 
@@ -185,7 +185,7 @@ def compare(
     machines: dict[str, MeasuredMachine] = {}
     left_out: Counter[str] = Counter()
     found, beyond = [], 0
-    first: tuple[Row, str] | None = None
+    first: tuple[MeasuredRow, str] | None = None
     rows = mean_of_repeats(rows)
     in_place = all(row.in_place == "1" for row in rows)
     for row in rows:
@@ -216,7 +216,7 @@ def compare(
     return MeasuredReport(predicted=tuple(found), notes=tuple(notes))
 
 
-def packaged_rows() -> list[Row]:
+def packaged_rows() -> list[MeasuredRow]:
     """Measured times that ship with the package: those that its profiles are fitted to."""
     return read_rows([str(files("astrasim_py").joinpath("data/validation/measured.csv"))])
 

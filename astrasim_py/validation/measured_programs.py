@@ -14,7 +14,7 @@ from astrasim_py.core.extras import optional_module
 from astrasim_py.core.units import PS_PER_S
 from astrasim_py.measured.calibration import Calibration, number_text, split
 from astrasim_py.measured.fit import SCALE, Fit
-from astrasim_py.measured.rows import Row
+from astrasim_py.measured.rows import MeasuredRow
 from astrasim_py.topology.profile import ProgramProtocol
 from astrasim_py.validation.measured import MeasuredMachine
 
@@ -28,7 +28,9 @@ _TIMES = ("launch", "latency", "step")
 _WIDTH, _STEP, _MOST = 1.0, 1e-2, 20
 
 
-def calibrate_programs(rows: Sequence[Row], machine: MeasuredMachine, hold_out: str | None = None) -> Calibration:
+def calibrate_programs(
+    rows: Sequence[MeasuredRow], machine: MeasuredMachine, hold_out: str | None = None
+) -> Calibration:
     """Costs of given programs, protocol by protocol. `hold_out`: as of `measured.calibration.calibrate`.
 
     Raises UsageError: fewer rows than numbers, or nothing is held out.
@@ -64,7 +66,7 @@ def program_texts(found: Fit) -> dict[str, dict[str, str]]:
 
 
 def _fit(
-    rows: Sequence[Row], machine: MeasuredMachine, protocol: str
+    rows: Sequence[MeasuredRow], machine: MeasuredMachine, protocol: str
 ) -> tuple[dict[str, float], dict[str, float], float]:
     least_squares = optional_module("scipy.optimize", "calibrate", "a fit").least_squares
 
@@ -99,6 +101,6 @@ def _with_programs(machine: MeasuredMachine, programs: Mapping[str, ProgramProto
     return other
 
 
-def _errors(machine: MeasuredMachine, rows: Sequence[Row]) -> np.ndarray:
+def _errors(machine: MeasuredMachine, rows: Sequence[MeasuredRow]) -> np.ndarray:
     """simulated / measured - 1, by row."""
     return np.array([machine.time(row) / row.time_ps - 1 for row in rows])

@@ -13,17 +13,19 @@ from astrasim_py.core.strict_model import tuples
 from astrasim_py.measured.calibration import calibrate, choose_rows, median_and_p90, section
 from astrasim_py.measured.fit import UNKNOWNS, covered, fit
 from astrasim_py.measured.formula import COLLECTIVES, candidates, numbers_of
-from astrasim_py.measured.rows import Row, read_rows
+from astrasim_py.measured.rows import MeasuredRow, read_rows
 from astrasim_py.topology.hardware import Preset, preset, preset_content
 
 H100 = preset("dgx_h100").collectives
 
 
-def synthetic(sizes=range(9, 30, 2), ranks=(2, 4, 8), dtypes=("half", "int8"), profile=H100, noise=0.0) -> list[Row]:
+def synthetic(
+    sizes=range(9, 30, 2), ranks=(2, 4, 8), dtypes=("half", "int8"), profile=H100, noise=0.0
+) -> list[MeasuredRow]:
     """Rows whose times are those of a profile."""
     dice = np.random.default_rng(1)
     return [
-        Row(
+        MeasuredRow(
             place=f"rows:{kind}{n}{power}{dtype}",
             platform="H100-SXM",
             library="NCCL",
@@ -115,7 +117,7 @@ def test_held_out_rows_take_no_part():
     assert calibrate(wrong, hold_out="every-other", channels=16).fit == same
 
 
-def written(path: Path, rows: list[Row]) -> str:
+def written(path: Path, rows: list[MeasuredRow]) -> str:
     names = ("platform", "library", "version", "collective", "dtype", "ranks", "nodes", "bytes")
     lines = [",".join((*names, "time_us"))]
     lines += [",".join([*(str(getattr(r, name)) for name in names), repr(r.time_ps / 1e6)]) for r in rows]

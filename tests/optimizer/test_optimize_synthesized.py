@@ -10,7 +10,7 @@ from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.optimizer import extras
 from astrasim_py.optimizer.calls import classes_of
 from astrasim_py.optimizer.optimize import optimize
-from astrasim_py.optimizer.synthesized import Step, synthesized
+from astrasim_py.optimizer.synthesized import TracedStep, synthesized
 from astrasim_py.optimizer.write import REPORT, SCENARIO, write_optimized
 from astrasim_py.preparation.prepare import prepare
 from astrasim_py.program.files import read_algorithm
@@ -40,7 +40,7 @@ def made_for(said, number=0):
     """The plan of a scenario, and what is synthesized for one of its classes."""
     plan = plan_for(prepare(expand(load_scenario(said))[0]).problem)
     calls = classes_of(plan, [""])[number]
-    return plan, calls, list(synthesized(calls, Step.of_plan(None, plan, [""]), 1, lambda: None))
+    return plan, calls, list(synthesized(calls, TracedStep.of_plan(None, plan, [""]), 1, lambda: None))
 
 
 def test_a_step_gets_faster_and_all_of_it_is_written(tmp_path):

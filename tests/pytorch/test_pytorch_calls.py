@@ -18,10 +18,10 @@ from astrasim_py.pytorch.facts import (
 from astrasim_py.pytorch.groups import Communicator, GroupTable, numbered
 from astrasim_py.pytorch.host_trace import Arguments
 from astrasim_py.pytorch.ranks import RankCalls, meet
-from astrasim_py.pytorch.recording import Group
+from astrasim_py.pytorch.recording import RecordedGroup
 
 WORLD = Communicator("0", (0, 1, 2, 3))
-TABLE = GroupTable(8, [Group("0", "default_pg", 8, ()), Group("tp", "", 2, (2, 3))])
+TABLE = GroupTable(8, [RecordedGroup("0", "default_pg", 8, ()), RecordedGroup("tp", "", 2, (2, 3))])
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_no_node_of_a_host_trace_can_break_the_reading(name, inputs, shapes, att
 
 
 def test_equal_groups_are_held_once_and_their_ranks_bounded():
-    everyone = [Group(str(i), "", 100_000, ()) for i in range(200)]
+    everyone = [RecordedGroup(str(i), "", 100_000, ()) for i in range(200)]
     declared = GroupTable(100_000, everyone).declared
     assert len(declared) == 200
     assert len({id(members) for members in declared.values()}) == 1

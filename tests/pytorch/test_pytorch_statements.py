@@ -15,7 +15,7 @@ from astrasim_py.core.errors import TraceError
 from astrasim_py.pytorch.calls import device_calls
 from astrasim_py.pytorch.groups import GroupTable
 from astrasim_py.pytorch.kineto import read_recording
-from astrasim_py.pytorch.recording import Group
+from astrasim_py.pytorch.recording import RecordedGroup
 from astrasim_py.pytorch.workload import Options
 
 NAMES = [
@@ -237,7 +237,14 @@ def test_several_groups_and_cut_lists(tmp_path):
 
 
 def test_groups_of_one_name_are_told_apart_by_size_and_ranks():
-    table = GroupTable(8, [Group("tp", "", 2, (0, 1)), Group("tp", "", 2, (2, 3)), Group("tp", "", 4, (0, 2, 4, 6))])
+    table = GroupTable(
+        8,
+        [
+            RecordedGroup("tp", "", 2, (0, 1)),
+            RecordedGroup("tp", "", 2, (2, 3)),
+            RecordedGroup("tp", "", 4, (0, 2, 4, 6)),
+        ],
+    )
     assert table.find({"group": "tp", "size": 4}).members == (0, 2, 4, 6)
     assert table.find({"group": "tp", "size": 2, "ranks": "[2, ...]"}).members == (2, 3)
     assert table.find({"group": "tp", "size": 2}).members is None

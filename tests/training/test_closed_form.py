@@ -21,7 +21,7 @@ from astrasim_py.training.prices import SIMULATED, Constants, Prices, Transfer
 from astrasim_py.training.rules import first_broken
 from astrasim_py.training.strategy import Overlap, Training
 from astrasim_py.training.system import System, system, system_of
-from astrasim_py.training.terms import NO_GRADIENTS, Counts, Exchange, Gradients, Pass, Passes, Step, Terms
+from astrasim_py.training.terms import NO_GRADIENTS, Counts, Exchange, Gradients, Pass, Passes, StepTime, Terms
 from astrasim_py.training.traces import training_workload
 
 #: A chip of round figures: 10^15 FLOP/s in 16 bits, twice that in 8, 10^12 bytes per second.
@@ -186,7 +186,7 @@ def test_arrays_give_what_single_layouts_give(experts, schedule):
     together = step(terms(layout, prices), prices.constants)
     for index in range(0, count, 23):
         alone = step(terms(layout.at(index), prices), prices.constants)
-        for field in fields(Step):
+        for field in fields(StepTime):
             both = np.broadcast_to(getattr(together, field.name), count)[index], getattr(alone, field.name)
             assert both[0] == pytest.approx(both[1], rel=1e-12, abs=1e-15), (field.name, layout.at(index))
 

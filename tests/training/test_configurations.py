@@ -16,7 +16,7 @@ from astrasim_py.training.prices import Prices
 from astrasim_py.training.rules import RULES
 from astrasim_py.training.strategy import Layout, Overlap, Training
 from astrasim_py.training.system import system
-from astrasim_py.training.terms import Step
+from astrasim_py.training.terms import StepTime
 
 PRICES = Prices(system("dgx_h100"))
 SLOW = ExpandedMemory(size=10**12, bandwidth=Fraction(50 * 10**9))
@@ -55,7 +55,7 @@ def test_every_configuration_is_as_alone(name):
             assert reason == (RULES[broken[0]].problem(layout), RULES[broken[0]].remedy(layout, layout.after))
             continue
         alone = step(terms(layout, PRICES), PRICES.constants)
-        for field in fields(Step):
+        for field in fields(StepTime):
             assert getattr(found.step, field.name)[index] == pytest.approx(getattr(alone, field.name), abs=1e-12)
         assert {kind: nbytes[index] for kind, nbytes in found.memory.items()} == peak_memory(layout)
         if reason is None:

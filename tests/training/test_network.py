@@ -16,7 +16,7 @@ from astrasim_py.engine.simulation import simulate
 from astrasim_py.program.selection import AlgorithmTable, Case, FromFunction
 from astrasim_py.topology import build
 from astrasim_py.topology.grid import group_dims
-from astrasim_py.training.network import Network
+from astrasim_py.training.network import NetworkCosts
 
 LINK = {"bandwidth": "50 GB/s", "latency": "500 ns"}
 TOPOLOGIES = {
@@ -60,13 +60,13 @@ def test_a_collective_takes_what_it_takes_in_simulation(name, builder, collectiv
         npus = tuple(range(0, members * stride, stride))
         options = {"dims": group_dims(topology, npus)} if builder == "hierarchical" else {}
         algorithm = build_algorithm(builder, collective, members, **options)
-        cost = Network(topology, lambda *_, made=algorithm: made).cost(collective, "dp", members, stride)
+        cost = NetworkCosts(topology, lambda *_, made=algorithm: made).cost(collective, "dp", members, stride)
         found = simulated(topology, algorithm, collective, members, stride)
         assert cost.rate * SIZE + cost.latency == pytest.approx(found, rel=NEAR.get(name, 0.01)), (members, stride)
 
 
 def test_messages_of_a_chain_do_not_go_around():
-    network = Network(
+    network = NetworkCosts(
         build(TOPOLOGIES["torus"]), lambda name, role, npus: build_algorithm(default_algorithm(name), name, 4)
     )
     chain, ring = (network.cost(kind, "pp", 4, 1) for kind in ("chain", "ring"))

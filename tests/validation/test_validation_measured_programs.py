@@ -8,7 +8,7 @@ import pytest
 from astrasim_py.api import write_algorithm
 from astrasim_py.builders.registry import build
 from astrasim_py.cli.main import main
-from astrasim_py.measured.rows import Row
+from astrasim_py.measured.rows import MeasuredRow
 from astrasim_py.topology.hardware import preset, preset_content, read_preset
 from astrasim_py.validation.measured import MeasuredMachine
 
@@ -29,7 +29,7 @@ def folder(tmp_path_factory) -> Path:
     lines = [HEADING]
     for name, (_, protocol) in PROGRAMS.items():
         for size in (8192, 2**15, 2**18):
-            row = Row(
+            row = MeasuredRow(
                 place="",
                 platform="MI300X",
                 library="RCCL",

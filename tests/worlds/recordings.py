@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from astrasim_py.pytorch.recording import Category, Events, Recording, Step
+from astrasim_py.pytorch.recording import Category, Events, RecordedStep, Recording
 
 _HOST = {"op": Category.OP, "annotation": Category.ANNOTATION, "call": Category.CALL}
 _DEVICE = {"kernel": Category.KERNEL, "memcpy": Category.MEMCPY, "memset": Category.MEMSET, "sync": Category.SYNC}
@@ -50,7 +50,7 @@ def recording(*events, end=None, resolution_us=1, backlog=()):
         groups=(),
         base_ns=0,
         resolution_ns=1000 * resolution_us,
-        step=Step("", 0, last),
+        step=RecordedStep("", 0, last),
         steps=(),
         names=tuple(names),
         threads=tuple((1, thread) for thread in range(int(place[of_host].max()) + 1)),

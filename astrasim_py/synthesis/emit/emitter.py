@@ -51,7 +51,7 @@ def emit(schedule: Schedule, *, clock: bool | None = None) -> Algorithm:
     if not schedule.recorded:
         problem = f"its {schedule.transfers} transfers were counted, not recorded"
         raise AlgorithmError(demand.collective, problem, "synthesize it with its transfers recorded")
-    layout = Layout.of(demand)
+    layout = ChunkLayout.of(demand)
     check_nodes(f"synthesized {demand.collective}", 3 * schedule.transfers)
     clock = clock_needed(network) if clock is None else clock
     draft = Draft(demand.ranks, layout.chunks)
@@ -93,7 +93,7 @@ def emit(schedule: Schedule, *, clock: bool | None = None) -> Algorithm:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ChunkLayout:
     """Offsets of the chunks of a demand with their senders and receivers, in chunks of the algorithm; int64[C]."""
 
     chunks: int  # T, of the full buffer
@@ -102,7 +102,7 @@ class Layout:
     covers: np.ndarray
 
     @classmethod
-    def of(cls, demand: Demand) -> Layout:
+    def of(cls, demand: Demand) -> ChunkLayout:
         """The layout of a demand. Raises AlgorithmError: more than `MAX_UNITS` units."""
         number = np.arange(demand.count, dtype=np.int64)
         if demand.stated is not None:
@@ -146,7 +146,7 @@ def _packed(owner: np.ndarray, other: np.ndarray, covers: np.ndarray) -> tuple[n
     return out, int((begin + covers[order]).max(initial=0))
 
 
-def _cells(schedule: Schedule, layout: Layout, cause: np.ndarray) -> tuple:
+def _cells(schedule: Schedule, layout: ChunkLayout, cause: np.ndarray) -> tuple:
     """(buffer, cells sent, cells received, the receive whose data a send passes on)."""
     demand = schedule.demand
     index = layout.sent[schedule.chunk]

@@ -41,7 +41,7 @@ _MAX_TIMES = 3000
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SolverResult:
     """The answer of the solver to one model."""
 
     columns: Transfers | None  # a schedule faster than the one that was given; None if there is none, or none was found
@@ -50,7 +50,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Problem:
+class ExactProblem:
     """Chunks to be moved over arcs that hold resources."""
 
     timing: Timing
@@ -62,7 +62,7 @@ class Problem:
     sums: bool = False  # chunks are summed at their origin before they are copied
 
     @classmethod
-    def of(cls, network: Network, demand: Demand, *, sums: bool = False) -> Problem:
+    def of(cls, network: Network, demand: Demand, *, sums: bool = False) -> ExactProblem:
         resource = np.repeat(np.arange(len(network.links)), np.diff(network.occupied_ptr))
         busy = zip(resource.tolist(), network.occupied_start.tolist(), network.occupied_end.tolist(), strict=True)
         symmetric = symmetric_network(network, demand) if len(demand.sizes) == 1 else None
@@ -72,7 +72,7 @@ class Problem:
         )  # fmt: skip
 
     @classmethod
-    def up_to(cls, each: SymmetricNetwork) -> Problem:
+    def up_to(cls, each: SymmetricNetwork) -> ExactProblem:
         """The problem of the chunks of one rank; the others are rotated."""
         return cls(timing=each.timing, origin=each.origin, size_class=np.zeros(len(each.origin), dtype=np.int64))
 
@@ -120,9 +120,9 @@ def solver():
 
 
 class Model:
-    """Variables and constraints of a `Problem` whose time lies in ``floor .. most`` ps."""
+    """Variables and constraints of an `ExactProblem` whose time lies in ``floor .. most`` ps."""
 
-    def __init__(self, problem: Problem, floor: int, most: int) -> None:
+    def __init__(self, problem: ExactProblem, floor: int, most: int) -> None:
         self.cp = solver()
         self.problem = problem
         unit = problem.unit
@@ -267,8 +267,8 @@ class Model:
             heads = problem.group.rank_at[:, 0].tolist()
             self.model.add_max_equality(self.end, [a for (v, _), a in self.arrival.items() if v in heads])
 
-    def solve(self, seed: int, seconds: float, work: float | None = None) -> Outcome:
-        """Search; see `Outcome`."""
+    def solve(self, seed: int, seconds: float, work: float | None = None) -> SolverResult:
+        """Search; see `SolverResult`."""
         cp, problem = self.cp, self.problem
         engine = cp.CpSolver()
         parameters = engine.parameters
@@ -289,16 +289,16 @@ class Model:
         if status == cp.MODEL_INVALID:
             raise InternalError(f"the exact model is invalid: {self.model.validate()}")
         if status == cp.INFEASIBLE:
-            return Outcome(None, (self.horizon + 1) * problem.unit, cut)
+            return SolverResult(None, (self.horizon + 1) * problem.unit, cut)
         bound = int(np.ceil(max(engine.best_objective_bound, 0) - 1e-6)) * problem.unit
         if status not in (cp.OPTIMAL, cp.FEASIBLE):
-            return Outcome(None, max(bound, self.floor), cut)
+            return SolverResult(None, max(bound, self.floor), cut)
         rows = [
             (*key[:2], engine.value(start), key[2]) for key, (used, start) in self.used.items() if engine.value(used)
         ]
         rows.sort(key=lambda row: (row[2], not row[3]))
         arc, chunk, start, reduces = (np.array(column) for column in zip(*rows, strict=True))
-        return Outcome((arc, chunk, start * problem.unit, reduces.astype(bool)), bound, cut)
+        return SolverResult((arc, chunk, start * problem.unit, reduces.astype(bool)), bound, cut)
 
 
 #: Most ranks of a group for which a fastest schedule is searched.
@@ -380,7 +380,7 @@ def prove(schedule: Schedule, *, seed: int = 1, limit: float = LIMIT) -> Schedul
         sums, copies = parts
         consider(chained(sums, copies, _last(network, demand, sums)))
         if best.time > bound and left() > 0:
-            outcome = Model(Problem.of(network, demand, sums=True), bound, best.time - 1).solve(seed, left())
+            outcome = Model(ExactProblem.of(network, demand, sums=True), bound, best.time - 1).solve(seed, left())
             cut = cut or outcome.cut
             if outcome.columns is not None:
                 consider(outcome.columns)
@@ -417,7 +417,7 @@ def _fastest(
     cut = False
     symmetric = symmetric_network(network, demand) if len(demand.sizes) == 1 else None
     if symmetric is not None and most > floor:
-        outcome = Model(Problem.up_to(symmetric), floor, most - 1).solve(seed, seconds / 2, _SYMMETRIC_WORK)
+        outcome = Model(ExactProblem.up_to(symmetric), floor, most - 1).solve(seed, seconds / 2, _SYMMETRIC_WORK)
         cut = outcome.cut
         if outcome.columns is not None:
             rotated = symmetric.rotated(outcome.columns[:3])
@@ -426,7 +426,7 @@ def _fastest(
             most = _last(network, demand, best)
     if most <= floor:
         return best, floor, False
-    outcome = Model(Problem.of(network, demand), floor, most - 1).solve(seed, seconds - (time.monotonic() - begin))
+    outcome = Model(ExactProblem.of(network, demand), floor, most - 1).solve(seed, seconds - (time.monotonic() - begin))
     if outcome.columns is not None:
         best = outcome.columns[:3]
     return best, max(floor, outcome.bound), cut or outcome.cut

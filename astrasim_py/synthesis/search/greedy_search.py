@@ -16,11 +16,11 @@ from astrasim_py.synthesis.model.graphs import components
 from astrasim_py.synthesis.model.insertion import GO, calendars
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.random_numbers import generator
-from astrasim_py.synthesis.model.schedule import Columns, Found
+from astrasim_py.synthesis.model.schedule import Columns, SearchResult
 from astrasim_py.synthesis.search import symmetric
 from astrasim_py.synthesis.search.greedy import DONE, FULL, Options, Policy, Record, greedy
 from astrasim_py.synthesis.search.greedy_state import STATE, Problem, agenda, holdings
-from astrasim_py.synthesis.search.multi_start import Effort, Outcome, compete, search_of, seed_of
+from astrasim_py.synthesis.search.multi_start import BestRun, Effort, compete, search_of, seed_of
 from astrasim_py.synthesis.search.polish import polish
 from astrasim_py.synthesis.search.symmetric import symmetric_network
 
@@ -172,7 +172,7 @@ def policies(runs: GreedyRuns) -> list[Policy]:
     return [*(replace(policy, symmetric=True) for policy in few if runs.symmetric), *found]
 
 
-def search(network: Network, demand: Demand, bound: int, effort: Effort, *, record: bool = True) -> Found:
+def search(network: Network, demand: Demand, bound: int, effort: Effort, *, record: bool = True) -> SearchResult:
     """The fastest schedule found where every rank needs every chunk; a run that meets `bound` ends the search."""
     runs = GreedyRuns(network, demand)
     offered = policies(runs)
@@ -183,7 +183,7 @@ def search(network: Network, demand: Demand, bound: int, effort: Effort, *, reco
     # of transfers.
     first, later = np.zeros(3, dtype=np.int64), np.zeros(3, dtype=np.int64)
 
-    def run(policy, seed: int, limit: int, stop: np.ndarray, start: Outcome | None):
+    def run(policy, seed: int, limit: int, stop: np.ndarray, start: BestRun | None):
         signal = first if limit == 2**62 else later if large else stop
         if start is not None:
             whole = _whole(runs, start)
@@ -209,12 +209,12 @@ def search(network: Network, demand: Demand, bound: int, effort: Effort, *, reco
         took, transfers, columns = runs.run(Policy(), seed_of(effort.seed, effort.rounds), record=record)
         if took is None:
             raise InternalError("a greedy run got stuck")
-        found = Outcome(took, Policy(), (columns, transfers), rounds=effort.rounds + 1)
+        found = BestRun(took, Policy(), (columns, transfers), rounds=effort.rounds + 1)
     how = search_of(found, effort, str(found.policy))
-    return Found(found.time, _whole(runs, found) if record else None, found.result[1], how)
+    return SearchResult(found.time, _whole(runs, found) if record else None, found.result[1], how)
 
 
-def _whole(runs: GreedyRuns, found: Outcome) -> Columns | None:
+def _whole(runs: GreedyRuns, found: BestRun) -> Columns | None:
     """All transfers of a run; those of a symmetric run are rotated."""
     columns = found.result[0]
     rotated = runs.symmetric if isinstance(found.policy, Policy) and found.policy.symmetric else None
@@ -224,7 +224,7 @@ def _whole(runs: GreedyRuns, found: Outcome) -> Columns | None:
 def _lineup(offered: Sequence, polishable: bool) -> Callable:
     """All policies in turn at first; then half in turn, half the best ones so far; the first run polishes."""
 
-    def lineup(made: int, size: int, best: Outcome | None, scores: dict, dry: int) -> list:
+    def lineup(made: int, size: int, best: BestRun | None, scores: dict, dry: int) -> list:
         if made < 2 * len(offered):
             chosen = [offered[(made + i) % len(offered)] for i in range(size)]
         else:

@@ -68,7 +68,7 @@ class Effort:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class BestRun:
     """The best of competing runs."""
 
     time: int  # ps
@@ -80,7 +80,7 @@ class Outcome:
     seconds: float = 0.0  # wall-clock time, compilation excluded
 
 
-def search_of(found: Outcome, effort: Effort, policy: str, rounds: int | None = None) -> Search:
+def search_of(found: BestRun, effort: Effort, policy: str, rounds: int | None = None) -> Search:
     made = found.rounds if rounds is None else rounds
     return Search(seed=effort.seed, policy=policy, rounds=made, cut=found.cut, seconds=found.seconds)
 
@@ -123,8 +123,8 @@ class Watch:
 def in_turn(offered: Sequence, tried: int) -> Callable:
     """A line-up: first policies in turn, then repairs; after dry generations one run in four begins anew."""
 
-    def lineup(made: int, size: int, best: Outcome | None, scores: dict, dry: int) -> list:
-        entries: list[tuple[Any, Outcome | None]] = []
+    def lineup(made: int, size: int, best: BestRun | None, scores: dict, dry: int) -> list:
+        entries: list[tuple[Any, BestRun | None]] = []
         for index in range(made, made + size):
             repaired = best if index >= tried and (dry < _PATIENCE or index % 4 > 0) else None
             policy = offered[index % len(offered)] if repaired is None else repaired.policy
@@ -142,7 +142,7 @@ def compete(
     *,
     generation: int = 16,
     part: Callable[[], float] | None = None,
-) -> Outcome | None:
+) -> BestRun | None:
     """The best of many runs; None if none came about.
 
     ``lineup(made, size, best, scores, dry)`` gives the next runs as (policy, outcome to repair or None), from the
@@ -152,7 +152,7 @@ def compete(
     """
     stop = np.zeros(1, dtype=np.int64)
     rounds, progress, jobs = effort.rounds, effort.progress, effort.jobs or os.cpu_count() or 1
-    best: Outcome | None = None
+    best: BestRun | None = None
     scores: dict[Any, int] = {}
     made, dry = 0, 0
 
@@ -160,7 +160,7 @@ def compete(
         if progress is not None:
             progress(Progress(best.time if best else 0, bound, made, rounds, share))
 
-    def one(entry: tuple[int, Any, Outcome | None, int]):
+    def one(entry: tuple[int, Any, BestRun | None, int]):
         index, policy, start, limit = entry
         if index and (stop[0] or watch.over):
             stop[0] = 1
@@ -187,7 +187,7 @@ def compete(
                         if start is None:
                             scores[policy] = min(scores.get(policy, 2**62), got[0])
                         if best is None or got[0] < best.time:
-                            best, better = Outcome(got[0], policy, got[1], start is not None), True
+                            best, better = BestRun(got[0], policy, got[1], start is not None), True
                         elif start is not None and got[0] == best.time and not better:
                             # As good and different: the next repair begins elsewhere.
                             best = replace(best, result=got[1])

@@ -17,7 +17,7 @@ from astrasim_py.synthesis.model.graphs import components
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.queueing import Queues
 from astrasim_py.synthesis.model.schedule import Bound, Schedule, Search
-from astrasim_py.synthesis.search.multi_start import Effort, Outcome, compete, in_turn, search_of
+from astrasim_py.synthesis.search.multi_start import BestRun, Effort, compete, in_turn, search_of
 
 #: Ranks, and hops of all transfers, beyond which nothing is tried.
 MAX_RANKS, MAX_HOPS = 2**11, 2**23
@@ -233,7 +233,7 @@ def best_pattern(made: Patterns, bound: Bound, enough: int, effort: Effort) -> S
     hops *= 1 if made.demand.receivers is not None else made.network.ranks
     tried = min(len(offered), max(_EFFORT // hops, 4))
 
-    def run(pattern: Pattern, seed: int, limit: int, stop: np.ndarray, start: Outcome | None):
+    def run(pattern: Pattern, seed: int, limit: int, stop: np.ndarray, start: BestRun | None):
         rows = made.transfers(pattern)
         return None if rows is None else made.executed(*rows, limit - 1)
 

@@ -22,9 +22,9 @@ from astrasim_py.synthesis.model.insertion import FAR, GO, NEVER, calendars, ord
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.queueing import merge
 from astrasim_py.synthesis.model.random_numbers import random_below
-from astrasim_py.synthesis.model.schedule import NOTHING, Columns, Found, Search, copied, mirrored
+from astrasim_py.synthesis.model.schedule import NOTHING, Columns, Search, SearchResult, copied, mirrored
 from astrasim_py.synthesis.model.timing import Timing
-from astrasim_py.synthesis.search.multi_start import Effort, Outcome, compete, in_turn, search_of
+from astrasim_py.synthesis.search.multi_start import BestRun, Effort, compete, in_turn, search_of
 from astrasim_py.synthesis.search.tree_packing_search import Chunks, Packer, Rows
 
 #: Rules of urgency: the farthest first, the most loaded link first, by turns, the most crowded path first.
@@ -210,14 +210,14 @@ def policies(network: Network, demand: Demand) -> list[RoutePolicy]:
     return [replace(p, backward=side) for p in lists for side in sides]
 
 
-def route(network: Network, demand: Demand, bound: int, effort: Effort) -> Found:
+def route(network: Network, demand: Demand, bound: int, effort: Effort) -> SearchResult:
     """The fastest schedule found for a demand of chunks with one receiver each; a run that meets `bound` ends it."""
     if network.ranks * demand.count > MAX_CELLS:
         problem = f"{demand.count} chunks among {network.ranks} ranks are too many"
         raise AlgorithmError(demand.collective, problem, "use fewer chunks, or a smaller group")
     sides = {False: Side(network, demand)}
     if not len(sides[False].chunk):
-        return Found(0, NOTHING, 0, Search(seed=effort.seed, policy="", rounds=0))
+        return SearchResult(0, NOTHING, 0, Search(seed=effort.seed, policy="", rounds=0))
     offered = policies(network, demand)
     if effort.budget is not None:
         # The quickest run comes first, because no limit stops the first run.
@@ -227,7 +227,7 @@ def route(network: Network, demand: Demand, bound: int, effort: Effort) -> Found
     size = max(len(sides[False].chunk) * sides[False].hops, 1)
     rounds = min(effort.rounds, max(_EFFORT // (8 * size), _FEWEST_ROUNDS))
 
-    def run(policy: RoutePolicy, seed: int, limit: int, stop: np.ndarray, start: Outcome | None):
+    def run(policy: RoutePolicy, seed: int, limit: int, stop: np.ndarray, start: BestRun | None):
         side = sides[policy.backward]
         if start is None:
             return side.run(policy, seed, limit, stop if limit < NEVER else None)
@@ -245,4 +245,4 @@ def route(network: Network, demand: Demand, bound: int, effort: Effort) -> Found
         order = by_time(columns[2])
         transfers = copied(mirrored(network, demand, (columns[0][order], columns[1][order], columns[2][order]))[:3])
     how = search_of(best, effort, str(best.policy) + ", repaired" * best.repaired)
-    return Found(best.time, transfers, len(columns[0]), how)
+    return SearchResult(best.time, transfers, len(columns[0]), how)

@@ -22,9 +22,9 @@ from astrasim_py.synthesis.model.graphs import by_time
 from astrasim_py.synthesis.model.insertion import FAR, GO, NEVER, calendars, grow, growth, hold
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.random_numbers import random_below, shuffle
-from astrasim_py.synthesis.model.schedule import Bound, Found, Schedule, Transfers, as_schedule
+from astrasim_py.synthesis.model.schedule import Bound, Schedule, SearchResult, Transfers, as_schedule
 from astrasim_py.synthesis.model.timing import Timing
-from astrasim_py.synthesis.search.multi_start import Effort, Outcome, compete, in_turn, search_of
+from astrasim_py.synthesis.search.multi_start import BestRun, Effort, compete, in_turn, search_of
 
 #: Failures of a run, returned negative.
 _FULL, _STUCK = np.int64(1), np.int64(2)
@@ -328,7 +328,7 @@ JOINT = tuple(
 SUMS = tuple(TreePolicy(0, *each) for each in ((64, True), (1, False), (0, True), (64, False)))
 
 
-def tree_packing_search(network: Network, demand: Demand, bound: int, effort: Effort) -> Found | None:
+def tree_packing_search(network: Network, demand: Demand, bound: int, effort: Effort) -> SearchResult | None:
     """The fastest packing of trees found, of a demand that reduces; None: too large, or too little time."""
     each = demand.count * network.arcs
     if each > LARGEST or network.ranks < 2:
@@ -342,7 +342,7 @@ def tree_packing_search(network: Network, demand: Demand, bound: int, effort: Ef
     policies = JOINT if both else SUMS
     packing = Packing(network, demand)
 
-    def run(policy: TreePolicy, seed: int, limit: int, stop: np.ndarray, start: Outcome | None):
+    def run(policy: TreePolicy, seed: int, limit: int, stop: np.ndarray, start: BestRun | None):
         if start is not None:
             return packing.pack(seed, policy, rows=start.result, repairs=repairs, bound=bound, stop=stop)
         return packing.pack(seed, policy, limit=limit, stop=stop)
@@ -355,7 +355,7 @@ def tree_packing_search(network: Network, demand: Demand, bound: int, effort: Ef
         return None
     label = f"{'joint' if both else 'trees'}: {found.policy}"
     how = search_of(found, effort, label)
-    return Found(found.time, packing.transfers(found.result), found.result.arc.size, how)
+    return SearchResult(found.time, packing.transfers(found.result), found.result.arc.size, how)
 
 
 class Packing(Packer):
