@@ -1,17 +1,21 @@
-"""Make what the documentation shows anew: ``python docs/refresh.py tutorial`` or ``lessons [NAME…]``.
+"""Make what the documentation shows anew: ``python docs/refresh.py tutorial``, ``lessons [NAME…]`` or ``compatible``.
 
 ``tutorial`` executes docs/tutorial.ipynb and stores its outputs; ``lessons`` runs scenarios (minutes) and stores a
-figure of each in docs/figures/lessons/. Needs ``pip install -e '.[notebook]'``.
+figure of each in docs/figures/lessons/; ``compatible`` writes the table of docs/compatible.md. Needs ``pip install -e
+'.[notebook]'``.
 """
 
 import base64
 import io
+import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from PIL import Image
+
+from astrasim_py.system.compatible import DELAYS, NIC, NOISE, SPEEDS, TABLE
 
 DOCS = Path(__file__).resolve().parent
 #: Lesson → figure; the first of the scenario for all others.
@@ -67,8 +71,33 @@ def lessons(names: list[str]) -> None:
         print(f"{name}: {chosen.name}, {(target / f'{name}.png').stat().st_size / 1000:.0f} KB")
 
 
+def exclusions() -> str:
+    """The table of what excludes what in Markdown, with ``…`` for what depends on a problem."""
+    lines = ["| feature | not with | why |", "|---|---|---|"]
+    for row in TABLE:
+        features, uses = (", ".join(map(_shown, names)) for names in (row.features, row.uses))
+        why = re.sub(r"{(\w|\.)+}", "…", row.problem)
+        lines.append(f"| {features} | {uses} | {why} |" if uses else f"| {features} | – | goes with everything |")
+    return "\n".join(lines)
+
+
+def _shown(name: str) -> str:
+    needed = name.removeprefix("no ")
+    if needed.endswith(".*"):
+        return f"any other key of `{needed[:-2]}`"
+    shown = f"`{needed}`" if "." in needed or needed in (NIC, NOISE, DELAYS, SPEEDS) else needed
+    return shown if needed == name else f"no {shown}"
+
+
+def compatible() -> None:
+    """Write the table of docs/compatible.md."""
+    path = DOCS / "compatible.md"
+    before, _, after = path.read_text("utf-8").partition("| feature")
+    path.write_text(f"{before}{exclusions()}\n\n{after.partition(chr(10) * 2)[2]}", "utf-8")
+
+
 if __name__ == "__main__":
     what, *names = sys.argv[1:] or [""]
-    if what not in ("tutorial", "lessons"):
+    if what not in ("tutorial", "lessons", "compatible"):
         sys.exit(__doc__)
-    tutorial() if what == "tutorial" else lessons(names)
+    lessons(names) if what == "lessons" else {"tutorial": tutorial, "compatible": compatible}[what]()

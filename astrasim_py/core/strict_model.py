@@ -96,17 +96,12 @@ class StrictModel(BaseModel):
     def _complete(self) -> None:
         """Check fields against each other."""
 
-    def differs(self, *known: str) -> tuple[str, ...]:
-        """Fields whose values differ from the default, except those that are `known`.
-
-        A formula lists the parameters that it supports; a field added later counts as unsupported.
-        """
+    def differs(self) -> tuple[str, ...]:
+        """Fields whose values differ from the default."""
         if not self.model_fields_set:
             return ()
         usual = type(self)()
-        return tuple(
-            key for key in type(self).model_fields if key not in known and getattr(self, key) != getattr(usual, key)
-        )
+        return tuple(key for key in type(self).model_fields if getattr(self, key) != getattr(usual, key))
 
     @classmethod
     def _normalized(cls, value: Any, info: ValidationInfo) -> Any:

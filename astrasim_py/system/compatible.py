@@ -5,7 +5,6 @@ its own where this matters (``network.model: fluid``); another part of a problem
 (``tiles``). A use is a feature, too, or a way to know a result: a fold, a formula. docs/compatible.md prints the table.
 """
 
-import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
@@ -228,21 +227,3 @@ def _exclusion(
     words = {"feature": feature, "key": key, "value": value, "usual": usual, "use": use.rpartition(".")[2]}
     place = feature if row.at_feature else _PLACES.get(use, use)
     return Exclusion(use, feature, place, row.problem.format(**parts, **words), row.remedy.format(**parts, **words))
-
-
-def table() -> str:
-    """The table in Markdown, with ``…`` for what depends on a problem."""
-    lines = ["| feature | not with | why |", "|---|---|---|"]
-    for row in TABLE:
-        features, uses = (", ".join(map(_shown, names)) for names in (row.features, row.uses))
-        why = re.sub(r"{(\w|\.)+}", "…", row.problem)
-        lines.append(f"| {features} | {uses} | {why} |" if uses else f"| {features} | – | goes with everything |")
-    return "\n".join(lines)
-
-
-def _shown(name: str) -> str:
-    needed = name.removeprefix("no ")
-    if needed.endswith(".*"):
-        return f"any other key of `{needed[:-2]}`"
-    shown = f"`{needed}`" if "." in needed or needed in (NIC, NOISE, DELAYS, SPEEDS) else needed
-    return shown if needed == name else f"no {shown}"
