@@ -276,7 +276,7 @@ class Capacities:
         for dim in self.topology.dims:
             source, a = divmod(source, dim.size)
             targets, b = np.divmod(targets, dim.size)
-            hops = (a != b).astype(np.int64) * (2 if dim.kind == "switch" else 1)
+            hops = np.not_equal(a, b).astype(np.int64) * (2 if dim.kind == "switch" else 1)
             if dim.kind == "ring":
                 hops = np.minimum((b - a) % dim.size, (a - b) % dim.size) if dim.bidirectional else (b - a) % dim.size
             elif dim.kind == "mesh":
@@ -289,7 +289,7 @@ class Capacities:
         topology = self.topology
         reach = np.full(topology.vertices, _FAR, dtype=np.int64)
         reach[source] = 0
-        before = None
+        before = np.zeros(0, dtype=np.int64)
         while not np.array_equal(reach, before):
             before = reach.copy()
             np.minimum.at(reach, topology.dst, before[topology.src] + topology.latency_ps)

@@ -105,7 +105,7 @@ def _ordered(steps: Steps, rows: Iterable[int], sender: list[int] | None, keys: 
     asked: dict[int, list[int]] = {}
     for key in keys:
         asked.setdefault(key // size, []).append(key)
-    sources, found = sorted(asked), set()
+    sources, found = sorted(asked), set[int]()
     for start in range(0, len(sources), _BATCH):
         bit = {g: 1 << i for i, g in enumerate(sources[start : start + _BATCH])}
         #: The sources that come before each row, and that row itself, as bits.

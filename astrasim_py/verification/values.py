@@ -188,13 +188,16 @@ def judge(where: Layout, run: Execution) -> Judgement:
     sums = steps.contract is None and where.promise.reduces
     #: By what is promised: what the first rank holds, and what the first one that holds it has, with that rank.
     seen: dict[object, int] = {}
+    key: object
     right: dict[object, tuple[int, int]] = {}
     for r, chunk, cell, promised in _promises(where):
         value = run.cells[cell]
         if steps.contract is None:
+            assert isinstance(promised, tuple), "without a contract ranks contribute to chunks"
             sources, contributed = key = promised
             good = value > 0 and values.summary(value) == (contributed, (1 << sources.stop) - (1 << sources.start))
         else:
+            assert not isinstance(promised, tuple), "a contract has terms"
             good, key = values.contributions(value) == promised, tuple(sorted(promised.items()))
         if not good:
             wrong.append((r, chunk, cell, promised))

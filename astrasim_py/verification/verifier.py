@@ -9,10 +9,11 @@
 `astrasim_py.collectives.collective` has the table of what collectives promise.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from dataclasses import replace as dataclass_replace
+from typing import Any
 
 from astrasim_py.collectives.chunks import MAX_CHUNKS_PER_MESSAGE, PROTOCOL_SLOTS, SLOT_BYTES
 from astrasim_py.collectives.collective import CUSTOM, promise_of
@@ -151,13 +152,18 @@ def _check_contract(steps: Steps, contract: Contract) -> None:
             raise AlgorithmError(contract.place, problem, f"write {word}: {ours}")
 
 
+_NOWHERE: Mapping[str, object] = {}
+
+
 class Examination:
     """A verdict in the making."""
 
     def __init__(self, problems: list[str], warnings: list[str]) -> None:
         self.problems, self.warnings = problems, warnings
-        self.fields: dict[str, object] = {"well_formed": not problems}
-        self.counterexample = {"kind": "ill-formed", "text": problems[0]} if problems else None
+        self.fields: dict[str, Any] = {"well_formed": not problems}
+        self.counterexample: dict[str, object] | None = None
+        if problems:
+            self.counterexample = {"kind": "ill-formed", "text": problems[0]}
 
     @contextmanager
     def usable(self) -> Iterator[None]:
@@ -183,10 +189,11 @@ class Examination:
     def unknown(self, why: str) -> None:
         self.fields.setdefault("unknown", why)
 
-    def no(self, kind: str, problem: str, text: str = "", **known: object) -> None:
+    def no(self, kind: str, problem: str, where: Mapping[str, object] = _NOWHERE, text: str = "") -> None:
+        """A verdict is no; `where`: what the counterexample says besides its kind and text."""
         self.problems.append(problem)
         if self.counterexample is None:
-            self.counterexample = {"kind": kind, "text": text or problem, **known}
+            self.counterexample = {"kind": kind, "text": text or problem, **where}
 
     def verdict(self) -> Verdict:
         found = tuple(self.problems), tuple(self.warnings)
@@ -238,6 +245,7 @@ class Examination:
         smallest = flow.smallest()
         parts = flow.split(1) if matched else None
         large = smallest if parts is None else flow.smallest(parts)
+        assert smallest is not None and large is not None, "it ends"
         self.fields |= {"terminates": smallest <= slots, "min_slots": smallest, "min_slots_large": large}
         if smallest > slots:
             self.deadlock(flow.run(slots), f"it needs {smallest} slots per connection, and there are {slots}")
@@ -248,13 +256,14 @@ class Examination:
             needs = f"it then needs up to {large} slots per connection, and there are {slots}"
             self.warnings.append(f"large buffers{limit} can block it: {needs}")
 
-    def deadlock(self, blocked: Blocked, why: str) -> None:
+    def deadlock(self, blocked: Blocked | None, why: str) -> None:
+        assert blocked is not None, "it does not end"
         text = "\n".join([f"deadlock: {why}", *(f"  {line}" for line in blocked.chain)])
         if blocked.cycle:
             text += "\n  … which is where this began"
         crossing = blocked.crossing or blocked.chain
         shown = ", ".join(crossing[:3]) + (", …" if len(crossing) > 3 else "")
-        self.no("deadlock", f"deadlock: {why}: {shown}", text, chain=list(blocked.chain))
+        self.no("deadlock", f"deadlock: {why}: {shown}", {"chain": list(blocked.chain)}, text)
 
     def _largest_safe(self, slots: int) -> int | None:
         """Largest full buffer, bytes, at which a step has few enough messages for the program to end.
@@ -320,7 +329,7 @@ class Examination:
         index = offset if steps.in_place else wrong.chunk
         problem = f"rank {wrong.rank} chunk {index} {values.fault(run.values, wrong)}{written}"
         known = {"rank": wrong.rank, "buffer": buffer, "chunk": offset, "holds": holds, "expected": expected}
-        self.no("post-condition", problem, "\n".join(lines), **known, step=place, line=line)
+        self.no("post-condition", problem, {**known, "step": place, "line": line}, "\n".join(lines))
 
     def _judge_barrier(self) -> None:
         """A rank may leave a barrier when it has waited, directly or not, for all ranks."""
@@ -369,4 +378,4 @@ class Examination:
         lines += [f"  {label} {verb} it" for label, verb in zip(labels, does, strict=True)]
         problem = f"race: {labels[0]} {does[0]} {name}, {labels[1]} {does[1]} it, and nothing says which is first"
         known = {"rank": rank, "buffer": buffer, "chunk": offset, "step": steps.place(pair[0])}
-        self.no("race", problem, "\n".join(lines), **known, line=steps.line[pair[0]] or None, chain=labels)
+        self.no("race", problem, {**known, "line": steps.line[pair[0]] or None, "chain": labels}, "\n".join(lines))

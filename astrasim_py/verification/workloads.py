@@ -173,7 +173,7 @@ class _Workload:
         raced = {self.pairs[key][0].number for key in keys}
         self.wrong = [each for each in self.wrong if not (each.later and each.call in raced)]
         for each in self.wrong:
-            self.examination.no("post-condition", each.text, **each.known)
+            self.examination.no("post-condition", each.text, each.known)
         known, wrong = "unknown" not in fields, sum(each.cells for each in self.wrong)
         fields |= {"correct": False if wrong else known or None, "wrong_cells": wrong if known else None}
         fields |= {"race_free": False if keys else known or None, "races": len(keys) if known else None}
@@ -217,8 +217,9 @@ class _Workload:
         if collective not in (*COLLECTIVES, CUSTOM) or type(chunks) is not int or chunks < 0:
             raise Unusable(f"{program.node(begins[0])} begins call {number}, and does not say of which collective")
         members = tuple(rank for _, rank in sorted(zip(positions, ranks, strict=True)))
-        root = root if promise_of(collective).rooted else None
-        if promise_of(collective).rooted and (type(root) is not int or not 0 <= root < len(members)):
+        rooted = promise_of(collective).rooted
+        root = root if rooted and type(root) is int and root in range(len(members)) else None
+        if rooted and root is None:
             raise Unusable(f"{program.node(begins[0])} begins {collective}, and has no root among {len(members)} ranks")
         call = _Call(number, collective, chunks, bool(in_place), root, members, rows, uses)
         if uses and collective == "barrier":
@@ -261,11 +262,11 @@ class _Workload:
         whole, uses = self.steps, call.uses
         fine = 1
         for use in uses:
-            cells = call.per_chunk(use)
-            if not cells:
+            per_chunk = call.per_chunk(use)
+            if not per_chunk:
                 what = f"one of {use.tiles} tiles of the {call.many(use.side)} chunks of {call.name}"
                 raise Unusable(f"{self.program.node(use.row)} uses {what}")
-            fine = lcm(fine, cells)
+            fine = lcm(fine, per_chunk)
         self.check_produced(call)
         rows = [*call.rows, *(use.row for use in uses)]
         at = {row: i for i, row in enumerate(call.rows)}
@@ -291,7 +292,9 @@ class _Workload:
             rank=[position[whole.rank[g]] for g in rows], chain=[-1] * len(rows),
             count=[whole.count[g] * fine for g in call.rows] + many, takes=[whole.takes[g] for g in call.rows] + more,
             gives=[-1] * len(rows), reduces=[whole.reduces[g] for g in call.rows] + [False] * len(uses),
-            payload=payload + more, **cells, parents=[()] * len(rows), waits=[()] * len(rows), connections=[],
+            payload=payload + more, read_buf=cells["read_buf"], read_off=cells["read_off"],
+            write_buf=cells["write_buf"], write_off=cells["write_off"],
+            parents=[()] * len(rows), waits=[()] * len(rows), connections=[],
             place=lambda i: self.label(call, rows[i]), line=[0] * len(rows), root=call.root, in_place=call.in_place,
             makes=frozenset(len(call.rows) + i for i, use in enumerate(uses) if use.side),
         )  # fmt: skip
@@ -407,4 +410,4 @@ class _Workload:
             said.append(f"{part.steps.place(g)} {verb} {what}" + ("" if value is None else f" ({part.told(value)})"))
         problem = f"race: {said[0]}, {said[1]}, and nothing says which is first"
         known = {"rank": call.members[position], "buffer": buffer, "chunk": chunk, "step": part.steps.place(local[0])}
-        self.examination.no("race", problem, **known, chain=[part.steps.place(g) for g in local])
+        self.examination.no("race", problem, {**known, "chain": [part.steps.place(g) for g in local]})
