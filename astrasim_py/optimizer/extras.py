@@ -46,8 +46,10 @@ def algorithms_of(plan: Plan, made: Mapping[str, Algorithm]) -> tuple[dict[str, 
     return {name: (algorithm, ", ".join(uses)) for name, (algorithm, uses) in found.items()}, list(notes)
 
 
-def inlined_files(problem: Problem, plan: Plan, notes: list[str]) -> Iterator[tuple[str, bytes]]:
-    """Files of the traces of all jobs with the algorithms of their calls inlined; `notes` says what is left out."""
+def inlined_files(problem: Problem, plan: Plan) -> tuple[dict[str, bytes], list[str]]:
+    """Files of the traces of all jobs with the algorithms of their calls inlined, and lines on what is left out."""
+    files: dict[str, bytes] = {}
+    notes: list[str] = []
     for number, job in enumerate(problem.jobs):
         what = f"No inlined traces of {job.name}" if len(problem.jobs) > 1 else "No inlined traces"
         if plan.row_count > _NODES:
@@ -59,7 +61,8 @@ def inlined_files(problem: Problem, plan: Plan, notes: list[str]) -> Iterator[tu
             notes.append(f"{what}: {error.place}: {error.problem}")
             continue
         notes += [f"The inlined traces do not say {each}" for each in lost]
-        yield from trace_files(f"{INLINED}/{job.name}", workload)
+        files |= trace_files(f"{INLINED}/{job.name}", workload)
+    return files, notes
 
 
 def algorithm_bytes(found: Mapping[str, tuple[Algorithm, str]]) -> Iterator[tuple[str, bytes]]:

@@ -62,7 +62,9 @@ def write_optimized(result: Optimized, folder: Path) -> list[str]:
     files[SCENARIO] = _document(space, config)
     algorithms, notes = algorithms_of(plans[1], space.made)
     files |= dict(algorithm_bytes(algorithms))
-    files |= dict(inlined_files(problem, plans[1], notes))
+    inlined, left_out = inlined_files(problem, plans[1])
+    files |= inlined
+    notes += left_out
     figure = _figure(plans, result)
     if figure is None:
         notes.append("No figure: the run has too many nodes to draw")
