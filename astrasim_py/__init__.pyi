@@ -9,8 +9,8 @@ from astrasim_py.builders.compose import compose as compose
 from astrasim_py.builders.dsl import algorithm as algorithm
 from astrasim_py.builders.registry import build_algorithm as build_algorithm
 from astrasim_py.builders.split import split as split
+from astrasim_py.chakra.read_workload import read_workload as read_workload
 from astrasim_py.chakra.workload import Workload as Workload
-from astrasim_py.chakra.workload import read_workload as read_workload
 from astrasim_py.collectives.contract import Contract as Contract
 from astrasim_py.collectives.contract import read_contract as read_contract
 from astrasim_py.core.errors import AstraError as AstraError

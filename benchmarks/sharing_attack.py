@@ -13,9 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
+from astrasim_py.chakra.read_workload import read_workload
 from astrasim_py.chakra.schema import CommType, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
-from astrasim_py.chakra.workload import Workload, read_workload
+from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import UsageError
 from astrasim_py.core.files import named
 from astrasim_py.core.notes import Notes

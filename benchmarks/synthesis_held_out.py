@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 from sharing_attack import packaged_corpus
 
-from astrasim_py.chakra.workload import Workload, read_workload
+from astrasim_py.chakra.read_workload import read_workload
+from astrasim_py.chakra.workload import Workload
 from astrasim_py.cli.main import main as command
 from astrasim_py.core.errors import TraceError
 from astrasim_py.sharing.learn import learn

@@ -30,14 +30,6 @@ class Free:
     why_not: str = ""  # why they can be no order, together with the data dependencies; empty if they can
 
 
-def kind_of(traces: Sequence[ExecutionTrace]) -> str:
-    """``"data+ctrl"`` of a set without any data dependency, whose control dependencies order it; else ``"data"``."""
-    distinct = dict.fromkeys(traces)
-    if any(len(trace.data_deps.ids) for trace in distinct):
-        return "data"
-    return "data+ctrl" if any(len(trace.ctrl_deps.ids) for trace in distinct) else "data"
-
-
 def as_data(trace: ExecutionTrace) -> ExecutionTrace:
     """The trace with data and control dependencies as data dependencies.
 

@@ -9,17 +9,10 @@ import numpy as np
 from astrasim_py.chakra.attributes import values_of
 from astrasim_py.chakra.schema import NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.chakra.workload import check_distinct
 from astrasim_py.core.errors import TraceError
 from astrasim_py.core.exact_json import json_bytes
 from astrasim_py.core.files import read_regular
-
-
-def check_distinct(ranks: Sequence[int], place: str) -> None:
-    """Raise if a rank is listed twice."""
-    if len(set(ranks)) < len(ranks):
-        twice = next(rank for rank in ranks if ranks.count(rank) > 1)
-        raise TraceError(place, f"rank {twice} is listed twice", "list every rank once")
-
 
 #: Largest communicator-group file that is read, bytes.
 MAX_GROUP_FILE = 64 * 2**20

@@ -13,12 +13,14 @@ import numpy as np
 from astrasim_py.chakra import control
 from astrasim_py.chakra import lint_rules as rules
 from astrasim_py.chakra.decode import IllTyped, damaged_nodes
-from astrasim_py.chakra.et_io import find_prefix, parse_trace, read_bytes, read_traces, set_files
+from astrasim_py.chakra.et_io import parse_trace, read_bytes, read_traces
 from astrasim_py.chakra.groups import groups_from_json, groups_from_metadata, named
 from astrasim_py.chakra.lint_rules import Finding, label_of, lint_trace, more_of
 from astrasim_py.chakra.schema import COLLECTIVE_OF_CODE, MISSING, CommType, NodeType
+from astrasim_py.chakra.set_files import find_prefix, set_files
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.wire import frame
+from astrasim_py.chakra.workload import kind_of
 from astrasim_py.core.errors import TraceError
 from astrasim_py.core.rows import numbered
 
@@ -43,7 +45,7 @@ def lint(traces: Sequence[ExecutionTrace | None], groups: Mapping[str, Sequence[
     found = _merged(found)
     if ranks_of:
         found.extend(check_control(tuple(ranks_of)))
-        if control.kind_of(tuple(ranks_of)) != "data":
+        if kind_of(tuple(ranks_of)) != "data":
             ordered = {trace: _ordered(trace) for trace in ranks_of}
             traces = [trace and ordered[trace] for trace in traces]
         found.extend(check_messages(traces))
@@ -66,7 +68,7 @@ def _with_groups(
 
 def check_control(traces: Sequence[ExecutionTrace]) -> list[Finding]:
     """Control dependencies that are the only order of a set, or that a simulation would ignore although they order."""
-    if control.kind_of(traces) != "data":
+    if kind_of(traces) != "data":
         return [Finding("info", "ctrl-only", traces[0].place, control.TAKEN)]
     said = control.unused(traces)
     return [Finding("warning", "ctrl-unused", *said)] if said else []

@@ -10,11 +10,12 @@ from itertools import islice
 import numpy as np
 
 from astrasim_py.chakra import control
-from astrasim_py.chakra.attributes import leaves_out_dims, unknown
+from astrasim_py.chakra.attributes import unknown
 from astrasim_py.chakra.groups import OTHER_NAMES, called_otherwise
 from astrasim_py.chakra.lint_rules import counts_elements
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.chakra.workload import kind_of
 from astrasim_py.core.notes import Notes
 
 #: Names that a line lists.
@@ -54,7 +55,7 @@ def notes_of(read: Reading) -> Notes:
     findings = doubts([bare[trace] for trace in read.made])
     found.warnings += [f"{finding.place}: {finding.message} (see trace lint)" for finding in findings]
     if read.dependencies is None:
-        if control.kind_of(read.traces) == "data":
+        if kind_of(read.traces) == "data":
             if unused_edges := control.unused(read.traces):
                 found.warnings.append(": ".join(unused_edges))
         else:
@@ -142,29 +143,6 @@ def unnamed(traces: Sequence[ExecutionTrace], groups: Sequence[str]) -> list[str
         codes, names = trace.group_of()
         used.update(names[code] for code in np.unique(codes[trace.type == NodeType.COMM_COLL]).tolist() if code >= 0)
     return [name for name in groups if name not in used]
-
-
-def unplanned(traces: Sequence[ExecutionTrace], *, dims_only: bool = False) -> Iterator[str]:
-    """Dimensions that collectives leave out, and their priorities: what only algorithms by dimension use.
-
-    `traces`: by rank. `dims_only`: priorities are used.
-    """
-    count, first = 0, ""
-    for trace, ranks in Counter(traces).items():
-        rows = [*leaves_out_dims(trace)]
-        first = first or (f"{trace.place or 'trace'}: node {int(trace.node_id[rows[0]])}" if rows else "")
-        count += ranks * len(rows)
-    if count:
-        what = "the collective leaves out dimensions" if count == 1 else f"{count} collectives leave out dimensions"
-        advice = "name its members by pg_name and groups"
-        yield f"{first}: {what} (involved_dim), and runs over its whole group: {advice}"
-    for trace in () if dims_only else dict.fromkeys(traces):
-        if trace.has_column("comm_priority"):
-            own = np.maximum(trace.column("comm_priority")[trace.type == NodeType.COMM_COLL], 0)
-            if len(np.unique(own)) > 1:
-                text = "collectives have unequal comm_priority, which only algorithms by dimension use"
-                yield f"{trace.place or 'the workload'}: {text}"
-                return
 
 
 def _listed(names: Sequence[str]) -> str:

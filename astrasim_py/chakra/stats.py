@@ -11,11 +11,11 @@ import numpy as np
 
 from astrasim_py.chakra import et_def_pb2 as pb
 from astrasim_py.chakra import graph
-from astrasim_py.chakra.control import kind_of
 from astrasim_py.chakra.groups import named
 from astrasim_py.chakra.messages import attributes
 from astrasim_py.chakra.schema import COLLECTIVE_OF_CODE, MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.chakra.workload import kind_of
 from astrasim_py.core.errors import TraceError
 
 

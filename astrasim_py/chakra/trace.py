@@ -11,17 +11,18 @@ import dataclasses
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from astrasim_py.chakra import et_def_pb2 as pb
-from astrasim_py.chakra import graph, messages
-from astrasim_py.chakra.decode import decode_attribute
+from astrasim_py.chakra import graph
 from astrasim_py.chakra.schema import COLUMN_KINDS, INT_COLUMNS, MISSING, WRITE_ORDER, Attribute, kind_for
 from astrasim_py.chakra.storage import Csr, RawFile, checked, compact, compact_columns, frozen
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import TraceError
+
+if TYPE_CHECKING:
+    from astrasim_py.chakra import et_def_pb2 as pb
 
 #: Arguments of `from_columns` beside ids, types and integer columns.
 _DEFAULTS = {
@@ -114,6 +115,8 @@ class ExecutionTrace:
         """
         stored, raw = self._columns.get(name), self.raw
         if stored is None and name not in COLUMN_KINDS and raw is not None:
+            from astrasim_py.chakra.decode import decode_attribute
+
             stored = self._once(f"attribute {name}", lambda: decode_attribute(raw, name, self.place))
         return np.broadcast_to(MISSING if stored is None else stored, (len(self),))
 
@@ -149,6 +152,8 @@ class ExecutionTrace:
         """Attributes of the file, as the producer wrote them."""
         if self._metadata is not None:
             return self._metadata
+        from astrasim_py.chakra import messages
+
         assert self.raw is not None  # a built trace has its metadata
         body = self.raw.data[slice(*self.raw.metadata)]
         return self._once(
@@ -166,6 +171,8 @@ class ExecutionTrace:
         row = range(len(self))[row]
         if self.raw is None:
             return self._built_node(row)
+        from astrasim_py.chakra import messages
+
         message = messages.parse("Node", self.raw.node(row), f"{self.place}: node {int(self.node_id[row])}")
         if self.is_changed(row):
             messages.patch(message, self._built_node(row))
@@ -173,6 +180,8 @@ class ExecutionTrace:
 
     def attribute(self, row: int, name: str, default: object = None) -> object:
         """Value of the last attribute of that name of a node, whether it has a column or not."""
+        from astrasim_py.chakra import messages
+
         found = [attribute for attribute in self.node(row).attr if attribute.name == name]
         return messages.attributes(found)[-1].value if found else default
 
@@ -182,6 +191,8 @@ class ExecutionTrace:
 
     def _built_node(self, row: int) -> pb.Node:
         """A node as the columns have it."""
+        from astrasim_py.chakra import et_def_pb2 as pb
+
         message = pb.Node(
             id=int(self.node_id[row]),
             name=self.names[row],

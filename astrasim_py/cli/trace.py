@@ -77,9 +77,9 @@ def _read(name: str) -> tuple:
 
 
 def _lint(args: argparse.Namespace) -> int:
-    from astrasim_py.chakra.et_io import find_prefix
     from astrasim_py.chakra.lint import check_control, lint_file, lint_prefix
     from astrasim_py.chakra.lint_rules import Finding, lint_trace, worst_severity
+    from astrasim_py.chakra.set_files import find_prefix
 
     findings = []
     for name in args.trace:

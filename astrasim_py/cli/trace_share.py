@@ -82,7 +82,7 @@ def _by_option(text: str) -> str:
 
 def read_with_hints(prefix: str, **options):
     """A workload with the groups that lie beside it, if none are named, and notes on it; hints are printed."""
-    from astrasim_py.chakra.workload import read_workload
+    from astrasim_py.chakra.read_workload import read_workload
     from astrasim_py.core.notes import Notes
 
     notes = Notes()

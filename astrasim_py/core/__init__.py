@@ -1,1 +1,1 @@
-"""Units, errors, records and digests, shared by every package above (standard library and numpy only)."""
+"""What every room above shares: units, errors, records, digests, fields of models, and compiling."""

@@ -10,9 +10,9 @@ import numpy as np
 
 from astrasim_py.builders.registry import IN_NETWORK, build, default_algorithm, rooted
 from astrasim_py.chakra.control import TAKEN, unused
-from astrasim_py.chakra.notes import unplanned
 from astrasim_py.chakra.schema import COLLECTIVE_OF_CODE, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.chakra.unplanned import unplanned
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.collectives.collective import CUSTOM, collective_name
 from astrasim_py.core.choices import LIBRARIES

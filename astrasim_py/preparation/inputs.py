@@ -15,7 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from astrasim_py.chakra.et_io import find_prefix
+from astrasim_py.chakra.set_files import find_prefix
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.cache import Memo
 from astrasim_py.core.digest import digest, file_digest, file_stamp

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from astrasim_py.chakra.notes import unplanned
+from astrasim_py.chakra.unplanned import unplanned
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.by_need import load
 from astrasim_py.core.errors import ScenarioError
@@ -25,7 +25,6 @@ from astrasim_py.system.problem import Job, Planner
 from astrasim_py.system.semantics import DATA
 from astrasim_py.topology.model import Topology
 from astrasim_py.topology.placement import RandomPlacement, placement
-from astrasim_py.workload.iterations import iterate
 
 _MODELS = "astrasim_py.preparation.training:model_of_job"
 _WORKLOADS: dict[type, str] = {
@@ -76,9 +75,13 @@ def job_of(run: Preparation, topology: Topology, name: str, key: str, spec: Any,
         planner = plan_by_dimension(run, table, sources, topology, placed)
     if planner is None or iterations > 1:  # repeated traces have no bytes
         section.warn(unplanned(workload.traces, dims_only=planner is not None))
+    if iterations > 1:
+        from astrasim_py.workload.iterations import iterate
+
+        workload = iterate(workload, iterations)
     return Job(
         name=name,
-        workload=iterate(workload, iterations),
+        workload=workload,
         placement=placed,
         algorithms=table,
         planner=planner,

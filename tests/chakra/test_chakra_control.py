@@ -13,6 +13,7 @@ from astrasim_py.chakra.graph import pointers
 from astrasim_py.chakra.lint import lint
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.chakra.workload import kind_of
 from astrasim_py.core.errors import TraceError
 
 
@@ -78,8 +79,8 @@ def test_of_a_large_trace_some_are_judged_and_the_count_is_a_lower_bound(monkeyp
 
 def test_the_order_of_a_set_is_its_control_dependencies_only_where_no_rank_has_others():
     chain, none, data = build(2, ctrl=[(1, 0)]), build(1), build(2, data=[(1, 0)])
-    assert control.kind_of([chain, none]) == "data+ctrl"
-    assert control.kind_of([none, none]) == control.kind_of([chain, data]) == control.kind_of([]) == "data"
+    assert kind_of([chain, none]) == "data+ctrl"
+    assert kind_of([none, none]) == kind_of([chain, data]) == kind_of([]) == "data"
     made = control.as_data(build(3, [(1, 0)], [(2, 0), (2, 1), (1, 0)]))
     assert made.data_deps.lists() == [(), (0,), (0, 1)] and not len(made.ctrl_deps.ids)
     with pytest.raises(TraceError, match=r"cycle of 2 nodes.*together; .*or write dependencies: data"):

@@ -16,10 +16,10 @@ from astrasim_py.chakra import decode, et_io, text_io, wire
 from astrasim_py.chakra import et_def_pb2 as pb
 from astrasim_py.chakra.lint_rules import lint_trace
 from astrasim_py.chakra.messages import attributes
+from astrasim_py.chakra.read_workload import read_workload
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.wire import varint
-from astrasim_py.chakra.workload import read_workload
 from astrasim_py.core.errors import OutputError, TraceError
 
 

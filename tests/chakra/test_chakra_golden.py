@@ -13,9 +13,9 @@ import pytest
 from astrasim_py.chakra import et_io, stats, text_io
 from astrasim_py.chakra.lint import lint, lint_prefix
 from astrasim_py.chakra.lint_rules import lint_trace
+from astrasim_py.chakra.read_workload import read_workload
 from astrasim_py.chakra.schema import INT_COLUMNS, MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
-from astrasim_py.chakra.workload import read_workload
 
 
 def sets(folder: Path) -> list[Path]:

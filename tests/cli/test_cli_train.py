@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from astrasim_py.builders.registry import BUILDERS
-from astrasim_py.chakra.workload import read_workload
+from astrasim_py.chakra.read_workload import read_workload
 from astrasim_py.cli.main import main
 from astrasim_py.core import registry
 from astrasim_py.topology.hardware import machine

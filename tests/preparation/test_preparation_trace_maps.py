@@ -10,7 +10,7 @@ import pytest
 
 from astrasim_py.builders.registry import build
 from astrasim_py.chakra.et_io import write_prefix
-from astrasim_py.chakra.workload import read_workload
+from astrasim_py.chakra.read_workload import read_workload
 from astrasim_py.preparation import inputs as preparation
 from astrasim_py.preparation import inputs as sharing
 from astrasim_py.preparation import prepare

@@ -16,8 +16,9 @@ from worlds.training import ByWork, layout_of
 
 from astrasim_py.chakra.et_io import encode_trace
 from astrasim_py.chakra.lint import lint
+from astrasim_py.chakra.read_workload import read_workload
 from astrasim_py.chakra.trace import ExecutionTrace
-from astrasim_py.chakra.workload import Workload, read_workload
+from astrasim_py.chakra.workload import Workload
 from astrasim_py.cli.main import main
 from astrasim_py.core.errors import TraceError
 from astrasim_py.sharing.learn import learn

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
-from astrasim_py.chakra.workload import Workload, read_workload
+from astrasim_py.chakra.read_workload import read_workload
+from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.digest import digest
 from astrasim_py.core.notes import Notes
 from astrasim_py.preparation.inputs import WORKLOADS
