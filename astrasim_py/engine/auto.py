@@ -86,5 +86,5 @@ def _whole(plan: Plan) -> bool:
 
 def predicted_hops(plan: Plan) -> int:
     """Messages of a complete run times the links of a route, on the average over pairs that exchange messages."""
-    pairs = len(plan.route_pairs)
-    return plan.messages * len(plan.route_links) // pairs if pairs else plan.messages
+    pairs, links = len(plan.route_pairs), plan.route_links
+    return plan.messages * len(links) // pairs if pairs and links is not None else plan.messages

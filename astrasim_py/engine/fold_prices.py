@@ -13,7 +13,7 @@ from astrasim_py.core.records import Records
 from astrasim_py.engine.fold_traffic import route_table
 from astrasim_py.engine.recorder import LINK_TOTALS
 from astrasim_py.system.plan import Instance, Plan
-from astrasim_py.system.problem import Job, Problem
+from astrasim_py.system.problem import Job, PlacedPlanner, Problem
 from astrasim_py.system.programs import COLLECTIVE
 from astrasim_py.system.routes import Traffic
 from astrasim_py.system.symmetry import refuse
@@ -48,7 +48,9 @@ class Classes:
         self.of = np.array([number[trace] for trace in self.workload.traces], dtype=np.int64)
         self.ranks = [np.flatnonzero(self.of == each) for each in range(len(self.traces))]
         self.shared = [plan.workload.shared[int(ranks[0])] for ranks in self.ranks]
-        self.instances = list(plan.workload.instances)
+        instances = plan.workload.instances
+        assert instances is not None  # of workloads
+        self.instances = list(instances)
         self.every: list[Family] = []
         self.families: list[np.ndarray] = []
         self.roles: list[list[str]] = []
@@ -161,7 +163,10 @@ class Price:
 
 def placed(job: Job, workload: Workload, placement: tuple[int, ...]) -> Job:
     """A job with a part of its ranks; rank r is on NPU `placement[r]`."""
-    planner = None if job.planner is None else job.planner.placed(placement)
+    planner = job.planner
+    if planner is not None:
+        assert isinstance(planner, PlacedPlanner)  # others are refused
+        planner = planner.placed(placement)
     return replace(job, workload=workload, placement=placement, planner=planner)
 
 
@@ -243,15 +248,21 @@ def _plan_of(value: Instance, members: np.ndarray) -> tuple:
     )
 
 
+def queues_of_npu(plan: Plan) -> int:
+    """Number of the queues of an NPU, 0 without a planner."""
+    planner = plan.problem.jobs[0].planner
+    return 0 if planner is None else len(planner.capacity)
+
+
 def queues_of(family: Family, plan: Plan) -> np.ndarray:
     """int64: NPU queues of a family's chunks, ascending, numbered after the links."""
-    planner, npus = plan.problem.jobs[0].planner, np.array(plan.npu_of, dtype=np.int64)
+    npus = np.array(plan.npu_of, dtype=np.int64)
     found = [np.zeros(0, dtype=np.int64)]
     for value in family.values:
         instance = plan.instances.values[value]
         numbers = np.array(sorted({phase.queue for chunk in instance.chunks for phase in chunk.phases}), dtype=np.int64)
         if len(numbers):
-            first = len(plan.problem.topology.src) + npus[list(instance.members)] * len(planner.capacity)
+            first = len(plan.problem.topology.src) + npus[list(instance.members)] * queues_of_npu(plan)
             found.append((first[:, None] + numbers).ravel())
     return np.unique(np.concatenate(found))
 

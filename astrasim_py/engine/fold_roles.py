@@ -19,7 +19,16 @@ from astrasim_py.core.choices import FOLDED
 from astrasim_py.core.compiling import cpu_s
 from astrasim_py.core.records import Fold, Records, Table
 from astrasim_py.core.units import format_time, transfer_ps
-from astrasim_py.engine.fold_prices import CALL_COLUMNS, Classes, Prices, Run, check_finished, placed, queues_of
+from astrasim_py.engine.fold_prices import (
+    CALL_COLUMNS,
+    Classes,
+    Prices,
+    Run,
+    check_finished,
+    placed,
+    queues_of,
+    queues_of_npu,
+)
 from astrasim_py.engine.fold_times import rank_times, ties
 from astrasim_py.engine.fold_traffic import BOUND, Flow, Meeting, meetings, route_table
 from astrasim_py.engine.recorder import LINK_TOTALS, make_records
@@ -92,7 +101,7 @@ class Copy:
         #: By class: calls that are folded.
         self.folded = [np.flatnonzero(each) for each in folded]
         #: Roles with group members that end at different times.
-        self.unequal: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self.unequal: set[int] = set()
         self.durations = self._durations()
 
     def _check_peers(self) -> None:
@@ -116,7 +125,7 @@ class Copy:
                 family = classes.every[index]
                 if family.name not in self.kept:
                     continue
-                found = {}
+                found: dict[int, tuple[int, ...]] = {}
                 for value in family.values:
                     members = np.array(self.plan.instances.values[value].members)
                     places = tuple(self.place[members].tolist())
@@ -126,7 +135,8 @@ class Copy:
 
     def _durations(self) -> list[dict[int, tuple[int, int]]]:
         """By place: least and most picoseconds of each folded family that it calls."""
-        classes, found = self.classes, [{} for _ in range(self.size)]
+        classes = self.classes
+        found: list[dict[int, tuple[int, int]]] = [{} for _ in range(self.size)]
         indices = sorted({int(i) for each, calls in enumerate(self.folded) for i in classes.families[each][calls]})
         for index in indices:
             price, members = self.prices[index], classes.every[index].members
@@ -144,7 +154,7 @@ class Copy:
         mine = self.ranks[0]
         traces: list[ExecutionTrace] = []
         shifts = np.zeros(self.size, dtype=np.int64)
-        made: dict[tuple, tuple[ExecutionTrace, int, np.ndarray]] = {}
+        made: dict[tuple, tuple[ExecutionTrace, int]] = {}
         for place, rank in enumerate(mine.tolist()):
             each = int(classes.of[rank])
             times = {index: time[which] for index, time in self.durations[place].items()}
@@ -190,11 +200,10 @@ class Copy:
                 own = self.place[np.where(peer == MISSING, 0, peer + classes.shifts[rank])]
                 columns[name] = np.where(peer == MISSING, MISSING, own)
         codes, names = trace.group_of()
-        if len(names):
-            columns["pg_name"] = np.where(inside, -1, codes).astype(np.int32), names
+        groups = {"pg_name": (np.where(inside, -1, codes).astype(np.int32), names)} if len(names) else {}
         kind = np.where(inside, int(NodeType.COMP), trace.type).astype(np.int8)
         return trace.without_raw().replace(
-            type=kind, duration_ps=duration, is_cpu_op=inside.astype(np.int64), **columns
+            type=kind, duration_ps=duration, is_cpu_op=inside.astype(np.int64), **columns, **groups
         )
 
     def simulate(self, run: Run) -> None:
@@ -210,7 +219,7 @@ class Copy:
         programs = [self.classes.shared[each] for each in self.own_class.tolist()]
         nodes = [self._call_nodes(each)[self.folded[each]] for each in self.own_class.tolist()]
         self.ties = ties(self.run, rows, programs, nodes)
-        self.unequal = {index for found in self.durations for index, (least, most) in found.items() if least != most}
+        self.unequal = {i for times in self.durations for i, (least, most) in times.items() if least != most}
         self.apart: dict[int, int] = {}
         kept, contends = self._kept_flows(), self.plan.problem.network.contention
         flows = self._call_flows(contends)
@@ -220,13 +229,13 @@ class Copy:
 
     def unsafe(self) -> frozenset[str]:
         """Folded roles that must be kept for an exact result."""
-        found = {flow.role for meeting in self.meetings for flow in meeting.flows}
+        found = {flow.role for meeting in self.meetings for flow in meeting.flows if flow.role is not None}
         found |= {self.classes.every[index].name for index in (*self.unequal, *self.apart)}
         for tie in self.ties:
             each = self.own_class[tie.rank]
             ended = self.folded[each][self._calls(tie.rank)[1][self.folded[each]] == tie.time]
             found |= {self.classes.every[index].name for index in self.classes.families[each][ended].tolist()}
-        return frozenset(found - {None})
+        return frozenset(found)
 
     def _calls(self, place: int) -> tuple[np.ndarray, np.ndarray]:
         """Starts and ends of the calls of a rank of the copy."""
@@ -264,13 +273,15 @@ class Copy:
             family = self.classes.every[index]
             queues = queues_of(family, self.plan)
             ones = np.ones(len(queues), dtype=np.int64)
-            columns = queues, ones * int((stop - begin).max()), ones, ones * 0
+            links, busy, messages, queue = queues, ones * int((stop - begin).max()), ones, ones * 0
             role = None
             if family.name not in self.kept:
                 self.counts[index], role = len(begin), family.name
                 if contends:
-                    columns = [np.concatenate(pair) for pair in zip(self._busy(index), columns, strict=True)]
-            flows.append(Flow(f"collectives of {family.name}", role, *columns, np.sort(begin), np.sort(stop)))
+                    columns = zip(self._busy(index), (links, busy, messages, queue), strict=True)
+                    links, busy, messages, queue = map(np.concatenate, columns)
+            name = f"collectives of {family.name}"
+            flows.append(Flow(name, role, links, busy, messages, queue, np.sort(begin), np.sort(stop)))
         return flows
 
     def _busy(self, index: int) -> list[np.ndarray]:
@@ -368,7 +379,7 @@ class Copy:
         topology = self.plan.problem.topology
         if number < len(topology.src):
             return topology.link_name(number)
-        npu, queue = divmod(number - len(topology.src), len(self.plan.problem.jobs[0].planner.capacity))
+        npu, queue = divmod(number - len(topology.src), queues_of_npu(self.plan))
         return f"queue {queue} of NPU {npu}"
 
     def records(self, level: str, run: Run, cpu_s: float) -> Records:

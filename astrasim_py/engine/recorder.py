@@ -299,9 +299,9 @@ def unequal_bytes(
 
 def node_table(plan: Plan, start: np.ndarray, end: np.ndarray, released: np.ndarray, ended: np.ndarray) -> Table:
     """The node table from an engine's measurements, int64[rows] each."""
-    measured = {"start": start, "end": end, "released_by": released, "ended_by": ended}
     # Columns of the Plan double the memory; most readers need the times only.
-    return Table(dict.fromkeys(NODE_COLUMNS, partial(_planned, plan)) | measured)
+    planned = dict.fromkeys(NODE_COLUMNS, partial(_planned, plan))
+    return Table({**planned, "start": start, "end": end, "released_by": released, "ended_by": ended})
 
 
 def _planned(plan: Plan) -> dict[str, np.ndarray | Categorical]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -44,9 +44,11 @@ class Posted(NamedTuple):
     @classmethod
     def awaiting(cls, plan: Plan, rank: int, call: int, node: int, since: int) -> Posted:
         """A step of a thread block that waits for the head of its message, as its receive."""
-        message = plan.program(rank, call).blocks.takes[node]
+        steps = plan.program(rank, call).blocks
+        assert steps is not None  # of a program of thread blocks
         members = zip(plan.calls[call].members, plan.calls[call].programs, strict=True)
-        sends = ((peer, program.tag[program.blocks.gives == message]) for peer, program in members)
+        blocks = ((peer, program.tag, program.blocks) for peer, program in members if program.blocks is not None)
+        sends = ((peer, tag[block.gives == steps.takes[node]]) for peer, tag, block in blocks)
         peer, tag = next((peer, int(tags[0])) for peer, tags in sends if len(tags))
         return cls.of(plan, rank, call, node, since)._replace(kind=RECV, peer=peer, tag=tag)
 
@@ -94,7 +96,7 @@ def explain_stuck(plan: Plan, progress: Sequence[int], waits: Waits) -> Outcome:
 
     def unwanted(send: Posted) -> WaitingNode:
         why = _turn(plan, send, turns) or f"{plan.rank_name(send.peer)} has not posted its receive"
-        return _waiting(plan, send, why, asks=True)
+        return replace(_waiting(plan, send, why), asks=True)
 
     waiting = [
         *((receive.rank, partial(lost, receive)) for receive in posted),
@@ -146,7 +148,7 @@ def explain_stuck(plan: Plan, progress: Sequence[int], waits: Waits) -> Outcome:
 
 def _cut_off(plan: Plan, pairs: Sequence[tuple[int, int]]) -> str:
     """Which pairs of NPUs have no path, and which links have failed, and when."""
-    topology, failed = plan.problem.topology, {}
+    topology, failed = plan.problem.topology, dict[int, int]()
     for at, state in plan.states:
         failed = {link: failed.get(link, at) for link in state.links.lost}
     named = _some([f"{topology.link_name(link)} at {format_time(at)}" for link, at in failed.items()])
@@ -197,7 +199,7 @@ def _no_message(plan: Plan, receive: Posted, progress: Sequence[int], unreceived
     return f"{plan.rank_name(receive.peer)} has not sent it"
 
 
-def _waiting(plan: Plan, entry: Posted, reason: str, **more: int) -> WaitingNode:
+def _waiting(plan: Plan, entry: Posted, reason: str) -> WaitingNode:
     trace, receives = plan.trace(entry.rank, entry.call), entry.kind == RECV
     name = trace.names[entry.row] if len(trace.names) else ""
     block, step = (int(trace.column(c)[entry.row]) for c in ("tb_id", "local_time_step"))
@@ -219,16 +221,17 @@ def _waiting(plan: Plan, entry: Posted, reason: str, **more: int) -> WaitingNode
         bytes=entry.bytes,
         since=entry.since,
         reason=reason,
-        **more,
     )
 
 
 def _waiting_for_slot(plan: Plan, send: Posted) -> WaitingNode:
-    slots = (plan.calls[send.call].connections or plan.calls[send.call].by_blocks).slots
+    costs = plan.calls[send.call].connections or plan.calls[send.call].by_blocks
+    slots = 0 if costs is None else costs.slots
     channel = int(plan.trace(send.rank, send.call).column("channel")[send.row])
     hold = f"{slots} slots hold messages" if slots > 1 else "1 slot holds a message"
     reason = f"the connection's {hold} that rank {send.peer} has not taken"
-    return _waiting(plan, send, reason, slots=slots, channel=-1 if channel == MISSING else channel)
+    waiting = _waiting(plan, send, reason)
+    return replace(waiting, slots=slots, channel=-1 if channel == MISSING else channel)
 
 
 def _waiting_for_count(plan: Plan, node: Posted, counter: int, count: int, wanted: int) -> WaitingNode:
@@ -236,7 +239,7 @@ def _waiting_for_count(plan: Plan, node: Posted, counter: int, count: int, wante
     start = int(plan.trace(node.rank, node.call).column("count_from")[node.row])
     if start != MISSING:
         reason += f", counted from the end of node {start}"
-    return _waiting(plan, node, reason, counter=counter)
+    return replace(_waiting(plan, node, reason), counter=counter)
 
 
 def _cycle(waits_for: Mapping[int, set[int]]) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ usually one per dimension. In a phase the members form rows, each of which runs 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.shown import Shown
@@ -62,11 +62,7 @@ class CollectiveRequest:
 
 
 class Planner(Protocol):
-    """Cuts collectives into chunks.
-
-    A fold needs ``placed(placement) -> Planner`` as well: the planner for some of the ranks, rank r on NPU
-    ``placement[r]``; its result may depend only on the call's type, size, root, members and priority.
-    """
+    """Cuts collectives into chunks. A fold needs a `PlacedPlanner`."""
 
     @property
     def capacity(self) -> tuple[int, ...]:
@@ -75,6 +71,15 @@ class Planner(Protocol):
 
     def plan(self, request: CollectiveRequest) -> tuple[PlannedChunk, ...] | Algorithm | None:
         """Chunks of a call; or one algorithm over all members, without queues; None: the job's table decides."""
+        ...
+
+
+@runtime_checkable
+class PlacedPlanner(Planner, Protocol):
+    """A planner whose chunks depend only on a call's type, size, root, members and priority."""
+
+    def placed(self, placement: tuple[int, ...]) -> Planner:
+        """The planner for some of the ranks, rank r on NPU ``placement[r]``."""
         ...
 
 

@@ -11,7 +11,7 @@ from astrasim_py.core.errors import SimulationError, UsageError
 from astrasim_py.core.units import INT64_MAX
 from astrasim_py.engine.compiled import records
 from astrasim_py.engine.compiled.durations import link_changes
-from astrasim_py.engine.compiled.flat import repeated
+from astrasim_py.engine.compiled.flat import Fields, repeated
 from astrasim_py.engine.compiled.templates import COUNTED, Templates
 from astrasim_py.system.plan import CollectiveCall, Instance, Phase, Plan
 from astrasim_py.system.problem import Problem
@@ -32,7 +32,7 @@ class KernelInput(NamedTuple):
     only reads the others. `tags`: by node of a template; the kernel does not use them.
     """
 
-    constants: dict[str, int]
+    constants: Fields
     tables: dict[str, np.ndarray]
     tags: np.ndarray
 
@@ -43,9 +43,9 @@ class KernelInput(NamedTuple):
         These are of ``fluid``, thread blocks, queue pairs, detours, NICs, tiles, chunks, and orders of a hash set.
         """
         flags, known = self.tables["templates"]["flags"] & (records.STEPS | records.HASH_SET), self.constants
-        optional = (known["model"] == records.FLUID, known["qps"] > 1, known["period"] > 0, known["nic"])
+        optional = [known["model"] == records.FLUID, known["qps"] > 1, known["period"] > 0, known["nic"]]
         ranks = self.tables["ranks"]
-        optional += bool((ranks["gates"] >= 0).any()), bool((ranks["queues"] > 0).any())
+        optional += [(ranks["gates"] >= 0).any(), (ranks["queues"] > 0).any()]
         return any(optional) or bool(flags.any())
 
 
@@ -60,7 +60,7 @@ def kernel_input(plan: Plan, *, rows: bool = False) -> KernelInput:
     return _Building(plan, rows).input()
 
 
-def _constants(problem: Problem) -> dict[str, int]:
+def _constants(problem: Problem) -> Fields:
     """Constants of a run that depend on the problem only."""
     network, semantics, limits, noise = problem.network, problem.semantics, problem.limits, problem.noise
     injected = network.send_completes == "injected"
@@ -87,9 +87,11 @@ class _Building(Templates):
     """Working state of `kernel_input`."""
 
     def __init__(self, plan: Plan, rows: bool) -> None:
-        super().__init__(plan, dict.fromkeys(records.CONSTANTS, 0) | _constants(plan.problem))
+        super().__init__(plan, {**dict.fromkeys(records.CONSTANTS, 0), **_constants(plan.problem)})
         self.rows = rows
         self.most_queues = self.most_running = self.channels = 0
+        #: By call of a program per member: the place of its templates, and its channels.
+        self.plain_calls: dict[tuple, tuple[int, int]] = {}
 
     def input(self) -> KernelInput:
         """Build the complete input."""
@@ -157,11 +159,13 @@ class _Building(Templates):
         self.constants["has_servers"] = bool((ranks["server"] >= 0).any())
         ranks["phase"] = plan.detour_phase if plan.detours else 0
         ranks["row"] = plan.first_rows(-1) if self.rows else -1
-        ranks["instances"] = plan.workload.instances.column(self.ints.add)
+        instances = plan.workload.instances
+        assert instances is not None  # of workloads
+        ranks["instances"] = instances.column(self.ints.add)
         for number, (first, job) in enumerate(zip(plan.first_rank, self.problem.jobs, strict=True)):
-            own = slice(first, first + job.ranks)
-            mine = ranks[own]
-            programs, matching = plan.workload.shared[own], plan.p2p[number]
+            of_job = slice(first, first + job.ranks)
+            mine = ranks[of_job]
+            programs, matching = plan.workload.shared[of_job], plan.p2p[number]
             if self.by_bytes:
                 self.channels = max(self.channels, matching.channels)
             else:
@@ -181,7 +185,7 @@ class _Building(Templates):
                 for rank, program in enumerate(programs, first)
             ]
             mine["background"] = job.background
-            mine["first"], mine["queues"] = first + plan.workload.shifts[own], len(running)
+            mine["first"], mine["queues"] = first + plan.workload.shifts[of_job], len(running)
             mine["capacities"] = self.longs.add(running)
             self.most_running = max(self.most_running, min(sum(running), 2**31))
             self.most_queues = max(self.most_queues, len(running))
@@ -195,10 +199,9 @@ class _Building(Templates):
         waiting = self.ints.add(gate)
         holding = self.ints.add(order)
         for each in np.unique(np.concatenate([node, held[held >= 0]])).tolist():
-            low, begun, ended, first, high = waiting + np.searchsorted(
-                node * 2**32 + event, each * 2**32 + np.array([BEGINS, BEGINS + 1, ENDS + 1, 0, 2**31])
-            )
-            own, end = holding + np.searchsorted(held[order], [each, each + 1])
+            bounds = each * 2**32 + np.array([BEGINS, BEGINS + 1, ENDS + 1, 0, 2**31])
+            low, begun, ended, first, high = (waiting + np.searchsorted(node * 2**32 + event, bounds)).tolist()
+            own, end = (holding + np.searchsorted(held[order], [each, each + 1])).tolist()
             row = [begun, ended - begun, low, begun - low, own, end - own, 0, 0]
             if high > first:
                 events = event[first - waiting : high - waiting]
@@ -209,13 +212,13 @@ class _Building(Templates):
 
     # -- collectives ----------------------------------------------------------------------------------------------
 
-    def instance(self, instance: Instance) -> dict[str, int]:
+    def instance(self, instance: Instance) -> Fields:
         """Fields of an instance; switches of its call count as members."""
         every = instance.members if instance.only_call is None else tuple(instance.only_call.members)
         members = np.array(every, dtype=np.int64)
         order = np.argsort(members, kind="stable")
         sorted_at = self.ints.once((every, "sorted"), lambda: [members[order], order])
-        row = {"members": len(members), "sorted": sorted_at}
+        row: Fields = {"members": len(members), "sorted": sorted_at}
         if instance.only_call is not None:
             return row
         chunks, turns = [], np.zeros(max(self.most_queues, 1), dtype=np.int64)
@@ -242,9 +245,9 @@ class _Building(Templates):
 
         return self.ints.once((phase.calls, members.tobytes()), places)
 
-    def call(self, call: CollectiveCall, *, planned: bool) -> dict[str, int]:
+    def call(self, call: CollectiveCall, *, planned: bool) -> Fields:
         """Fields of a call, except its instance and rows."""
-        row = {
+        row: Fields = {
             "flags": records.EMPTY,
             "members": len(call.members),
             "switches": len(call.switches),
@@ -259,19 +262,20 @@ class _Building(Templates):
         states = slots + 2 * row.get("messages", 0) + row.pop("connections", 0)
         states += int(records.STEP_MESSAGE_WORDS) * row.get("steps", 0)
         words = states
-        if row["flags"] & records.JOINT:
-            n, need = row["members"], call.base.structure.need
+        if call.base is not None and row["flags"] & records.JOINT:
+            n, need = len(call.members), call.base.structure.need
             words += -(-len(need) * n // 8) + int(np.count_nonzero(need >= COUNTED)) * n
         return row | {"slots": slots, "states": states, "words": words}
 
-    def plain(self, call: CollectiveCall, *, shared: bool) -> dict[str, int]:
+    def plain(self, call: CollectiveCall, *, shared: bool) -> Fields:
         """Fields of a call of a program per member; `shared`: its messages match in the shared communicator."""
         connections, switches = call.connections, call.switches
         key = call.programs, call.matching, connections, switches
-        if key not in self.template_of:
+        if key not in self.plain_calls:
             matching = call.matching
-            in_columns = matching is not None and call.rotation is None and call.different.plain
-            if in_columns and connections is None and not switches:
+            numbers: np.ndarray | list[int]
+            one_by_one = matching is None or call.rotation is not None or connections is not None or switches
+            if matching is not None and not one_by_one and call.different.plain:
                 numbers = self.plain_templates(call.different, matching.partner)
             else:
                 numbers = [
@@ -284,9 +288,9 @@ class _Building(Templates):
                     )
                     for position, (program, rank) in enumerate(zip(call.programs, call.members, strict=True))
                 ]
-            self.template_of[key] = self.ints.add(numbers), 0 if matching is None else matching.channel_count
-        templates, channels = self.template_of[key]
-        row = {"templates": templates, "flags": 0, "channels": channels}
+            self.plain_calls[key] = self.ints.add(numbers), 0 if matching is None else matching.channel_count
+        templates, channels = self.plain_calls[key]
+        row: Fields = {"templates": templates, "flags": 0, "channels": channels}
         if shared:
             self.channels = max(self.channels, channels)
             row |= {"flags": records.SHARED, "channels": 0}
@@ -294,7 +298,7 @@ class _Building(Templates):
             row["steps"] = row["messages"] = call.programs.blocks.messages
         return row | self.words_of(call)
 
-    def words_of(self, call: CollectiveCall) -> dict[str, int]:
+    def words_of(self, call: CollectiveCall) -> Fields:
         """Messages and connections of a call, for which it needs words."""
         connections = call.connections
         if connections is None:
@@ -303,9 +307,10 @@ class _Building(Templates):
         count = connections.of_member * len(call.members) or count
         return {"messages": connections.messages, "connections": count}
 
-    def rotated(self, call: CollectiveCall) -> dict[str, int] | None:
+    def rotated(self, call: CollectiveCall) -> Fields | None:
         """Fields of a call with one program for all members; None if their bytes differ too much."""
-        base, rotation, n = call.base, call.rotation, len(call.members)
+        base, rotation, matching, n = call.base, call.rotation, call.matching, len(call.members)
+        assert base is not None and rotation is not None and matching is not None
         nbytes, longer = base.nbytes, None
         if not call.uniform_bytes:
             step = max(1, 2**22 // max(len(base), 1))
@@ -317,16 +322,14 @@ class _Building(Templates):
                 if more.max(initial=0) > 1:
                     return None
                 longer[batch.start : batch.stop] = more
-        key = base, call.matching, call.connections
+        key = base, matching, call.connections
         if key not in self.template_of:
-            self.template_of[key] = self.template(
-                base, call.matching.partner, nbytes=nbytes, connections=call.connections
-            )
+            self.template_of[key] = self.template(base, matching.partner, nbytes=nbytes, connections=call.connections)
         template = self.template_of[key]
         flags, counters = records.ROTATED, base.counters
         if len(base) and not base.structure.buckets and not (counters and counters.number):
             flags |= records.JOINT
-        row = {"flags": flags, "templates": template, "channels": call.matching.channel_count}
+        row: Fields = {"flags": flags, "templates": template, "channels": matching.channel_count}
         row["dims"] = self.ints.once((rotation.dims, "digits"), lambda: _digits(rotation.dims, n))
         row |= self.words_of(call)
         return row if longer is None else row | {"extra_bytes": self.longer.add(longer)}
@@ -377,16 +380,17 @@ class _Building(Templates):
             constants["variants"] = len(self.variants)
         hops, fluid = sum(dim.size for dim in problem.topology.dims), problem.network.model == FLUID
         ptrs = [plan.route_ptr, *(state.ptr for _, state in plan.states)]
-        hops = max(max(np.diff(ptr), default=0) for ptr in ptrs) if plan.route_links is not None else hops
-        constants["step_rows"] = max(records.ROWS, int(hops) + 4 if fluid or templates["steps"].any() else 0)
+        if plan.route_links is not None:
+            hops = max(int(np.diff(ptr).max(initial=0)) for ptr in ptrs)
+        constants["step_rows"] = max(int(records.ROWS), hops + 4 if fluid or templates["steps"].any() else 0)
 
-    def room(self, templates: np.ndarray, calls: Iterable[dict[str, int]], instances: Iterable[dict[str, int]]) -> None:
+    def room(self, templates: np.ndarray, calls: Iterable[Fields], instances: Iterable[Fields]) -> None:
         """Set the most memory that one step of the kernel can take."""
         words, nodes = (int(templates[name].max(initial=1)) for name in ("words", "nodes"))
         chunks = sum(row.get("chunk_count", 0) for row in instances)
         starts = min(self.most_running, chunks) + 2 if chunks else 2
         of_call = max((row.get("words", 0) for row in calls), default=0)
-        shares = chunks * (records.RUN_WORDS + 8) + records.SHARE_WORDS + 2 * self.most_queues + 16
+        shares = chunks * int(records.RUN_WORDS + 8) + int(records.SHARE_WORDS) + 2 * self.most_queues + 16
         # Places of the arena are at most twice as large as requested.
         step = 2 * (starts * (words + 64) + shares) + 24 * nodes * (starts + 1) + 1024
         self.constants["arena_step"] = step + (starts if chunks else 1) * (2 * of_call + 8)

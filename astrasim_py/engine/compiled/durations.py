@@ -10,7 +10,7 @@ from astrasim_py.core.units import INT64_MAX
 from astrasim_py.engine.compiled import records
 from astrasim_py.engine.compiled.flat import Numbers
 from astrasim_py.system.durations import message_ps, rate_units
-from astrasim_py.system.plan import Plan
+from astrasim_py.system.plan import Plan, RoutedState
 from astrasim_py.system.problem import Problem
 from astrasim_py.system.routes import lowest_dimension
 
@@ -114,7 +114,8 @@ class Times:
 
 def link_changes(plan: Plan, longs: Numbers) -> tuple[list[np.ndarray], np.ndarray]:
     """Paths of all routes, and int64[n, 4]: CHANGE of each event of the topology, before them that of time 0."""
-    paths, places = [plan.route_links], {}
+    assert plan.route_links is not None  # routes that are computed have no events
+    paths, places = [plan.route_links], dict[RoutedState, list[int]]()
     for _, state in plan.states:
         if state not in places:
             capacity = np.array([rate_units(rate) for rate in state.links.rates], dtype=np.int64)
@@ -123,4 +124,4 @@ def link_changes(plan: Plan, longs: Numbers) -> tuple[list[np.ndarray], np.ndarr
             places[state] = [longs.add(column) for column in columns]
             paths.append(state.path)
     changes = [[at, *places[state]] for at, state in plan.states]
-    return paths, np.array(changes, dtype=np.int64).reshape(-1, len(records.CHANGE.names))
+    return paths, np.array(changes, dtype=np.int64).reshape(-1, int(records.CHANGE_WORDS))

@@ -51,13 +51,14 @@ def _run(plan: Plan, level: str) -> State:
 def _unequal(plan: Plan, state: State) -> SimulationError:
     """The error for a send and a receive of unequal bytes."""
     s = state.scalars
-    receive, *send, size = (int(s[f"wrong_{name}"]) for name in ("receive", "sender", "call", "node", "size"))
+    wrong = (int(s[f"wrong_{name}"]) for name in ("receive", "sender", "call", "node", "size"))
+    receive, sender, of_sender, node, size = wrong
     block = state.tables["blocks"][receive >> 32]
     call = int(block["call"])
     # A block that has just completed its last node is freed and has no rank.
     rank = receive >> 32 if call < 0 else plan.calls[call].members[int(block["position"])]
     nbytes = int(state.tables["longs"][state.input.constants["nbytes"] + size])
-    return unequal_bytes(plan, tuple(send), nbytes, (rank, call, receive & 0xFFFFFFFF))
+    return unequal_bytes(plan, (sender, of_sender, node), nbytes, (rank, call, receive & 0xFFFFFFFF))
 
 
 def _outcome(plan: Plan, state: State, level: str) -> Outcome:
@@ -111,7 +112,7 @@ def _records(plan: Plan, state: State, level: str, outcome: Outcome, begin: floa
     columns = ("bytes", "busy", "messages", "most_waiting", "queued", "held_up")
     found: dict[str, Table] = {}
     if level in ("nodes", "messages"):
-        found["node"] = node_table(plan, *(tables["node_rows"][name] for name in records.NODE_ROW.names))
+        found["node"] = node_table(plan, *(tables["node_rows"][name] for name in ("start", "end", "released", "ended")))
     if level == "messages":
         found["message"] = _messages(plan, state)
         hops = tables["hop_rows"][: s["hop_row_count"]]
@@ -140,7 +141,7 @@ def _messages(plan: Plan, state: State) -> Table:
     """The message table."""
     rows = state.tables["message_rows"][: state.scalars["message_row_count"]]
     instances = np.append(plan.instance_of, -1)
-    columns = {name: rows[name] for name in rows.dtype.names} | {
+    columns = {name: rows[name] for name in records.MESSAGE_ROW.names or ()} | {
         "instance": instances[rows["call"]],
         "tag": state.input.tags[rows["node"]],
         "send_node": rows["sender"],

@@ -1,8 +1,14 @@
 """Flat arrays that grow, and tables of records: what the kernel's input is made of."""
 
 from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
+
+#: A number of the input, and fields of a record by name.
+Number: TypeAlias = int | np.integer[Any]
+Fields: TypeAlias = dict[str, Number]
 
 
 class Numbers:
@@ -14,15 +20,15 @@ class Numbers:
         self.size = 0
         self.known: dict[Hashable, int] = {}
 
-    def add(self, values: Sequence[int] | np.ndarray) -> int:
+    def add(self, values: ArrayLike) -> int:
         """Append values; returns the index of the first."""
-        part = np.asarray(values, dtype=self.dtype).ravel()
+        part: np.ndarray = np.asarray(values, dtype=self.dtype).ravel()
         begin = self.size
         self.parts.append(part)
         self.size += len(part)
         return begin
 
-    def once(self, key: Hashable, make: Callable[[], Sequence[int] | np.ndarray]) -> int:
+    def once(self, key: Hashable, make: Callable[[], ArrayLike]) -> int:
         """Append the values of a key, unless they have been; returns the index of the first."""
         if key not in self.known:
             self.known[key] = self.add(make())
@@ -36,7 +42,7 @@ class Numbers:
         return made
 
 
-def table_of(rows: list[dict[str, int]], dtype: np.dtype) -> np.ndarray:
+def table_of(rows: Sequence[Fields], dtype: np.dtype) -> np.ndarray:
     """Records with 0 in fields that a row does not have; at least one."""
     made = np.zeros(max(len(rows), 1), dtype=dtype)
     for name in {name for row in rows for name in row}:
@@ -44,6 +50,6 @@ def table_of(rows: list[dict[str, int]], dtype: np.dtype) -> np.ndarray:
     return made
 
 
-def repeated(rows: list[dict[str, int]], which: np.ndarray, dtype: np.dtype) -> np.ndarray:
+def repeated(rows: Sequence[Fields], which: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Records with few distinct values; at least one."""
     return table_of(rows, dtype)[which if len(which) else [0]]

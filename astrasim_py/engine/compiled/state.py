@@ -44,7 +44,7 @@ class State:
         names = ("words", "root_count", "nodes")
         template = {name: given.tables["templates"][name][ranks["template"][:n]] for name in names}
         own = int(template["words"].sum()) * 2 + n * 16 + 4 * int(template["root_count"].sum())
-        own += int(ranks["queues"].sum()) * records.QUEUE_WORDS * 2
+        own += int(ranks["queues"].sum()) * int(records.QUEUE_WORDS) * 2
         gated = np.flatnonzero(ranks["gates"][:n] >= 0)
         own += int(2 * given.tables["ints"][(ranks["gates"][:n] + template["nodes"])[gated]].sum()) + 16 * len(gated)
         arena = _lines(_power(8 + channels + own + 4 * self.rows))

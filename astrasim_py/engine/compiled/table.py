@@ -14,8 +14,9 @@ def _row(context, builder, args, field: str, size: int):
     """The address of a table's row: the table is in a field of the state, the index in `args`."""
     from numba.core import cgutils, types
 
-    kind = context.get_value_type(types.int64)
-    table = builder.load(cgutils.get_record_member(builder, args[0], records.STATE.fields[f"at_{field}"][1], kind))
+    kind, fields = context.get_value_type(types.int64), records.STATE.fields
+    assert fields is not None  # of any record
+    table = builder.load(cgutils.get_record_member(builder, args[0], fields[f"at_{field}"][1], kind))
     return builder.add(table, builder.mul(args[1], context.get_constant(types.int64, size))) if args[1:] else table
 
 

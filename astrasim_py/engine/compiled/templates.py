@@ -8,7 +8,7 @@ import numpy as np
 from astrasim_py.core.rows import joined
 from astrasim_py.engine.compiled import records
 from astrasim_py.engine.compiled.durations import Times
-from astrasim_py.engine.compiled.flat import Numbers
+from astrasim_py.engine.compiled.flat import Fields, Number, Numbers
 from astrasim_py.system.durations import rate_units
 from astrasim_py.system.plan import Plan
 from astrasim_py.system.programs import (
@@ -32,7 +32,7 @@ COUNTED = records.MOST_NEEDS - 1
 class Templates:
     """The templates of a plan, the nodes in them, and the numbers that records point to."""
 
-    def __init__(self, plan: Plan, constants: dict[str, int]) -> None:
+    def __init__(self, plan: Plan, constants: Fields) -> None:
         self.plan, self.problem, self.constants = plan, plan.problem, constants
         self.by_bytes = plan.problem.semantics.message_match == "bytes"
         self.ints, self.longs = Numbers(np.int32), Numbers(np.int64)
@@ -41,13 +41,15 @@ class Templates:
         #: Initial states of all nodes; bytes added to messages of the template.
         self.states, self.longer = Numbers(np.uint8), Numbers(np.uint8)
         #: By template: its nodes, without the sizes of messages and durations; these; and its program's tags.
-        self.nodes, self.amounts, self.tags = [], [], []
+        self.nodes: list[np.ndarray] = []
+        self.amounts: list[np.ndarray] = []
+        self.tags: list[np.ndarray] = []
         self.template_of: dict[tuple, int] = {}
         #: Extra ps per hop, numbered.
         self.variants: dict[int, int] = {0: 0}
         self.durations = Times(self.problem, plan.sizes)
         self.links = self.durations.links(self.longs)
-        self.known: dict[Connections | int, dict[str, int]] = {}
+        self.known: dict[Connections | int, Fields] = {}
 
     def template(
         self,
@@ -69,7 +71,7 @@ class Templates:
         structure, kind, n = program.structure, program.structure.kind, len(program)
         many = np.flatnonzero(structure.need >= COUNTED)
         words, flags = -(-n // 8) + len(many), records.WORKLOAD if workload else 0
-        row = {
+        row: Fields = {
             "first": self.states.size,
             "nodes": n,
             "roots": self.ints.once((structure.key, "roots"), lambda: structure.roots),
@@ -100,9 +102,10 @@ class Templates:
             flags |= records.CONNECTED
             if columns[:2].max(initial=-1) >= 0:
                 flags |= records.SLOTTED | records.ADMITTED
-        if rank >= self.plan.npu_ranks and self.problem.topology.computing.latency_ps:
+        computing = self.problem.topology.computing
+        if computing is not None and rank >= self.plan.npu_ranks and computing.latency_ps:
             flags |= records.CONNECTED
-            row |= self.of_switch(rank)
+            row |= self.of_switch(rank, computing.latency_ps)
         if program.blocks is not None:
             flags |= records.STEPS | records.SLOTTED | records.ADMITTED
             row |= self.steps(program.blocks)
@@ -117,7 +120,7 @@ class Templates:
         self.tags.append(program.tag)
         return self.add(row | {"flags": flags, "words": max(words, 1)})
 
-    def add(self, columns: Mapping[str, int | np.ndarray], count: int = 1) -> int:
+    def add(self, columns: Mapping[str, Number | np.ndarray], count: int = 1) -> int:
         """Add rows of TEMPLATE; returns the number of the first."""
         made = np.zeros(count, dtype=records.TEMPLATE)
         for name, values in columns.items():
@@ -156,26 +159,31 @@ class Templates:
         self.tags.append(programs.column("tag"))
         return self.add(row, len(programs)) + np.arange(len(programs))
 
-    def steps(self, steps: BlockSteps) -> dict[str, int]:
+    def steps(self, steps: BlockSteps) -> Fields:
         """Add the tables of the steps of a template's thread blocks; returns its fields."""
         costs, slots = steps.costs, self.ints.add(np.stack([steps.needs, steps.takes, steps.gives]))
-        own = {"step_ps": costs.step, "half": costs.waits_half, "connections": slots, "steps": slots + len(steps.needs)}
+        own: Fields = {
+            "step_ps": costs.step,
+            "half": costs.waits_half,
+            "connections": slots,
+            "steps": slots + len(steps.needs),
+        }
         return own | self.rates(costs.rate, costs.links)
 
-    def rates(self, pace: Fraction | None, links: LinkCosts | None) -> dict[str, int]:
+    def rates(self, pace: Fraction | None, links: LinkCosts | None) -> Fields:
         """Fields of a template with its own pace and links."""
-        made = {"pace": -1 if pace is None else int(self.durations.holds(self.longs, [pace])[0]), "costs": -1}
+        made: Fields = {"pace": -1 if pace is None else int(self.durations.holds(self.longs, [pace])[0]), "costs": -1}
         made["pace_units"] = 0 if pace is None else rate_units(pace)
         if links is not None:
             hold = self.durations.holds(self.longs, links.rates)[links.rate_class]
             made["costs"] = self.longs.once((links, "costs"), lambda: np.stack([links.latency_ps, hold], axis=1))
         return made
 
-    def of_switch(self, rank: int) -> dict[str, int]:
-        """Fields of the template of a switch, whose messages have added latency on their first link."""
+    def of_switch(self, rank: int, added: int) -> Fields:
+        """Fields of the template of a switch, whose messages have `added` latency (ps) on their first link."""
         if rank not in self.known:
             topology = self.problem.topology
-            latency = topology.latency_ps + (topology.src == self.plan.npu_of[rank]) * topology.computing.latency_ps
+            latency = topology.latency_ps + (topology.src == self.plan.npu_of[rank]) * added
             self.known[rank] = self.rates(None, LinkCosts(latency, topology.bandwidth_class, topology.bandwidths))
         return self.known[rank]
 
@@ -187,10 +195,10 @@ class Templates:
             slots = (np.full(n, -1, dtype=np.int64),) * 2
         return np.stack([*slots, connections.of_sends(position), connections.posts_of(position)])
 
-    def connected(self, connections: Connections) -> dict[str, int]:
+    def connected(self, connections: Connections) -> Fields:
         """Fields of the templates of some connections."""
         if connections not in self.known:
-            own = {
+            own: Fields = {
                 "of_member": connections.of_member,
                 "longer": connections.latency_ps,
                 "post": connections.post_ps,
@@ -199,7 +207,7 @@ class Templates:
             self.known[connections] = own | self.rates(connections.pace, connections.links)
         return self.known[connections]
 
-    def counters(self, counters: Counters, row: dict[str, int], n: int) -> int:
+    def counters(self, counters: Counters, row: Fields, n: int) -> int:
         """Add the tables of a template's counters; returns the words per block that they need."""
         order = np.flatnonzero(counters.start >= 0)
         order = order[np.argsort(counters.start[order], kind="stable")]

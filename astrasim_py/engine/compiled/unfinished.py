@@ -39,7 +39,7 @@ class Unfinished:
             return True
         return any(True for _ in self.flagged(records.ARRIVED, RECV))
 
-    def flagged(self, flag: int, kind: int) -> Iterator[tuple[int, int]]:
+    def flagged(self, flag: np.integer, kind: int) -> Iterator[tuple[int, int]]:
         """Blocks and nodes of a kind with a flag in their state."""
         states, blocks = self.tables["arena"].view(np.uint8), self.blocks
         kinds = self.tables["nodes"]["kind"]

@@ -106,7 +106,7 @@ class Waiting(Unfinished):
                 heap = base + int(longs[template["waiting"] + 4 * number])
                 entries = arena[heap : heap + waiting * records.ENTRY.itemsize // 8].view(records.ENTRY)
                 for wanted, _, node in entries.tolist():
-                    needs = int(states[8 * words + node]) & records.NEEDS
+                    needs = int(states[8 * words + node]) & int(records.NEEDS)
                     if needs == records.MOST_NEEDS:
                         needs = int(arena[counts + int(self.tables["nodes"]["count"][first + node])])
                     if needs == 1:
@@ -122,7 +122,7 @@ class Waiting(Unfinished):
             places = self.blocks["run"][self.begun & (self.blocks["rank"] == number)]
             runs = [self.arena_row(int(place), records.RUN) for place in places[places > 0]]
             for which in range(int(rank["queues"])):
-                queue = self.arena_row(int(rank["queue"]) + records.QUEUE_WORDS * which, records.QUEUE)
+                queue = self.arena_row(int(rank["queue"]) + int(records.QUEUE_WORDS) * which, records.QUEUE)
                 users = [run for run in runs if self.phase(run).queue == which]
                 users.sort(key=lambda run: run["begun"])
                 running = tuple(self.call_of(run, number) for run in users)
