@@ -75,16 +75,19 @@ class Overlap(StrictModel):
     )
 
     def _complete(self) -> None:
-        own = self.__dict__
         for keys, needed in ((("tiles",), _BY_PARTS), (("tile_overhead", "comm_slows_compute"), ("tp", "ep"))):
             for key in keys:
-                if own[key] is not None and not any(self.by_parts(kind) for kind in needed):
+                if getattr(self, key) is not None and not any(self.by_parts(kind) for kind in needed):
                     raise wrong("without tiles", f"write {' or '.join(_BY_PARTS[one] for one in needed)}", (key,))
         if self.comm_slows_compute is not None and self.comm_slows_compute > 1:
             raise wrong("is more than 1", "write a speed, such as 0.9", ("comm_slows_compute",))
-        if self.tiles == 1:
-            # One part is the whole collective.
-            own |= {kind: kind == "dp" for kind in _BY_PARTS if self.by_parts(kind)}
+
+    @property
+    def resolved(self) -> "Overlap":
+        """The same without parts where there is one: it is the whole collective."""
+        if self.tiles != 1:
+            return self
+        return self.model_copy(update={kind: kind == "dp" for kind in _BY_PARTS if self.by_parts(kind)})
 
     def by_parts(self, kind: str) -> bool:
         """Whether computation uses parts of the collectives of ``tp``, ``dp`` or ``ep``."""
@@ -161,7 +164,6 @@ class Training(StrictModel):
         return ours(value, cls.model_fields) if isinstance(value, Mapping) else value
 
     def _complete(self) -> None:
-        own = self.__dict__
         tokens = max(self.mbs * self.seq / (self.tp * self.cp * self.pp), 64)
         if (work := self.model.flops_per_token(self.seq, "hardware") * tokens) > _MOST_WORK:
             problem = f"{work:.3g} FLOPs of a rank for a microbatch are more than {_MOST_WORK:.3g}"
@@ -175,11 +177,6 @@ class Training(StrictModel):
                 raise wrong(f"{key} without zero", "write zero: 1, or drop it", (key,))
         if self.routing.kind != "balanced" and not self.model.experts:
             raise wrong("routing for a model without experts", "drop it", ("routing", "@key"))
-        default = "interleaved" if (self.vp or 1) > 1 and self.pp > 1 else "1f1b"
-        own["schedule"] = self.schedule or default
-        own["vp"] = self.vp or (2 if self.schedule in ("interleaved", "zbv") else 1)
-        own["sp"] = self.tp > 1 if self.sp is None else self.sp
-        own["grad_dtype"] = self.grad_dtype or ("fp32" if self.dtype == "fp32" else "bf16")
 
     def layout(self, ranks: int) -> "Layout[int]":
         """This training on `ranks` ranks; raises ScenarioError: they do not fit each other."""
@@ -221,10 +218,14 @@ class Training(StrictModel):
             "gbs": self.gbs or m * dp * self.mbs,
             "microbatches": m,
             "zero_group": group,
+            "vp": self.vp or (2 if self.schedule in ("interleaved", "zbv") else 1),
+            "sp": self.tp > 1 if self.sp is None else self.sp,
+            "schedule": self.schedule or ("interleaved" if (self.vp or 1) > 1 and self.pp > 1 else "1f1b"),
+            "overlap": self.overlap.resolved,
             "recompute": RECOMPUTE.index("part" if part else self.recompute),
             "recompute_part": round(1000 * self.recompute) if part else 0,
             "element": ELEMENT[self.dtype],
-            "grad_element": 4 if self.grad_dtype == "fp32" else 2,
+            "grad_element": 4 if (self.grad_dtype or self.dtype) == "fp32" else 2,
         }
         return Layout(**(same | own))
 
