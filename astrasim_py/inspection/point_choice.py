@@ -9,7 +9,6 @@ from astrasim_py.core.fields import did_you_mean
 from astrasim_py.core.units import format_time
 from astrasim_py.inspection.stored_results import find
 from astrasim_py.preparation.inputs import input_digests
-from astrasim_py.report.arranged_rows import text_of
 from astrasim_py.report.row_selection import Selection
 from astrasim_py.results.stored_points import StoredPoint, names_in
 from astrasim_py.results.values import TEXTS, ps_of, value_order
@@ -146,7 +145,7 @@ def _having(points: Sequence[StoredPoint], key: str, values: Sequence[str], name
         wanted = Selection(where=((key, "=", value),))
         same = [point for point, row in zip(points, rows, strict=True) if wanted.of([row])]
         if not same:
-            known = sorted({text for row in rows if (text := text_of(row, key)) is not None}, key=value_order)
+            known = sorted({text for row in rows if (text := row.text_of(key)) is not None}, key=value_order)
             named = all(value_order(text)[0] == TEXTS for text in known)
             remedy = did_you_mean(value, known) if named else f"write one of {', '.join(known[:_LISTED])}"
             raise UsageError(f"{name}: {key}", f'no point has "{value}"', remedy)

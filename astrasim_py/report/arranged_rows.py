@@ -1,6 +1,6 @@
 """Rows of points arranged for a figure: panels by facet, series in them, values of x in these."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, NamedTuple
@@ -12,12 +12,11 @@ from astrasim_py.core.units import format_size
 from astrasim_py.report import figure_style as style
 from astrasim_py.report import ticks
 from astrasim_py.results.model import About, Breakdown, Row
-from astrasim_py.results.repeats import HIGH, LOW, SEED, AnyRow, nearest_rank
+from astrasim_py.results.repeats import HIGH, LOW, SEED, nearest_rank
 from astrasim_py.results.values import SIZES, TEXTS, value_order
 
 #: Panels of a figure at most.
 MOST_PANELS = 16
-_COLUMN_OF = {"model": "network_model", "network.model": "network_model"}
 _NAMES = {"size": "message size", "size_bytes": "message size", "npus": "NPUs", "network.model": "network model"}
 
 
@@ -36,21 +35,6 @@ class FigureRow(Row):
             if part is not None and column in type(part).columns():
                 return getattr(part, column)
         return None
-
-
-def select(rows: Iterable[AnyRow], where: Mapping[str, object]) -> list[AnyRow]:
-    return [row for row in rows if all(text_of(row, key) == str(value) for key, value in where.items())]
-
-
-def text_of(row: Row, key: str) -> str | None:
-    if key in row.sweep:
-        return row.sweep[key]
-    if key == "size":
-        return None if row.size_bytes is None else format_size(row.size_bytes)
-    if key == "job":
-        return row.job.job if row.job else None
-    value = row.get(_COLUMN_OF.get(key, key))
-    return None if value is None or isinstance(value, Mapping) else str(value)
 
 
 def name_of(key: str) -> str:
@@ -110,7 +94,7 @@ class Grid:
         self.spec, self.place, self.notes = spec, place, []
         swept = list(dict.fromkeys(key for row in rows for key in row.sweep))
         where = spec.get("where") or {}
-        varying = [key for key in swept if key not in where and len({text_of(row, key) for row in rows}) > 1]
+        varying = [key for key in swept if key not in where and len({row.text_of(key) for row in rows}) > 1]
         self.x = (
             "point"
             if by_point
@@ -118,7 +102,7 @@ class Grid:
         )
         self.series_key, self.facet_key = spec.get("series"), spec.get("facet")
         for name, key in (("x", self.x), ("series", self.series_key), ("facet", self.facet_key)):
-            if key and rows and all(text_of(row, key) is None for row in rows):
+            if key and rows and all(row.text_of(key) is None for row in rows):
                 keys = ", ".join(swept) or "none"
                 raise ScenarioError(f"{place}.{name}", f'"{key}" is not swept', f"write one of the swept keys: {keys}")
         one_panel = not self.facet_key or _places(rows, [self.facet_key]) == 1
@@ -134,10 +118,10 @@ class Grid:
         self.series_keys = tuple(key for key in (self.series_key, *rest) if key)
         self.points: dict[tuple[str, tuple[str, ...], str], FigureRow] = {}
         for row in rows:
-            x = text_of(row, self.x) if self.x else style.clean(row.point)
+            x = row.text_of(self.x) if self.x else style.clean(row.point)
             if x is not None:
-                facet = str(text_of(row, self.facet_key)) if self.facet_key else ""
-                series = tuple(str(text_of(row, key)) for key in self.series_keys)
+                facet = str(row.text_of(self.facet_key)) if self.facet_key else ""
+                series = tuple(str(row.text_of(key)) for key in self.series_keys)
                 self.points[facet, series, x] = row
         facets = list(dict.fromkeys(facet for facet, _, _ in self.points))
         self.facets = facets[:MOST_PANELS]
@@ -184,4 +168,4 @@ def _value_of(known: Sequence[float]) -> Value:
 
 def _places(rows: Sequence[Row], keys: Sequence[str | None]) -> int:
     """How many different values the rows have in some keys."""
-    return len({tuple(text_of(row, key) for key in keys if key) for row in rows})
+    return len({tuple(row.text_of(key) for key in keys if key) for row in rows})

@@ -5,7 +5,7 @@ from typing import Any
 
 from astrasim_py.report import figure_style as style
 from astrasim_py.report import ticks
-from astrasim_py.report.arranged_rows import Grid, XAxis, name_of, text_of
+from astrasim_py.report.arranged_rows import Grid, XAxis, name_of
 from astrasim_py.report.figure_style import GREY, SMALL, Drawn, Sheet
 from astrasim_py.report.quantities import Quantity, Scale, quantity_of, scale_of
 from astrasim_py.scenario.plot_spec import COLUMNS
@@ -69,9 +69,9 @@ def _across(grid: Grid) -> tuple[Quantity, XAxis | None]:
     key = grid.spec.get("x") or "npus"
     if key in COLUMNS and not any(key in row.sweep for row in grid.points.values()):
         return quantity_of(key), None
-    axis = XAxis([text for row in grid.points.values() if (text := text_of(row, key)) is not None])
+    axis = XAxis([text for row in grid.points.values() if (text := row.text_of(key)) is not None])
     empty = f"no {key}: these points have none"
-    value = lambda row: axis.value.get(text_of(row, key) or "")  # noqa: E731
+    value = lambda row: axis.value.get(row.text_of(key) or "")  # noqa: E731
     return Quantity(column=key, label=name_of(key), value=value, empty=empty), axis
 
 

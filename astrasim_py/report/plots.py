@@ -14,7 +14,7 @@ from astrasim_py.core.by_need import load
 from astrasim_py.core.errors import ScenarioError, UsageError
 from astrasim_py.core.records import Table
 from astrasim_py.report import figure_style as style
-from astrasim_py.report.arranged_rows import FigureRow, Grid, select
+from astrasim_py.report.arranged_rows import FigureRow, Grid
 from astrasim_py.report.figure_style import Drawn, Sheet
 from astrasim_py.report.record_plots import Panel
 from astrasim_py.results.csv_io import csv_chunks, csv_rows
@@ -80,7 +80,7 @@ def csv_of(table: Sequence[Mapping[str, object]] | Mapping) -> Iterable[bytes]:
 
 
 def _finished(spec: Mapping, rows: Sequence[FigureRow]) -> list[FigureRow]:
-    return [row for row in select(rows, spec.get("where") or {}) if row.status == "done"]
+    return [row for row in rows if row.status == "done" and row.meets(spec.get("where") or {})]
 
 
 def figure_of(

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from astrasim_py.core.exact_json import json_bytes
 from astrasim_py.core.records import Fold
-from astrasim_py.core.units import format_time
+from astrasim_py.core.units import format_size, format_time
 from astrasim_py.results.values import ps_of
 
 #: Version of the layout of a point's folder.
@@ -176,6 +176,21 @@ class Row(SweptRecord):
         """With ``repeat``, the interval of times as text."""
         ends = [format_time(ps_of(ns)) for ns in (self.time_low_ns, self.time_high_ns) if ns is not None]
         return " … ".join(ends)
+
+    def text_of(self, key: str) -> str | None:
+        """What the row has of a swept key, as written, else of a column; None where it has nothing."""
+        if key in self.sweep:
+            return self.sweep[key]
+        if key == "size":
+            return None if self.size_bytes is None else format_size(self.size_bytes)
+        if key == "job":
+            return self.job.job if self.job else None
+        value = self.get("network_model" if key in ("model", "network.model") else key)
+        return None if value is None or isinstance(value, Mapping) else str(value)
+
+    def meets(self, where: Mapping[str, object]) -> bool:
+        """Whether the row has these values."""
+        return all(self.text_of(key) == str(value) for key, value in where.items())
 
     def of_job(self, job: JobRow) -> Self:
         """The row of one of the point's jobs: with its time, and without a bound."""

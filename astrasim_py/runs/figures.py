@@ -15,8 +15,6 @@ from astrasim_py.core.choices import FLUID, LEVELS
 from astrasim_py.core.errors import AstraError
 from astrasim_py.core.exact_json import json_bytes, json_text
 from astrasim_py.core.files import remove_files, write_file
-from astrasim_py.report.arranged_rows import FigureRow, name_of, select
-from astrasim_py.report.record_plots import PANELS, Panel
 from astrasim_py.results import stored_points
 from astrasim_py.results.model import Row
 from astrasim_py.results.repeats import first_seed
@@ -28,7 +26,9 @@ from astrasim_py.scenario.plot_spec import level_of, of_records
 if TYPE_CHECKING:
     import numpy as np
 
+    from astrasim_py.report.arranged_rows import FigureRow
     from astrasim_py.report.neighbours import Part
+    from astrasim_py.report.record_plots import Panel
 
 STUDY = "study.json"
 FIGURES = "figures"
@@ -77,13 +77,15 @@ def recorded_points(spec: Mapping, points: Sequence[StoredPoint]) -> list[Stored
 
 def recorded(spec: Mapping, rows: Sequence[Row | None]) -> list[int]:
     """Numbers of the points whose records a figure shows: a panel each, of the first ones; or of all in one figure."""
+    from astrasim_py.report.record_plots import PANELS
+
     shown = _meant(spec, rows)
     return shown[:PANELS] if of_records(spec) else shown
 
 
 def _meant(spec: Mapping, rows: Sequence[Row | None]) -> list[int]:
     """Numbers of the points that a figure is of, whether there is room for all of them or not."""
-    chosen = [(number, row) for number, row in enumerate(rows) if row and select([row], spec.get("where") or {})]
+    chosen = [(number, row) for number, row in enumerate(rows) if row and row.meets(spec.get("where") or {})]
     return [number for number, row in chosen if first_seed(row) or not of_records(spec)]
 
 
@@ -98,6 +100,9 @@ _TABLES = {
 def panel(point: StoredPoint, kind: str, keys: Collection[str] | None = None) -> Panel:
     """What a figure shows of a point. `keys`: swept keys in its title, all by default."""
     sweep = {key: value for key, value in point.row.sweep.items() if keys is None or key in keys}
+    from astrasim_py.report.arranged_rows import name_of
+    from astrasim_py.report.record_plots import Panel
+
     title = ", ".join(f"{name_of(key)} = {value}" for key, value in sweep.items()) or point.manifest.point
     parts = parts_of(point)
     return Panel(
@@ -138,12 +143,16 @@ def _without_panel(spec: Mapping, points: Sequence[StoredPoint]) -> list[str]:
     """What to say where a figure has more points than panels."""
     if not of_records(spec):
         return []
+    from astrasim_py.report.record_plots import PANELS
+
     count = len(_meant(spec, [point.row if point.manifest.status == "done" else None for point in points]))
     return [f"the first {PANELS} of {count} points have a panel; choose with where:"] if count > PANELS else []
 
 
 def drawn_of(spec: Mapping[str, Any], points: Sequence[StoredPoint]) -> tuple[list[FigureRow], list[Panel]]:
     """The rows and panels that a figure shows."""
+    from astrasim_py.report.arranged_rows import FigureRow
+
     rows, panels, of = [], [], spec.get("of")
     if of:
         from astrasim_py.report.cdf_plot import TABLE_OF, samples

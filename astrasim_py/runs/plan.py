@@ -11,7 +11,6 @@ from astrasim_py.core.choices import FOLDED, LEVELS
 from astrasim_py.core.errors import AstraError, UsageError
 from astrasim_py.core.units import number_of
 from astrasim_py.engine.simulation import ENGINES
-from astrasim_py.report.arranged_rows import text_of
 from astrasim_py.results import store, stored_points
 from astrasim_py.results.store import RunOptions
 from astrasim_py.runs.figures import FIGURES, recorded
@@ -167,7 +166,7 @@ def _levels(scenario: LoadedScenario, points: tuple[Point, ...], level: str) -> 
         if LEVELS.index(need) <= LEVELS.index(level):
             continue
         # What is known of a point only when it has run does not choose among them now.
-        known = {k: v for k, v in spec.where.items() if any(text_of(row, k) is not None for row in rows)}
+        known = {k: v for k, v in spec.where.items() if any(row.text_of(k) is not None for row in rows)}
         shown = recorded({**asked, "where": known}, rows)
         for number in shown:
             levels[number] = max(levels[number], need, key=LEVELS.index)
