@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from astrasim_py.builders.registry import build
 from astrasim_py.chakra.et_io import parse_trace, read_prefix
+from astrasim_py.chakra.groups import groups_from_json
 from astrasim_py.chakra.text_io import bytes_of_lines, to_lines
-from astrasim_py.chakra.workload import Workload, groups_from_json
+from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import AstraError
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.preparation.prepare import prepare

@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astrasim_py.chakra import et_io, graph
+from astrasim_py.chakra.groups import groups_from_json, groups_from_metadata
 from astrasim_py.chakra.schema import COLLECTIVE_CODES, COLLECTIVE_OF_CODE, INT_COLUMNS, MISSING, CommType, NodeType
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
-from astrasim_py.chakra.workload import Workload, groups_from_json, groups_from_metadata
+from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import TraceError
 
 

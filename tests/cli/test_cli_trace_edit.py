@@ -10,9 +10,10 @@ import pytest
 
 from astrasim_py.chakra import et_def_pb2 as pb
 from astrasim_py.chakra.et_io import encode_trace, parse_trace, read_prefix, write_prefix
+from astrasim_py.chakra.groups import groups_from_metadata
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.wire import varint
-from astrasim_py.chakra.workload import Workload, groups_from_metadata
+from astrasim_py.chakra.workload import Workload
 from astrasim_py.cli.main import main
 from astrasim_py.report import timeline
 from astrasim_py.workload.edit import keep_nodes, recorded_times

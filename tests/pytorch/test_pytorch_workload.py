@@ -10,9 +10,9 @@ import pytest
 
 import astrasim_py as ap
 from astrasim_py.builders.registry import build, default_algorithm
+from astrasim_py.chakra.groups import groups_from_metadata
 from astrasim_py.chakra.lint import lint
 from astrasim_py.chakra.schema import NodeType
-from astrasim_py.chakra.workload import groups_from_metadata
 from astrasim_py.cli.main import main
 from astrasim_py.core.errors import TraceError
 from astrasim_py.program.selection import AlgorithmTable

@@ -10,9 +10,9 @@ import pytest
 from worlds.training import TINY, layout_of
 
 from astrasim_py.chakra.et_io import read_trace
+from astrasim_py.chakra.groups import groups_from_json
 from astrasim_py.chakra.read_workload import read_workload, scale_sizes
 from astrasim_py.chakra.schema import COLLECTIVE_OF_CODE, NodeType
-from astrasim_py.chakra.workload import groups_from_json
 from astrasim_py.training.traces import training_workload
 
 GPT = TINY | {"layers": 4, "hidden": 1024, "ffn": 4096, "heads": 16, "vocab": 32000}
