@@ -6,7 +6,7 @@ import pytest
 
 import astrasim_py as ap
 from astrasim_py.engine import auto
-from astrasim_py.runs import executors
+from astrasim_py.runs import executors, pool
 
 SIZES = [f"{size} KiB" for size in range(1, 17)]
 SCENARIO = {
@@ -20,7 +20,7 @@ HOPS = 24  # of a point: 2·3 steps of 4 messages
 
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch):
-    monkeypatch.setattr(executors, "cores", lambda: 2)
+    monkeypatch.setattr(pool, "cores", lambda: 2)
 
 
 @pytest.mark.parametrize(("most", "engine"), [(16 * HOPS, "compiled"), (16 * HOPS + 1, "simpy")])
@@ -31,7 +31,7 @@ def test_auto_weighs_all_points_of_a_sweep(tmp_path, monkeypatch, most, engine):
 
 
 def test_many_short_points_need_no_workers(tmp_path, monkeypatch):
-    monkeypatch.setattr(executors, "run_tasks", None)
+    monkeypatch.setattr(pool, "run_tasks", None)
     assert {row["status"] for row in ap.run(SCENARIO, out=tmp_path, jobs=None).rows} == {"done"}
 
 
@@ -42,7 +42,7 @@ def test_workers_take_over_where_much_is_left(tmp_path, monkeypatch):
         handed.append((len(tasks), workers))
         yield from reversed([*enumerate(map(function, tasks))])
 
-    monkeypatch.setattr(executors, "run_tasks", run_tasks)
+    monkeypatch.setattr(pool, "run_tasks", run_tasks)
     monkeypatch.setattr(executors, "_LONG_S", -1.0)
     result = ap.run(SCENARIO, out=tmp_path, jobs=None)
     assert handed == [(15, 2)]
@@ -53,17 +53,13 @@ def test_workers_take_over_where_much_is_left(tmp_path, monkeypatch):
 def test_workers_begin_where_nothing_is_compiled(tmp_path, monkeypatch):
     handed = []
     monkeypatch.setattr(executors, "is_compiled", lambda: False)
-    monkeypatch.setattr(
-        executors, "run_tasks", lambda f, tasks, n: (handed.append(len(tasks)), enumerate(map(f, tasks)))[1]
-    )
+    monkeypatch.setattr(pool, "run_tasks", lambda f, tasks, n: (handed.append(len(tasks)), enumerate(map(f, tasks)))[1])
     ap.run(SCENARIO, out=tmp_path, jobs=None)
     assert handed == [16]
 
 
 def test_workers_that_are_asked_for_take_every_point(tmp_path, monkeypatch):
     handed = []
-    monkeypatch.setattr(
-        executors, "run_tasks", lambda f, tasks, n: (handed.append(len(tasks)), enumerate(map(f, tasks)))[1]
-    )
+    monkeypatch.setattr(pool, "run_tasks", lambda f, tasks, n: (handed.append(len(tasks)), enumerate(map(f, tasks)))[1])
     ap.run(SCENARIO, out=tmp_path, jobs=2)
     assert handed == [16]
