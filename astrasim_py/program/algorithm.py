@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as dataclass_replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,7 +21,6 @@ from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.collectives.chunks import PROTOCOL_SLOTS, Buffer, CompOp, chunk_bytes
 from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM, promise_of
-from astrasim_py.collectives.contract import Contract
 from astrasim_py.core.above import above
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import AlgorithmError
@@ -28,6 +28,9 @@ from astrasim_py.core.shown import Shown
 from astrasim_py.program.rotation import Rotation
 from astrasim_py.program.table import Program, counted, file_of, named
 from astrasim_py.program.traces import Traces
+
+if TYPE_CHECKING:
+    from astrasim_py.collectives.contract import Contract
 
 #: Nodes, all ranks together, up to which the digest of an algorithm of a rotation reads every rank's trace.
 _DIGESTED_NODES = 2**20

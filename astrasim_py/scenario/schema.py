@@ -5,10 +5,11 @@ The models are validated once variables (``$name``) have their values, so every 
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
 
+from astrasim_py.core.by_need import ByNeed
 from astrasim_py.core.choices import ENGINES, LEVELS
 from astrasim_py.core.fields import Count, Name, NewFileName, Ranks, Text, Time, choice, shown, whole, wrong
 from astrasim_py.core.strict_model import StrictModel
@@ -24,10 +25,14 @@ from astrasim_py.system.machine_models import (
     NicModel,
     NpuModel,
 )
-from astrasim_py.system.noise import Noise
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology.from_keys import TopologySpec
 from astrasim_py.topology.spec import Placement
+
+if TYPE_CHECKING:
+    from astrasim_py.system.noise import Noise
+else:
+    Noise = Annotated[Any, ByNeed("astrasim_py.system.noise:Noise")]
 
 #: Version of this format; raised when an old scenario would mean something else.
 SCENARIO_SCHEMA = 1

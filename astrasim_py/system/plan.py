@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,12 +22,14 @@ from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import Rotation
 from astrasim_py.system.matching import Matching
-from astrasim_py.system.noise import Detours
 from astrasim_py.system.problem import Problem
 from astrasim_py.system.programs import BlockCosts, Connections, Programs, ProgramTable, RankProgram, TileGates
 from astrasim_py.system.repeated import Repeated
 from astrasim_py.topology.link_states import LinkState
 from astrasim_py.topology.model import Topology
+
+if TYPE_CHECKING:
+    from astrasim_py.system.noise import Detours
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,7 +7,7 @@ usually one per dimension. In a phase the members form rows, each of which runs 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.shown import Shown
@@ -15,9 +15,11 @@ from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.selection import AlgorithmTable
 from astrasim_py.system.compatible import BACKGROUND, BOUND, ECMP, EVENTS, NIC, NOISE, exclusions
 from astrasim_py.system.machine_models import NO_MEMORY, ComputeModel, Limits, MemoryModel, NetworkModel, NicModel
-from astrasim_py.system.noise import Noise
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology.model import Topology
+
+if TYPE_CHECKING:
+    from astrasim_py.system.noise import Noise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -148,7 +150,7 @@ class Problem(Shown):
     compute: ComputeModel = ComputeModel()
     memory: MemoryModel = NO_MEMORY
     limits: Limits = Limits()
-    noise: Noise | None = None
+    noise: "Noise | None" = None
     nic: NicModel | None = None
 
     def _facts(self) -> tuple[str, dict[str, str | int]]:
