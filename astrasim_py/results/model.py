@@ -41,7 +41,7 @@ class Record(Mapping[str, Any]):
     @classmethod
     def columns(cls, *kept: str) -> dict[str, About]:
         """The columns by name, in their order. `kept`: of these kinds; all that are stored by default."""
-        return {name: about for name, about in _abouts(cls).items() if about.kept in (kept or ("always", "set"))}
+        return _columns(cls, kept or ("always", "set"))
 
     @classmethod
     def read(cls, plain: object) -> Self:
@@ -49,18 +49,19 @@ class Record(Mapping[str, Any]):
         return _reader(cls).validate_python(plain)
 
     def __getitem__(self, name: str) -> Any:
-        if name in _left_out(type(self)) and getattr(self, name) == _left_out(type(self))[name]:
-            raise KeyError(name)
-        if name not in type(self).columns():
+        if name not in self.columns() or self._lacks(name):
             raise KeyError(name)
         return getattr(self, name)
 
     def __iter__(self) -> Iterator[str]:
-        left_out = _left_out(type(self))
-        return (name for name in type(self).columns() if name not in left_out or getattr(self, name) != left_out[name])
+        return (name for name in self.columns() if not self._lacks(name))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+    def _lacks(self, name: str) -> bool:
+        defaults = _left_out(type(self))
+        return name in defaults and getattr(self, name) == defaults[name]
 
 
 def _fields(model: type[Record]) -> tuple[Field[Any], ...]:
@@ -70,6 +71,11 @@ def _fields(model: type[Record]) -> tuple[Field[Any], ...]:
 @cache
 def _abouts(model: type[Record]) -> dict[str, About]:
     return {each.name: get_args(each.type)[1] for each in _fields(model)}
+
+
+@cache
+def _columns(model: type[Record], kept: tuple[str, ...]) -> dict[str, About]:
+    return {name: about for name, about in _abouts(model).items() if about.kept in kept}
 
 
 @cache

@@ -24,6 +24,7 @@ from astrasim_py.core.errors import OutputError, UsageError
 from astrasim_py.core.exact_json import json_text
 from astrasim_py.core.files import host_mark, write_file
 from astrasim_py.core.records import COLLECTIVE_COLUMNS, Table
+from astrasim_py.inspection.stored_results import find
 from astrasim_py.results import store, stored_points
 from astrasim_py.results.csv_io import csv_chunks
 from astrasim_py.results.model import File, Manifest, Row, RunCost, Summary
@@ -406,6 +407,24 @@ def test_a_damaged_point_is_ignored(tmp_path, damage):
         "it can be computed again"
     )
     assert leftovers(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda p: edited(p / "summary.json", b"done", b"d0ne"), stored_points.DAMAGED),
+        (lambda p: (p / "link.csv").unlink(), stored_points.DAMAGED),
+        (lambda p: edited(p / "manifest.json", b'"level": "links"', b'"level": "nodes"'), stored_points.DAMAGED),
+        (lambda p: forge_manifest(p, format=2), "is of another version of astrasim_py"),
+    ],
+)
+def test_a_point_that_is_asked_for_is_damaged_or_of_another_version(tmp_path, damage, reason):
+    point = save(tmp_path)
+    damage(point)
+    assert stored_points.read_point(point) is None
+    for path in (point, tmp_path / "s"):
+        with pytest.raises(UsageError, match=f"{point.name}: {reason}; run "):
+            find(path)
 
 
 def test_changed_content_is_noticed(tmp_path):
