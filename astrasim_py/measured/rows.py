@@ -211,7 +211,7 @@ def mean_of_repeats(rows: Iterable[MeasuredRow]) -> list[MeasuredRow]:
 
 
 def left_out_lines(reasons: Mapping[str, int]) -> list[str]:
-    """A line for each reason, by which so many rows are left out."""
+    """A line for each reason, with the number of rows that are left out for it."""
     return [f"{count} {'row is' if count == 1 else 'rows are'} left out: {why}" for why, count in reasons.items()]
 
 

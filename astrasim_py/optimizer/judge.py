@@ -20,8 +20,8 @@ from astrasim_py.system.problem import Job, Problem
 from astrasim_py.workload.items import Collective
 from astrasim_py.workload.microbenchmarks import generate
 
-#: A candidate is given up beyond so many times the makespan and the messages of the baseline, if these are more than
-#: what takes about a second.
+#: Multiples of the makespan and of the messages of the baseline beyond which a candidate is given up; `_FEW` messages,
+#: which take about a second, are always simulated.
 _TOO_LONG, _TOO_MANY, _FEW = 8, 32, 2**22
 #: Runs for which it pays to load the compiled engine.
 _RUNS = 1000

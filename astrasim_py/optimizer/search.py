@@ -11,12 +11,16 @@ from astrasim_py.optimizer.synthesized import MOST_CLASSES, TracedStep, synthesi
 
 #: Most candidates that are all tried.
 MOST_TRIED = 2048
-#: Algorithms whose calls take so many times as long alone as the best one are found by moves only; those that send so
-#: many times the messages of one that takes at most so many times as long are costly to simulate, and tried once.
-_PROMISING, _COSTLY, _ALIKE = 2, 4, 1.05
-#: Moves are compared with the candidate of so many moves before (late acceptance hill climbing, Burke and Bykov 2017);
-#: from the best one again after so many without a better one; and given up after so many that find nothing new.
-_LATE, _PATIENCE, _NOTHING_NEW = 24, 240, 4000
+#: Times that calls take alone, as multiples of the shortest, beyond which only moves try an algorithm.
+_PROMISING = 2
+#: An algorithm is costly to simulate, and tried once, if another takes at most `_ALIKE` times as long and sends less
+#: than 1 / `_COSTLY` of the messages.
+_COSTLY, _ALIKE = 4, 1.05
+#: A move is compared with the candidate `_LATE` moves before (late acceptance hill climbing, Burke and Bykov 2017).
+_LATE = 24
+#: Moves without a better candidate after which the search returns to the best one, and moves to known candidates after
+#: which it ends.
+_PATIENCE, _NOTHING_NEW = 240, 4000
 #: How often algorithms are synthesized for each class of calls, at most.
 _SYNTHESES = 3
 

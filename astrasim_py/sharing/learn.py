@@ -16,7 +16,7 @@ from astrasim_py.sharing.motifs import LEAST_REPEATS, Motif, find_motif
 from astrasim_py.sharing.skeleton import START, Skeleton
 from astrasim_py.sharing.synthesis_model import Kind, Place, PlaceProgram, PlaceStep, RankModel, Wait, WorkloadModel
 
-#: A call that leads to so many others has a chain of compute of its own.
+#: Calls that a call leads to from which on it has a chain of compute of its own.
 _CHAIN = 3
 _KINDS: dict[int, Kind] = {
     NodeType.COMM_COLL: "collective",

@@ -104,19 +104,19 @@ def _states(layout: Layouts, prices: Prices) -> dict:
     }
 
 
-def step(found: Terms, constants: Constants) -> StepTime:
+def step(priced: Terms, constants: Constants) -> StepTime:
     """The step time of terms, with constants of which `host`, `gemm`, `nic` and `interference` are read.
 
     The heaviest pipeline rank counts: the one whose microbatches and exposed gradients, and the bubble that the mean of
     the others leaves, take longest; of equal ones the one that is busy longest.
     """
-    m, nic = found.microbatches, constants.nic
-    spent = {name: _spent_by_pass(getattr(found, name), found, constants) for name in KINDS}
+    m, nic = priced.microbatches, constants.nic
+    spent = {name: _spent_by_pass(getattr(priced, name), priced, constants) for name in KINDS}
     whole = {way: {kind: getattr(one, way).seconds for kind, one in spent.items()} for way in SpentByPass._fields}
-    ranks, once, bubbles, stalled = [], [], [], stalls(found, spent, constants)
-    for place, layers_of in enumerate(found.counts):
-        once.append(exposed_once(found, spent, layers_of, place, constants))
-        bubbles.append(_bubble(found, *_others(found, whole, layers_of, stalled, place)))
+    ranks, once, bubbles, stalled = [], [], [], stalls(priced, spent, constants)
+    for place, layers_of in enumerate(priced.counts):
+        once.append(exposed_once(priced, spent, layers_of, place, constants))
+        bubbles.append(_bubble(priced, *_others(priced, whole, layers_of, stalled, place)))
         own = on_rank(whole["forward"], layers_of) + on_rank(whole["backward"], layers_of) + sum(stalled[place])
         ranks.append(m * own * (1 + 1e-12) + bubbles[-1])
     heaviest = np.argmax(np.broadcast_arrays(*ranks), axis=0)
@@ -124,13 +124,13 @@ def step(found: Terms, constants: Constants) -> StepTime:
     def picked(values: Iterable[Seconds]) -> Seconds:
         return np.choose(heaviest, [np.asarray(value) for value in values])
 
-    counts = Counts(*map(picked, zip(*found.counts, strict=True)))
+    counts = Counts(*map(picked, zip(*priced.counts, strict=True)))
     parts = ("busy", "waiting", "tp", "cp", "ep")
     forward = spent_on_rank({kind: one.forward for kind, one in spent.items()}, counts, parts)
     backward = spent_on_rank({kind: one.backward for kind, one in spent.items()}, counts, parts)
     ends = [exposed.backward for exposed in once]
-    tied = found.gradients.once["logits"].reduce.seconds(nic)
-    fill = 2 * (found.stages - 1) * found.boundary.seconds(nic)
+    tied = priced.gradients.once["logits"].reduce.seconds(nic)
+    fill = 2 * (priced.stages - 1) * priced.boundary.seconds(nic)
     return StepTime(
         forward=m * forward.busy,
         backward=m * backward.busy,
@@ -138,34 +138,34 @@ def step(found: Terms, constants: Constants) -> StepTime:
         tp=m * (forward.tp + backward.tp),
         cp=m * (forward.cp + backward.cp),
         ep=m * (forward.ep + backward.ep),
-        pp=2 * m * found.chunks * found.steady.seconds(nic) + fill,
+        pp=2 * m * priced.chunks * priced.steady.seconds(nic) + fill,
         dp=m * picked(sum(both) for both in stalled) + reduce(np.maximum, [exposed.forward for exposed in once]),
-        reduction=reduce(np.maximum, [*ends[:2], ends[2] + found.waits * (ends[0] - tied)]),
+        reduction=reduce(np.maximum, [*ends[:2], ends[2] + priced.waits * (ends[0] - tied)]),
         bubble=picked(bubbles),
-        optimizer=found.optimizer * found.slower + found.wait,
-        memory=found.moving,
+        optimizer=priced.optimizer * priced.slower + priced.wait,
+        memory=priced.moving,
     )
 
 
-def _spent_by_pass(passes: Passes, found: Terms, constants: Constants) -> SpentByPass:
+def _spent_by_pass(passes: Passes, priced: Terms, constants: Constants) -> SpentByPass:
     """Times of the forward pass, of the backward pass, and of its weight gradients."""
     busy = [
-        constants.gemm * one.gemm + one.attention + one.moved * found.slower + one.operations * found.wait
+        constants.gemm * one.gemm + one.attention + one.moved * priced.slower + one.operations * priced.wait
         for one in passes
     ]
     host = [constants.host * one.host for one in passes]
     waiting = [np.maximum(launched - done, 0.0) for launched, done in zip(host, busy, strict=True)]
-    if np.any(found.split):  # each block waits for its own launches
+    if np.any(priced.split):  # each block waits for its own launches
         inputs = np.maximum(host[1] - host[2] - (busy[1] - busy[2]), 0.0)
-        waiting[1] = chosen(found.split, inputs + waiting[2], waiting[1])
-    return SpentByPass(*(_spent(*own, found, constants) for own in zip(passes, busy, waiting, strict=True)))
+        waiting[1] = chosen(priced.split, inputs + waiting[2], waiting[1])
+    return SpentByPass(*(_spent(*own, priced, constants) for own in zip(passes, busy, waiting, strict=True)))
 
 
-def _spent(one: Pass, busy: Seconds, waiting: Seconds, found: Terms, constants: Constants) -> Spent:
-    """Time of a pass in which the GPU is busy, and waits for the host, for so many seconds."""
-    hiding = (one.attention + waiting) / found.context
-    cp = (found.context - 1) * np.maximum(one.ring.seconds(constants.nic) - hiding, 0.0)
-    both = zip((one.tp.seconds(constants.nic), one.ep.seconds(constants.nic)), found.beside, strict=True)
+def _spent(one: Pass, busy: Seconds, waiting: Seconds, priced: Terms, constants: Constants) -> Spent:
+    """Time of a pass; `busy`, `waiting`: seconds in which the GPU computes, and waits for the host."""
+    hiding = (one.attention + waiting) / priced.context
+    cp = (priced.context - 1) * np.maximum(one.ring.seconds(constants.nic) - hiding, 0.0)
+    both = zip((one.tp.seconds(constants.nic), one.ep.seconds(constants.nic)), priced.beside, strict=True)
     tp, ep = (comm - part * np.minimum(comm, busy + waiting) for comm, part in both)
     lead = one.lead.seconds(constants.nic)
     head = np.where(lead > 0, 0.0, constants.gemm * one.head)
@@ -173,21 +173,21 @@ def _spent(one: Pass, busy: Seconds, waiting: Seconds, found: Terms, constants: 
 
 
 def _others(
-    found: Terms, whole: Mapping[str, Mapping[str, Seconds]], counts: Counts, stalled: Sequence[BothPasses], place: int
+    priced: Terms, whole: Mapping[str, Mapping[str, Seconds]], counts: Counts, stalled: Sequence[BothPasses], place: int
 ) -> tuple[Seconds, Seconds, Seconds]:
     """F, I and W of a microbatch on the pipeline ranks but that of a place, in the mean.
 
     `whole`: seconds of passes by kind of layer; `counts`: the layers of the rank; `stalled`: what every place exposes
     of gradients and weights with every microbatch.
     """
-    others = np.maximum(found.stages - 1, 1)
+    others = np.maximum(priced.stages - 1, 1)
     forward, backward, weights = (
-        (on_rank(way, found.mean) * found.stages - on_rank(way, counts)) / others for way in whole.values()
+        (on_rank(way, priced.mean) * priced.stages - on_rank(way, counts)) / others for way in whole.values()
     )
 
     def stalls_of(name: str) -> Seconds:
         first, second, last = (getattr(both, name) for both in stalled)
-        total = first + np.maximum(found.stages - 2, 0) * second + (np.asarray(found.stages) > 1) * last
+        total = first + np.maximum(priced.stages - 2, 0) * second + (np.asarray(priced.stages) > 1) * last
         return (total - getattr(stalled[place], name)) / others
 
     later = stalls_of("backward")  # weight gradients give what is reduced
@@ -195,12 +195,12 @@ def _others(
     return forward, backward - weights, weights
 
 
-def _bubble(found: Terms, forward: Seconds, inputs: Seconds, weights: Seconds) -> Seconds:
+def _bubble(priced: Terms, forward: Seconds, inputs: Seconds, weights: Seconds) -> Seconds:
     """Bubble of each configuration's schedule."""
-    codes = np.unique(found.schedule).tolist()
+    codes = np.unique(priced.schedule).tolist()
     times = (forward, inputs, weights)
-    forms = [bubble(SCHEDULES[code], found.stages, found.chunks, times, found.microbatches) for code in codes]
-    return forms[0] if len(codes) == 1 else np.select([found.schedule == code for code in codes], forms)
+    forms = [bubble(SCHEDULES[code], priced.stages, priced.chunks, times, priced.microbatches) for code in codes]
+    return forms[0] if len(codes) == 1 else np.select([priced.schedule == code for code in codes], forms)
 
 
 def _layer(layout: Layouts, kind: str, prices: Prices) -> Passes:

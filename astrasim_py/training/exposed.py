@@ -28,7 +28,7 @@ TINY = 1e-30
 
 
 def exposed_once(
-    found: Terms, spent: Mapping[str, SpentByPass], counts: Counts, place: int, constants: Constants
+    priced: Terms, spent: Mapping[str, SpentByPass], counts: Counts, place: int, constants: Constants
 ) -> BothPasses:
     """Communication of gradients and weights once an iteration that the computation of a pipeline rank exposes, at
     its start and at its end.
@@ -38,13 +38,13 @@ def exposed_once(
     of several chunks passes p microbatches through one before it turns to the next. Where weight gradients are computed
     apart, only these hide their reductions. `place` of the rank, 2 the last: what is ahead in the pipeline hides more.
     """
-    split = found.split
+    split = priced.split
     exposed: list[Seconds] = [0.0, 0.0]
     for way in (0, 1):
-        streams = {kind: found.gradients.once[kind][way] for kind in KINDS}
+        streams = {kind: priced.gradients.once[kind][way] for kind in KINDS}
         if not any(np.any(stream.near) for stream in streams.values()):
             continue
-        hidden = np.any(found.hidden[0])
+        hidden = np.any(priced.hidden[0])
         width = len(Transfer._fields) if hidden else 3  # exposed, it meets nothing on its links
         stream = Transfer(
             *(on_rank({kind: one[part] for kind, one in streams.items()}, counts) for part in range(width))
@@ -65,7 +65,7 @@ def exposed_once(
             slowed, moved, _ = _together(stream, comm, chain)
             #: Of the computation, and of the communication, while both go on.
             pace, pace_of_comm = busy / np.maximum(slowed, TINY), moved / np.maximum(slowed, TINY)
-        parts = _in_order(found, counts, chains)
+        parts = _in_order(priced, counts, chains)
         hiding = sum(count * own for _, count, own in parts)
         left: Seconds = hiding
         behind: Seconds = 0.0
@@ -80,58 +80,60 @@ def exposed_once(
                     total = ready / pace_of_comm + np.minimum(after / pace, after + rest)
                 longest = np.where(count > 0, np.maximum(longest, total), longest)
             behind, left = behind + count * one, left - count * own
-        ahead = (0, np.minimum(1, found.stages - 1), found.stages - 1)[place] * busy / found.chunks
+        ahead = (0, np.minimum(1, priced.stages - 1), priced.stages - 1)[place] * busy / priced.chunks
         beside = np.maximum(longest - hiding - np.where(split & (way > 0), 0.0, ahead), 0.0)
         beside = beside + constants.interference * np.minimum(comm, busy)
-        exposed[way] = np.where(found.hidden[0], beside, comm)
+        exposed[way] = np.where(priced.hidden[0], beside, comm)
     return BothPasses(*exposed)
 
 
-def _in_order(found: Terms, counts: Counts, chains: Mapping[str, Spent]) -> list[tuple[str, Seconds, Seconds]]:
+def _in_order(priced: Terms, counts: Counts, chains: Mapping[str, Spent]) -> list[tuple[str, Seconds, Seconds]]:
     """Kinds of layers of a pipeline rank in the order of the first forward pass: how many, and the seconds of a layer.
 
     Those are of p microbatches in all chunks but the first: so long a rank computes before it turns to the next chunk.
     """
-    chunks, pairs = found.chunks, (("dense", counts.dense), ("moe", counts.moe))
+    chunks, pairs = priced.chunks, (("dense", counts.dense), ("moe", counts.moe))
     kinds = [(kind, count) for kind, count in pairs if np.any(count)]
     parts = [("embedding", counts.embedding, chains["embedding"].seconds)]
     parts += [(kind, count / chunks, chains[kind].seconds) for kind, count in kinds]
     passes: Numbers = 1
     if np.max(chunks) > 1:
-        passes = np.where(np.asarray(chunks) > 1, found.stages, 1)
+        passes = np.where(np.asarray(chunks) > 1, priced.stages, 1)
         parts += [(kind, count * (1 - 1 / chunks), chains[kind].seconds * passes) for kind, count in kinds]
     parts.append(("logits", counts.logits, chains["logits"].seconds * passes))
     return [part for part in parts if np.any(part[1])]
 
 
-def stalls(found: Terms, spent: Mapping[str, SpentByPass], constants: Constants) -> list[BothPasses]:
+def stalls(priced: Terms, spent: Mapping[str, SpentByPass], constants: Constants) -> list[BothPasses]:
     """Communication of gradients and weights with every microbatch that is exposed in the forward and in the backward
     pass of the first, the second and the last pipeline rank.
     """
-    each = found.gradients.each
+    each = priced.gradients.each
     there = np.asarray(reduce(np.logical_or, (np.asarray(one.near) > 0 for both in each.values() for one in both)))
     if not there.any():
         return [BothPasses(0.0, 0.0)] * 3
     if not there.all() and not any(map(np.ndim, constants.__dict__.values())):  # the others have none
         which = np.flatnonzero(there)
         all_of_them = np.zeros((3, 2, len(there)))
-        all_of_them[:, :, which] = stalls(taken(found, which), some(spent, which), constants)
+        all_of_them[:, :, which] = stalls(taken(priced, which), some(spent, which), constants)
         return [BothPasses(*both) for both in all_of_them]
-    return [_exposed_chunks(found, spent, counts, constants) for counts in found.counts]
+    return [_exposed_chunks(priced, spent, counts, constants) for counts in priced.counts]
 
 
-def _exposed_chunks(found: Terms, spent: Mapping[str, SpentByPass], counts: Counts, constants: Constants) -> BothPasses:
+def _exposed_chunks(
+    priced: Terms, spent: Mapping[str, SpentByPass], counts: Counts, constants: Constants
+) -> BothPasses:
     """`_exposed_each` of the chunks of a pipeline rank, of which one has the embedding or the logits."""
-    chunks = found.chunks
+    chunks = priced.chunks
     whole = Counts(counts.dense / chunks, counts.moe / chunks, counts.embedding / 1, counts.logits / 1)
-    first = _exposed_each(found, spent, whole, constants)
+    first = _exposed_each(priced, spent, whole, constants)
     if np.max(chunks) == 1:
         return first
-    inner = _exposed_each(found, spent, whole._replace(embedding=0, logits=0), constants)
+    inner = _exposed_each(priced, spent, whole._replace(embedding=0, logits=0), constants)
     return BothPasses(*(one + (chunks - 1) * other for one, other in zip(first, inner, strict=True)))
 
 
-def _exposed_each(found: Terms, spent: Mapping[str, SpentByPass], counts: Counts, constants: Constants) -> BothPasses:
+def _exposed_each(priced: Terms, spent: Mapping[str, SpentByPass], counts: Counts, constants: Constants) -> BothPasses:
     """Communication of gradients and weights with every microbatch that the computation of a pipeline rank exposes, in
     the forward and in the backward pass.
 
@@ -141,7 +143,7 @@ def _exposed_each(found: Terms, spent: Mapping[str, SpentByPass], counts: Counts
     """
     count_of = counts._asdict()
     kinds = [kind for kind in ("embedding", "dense", "moe", "logits") if np.any(count_of[kind])]
-    gather, reduced = ({kind: found.gradients.each[kind][way] for kind in kinds} for way in (0, 1))
+    gather, reduced = ({kind: priced.gradients.each[kind][way] for kind in kinds} for way in (0, 1))
     if not any(np.any(comm.near) for comms in (gather, reduced) for comm in comms.values()):
         return BothPasses(0.0, 0.0)
 
@@ -164,7 +166,7 @@ def _exposed_each(found: Terms, spent: Mapping[str, SpentByPass], counts: Counts
         )
         count = np.asarray(count_of[kind])
         for way, comms in enumerate(passes):
-            beyond = partial(_beyond, chain=spent[kind][way], hidden=found.hidden[1], constants=constants)
+            beyond = partial(_beyond, chain=spent[kind][way], hidden=priced.hidden[1], constants=constants)
             several, alone = count > 1, (count > 0) & (count <= 1)
             if several.any():
                 first, inner, last = map(beyond, comms[:3])

@@ -82,7 +82,7 @@ class Inference(StrictModel):
 
 
 def inference_memory(layout: Layout[int], sequences: int, tokens: int) -> dict[str, int]:
-    """Bytes of a rank of a pool that keeps keys and values of so many `sequences` of `tokens`, by kind.
+    """Bytes of a rank of a pool that keeps keys and values of `sequences` of `tokens` each, by kind.
 
     Of a pool with pipeline stages, the one that needs most.
     """

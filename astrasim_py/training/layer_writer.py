@@ -331,7 +331,7 @@ class LayerWriter:
 
 
 def _part(value: Amount, index: int, pieces: int) -> Amount:
-    """One of so many parts of a number or array, as equal as can be."""
+    """Part `index` of a number or array that is cut into `pieces`, as equal as can be."""
     return value * (index + 1) // pieces - value * index // pieces
 
 

@@ -130,7 +130,7 @@ class Model(StrictModel):
         return not self.window or (bool(self.global_every) and (layer + 1) % self.global_every == 0)
 
     def tokens_read(self, layer: int, tokens: int) -> int:
-        """How many of so many tokens before it the attention of a layer reads."""
+        """How many of the `tokens` before it the attention of a layer reads."""
         return tokens if self.reads_all(layer) else min(tokens, self.window)
 
     def attention_params(self) -> int:

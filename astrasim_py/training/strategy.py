@@ -94,7 +94,7 @@ class Overlap(StrictModel):
         return isinstance(getattr(self, kind), str)
 
     def parts_of(self, ranks: int) -> int:
-        """Parts of a collective of so many ranks: the most that divide them, or that they divide."""
+        """Parts of a collective of `ranks`: the most that divide them, or that they divide."""
         most = self.tiles or min(ranks, 8)
         return max(k for k in range(1, most + 1) if ranks % k == 0 or k % ranks == 0)
 

@@ -182,9 +182,9 @@ def stacked(rows: Sequence[Terms]) -> Terms:
     return Terms(**{f.name: mapped(lambda *v: np.array(v), *p) for f, p in zip(fields(Terms), parts, strict=True)})
 
 
-def taken(found: Terms, chosen: np.ndarray) -> Terms:
+def taken(priced: Terms, chosen: np.ndarray) -> Terms:
     """Some configurations of terms of which some are arrays."""
-    return Terms(**{f.name: some(getattr(found, f.name), chosen) for f in fields(Terms)})
+    return Terms(**{f.name: some(getattr(priced, f.name), chosen) for f in fields(Terms)})
 
 
 def some(tree: Any, chosen: np.ndarray) -> Any:

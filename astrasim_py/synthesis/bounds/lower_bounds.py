@@ -156,7 +156,7 @@ def _taken(network: Network, timing: Timing, port: np.ndarray) -> dict[int, tupl
 
 
 def _work(network: Network, timing: Timing, transfers: int) -> int:
-    """The least time in which all ports together carry so many chunks."""
+    """The least time in which all ports together carry a number of chunks."""
     _, hold, rest, _ = _ends(network, timing, inward=True)
     kinds, count = np.unique(np.stack([hold, rest]), axis=1, return_counts=True)
     if not transfers or kinds[0].min() == 0:

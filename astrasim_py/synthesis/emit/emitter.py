@@ -31,7 +31,7 @@ from astrasim_py.synthesis.model.schedule import Schedule
 NAME = "synthesized"
 #: Most units of blocks of stated sizes, all ranks together.
 MAX_UNITS = 2**18
-#: Most causes of earlier sends that a send depends on itself; a join node stands for each further group of so many.
+#: Most causes of earlier sends that a send depends on itself; a join node stands for each further group of this size.
 _NAMED = 4
 #: Order of the actions of a rank at one time.
 _RECV, _REDUCE, _JOIN, _SEND, _KINDS = 0, 1, 2, 3, 4

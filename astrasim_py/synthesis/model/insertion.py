@@ -32,8 +32,7 @@ Calendars = namedtuple("Calendars", "points filled load")
 #: The preferences, the memory and the result of `grow`. `ahead`: int64[goals, n], the least time from a rank to the
 #: goal, one row of zeros for trees. `weight`: how much the load of a link, in units of `grain` ps, counts among equals.
 #: `mean`: ps on a link if all carried the same; links that carry more are avoided (0: only time counts). `arcs`,
-#: `starts`:
-#: the tree or path of the last call.
+#: `starts`: the tree or path of the last call.
 Growth = namedtuple("Growth", "ahead weight mean grain random stamp note heap begins arcs starts")
 
 

@@ -19,9 +19,9 @@ _TOP = np.uint64(58)
 _26, _32BITS, _23 = np.uint64(26), np.uint64(2**32 - 1), np.uint64(23)
 #: Hash chains of moments.
 _CHAINS = 4096
-#: Words of a row after which the search for candidates ends: a choice among so few gains little.
+#: Words that are looked at for candidates; more choice gains little.
 _LOOKS = 32
-#: Lines of a row beyond which one with candidates is enough to look at.
+#: In rows of more lines, the first line with candidates gives them all.
 _FEW = 4
 #: Words of a line: 64 bytes.
 _WIDE = 8
@@ -71,7 +71,7 @@ def holdings(problem: Problem, parts: int, overtake: bool) -> Holdings:
 
 
 def agenda(problem: Problem, room: int) -> Agenda:
-    """An empty agenda with room for so many items and moments."""
+    """An empty agenda with `room` for items and moments."""
     n = len(problem.net.in_ptr) - 1
     widest = int(np.diff(problem.net.in_ptr).max(initial=0))
     return Agenda(

@@ -106,7 +106,7 @@ def _trees(roots: np.ndarray, pattern: Pattern, levels: list[np.ndarray], back: 
             order = own[:, None] ^ turns
         else:
             order = (own[:, None] + (-turns if back else turns)) % count
-        # Ranks of equal place in their groups stand for each other.
+        # The k-th rank of each group represents the group towards the k-th rank of another.
         stand = np.stack([row[at % len(row)] for row in rows], axis=1)
         heads = np.take_along_axis(stand, order, axis=1)
         for i in range(1, count):
