@@ -171,16 +171,16 @@ class ScheduledNpu(Npu):
         if not delay:
             graph.complete(node)
             return
-        at = self.env.now + delay
+        ends = self.env.now + delay
         self.simulation.issued += 1
-        if at not in self.due:
-            self.due[at] = self.simulation.number_of_event()
+        if ends not in self.due:
+            self.due[ends] = self.simulation.number_of_event()
 
         def end(_: simpy.Event) -> None:
-            self.due.pop(at, None)
+            self.due.pop(ends, None)
             graph.complete(node)
 
-        At(self.env, delay, self.due[at]).callbacks.append(end)
+        At(self.env, delay, self.due[ends]).callbacks.append(end)
 
     def take(self, then):
         """Receiving an arrived message takes an event."""

@@ -97,7 +97,7 @@ class ChunkingNpu(Npu):
         for chunk in chunks:
             chunk.number = next(self.arrivals)
             self.queues[chunk.phase.queue].join(chunk)
-        self.splice_chunks([each for queue in self.queues for each in queue.starting(graph.row + node)])
+        self.splice_chunks([start for queue in self.queues for start in queue.starting(graph.row + node)])
         if not chunks:
             graph.complete(node)
 

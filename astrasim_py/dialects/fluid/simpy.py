@@ -77,7 +77,7 @@ class Flow:
 
     def take(self, links: list[SharedLink]) -> None:
         """Its messages take these links."""
-        self.links, self.route_cap = links, min((each.capacity for each in links), default=0)
+        self.links, self.route_cap = links, min((shared.capacity for shared in links), default=0)
 
     def cap_of(self, message: Message | None) -> int:
         """The most that a message gets: its route's capacity, or its connection's pace."""
@@ -92,7 +92,7 @@ class Flow:
 
     def latency(self, message: Message) -> int:
         """Time (ps) that the last byte of a message is under way."""
-        return sum(each.link.latency + message.hop_latency for each in self.links) + message.first_latency
+        return sum(shared.link.latency + message.hop_latency for shared in self.links) + message.first_latency
 
     def wants_change(self) -> bool:
         """Whether its cap has changed since rates were last set."""
@@ -100,7 +100,7 @@ class Flow:
 
     def held_up(self) -> bool:
         """Whether one of its links could limit it."""
-        return any(each.tight for each in self.links)
+        return any(shared.tight for shared in self.links)
 
 
 F = TypeVar("F", bound=Flow)
@@ -151,10 +151,10 @@ class FluidNetwork(Network, Generic[F]):
     def enter(self, pair: int, flow: F, nbytes: int) -> None:
         """Begin to move a number of a message's bytes over its links."""
         flow.begun = flow.since = self.env.now
-        for each in flow.links:
-            each.link.bytes += nbytes
-            each.link.messages += 1
-            each.link.busy += each.time(nbytes)
+        for shared in flow.links:
+            shared.link.bytes += nbytes
+            shared.link.messages += 1
+            shared.link.busy += shared.time(nbytes)
         if nbytes:
             self.touch(pair, flow)
         else:
@@ -177,8 +177,8 @@ class FluidNetwork(Network, Generic[F]):
     def record(self, flow: F) -> None:
         """Record how the last byte of a message left."""
         message, now, recorder = flow.current, self.env.now, self.simulation.recorder
-        for each in flow.links:
-            recorder.hop_served(recorder.hop(message.row, each.link.index, flow.asked), flow.begun, now)
+        for shared in flow.links:
+            recorder.hop_served(recorder.hop(message.row, shared.link.index, flow.asked), flow.begun, now)
         recorder.note(message.row, "queued", now - flow.asked - flow.alone())
 
     def touch(self, pair: int, flow: F) -> None:
@@ -237,7 +237,7 @@ class FluidNetwork(Network, Generic[F]):
             for pair, flow in link.flows.items():
                 if pair not in flows and flow.rate >= kept:
                     flows[pair] = flow
-                    links += [each for each in flow.links if each.tight]
+                    links += [shared for shared in flow.links if shared.tight]
         return fill(flows, tight)
 
     def set_rate(self, pair: int, flow: F, rate: int) -> None:

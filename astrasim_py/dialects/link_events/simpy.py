@@ -117,7 +117,7 @@ class FluidWithEvents(FluidNetwork[ChangingFlow]):
         for link in self.simulation.links.values():
             self.altered.append(self.set_link(link))
         for pair, flow in busy.items():
-            if any(each.link.index in lost for each in flow.links):
+            if any(shared.link.index in lost for shared in flow.links):
                 self.lose(pair, flow)
                 continue
             flow.take(flow.links)
@@ -133,15 +133,15 @@ class FluidWithEvents(FluidNetwork[ChangingFlow]):
     def count_rest(self, flow: ChangingFlow, sign: int) -> None:
         """Count what is left of a message on its links, or take it off."""
         nbytes = sign * flow.bytes_left()
-        for each in flow.links:
-            each.link.bytes += nbytes
-            each.link.busy += sign * each.time(abs(nbytes))
+        for shared in flow.links:
+            shared.link.bytes += nbytes
+            shared.link.busy += sign * shared.time(abs(nbytes))
 
     def lose(self, pair: int, flow: ChangingFlow) -> None:
         """Remove a flow from its links, one of which failed; it is rerouted after the delay."""
         now = self.env.now
-        for each in flow.links:
-            each.change(pair, flow, 0)
+        for shared in flow.links:
+            shared.change(pair, flow, 0)
         self.record(flow)
         flow.queued += now - flow.asked
         self.simulation.recorder.note(flow.current.row, "queued", flow.queued)
