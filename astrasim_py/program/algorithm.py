@@ -297,7 +297,7 @@ class Algorithm(Shown):
         if rotated is not None and rotated.nodes > _DIGESTED_NODES:
             # The builder's rule makes all ranks' programs: a few ranks suffice to distinguish two rules.
             content["rotation"] = rotated.rotation.dims
-            traces = self.traces.some(sorted({0, 1, self.ranks // 2, self.ranks - 1}))
+            traces = [self.traces[rank] for rank in sorted({0, 1, self.ranks // 2, self.ranks - 1})]
         return digest({**self.stated(), **content, "traces": [trace.digest() for trace in traces]})
 
     def with_verdict(self, verdict: bool | None) -> Algorithm:

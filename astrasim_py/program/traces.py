@@ -86,13 +86,10 @@ class Traces(Sequence[ExecutionTrace]):
             return {self.drafted: 1}
         return Counter(self.given) if self.rotated is None else {self.rotated.base: self.size}
 
-    def some(self, ranks: Sequence[int]) -> list[ExecutionTrace]:
-        """Traces of some ranks, made for them alone."""
-        return [self[rank] for rank in ranks] if self.rotated is None or self.given else self.rotated.traces(ranks)
-
     @property
-    def _kept(self) -> bool:
-        return self.rotated is None or self.rotated.nodes <= _KEPT_NODES
+    def _large(self) -> Rotated | None:
+        """The rotation whose traces are too many to be kept."""
+        return self.rotated if self.rotated and not self.given and self.rotated.nodes > _KEPT_NODES else None
 
     @cached_property
     def _all(self) -> tuple[ExecutionTrace, ...]:
@@ -108,16 +105,12 @@ class Traces(Sequence[ExecutionTrace]):
     @overload
     def __getitem__(self, index: slice) -> tuple[ExecutionTrace, ...]: ...
     def __getitem__(self, index: int | slice) -> ExecutionTrace | tuple[ExecutionTrace, ...]:
-        if self.rotated is None or self.given:
-            return self._all[index]
-        if isinstance(index, slice):
-            return tuple(self.rotated.in_blocks(range(self.size)[index]))
-        rank = range(self.size)[index]
-        if not rank:
+        if index == 0 and self.rotated:
             return self.rotated.base
-        return self._all[rank] if self._kept else self.rotated.traces([rank])[0]
+        if self._large is None:
+            return self._all[index]
+        ranks = range(self.size)[index]
+        return tuple(self._large.in_blocks(ranks)) if isinstance(ranks, range) else self._large.traces([ranks])[0]
 
     def __iter__(self) -> Iterator[ExecutionTrace]:
-        if self.rotated is None or self.given or self._kept:
-            return iter(self._all)
-        return self.rotated.in_blocks(range(self.size))
+        return iter(self._all) if self._large is None else self._large.in_blocks(range(self.size))

@@ -206,7 +206,9 @@ class ProgramTable:
         """A column of all nodes, as in `RankProgram`."""
         if name in self._columns:
             return self._columns[name]
-        return joined([getattr(program, name) for program in self], np.int64)
+        return (
+            getattr(self[0], name) if len(self) == 1 else joined([getattr(program, name) for program in self], np.int64)
+        )
 
     @cached_property
     def kind(self) -> np.ndarray:
@@ -216,6 +218,8 @@ class ProgramTable:
     def of_structures(self, of: Callable[[Structure], np.ndarray]) -> np.ndarray:
         """A property of the nodes of structures, for all nodes."""
         values = [of(structure) for structure in self.structures.values]
+        if len(self) == 1:
+            return values[0]
         first = pointers([len(value) for value in values])
         owner, within = ranges(np.diff(self.bounds))
         return joined(values, np.int8)[first[self.structures.which][owner] + within]

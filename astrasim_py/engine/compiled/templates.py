@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -68,25 +69,10 @@ class Templates:
         ``~channel`` if several messages can match. `workload`: its nodes take slots. `nbytes`: replaces the program's.
         `position`: in `connections`. `rank`: that runs it, if that matters.
         """
-        structure, kind, n = program.structure, program.structure.kind, len(program)
-        many = np.flatnonzero(structure.need >= COUNTED)
-        words, flags = -(-n // 8) + len(many), records.WORKLOAD if workload else 0
-        row: Fields = {
-            "first": self.states.size,
-            "nodes": n,
-            "roots": self.ints.once((structure.key, "roots"), lambda: structure.roots),
-            "root_count": len(structure.roots),
-            "counts": self.ints.add(structure.need[many]),
-            "count_count": len(many),
-            "counter_word": words,
-        }
-        nodes = np.zeros(n, dtype=records.NODE)
-        nodes["kind"], nodes["slot"], nodes["peer"] = kind, program.slot, program.peer
-        nodes["partner"][program.peer >= 0] = partner
-        nodes["successor"] = self.ints.once((structure.key, "succ"), lambda: structure.succ) + structure.succ_ptr[:-1]
-        nodes["successors"] = np.diff(structure.succ_ptr)
-        nodes["count"][many] = np.arange(len(many))
-        nodes["size"] = np.where(kind == COLLECTIVE, program.instance, 0)
+        table, n = ProgramTable.of([program]), len(program)
+        row, nodes = self.common(table, partner)
+        words, flags = int(row["counter_word"][0]), records.WORKLOAD if workload else 0
+        nodes["size"] = np.where(table.kind == COLLECTIVE, program.instance, 0)
         if program.counters is not None:
             nodes["slot"][program.counters.detached] = records.DETACHED
             if program.counters.number:
@@ -109,15 +95,11 @@ class Templates:
         if program.blocks is not None:
             flags |= records.STEPS | records.SLOTTED | records.ADMITTED
             row |= self.steps(program.blocks)
-        if structure.buckets:
+        if program.structure.buckets:
             flags |= records.HASH_SET
             words += 1
-            row |= {"buckets": structure.buckets, "ids": self.longs.add(program.node_id.view(np.int64))}
-        self.states.add(np.where(structure.need >= COUNTED, records.MOST_NEEDS, structure.need))
-        self.nodes.append(nodes)
-        message = (kind == SEND) | (kind == RECV)
-        self.amounts.append(np.where(message, program.nbytes if nbytes is None else nbytes, program.duration))
-        self.tags.append(program.tag)
+            row |= {"buckets": program.structure.buckets, "ids": self.longs.add(program.node_id.view(np.int64))}
+        self.amounts.append(amounts(table.kind, program.nbytes if nbytes is None else nbytes, program.duration))
         return self.add(row | {"flags": flags, "words": max(words, 1)})
 
     def add(self, columns: Mapping[str, Number | np.ndarray], count: int = 1) -> int:
@@ -129,6 +111,12 @@ class Templates:
 
     def plain_templates(self, programs: ProgramTable, partner: np.ndarray) -> np.ndarray:
         """Add programs of an algorithm; returns their numbers. `partner`: as for `template`, one after the other."""
+        row, _ = self.common(programs, partner)
+        self.amounts.append(amounts(programs.kind, programs.column("nbytes"), programs.column("duration")))
+        return self.add(row, len(programs)) + np.arange(len(programs))
+
+    def common(self, programs: ProgramTable, partner: np.ndarray | int) -> tuple[dict[str, Any], np.ndarray]:
+        """Fields of templates that no rules beyond the native ones change, and NODE[nodes] of all, which are added."""
         bounds, structures, kind, of_nodes = programs.bounds, programs.structures, programs.kind, programs.of_structures
         lengths, need, peer = np.diff(bounds), of_nodes(lambda structure: structure.need), programs.column("peer")
         nodes = np.zeros(len(kind), dtype=records.NODE)
@@ -154,10 +142,8 @@ class Templates:
         }
         self.states.add(np.where(need >= COUNTED, records.MOST_NEEDS, need))
         self.nodes.append(nodes)
-        message = (kind == SEND) | (kind == RECV)
-        self.amounts.append(np.where(message, programs.column("nbytes"), programs.column("duration")))
         self.tags.append(programs.column("tag"))
-        return self.add(row, len(programs)) + np.arange(len(programs))
+        return row, nodes
 
     def steps(self, steps: BlockSteps) -> Fields:
         """Add the tables of the steps of a template's thread blocks; returns its fields."""
@@ -238,3 +224,8 @@ class Templates:
         nodes["size"][timed] = np.arange(np.count_nonzero(timed))
         self.constants["duration"] = self.longs.add(amount[timed])
         return nodes
+
+
+def amounts(kind: np.ndarray, nbytes: np.ndarray, duration: np.ndarray) -> np.ndarray:
+    """int64[nodes]: bytes of messages, durations of other nodes."""
+    return np.where((kind == SEND) | (kind == RECV), nbytes, duration)
