@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from astrasim_py.chakra.et_io import write_prefix
 from astrasim_py.chakra.schema import CommType
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError
+from astrasim_py.core.notes import Notes
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.preparation.inputs import input_digests
 from astrasim_py.preparation.prepare import prepare
@@ -74,6 +76,16 @@ def test_without_a_contract_nothing_can_be_promised(tmp_path):
     warnings = prepared.notes_with(make_plan(problem)).warnings
     assert problem.jobs[0].algorithms.select("custom", SIZE, 4, "world").verdict is None
     assert len(warnings) == 1 and "custom" in warnings[0]
+
+
+def test_what_only_a_call_finds_out_is_said_when_it_is_simulated(tmp_path):
+    point = points(tmp_path, INJECTED)[0]
+    assert prepare(point).notes == Notes()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        problem = ap.prepare(point)
+    with pytest.warns(UserWarning, match="custom, 4 ranks.* could not be verified"):
+        ap.simulate(problem)
 
 
 def test_a_contract_decides_what_is_right(tmp_path):
