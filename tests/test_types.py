@@ -126,6 +126,12 @@ def test_importing_the_package_imports_nothing_of_it():
     assert done.stdout.split() == ["astrasim_py"]
 
 
+def test_an_exception_from_a_rule_of_types_has_its_reason():
+    lines = [(path.name, line) for path in PACKAGE.rglob("*.py") for line in path.read_text("utf-8").splitlines()]
+    unsaid = [f"{name}: {line}" for name, line in lines if "# type: ignore" in line and line.count("  # ") < 2]
+    assert unsaid == []
+
+
 @pytest.mark.slow
 def test_a_users_program_is_checked(tmp_path):
     """As where the package is installed: its own errors are not shown, but its annotations count."""

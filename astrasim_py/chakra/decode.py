@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from astrasim_py.chakra import messages
 from astrasim_py.chakra.schema import CHAKRA_COLUMNS, COLUMN_KINDS, COUNTS, MISSING, NodeType
@@ -223,7 +224,7 @@ def _parsed(parse: Callable[[bytes], Any], body: bytes, check: Callable[[bytes, 
     """The message, refused where a field has another wire type: protobuf takes it for an unknown one."""
     try:
         message = parse(body)
-    except messages.DecodeError:
+    except DecodeError:
         check(body, 0, len(body))
         raise Damaged("protobuf cannot decode it") from None
     message.DiscardUnknownFields()

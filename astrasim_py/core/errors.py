@@ -103,7 +103,7 @@ class ErrorList(AstraError):
         self.place, self.problem, self.remedy = "", "\n".join(str(e) for e in self.errors), ""
 
     @property
-    def exit_code(self) -> int:  # type: ignore[override]
+    def exit_code(self) -> int:  # type: ignore[override]  # of a class attribute: the worst of them decides
         return worst(e.exit_code for e in self.errors)
 
     def __str__(self) -> str:

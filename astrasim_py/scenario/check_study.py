@@ -10,7 +10,7 @@ from astrasim_py.core.strict_model import Mistake
 from astrasim_py.scenario import variables
 from astrasim_py.scenario.plot_spec import BY_JOB, COLUMNS, JOB_TIMES, PlotSpec
 from astrasim_py.scenario.schema import Scenario
-from astrasim_py.topology.spec import RandomPlacement
+from astrasim_py.topology.placement import RandomPlacement
 
 #: Columns that a figure may use beside swept keys.
 _COLUMNS = ("topology", "algorithm", "size", "npus", "model", "engine")

@@ -14,9 +14,9 @@ import numpy as np
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.units import PS_PER_S
 from astrasim_py.topology.hardware import ExpandedMemory
-from astrasim_py.training.layers import layer_params, plain, stage_params, up
+from astrasim_py.training.layers import layer_params, stage_params, up
 from astrasim_py.training.rules import After, divisors, remedy
-from astrasim_py.training.strategy import RECOMPUTE, Layout, Layouts, Numbers
+from astrasim_py.training.strategy import RECOMPUTE, Layout, Layouts, Numbers, plain
 
 KINDS = ("weights", "gradients", "optimizer", "activations", "live", "gathered", "logits", "framework")
 #: Memory of a framework: a share of all else in thousandths, for fragments and buffers, and a constant in bytes.
