@@ -142,7 +142,7 @@ def memory_ps(table: Program, memory: MemoryModel, semantics: Semantics) -> np.n
     sizes = table.column("tensor_size")
     for row in np.flatnonzero((table.type == NodeType.MEM_LOAD) | (table.type == NodeType.MEM_STORE)).tolist():
         nbytes = int(sizes[row])
-        if memory.bandwidth is None:  # of the kind ``none`` only
+        if memory.kind == "none" or memory.bandwidth is None:
             raise TraceError(
                 node_place(table, row),
                 "loads from or stores to remote memory, and the system has none",
