@@ -35,6 +35,8 @@ def top_level_mistakes(document: Value) -> Iterator[Mistake]:
     if "compare" in written and jobs is None:
         yield Mistake(("compare",), True, "compares jobs, and there are none", "drop it, or write jobs")
     if jobs is not None:
+        if jobs.data == {}:
+            yield Mistake(("jobs",), False, "has no job", "write e.g. jobs: {a: {workload: [barrier], ranks: 8}}")
         placed = isinstance(jobs.data, dict) and all("placement" in job.mapping for job in jobs.mapping.values())
         for key in ("workload", "groups", "stragglers", "ranks", *(["placement"] if placed else [])):
             if key in written:
