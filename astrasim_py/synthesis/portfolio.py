@@ -89,8 +89,10 @@ class _Portfolio:
     """
 
     def __init__(self, network: Network, demand: Demand, effort: Effort, watch: Watch, record: bool) -> None:
-        self.network, self.demand, self.watch, self.record = network, demand, watch, record
+        self.network, self.demand, self.watch = network, demand, watch
         self.effort, self.both = effort, demand.collective == "all_reduce"
+        #: Whether transfers are recorded; by those of its halves an all_reduce is put together.
+        self.record = record or self.both
         self.patterns = Patterns(network, demand) if record and applies(network, demand) else None
         self.candidates = network.arcs * demand.count
         full = network.arcs == network.ranks * (network.ranks - 1)
@@ -106,7 +108,7 @@ class _Portfolio:
         network, demand = self.network, self.demand
         if network.ranks < 2:
             return as_schedule(network, demand, NOTHING, Search(seed=self.effort.seed, policy="", rounds=0))
-        if not self.record and (demand.receivers is not None or self.both):
+        if demand.receivers is not None and not self.record:
             raise AlgorithmError(demand.collective, "is not counted without its transfers", "let them be recorded")
         for fits, strategy in STRATEGIES:
             if fits(self) and strategy(self):

@@ -228,6 +228,13 @@ def test_counting_keeps_nothing(capsys):
     assert row["transfers"] == 72 and row["verified"] is None and row["out"] is None
 
 
+def test_an_all_reduce_is_counted_as_it_is_found(capsys):
+    code, out, _ = synthesize(capsys, "--count", "--collective", "all_reduce", "--fresh")
+    counted, found = json.loads(out), json.loads(synthesize(capsys, "--collective", "all_reduce", "--fresh")[1])
+    assert code == 0 and counted["transfers"] == found["transfers"] == 144
+    assert counted["time_ns"] == found["time_ns"]
+
+
 @pytest.mark.parametrize(
     ("more", "topology", "words"),
     [
