@@ -198,7 +198,7 @@ class Draft:
         )  # fmt: skip
 
 
-def previous(handles: np.ndarray, first: int | np.ndarray = NONE) -> np.ndarray:
+def previous(handles: np.ndarray, first: int | np.integer | np.ndarray = NONE) -> np.ndarray:
     """The handle before each handle; `first` for the first."""
     return np.append(first, handles[:-1])
 

@@ -144,7 +144,9 @@ class _Portfolio:
     def alike(self) -> bool:
         """Whether one run may meet the bounds that need no flows, which take longer than a run."""
         network, demand = self.network, self.demand
-        alike = demand.receivers is None and demand.sizes[0] == demand.sizes[-1] and not len(network.occupied_start)
+        alike = (
+            demand.receivers is None and bool(demand.sizes[0] == demand.sizes[-1]) and not len(network.occupied_start)
+        )
         return not (self.quick or self.both) and alike and (network.ranks - 1) * demand.count <= LARGE
 
     def first_run(self) -> bool:

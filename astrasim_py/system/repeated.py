@@ -27,10 +27,10 @@ class Repeated(Sequence[Value], Generic[Value]):
         return len(self.which)
 
     @overload
-    def __getitem__(self, place: int) -> Value: ...
+    def __getitem__(self, place: int | np.integer) -> Value: ...
     @overload
     def __getitem__(self, place: slice) -> tuple[Value, ...]: ...
-    def __getitem__(self, place: int | slice) -> Value | tuple[Value, ...]:
+    def __getitem__(self, place: int | np.integer | slice) -> Value | tuple[Value, ...]:
         if isinstance(place, slice):
             return tuple(map(self.values.__getitem__, self.which[place].tolist()))
         return self.values[int(self.which[place])]
