@@ -224,7 +224,7 @@ def _explain(args: argparse.Namespace, point) -> int:
 
 
 def _simulate(args: argparse.Namespace, scenario) -> int:
-    from astrasim_py.preparation.prepare import estimate
+    from astrasim_py.preparation.prepare import estimate, estimate_exclusions
     from astrasim_py.report.result_table import summary_text
     from astrasim_py.report.training import step_text
     from astrasim_py.runs.plan import options_for
@@ -244,7 +244,7 @@ def _simulate(args: argparse.Namespace, scenario) -> int:
         return result.exit_code
     point, row = expand(scenario)[0], result.rows[0]
     priced = isinstance(point.spec.workload, TrainingWorkload) and point.spec.workload.times == "model"
-    found = estimate(point) if priced and point.spec.noise is None and point.spec.nic is None else None
+    found = estimate(point) if priced and not any(estimate_exclusions(point)) else None
     if args.format == "json":
         print(json_text([{**row, "estimate": found}]))
     else:

@@ -22,6 +22,7 @@ from astrasim_py.scenario.job_models import Builder
 from astrasim_py.scenario.load import LoadedScenario, check_document, placed
 from astrasim_py.scenario.schema import Scenario
 from astrasim_py.scenario.variables import apply_override
+from astrasim_py.system.compatible import TRAINING_FORM, exclusions
 from astrasim_py.topology.grid import group_dims
 from astrasim_py.topology.hardware import preset_names
 from astrasim_py.topology.model import Topology
@@ -252,8 +253,8 @@ def load_exploration(path: str, overrides: Sequence[str] = ()) -> Exploration:
     base = _base(document, explore, Path(path).stem if name is None else str(name.data))
     loaded = check_document(_with(base, {"workload": _value(["barrier"], explore.mark, "workload")}), Path(path))
     point = expand(loaded)[0]
-    if point.spec.network.profile is not None:
-        raise ScenarioError(point.place("network.profile"), "closed forms do not know profiles", "drop it")
+    for exclusion in exclusions({"network": point.spec.network}, (TRAINING_FORM,)):
+        raise ScenarioError(point.place(exclusion.place), exclusion.problem, exclusion.remedy)
     found = Exploration(
         name=loaded.name,
         path=Path(path),

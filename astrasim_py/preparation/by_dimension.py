@@ -16,6 +16,7 @@ from astrasim_py.preparation.sources.source import ScenarioSource
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.selection import AlgorithmCall, AlgorithmTable, Case
 from astrasim_py.scenario.job_models import AlgorithmByDimension
+from astrasim_py.system import compatible
 from astrasim_py.system.machine_models import Collectives
 from astrasim_py.system.problem import CollectiveRequest, PlannedChunk
 from astrasim_py.topology.model import Topology
@@ -127,8 +128,9 @@ def _phase(source: ScenarioSource | None, collective: str, ranks: int, dim: int)
     if source is None:
         return default_built(collective, ranks, 0)
     if source.name in IN_NETWORK:
-        problem = f"{source.name} lets switches work, which go with whole collectives"
-        raise AlgorithmError(source.place, problem, "write {builder: hierarchical, algorithms: […]}")
+        remedy = "write {builder: hierarchical, algorithms: […]}"
+        parts = {compatible.BY_DIMENSION: True, "algorithm": source.name}
+        compatible.refuse(compatible.SWITCHES, parts, error=AlgorithmError, place=source.place, remedy=remedy)
     try:
         return source.for_ranks(collective, ranks, 0)
     except AlgorithmError as error:

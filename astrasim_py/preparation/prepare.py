@@ -4,7 +4,7 @@ Everything is kept per process, so that the points of a sweep share what they ha
 the worker processes of a run, too.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from astrasim_py.preparation.jobs import job_of
 from astrasim_py.preparation.workloads.section import JobSection
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.scenario.expand import Point
+from astrasim_py.system.compatible import NIC, NOISE, TRAINING_FORM, Exclusion, exclusions
 from astrasim_py.system.machine_models import Limits, NetworkModel
 from astrasim_py.system.plan import Plan
 from astrasim_py.system.plan_notes import source_notes
@@ -152,14 +153,19 @@ def _free(run: Preparation, topology: Topology) -> list[int]:
     return [npu for npu in placement(topology, kind, place=run.at(where)) if npu not in listed]
 
 
+def estimate_exclusions(point: Point) -> Iterator[Exclusion]:
+    """Parts of a point that the closed form of trainings does not know."""
+    spec = point.spec
+    return exclusions({"network": spec.network, NOISE: spec.noise, NIC: spec.nic}, (TRAINING_FORM,))
+
+
 def estimate(point: Point) -> dict[str, Any]:
     """What the closed form says of a point that trains a model; see `preparation.training.Trained.estimate`."""
     from astrasim_py.preparation.training import estimated
 
     run = Preparation(point=point)
-    for key in ("noise", "nic"):
-        if getattr(run.spec, key) is not None:
-            raise ScenarioError(run.at(key), "is not known to the closed form", "drop it")
+    for exclusion in estimate_exclusions(point):
+        raise ScenarioError(run.at(exclusion.place), exclusion.problem, exclusion.remedy)
     return estimated(JobSection(run=run, topology=_topology(run), spec=run.spec, key="", placement=None))
 
 

@@ -15,6 +15,7 @@ from astrasim_py.scenario.job_models import (
     RecommendationWorkload,
     TrainingWorkload,
 )
+from astrasim_py.system.compatible import ROOFLINE, TRAINING_FORM, refuse
 from astrasim_py.system.machine_models import NpuModel
 from astrasim_py.topology.hardware import Compute, preset
 from astrasim_py.topology.model import Topology
@@ -108,8 +109,8 @@ class Trained:
         in simulations; it may be more than ``step_s``. Raises ScenarioError: times are those of the roofline.
         """
         layout, ideal = self.layout, self.prices
-        if ideal is None:
-            raise ScenarioError(self.machine.place, "the closed form does not know the roofline", "write times: model")
+        refuse(TRAINING_FORM, {ROOFLINE: ideal is None}, place=self.machine.place)
+        assert ideal is not None
         measured = replace(ideal.system, latency=MEASURED_LATENCY[0], far_latency=MEASURED_LATENCY[1])
         prices = replace(ideal, system=measured, constants=Constants())
         found = step(terms(layout, prices), prices.constants)

@@ -23,10 +23,13 @@ SKELETON, NO_ROUTES = "a skeleton", "too many routes for a table"
 LOWEST_DIM = "lowest_dim under analytical"
 JOBS, DELAYS, LATE, SPEEDS = "several jobs", "start_delay", "start_delay of some ranks", "compute_speed"
 FAILED, EMPTY, SHARED_MEMORY = "failed NPUs", "NPUs without ranks", "memory that NPUs share"
+USED_MEMORY = "memory that NPUs share, and nodes that use it"
+ROOFLINE = "times: roofline of a training"
 PLANNER, BACKGROUND = "a planner of your own without `placed`", "background jobs"
 #: Uses that are no features of a problem.
 FOLD, ROLES, COMPILED, INLINING, SYNTHESIS = "fold", "fold of roles", "the compiled engine", "inlining", "synthesis"
 CLOSED_FORM, BOUND, CALL_BOUND = "closed forms", "lower bounds of runs", "lower bounds of collectives"
+TRAINING_FORM = "the closed form of trainings"
 
 
 class Row(NamedTuple):
@@ -140,6 +143,7 @@ TABLE = (
     Row((DELAYS,), (ROLES,), "ranks start at different times (start_delay)"),
     Row((SPEEDS,), (ROLES,), "ranks compute at different speeds"),
     Row((SHARED_MEMORY,), (ROLES,), "NPUs share memory (memory.kind: {value})"),
+    Row((USED_MEMORY,), (FOLD,), "ranks share their memory ({value})"),
     Row((PLANNER,), (ROLES,), "the rules that cut collectives into chunks are known only for all ranks together"),
     Row((OWN, MSCCL, PROFILE, PROTOCOL, SWITCH_REDUCTION, QPS, SPLIT, NIC, *_OTHERS, *_rules(
         "name rounding zero_duration_ps injected_sizes rendezvous_bytes issue_order")), (CLOSED_FORM,),
@@ -147,6 +151,9 @@ TABLE = (
     Row((ANALYTICAL, OWN, BACKGROUND, *_OTHERS, *_rules("name rounding injected_sizes")), (BOUND,),
         "a run may take less"),
     Row((ANALYTICAL, OWN, *_rules("name")), (CALL_BOUND,), "a collective may take less"),
+    Row((NOISE, NIC), (TRAINING_FORM,), "is not known to the closed form", "drop it", at_feature=True),
+    Row((PROFILE,), (TRAINING_FORM,), "closed forms do not know profiles", "drop it", at_feature=True),
+    Row((ROOFLINE,), (TRAINING_FORM,), "the closed form does not know the roofline", "write times: model"),
 )
 # fmt: on
 #: Where an error of a use stands, if not under its name.

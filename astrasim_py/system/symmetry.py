@@ -82,7 +82,8 @@ def symmetry_of(plan: Plan) -> Symmetry:
 def refuse_rules(plan: Plan, use: str) -> None:
     """Raise FoldError: rules that can break the symmetry of any plan; `use`: a fold, or one of roles."""
     problem, job, ranks = plan.problem, plan.problem.jobs[0], plan.ranks
-    topology, delays, memory = problem.topology, job.start_delay_ps, problem.memory.kind
+    topology, delays = problem.topology, job.start_delay_ps
+    shared = problem.memory.kind if problem.memory.kind not in ("none", "per_npu") else None
     lowest = problem.network.model == "analytical" and problem.semantics.analytical_route == "lowest_dim"
     late = [rank for rank in range(ranks) if delays.get(rank, 0) != delays.get(0, 0)] if delays else []
     features = {
@@ -95,7 +96,8 @@ def refuse_rules(plan: Plan, use: str) -> None:
         compatible.LATE: f"rank {late[0]}" if late else None,
         compatible.DELAYS: bool(delays),
         compatible.SPEEDS: bool(job.compute_speed),
-        compatible.SHARED_MEMORY: memory if memory not in ("none", "per_npu") else None,
+        compatible.SHARED_MEMORY: shared,
+        compatible.USED_MEMORY: shared if shared and bool((plan.workload[0].structure.kind == MEMORY).any()) else None,
         compatible.PLANNER: job.planner is not None and not hasattr(job.planner, "placed"),
     }
     parts = problem.parts | features | {"npus": topology.npus}
@@ -241,10 +243,8 @@ class _Programs:
 
     def check(self) -> tuple[dict[int, tuple[int, ...]], np.ndarray]:
         """Instances of rank 0 with those of other ranks in their place, and the ranks that rank 0 sends to."""
-        plan, base, memory = self.plan, self.plan.workload[0], self.plan.problem.memory
+        plan, base = self.plan, self.plan.workload[0]
         peers = [_destinations(base, base.peer.astype(np.int64), "the workload")]
-        if memory.kind not in ("none", "per_npu") and bool((base.structure.kind == MEMORY).any()):
-            raise refuse(f"ranks share their memory ({memory.kind})")
         own = np.unique(base.instance[base.instance >= 0]).tolist()
         #: Instance of rank 0 → corresponding instances of other ranks, and those ranks.
         called: dict[int, dict[int, list[int]]] = {index: {index: [*range(1, plan.ranks)]} for index in own}

@@ -252,3 +252,6 @@ def test_scenarios_use_it_and_closed_forms_of_training_refuse_it(tmp_path):
     path.write_text(SCENARIO + training + nic)
     with pytest.raises(ScenarioError, match="nic: is not known to the closed form; drop it"):
         estimate(expand(load_scenario(path))[0])
+    path.write_text(SCENARIO + training + "network: {profile: dgx_h100}\n")
+    with pytest.raises(ScenarioError, match=r"network\.profile: closed forms do not know profiles; drop it"):
+        estimate(expand(load_scenario(path))[0])
