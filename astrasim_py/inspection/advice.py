@@ -52,11 +52,11 @@ def advice(problem: Problem, explanation: Explanation, cost: int) -> str:
             tried[change.kind] = change._replace(gain=gain)
     if not tried:
         return ""
-    best, *others = sorted(tried.values(), key=lambda change: -change.gain)
+    best, *rest = sorted(tried.values(), key=lambda change: -change.gain)
     if best.gain < _LEAST:
         return f"{' or '.join(c.what for c in tried.values())} would save less than 1 % (simulated)"
-    more = [f"{change.what} {_percent(change.gain)}" for change in others if change.gain >= _LEAST]
-    return f"{best.what} would save {_percent(best.gain)}{', ' if more else ''}{', '.join(more)} (simulated)"
+    gains = [f"{change.what} {_percent(change.gain)}" for change in rest if change.gain >= _LEAST]
+    return f"{best.what} would save {_percent(best.gain)}{', ' if gains else ''}{', '.join(gains)} (simulated)"
 
 
 def _percent(gain: float) -> str:
@@ -95,7 +95,7 @@ def changes(problem: Problem, explanation: Explanation) -> Iterator[Change]:
         shorter = replace(topology, latency_ps=topology.latency_ps // 2)
         yield Change("latency", "half the latency of all links", replace(problem, topology=shorter))
     if sum(on_rank.values()) > worth:
-        rank = max(on_rank, key=lambda each: (on_rank[each], -each))
+        rank = max(on_rank, key=lambda number: (on_rank[number], -number))
         yield _compute(problem, f"compute twice as fast on rank {rank}", {rank})
         yield _compute(problem, "compute twice as fast on all ranks", set(range(sum(j.ranks for j in problem.jobs))))
 
@@ -104,7 +104,7 @@ def _slowest(topology: Topology, on_link: dict[int, int]) -> Iterator[tuple[int,
     """Of the links on which a path spends time (ps) the first of each kind, and which links are of its kind."""
     kinds = np.zeros(topology.links, dtype=bool)
     listed = 0
-    for link in sorted(on_link, key=lambda each: (-on_link[each], each)):
+    for link in sorted(on_link, key=lambda number: (-on_link[number], number)):
         if not kinds[link] and listed < _KINDS:
             same_rate = topology.bandwidth_class == topology.bandwidth_class[link]
             alike = same_rate & (topology.latency_ps == topology.latency_ps[link])
@@ -112,21 +112,21 @@ def _slowest(topology: Topology, on_link: dict[int, int]) -> Iterator[tuple[int,
             yield link, alike
 
 
-def _bandwidth(problem: Problem, what: str, links: np.ndarray) -> Change:
-    return Change("bandwidth", what, replace(problem, topology=with_twice_the_bandwidth(problem.topology, links)))
+def _bandwidth(problem: Problem, text: str, links: np.ndarray) -> Change:
+    return Change("bandwidth", text, replace(problem, topology=with_twice_the_bandwidth(problem.topology, links)))
 
 
 def with_twice_the_bandwidth(topology: Topology, links: np.ndarray) -> Topology:
     """A topology with twice the bandwidth of some links (bool[links])."""
     rates = [topology.bandwidths[code] for code in topology.bandwidth_class.tolist()]
     rates = [2 * rate if twice else rate for rate, twice in zip(rates, links.tolist(), strict=True)]
-    known = sorted(set(rates))
-    codes = {rate: code for code, rate in enumerate(known)}
+    distinct = sorted(set(rates))
+    codes = {rate: code for code, rate in enumerate(distinct)}
     classes = np.array([codes[rate] for rate in rates], dtype=np.int32)
-    return replace(topology, bandwidths=tuple(known), bandwidth_class=classes)
+    return replace(topology, bandwidths=tuple(distinct), bandwidth_class=classes)
 
 
-def _compute(problem: Problem, what: str, ranks: set[int]) -> Change:
+def _compute(problem: Problem, text: str, ranks: set[int]) -> Change:
     jobs, first = [], 0
     for job in problem.jobs:
         speeds = {
@@ -134,13 +134,13 @@ def _compute(problem: Problem, what: str, ranks: set[int]) -> Change:
         }
         jobs.append(replace(job, compute_speed={**job.compute_speed, **speeds}))
         first += job.ranks
-    return Change("compute", what, replace(problem, jobs=tuple(jobs)))
+    return Change("compute", text, replace(problem, jobs=tuple(jobs)))
 
 
 def _of_path(explanation: Explanation) -> str:
     """The largest part of the critical path, where changes would take too long to simulate."""
-    category = max(explanation.totals, key=lambda each: explanation.totals[each])
+    category = max(explanation.totals, key=lambda name: explanation.totals[name])
     spent = explanation.waits(category)
-    where = f", most of it on {spent[0][0]}" if spent and category in (*_ON_LINKS, "latency") else ""
+    detail = f", most of it on {spent[0][0]}" if spent and category in (*_ON_LINKS, "latency") else ""
     share = 100 * explanation.totals[category] / explanation.makespan
-    return f"shorten {category}: {share:.0f} % of the critical path{where} (too large to simulate changes of it)"
+    return f"shorten {category}: {share:.0f} % of the critical path{detail} (too large to simulate changes of it)"

@@ -100,18 +100,18 @@ def compare_named(
     a: str | os.PathLike,
     b: str | os.PathLike,
     out: str | os.PathLike = "results",
-    wanted: Mapping[str, Sequence[str]] | None = None,
+    selection: Mapping[str, Sequence[str]] | None = None,
 ) -> Comparison:
-    """`compare` for names; `out`: folder of all results; `wanted`: key → values of which a point has one."""
-    sides = [medians([point.row for point in points_named(name, wanted or {}, out)]) for name in (a, b)]
+    """`compare` for names; `out`: folder of all results; `selection`: key → values of which a point has one."""
+    sides = [medians([point.row for point in points_named(name, selection or {}, out)]) for name in (a, b)]
     keys = [key for key in sides[0][0].sweep if key in sides[1][0].sweep and key != SEED]
     single = all(len(side) == 1 for side in sides)
     first, second = ({() if single else _place(row, keys): row for row in side} for side in sides)
-    for side, placed, name in zip(sides, (first, second), (a, b), strict=True):
-        if len(placed) < len(side):
-            own = [key for key in side[0].sweep if key not in keys]
+    for side, rows_by_place, name in zip(sides, (first, second), (a, b), strict=True):
+        if len(rows_by_place) < len(side):
+            unshared = [key for key in side[0].sweep if key not in keys]
             problem = f"{len(side)} points have the same {' and '.join(keys) or 'values'}"
-            raise UsageError(str(name), problem, f"choose some by {' and '.join(own)}=…")
+            raise UsageError(str(name), problem, f"choose some by {' and '.join(unshared)}=…")
     rows = [_row(first[place], second[place], {} if single else None) for place in first if place in second]
     if not rows:
         raise UsageError(f"{a} and {b}", "have no point in common", f"swept are {_swept(first)}, and {_swept(second)}")
@@ -171,6 +171,6 @@ def comparison_text(c: Comparison, rows: Sequence[ComparisonRow] | None = None, 
         lines.append(f"geometric mean of B/A: {c.mean:.4g} over {compared} point{'s' if compared != 1 else ''}")
     for side, names in (("A", c.only_a), ("B", c.only_b)):
         if names:
-            more = f", and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-            lines.append(f"only in {side}: {'; '.join(names[:_NAMED])}{more}")
+            others = f", and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+            lines.append(f"only in {side}: {'; '.join(names[:_NAMED])}{others}")
     return "\n".join(lines)

@@ -37,23 +37,23 @@ def explain_folder(path: str | os.PathLike, point: str | Mapping[str, str] = "")
     UsageError: there is no such point, or more than one.
     """
     points = points_named(path, {})
-    named = tuple(stored for stored in points if stored.manifest.point == point)
-    if point and not named:
+    matches = tuple(stored for stored in points if stored.manifest.point == point)
+    if point and not matches:
         words = re.split(r",(?=[^,=]+=)", point) if isinstance(point, str) else [f"{k}={v}" for k, v in point.items()]
-        named = points_named(path, parse_words(words))
-    return explain_point(one_of(named or points, str(path)))
+        matches = points_named(path, parse_words(words))
+    return explain_point(one_of(matches or points, str(path)))
 
 
 def explain_chosen(
-    names: Sequence[str], wanted: Mapping[str, Sequence[str]], out: str, *, worst: bool = False
+    names: Sequence[str], selection: Mapping[str, Sequence[str]], out: str, *, worst: bool = False
 ) -> list[Explained]:
-    """Explain the one point, or the two, that are meant. `names`: one, or one for each point. `wanted`: key → values of
-    which a point has one. `worst`: of those that are meant the one farthest from its bound. Raises UsageError: there is
-    no such point, or more than two.
+    """Explain the one point, or the two, that are meant. `names`: one, or one for each point. `selection`: key → values
+    of which a point has one. `worst`: of those that are meant the one farthest from its bound. Raises UsageError:
+    there is no such point, or more than two.
     """
     if not names:
         raise UsageError("explain", "which results?", "name a folder of results, or a scenario that was run")
-    points = [point for name in names for point in points_named(name, wanted, out)]
+    points = [point for name in names for point in points_named(name, selection, out)]
     if worst:
         points = [worst_of(points)]
     if len(points) > 2:
@@ -61,12 +61,12 @@ def explain_chosen(
     return [explain_point(point, advise=len(points) == 1) for point in points]
 
 
-def difference_of(one: Explained, other: Explained) -> Difference:
+def difference_of(first: Explained, second: Explained) -> Difference:
     """Where the times of two points differ."""
-    names = one.point.manifest.point, other.point.manifest.point
+    names = first.point.manifest.point, second.point.manifest.point
     if names[0] == names[1]:
-        names = str(one.point.folder), str(other.point.folder)
-    return Difference(names, (one.explanation, other.explanation))
+        names = str(first.point.folder), str(second.point.folder)
+    return Difference(names, (first.explanation, second.explanation))
 
 
 def explain_point(stored: StoredPoint, *, advise: bool = True) -> Explained:

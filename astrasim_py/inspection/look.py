@@ -94,9 +94,9 @@ def explain(
         computing.latency_ps if computing else 0,
         what.network.qps,
     )
-    done = records.outcome.status == "done"
+    finished = records.outcome.status == "done"
     return replace(
-        explanation, advice=advice(what, explanation, records.message_hops + records.node.height) if done else ""
+        explanation, advice=advice(what, explanation, records.message_hops + records.node.height) if finished else ""
     )
 
 
@@ -174,26 +174,26 @@ def plot(
     return plots.axes_of(spec, panels=[panel], ax=ax)
 
 
-def _panel(what: Problem | Records, level: str) -> tuple[Records, Panel]:
-    if isinstance(what, Records):
-        return what, Panel(title="", makespan=what.makespan, tables=what.tables())
-    plan, records = _simulated(what, level)
-    names = [what.topology.vertex_name(vertex) for vertex in range(what.topology.vertices)]
-    vertex = Table({**vertex_table(what.topology), "name": names})
+def _panel(source: Problem | Records, level: str) -> tuple[Records, Panel]:
+    if isinstance(source, Records):
+        return source, Panel(title="", makespan=source.makespan, tables=source.tables())
+    plan, records = _simulated(source, level)
+    names = [source.topology.vertex_name(vertex) for vertex in range(source.topology.vertices)]
+    vertex = Table({**vertex_table(source.topology), "name": names})
     jobs = dict(enumerate(map(plan.job_name, range(plan.npu_ranks))))
     return records, Panel(
         title="",
         makespan=records.makespan,
-        tables={"vertex": vertex, "edge": edge_table(what.topology, records.link["link"]), **records.tables()},
+        tables={"vertex": vertex, "edge": edge_table(source.topology, records.link["link"]), **records.tables()},
         jobs=jobs if len(set(jobs.values())) > 1 else {},
         npu_of=plan.npu_of[: plan.npu_ranks],
         switches=plan.switches,
-        shares=what.network.model == FLUID,
+        shares=source.network.model == FLUID,
     )
 
 
-def _distribution(what: Problem | Records, spec: Mapping[str, Any], ax: Axes | None) -> Axes | np.ndarray:
-    records, of = _simulated(what, level_of(spec))[1] if isinstance(what, Problem) else what, spec["of"]
+def _distribution(source: Problem | Records, spec: Mapping[str, Any], ax: Axes | None) -> Axes | np.ndarray:
+    records, of = _simulated(source, level_of(spec))[1] if isinstance(source, Problem) else source, spec["of"]
     if of == "messages" and not records.message.height:
         raise UsageError("records", f'level "{records.level}" holds no messages', 'record at level "messages"')
     table = {"finish": records.finish} if of == "ranks" else getattr(records, TABLE_OF[of])

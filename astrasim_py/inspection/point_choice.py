@@ -32,8 +32,8 @@ class Unclear(UsageError):
 
     def lines(self) -> list[str]:
         """The error, and a line for each candidate."""
-        more = [f"… and {len(self.points) - _LISTED} more"] if len(self.points) > _LISTED else []
-        return [*super().lines(), *(f"  {line_of(point)}" for point in self.points[:_LISTED]), *more]
+        others = [f"… and {len(self.points) - _LISTED} more"] if len(self.points) > _LISTED else []
+        return [*super().lines(), *(f"  {line_of(point)}" for point in self.points[:_LISTED]), *others]
 
 
 def line_of(point: StoredPoint) -> str:
@@ -49,44 +49,44 @@ def folder_of(name: str | os.PathLike, out: str | os.PathLike = "results") -> Pa
     path = Path(name)
     if os.path.isdir(path) and (os.path.isfile(path / STUDY) or not os.path.isdir(Path(out) / path)):
         return path
-    known = Path(out) / path
+    result_folder = Path(out) / path
     if os.path.isfile(path):
-        known = Path(out) / load_scenario(path, allow_outside=True).name
-        if not os.path.isdir(known):
+        result_folder = Path(out) / load_scenario(path, allow_outside=True).name
+        if not os.path.isdir(result_folder):
             raise UsageError(str(name), f"has no results in {out}", f"run it first: astrasim-py {name}")
-    if os.path.isdir(known):
-        return known
+    if os.path.isdir(result_folder):
+        return result_folder
     inside = names_in(Path(out))
     remedy = did_you_mean(str(name), inside) if inside else "run a scenario first"
     raise UsageError(str(name), f"is no folder of results, no scenario file, and not in {out}", remedy)
 
 
 def points_named(
-    name: str | os.PathLike, wanted: Mapping[str, Sequence[str]], out: str | os.PathLike = "results"
+    name: str | os.PathLike, selection: Mapping[str, Sequence[str]], out: str | os.PathLike = "results"
 ) -> tuple[StoredPoint, ...]:
-    """The points that a name and swept values mean; of a scenario's file those of the file as it is now. `wanted`: key
-    → values of which a point has one. Raises UsageError: there is no such folder, key or value, or the file has
+    """The points that a name and swept values mean; of a scenario's file those of the file as it is now. `selection`:
+    key → values of which a point has one. Raises UsageError: there is no such folder, key or value, or the file has
     changed. Raises AstraError: the file, or one that it names, cannot be read.
     """
     folder = folder_of(name, out)
     _, points = find(folder)
     if os.path.isfile(name):
         points = _as_in_file(name, points, folder)
-    for key, values in wanted.items():
+    for key, values in selection.items():
         points = _having(points, key, values, str(name))
     return points
 
 
 def _as_in_file(name: str | os.PathLike, points: Sequence[StoredPoint], folder: Path) -> tuple[StoredPoint, ...]:
     """Of some points those of a scenario's file."""
-    known: dict = {}
+    cache: dict = {}
     expanded = expand(load_scenario(Path(name), allow_outside=True))
-    digests = {identity_of(point, input_digests(point, known)) for point in expanded}
-    same = tuple(point for point in points if point.manifest.digest in digests)
-    if not same:
+    digests = {identity_of(point, input_digests(point, cache)) for point in expanded}
+    matches = tuple(point for point in points if point.manifest.digest in digests)
+    if not matches:
         problem = "is not as it was run: it has changed, or it was run with --set or by another version"
         raise UsageError(str(name), problem, f"run it again, or name the folder {folder}")
-    return same
+    return matches
 
 
 def parse_words(words: Sequence[str]) -> dict[str, list[str]]:
@@ -95,13 +95,13 @@ def parse_words(words: Sequence[str]) -> dict[str, list[str]]:
     >>> parse_words(["size=1 MiB", "topology=ring", "topology=torus"])
     {'size': ['1 MiB'], 'topology': ['ring', 'torus']}
     """
-    wanted: dict[str, list[str]] = {}
+    selection: dict[str, list[str]] = {}
     for word in words:
         key, sign, value = word.partition("=")
         if not sign or not key.strip():
             raise UsageError(word, "is no choice of points", 'write KEY=VALUE, e.g. size="1 MiB"')
-        wanted.setdefault(key.strip(), []).append(value.strip())
-    return wanted
+        selection.setdefault(key.strip(), []).append(value.strip())
+    return selection
 
 
 def one_of(points: Sequence[StoredPoint], name: str) -> StoredPoint:
@@ -123,31 +123,31 @@ def worst_of(points: Sequence[StoredPoint]) -> StoredPoint:
     """The point farthest from its bound, by bound over time; where none has a bound, the slowest. Raises UsageError:
     none is done.
     """
-    done = [(point.summary.makespan_ps, point) for point in points if point.manifest.status == "done"]
-    if not done:
+    finished = [(point.summary.makespan_ps, point) for point in points if point.manifest.status == "done"]
+    if not finished:
         raise UsageError("--worst", "no point is done", "name one point")
-    bounded = [(share, -ps, point) for ps, point in done if (share := point.summary.row.efficiency) is not None]
+    bounded = [(share, -ps, point) for ps, point in finished if (share := point.summary.row.efficiency) is not None]
     if bounded:
         return min(bounded, key=lambda triple: triple[:2])[2]
-    return max(done, key=lambda pair: pair[0])[1]
+    return max(finished, key=lambda pair: pair[0])[1]
 
 
 def _having(points: Sequence[StoredPoint], key: str, values: Sequence[str], name: str) -> tuple[StoredPoint, ...]:
     rows = [point.row for point in points]
     swept = list(dict.fromkeys(key for row in rows for key in row.sweep))
-    full = [each for each in swept if each == key] or [each for each in swept if each.rpartition(".")[2] == key]
+    full = [axis for axis in swept if axis == key] or [axis for axis in swept if axis.rpartition(".")[2] == key]
     if len(full) != 1 and key not in _COLUMNS:
         problem = f"is swept more than once: {', '.join(full)}" if full else "is not swept"
         raise UsageError(f"{name}: {key}", problem, "write it out" if full else did_you_mean(key, swept))
     key = full[0] if len(full) == 1 else key
     chosen = []
     for value in values:
-        wanted = Selection(where=((key, "=", value),))
-        same = [point for point, row in zip(points, rows, strict=True) if wanted.of([row])]
-        if not same:
-            known = sorted({text for row in rows if (text := row.text_of(key)) is not None}, key=value_order)
-            named = all(value_order(text)[0] == TEXTS for text in known)
-            remedy = did_you_mean(value, known) if named else f"write one of {', '.join(known[:_LISTED])}"
+        selection = Selection(where=((key, "=", value),))
+        matches = [point for point, row in zip(points, rows, strict=True) if selection.of([row])]
+        if not matches:
+            texts = sorted({text for row in rows if (text := row.text_of(key)) is not None}, key=value_order)
+            all_texts = all(value_order(text)[0] == TEXTS for text in texts)
+            remedy = did_you_mean(value, texts) if all_texts else f"write one of {', '.join(texts[:_LISTED])}"
             raise UsageError(f"{name}: {key}", f'no point has "{value}"', remedy)
-        chosen += same
+        chosen += matches
     return tuple(point for point in points if point in chosen)

@@ -64,15 +64,15 @@ def find(path: str | os.PathLike) -> tuple[Path, tuple[StoredPoint, ...]]:
     folder = Path(path)
     if not os.path.isdir(folder):
         raise UsageError(str(path), "is not a folder", "name a folder of results, e.g. results/ring_vs_torus")
-    one = stored_points.read_point(folder, contents=True)
-    if one is not None:
-        return Path(os.path.normpath(folder / ".." / "..")), (one,)
+    point = stored_points.read_point(folder, contents=True)
+    if point is not None:
+        return Path(os.path.normpath(folder / ".." / "..")), (point,)
     if folder.name == stored_points.POINTS and os.path.isfile(folder.parent / STUDY):
         folder = folder.parent
     if os.path.exists(folder / stored_points.MANIFEST):
         raise UsageError(str(path), *stored_points.why_no_point(folder))
-    every = stored_points.read_points(folder)
-    if not every:
+    points = stored_points.read_points(folder)
+    if not points:
         if earlier := stored_points.earlier_layout(folder):
             raise UsageError(str(path), f"holds {earlier}", "run the scenario again")
         for name in stored_points.point_names(folder):
@@ -83,15 +83,15 @@ def find(path: str | os.PathLike) -> tuple[Path, tuple[StoredPoint, ...]]:
         inside = [name for name in stored_points.names_in(folder) if os.path.isfile(folder / name / STUDY)]
         hint = f"name one of {', '.join(inside[:5])} in it" if inside else "run a scenario first"
         raise UsageError(str(path), "holds no finished point", hint)
-    return folder, _current(folder, every)
+    return folder, _current(folder, points)
 
 
 def _current(folder: Path, points: Sequence[StoredPoint]) -> tuple[StoredPoint, ...]:
     """Points of a scenario as it ran last, in its order; where that is unknown, the newest of each name."""
-    known = stored_points.by_digest(points)
-    said = stored_points.read_object(folder / STUDY).get("points")
-    digests = said if isinstance(said, list) else ()
-    ours = [known[digest] for digest in digests if isinstance(digest, str) and digest in known]
+    by_digest = stored_points.by_digest(points)
+    listed = stored_points.read_object(folder / STUDY).get("points")
+    digests = listed if isinstance(listed, list) else ()
+    ours = [by_digest[digest] for digest in digests if isinstance(digest, str) and digest in by_digest]
     return tuple(ours or stored_points.newest(points))
 
 
@@ -130,8 +130,8 @@ def plot_folder(path: str | os.PathLike) -> Drawn:
     levels = {point.folder.name: "summary" for point in points}
     for spec in specs:
         for point in recorded_points(spec, points):
-            known = levels[point.folder.name]
-            levels[point.folder.name] = max(known, level_of(spec), key=LEVELS.index)
+            level = levels[point.folder.name]
+            levels[point.folder.name] = max(level, level_of(spec), key=LEVELS.index)
     ready = [at_level(point, levels[point.folder.name], notes) for point in points]
     figures = draw_figures(folder, title, specs, ready, notes)
     return Drawn(figures=tuple(figures), notes=tuple(dict.fromkeys(notes)))
@@ -190,8 +190,8 @@ def at_level(stored: StoredPoint, level: str, notes: list[str]) -> StoredPoint:
             "has changed since",
             f"{verb} with --record {level}",
         )
-    whole = ", all NPUs of it" if ran.endswith(FOLDED) else ""
-    notes.append(f"{name}: ran it again{whole} to record {level}")
+    npus_note = ", all NPUs of it" if ran.endswith(FOLDED) else ""
+    notes.append(f"{name}: ran it again{npus_note} to record {level}")
     return finer
 
 

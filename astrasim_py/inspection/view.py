@@ -22,22 +22,22 @@ from astrasim_py.system.plan import Plan
 MOST_RUNS = 2
 
 
-def view_page(path: str | os.PathLike, wanted: Sequence[str], notes: list[str]) -> bytes:
+def view_page(path: str | os.PathLike, words: Sequence[str], notes: list[str]) -> bytes:
     """The page of one or two stored points; see `chosen_points`. `notes`: gets what a person should know."""
-    chosen, _ = chosen_points(path, wanted)
+    chosen, _ = chosen_points(path, words)
     ready = [at_level(point, "messages", notes) for point in chosen]
     title = ready[0].manifest.scenario
     return page_html(title, [packed(run_data(point)) for point in ready])
 
 
-def chosen_points(path: str | os.PathLike, wanted: Sequence[str]) -> tuple[list[StoredPoint], tuple[StoredPoint, ...]]:
+def chosen_points(path: str | os.PathLike, choices: Sequence[str]) -> tuple[list[StoredPoint], tuple[StoredPoint, ...]]:
     """One or two stored points, and all of their scenario. `path`: folder of a scenario's results or of a point, or the
-    scenario. `wanted`: swept values such as ``size=1 MiB,topology=ring``; one text for each point. Raises UsageError:
+    scenario. `choices`: swept values such as ``size=1 MiB,topology=ring``; one text for each point. Raises UsageError:
     there is no such point, or more than one.
     """
-    if len(wanted) > MOST_RUNS:
-        raise UsageError(str(path), f"{len(wanted)} points are asked for", f"name {MOST_RUNS} at most")
-    chosen = [one_of(points_named(path, parse_words(_words(text))), str(path)) for text in wanted or [""]]
+    if len(choices) > MOST_RUNS:
+        raise UsageError(str(path), f"{len(choices)} points are asked for", f"name {MOST_RUNS} at most")
+    chosen = [one_of(points_named(path, parse_words(_words(text))), str(path)) for text in choices or [""]]
     return chosen, points_named(path, {})
 
 
@@ -97,19 +97,19 @@ def message_chunks(plan: Plan, records: Records) -> dict[str, np.ndarray]:
     # Where the messages of another instance or of another rank of it begin.
     cuts = np.flatnonzero(np.diff(called[order]) | np.diff(src[order])) + 1
     instances = dict(enumerate(plan.instances))
-    kept: dict[tuple[int, int], tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+    columns: dict[tuple[int, int], tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
     for rows in np.split(order, cuts) if len(order) else ():
         instance, rank = instances.get(int(called[rows[0]])), int(src[rows[0]])
         algorithm = instance.algorithm if instance else None
         if instance is None or algorithm is None or not algorithm.chunks or rank not in instance.members:
             continue
         key = id(algorithm), instance.members.index(rank)
-        if key not in kept:
+        if key not in columns:
             trace = algorithm.traces[key[1]]
             by_id = np.argsort(trace.node_id, kind="stable")
             first, count = trace.column("msg_chunk_idx"), trace.column("msg_chunk_cnt")
-            kept[key] = trace.node_id[by_id], first[by_id], count[by_id]
-        ids, first, count = kept[key]
-        at = np.searchsorted(ids, sent[rows])
-        result["first"][rows], result["count"][rows], result["of"][rows] = first[at], count[at], algorithm.chunks
+            columns[key] = trace.node_id[by_id], first[by_id], count[by_id]
+        ids, first, count = columns[key]
+        i = np.searchsorted(ids, sent[rows])
+        result["first"][rows], result["count"][rows], result["of"][rows] = first[i], count[i], algorithm.chunks
     return result

@@ -55,8 +55,8 @@ def algorithms_of(
             place = run.at(below, f"algorithms.{collective}{f'[{i}]' if len(listed) > 1 else ''}")
             _check_protocol(run, spec, f"{place}.protocol")
             source = source_of(run, spec, topology, place, notes)
-            told = place if spec.when is not None else ""  # a last case is often there in case of need
-            case = Case(source=source, when=spec.when or When(), place=told)
+            note_place = place if spec.when is not None else ""  # a last case is often there in case of need
+            case = Case(source=source, when=spec.when or When(), place=note_place)
             cases.setdefault(collective, []).append(case)
             sources[case] = source
     return AlgorithmTable(cases, default_built, notes), sources
@@ -67,14 +67,14 @@ def _check_protocol(run: Preparation, spec: AlgorithmBase, place: str) -> None:
     network, protocol = run.network, spec.protocol
     if protocol is None:
         return
-    others = {"network.protocol": network.protocol, "network.msccl.protocol": network.msccl and network.msccl.protocol}
-    for key, other in others.items():
-        if other not in (None, "fastest"):
-            raise ScenarioError(place, f"{protocol}, beside {key}: {other}, which holds for all", "drop one of them")
+    values = {"network.protocol": network.protocol, "network.msccl.protocol": network.msccl and network.msccl.protocol}
+    for key, value in values.items():
+        if value not in (None, "fastest"):
+            raise ScenarioError(place, f"{protocol}, beside {key}: {value}, which holds for all", "drop one of them")
     profile = network.profile
     if profile is not None:
-        known = dict.fromkeys((*profile.protocols, *(profile.programs or ())))
-        if protocol not in known:
-            raise ScenarioError(place, f"the profile has no {protocol}", did_you_mean(protocol, known))
+        names_in_profile = dict.fromkeys((*profile.protocols, *(profile.programs or ())))
+        if protocol not in names_in_profile:
+            raise ScenarioError(place, f"the profile has no {protocol}", did_you_mean(protocol, names_in_profile))
     elif network.msccl is None:
         run.notes.warnings.append(f"{place}: makes no difference without network.profile or network.msccl")

@@ -61,8 +61,8 @@ class PlannedByDimension:
                 remedy = "choose a builder such as ring, which takes dimension after dimension"
                 if source.name == "hierarchical" and "chunks" in self.keys:
                     remedy = "write {builder: hierarchical, chunks: …}"
-                what = f"not used where {call.type} by {source.name} is carried out at once"
-                self._warn(f"{', '.join(self.keys)}: {what}; drop them, or {remedy}")
+                problem = f"not used where {call.type} by {source.name} is carried out at once"
+                self._warn(f"{', '.join(self.keys)}: {problem}; drop them, or {remedy}")
             return None
         chunks = self.planners.get(case, self.default).plan(call)
         if chunks is None:

@@ -131,11 +131,11 @@ def problem(
     workload = workload.build() if isinstance(workload, WorkloadBuilder) else workload
     notes = Notes([*unplanned(workload.traces)])
     # A reader has told of its own.
-    built = [trace for trace in workload.traces if not trace.place]
+    traces = [trace for trace in workload.traces if not trace.place]
     if workload.dependencies != DATA:
         notes.hints.append(f"{workload.name or 'the workload'}: {TAKEN}")
-    elif said := unused(built):
-        notes.warnings.append(f"{workload.name or 'the workload'}: {said[1]}")
+    elif warning := unused(traces):
+        notes.warnings.append(f"{workload.name or 'the workload'}: {warning[1]}")
     notes.warn()
     costs = ComputeModel.model_validate(compute or {})
     distinct = tuple(dict.fromkeys(workload.traces))
@@ -162,10 +162,10 @@ def _by_collective(
         algorithm = {algorithm.collective: algorithm}
     if not isinstance(algorithm, Mapping):
         return dict.fromkeys(called, algorithm)
-    chosen = {collective_name(kind, "algorithm"): how for kind, how in algorithm.items()}
-    for kind, how in chosen.items():
-        if isinstance(how, Algorithm) and how.collective not in (kind, CUSTOM):
-            raise UsageError("algorithm", f"{how.name} is an {how.collective}, not an {kind}", f"give an {kind}")
+    chosen = {collective_name(kind, "algorithm"): choice for kind, choice in algorithm.items()}
+    for kind, choice in chosen.items():
+        if isinstance(choice, Algorithm) and choice.collective not in (kind, CUSTOM):
+            raise UsageError("algorithm", f"{choice.name} is an {choice.collective}, not an {kind}", f"give an {kind}")
         if kind not in called:
             remedy = f"it calls {', '.join(sorted(called)) or 'no collective'}"
             raise UsageError("algorithm", f'the workload calls no "{kind}"', remedy)

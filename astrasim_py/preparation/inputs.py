@@ -148,19 +148,19 @@ class Preparation:
 
 
 def input_digests(
-    point: Point, known: MutableMapping[tuple[str, str], Mapping[str, str]] | None = None
+    point: Point, cache: MutableMapping[tuple[str, str], Mapping[str, str]] | None = None
 ) -> dict[str, str]:
     """SHA-256 of every file that a point reads, by its path relative to the scenario. A name may be a prefix:
     ``traces/gpt3`` of ``traces/gpt3.0.et``, ``traces/gpt3.1.et.gz`` … Files that are missing or cannot be read are left
-    out; preparing the point says what is wrong with them. `known`: shared by the points of one run, so that each name
+    out; preparing the point says what is wrong with them. `cache`: shared by the points of one run, so that each name
     is looked up once.
     """
-    known = {} if known is None else known
-    found: dict[str, str] = {}
+    cache = {} if cache is None else cache
+    digests: dict[str, str] = {}
     for _, name in named_files(list(vars(point.spec).values())):
         key = (point.folder, name.file)
-        found |= known[key] if key in known else known.setdefault(key, _digests(*key))
-    return dict(sorted(found.items()))
+        digests |= cache[key] if key in cache else cache.setdefault(key, _digests(*key))
+    return dict(sorted(digests.items()))
 
 
 def _digests(folder: str, name: str) -> dict[str, str]:
@@ -181,7 +181,7 @@ def files_of(folder: str, name: str) -> list[Path]:
         beside = {file: file.name.removeprefix(path.name) for file in sorted(path.parent.iterdir())}
         return [
             file
-            for file, rest in beside.items()
-            if file.name == path.name or (rest != file.name and _OF_A_PREFIX.fullmatch(rest))
+            for file, suffix in beside.items()
+            if file.name == path.name or (suffix != file.name and _OF_A_PREFIX.fullmatch(suffix))
         ]
     return []

@@ -40,27 +40,27 @@ _WORKLOADS: dict[type, str] = {
 
 def job_of(run: Preparation, topology: Topology, name: str, key: str, spec: Any, free: list[int] | None = None) -> Job:
     """A job of several, or the point itself as the only one. `free`: NPUs for jobs that list none."""
-    left = free if spec.placement is None else None
+    free_npus = free if spec.placement is None else None
     kind: str | RandomPlacement | Sequence[int] = spec.placement or run.spec.topology.placement or "linear"
     skeleton = getattr(spec.workload, "skeleton", False)
     if skeleton:
         refuse(SKELETON, {NOISE: run.spec.noise}, place=run.at("noise"))
-    section = JobSection(run=run, topology=topology, spec=spec, key=key, placement=kind if left is None else None)
+    section = JobSection(run=run, topology=topology, spec=spec, key=key, placement=kind if free_npus is None else None)
     workload: Workload = load(_WORKLOADS[type(spec.workload)])(section)
     count = len(workload.traces)
     delays, speeds = spec.stragglers.start_delay, spec.stragglers.compute_speed
     refuse_beyond((*speeds, *delays), count, section.at("stragglers"))
-    where = section.at("placement") if spec.placement is not None else run.at("topology.placement")
+    place = section.at("placement") if spec.placement is not None else run.at("topology.placement")
     if not isinstance(section.placement, tuple) and (
         section.ranks is not None or not isinstance(spec.workload, OF_FILES)
     ):
-        where = section.at("ranks")
-    if left is not None:
-        if count > len(left):
-            problem = f"{count} ranks are more than the {len(left)} NPUs that other jobs leave"
+        place = section.at("ranks")
+    if free_npus is not None:
+        if count > len(free_npus):
+            problem = f"{count} ranks are more than the {len(free_npus)} NPUs that other jobs leave"
             raise ScenarioError(section.at("ranks"), problem, "write fewer ranks or a larger topology")
-        kind = left[:count]
-    placed = placement(topology, kind, count, where)
+        kind = free_npus[:count]
+    npus = placement(topology, kind, count, place)
     table, sources = algorithms_of(run, spec, key, topology)
     arrival, iterations = getattr(spec, "arrival", 0), getattr(spec, "iterations", 1)
     if iterations > 1 and table.nodes:
@@ -72,7 +72,7 @@ def job_of(run: Preparation, topology: Topology, name: str, key: str, spec: Any,
     ):
         from astrasim_py.preparation.by_dimension import plan_by_dimension
 
-        planner = plan_by_dimension(run, table, sources, topology, placed)
+        planner = plan_by_dimension(run, table, sources, topology, npus)
     if planner is None or iterations > 1:  # repeated traces have no bytes
         section.warn(unplanned(workload.traces, dims_only=planner is not None))
     if iterations > 1:
@@ -82,7 +82,7 @@ def job_of(run: Preparation, topology: Topology, name: str, key: str, spec: Any,
     return Job(
         name=name,
         workload=workload,
-        placement=placed,
+        placement=npus,
         algorithms=table,
         planner=planner,
         start_delay_ps={rank: arrival + delays.get(rank, 0) for rank in range(count)} if arrival else delays,

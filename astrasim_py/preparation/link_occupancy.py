@@ -35,7 +35,7 @@ def read_occupancy(path: str | os.PathLike, topology: Topology, place: str = "")
     """Read when another schedule holds links. `topology`: on which that schedule runs. `place`: before the name of the
     file, in errors. Raises ScenarioError: not such a file, or one of another topology.
     """
-    where = f"{place}: {path}" if place else str(path)
+    file_place = f"{place}: {path}" if place else str(path)
     remedy = "give what synthesize --schedule wrote"
     data = read_regular(path, MAX_HOLDS, ScenarioError, what="a .csv of --schedule", remedy="occupy less")
     try:
@@ -43,16 +43,16 @@ def read_occupancy(path: str | os.PathLike, topology: Topology, place: str = "")
         link, src, dst, start, end = (np.asarray(table[name], dtype=np.int64) for name in HOLDS[:5])
     except (KeyError, ValueError, TypeError, OverflowError, StopIteration):
         problem = f"does not have the columns {','.join(HOLDS[:5])} in whole numbers"
-        raise ScenarioError(where, problem, remedy) from None
+        raise ScenarioError(file_place, problem, remedy) from None
 
     def refuse(wrong: np.ndarray, problem: str, remedy: str) -> None:
         rows = np.flatnonzero(wrong)
         if len(rows):
             # Line 1 has the names.
-            raise ScenarioError(f"{where}:{int(rows[0]) + 2}", problem, remedy)
+            raise ScenarioError(f"{file_place}:{int(rows[0]) + 2}", problem, remedy)
 
-    same = "give one of the same topology"
-    refuse((link < 0) | (link >= topology.links), f"a link that {topology.name} does not have", same)
-    refuse((topology.src[link] != src) | (topology.dst[link] != dst), f"not a link of {topology.name}", same)
+    same_topology = "give one of the same topology"
+    refuse((link < 0) | (link >= topology.links), f"a link that {topology.name} does not have", same_topology)
+    refuse((topology.src[link] != src) | (topology.dst[link] != dst), f"not a link of {topology.name}", same_topology)
     refuse((start < 0) | (end < start) | (end > 2**61), "a hold that ends before it begins, or beyond 2^61 ps", remedy)
     return Occupied(link, start, end)

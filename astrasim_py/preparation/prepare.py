@@ -107,10 +107,10 @@ def prepare(
 def _topology(run: Preparation) -> Topology:
     shape, place, content = run.spec.topology, run.at("topology"), ""
     for (key,), name in named_files(shape):
-        at = run.at("topology", str(key))
-        path = run.path(name, at)
+        key_place = run.at("topology", str(key))
+        path = run.path(name, key_place)
         if isinstance(name, CodeText):
-            shape = shape.calling(run.code(name, at))
+            shape = shape.calling(run.code(name, key_place))
         else:
             shape = shape.model_copy(update={key: str(path)})
         try:
@@ -124,11 +124,11 @@ def _topology(run: Preparation) -> Topology:
 def _network(run: Preparation) -> NetworkModel:
     network, place = run.spec.network, run.at("network.model")
     if isinstance(network.profile, FileText):
-        at = run.at("network.profile")
+        profile_place = run.at("network.profile")
         try:
-            network = network.with_profile(profile(str(run.path(network.profile, at))))
+            network = network.with_profile(profile(str(run.path(network.profile, profile_place))))
         except TopologyError as error:
-            raise ScenarioError(at, f"{error.place}: {error.problem}", error.remedy) from None
+            raise ScenarioError(profile_place, f"{error.place}: {error.problem}", error.remedy) from None
         except ScenarioError as error:
             raise ScenarioError(run.at(error.place), error.problem, error.remedy) from None
     if isinstance(network.model, CodeText):
@@ -147,10 +147,10 @@ def _free(run: Preparation, topology: Topology) -> list[int]:
     if all(job.placement is not None for job in run.spec.jobs.values()):
         return []
     listed = {npu for job in run.spec.jobs.values() for npu in job.placement or ()}
-    kind, where = run.spec.placement, "placement"
+    kind, key = run.spec.placement, "placement"
     if kind is None:
-        kind, where = run.spec.topology.placement or "linear", "topology.placement"
-    return [npu for npu in placement(topology, kind, place=run.at(where)) if npu not in listed]
+        kind, key = run.spec.topology.placement or "linear", "topology.placement"
+    return [npu for npu in placement(topology, kind, place=run.at(key)) if npu not in listed]
 
 
 def estimate_exclusions(point: Point) -> Iterator[Exclusion]:

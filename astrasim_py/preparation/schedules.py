@@ -45,9 +45,9 @@ def planned_cost(network: NetworkModel, nic: NicModel | None = None) -> tuple[Co
     """
     model = network.model if network.model in QUEUEING_MODELS else "cut_through"
     excluded = exclusions({"network": network, NIC: nic}, (SYNTHESIS,))
-    left = [row.feature.replace("network.model", f"network.model: {network.model}") for row in excluded]
-    note = f"the schedule is planned for {model}, and the scenario has {', '.join(left)}: another one may be faster"
-    return CostModel(model=model, link_busy=network.link_busy), note if left else ""
+    features = [row.feature.replace("network.model", f"network.model: {network.model}") for row in excluded]
+    note = f"the schedule is planned for {model}, and the scenario has {', '.join(features)}: another one may be faster"
+    return CostModel(model=model, link_busy=network.link_busy), note if features else ""
 
 
 def find(
@@ -72,10 +72,10 @@ def find(
     )
 
 
-def _packed(found: SynthesisResult) -> bytes:
-    schedule = found.schedule
+def _packed(result: SynthesisResult) -> bytes:
+    schedule = result.schedule
     facts = {
-        "chunks": found.chunks,
+        "chunks": result.chunks,
         "time": schedule.time,
         "bound": schedule.bound,
         "bound_kind": schedule.bound_kind,
@@ -120,32 +120,32 @@ def algorithm_of(request: Request, *, clock: bool | None, folder: Path | None) -
     name = f"{request.collective}-{digest((request.key(), clock))[:16]}.npz"
 
     def make() -> SynthesizedAlgorithm:
-        found = find(request)
+        result = find(request)
         return SynthesizedAlgorithm(
-            algorithm=emit(found.schedule, clock=clock), facts={"file": name, **facts_of(found)}
+            algorithm=emit(result.schedule, clock=clock), facts={"file": name, **facts_of(result)}
         )
 
     if folder is None:
         return make()
     path = folder / name
 
-    def dump(made: SynthesizedAlgorithm) -> bytes:
+    def dump(synthesis: SynthesizedAlgorithm) -> bytes:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_npz(path, made.algorithm)
-        return json_text(made.facts | {"edition": edition(*DECIDING)}).encode()
+        write_npz(path, synthesis.algorithm)
+        return json_text(synthesis.facts | {"edition": edition(*DECIDING)}).encode()
 
     # Ignore files that cannot be written: the results report that.
     return cached(path.with_suffix(".json"), make, load=lambda data: _read_algorithm(data, path, request), dump=dump)
 
 
-def facts_of(found: SynthesisResult) -> dict[str, Any]:
-    schedule, search = found.schedule, found.schedule.search
+def facts_of(result: SynthesisResult) -> dict[str, Any]:
+    schedule, search = result.schedule, result.schedule.search
     gap = Fraction(schedule.time - schedule.bound, schedule.bound) if schedule.bound else Fraction(0)
     return {
         "collective": schedule.demand.collective,
         "size_bytes": schedule.demand.size,
         "npus": schedule.network.ranks,
-        "chunks": found.chunks,
+        "chunks": result.chunks,
         "time_ns": ns_number(schedule.time),
         "bound_ns": ns_number(schedule.bound),
         "bound": schedule.bound_kind,
@@ -165,15 +165,15 @@ def facts_in_network(facts: dict[str, Any], request: Request, better: tuple[Algo
     that is taken in its place."""
     root, size = request.root or 0, request.size
     bound = lower_bound_ps(request.collective, size, request.topology, request.npus, root, switches=True)
-    time, taken = round(facts["time_ns"] * 1000), {}
+    time, facts_of_better = round(facts["time_ns"] * 1000), {}
     if better is not None:
         algorithm, time = better
-        taken = {"policy": f"in the network: {algorithm.name}", "chunks": algorithm.chunks}
-        taken["transfers"] = algorithm.messages
+        facts_of_better = {"policy": f"in the network: {algorithm.name}", "chunks": algorithm.chunks}
+        facts_of_better["transfers"] = algorithm.messages
     gap = Fraction(time - bound, bound) if bound else Fraction(0)
     return (
         facts
-        | taken
+        | facts_of_better
         | {
             "time_ns": ns_number(time),
             "bound_ns": ns_number(bound),

@@ -42,10 +42,10 @@ def skeleton_workload(
         raise ScenarioError(place, problem, "drop skeleton, or stragglers.compute_speed")
     dependencies = dependencies or semantics.said_dependencies or workload.dependencies
     limited = [name for name in _LIMITS if getattr(semantics, name) is not None]
-    made: dict[ExecutionTrace, ExecutionTrace] = {}
+    skeletons: dict[ExecutionTrace, ExecutionTrace] = {}
     for trace in workload.traces:
-        if trace not in made:
+        if trace not in skeletons:
             table = Program.of_traces([trace], dependencies)
             duration = workload_ps(table, compute, semantics, Fraction(1))
-            made[trace] = exact_skeleton(trace, duration, slots_of(table), limited, dependencies)
-    return replace(workload, traces=tuple(map(made.__getitem__, workload.traces)))
+            skeletons[trace] = exact_skeleton(trace, duration, slots_of(table), limited, dependencies)
+    return replace(workload, traces=tuple(map(skeletons.__getitem__, workload.traces)))

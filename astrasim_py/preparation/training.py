@@ -60,7 +60,7 @@ class ModelMachine:
         `Prices`. Raises ScenarioError, at `place`: the memory does not suffice, or the NPU is not known.
         """
         peak = max(
-            ({kind: int(size) for kind, size in each.items()} for each in peaks), key=lambda each: sum(each.values())
+            ({kind: int(size) for kind, size in part.items()} for part in peaks), key=lambda part: sum(part.values())
         )
         if spec.memory == "fit" and self.capacity is not None:
             after = spec.training.after(self.ranks) if isinstance(spec, TrainingWorkload) else None
@@ -113,18 +113,18 @@ class Trained:
         assert ideal is not None
         measured = replace(ideal.system, latency=MEASURED_LATENCY[0], far_latency=MEASURED_LATENCY[1])
         prices = replace(ideal, system=measured, constants=Constants())
-        found = step(terms(layout, prices), prices.constants)
+        step_time = step(terms(layout, prices), prices.constants)
         memory = peak_memory(layout)
-        tokens = float(layout.gbs * layout.seq / float(found.seconds) / layout.ranks)
+        tokens = float(layout.gbs * layout.seq / float(step_time.seconds) / layout.ranks)
         return {
             "ranks": layout.ranks,
             **{key: getattr(layout, key) for key in ("gbs", "mbs", "seq", "tp", "pp", "cp", "vp", "ep", "dp", "zero")},
             "microbatches": layout.microbatches,
             "schedule": layout.schedule,
             "routing": layout.routing.kind,
-            "step_s": float(found.seconds),
+            "step_s": float(step_time.seconds),
             "nominal_step_s": float(step(terms(layout, ideal), SIMULATED).seconds),
-            "parts_s": {name: float(value) for name, value in asdict(found).items()},
+            "parts_s": {name: float(value) for name, value in asdict(step_time).items()},
             "memory_bytes": {name: int(value) for name, value in memory.items()},
             "memory_total_bytes": int(sum(memory.values())),
             "capacity_bytes": self.machine.capacity,
@@ -204,21 +204,21 @@ def model_of_job(job: JobSection) -> Workload:
 
 
 def _inference(spec: InferenceWorkload, machine: ModelMachine, name: str) -> Workload:
-    own = spec.inference
-    prefill, decode = own.layouts(machine.ranks)
+    job = spec.inference
+    prefill, decode = job.layouts(machine.ranks)
     peaks = [
-        inference_memory(prefill, own.mbs, own.prompt),
-        inference_memory(decode, int(decode.mbs) * own.waves, own.prompt + own.steps),
+        inference_memory(prefill, job.mbs, job.prompt),
+        inference_memory(decode, int(decode.mbs) * job.waves, job.prompt + job.steps),
     ]
-    prices = machine.prices(spec, peaks, dtype=own.dtype, attention=own.attention)
-    return inference_workload(prefill, decode, own.steps, prices, name=name)
+    prices = machine.prices(spec, peaks, dtype=job.dtype, attention=job.attention)
+    return inference_workload(prefill, decode, job.steps, prices, name=name)
 
 
 def _recommendation(spec: RecommendationWorkload, machine: ModelMachine, name: str) -> Workload:
-    own, ranks = spec.recommendation, machine.ranks
-    batch = own.batch(ranks)
-    prices = machine.prices(spec, [recommendation_memory(own.model, ranks, batch, **own.sizes)], dtype=own.dtype)
-    return recommendation_workload(own.model, ranks, batch, prices, iterations=own.iterations, name=name, **own.sizes)
+    job, ranks = spec.recommendation, machine.ranks
+    batch = job.batch(ranks)
+    prices = machine.prices(spec, [recommendation_memory(job.model, ranks, batch, **job.sizes)], dtype=job.dtype)
+    return recommendation_workload(job.model, ranks, batch, prices, iterations=job.iterations, name=name, **job.sizes)
 
 
 _MAKERS: dict[type[ModelWorkload], Callable[[Any, ModelMachine, str], Workload]] = {
@@ -245,9 +245,9 @@ def npu_of(compute: NpuModel, dtype: str) -> Compute | None:
     if compute.precision not in (None, dtype) and not {compute.precision, dtype} <= {"bf16", "fp16"}:
         problem = f"compute has precision {compute.precision}, and the model computes in {dtype}"
         raise ScenarioError("compute.precision", problem, "drop precision, or write the same dtype")
-    own = {"peak": {**npu.peak, dtype: compute.peak}} if "peak" in compute.model_fields_set else {}
-    if not own and dtype not in npu.peak and dtype not in ("bf16", "fp16"):
+    rates = {"peak": {**npu.peak, dtype: compute.peak}} if "peak" in compute.model_fields_set else {}
+    if not rates and dtype not in npu.peak and dtype not in ("bf16", "fp16"):
         problem = f"{compute.preset} has no rate for {dtype}, only for {', '.join(npu.peak)}"
         raise ScenarioError("compute", problem, f"write dtype: {next(iter(npu.peak))}, or compute: {{peak: …}}")
-    written = {key: getattr(compute, key) for key in ("memory_bandwidth", "memory", "expanded_memory")}
-    return npu.model_copy(update={**own, **written})
+    figures = {key: getattr(compute, key) for key in ("memory_bandwidth", "memory", "expanded_memory")}
+    return npu.model_copy(update={**rates, **figures})

@@ -17,18 +17,18 @@ _VERDICTS: Memo[Verdict] = Memo(256)
 
 
 def enforce(
-    spec: Any, algorithm: Algorithm, verdict: Verdict, place: str, warn: Callable[[str], None], how: str = ""
+    spec: Any, algorithm: Algorithm, verdict: Verdict, place: str, warn: Callable[[str], None], usage: str = ""
 ) -> None:
-    """Refuse an algorithm or warn of it, as ``verify`` of a point says; `how`: how it is used, in words."""
-    what = f"{algorithm.name} ({algorithm.collective}, {algorithm.ranks} ranks{how})"
+    """Refuse an algorithm or warn of it, as ``verify`` of a point says; `usage`: how it is used, in words."""
+    subject = f"{algorithm.name} ({algorithm.collective}, {algorithm.ranks} ranks{usage})"
     refused, doubts = _objections(algorithm, verdict, spec.network.msccl)
     if refused:
         remedy = "correct the algorithm, or write verify: false to simulate it anyway"
-        raise AlgorithmError(place, f"{what} is wrong: {refused}", remedy)
+        raise AlgorithmError(place, f"{subject} is wrong: {refused}", remedy)
     for doubt in doubts:
         if spec.verify == "strict":
-            raise AlgorithmError(place, f"{what} {doubt}", "write verify: true to go on with a warning")
-        warn(f"{place}: {what} {doubt}")
+            raise AlgorithmError(place, f"{subject} {doubt}", "write verify: true to go on with a warning")
+        warn(f"{place}: {subject} {doubt}")
 
 
 def kept_verdict(key: tuple, make: Callable[[], Verdict]) -> Verdict:
@@ -45,11 +45,11 @@ def kept_verdict(key: tuple, make: Callable[[], Verdict]) -> Verdict:
 
 
 def _load_verdict(data: bytes) -> Verdict | None:
-    found = json.loads(data)
-    found |= {key: tuple(found[key]) for key in ("problems", "warnings")}
-    if found.keys() != {field.name for field in fields(Verdict)} or found["correct"] is False:
+    stored = json.loads(data)
+    stored |= {key: tuple(stored[key]) for key in ("problems", "warnings")}
+    if stored.keys() != {field.name for field in fields(Verdict)} or stored["correct"] is False:
         return None
-    return Verdict(**found)
+    return Verdict(**stored)
 
 
 def _objections(algorithm: Algorithm, verdict: Verdict, msccl: Any) -> tuple[str, list[str]]:

@@ -61,29 +61,29 @@ def collective_table(point: str, folder: str, table: Table, factors: Factors) ->
     """The same rows as columns for `csv_chunks`, and the folder of the point; what rows have in common is made once."""
     start, end = table["start"], table["end"]
     kinds, names = table.coded("type")
-    distinct, which = np.unique(
+    distinct, codes = np.unique(
         np.stack([kinds, table["ranks"], table["size"], table["bound"], _duration(start, end)]),
         axis=1,
         return_inverse=True,
     )
     rates = [_rates(factors, names[kind], *numbers) for kind, *numbers in distinct.T.tolist()]
-    same = np.zeros(len(start), dtype=np.int32)
+    zeros = np.zeros(len(start), dtype=np.int32)
     columns: dict[str, Categorical | np.ndarray] = {
-        "point": Categorical(same, [point]),
+        "point": Categorical(zeros, [point]),
         "start_ns": _times(start),
         "end_ns": _times(end),
     }
     columns |= {
-        key: Categorical(which.ravel(), [value_cell(row[key]) for row in rates]) for key in (rates[0] if rates else ())
+        key: Categorical(codes.ravel(), [value_cell(row[key]) for row in rates]) for key in (rates[0] if rates else ())
     }
     columns |= {key: Categorical(*table.coded(key)) for key in ("job", "group", "type", "algorithm")}
     columns |= {key: table[key] for key in ("instance", "ranks", "size")}
-    return Table({**{key: columns[key] for key in COLLECTIVE_KEYS if rates}, "folder": Categorical(same, [folder])})
+    return Table({**{key: columns[key] for key in COLLECTIVE_KEYS if rates}, "folder": Categorical(zeros, [folder])})
 
 
 def _times(ps: np.ndarray) -> Categorical:
-    values, which = np.unique(ps, return_inverse=True)
-    return Categorical(which, [units.ns_text(value) if value >= 0 else "" for value in values.tolist()])
+    values, codes = np.unique(ps, return_inverse=True)
+    return Categorical(codes, [units.ns_text(value) if value >= 0 else "" for value in values.tolist()])
 
 
 def _ns(ps: int) -> Decimal | None:

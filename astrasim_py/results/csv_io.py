@@ -111,14 +111,14 @@ def _cells_of(stream: io.StringIO, kinds: Sequence[type]) -> list[np.ndarray]:
 
 def _numbers(cells: Sequence[str]) -> np.ndarray:
     try:
-        whole = list(map(int, cells))
+        integers = list(map(int, cells))
     except ValueError:
         return np.array([float(cell) if cell else np.nan for cell in cells])
-    low, high = min(whole, default=0), max(whole, default=0)
+    low, high = min(integers, default=0), max(integers, default=0)
     kind = np.int64 if high <= INT64_MAX else np.uint64
     if low < np.iinfo(kind).min or high > np.iinfo(kind).max:
         raise ValueError("numbers beyond 64 bits, or below 0 and beyond 2^63 - 1 in one column")
-    return np.array(whole, dtype=kind)
+    return np.array(integers, dtype=kind)
 
 
 def csv_rows(keys: Sequence[str], rows: Iterable[Mapping[str, object]]) -> bytes:

@@ -70,22 +70,22 @@ def _fields(model: type[Record]) -> tuple[Field[Any], ...]:
 
 @cache
 def _abouts(model: type[Record]) -> dict[str, About]:
-    return {each.name: get_args(each.type)[1] for each in _fields(model)}
+    return {column.name: get_args(column.type)[1] for column in _fields(model)}
 
 
 @cache
-def _columns(model: type[Record], kept: tuple[str, ...]) -> dict[str, About]:
-    return {name: about for name, about in _abouts(model).items() if about.kept in kept}
+def _columns(model: type[Record], kinds: tuple[str, ...]) -> dict[str, About]:
+    return {name: about for name, about in _abouts(model).items() if about.kept in kinds}
 
 
 @cache
 def _left_out(model: type[Record]) -> dict[str, Any]:
     """The columns that are left out where they have these values."""
     values = {}
-    for each in _fields(model):
-        if _abouts(model)[each.name].kept == "set":
-            make = each.default_factory
-            values[each.name] = each.default if make is MISSING else make()
+    for column in _fields(model):
+        if _abouts(model)[column.name].kept == "set":
+            make = column.default_factory
+            values[column.name] = column.default if make is MISSING else make()
     return values
 
 

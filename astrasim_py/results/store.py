@@ -118,8 +118,8 @@ class PointFolders:
         self.folder = folder / stored_points.POINTS
         names = stored_points.point_names(folder) if os.access(self.folder, os.R_OK | os.X_OK) else ()
         self.digests = {name: read_object(self.folder / name / MANIFEST).get("digest") for name in names}
-        known = [(name, digest) for name, digest in self.digests.items() if isinstance(digest, str)]
-        self.names = {digest[:_PROBLEM]: name for name, digest in reversed(known)}
+        pairs = [(name, digest) for name, digest in self.digests.items() if isinstance(digest, str)]
+        self.names = {digest[:_PROBLEM]: name for name, digest in reversed(pairs)}
 
     def of(self, number: int, label: str, identity: str) -> Path:
         """The folder of a point. `number`: of the point in its scenario, from 1."""
@@ -275,11 +275,11 @@ def _move_in(temporary: Path, folder: Path, identity: str, options: RunOptions, 
     for _ in range(_TRIES):
         if _renamed(temporary, folder):
             return folder
-        there = read_manifest(folder, contents=not replace)
-        if there is not None and there.digest[:_PROBLEM] != identity[:_PROBLEM]:
+        manifest = read_manifest(folder, contents=not replace)
+        if manifest is not None and manifest.digest[:_PROBLEM] != identity[:_PROBLEM]:
             folder = _apart(folder, identity)
             continue
-        if there is not None and not replace and there.digest == identity and options.met_by(there):
+        if manifest is not None and not replace and manifest.digest == identity and options.met_by(manifest):
             return folder
         aside = folder.parent / temporary_name("old")
         try:
@@ -329,8 +329,8 @@ def clean(folder: Path) -> int:
         path, kind = folder / name, abandoned(folder / name)
         if kind is None:
             continue
-        if kind == "old" and (there := read_manifest(path)) is not None:
-            home = folder / there.folder
+        if kind == "old" and (manifest := read_manifest(path)) is not None:
+            home = folder / manifest.folder
             if home.parent == folder and not os.path.lexists(home):
                 _put_back(path, home)
                 continue

@@ -155,13 +155,13 @@ def read_point(folder: Path, *, contents: bool = False) -> StoredPoint | None:
     return StoredPoint(folder=folder, manifest=manifest, summary=summary, cost=cost)
 
 
-def read_points(folder: Path, known: Mapping[Path, StoredPoint] | None = None) -> tuple[StoredPoint, ...]:
-    """Every whole point of a scenario's folder, in the order of its swept values; the rest is ignored. `known`: points
+def read_points(folder: Path, cache: Mapping[Path, StoredPoint] | None = None) -> tuple[StoredPoint, ...]:
+    """Every whole point of a scenario's folder, in the order of its swept values; the rest is ignored. `cache`: points
     by folder, which are not read again while their manifest is there. Raises OutputError: the folder cannot be read.
     """
-    known = known or {}
+    cache = cache or {}
     places = [folder / POINTS / name for name in point_names(folder)]
-    points = [known[place] if place in known and _is_there(known[place]) else read_point(place) for place in places]
+    points = [cache[place] if place in cache and _is_there(cache[place]) else read_point(place) for place in places]
     return tuple(sorted((point for point in points if point is not None), key=_order))
 
 
@@ -205,12 +205,12 @@ def earlier_layout(folder: Path) -> str:
     if folder.name == POINTS:  # of a scenario's folder
         return ""
     try:
-        others = _with_manifest(folder)
+        folders = _with_manifest(folder)
     except OutputError:
         return ""
-    if not others:
+    if not folders:
         return ""
-    return f"{number_of(len(others), 'point')} in the layout of an earlier version, such as {others[0]}"
+    return f"{number_of(len(folders), 'point')} in the layout of an earlier version, such as {folders[0]}"
 
 
 def newest(points: Sequence[StoredPoint]) -> tuple[StoredPoint, ...]:
@@ -241,8 +241,8 @@ def write_tables(folder: Path, points: Sequence[StoredPoint] | None = None) -> t
     points = newest(read_points(folder)) if points is None else points
     rows = [replace(point.row, stored_in=_relative(point)) for point in points]
     jobs = [row.of_job(job) for row, point in zip(rows, points, strict=True) for job in point.summary.jobs]
-    header, every = with_swept_columns(rows)
-    files = {"summary.csv": (header, every), "jobs.csv": (list(JOB_KEYS), list(map(_of_job, jobs)))}
+    header, lines_of_points = with_swept_columns(rows)
+    files = {"summary.csv": (header, lines_of_points), "jobs.csv": (list(JOB_KEYS), list(map(_of_job, jobs)))}
     if any(row.seeds for row in rows):
         files |= {"seeds.csv": files["summary.csv"], "jobs_by_seed.csv": files["jobs.csv"]}
         files["summary.csv"] = _with_repeats(header), with_swept_columns(medians(rows))[1]

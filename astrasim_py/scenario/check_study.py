@@ -18,28 +18,28 @@ _COLUMNS = ("topology", "algorithm", "size", "npus", "model", "engine")
 
 def top_level_mistakes(document: Value) -> Iterator[Mistake]:
     """Keys that are unknown, missing, or in the wrong place."""
-    known = tuple(Scenario.model_fields)
-    written = document.mapping
-    for key in written:
-        if key not in known:
-            remedy = "run the verb explore on this file" if key == "explore" else did_you_mean(key, known)
+    keys = tuple(Scenario.model_fields)
+    mapping = document.mapping
+    for key in mapping:
+        if key not in keys:
+            remedy = "run the verb explore on this file" if key == "explore" else did_you_mean(key, keys)
             yield Mistake((key,), True, "is not a key here", remedy)
-    if written["name"].data is None:
+    if mapping["name"].data is None:
         yield Mistake(("name",), False, "is empty", "write e.g. name: ring_vs_torus, or drop it")
-    if "topologies" not in written:
+    if "topologies" not in mapping:
         (example, *_) = Scenario.model_fields["topologies"].examples or [""]
         yield Mistake((), False, '"topologies" is missing', f"write e.g. topologies: {example}")
-    workload, jobs = written.get("workload"), written.get("jobs")
+    workload, jobs = mapping.get("workload"), mapping.get("jobs")
     if (workload is None or workload.data is None) and jobs is None:
         yield Mistake((), False, '"workload" is missing', "write e.g. workload: [{all_reduce: {size: 64 MiB}}]")
-    if "compare" in written and jobs is None:
+    if "compare" in mapping and jobs is None:
         yield Mistake(("compare",), True, "compares jobs, and there are none", "drop it, or write jobs")
     if jobs is not None:
         if jobs.data == {}:
             yield Mistake(("jobs",), False, "has no job", "write e.g. jobs: {a: {workload: [barrier], ranks: 8}}")
-        placed = isinstance(jobs.data, dict) and all("placement" in job.mapping for job in jobs.mapping.values())
-        for key in ("workload", "groups", "stragglers", "ranks", *(["placement"] if placed else [])):
-            if key in written:
+        all_placed = isinstance(jobs.data, dict) and all("placement" in job.mapping for job in jobs.mapping.values())
+        for key in ("workload", "groups", "stragglers", "ranks", *(["placement"] if all_placed else [])):
+            if key in mapping:
                 yield Mistake((key,), True, f"with jobs, each job has its own {key}", "move it into a job")
 
 
@@ -55,17 +55,17 @@ def sweep_mistakes(document: Value, resolver: variables.Resolver) -> Iterator[Mi
         else:
             problem, remedy = f'"{key}" is swept and never used', f"write ${key} where it belongs, or delete it"
         yield Mistake(_axis(document, key), True, problem, remedy)
-    known = tuple(key for key in Scenario.model_fields if key not in variables.STUDY_KEYS)
+    keys = tuple(key for key in Scenario.model_fields if key not in variables.STUDY_KEYS)
     for axis in resolver.axes:
         for i, key in enumerate(axis.keys):
-            steps = variables.split_path(key, document) if variables.is_path(key) else [known[0]]
+            steps = variables.split_path(key, document) if variables.is_path(key) else [keys[0]]
             if unclear := variables.unclear_topology(steps, document):
                 yield Mistake(_axis(document, key), True, *unclear)
                 continue
             first = str(steps[0])
-            if first not in known:
+            if first not in keys:
                 problem = f'{key} leads nowhere: there is no key "{first}"'
-                yield Mistake(_axis(document, key), True, problem, did_you_mean(first, known))
+                yield Mistake(_axis(document, key), True, problem, did_you_mean(first, keys))
             if key == "topology":
                 for row in axis.rows:
                     yield from _unknown_topology(row[i], names)
@@ -95,11 +95,11 @@ def _unknown_topology(value: Value, names: Sequence[str]) -> Iterator[ScenarioEr
 def has_seeds(typed: Mapping[str, Any], topology: Any) -> bool:
     """Whether any part of a point is random; `typed`: the values of its keys."""
     routing = topology and topology.routing
-    placed = (typed["placement"], topology and topology.placement)
+    placements = (typed["placement"], topology and topology.placement)
     return (
         typed["noise"] is not None
         or bool(routing and routing.ecmp)
-        or any(isinstance(kind, RandomPlacement) for kind in placed)
+        or any(isinstance(kind, RandomPlacement) for kind in placements)
     )
 
 
@@ -125,8 +125,8 @@ def plot_mistakes(document: Value, plots: Sequence[PlotSpec], axes: Sequence[var
     jobs, swept = document.get("jobs"), "job" in labels
     if jobs is not None and isinstance(jobs.data, dict) and not swept:
         labels["job"] = list(jobs.data)
-    known = (*labels, *(c for c in _COLUMNS if c not in labels))
-    seen: set[str] = set()
+    plottable = (*labels, *(c for c in _COLUMNS if c not in labels))
+    plot_names: set[str] = set()
     for number, plot in enumerate(plots):
 
         def wrong(problem: str, remedy: str, *keys: str, number=number) -> Mistake:
@@ -134,8 +134,8 @@ def plot_mistakes(document: Value, plots: Sequence[PlotSpec], axes: Sequence[var
 
         for role in ("x", "series", "facet"):
             key, columns = getattr(plot, role), COLUMNS if plot.kind == "pareto" and role == "x" else ()
-            if key is not None and key not in (*known, *columns):
-                yield wrong(f'"{key}" is not swept', did_you_mean(key, (*labels, *columns) or known), role)
+            if key is not None and key not in (*plottable, *columns):
+                yield wrong(f'"{key}" is not swept', did_you_mean(key, (*labels, *columns) or plottable), role)
         compared = plot.series or (plot.x if plot.kind == "speedup" else None)
         if plot.baseline is not None and compared is None:
             yield wrong("a baseline without series", "write e.g. series: topology", "baseline")
@@ -156,13 +156,13 @@ def plot_mistakes(document: Value, plots: Sequence[PlotSpec], axes: Sequence[var
         if by_job and plot.y in COLUMNS and plot.y != "time_ns":
             yield wrong(f"{plot.y} is not known by job", f"write one of time_ns, {', '.join(JOB_TIMES)}", "y")
         for key, value in plot.where.items():
-            written = document.get("plots", number, "where", key)
-            text = variables.label_of(written) if written is not None else str(value)
-            if key not in known:
-                yield wrong(f'"{key}" is not swept', did_you_mean(key, labels or known), "where", key)
+            entry = document.get("plots", number, "where", key)
+            text = variables.label_of(entry) if entry is not None else str(value)
+            if key not in plottable:
+                yield wrong(f'"{key}" is not swept', did_you_mean(key, labels or plottable), "where", key)
             elif text not in labels.get(key, [text]):
                 yield wrong(f'"{text}" is not a value of {key}', did_you_mean(text, labels[key]), "where", key)
         name = plot.name or plot.kind
-        if name in seen and plot.name is not None:
+        if name in plot_names and plot.name is not None:
             yield wrong(f'two plots are called "{name}"', "choose another name", "name")
-        seen.add(name)
+        plot_names.add(name)

@@ -60,19 +60,19 @@ class Point:
 
 def expand(scenario: LoadedScenario) -> tuple[Point, ...]:
     """The points of a scenario, in the order of nested loops over its sweep."""
-    resolver, made = scenario.resolver, {}
+    resolver, plain_values = scenario.resolver, {}
 
     def section(key: str, value: Value) -> tuple[Any, dict[str, str]]:
-        if (key, value) not in made:
+        if (key, value) not in plain_values:
             places: dict[str, str] = {}
             _places(value, key, _PLACES_DEPTH, places)
-            made[key, value] = value.plain(), places
-        return made[key, value]
+            plain_values[key, value] = value.plain(), places
+        return plain_values[key, value]
 
     points = []
     for index, (assignment, labels) in enumerate(variables.assignments(scenario.axes)):
-        written = ((key, resolver.section(key, assignment)) for key in resolver.users)
-        sections = {key: value for key, value in written if value is not None and value.data is not None}
+        resolved = ((key, resolver.section(key, assignment)) for key in resolver.users)
+        sections = {key: value for key, value in resolved if value is not None and value.data is not None}
         topologies, chosen = sections.pop("topologies").mapping, sections.pop("topology", None)
         name = next(iter(topologies)) if chosen is None else variables.label_of(chosen)
         sections["topology"] = topologies[name]
@@ -98,18 +98,18 @@ def expand(scenario: LoadedScenario) -> tuple[Point, ...]:
     return tuple(points)
 
 
-def with_seeds(config: Mapping[str, Any], more: int) -> dict[str, Any]:
-    """The configuration of a point with `more` added to its seeds: of noise, ECMP and random placements."""
-    made = {**config, "topology": dict(config["topology"])}
-    for holder, key, condition in ((made, "noise", True), (made["topology"], "routing", "ecmp")):
-        said = holder.get(key)
-        if said and (condition is True or said.get(condition)):
-            holder[key] = {**said, "seed": (said.get("seed", 0) + more) % 2**63}
-    for holder in (made, made["topology"]):
-        said = holder.get("placement")
-        if isinstance(said, Mapping):
-            holder["placement"] = {"random": (said["random"] + more) % 2**31}
-    return made
+def with_seeds(config: Mapping[str, Any], offset: int) -> dict[str, Any]:
+    """The configuration of a point with `offset` added to its seeds: of noise, ECMP and random placements."""
+    copy = {**config, "topology": dict(config["topology"])}
+    for holder, key, condition in ((copy, "noise", True), (copy["topology"], "routing", "ecmp")):
+        entry = holder.get(key)
+        if entry and (condition is True or entry.get(condition)):
+            holder[key] = {**entry, "seed": (entry.get("seed", 0) + offset) % 2**63}
+    for holder in (copy, copy["topology"]):
+        entry = holder.get("placement")
+        if isinstance(entry, Mapping):
+            holder["placement"] = {"random": (entry["random"] + offset) % 2**31}
+    return copy
 
 
 def _places(value: Value, path: str, depth: int, out: dict[str, str]) -> None:

@@ -81,15 +81,15 @@ class Item(StrictModel):
         if isinstance(value, Mapping):
             # As files of CI systems have it: beside the item what else is said of it.
             beside = {key: value[key] for key in ("name", "after") if key in value}
-            own = [key for key in value if key not in beside]
-            if beside and len(own) == 1 and isinstance(value[own[0]] or {}, Mapping):
-                body = value[own[0]] or {}
-                if both := sorted(beside.keys() & body.keys()):
-                    raise wrong(f"{both[0]} is written beside {own[0]} and in it", "keep one of them")
-                value = {own[0]: {**body, **beside}}
+            kinds = [key for key in value if key not in beside]
+            if beside and len(kinds) == 1 and isinstance(value[kinds[0]] or {}, Mapping):
+                body = value[kinds[0]] or {}
+                if repeated := sorted(beside.keys() & body.keys()):
+                    raise wrong(f"{repeated[0]} is written beside {kinds[0]} and in it", "keep one of them")
+                value = {kinds[0]: {**body, **beside}}
             if len(value) != 1:
-                what = "an empty item" if not value else f"one item says {' and '.join(map(str, value))}"
-                raise wrong(what, "begin a line of its own with - for each")
+                problem = "an empty item" if not value else f"one item says {' and '.join(map(str, value))}"
+                raise wrong(problem, "begin a line of its own with - for each")
             (kind, body), *_ = value.items()
             if body is None and kind != "barrier" and kind in cls.model_fields:
                 raise wrong("says nothing", f"write e.g. {kind}: {{{_EXAMPLES.get(kind, 'size: 64 MiB')}}}", (kind,))
@@ -149,8 +149,8 @@ class ReaderWorkload(StrictModel):
     def _normalized(cls, value: Any, info: ValidationInfo) -> Any:
         if not isinstance(value, Mapping) or not isinstance(value.get("reader"), str):
             return value
-        own = {key: value[key] for key in ("reader", "partial") if key in value}
-        return own | load(_FILE_OPTIONS)(value["reader"], {key: value[key] for key in value if key not in own})
+        common = {key: value[key] for key in ("reader", "partial") if key in value}
+        return common | load(_FILE_OPTIONS)(value["reader"], {key: value[key] for key in value if key not in common})
 
     @property
     def options(self) -> dict[str, object]:
@@ -286,12 +286,12 @@ def _group_tag(value: object) -> str:
 
 
 def _disjoint(value: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
-    seen: dict[int, int] = {}
+    index_of: dict[int, int] = {}
     for i, members in enumerate(value):
         for rank in members:
-            if rank in seen:
+            if rank in index_of:
                 raise wrong(f"rank {rank} is in two groups of one name", "keep it in one", (i,))
-            seen[rank] = i
+            index_of[rank] = i
     return value
 
 
@@ -421,21 +421,21 @@ class AlgorithmByDimension(AlgorithmBase):
 
 
 def _ways(value: Mapping) -> list[str]:
-    given = [key for key in ("builder", "file", "python", "synthesize") if key in value]
-    return given or [key for key in ("dims",) if key in value]  # dims beside builder is an option of it
+    keys = [key for key in ("builder", "file", "python", "synthesize") if key in value]
+    return keys or [key for key in ("dims",) if key in value]  # dims beside builder is an option of it
 
 
 def _algorithm_tag(value: object) -> str:
     if not isinstance(value, Mapping):
         return "<builder>"
-    given = _ways(value)
-    return f"<{given[0]}>" if len(given) == 1 else "<none>"
+    keys = _ways(value)
+    return f"<{keys[0]}>" if len(keys) == 1 else "<none>"
 
 
 def _refuse_algorithm(value: Any) -> Any:
-    given = _ways(value)
-    if given:
-        raise wrong(f"has {' and '.join(given)}", "keep one of them")
+    keys = _ways(value)
+    if keys:
+        raise wrong(f"has {' and '.join(keys)}", "keep one of them")
     raise wrong("has neither builder nor file", "write e.g. builder: ring")
 
 

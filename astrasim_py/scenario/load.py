@@ -50,15 +50,15 @@ def read_plain(key: str, plain: object, *, binary: bool = False) -> Any:
 
 def placed(mistake: Mistake, root: Value) -> ScenarioError:
     """A mistake at its place below `root`, or at the nearest place above it."""
-    here, above, last = root, None, ""
+    value, above, last = root, None, ""
     for step in mistake.steps:
-        below = here.get(step) or here.get(str(step))
+        below = value.get(step) or value.get(str(step))
         if below is None:
             continue  # a missing key, or a step of pydantic's own
-        here, above, last = below, here, str(step)
-    place = here.place
+        value, above, last = below, value, str(step)
+    place = value.place
     if mistake.on_key and above is not None:
-        place = f"{above.key_marks.get(last, here.mark)}: {join(above.path, last)}"
+        place = f"{above.key_marks.get(last, value.mark)}: {join(above.path, last)}"
     return ScenarioError(place, mistake.problem, mistake.remedy)
 
 
@@ -141,16 +141,16 @@ def with_overrides(scenario: LoadedScenario, overrides: Sequence[str] | Mapping[
 
 
 def _overridden(document: Value, overrides: Sequence[str] | Mapping[str, object]) -> Value:
-    known = tuple(Scenario.model_fields)
+    keys = tuple(Scenario.model_fields)
     if isinstance(overrides, Mapping):
         for key, value in overrides.items():
             text = _yaml_text(value, f"overrides {key}")
-            document = variables.replace_value(document, str(key), text, known, "overrides")
+            document = variables.replace_value(document, str(key), text, keys, "overrides")
         return document
     if isinstance(overrides, str):
         raise UsageError("overrides", "is one text", 'write a list ["KEY=VALUE"] or a mapping {"KEY": value}')
     for text in overrides:
-        document = variables.apply_override(document, text, known)
+        document = variables.apply_override(document, text, keys)
     return document
 
 
@@ -207,9 +207,9 @@ class _Loading:
         self._tell(top_level_mistakes(self.document))
         before = len(self.errors)
         study = {"sweep": self._study("sweep")}
-        found: list[AstraError] = []
-        axes = variables.read_axes(self.document.get("sweep"), found)
-        self._tell(found)
+        axis_errors: list[AstraError] = []
+        axes = variables.read_axes(self.document.get("sweep"), axis_errors)
+        self._tell(axis_errors)
         count = variables.count_points(axes)
         if count > variables.MAX_POINTS:
             problem = f"{count:,} points are more than the cap of {variables.MAX_POINTS:,}"
@@ -264,8 +264,8 @@ class _Loading:
             return None
 
     def _tell(self, wrong: Iterable[Mistake | AstraError], root: Value | None = None) -> None:
-        for one in wrong:
-            error = placed(one, root or self.document) if isinstance(one, Mistake) else one
+        for mistake in wrong:
+            error = placed(mistake, root or self.document) if isinstance(mistake, Mistake) else mistake
             self.errors.setdefault(str(error), error)
 
     def _study(self, key: str) -> Any:
@@ -311,10 +311,10 @@ class _Loading:
         self.random |= has_seeds(typed, topology)
         root = Value(values, self.document.mark)
         if chosen is not None and topology is None:
-            at = ("topology" if "topology" in values else "topologies",)
+            steps = ("topology" if "topology" in values else "topologies",)
             problem = f'no topology is called "{chosen}"'
-            self._tell([Mistake(at, False, problem, did_you_mean(chosen, topologies))], root)
-        named = {**typed, "topologies": {chosen: topology}}
-        self._tell(file_mistakes(named, self.path.parent, self.allow_outside, self.allow_code), root)
+            self._tell([Mistake(steps, False, problem, did_you_mean(chosen, topologies))], root)
+        selected = {**typed, "topologies": {chosen: topology}}
+        self._tell(file_mistakes(selected, self.path.parent, self.allow_outside, self.allow_code), root)
         self._tell(network_mistakes(typed, chosen, topology), root)
         self._tell(job_mistakes(typed, topology), root)

@@ -36,8 +36,8 @@ class PlotKind(NamedTuple):
     of_records: bool = False
 
 
-def _kind(about: str, keys: str, **more: Any) -> PlotKind:
-    return PlotKind(about, frozenset(keys.split()), **more)
+def _kind(about: str, keys: str, **fields: Any) -> PlotKind:
+    return PlotKind(about, frozenset(keys.split()), **fields)
 
 
 _SWEPT = "x series facet legend xlabel ylabel"
@@ -82,8 +82,8 @@ def of_records(spec: Mapping) -> bool:
 
 def level_of(spec: Mapping) -> str:
     """Record level that a figure needs of its points."""
-    known = PLOT_KINDS.get(spec.get("kind", ""))
-    return "messages" if spec.get("of") == "messages" else known.level if known else "summary"
+    kind = PLOT_KINDS.get(spec.get("kind", ""))
+    return "messages" if spec.get("of") == "messages" else kind.level if kind else "summary"
 
 
 def _width(value: object) -> object:
@@ -162,11 +162,11 @@ class PlotSpec(StrictModel):
     format: _Formats | None = example("[png, pdf]", default=None, description="files to write; png and svg by default")
 
     def _complete(self) -> None:
-        own = PLOT_KINDS[self.kind].keys | EVERY
+        keys = PLOT_KINDS[self.kind].keys | EVERY
         for key in type(self).model_fields:
-            if key in self.model_fields_set and getattr(self, key) is not None and key not in own:
-                others = [kind for kind, of in PLOT_KINDS.items() if key in of.keys]
-                remedy = f"drop it, or write one of the kinds {', '.join(others)}"
+            if key in self.model_fields_set and getattr(self, key) is not None and key not in keys:
+                kinds = [kind for kind, of in PLOT_KINDS.items() if key in of.keys]
+                remedy = f"drop it, or write one of the kinds {', '.join(kinds)}"
                 raise wrong(f"has no effect on kind {self.kind}", remedy, (key, "@key"))
         if self.legend == "direct" and self.kind not in _OF_CURVES:
             raise wrong(f"{self.kind} has no curves to write names at", "write below, right or none", ("legend",))

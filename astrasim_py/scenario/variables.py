@@ -29,19 +29,19 @@ _VARIABLE = re.compile(r"\$(?:\$|\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
 _STEP = re.compile(r"[^.\[\]]+|\[\d+\]")
 
 
-def apply_override(document: Value, text: str, known: Sequence[str]) -> Value:
+def apply_override(document: Value, text: str, keys: Sequence[str]) -> Value:
     """The document with one value replaced.
 
-    `text`: ``topologies.ring.npus=16``; the value is read as YAML. `known`: top-level keys. Raises UsageError: a path
+    `text`: ``topologies.ring.npus=16``; the value is read as YAML. `keys`: top-level keys. Raises UsageError: a path
     that leads nowhere.
     """
-    path, equals, written = text.partition("=")
+    path, equals, new_text = text.partition("=")
     if not equals or not path.strip():
         raise UsageError(f"--set {text}"[:200], "is not KEY=VALUE", "write e.g. --set topologies.ring.npus=16")
-    return replace_value(document, path.strip(), written, known, "--set")
+    return replace_value(document, path.strip(), new_text, keys, "--set")
 
 
-def replace_value(document: Value, path: str, written: str, known: Sequence[str], source: str) -> Value:
+def replace_value(document: Value, path: str, text: str, keys: Sequence[str], source: str) -> Value:
     """The document with the value at a path replaced by YAML text. `source`: the origin of the text, for places in
     errors. Raises
     UsageError: a path that leads nowhere.
@@ -52,10 +52,10 @@ def replace_value(document: Value, path: str, written: str, known: Sequence[str]
         raise UsageError(source, "a key is empty", "write e.g. topologies.ring.npus")
     if unclear := unclear_topology(steps, document):
         raise UsageError(place, *unclear)
-    if isinstance(document.data, dict) and steps[0] not in (*document.data, *known):
-        raise UsageError(place, f'"{steps[0]}" is not a key here', did_you_mean(str(steps[0]), known))
+    if isinstance(document.data, dict) and steps[0] not in (*document.data, *keys):
+        raise UsageError(place, f'"{steps[0]}" is not a key here', did_you_mean(str(steps[0]), keys))
     canonical = reduce(join, steps, "")
-    value = parse_document(written, place, canonical) if written.strip() else Value(None, Mark(place), canonical)
+    value = parse_document(text, place, canonical) if text.strip() else Value(None, Mark(place), canonical)
     return _put(document, steps, at_once(value, Mark(source)), place)
 
 
@@ -76,20 +76,20 @@ def split_path(path: str, document: Value) -> list[str | int]:
     is ``topology.npus``, too.
     """
     data = document.data if isinstance(document.data, dict) else {}
-    inline, named = data.get("topology"), data.get("topologies")
-    names = list(named.data) if named is not None and isinstance(named.data, dict) else []
-    if named is None and inline is not None and path.startswith("topologies.topology."):
+    inline, topologies = data.get("topology"), data.get("topologies")
+    names = list(topologies.data) if topologies is not None and isinstance(topologies.data, dict) else []
+    if topologies is None and inline is not None and path.startswith("topologies.topology."):
         path = path.removeprefix("topologies.")
     elif len(names) == 1 and path.startswith("topology."):
         path = f"topologies.{names[0]}.{path.removeprefix('topology.')}"
     steps: list[str | int] = []
-    here: Value | None = document
+    value: Value | None = document
     rest = path
     while rest:
-        keys = list(here.data) if here is not None and isinstance(here.data, dict) else []
-        whole = [k for k in keys if rest == k or rest.startswith((f"{k}.", f"{k}["))]
-        if whole:
-            longest = max(whole, key=len)
+        keys = list(value.data) if value is not None and isinstance(value.data, dict) else []
+        matches = [k for k in keys if rest == k or rest.startswith((f"{k}.", f"{k}["))]
+        if matches:
+            longest = max(matches, key=len)
             step: str | int = longest
             rest = rest[len(longest) :]
         else:
@@ -98,25 +98,25 @@ def split_path(path: str, document: Value) -> list[str | int]:
                 return [rest]
             token = match.group()
             rest = rest[match.end() :]
-            in_list = here is not None and isinstance(here.data, list)
+            in_list = value is not None and isinstance(value.data, list)
             if token[0] == "[" or (in_list and token.isdecimal()):
                 step = int(token.strip("[]"))
             else:
                 step = token
         rest = rest.removeprefix(".")
         steps.append(step)
-        here = here.get(step) if here is not None else None
+        value = value.get(step) if value is not None else None
     return steps
 
 
 def unclear_topology(steps: Sequence[str | int], document: Value) -> tuple[str, str] | None:
     """Problem and remedy of a path below ``topology`` where there are several topologies, or none."""
-    named, inline = document.get("topologies"), document.get("topology")
-    names = list(named.data) if named is not None and isinstance(named.data, dict) else []
+    topologies, inline = document.get("topologies"), document.get("topology")
+    names = list(topologies.data) if topologies is not None and isinstance(topologies.data, dict) else []
     if steps[0] != "topology" or len(steps) == 1 or (inline is not None and isinstance(inline.data, dict)):
         return None
     if not names:
-        return ("there is no topology to change", "write topology: {shape: …, …}") if named is None else None
+        return ("there is no topology to change", "write topology: {shape: …, …}") if topologies is None else None
     key = reduce(join, steps[1:], "")
     paths = [f"topologies.{name}.{key}" for name in names[:3]]
     return f"there are {len(names)} topologies", f"write {' or '.join(paths)}"
@@ -186,8 +186,8 @@ def _values(value: Value) -> list[tuple[str, Value]]:
 
 def swept_values(axes: Sequence[Axis]) -> dict[str, tuple[str, ...]]:
     """Swept key → its values as written."""
-    found = [pair for axis in axes for pair in zip(axis.keys, zip(*axis.labels, strict=True), strict=True)]
-    return {key: tuple(dict.fromkeys(labels)) for key, labels in found}
+    pairs = [pair for axis in axes for pair in zip(axis.keys, zip(*axis.labels, strict=True), strict=True)]
+    return {key: tuple(dict.fromkeys(labels)) for key, labels in pairs}
 
 
 def read_axes(sweep: Value | None, errors: list[AstraError]) -> tuple[Axis, ...]:
@@ -214,12 +214,12 @@ def read_axes(sweep: Value | None, errors: list[AstraError]) -> tuple[Axis, ...]
                 continue
             rows = list(zip(*lists.values(), strict=True))
             labels = tuple(tuple(label for label, _ in row) for row in rows)
-            seen: set[tuple[str, ...]] = set()
+            distinct: set[tuple[str, ...]] = set()
             for row, label in zip(rows, labels, strict=True):
-                if label in seen:
+                if label in distinct:
                     shown = ", ".join(label)
                     errors.append(ScenarioError(row[0][1].place, f'"{shown}" is swept twice', "write it once"))
-                seen.add(label)
+                distinct.add(label)
             axes.append(Axis(tuple(lists), tuple(tuple(item for _, item in row) for row in rows), labels))
     return tuple(axes)
 
@@ -260,14 +260,14 @@ class Resolver:
     def of(cls, document: Value, axes: Sequence[Axis]) -> Resolver:
         values = {key: [row[i] for row in axis.rows] for axis in axes for i, key in enumerate(axis.keys)}
 
-        def closure(sources: Sequence[Value], found: dict[str, None]) -> dict[str, None]:
+        def closure(sources: Sequence[Value], names: dict[str, None]) -> dict[str, None]:
             for source in sources:
                 for scalar in source.scalars():
                     for name in variables_in(scalar.data) if isinstance(scalar.data, str) else ():
-                        if name not in found:
-                            found[name] = None
-                            closure(values.get(name, ()), found)
-            return found
+                        if name not in names:
+                            names[name] = None
+                            closure(values.get(name, ()), names)
+            return names
 
         users: dict[str, tuple[str, ...]] = {}
         paths = {key: split_path(key, document) for key in values if is_path(key)}
@@ -283,8 +283,8 @@ class Resolver:
 
     def unused(self) -> list[str]:
         """Swept keys that nothing uses."""
-        used = {name for names in self.users.values() for name in names}  # membership only
-        return [key for axis in self.axes for key in axis.keys if key not in used]
+        names_used = {name for names in self.users.values() for name in names}  # membership only
+        return [key for axis in self.axes for key in axis.keys if key not in names_used]
 
     def section(self, key: str, assignment: Mapping[str, Value]) -> Value | None:
         """The value of a top-level key at a point; the same object for equal points.
@@ -293,19 +293,19 @@ class Resolver:
         """
         if key not in self.users:
             return None
-        used = self.users[key]
-        memo = (key, *(assignment.get(name) for name in used))
+        names = self.users[key]
+        memo = (key, *(assignment.get(name) for name in names))
         if memo not in self._sections:
-            self._sections[memo] = self._resolve(key, used, assignment)
-        found = self._sections[memo]
-        if isinstance(found, AstraError):
-            raise found
-        return found
+            self._sections[memo] = self._resolve(key, names, assignment)
+        value = self._sections[memo]
+        if isinstance(value, AstraError):
+            raise value
+        return value
 
-    def _resolve(self, key: str, used: Sequence[str], assignment: Mapping[str, Value]) -> Value | AstraError:
+    def _resolve(self, key: str, names: Sequence[str], assignment: Mapping[str, Value]) -> Value | AstraError:
         try:
             value = self.document.mapping.get(key)
-            for path in used:
+            for path in names:
                 if is_path(path):
                     steps = split_path(path, self.document)
                     if steps[0] != key:
@@ -324,30 +324,30 @@ class Resolver:
         data = value.data
         if isinstance(data, dict):
             new = {key: self._substitute(inner, assignment, active) for key, inner in data.items()}
-            same = all(new[key] is data[key] for key in data)
-            return value if same else replace(value, data=new)
+            unchanged = all(new[key] is data[key] for key in data)
+            return value if unchanged else replace(value, data=new)
         if isinstance(data, list):
             items = [self._substitute(inner, assignment, active) for inner in data]
-            same = all(a is b for a, b in zip(items, data, strict=True))
-            return value if same else replace(value, data=items)
+            unchanged = all(a is b for a, b in zip(items, data, strict=True))
+            return value if unchanged else replace(value, data=items)
         if not isinstance(data, str) or "$" not in data:
             return value
-        whole = _VARIABLE.fullmatch(data)
-        if whole is not None and (whole[1] or whole[2]):
-            return self._value_of(whole[1] or whole[2], value, assignment, active)
+        variable = _VARIABLE.fullmatch(data)
+        if variable is not None and (variable[1] or variable[2]):
+            return self._value_of(variable[1] or variable[2], value, assignment, active)
 
         def text(match: re.Match) -> str:
             name = match[1] or match[2]
             if not name:
                 return "$"
-            found = self._value_of(name, value, assignment, active)
-            if isinstance(found.data, dict | list):
+            content = self._value_of(name, value, assignment, active)
+            if isinstance(content.data, dict | list):
                 problem = f'${name} stands inside the text "{data[:64]}", and its value is not plain'
-                raise ScenarioError(found.place, problem, "write a text or a number")
-            return label_of(found)
+                raise ScenarioError(content.place, problem, "write a text or a number")
+            return label_of(content)
 
-        done = _VARIABLE.sub(text, data)
-        return replace(value, data=done, raw=done)
+        text_of_value = _VARIABLE.sub(text, data)
+        return replace(value, data=text_of_value, raw=text_of_value)
 
     def _value_of(self, name: str, value: Value, assignment: Mapping[str, Value], active: tuple[str, ...]) -> Value:
         if name in active:

@@ -80,8 +80,8 @@ class Built(ScenarioSource[Builder]):
             return algorithm
         vertices = algorithm.vertices or repeat(-1)
         unbound = {name: name for name, vertex in zip(algorithm.actors, vertices, strict=False) if vertex < 0}
-        written = self.spec.actors or {}
-        return self.with_switches(algorithm, written | unbound | written, written)
+        actors = self.spec.actors or {}
+        return self.with_switches(algorithm, actors | unbound | actors, actors)
 
     def for_ranks(self, collective: str, ranks: int, root: int) -> Algorithm:
         return self._build(collective, ranks, root, self._options)

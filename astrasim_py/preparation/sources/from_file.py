@@ -27,8 +27,8 @@ class FromFile(ScenarioSource[AlgorithmFile]):
             reason = "its sizes are in chunks and follow every call, so that it changes nothing; drop it"
             self.notes.warn_once(f"{self.place}.made_for: {reason}")
         algorithm = self.checked(algorithm, collective, ranks, root)
-        written = self.spec.actors or {}
-        return self.with_switches(algorithm, written, written)
+        actors = self.spec.actors or {}
+        return self.with_switches(algorithm, actors, actors)
 
     def _read(self, collective: str) -> Algorithm:
         spec, run = self.spec, self.run

@@ -88,13 +88,13 @@ class ScenarioSource(Generic[Spec]):
         """
         vertices = {name: self.topology.npus + i for i, name in enumerate(self.topology.switch_names)}
         for actor, switch in actors.items():
-            where = f"{self.place}.actors.{actor}" if actor in written else f"{self.place}.switches"
+            place = f"{self.place}.actors.{actor}" if actor in written else f"{self.place}.switches"
             if actor not in algorithm.actors:
                 problem = f"{algorithm.name} has no switch {shown(actor)}"
-                raise ScenarioError(where, problem, did_you_mean(actor, algorithm.actors))
+                raise ScenarioError(place, problem, did_you_mean(actor, algorithm.actors))
             if switch not in vertices:
                 problem = f"{self.topology.name} has no switch {shown(switch)}"
-                raise ScenarioError(where, problem, did_you_mean(switch, vertices) if vertices else "drop it")
+                raise ScenarioError(place, problem, did_you_mean(switch, vertices) if vertices else "drop it")
         if not actors:
             return algorithm
         before = algorithm.vertices or (-1,) * len(algorithm.actors)

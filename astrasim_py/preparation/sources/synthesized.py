@@ -41,29 +41,29 @@ class Synthesized(ScenarioSource[AlgorithmSynthesis]):
         return tuple(read_occupancy(self.run.path(name, place), self.topology, place) for name in names)
 
     def for_call(self, call: AlgorithmCall) -> Algorithm:
-        how, network, rules = self.spec.synthesize, self.run.spec.network, self.run.spec.semantics
+        options, network, rules = self.spec.synthesize, self.run.spec.network, self.run.spec.semantics
         cost, left_out = planned_cost(network, self.run.spec.nic)
         request = Request(
             topology=self.topology.without_events,  # what will fail is not known when it is made
             npus=call.npus,
             collective=call.collective,
             size=call.size,
-            chunks=how.chunks if isinstance(how.chunks, int) else None,
+            chunks=options.chunks if isinstance(options.chunks, int) else None,
             root=rooted(call.collective, call.root).get("root"),
             cost=cost,
-            relays=how.relays,
+            relays=options.relays,
             occupied=self._occupied,
-            seed=how.seed,
-            rounds=how.rounds,
-            budget=None if how.budget is None else how.budget / PS_PER_S,
-            exact=how.exact_limit / PS_PER_S if how.exact else None,
+            seed=options.seed,
+            rounds=options.rounds,
+            budget=None if options.budget is None else options.budget / PS_PER_S,
+            exact=options.exact_limit / PS_PER_S if options.exact else None,
         )
-        clock = bool(self._occupied) if how.clock is None else how.clock
+        clock = bool(self._occupied) if options.clock is None else options.clock
         try:
-            made = algorithm_of(request, clock=clock, folder=self.run.kept)
+            synthesis = algorithm_of(request, clock=clock, folder=self.run.kept)
         except (AlgorithmError, TopologyError) as error:
             raise below(error, self.place) from None
-        algorithm, facts = made.algorithm, made.facts
+        algorithm, facts = synthesis.algorithm, synthesis.facts
         machine = Problem(topology=self.topology, jobs=(), network=network, semantics=rules)
         excluded = any(exclusions(machine.parts | {"algorithm": algorithm.name}, (SWITCHES,)))
         if may_reduce(self.topology) and not self._occupied and not excluded:
@@ -74,7 +74,7 @@ class Synthesized(ScenarioSource[AlgorithmSynthesis]):
             self.notes.synthesized.append(facts)
             if left_out:
                 self.notes.hints.append(f"{self.place}: {left_out}")
-            if made.facts.get("cut"):
+            if synthesis.facts.get("cut"):
                 self.notes.warnings.append(
                     f"{self.place}: the search for {call.collective} was cut by its budget: another machine may find "
                     "another schedule, and this one is kept with the results"

@@ -23,7 +23,7 @@ def read_by_name(job: JobSection) -> Workload:
 
 def _converted(job: JobSection, spec: ReaderWorkload, place: str) -> Workload:
     run, ranks = job.run, job.ranks
-    paths = {at: str(run.path(name, place)) for at, name in named_files(spec.options)}
+    paths = {option_path: str(run.path(name, place)) for option_path, name in named_files(spec.options)}
     files = [file for name in paths.values() for file in run.inside(files_of("", name), place)]
     options = {
         option: [paths.get((option, i), item) for i, item in enumerate(value)]
@@ -38,8 +38,8 @@ def _converted(job: JobSection, spec: ReaderWorkload, place: str) -> Workload:
         except UsageError as error:
             raise ScenarioError(place, f"{error.place.lstrip('-')}: {error.problem}", error.remedy) from None
         if conversion.problems and not spec.partial:
-            more = f", and {len(conversion.problems) - 1} more" if len(conversion.problems) > 1 else ""
-            raise ScenarioError(place, f"{conversion.problems[0]}{more}", "record it again, or write partial: true")
+            others = f", and {len(conversion.problems) - 1} more" if len(conversion.problems) > 1 else ""
+            raise ScenarioError(place, f"{conversion.problems[0]}{others}", "record it again, or write partial: true")
         if ranks not in (None, conversion.workload.ranks):
             raise ScenarioError(place, f"is of {conversion.workload.ranks} ranks, not {ranks}", "drop `ranks`")
         return conversion.workload, Notes([*conversion.warnings, *conversion.problems])

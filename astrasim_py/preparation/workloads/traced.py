@@ -54,6 +54,6 @@ def _unpriced(workload: Workload, compute: NpuModel) -> Iterator[str]:
         rows = unpriced(trace, compute)
         if len(rows):
             nodes = "a node" if len(rows) == 1 else f"{len(rows)} nodes"
-            what = f"the compute of {nodes} takes no time: num_ops without a duration"
-            yield f"{node_place(trace, rows[0])}: {what}; write e.g. compute: {{preset: dgx_h100}}"
+            problem = f"the compute of {nodes} takes no time: num_ops without a duration"
+            yield f"{node_place(trace, rows[0])}: {problem}; write e.g. compute: {{preset: dgx_h100}}"
             return
