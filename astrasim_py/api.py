@@ -151,10 +151,10 @@ def prepare(
     """
     from astrasim_py.preparation.prepare import prepare
 
-    prepared, told = prepare(point, limits=limits, kept=kept, given=given), Notes()
-    (told.warnings if warnings is None else warnings).extend(prepared.notes.warnings)
-    (told.hints if hints is None else hints).extend(prepared.notes.hints)
-    told.warn()
+    prepared, notes = prepare(point, limits=limits, kept=kept, given=given), Notes()
+    (notes.warnings if warnings is None else warnings).extend(prepared.notes.warnings)
+    (notes.hints if hints is None else hints).extend(prepared.notes.hints)
+    notes.warn()
     return prepared.problem
 
 
@@ -263,18 +263,18 @@ def write_algorithm(path: str | os.PathLike[str], algorithm: Algorithm, **option
         An option that the format does not have, or a size that is none.
     """
     kind = os.path.splitext(os.fspath(path))[1]
-    known = {".xml": ("dialect", "protocol", "min_bytes", "max_bytes"), ".npz": ()}.get(kind, ("size",))
-    given: dict[str, Any] = {**options}
-    for name, value in given.items():
-        if name not in known:
-            raise UsageError(f"write_algorithm {os.fspath(path)}", f"has no option {name}", did_you_mean(name, known))
+    names = {".xml": ("dialect", "protocol", "min_bytes", "max_bytes"), ".npz": ()}.get(kind, ("size",))
+    values: dict[str, Any] = {**options}
+    for name, value in values.items():
+        if name not in names:
+            raise UsageError(f"write_algorithm {os.fspath(path)}", f"has no option {name}", did_you_mean(name, names))
         if name in ("size", "min_bytes", "max_bytes") and not (value is None or type(value) is int):
-            given[name] = parse_size(value, name)
+            values[name] = parse_size(value, name)
     if kind == ".xml":
         from astrasim_py.msccl.xml_writer import write_msccl
 
-        write_msccl(path, algorithm, **given)
+        write_msccl(path, algorithm, **values)
     elif kind == ".npz":
-        write_npz(path, algorithm, **given)
+        write_npz(path, algorithm, **values)
     else:
-        write_prefix(path, algorithm_traces(algorithm, **given))
+        write_prefix(path, algorithm_traces(algorithm, **values))

@@ -70,7 +70,7 @@ class LivePoint:
         return {
             "sizes": [{"label": label, "value": text} for label, text, _ in self._sizes],
             "algorithms": [
-                {"collective": c, "choices": [_label(c, said) for said in listed]}
+                {"collective": c, "choices": [_label(c, choice) for choice in listed]}
                 for c, listed in self._algorithms.items()
             ],
             "failed": list((self.point.config["topology"].get("failed") or {}).get("links") or ()),
@@ -84,13 +84,13 @@ class LivePoint:
         for key in change:
             if key not in _KEYS:
                 raise UsageError(str(key)[:_MOST_TEXT], "cannot be changed here", f"send {', '.join(_KEYS)}")
-        config, said = deepcopy(dict(self.point.config)), []
+        config, texts = deepcopy(dict(self.point.config)), []
         for number, text in _items(change, "sizes", len(self._sizes)):
             label, before, places = self._sizes[number]
             if not isinstance(text, str) or len(text) > _MOST_TEXT:
                 raise UsageError(label, "is no size", 'write e.g. "4 MiB"')
             if text.strip() != before:
-                said.append(f"{label} {text.strip()}")
+                texts.append(f"{label} {text.strip()}")
             for *place, kind in places:
                 _below(config, place)[kind] = {**_below(config, place)[kind], "size": text.strip()}
         for number, choice in _items(change, "algorithms", len(self._algorithms)):
@@ -98,34 +98,34 @@ class LivePoint:
             if type(choice) is not int or not 0 <= choice < len(listed):
                 raise UsageError(collective, "has no such algorithm", f"choose 0 to {len(listed) - 1}")
             if choice:
-                said.append(f"{collective} by {_label(collective, listed[choice])}")
+                texts.append(f"{collective} by {_label(collective, listed[choice])}")
                 self._set_algorithm(config, collective, listed[choice])
-        said += _change_links(config["topology"], change)
+        texts += _change_links(config["topology"], change)
         if (npus := change.get("placement")) not in (None, self._npu_of):
             self._place(config, npus)
-            said.append("ranks moved")
+            texts.append("ranks moved")
         name = f"{self.point.scenario[:56]}_changed"
         topology, called = config.pop("topology"), config.pop("topology_name")
         if all("placement" in job for job in (config.get("jobs") or {"": {}}).values()):
             config.pop("placement", None)  # a swept value that only jobs use
         document = {"name": name, "topologies": {called: topology}, **config}
         text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
-        about = f"# {self.point.scenario}, {self.point.name}; {', '.join(said) or 'unchanged'}"
+        about = f"# {self.point.scenario}, {self.point.name}; {', '.join(texts) or 'unchanged'}"
         folder = os.path.abspath(self.point.folder)
         about = " ".join(f"{about}. Names of files are relative to {folder}".split())
         return Run(
             text=f"{about}\n{text}",
             path=os.path.join(folder, f"{name}.yaml"),
-            title=f"{self.point.name}; {', '.join(said)}" if said else self.point.name,
+            title=f"{self.point.name}; {', '.join(texts)}" if texts else self.point.name,
             allow_outside=self.point.allow_outside,
             allow_code=self.point.allow_code,
         )
 
-    def _set_algorithm(self, config: dict, collective: str, said: Any) -> None:
+    def _set_algorithm(self, config: dict, collective: str, choice: Any) -> None:
         table = config.get("algorithms") or {}
         if not isinstance(table, dict):  # one word for all
             table = dict.fromkeys(self._algorithms, table)
-        config["algorithms"] = {**table, collective: said}
+        config["algorithms"] = {**table, collective: choice}
         for job in (config.get("jobs") or {}).values():
             if isinstance(job.get("algorithms"), dict):
                 job["algorithms"].pop(collective, None)
@@ -145,10 +145,10 @@ class LivePoint:
 
 def _items(change: Mapping, key: str, count: int) -> list[tuple[int, Any]]:
     """Pairs of the number of a control and what it says."""
-    given = change.get(key) or {}
-    if not isinstance(given, dict) or any(number not in map(str, range(count)) for number in given):
+    values = change.get(key) or {}
+    if not isinstance(values, dict) or any(number not in map(str, range(count)) for number in values):
         raise UsageError(key, "names a control that is not there", "load the page again")
-    return [(int(number), value) for number, value in given.items()]
+    return [(int(number), value) for number, value in values.items()]
 
 
 def _below(config: Any, steps: Sequence[str | int]) -> Any:
@@ -179,52 +179,52 @@ def _sizes(config: Mapping[str, Any]) -> list[tuple[str, str, list[tuple]]]:
 
 def _choices(collective: str, configs: Sequence[Mapping], computing: bool) -> list[Any]:
     """What may carry out a collective: first what does, then builders, then what other points of the scenario take."""
-    said: list[Any] = []
+    choices: list[Any] = []
     for config in configs:
         tables = [job.get("algorithms") for job in (config.get("jobs") or {}).values()] + [config.get("algorithms")]
         for table in tables:
             choice = table.get(collective) if isinstance(table, dict) else table
-            said += [] if choice is None else [choice]
-    first = said[0] if said else None
+            choices += [] if choice is None else [choice]
+    first = choices[0] if choices else None
     builders = {**ALGORITHMS, **(IN_NETWORK if computing else {})}
-    named = [name for name, (served, _) in builders.items() if collective in served]
+    names = [name for name, (served, _) in builders.items() if collective in served]
     listed, labels = [], set()
-    for one in (first, *named, *LIBRARIES, *said):
-        label = _label(collective, one)
+    for choice_listed in (first, *names, *LIBRARIES, *choices):
+        label = _label(collective, choice_listed)
         if label not in labels:
-            listed.append(one)
+            listed.append(choice_listed)
             labels.add(label)
     return listed
 
 
-def _label(collective: str, said: Any) -> str:
+def _label(collective: str, choice: Any) -> str:
     """A short text for an algorithm as a scenario says it."""
-    if said is None:
+    if choice is None:
         return default_algorithm(collective)
-    if isinstance(said, list):
-        return " | ".join(_label(collective, one) for one in said)
-    if not isinstance(said, dict):
-        return str(said)
-    parts = [str(value) if key == "builder" else f"{key} {value}" for key, value in said.items()]
+    if isinstance(choice, list):
+        return " | ".join(_label(collective, part) for part in choice)
+    if not isinstance(choice, dict):
+        return str(choice)
+    parts = [str(value) if key == "builder" else f"{key} {value}" for key, value in choice.items()]
     return ", ".join(parts)
 
 
 def _change_links(topology: dict, change: Mapping[str, Any]) -> list[str]:
     """Put links that are changed and failed into a topology; returns texts for people."""
-    said = []
+    texts = []
     links, failed = change.get("links") or [], change.get("failed")
-    for key, given in (("links", links), ("failed", failed or [])):
-        if not isinstance(given, list):
+    for key, value in (("links", links), ("failed", failed or [])):
+        if not isinstance(value, list):
             raise UsageError(key, "is no list", "write a list of links")
     if links:
         topology["links"] = [*(topology.get("links") or ()), *links]
-        said += [f"{_ends(link)} {_said(link, 'bandwidth')}".strip() for link in links]
+        texts += [f"{_ends(link)} {_said(link, 'bandwidth')}".strip() for link in links]
     before = list((topology.get("failed") or {}).get("links") or ())
     if failed is not None and failed != before:
-        said += [f"{_ends(link)} broken" for link in failed if link not in before]
-        said += [f"{_ends(link)} repaired" for link in before if link not in failed]
+        texts += [f"{_ends(link)} broken" for link in failed if link not in before]
+        texts += [f"{_ends(link)} repaired" for link in before if link not in failed]
         topology["failed"] = {**(topology.get("failed") or {}), "links": failed}
-    return said
+    return texts
 
 
 def _ends(link: Any) -> str:
@@ -259,8 +259,8 @@ def _run(run: Run) -> dict[str, Any]:
     plan = plan_for(problem)
     hops = predicted_hops(plan)
     if max(hops, plan.messages) > MOST_HOPS:
-        why = f"{plan.messages:,} messages, {hops:,} with each link that they cross, are too many for this page"
-        raise UsageError("", why, f"it takes {MOST_HOPS:,}; save it as YAML and run that")
+        text = f"{plan.messages:,} messages, {hops:,} with each link that they cross, are too many for this page"
+        raise UsageError("", text, f"it takes {MOST_HOPS:,}; save it as YAML and run that")
     records = simulate(plan, level="messages")
     topology = plan.problem.topology
     vertex = vertex_table(topology)

@@ -54,9 +54,9 @@ class PageServer(ThreadingMixIn, HTTPServer):
         try:
             super().__init__((HOST, port), _Handler)
         except (OSError, OverflowError) as error:
-            why = getattr(error, "strerror", None) or "is no port"
+            reason = getattr(error, "strerror", None) or "is no port"
             remedy = "name another one, or leave it out"
-            raise UsageError(f"--port {port}", f"cannot be used: {why}", remedy) from None
+            raise UsageError(f"--port {port}", f"cannot be used: {reason}", remedy) from None
         self.hosts = tuple(f"{name}:{self.server_port}" for name in (HOST, "localhost"))
 
     def server_bind(self) -> None:
@@ -107,10 +107,10 @@ class _Until(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        left = self._moment - time.monotonic()
-        if left <= 0:
+        seconds = self._moment - time.monotonic()
+        if seconds <= 0:
             raise TimeoutError
-        self._source.settimeout(left)
+        self._source.settimeout(seconds)
         return self._source.recv_into(buffer)
 
 

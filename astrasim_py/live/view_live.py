@@ -19,15 +19,15 @@ class LivePage:
     `LivePoint`; raises UsageError: the port is taken, or the point cannot be run any more.
     """
 
-    def __init__(self, path: str | os.PathLike, wanted: Sequence[str], port: int, notes: list[str]) -> None:
-        chosen, points = chosen_points(path, wanted)
+    def __init__(self, path: str | os.PathLike, choices: Sequence[str], port: int, notes: list[str]) -> None:
+        chosen, points = chosen_points(path, choices)
         self._point, *beside = (LivePoint(stored, points) for stored in chosen)
         self._server = PageServer(port, self._answer)
         unchanged = self._point.run({})
         self._worker = Worker(unchanged)
         try:
-            runs = [self._worker.first(), *(self._worker.run(other.run({})) for other in beside)]
-            wrong = [one["error"] for one in runs if "error" in one]
+            runs = [self._worker.first(), *(self._worker.run(point.run({})) for point in beside)]
+            wrong = [answer["error"] for answer in runs if "error" in answer]
             if wrong:
                 raise UsageError(str(path), f"cannot be run: {wrong[0]}")
         except BaseException:
@@ -38,7 +38,7 @@ class LivePage:
                 name = stored.manifest.point
                 notes.append(f"{name}: what it was computed from has changed since; the page shows what it gives now")
         offers = {**self._point.offers(), "path": self._server.path, "yaml": unchanged.text}
-        self._server.page = page_html(self._point.point.scenario, [one["run"] for one in runs], offers)
+        self._server.page = page_html(self._point.point.scenario, [answer["run"] for answer in runs], offers)
 
     @property
     def url(self) -> str:

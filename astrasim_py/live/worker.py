@@ -48,22 +48,22 @@ class Worker:
         """What `run_live` gives; ``stopped`` instead, where a newer call or `stop` came in between."""
         with self._lock:
             self._newest += 1
-            mine = self._newest
+            number = self._newest
         while not self._turn.acquire(timeout=_POLL):
-            if mine != self._newest:
+            if number != self._newest:
                 return _STOPPED
         try:
             while not wait([self._ready], _POLL).done:
-                if mine != self._newest:
+                if number != self._newest:
                     return _STOPPED
-            return self._result(run, mine)
+            return self._result(run, number)
         except BrokenProcessPool:
             self._restart()
             return {"error": "its process was killed (out of memory?); choose a smaller size, or another algorithm"}
         finally:
             self._turn.release()
 
-    def _result(self, run: Run, mine: int) -> dict[str, Any]:
+    def _result(self, run: Run, number: int) -> dict[str, Any]:
         began = time.monotonic()
         future = self._pool.submit(run_live, run)
         while not wait([future], _POLL).done:
@@ -72,7 +72,7 @@ class Worker:
                 self._restart()
                 remedy = "choose a smaller size, or save it as YAML and run that"
                 return {"error": f"stopped: it takes more than {MOST_SECONDS:.0f} s; {remedy}"}
-            if mine != self._newest and took > GRACE:
+            if number != self._newest and took > GRACE:
                 self._restart()
                 return _STOPPED
         return {**future.result(), "seconds": round(time.monotonic() - began, 3)}

@@ -34,8 +34,8 @@ class AstraSimRequest(Arguments):
         """SHA-256 of every file that decides the result."""
         prefixes = [os.path.join(self.folder, self.workload)]
         system = inputs.system
-        named = [system.injected(c) for c in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")]
-        prefixes += [str(inputs.folder / name) for name in (*named, *inputs.per_node.values()) if name]
+        names = [system.injected(c) for c in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")]
+        prefixes += [str(inputs.folder / name) for name in (*names, *inputs.per_node.values()) if name]
         paths = list(inputs.files)
         for prefix in dict.fromkeys(prefixes):
             paths += [f"{prefix}.{rank}.et" for rank in range(inputs.npus)]
@@ -78,13 +78,13 @@ def run_request(
         "inputs": digests,
         "resolved": arguments,
     }
-    more = {"finish_ns": tuple(result.finish_ns), "exposed_comm_ns": tuple(result.exposed_ns)}
+    rank_times = {"finish_ns": tuple(result.finish_ns), "exposed_comm_ns": tuple(result.exposed_ns)}
     folder = store.scenario_folder(out, SCENARIO)
     folders = store.PointFolders(folder)
     place = folders.of(len(folders.digests) + 1, store.point_label({}, request.name), identity)
     stored = store_run(
         place, result.plan, result.records, options, usage, row=row, facts=facts,
-        source={"source": request.folder}, warnings=result.warnings, more=more,
+        source={"source": request.folder}, warnings=result.warnings, fields=rank_times,
     )  # fmt: skip
     stored_points.write_tables(folder)
     return result, stored

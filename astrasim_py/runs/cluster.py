@@ -73,15 +73,15 @@ def _client(address: str) -> Iterator[Any]:
         def __del__(self) -> None:
             """Nothing."""
 
-    found: list[Any] = []
+    answers: list[Any] = []
 
     def connect() -> None:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # on versions: results do not depend on them
-                found.append(Quiet(address, timeout=CONNECT_S, set_as_default=False, name="astrasim_py"))
+                answers.append(Quiet(address, timeout=CONNECT_S, set_as_default=False, name="astrasim_py"))
         except Exception as error:  # whatever answers there need not be a scheduler
-            found.append(error)
+            answers.append(error)
 
     # Our own messages report the state of the cluster.
     logger = logging.getLogger("distributed")
@@ -92,10 +92,10 @@ def _client(address: str) -> Iterator[Any]:
         thread = threading.Thread(target=connect, daemon=True)
         thread.start()
         thread.join(CONNECT_S + 2)
-        client = found[0] if found else TimeoutError(f"no answer within {CONNECT_S:.0f} s")
+        client = answers[0] if answers else TimeoutError(f"no answer within {CONNECT_S:.0f} s")
         if isinstance(client, Exception):
-            known = isinstance(client, OSError | TimeoutError)
-            reason = " ".join(str(client).split())[:200] if known else "what answers there is none"
+            expected = isinstance(client, OSError | TimeoutError)
+            reason = " ".join(str(client).split())[:200] if expected else "what answers there is none"
             remedy = "start one (dask scheduler) or write its address"
             raise UsageError("--cluster", f"finds no scheduler at {address}: {reason}", remedy)
         try:
@@ -116,19 +116,19 @@ def _refusal(task: Task, probe: str, edition: str) -> Result | None:
     """Why this worker cannot compute a point as the client would; None if it can."""
     import socket
 
-    here = f"worker on {socket.gethostname()}"
+    host = f"worker on {socket.gethostname()}"
     if edition != store.result_edition():
-        line = f"{here}: has another version or state of astrasim_py than the client; install the same"
+        line = f"{host}: has another version or state of astrasim_py than the client; install the same"
         return failed(task.point, EXIT_USAGE, line)
     if not os.path.exists(probe):
         remedy = "name one with --out that the client and all workers share"
         return failed(
-            task.point, EXIT_OUTPUT, f"{here}: does not see the folder of results {task.folder.parent}; {remedy}"
+            task.point, EXIT_OUTPUT, f"{host}: does not see the folder of results {task.folder.parent}; {remedy}"
         )
-    seen = input_digests(task.point)
-    differ = [name for name, content in task.inputs.items() if seen.get(name) != content]
+    digests = input_digests(task.point)
+    differ = [name for name, content in task.inputs.items() if digests.get(name) != content]
     if differ:
-        line = f"{here}: does not see the same {differ[0]} in {task.point.folder}; put the scenario where all share it"
+        line = f"{host}: does not see the same {differ[0]} in {task.point.folder}; put the scenario where all share it"
         return failed(task.point, EXIT_TRACE, line)
     return None
 
@@ -139,15 +139,15 @@ def _results(client: Any, address: str, tasks: Sequence[Task], probe: str) -> It
     lost = CheckFailed("--cluster", f"the scheduler at {address} is lost", "run it again to go on")
     waiting: deque[int] = deque(range(len(tasks)))
     running: dict[Any, int] = {}
-    seen = time.monotonic()  # when there was a worker last
+    last_seen_s = time.monotonic()  # when there was a worker last
     try:
         while waiting or running:
             try:
                 workers = len(client.nthreads())
             except (OSError, RuntimeError, TimeoutError):
                 raise lost from None
-            seen = time.monotonic() if workers else seen
-            if time.monotonic() - seen > PATIENCE_S:
+            last_seen_s = time.monotonic() if workers else last_seen_s
+            if time.monotonic() - last_seen_s > PATIENCE_S:
                 problem = f"the scheduler at {address} has had no worker for {PATIENCE_S:.0f} s"
                 remedy = f"start some (dask worker {address} --nthreads 1) and run it again to go on"
                 raise CheckFailed("--cluster", problem, remedy)

@@ -47,28 +47,28 @@ class Local:
 
             workers = min(self.jobs or cores(), workers)
         tasks = [replace(task, points=-(-len(tasks) // workers)) for task in tasks]
-        done = 0
+        count = 0
         # While a kernel is compiled, workers start and compute.
         if workers == 1 or (self.jobs is None and len(tasks) >= _MANY * workers and is_compiled()):
             for result in self._here(tasks, workers):
-                yield done, result
-                done += 1
-        if done < len(tasks):
+                yield count, result
+                count += 1
+        if count < len(tasks):
             from astrasim_py.runs.pool import run_tasks
 
             with store.scratch(self.folder) as beside:
-                left = [replace(task, beside=beside) for task in tasks[done:]]
-                for number, from_worker in run_tasks(run_task_apart, left, min(workers, len(left))):
-                    yield done + number, from_worker
+                rest = [replace(task, beside=beside) for task in tasks[count:]]
+                for number, from_worker in run_tasks(run_task_apart, rest, min(workers, len(rest))):
+                    yield count + number, from_worker
 
     def _here(self, tasks: Sequence[Task], workers: int) -> Generator[Result, None, None]:
         """Results of this process, up to where `workers` of them pay."""
         begin, first_s = compiling.cpu_s(), 0.0
-        for done, task in enumerate(tasks, 1):
+        for count, task in enumerate(tasks, 1):
             yield run_task(task)
             spent_s = compiling.cpu_s() - begin
             first_s = first_s or spent_s  # it reads what the others use, too
-            rest_s = (spent_s - first_s) / max(done - 1, 1) * (len(tasks) - done)
+            rest_s = (spent_s - first_s) / max(count - 1, 1) * (len(tasks) - count)
             if workers > 1 and (first_s > _LONG_S or rest_s > _REST_S):
                 return
 

@@ -59,11 +59,11 @@ def specs_in(study: Mapping) -> list[dict]:
 def figure_names(specs: Iterable[Mapping]) -> list[str]:
     """Names of figures, without endings: each its own, or its kind with a number from the second on."""
     names: list[str] = []
-    taken: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for spec in specs:
         name = str(spec.get("name") or spec["kind"])
-        taken[name] += 1
-        names.append(f"{name}-{taken[name]}" if taken[name] > 1 else name)
+        counts[name] += 1
+        names.append(f"{name}-{counts[name]}" if counts[name] > 1 else name)
     return names
 
 
@@ -127,7 +127,7 @@ def draw_figures(
     Raises OutputError: a figure cannot be written. Raises ScenarioError: a figure asks for something that the points do
     not have.
     """
-    written: list[Path] = []
+    paths: list[Path] = []
     if specs:
         from astrasim_py.report import plots
     for number, (name, spec) in enumerate(zip(figure_names(specs), specs, strict=True)):
@@ -135,8 +135,8 @@ def draw_figures(
         notes += [f"figure {name}: {note}" for note in (*_without_panel(spec, points), *files.notes)]
         for form, data in files.data.items():
             path = write_file(folder / FIGURES / f"{name}.{form}", data, make_folder=True)
-            written += [path] if form != "csv" else []
-    return written
+            paths += [path] if form != "csv" else []
+    return paths
 
 
 def _without_panel(spec: Mapping, points: Sequence[StoredPoint]) -> list[str]:

@@ -33,16 +33,16 @@ def job_rows(point: str, jobs: Sequence[Job], records: Records, alone: Mapping[s
     that are.
     """
     unfinished, first = frozenset(records.outcome.unfinished_ranks), 0
-    named = records.collective["job"]
+    job_names = records.collective["job"]
     rows = []
     for job in jobs:
         ranks = range(first, first := first + job.ranks)
-        done = records.outcome.status == "done" and unfinished.isdisjoint(ranks)
-        mine = np.flatnonzero(named == job.name)
-        ends = iteration_ends(job, records.collective, mine)
-        finish = int(records.finish[ranks.start : ranks.stop].max(initial=0)) if done else None
+        finished = records.outcome.status == "done" and unfinished.isdisjoint(ranks)
+        calls = np.flatnonzero(job_names == job.name)
+        ends = iteration_ends(job, records.collective, calls)
+        finish = int(records.finish[ranks.start : ranks.stop].max(initial=0)) if finished else None
         took = np.diff(ends, prepend=job.arrival_ps)
-        count = len(ends) if len(mine) else job.iterations if done else 0
+        count = len(ends) if len(calls) else job.iterations if finished else 0
         until = int(ends[-1]) if len(ends) else finish
         span = until - job.arrival_ps if count and until is not None else 0
         time, best = None if finish is None else finish - job.arrival_ps, alone.get(job.name)
@@ -69,16 +69,16 @@ def job_rows(point: str, jobs: Sequence[Job], records: Records, alone: Mapping[s
     return rows
 
 
-def iteration_ends(job: Job, collective: Table, mine: np.ndarray) -> np.ndarray:
-    """int64[k]: end of each iteration that is done, ps; `mine`: rows of the collectives of the job."""
-    ends = np.zeros(job.iterations if len(mine) else 0, dtype=np.int64)
-    done = np.ones(len(ends), dtype=bool)
-    group, end = collective.coded("group")[0][mine], collective["end"][mine]
-    for one in np.unique(group):
-        by_iteration = end[group == one].reshape(job.iterations, -1)
-        done &= (by_iteration >= 0).all(axis=1)
+def iteration_ends(job: Job, collective: Table, calls: np.ndarray) -> np.ndarray:
+    """int64[k]: end of each iteration that is done, ps; `calls`: rows of the collectives of the job."""
+    ends = np.zeros(job.iterations if len(calls) else 0, dtype=np.int64)
+    complete = np.ones(len(ends), dtype=bool)
+    group, end = collective.coded("group")[0][calls], collective["end"][calls]
+    for code in np.unique(group):
+        by_iteration = end[group == code].reshape(job.iterations, -1)
+        complete &= (by_iteration >= 0).all(axis=1)
         ends = np.maximum(ends, by_iteration.max(axis=1))
-    return ends[done]
+    return ends[complete]
 
 
 def _percentile(values: np.ndarray, percent: int) -> Decimal | None:

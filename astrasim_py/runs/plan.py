@@ -54,9 +54,9 @@ def options_for(scenario: LoadedScenario, **keys: Unpack[PointKeys]) -> RunOptio
         collectives=keys.get("collectives", True),
         limits=Limits.model_validate({key: value for key, value in limits.items() if value is not None}),
     )
-    for key, value, known in (("--record", options.level, LEVELS), ("--engine", options.engine, ENGINES)):
-        if value not in known:
-            raise UsageError(key, f'"{value}" is unknown', f"write one of {', '.join(known)}")
+    for key, value, words in (("--record", options.level, LEVELS), ("--engine", options.engine, ENGINES)):
+        if value not in words:
+            raise UsageError(key, f'"{value}" is unknown', f"write one of {', '.join(words)}")
     return options
 
 
@@ -101,7 +101,7 @@ def plan_sweep(
     first, step = (share[0] - 1, share[1]) if share else (0, 1)
     chosen = tuple(range(first, len(points), step))
     clean(folder)
-    levels, told = _levels(scenario, points, options.level)
+    levels, level_notes = _levels(scenario, points, options.level)
     tasks: dict[int, Task] = {}
     results: dict[int, Result] = {}
     inputs: dict[tuple[str, str], Mapping[str, str]] = {}
@@ -136,19 +136,19 @@ def plan_sweep(
         reused=reused,
         unfolded=unfolded,
         outdated=outdated,
-        notes=(*notes, *told),
+        notes=(*notes, *level_notes),
     )
 
 
 def clean(folder: Path) -> None:
     """Remove what killed processes left in the folders of a scenario."""
-    for each in (folder, folder / stored_points.POINTS, folder / FIGURES):
-        store.clean(each)
+    for path in (folder, folder / stored_points.POINTS, folder / FIGURES):
+        store.clean(path)
 
 
 def _check_owner(scenario: LoadedScenario, folder: Path) -> None:
-    written = stored_points.read_object(folder / OWNER).get("file")
-    owner = folder / written if isinstance(written, str) else scenario.path
+    file = stored_points.read_object(folder / OWNER).get("file")
+    owner = folder / file if isinstance(file, str) else scenario.path
     if os.path.isfile(owner) and (owner := owner.resolve()) != scenario.path.resolve():
         remedy = f"give this scenario another name than {scenario.name}, or name another folder with --out"
         raise UsageError(str(folder), f"holds the results of {owner}", remedy)
@@ -161,13 +161,13 @@ def _levels(scenario: LoadedScenario, points: tuple[Point, ...], level: str) -> 
     levels, notes = [level] * len(points), []
     rows = [row_of(point, NOT_RUN) for point in points]
     for spec in scenario.plots:
-        asked = spec.model_dump(exclude_none=True)
-        need = level_of(asked)
+        figure_spec = spec.model_dump(exclude_none=True)
+        need = level_of(figure_spec)
         if LEVELS.index(need) <= LEVELS.index(level):
             continue
         # What is known of a point only when it has run does not choose among them now.
-        known = {k: v for k, v in spec.where.items() if any(row.text_of(k) is not None for row in rows)}
-        shown = recorded({**asked, "where": known}, rows)
+        conditions = {k: v for k, v in spec.where.items() if any(row.text_of(k) is not None for row in rows)}
+        shown = recorded({**figure_spec, "where": conditions}, rows)
         for number in shown:
             levels[number] = max(levels[number], need, key=LEVELS.index)
         if shown:

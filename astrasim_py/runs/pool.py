@@ -40,9 +40,9 @@ def _announce(line: str) -> None:
     sys.stderr.write(f"astrasim-py: {line}\n")
 
 
-def _begin_worker(said: Any) -> None:
-    """Leave Ctrl-C to the parent, end with it, and announce compiling if the parent does and nobody has (`said`)."""
-    compiling.announce = None if said is None else compiling.Once(_announce, said)
+def _begin_worker(flag: Any) -> None:
+    """Leave Ctrl-C to the parent, end with it, and announce compiling if the parent does and nobody has (`flag`)."""
+    compiling.announce = None if flag is None else compiling.Once(_announce, flag)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     parent = multiprocessing.parent_process()
@@ -102,11 +102,11 @@ class Pool:
 
     def kill(self) -> None:
         """End the workers at once and wait until they are gone."""
-        mine = [p for p in multiprocessing.active_children() if p.pid not in self.others]
-        for process in mine:
+        workers = [p for p in multiprocessing.active_children() if p.pid not in self.others]
+        for process in workers:
             process.kill()
         self.executor.shutdown(wait=True, cancel_futures=True)
-        for process in mine:
+        for process in workers:
             process.join()
 
 

@@ -149,9 +149,9 @@ class PointsProgress(Progress):
         self._show("")
         self.line.end()
 
-    def _show(self, more: str) -> None:
+    def _show(self, suffix: str) -> None:
         if self.points:
-            self.line.show(f"{self.title}: {self.done} of {number_of(self.points, 'point')}{more}")
+            self.line.show(f"{self.title}: {self.done} of {number_of(self.points, 'point')}{suffix}")
 
 
 def on_terminal(title: str, *, quiet: bool = False, stream: TextIO | None = None) -> Progress:

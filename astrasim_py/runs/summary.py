@@ -70,7 +70,7 @@ def closed_form(plan: Plan) -> Fraction | None:
 def summary_of(plan: Plan, records: Records, row: Row, warnings: Iterable[str] = ()) -> Summary:
     """The summary of a finished simulation. `row`: what is known of the point."""
     problem, topology = plan.problem, plan.problem.topology
-    done, timed = records.outcome.status == "done", not any(job.skeleton for job in problem.jobs)
+    finished, timed = records.outcome.status == "done", not any(job.skeleton for job in problem.jobs)
     row = replace(
         row,
         npus=topology.npus,
@@ -90,7 +90,7 @@ def summary_of(plan: Plan, records: Records, row: Row, warnings: Iterable[str] =
     if instance is not None:
         row = replace(row, algorithm=instance.algorithm_name or None, size_bytes=instance.size)
     formula, defects = None, []
-    if done:
+    if finished:
         bound = problem_bound(plan)
         defects = list(_wrong_bounds(bound, records))
         exposed = ns_number(int(records.exposed_comm.max(initial=0))) if timed else None
@@ -110,13 +110,13 @@ def summary_of(plan: Plan, records: Records, row: Row, warnings: Iterable[str] =
     algorithms = {(i.algorithm, i.algorithm_name): i for i in plan.instances.values if i.algorithm is not None}
     computing = topology.computing
     explanation: Sequence[str] = ()
-    if not done:
+    if not finished:
         from astrasim_py.engine.stuck import explanation as explained
 
         explanation = explained(records.outcome)
     return Summary(
         row=row,
-        breakdown=breakdown(records) if done and timed else None,
+        breakdown=breakdown(records) if finished and timed else None,
         closed_form_ns=None if formula is None else ns_number(-(-formula.numerator // formula.denominator)),
         # All collectives are in the records; the first ones are for people.
         collectives=tuple(collective_rows(row.point, first, factors)),
@@ -151,9 +151,9 @@ def _waiting(node: WaitingNode, switches: Mapping[int, str]) -> WaitingRow:
 
 
 def _called(call: Instance, algorithm: Algorithm) -> CalledAlgorithm:
-    known = {name: value for name in ("protocol", "slots") if (value := getattr(call.costs, name, None))}
+    facts = {name: value for name in ("protocol", "slots") if (value := getattr(call.costs, name, None))}
     return CalledAlgorithm(
-        collective=call.type, name=algorithm.name, ranks=algorithm.ranks, correct=algorithm.verdict, **known
+        collective=call.type, name=algorithm.name, ranks=algorithm.ranks, correct=algorithm.verdict, **facts
     )
 
 
@@ -169,11 +169,11 @@ def _wrong_bounds(bound: int | None, records: Records) -> Iterator[str]:
     for row in np.flatnonzero(table["bound"] > took).tolist():
         call = f"collective {int(table['instance'][row])}, {table['type'][row]},"
         wrong.append((call, int(table["bound"][row]), int(took[row])))
-    more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-    for what, least, time in wrong[:1]:
+    others = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+    for subject, least, time in wrong[:1]:
         yield (
-            f"this is a defect of astrasim_py, please report it: the lower bound of {what} is "
-            f"{format_time(least)}, above its time of {format_time(time)}; such bounds are left out{more}"
+            f"this is a defect of astrasim_py, please report it: the lower bound of {subject} is "
+            f"{format_time(least)}, above its time of {format_time(time)}; such bounds are left out{others}"
         )
 
 
@@ -199,12 +199,12 @@ def breakdown(records: Records) -> Breakdown:
     if len(records.exposed_comm):
         rank = int(records.exposed_comm.argmax())
         compute, exposed = int(records.compute[rank]), int(records.exposed_comm[rank])
-    other = max(records.makespan - compute - exposed, 0) if rank is not None else 0
+    rest = max(records.makespan - compute - exposed, 0) if rank is not None else 0
     return Breakdown(
         rank=rank,
         compute_ns=ns_number(compute),
         exposed_comm_ns=ns_number(exposed),
-        other_ns=ns_number(other),
+        other_ns=ns_number(rest),
     )
 
 
@@ -220,9 +220,9 @@ def files_of(
     topology = plan.problem.topology
     per_rank = {name: getattr(records, name) for name in ("finish", "compute", "exposed_comm")}
     tables_of = {name: table for name, table in records.tables().items() if with_collectives or name != "collective"}
-    kept = {"rank": Table({"rank": np.arange(len(records.finish)), **per_rank}), **tables_of}
+    tables = {"rank": Table({"rank": np.arange(len(records.finish)), **per_rank}), **tables_of}
     files: dict[str, Iterable[bytes]] = {"summary.json": (json_bytes(summary),)}
-    for name, table in kept.items():
+    for name, table in tables.items():
         if LEVELS.index(records.level) >= LEVELS.index(FIRST_LEVEL.get(name, "summary")):
             files[f"{name}.csv"] = csv_chunks(table)
     files["vertex.csv"] = csv_chunks(vertex_table(topology))
@@ -237,9 +237,9 @@ def files_of(
         marks = [(event.at_ps, event.text) for event in summary.link_events]
         only = () if timeline_of is True else timeline_of
         pieces = timeline(records, edges, npus, jobs if any(jobs) else (), plan.switches, qps, marks, only)
-        written = pieces if only else within(pieces)
-        if written is not None:
-            files["timeline.json"] = written
+        chunks = pieces if only else within(pieces)
+        if chunks is not None:
+            files["timeline.json"] = chunks
     return files
 
 

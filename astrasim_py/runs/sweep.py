@@ -180,7 +180,7 @@ def and_more(points: int) -> str:
 def _hints(hints: list[str]) -> list[str]:
     """A line for all hints that advise the same: the first of them."""
     advice = [hint.rpartition("; write ")[2] for hint in hints]
-    return [f"{_HINT}{hints[advice.index(each)]}{and_more(count)}" for each, count in Counter(advice).items()]
+    return [f"{_HINT}{hints[advice.index(text)]}{and_more(count)}" for text, count in Counter(advice).items()]
 
 
 class _Report:
@@ -203,8 +203,8 @@ class _Report:
         self.failures: list[Failure] = []
         missing = self._missing()
         if stopped is not None:
-            left = f"{missing} of {number_of(len(plan.chosen), 'point')} were not computed"
-            self._fail("", stopped.exit_code, [f"{stopped.place}: {stopped.problem}: {left}; {stopped.remedy}"])
+            problem = f"{missing} of {number_of(len(plan.chosen), 'point')} were not computed"
+            self._fail("", stopped.exit_code, [f"{stopped.place}: {stopped.problem}: {problem}; {stopped.remedy}"])
         if any(result.exit_code == EXIT_OUTPUT for result in computed.values()):
             self.notes.append("stopped: the results cannot be written")
 
@@ -223,44 +223,44 @@ class _Report:
 
     def finish(self, *, draw: bool) -> RunResult:
         plan = self.plan
-        done = [self.results.get(n) or Result(row=row_of(plan.points[n], NOT_RUN)) for n in plan.chosen]
+        results = [self.results.get(n) or Result(row=row_of(plan.points[n], NOT_RUN)) for n in plan.chosen]
         unused = self._unused()
         if self.strict:
-            doubts = [(*result.warnings, *unused) for result in done]
-            done = [
+            doubts = [(*result.warnings, *unused) for result in results]
+            results = [
                 failed(plan.points[n], EXIT_CHECK_FAILED, *lines) if lines else result
-                for n, lines, result in zip(plan.chosen, doubts, done, strict=True)
+                for n, lines, result in zip(plan.chosen, doubts, results, strict=True)
             ]
         warned: dict[str, list[str]] = {}
-        for number, result in zip(plan.chosen, done, strict=True):
+        for number, result in zip(plan.chosen, results, strict=True):
             name = plan.points[number].name
             if result.exit_code:
                 self._fail(name, result.exit_code, result.lines, result.detail)
             for warning in result.warnings:
                 warned.setdefault(warning.removeprefix(f"{name}: "), []).append(warning)
-        self.notes += [f"{_WARNING}{same[0]}{and_more(len(same))}" for same in warned.values()]
+        self.notes += [f"{_WARNING}{texts[0]}{and_more(len(texts))}" for texts in warned.values()]
         self.notes += [f"{_WARNING}{text}" for text in unused if not self.strict]
         if plan.reused:
             were = "was" if plan.reused == 1 else "were"
-            what = f"{plan.reused} of {number_of(len(plan.chosen), 'point')} {were} finished already"
+            line = f"{plan.reused} of {number_of(len(plan.chosen), 'point')} {were} finished already"
             unfolded = f", {plan.unfolded} of them in full, not folded" if plan.unfolded else ""
-            self.notes.append(f"{what}{unfolded} (--fresh computes them again)")
+            self.notes.append(f"{line}{unfolded} (--fresh computes them again)")
         if plan.outdated:
-            what = f"{number_of(plan.outdated, 'stored point')} of another state of astrasim_py"
-            self.notes.append(f"{what}: computed again")
-        drawn: list[Path] = []
+            line = f"{number_of(plan.outdated, 'stored point')} of another state of astrasim_py"
+            self.notes.append(f"{line}: computed again")
+        figures: list[Path] = []
         stored: dict[str, StoredPoint] = {}
         try:
             clean(plan.folder)  # after workers that were killed
             if os.path.isdir(plan.folder):
                 stored = self._tables()
-                drawn = self._figures(stored, draw=draw and not self.interrupted)
+                figures = self._figures(stored, draw=draw and not self.interrupted)
         except AstraError as error:
             self._fail("", error.exit_code, error.lines())
         if self.interrupted:
-            kept = len(plan.chosen) - self._missing()
+            count = len(plan.chosen) - self._missing()
             self.notes.append(
-                f"interrupted: {kept} of {number_of(len(plan.chosen), 'point')} kept; run it again to go on"
+                f"interrupted: {count} of {number_of(len(plan.chosen), 'point')} kept; run it again to go on"
             )
         identities = plan.identities
         points = [stored.get(identities[number] or "") for number in plan.chosen]
@@ -270,12 +270,12 @@ class _Report:
             scenario=plan.scenario.name,
             title=plan.scenario.title,
             folder=plan.folder,
-            rows=tuple(result.row for result in done),
+            rows=tuple(result.row for result in results),
             exit_code=EXIT_INTERRUPTED if self.interrupted else worst(codes),
             failures=tuple(self.failures),
             notes=tuple(dict.fromkeys(self.notes)),
-            figures=tuple(drawn),
-            computed=sum(result.stored for result in done) - plan.reused,
+            figures=tuple(figures),
+            computed=sum(result.stored for result in results) - plan.reused,
             reused=plan.reused,
             interrupted=self.interrupted,
             summaries=tuple(None if point is None else point.summary for point in points),
@@ -287,10 +287,10 @@ class _Report:
         """
         plan, stored = self.plan, dict[str, StoredPoint]()
         ours = {task.identity for task in plan.tasks.values()}
-        known = {result.point.folder: result.point for result in self.results.values() if result.point}
+        cache = {result.point.folder: result.point for result in self.results.values() if result.point}
         for _ in range(_TRIES):
             names = stored_points.point_names(plan.folder)
-            points = stored_points.read_points(plan.folder, known)
+            points = stored_points.read_points(plan.folder, cache)
             stored = stored_points.by_digest(point for point in points if point.manifest.digest in ours)
             if stored:
                 stored_points.write_tables(plan.folder, tuple(stored.values()))

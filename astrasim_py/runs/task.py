@@ -103,13 +103,13 @@ def store_run(
     facts: Mapping[str, Any],
     source: Mapping[str, Any],
     warnings: Iterable[str] = (),
-    more: Mapping[str, Any] | None = None,
+    fields: Mapping[str, Any] | None = None,
     replace: bool = False,
 ) -> StoredPoint:
     """Store a finished simulation. `row`: what is known of the point. `facts`: for the manifest. `source`: for
-    ``run.json``. `more`: for the summary.
+    ``run.json``. `fields`: for the summary.
     """
-    summary = dataclasses.replace(summary_of(plan, records, row, warnings), **(more or {}))
+    summary = dataclasses.replace(summary_of(plan, records, row, warnings), **(fields or {}))
     files = files_of(plan, records, summary, timeline_of=options.timeline, with_collectives=options.collectives)
     status = records.outcome.status
     manifest = Manifest(
@@ -230,9 +230,9 @@ def run_task(task: Task) -> Result:
         if stops(error):
             raise
         text = " ".join(f"{type(error).__name__}: {error}".split())
-        own, detail = own_failure(error), traceback.format_exc()
-        if own:
-            return failed(point, EXIT_USAGE, own, detail=detail)
+        reason, detail = own_failure(error), traceback.format_exc()
+        if reason:
+            return failed(point, EXIT_USAGE, reason, detail=detail)
         line = f"{point.name}: this is a defect of astrasim_py, please report it: {text}"
         return failed(point, EXIT_INTERNAL, line, detail=detail)
 
@@ -263,17 +263,17 @@ def _run(task: Task) -> Result:
         "synthesized": tuple(notes.synthesized),
     }
     source = {"source": point.folder, "allow_outside": point.allow_outside, "allow_code": point.allow_code}
-    more: dict[str, Any] = {"hints": tuple(notes.hints), "unused": tuple(unused(point, Use.of(plan)))}
+    extra_fields: dict[str, Any] = {"hints": tuple(notes.hints), "unused": tuple(unused(point, Use.of(plan)))}
     if point.spec.jobs:
         from astrasim_py.runs.jobs import job_rows
 
         alone = {job.name: _alone(task, job) for job in problem.jobs} if point.spec.compare else {}
         notes.warnings += [f"{point.name}: alone, {reason}" for reason in alone.values() if isinstance(reason, str)]
-        done = {name: result for name, result in alone.items() if not isinstance(result, str)}
-        more["jobs"] = tuple(job_rows(point.name, problem.jobs, records, done))
+        results = {name: result for name, result in alone.items() if not isinstance(result, str)}
+        extra_fields["jobs"] = tuple(job_rows(point.name, problem.jobs, records, results))
     stored = store_run(
         task.folder, plan, records, options, usage, row=row_of(point, FAILED), facts=facts, source=source,
-        warnings=notes.warnings, more=more, replace=task.replace,
+        warnings=notes.warnings, fields=extra_fields, replace=task.replace,
     )  # fmt: skip
     result, missing = stored_result(stored), missing_timeline(options, stored.manifest)
     if missing:
@@ -288,23 +288,23 @@ def _alone(task: Task, job: Job) -> Alone | str:
 
     point = task.point
     config = {key: value for key, value in point.config.items() if key not in ("compare", "placement")}
-    said = {"placement": list(job.placement)} | point.config["jobs"][job.name]
-    config |= {"jobs": {job.name: {key: value for key, value in said.items() if key != "background"}}}
+    job_config = {"placement": list(job.placement)} | point.config["jobs"][job.name]
+    config |= {"jobs": {job.name: {key: value for key, value in job_config.items() if key != "background"}}}
     options = replace(task.options, level="summary", timeline=False, fold=False)
     beside = task.folder.parent.parent / ALONE
     lone = replace(point, name=job.name, values={}, config=config)
-    own = make_task(lone, lambda identity: beside / store.folder_name(job.name, identity), options)
-    stored = None if task.replace else stored_points.read_point(own.folder, contents=True)
-    if stored is not None and stored.manifest.digest == own.identity and options.met_by(stored.manifest):
+    lone_task = make_task(lone, lambda identity: beside / store.folder_name(job.name, identity), options)
+    stored = None if task.replace else stored_points.read_point(lone_task.folder, contents=True)
+    if stored is not None and stored.manifest.digest == lone_task.identity and options.met_by(stored.manifest):
         result = stored_result(stored)
     else:
-        own = replace(own, replace=task.replace, beside=task.beside)
+        lone_task = replace(lone_task, replace=task.replace, beside=task.beside)
         try:
-            result = _run(own)
+            result = _run(lone_task)
         except AstraError as error:
-            result = failed(own.point, error.exit_code, *error.lines())
+            result = failed(lone_task.point, error.exit_code, *error.lines())
     if result.row.status == "done":
-        ends, stored = np.zeros(0, dtype=np.int64), stored_points.read_point(own.folder)
+        ends, stored = np.zeros(0, dtype=np.int64), stored_points.read_point(lone_task.folder)
         if stored is not None and options.collectives:
             table = stored.table("collective")
             ends = jobs.iteration_ends(job, table, np.arange(table.height)) - job.arrival_ps

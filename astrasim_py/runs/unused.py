@@ -44,8 +44,8 @@ class Use:
         memory = (NodeType.MEM_LOAD, NodeType.MEM_STORE)
         cases: dict[str, bool] = {}
         for job in plan.problem.jobs:
-            for place, used in getattr(job.algorithms, "places", {}).items():
-                cases[place] = cases.get(place, False) or used
+            for place, is_used in getattr(job.algorithms, "places", {}).items():
+                cases[place] = cases.get(place, False) or is_used
         calls = [instance for instance in plan.instances.values if len(instance.members) > 1]
         return cls(
             computing=any(computes.values()),
@@ -69,75 +69,75 @@ def unused(point: Point, use: Use) -> list[str]:
     """What a point says and does not use, each with its place."""
     return [f"{point.place(path)}: {text}" for path, text in (*_sections(point, use), *_network(point, use))] + [
         f"{place}: no call is carried out by this case; correct when, or drop it"
-        for place, used in use.cases.items()
-        if not used
+        for place, is_used in use.cases.items()
+        if not is_used
     ]
 
 
 def unused_by_all(listed: Sequence[Iterable[str]]) -> list[str]:
     """What every point lists."""
-    first, *others = listed or [()]
-    return [text for text in first if all(text in other for other in others)]
+    first, *rest = listed or [()]
+    return [text for text in first if all(text in texts for texts in rest)]
 
 
 def _sections(point: Point, use: Use) -> Iterator[tuple[str, str]]:
     """(path, why it is not used) of whole sections and their keys."""
-    spec, said = point.spec, point.config
+    spec, keys = point.spec, point.config
     jobs = spec.jobs or {"": spec}
     if spec.noise is not None and not use.computing:
         yield "noise", "no node computes, and noise makes only computation longer; drop it"
-    if "compute" in said and not use.counting and not any(isinstance(j.workload, ModelWorkload) for j in jobs.values()):
+    if "compute" in keys and not use.counting and not any(isinstance(j.workload, ModelWorkload) for j in jobs.values()):
         yield "compute", "no node counts operations, so that no time follows from it; drop it"
-    if "memory" in said and spec.memory.kind != "none" and not use.remote:
+    if "memory" in keys and spec.memory.kind != "none" and not use.remote:
         yield "memory", "no node loads from or stores to remote memory; drop it"
-    elif "npus_per_node" in said.get("memory", ()) and spec.memory.kind != "per_node":
+    elif "npus_per_node" in keys.get("memory", ()) and spec.memory.kind != "per_node":
         yield "memory.npus_per_node", f"is for kind: per_node, not for {spec.memory.kind}; drop it"
     if spec.nic is not None and not use.messages:
         yield "nic", "no message is sent; drop it"
     # Not strict: switches that compute are a job after those of the scenario.
     for (name, job), idle in zip(jobs.items(), use.idle.values(), strict=False):
-        at = f"jobs.{name}." if name else ""
+        key = f"jobs.{name}." if name else ""
         if idle and not spec.semantics.gamma:
             ranks = ", ".join(map(str, idle[:8])) + (", …" if len(idle) > 8 else "")
-            yield f"{at}stragglers.compute_speed", f"no node of rank {ranks} computes; drop it"
-        yield from (*_groups(job, at), *_algorithms(job, at))
-    for at, listed in [("", spec.algorithms), *((f"jobs.{name}.", job.algorithms) for name, job in spec.jobs.items())]:
-        if listed and not use.called.intersection(listed):
-            few = f"none of {', '.join(listed)} is called" if len(listed) < 4 else "no collective is called"
-            yield f"{at}algorithms", f"{few}; drop it"
+            yield f"{key}stragglers.compute_speed", f"no node of rank {ranks} computes; drop it"
+        yield from (*_groups(job, key), *_algorithms(job, key))
+    for key, cases in [("", spec.algorithms), *((f"jobs.{name}.", job.algorithms) for name, job in spec.jobs.items())]:
+        if cases and not use.called.intersection(cases):
+            problem = f"none of {', '.join(cases)} is called" if len(cases) < 4 else "no collective is called"
+            yield f"{key}algorithms", f"{problem}; drop it"
     if spec.collectives is not None:
         yield from _collectives(spec.collectives, use)
-    if said["topology"].get("switches") and not use.switches and not _may_choose_switches(spec):
-        what = "no algorithm lets switches compute; write e.g. all_reduce: switch_tree under algorithms, or drop it"
-        yield "topology.switches", what
-    routing = said["topology"].get("routing") or {}
+    if keys["topology"].get("switches") and not use.switches and not _may_choose_switches(spec):
+        remedy = "no algorithm lets switches compute; write e.g. all_reduce: switch_tree under algorithms, or drop it"
+        yield "topology.switches", remedy
+    routing = keys["topology"].get("routing") or {}
     if "seed" in routing and not routing.get("ecmp"):
         yield "topology.routing.seed", "without ecmp every pair has one route; write ecmp: true, or drop it"
 
 
-def _algorithms(job: Any, at: str) -> Iterator[tuple[str, str]]:
+def _algorithms(job: Any, prefix: str) -> Iterator[tuple[str, str]]:
     """Keys of algorithms that others of theirs make meaningless."""
     for collective, cases in job.algorithms.items():
         for i, case in enumerate(cases):
-            path = f"{at}algorithms.{collective}{f'[{i}]' * (len(cases) > 1)}"
+            path = f"{prefix}algorithms.{collective}{f'[{i}]' * (len(cases) > 1)}"
             if isinstance(case, AlgorithmSynthesis):
-                how = case.synthesize
-                if "exact_limit" in how.model_fields_set and not how.exact:
+                options = case.synthesize
+                if "exact_limit" in options.model_fields_set and not options.exact:
                     yield f"{path}.synthesize.exact_limit", "nothing is to be proven; write exact: true, or drop it"
 
 
-def _groups(job: Any, at: str) -> Iterator[tuple[str, str]]:
+def _groups(job: Any, prefix: str) -> Iterator[tuple[str, str]]:
     """Groups that no item and no case names."""
     items = isinstance(job.workload, tuple)
-    named = [item.body.group for item in job.workload if hasattr(item.body, "group")] if items else []
-    named = [name for name in named if isinstance(name, str)]
-    named += [case.when.group for cases in job.algorithms.values() for case in cases if case.when and case.when.group]
+    used = [item.body.group for item in job.workload if hasattr(item.body, "group")] if items else []
+    used = [name for name in used if isinstance(name, str)]
+    used += [case.when.group for cases in job.algorithms.values() for case in cases if case.when and case.when.group]
     for name in job.groups:
-        if not any(other == name or other.startswith(f"{name}.") for other in named):
+        if not any(label == name or label.startswith(f"{name}.") for label in used):
             remedy = "name it by group:, or drop it"
             if not items:
                 remedy = "traces have theirs in a file: write groups: FILE beside trace"
-            yield f"{at}groups.{name}", f"no item of the workload runs in it; {remedy}"
+            yield f"{prefix}groups.{name}", f"no item of the workload runs in it; {remedy}"
 
 
 def _collectives(collectives: Any, use: Use) -> Iterator[tuple[str, str]]:
@@ -168,12 +168,12 @@ def _may_choose_switches(spec: Any) -> bool:
 
 def _network(point: Point, use: Use) -> Iterator[tuple[str, str]]:
     """Keys of the network that its model, or the workload, does not use."""
-    network, said = point.spec.network, point.config.get("semantics")
+    network, semantics = point.spec.network, point.config.get("semantics")
     if network.model == "analytical":
         for key in ("link_busy", "qps"):
             if key in network.differs():
                 yield f"network.{key}", "changes nothing under analytical, where messages wait for no link; drop it"
-    elif isinstance(said, dict) and "analytical_route" in said:
+    elif isinstance(semantics, dict) and "analytical_route" in semantics:
         yield "semantics.analytical_route", f"is for the model analytical, not for {network.model}; drop it"
     for key in ("msccl", "profile"):
         if getattr(network, key) is not None and not use.called:
@@ -184,9 +184,9 @@ def _network(point: Point, use: Use) -> Iterator[tuple[str, str]]:
         elif not network.switch_reduction and not _library(point.spec):
             yield "network.switch_reduction", "without nccl no switch reduces; drop it"
     if network.msccl is not None and use.called:
-        used = {network.msccl.protocol_for(own) for own in use.protocols}
-        written = (point.config["network"].get("msccl") or {}) if isinstance(point.config["network"], dict) else {}
-        latency = written.get("latency") if isinstance(written, dict) else None
+        protocols = {network.msccl.protocol_for(protocol_used) for protocol_used in use.protocols}
+        entry = (point.config["network"].get("msccl") or {}) if isinstance(point.config["network"], dict) else {}
+        latency = entry.get("latency") if isinstance(entry, dict) else None
         for protocol in filter(latency.__contains__, PROTOCOLS) if isinstance(latency, dict) else ():
-            if protocol not in used:
+            if protocol not in protocols:
                 yield f"network.msccl.latency.{protocol}", f"no algorithm uses {protocol}; drop it"
