@@ -54,22 +54,22 @@ def values_of(
     raw: RawFile, rows: Iterable[int], wanted: Sequence[str]
 ) -> Iterator[tuple[int, list[tuple[str, object]]]]:
     """Rows with any of the attributes wanted, and their names and values."""
-    for row, found in _names(raw, map(int, rows)):
-        own = [
+    for row, attributes in _names(raw, map(int, rows)):
+        values = [
             (name, messages.attributes([messages.parse("AttributeProto", body, "")])[0].value)
-            for name, body in found
+            for name, body in attributes
             if name in wanted
         ]
-        if own:
-            yield row, own
+        if values:
+            yield row, values
 
 
 def leaves_out_dims(trace: ExecutionTrace) -> Iterator[int]:
     """Rows of collectives that leave out dimensions (``involved_dim``), which only the bytes of a file say."""
     if trace.raw is None or b"involved_dim" not in trace.raw.data:
         return
-    for row, found in values_of(trace.raw, np.flatnonzero(trace.type == NodeType.COMM_COLL), ("involved_dim",)):
-        involved = found[-1][1]  # the last of several counts
+    for row, values in values_of(trace.raw, np.flatnonzero(trace.type == NodeType.COMM_COLL), ("involved_dim",)):
+        involved = values[-1][1]  # the last of several counts
         if isinstance(involved, tuple) and not all(involved):
             yield row
 
@@ -87,8 +87,8 @@ def unknown(ranks_of: Mapping[ExecutionTrace, int], known: Sequence[str] = ()) -
             continue
         rows = [row for row, kind in enumerate(trace.type[:left].tolist()) if kind not in _ANY]
         left -= len(rows)
-        for _, found in _names(trace.raw, rows):
-            for name, _ in found:
+        for _, attributes in _names(trace.raw, rows):
+            for name, _ in attributes:
                 counts[name] += ranks
     expected = COLUMN_KINDS.keys() | _READ | HARMLESS | set(known)
     return {name: counts[name] for name in sorted(counts) if name not in expected}

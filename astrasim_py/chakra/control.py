@@ -67,8 +67,8 @@ def free(trace: ExecutionTrace, steps: int | None = None) -> Free | None:
     if not apart.any():
         return None
     first = int(np.argmax(apart))
-    every = np.unique(np.append(by_data, pairs))
-    owner, before = np.divmod(every, size)
+    all_pairs = np.unique(np.append(by_data, pairs))
+    owner, before = np.divmod(all_pairs, size)
     cyclic = len(graph.topological_order(graph.pointers(owner, size), before, trace.id_ranks())) < size
     lost = int((~here).sum())
     why_not = (
@@ -108,17 +108,17 @@ def _apart(
     blocks = -(-len(ancestors) // width)
     for number in range(min(blocks, -(-most // (len(trace) + len(rows))))):
         block = ancestors[number::blocks].tolist()
-        bit = {row: 1 << at for at, row in enumerate(block)}
-        at = open_[np.isin(parent[open_], block)]
-        known = [0] * len(trace)
-        for row in lines[int(place[block].min()) : int(place[child[at]].max()) + 1]:
+        bit = {row: 1 << index for index, row in enumerate(block)}
+        index = open_[np.isin(parent[open_], block)]
+        masks = [0] * len(trace)
+        for row in lines[int(place[block].min()) : int(place[child[index]].max()) + 1]:
             mask = bit.get(row, 0)
             for before in parents[starts[row] : starts[row + 1]]:
-                mask |= known[before]
-            known[row] = mask
-        pairs = zip(child[at].tolist(), parent[at].tolist(), strict=True)
-        apart[at] = [not known[after] & bit[before] for after, before in pairs]
-        judged[at] = True
+                mask |= masks[before]
+            masks[row] = mask
+        pairs = zip(child[index].tolist(), parent[index].tolist(), strict=True)
+        apart[index] = [not masks[after] & bit[before] for after, before in pairs]
+        judged[index] = True
     return apart, judged
 
 
@@ -141,8 +141,8 @@ def unused(traces: Sequence[ExecutionTrace]) -> tuple[str, str] | None:
     least = "at least " if any(unordered.judged < unordered.given for unordered in frees.values()) else ""
     why_not = next((unordered.why_not for unordered in frees.values() if unordered.why_not), "")
     single = total == 1 and not least
-    what = "a control dependency orders" if single else f"{least}{total} control dependencies order"
-    text = f"{what} nodes that data dependencies leave free, and {'is' if single else 'are'} not used"
+    subject = "a control dependency orders" if single else f"{least}{total} control dependencies order"
+    text = f"{subject} nodes that data dependencies leave free, and {'is' if single else 'are'} not used"
     advice = (
         f"{why_not}; write dependencies: data" if why_not else "write dependencies: data+ctrl, or data to leave them"
     )

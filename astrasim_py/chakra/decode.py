@@ -53,7 +53,7 @@ def decode(
     """
     if kernel is None:
         kernel = sum(len(data) for data, _ in files) >= KERNEL_BYTES
-    known = _Attributes(ints, text, False), _Attributes(ints, text, True)
+    attributes = _Attributes(ints, text, False), _Attributes(ints, text, True)
     out = []
     for data, place in files:
         columns = None
@@ -63,7 +63,7 @@ def decode(
             if len(data) > COPIED_BYTES:
                 frame(data, place)
             columns = decode_large.decode(data, place, ints, text)
-        out.append(_by_protobuf(data, place, known) if columns is None else columns)
+        out.append(_by_protobuf(data, place, attributes) if columns is None else columns)
     return out
 
 
@@ -85,22 +85,22 @@ def decode_text(raw: RawFile, name: str, place: str) -> tuple[np.ndarray, tuple[
 def attribute_kinds(raw: RawFile, names: Sequence[str]) -> dict[tuple[str, str], int]:
     """Count the oneof members that some attributes use; an unset value counts as member ``""``."""
     parse, parse_attribute = (messages.lenient(name).FromString for name in ("Node", "AttributeProto"))
-    known = {name.encode(): name for name in names}
+    name_of = {name.encode(): name for name in names}
     spans = zip(raw.start.tolist(), raw.end.tolist(), strict=True)
     bodies = Counter(body for start, end in spans for body in parse(raw.data[start:end]).attr)
     counts: Counter[tuple[str, str]] = Counter()
     for body, times in bodies.items():
         attribute = parse_attribute(body)
-        if attribute.name in known:
-            counts[known[attribute.name], attribute.WhichOneof("value") or ""] += times
+        if attribute.name in name_of:
+            counts[name_of[attribute.name], attribute.WhichOneof("value") or ""] += times
     members = ["", *(member for member, _ in ATTRIBUTE.values())]
     return {key: counts[key] for key in sorted(counts, key=lambda key: (names.index(key[0]), members.index(key[1])))}
 
 
 def damaged_nodes(raw: RawFile, place: str, limit: int) -> list[TraceError]:
     """Errors of a file's nodes, at most `limit`, one of each node."""
-    known = tuple(_Attributes(tuple(COLUMN_KINDS), "pg_name", free) for free in (False, True))
-    nodes = _Nodes(raw.data, place, known, len(raw.start))
+    attributes = tuple(_Attributes(tuple(COLUMN_KINDS), "pg_name", free) for free in (False, True))
+    nodes = _Nodes(raw.data, place, attributes, len(raw.start))
     errors = []
     for row, (start, end) in enumerate(zip(raw.start.tolist(), raw.end.tolist(), strict=True)):
         try:
@@ -112,9 +112,9 @@ def damaged_nodes(raw: RawFile, place: str, limit: int) -> list[TraceError]:
     return errors
 
 
-def _by_protobuf(data: bytes, place: str, known: tuple[_Attributes, ...]) -> dict[str, Any]:
+def _by_protobuf(data: bytes, place: str, attributes: tuple[_Attributes, ...]) -> dict[str, Any]:
     raw, version = frame(data, place)
-    nodes = _Nodes(data, place, known, len(raw.start))
+    nodes = _Nodes(data, place, attributes, len(raw.start))
     for row, (start, end) in enumerate(zip(raw.start.tolist(), raw.end.tolist(), strict=True)):
         nodes.add(row, start, end)
     return nodes.columns(raw, version)

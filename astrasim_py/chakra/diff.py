@@ -76,8 +76,8 @@ def _pairs(first: ExecutionTrace, second: ExecutionTrace, match: str) -> tuple[n
         rows = second.rows_of(first.node_id)
         here = np.flatnonzero(rows >= 0)
         return here, rows[here]
-    there = _by_name(second)
-    pairs = [(row, there[key]) for key, row in _by_name(first).items() if key in there]
+    row_of = _by_name(second)
+    pairs = [(row, row_of[key]) for key, row in _by_name(first).items() if key in row_of]
     pairs.sort()
     table = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     return table[:, 0], table[:, 1]
@@ -85,19 +85,19 @@ def _pairs(first: ExecutionTrace, second: ExecutionTrace, match: str) -> tuple[n
 
 def _choose(first: ExecutionTrace, second: ExecutionTrace) -> str:
     """Match by id, unless names and types pair more than twice the number of nodes."""
-    here, there = _pairs(first, second, "id")
+    first_rows, second_rows = _pairs(first, second, "id")
     agreeing = sum(
         first.names[a] == second.names[b]
-        for a, b in zip(here.tolist(), there.tolist(), strict=True)
+        for a, b in zip(first_rows.tolist(), second_rows.tolist(), strict=True)
         if first.type[a] == second.type[b]
     )
     return "id" if agreeing and agreeing * 2 >= len(_pairs(first, second, "name")[0]) else "name"
 
 
 def _attributes(a: tuple[Attribute, ...], b: tuple[Attribute, ...]) -> Iterator[tuple[str, object, object]]:
-    one, two = (dict(zip(_numbered((x.name,) for x in side), side, strict=True)) for side in (a, b))
-    for key in [*one, *(key for key in two if key not in one)]:
-        x, y = one.get(key), two.get(key)
+    before, after = (dict(zip(_numbered((x.name,) for x in side), side, strict=True)) for side in (a, b))
+    for key in [*before, *(key for key in after if key not in before)]:
+        x, y = before.get(key), after.get(key)
         label = f"attr {key[0]}"
         if x is None or y is None:
             yield label, x.value if x else None, y.value if y else None
@@ -115,9 +115,9 @@ def _node_changes(a: pb.Node, b: pb.Node, partner: dict[int, int] | None, tolera
             values = [getattr(a, name), getattr(b, name)]
             yield name, *([NodeType(v).name for v in values] if name == "type" else values)
     for name in ("data_deps", "ctrl_deps"):
-        mine = tuple(sorted({i if partner is None else partner.get(i, -1 - i) for i in getattr(a, name)}))
-        theirs = tuple(sorted(set(getattr(b, name))))
-        if mine != theirs:
+        before = tuple(sorted({i if partner is None else partner.get(i, -1 - i) for i in getattr(a, name)}))
+        after = tuple(sorted(set(getattr(b, name))))
+        if before != after:
             yield name, tuple(getattr(a, name)), tuple(getattr(b, name))
     if a.start_time_micros != b.start_time_micros:
         yield "start_time_micros", a.start_time_micros, b.start_time_micros
@@ -148,29 +148,29 @@ def diff(
         raise ValueError(f"match is one of {', '.join(MATCHES)}, not {match!r}")
     if match == "auto":
         match = _choose(first, second)
-    here, there = _pairs(first, second, match)
+    first_rows, second_rows = _pairs(first, second, match)
     partner = None
     if match == "name":
-        partner = dict(zip(first.node_id[here].tolist(), second.node_id[there].tolist(), strict=True))
+        partner = dict(zip(first.node_id[first_rows].tolist(), second.node_id[second_rows].tolist(), strict=True))
     changes = [
-        Change(-1, -1, f"metadata {what.removeprefix('attr ')}", before, after)
-        for what, before, after in _attributes(first.metadata, second.metadata)
+        Change(-1, -1, f"metadata {field.removeprefix('attr ')}", before, after)
+        for field, before, after in _attributes(first.metadata, second.metadata)
     ]
     if first.version != second.version:
         changes.insert(0, Change(-1, -1, "metadata version", first.version, second.version))
-    for a, b in zip(here.tolist(), there.tolist(), strict=True):
+    for a, b in zip(first_rows.tolist(), second_rows.tolist(), strict=True):
         changed = first.is_changed(a) or second.is_changed(b)
         raw, other = first.raw, second.raw
         if partner is None and not changed and raw and other and raw.node(a) == other.node(b):
             continue
         ids = int(first.node_id[a]), int(second.node_id[b])
-        for what, before, after in _node_changes(first.node(a), second.node(b), partner, duration_tolerance):
-            changes.append(Change(*ids, what, before, after))
+        for field, before, after in _node_changes(first.node(a), second.node(b), partner, duration_tolerance):
+            changes.append(Change(*ids, field, before, after))
     return Difference(
         match=match,
-        matched=len(here),
-        only_first=tuple(np.delete(first.node_id, here).tolist()),
-        only_second=tuple(np.delete(second.node_id, there).tolist()),
+        matched=len(first_rows),
+        only_first=tuple(np.delete(first.node_id, first_rows).tolist()),
+        only_second=tuple(np.delete(second.node_id, second_rows).tolist()),
         changes=tuple(changes),
-        reordered=bool((there[1:] < there[:-1]).any()),
+        reordered=bool((second_rows[1:] < second_rows[:-1]).any()),
     )

@@ -106,8 +106,8 @@ def _encoded(trace: ExecutionTrace, columns: Mapping[str, tuple[str, np.ndarray]
 
 
 def _each(values: list, serialized: Callable[[Any], bytes]) -> list[bytes]:
-    known = {value: serialized(value) for value in dict.fromkeys(values)}
-    return [known[value] for value in values]
+    text_of = {value: serialized(value) for value in dict.fromkeys(values)}
+    return [text_of[value] for value in values]
 
 
 @lru_cache(maxsize=2**16)  # the traces of a set have many values in common
@@ -254,13 +254,13 @@ def read_traces(
     """
     names = [os.fspath(path) for path in paths]
     index: dict[bytes, int] = {}
-    which = [index.setdefault(read_bytes(name), number) for number, name in enumerate(names)]
+    numbers = [index.setdefault(read_bytes(name), number) for number, name in enumerate(names)]
     columns = decode([(data, names[number]) for data, number in index.items()])
     traces = {
         number: _trace(fields, names[number], ranks[number] if ranks else None)
         for number, fields in zip(index.values(), columns, strict=True)
     }
-    return tuple(traces[number] for number in which)
+    return tuple(traces[number] for number in numbers)
 
 
 def read_prefix(prefix: str | os.PathLike, ranks: int | None = None) -> tuple[ExecutionTrace, ...]:

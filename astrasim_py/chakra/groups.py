@@ -96,8 +96,8 @@ def called_otherwise(trace: ExecutionTrace) -> list[tuple[int, str, str | None]]
     calls = np.flatnonzero(trace.type == NodeType.COMM_COLL)
     return [
         (row, name, _as_name(value))
-        for row, found in values_of(trace.raw, calls, OTHER_NAMES)
-        for name, value in found
+        for row, values in values_of(trace.raw, calls, OTHER_NAMES)
+        for name, value in values
         if value is not None
     ]
 
@@ -114,22 +114,22 @@ def named(trace: ExecutionTrace, groups: Mapping[str, Sequence[int]]) -> Executi
     Of an attribute that may be a description the groups that are listed count. Raises TraceError: a node that names two
     groups of unequal members; a value that is no name.
     """
-    found = called_otherwise(trace)
-    if not found:
+    mentions = called_otherwise(trace)
+    if not mentions:
         return trace
     codes, names = trace.group_of()
     now = [names[code] if code >= 0 else None for code in codes.tolist()]
     source: dict[int, str] = {}
     listed = groups.keys() | {"0"}
-    for row, attribute, group in found:
-        place, own = f"{trace.place}: node {int(trace.node_id[row])}", now[row]
+    for row, attribute, group in mentions:
+        place, label = f"{trace.place}: node {int(trace.node_id[row])}", now[row]
         if attribute in _WORDS and group not in listed:
             continue
         if group is None:
             raise TraceError(place, f"its {attribute} is no name of a group", 'write pg_name: "1"')
-        if not own:
+        if not label:
             now[row], source[row] = group, attribute
-        elif own != group and {own, group} <= listed and groups.get(own) != groups.get(group):
-            problem = f'is of group "{own}" by its {source.get(row, "pg_name")}, and of "{group}" by its {attribute}'
+        elif label != group and {label, group} <= listed and groups.get(label) != groups.get(group):
+            problem = f'is of group "{label}" by its {source.get(row, "pg_name")}, and of "{group}" by its {attribute}'
             raise TraceError(place, problem, "keep the one that it is of")
     return trace.replace(pg_name=now)

@@ -34,44 +34,44 @@ def lint(traces: Sequence[ExecutionTrace | None], groups: Mapping[str, Sequence[
     `traces`: index is the rank; None for an unreadable one, which no finding concerns. `groups`: communicator groups;
     by default those that METADATA nodes declare.
     """
-    found: list[Finding] = []
-    traces = _with_groups(traces, groups, found)
+    findings: list[Finding] = []
+    traces = _with_groups(traces, groups, findings)
     ranks_of: dict[ExecutionTrace, list[int]] = {}
     for rank, trace in enumerate(traces):
         if trace is not None:
             ranks_of.setdefault(trace, []).append(rank)
     for trace, ranks in ranks_of.items():
-        found.extend(lint_trace(trace, ranks[0] if len(ranks) == 1 else None))
-    found = _merged(found)
+        findings.extend(lint_trace(trace, ranks[0] if len(ranks) == 1 else None))
+    findings = _merged(findings)
     if ranks_of:
-        found.extend(check_control(tuple(ranks_of)))
+        findings.extend(check_control(tuple(ranks_of)))
         if kind_of(tuple(ranks_of)) != "data":
             ordered = {trace: _ordered(trace) for trace in ranks_of}
             traces = [trace and ordered[trace] for trace in traces]
-        found.extend(check_messages(traces))
-        found.extend(check_collectives(traces, groups))
-    return found
+        findings.extend(check_messages(traces))
+        findings.extend(check_collectives(traces, groups))
+    return findings
 
 
 def _with_groups(
-    traces: Sequence[ExecutionTrace | None], groups: Mapping[str, Sequence[int]] | None, found: list[Finding]
+    traces: Sequence[ExecutionTrace | None], groups: Mapping[str, Sequence[int]] | None, findings: list[Finding]
 ) -> list[ExecutionTrace | None]:
     """The traces with groups that nodes name otherwise in ``pg_name``; adds findings where those given contradict."""
-    made: dict[ExecutionTrace, ExecutionTrace] = {}
+    with_groups: dict[ExecutionTrace, ExecutionTrace] = {}
     for trace in dict.fromkeys(trace for trace in traces if trace is not None):
         try:
-            made[trace] = named(trace, groups or {})
+            with_groups[trace] = named(trace, groups or {})
         except TraceError as error:
-            found += [_from_error(error, "bad-group", trace.place)] if groups else []
-    return [trace and made.get(trace, trace) for trace in traces]
+            findings += [_from_error(error, "bad-group", trace.place)] if groups else []
+    return [trace and with_groups.get(trace, trace) for trace in traces]
 
 
 def check_control(traces: Sequence[ExecutionTrace]) -> list[Finding]:
     """Control dependencies that are the only order of a set, or that a simulation would ignore although they order."""
     if kind_of(traces) != "data":
         return [Finding("info", "ctrl-only", traces[0].place, control.TAKEN)]
-    said = control.unused(traces)
-    return [Finding("warning", "ctrl-unused", *said)] if said else []
+    unused = control.unused(traces)
+    return [Finding("warning", "ctrl-unused", *unused)] if unused else []
 
 
 def _ordered(trace: ExecutionTrace) -> ExecutionTrace:
@@ -86,14 +86,14 @@ def doubts(traces: Sequence[ExecutionTrace]) -> list[Finding]:
     ranks_of: dict[ExecutionTrace, list[int]] = {}
     for rank, trace in enumerate(traces):
         ranks_of.setdefault(trace, []).append(rank)
-    found = [rules.doubts(trace, ranks[0] if len(ranks) == 1 else None) for trace, ranks in ranks_of.items()]
-    return _merged([*chain.from_iterable(found)])
+    findings = [rules.doubts(trace, ranks[0] if len(ranks) == 1 else None) for trace, ranks in ranks_of.items()]
+    return _merged([*chain.from_iterable(findings)])
 
 
-def _merged(found: Sequence[Finding]) -> list[Finding]:
+def _merged(findings: Sequence[Finding]) -> list[Finding]:
     """Hints that many files share become one, at the first of them; errors stay apart."""
     alike: dict[tuple, list[Finding]] = {}
-    for number, finding in enumerate(found):
+    for number, finding in enumerate(findings):
         key = number if finding.severity == "error" else finding.message
         alike.setdefault((finding.severity, finding.rule, key), []).append(finding)
     out = []
@@ -138,18 +138,18 @@ def lint_prefix(
     `groups`: communicator groups, or a JSON file of them. Bad files become findings; nothing is raised for them.
     """
     place = os.fspath(prefix)
-    found: list[Finding] = []
+    findings: list[Finding] = []
     if groups is not None and not isinstance(groups, Mapping):
         try:
             groups = groups_from_json(groups)
         except TraceError as error:
-            found.append(_from_error(error, "bad-group", place))
+            findings.append(_from_error(error, "bad-group", place))
             groups = None
     paths: dict[int, str] = {}
     try:
         paths = {rank: os.fspath(path) for rank, path in enumerate(find_prefix(place))}
     except TraceError as error:
-        found.append(_from_error(error, "missing-rank", place))
+        findings.append(_from_error(error, "missing-rank", place))
         paths = _present(place)
     traces: list[ExecutionTrace | None] = [None] * (max(paths, default=-1) + 1)
     try:
@@ -159,11 +159,11 @@ def lint_prefix(
         shared: dict[bytes, ExecutionTrace] = {}
         for rank, path in paths.items():
             sound, wrong = lint_file(path, rank)
-            found.extend(wrong)
+            findings.extend(wrong)
             traces[rank] = (
                 shared.setdefault(sound.raw.data, sound) if sound is not None and sound.raw is not None else None
             )
-    return found + lint(traces, groups)
+    return findings + lint(traces, groups)
 
 
 def _present(place: str) -> dict[int, str]:
@@ -210,7 +210,7 @@ def _ends(traces: Traces, kind: NodeType, peer: str) -> np.ndarray:
 
 def check_messages(traces: Traces) -> list[Finding]:
     """Peers that do not exist, sends and receives without a partner, and partners of unequal size."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     ranks = len(traces)
     readable = np.array([trace is not None for trace in traces], dtype=bool)
 
@@ -219,7 +219,7 @@ def check_messages(traces: Traces) -> list[Finding]:
 
     def add(rule: str, end: np.ndarray, text: str) -> None:
         rank = int(end[_RANK])
-        found.append(Finding("error", rule, f"{label_of(traces[rank], rank)}: node {node(end)}", text))
+        findings.append(Finding("error", rule, f"{label_of(traces[rank], rank)}: node {node(end)}", text))
 
     sides = []
     for kind, name in ((NodeType.COMM_SEND, "comm_dst"), (NodeType.COMM_RECV, "comm_src")):
@@ -236,34 +236,34 @@ def check_messages(traces: Traces) -> list[Finding]:
     triples = np.concatenate([sends[[_RANK, _PEER, _TAG]], recvs[[_PEER, _RANK, _TAG]]], axis=1)
     tags, tag = np.unique(triples[2], return_inverse=True)
     keys = (triples[0] * ranks + triples[1]) * len(tags) + tag
-    _, at, key = np.unique(keys, return_index=True, return_inverse=True)
+    _, first_row, key = np.unique(keys, return_index=True, return_inverse=True)
     send_key, recv_key = np.split(key, [sends.shape[1]])
     send_nth, recv_nth = numbered(send_key), numbered(recv_key)
-    sent, received = np.bincount(send_key, minlength=len(at)), np.bincount(recv_key, minlength=len(at))
+    sent, received = np.bincount(send_key, minlength=len(first_row)), np.bincount(recv_key, minlength=len(first_row))
     uneven = np.flatnonzero(sent != received)
     if len(uneven):
         k = uneven[0]
         more = ("send", sends, send_key, send_nth), ("receive", recvs, recv_key, recv_nth)
-        what, ends, key, nth = more[0 if sent[k] > received[k] else 1]
+        direction, ends, key, nth = more[0 if sent[k] > received[k] else 1]
         first = np.flatnonzero((key == k) & (nth == min(sent[k], received[k])))[0]
-        source, target, tagged = _triple(triples[:, at[k]])
+        source, target, tagged = _triple(triples[:, first_row[k]])
         text = f"rank {source} sends {sent[k]} messages with {tagged} to rank {target}, which receives {received[k]}"
-        add(f"unmatched-{what}", ends[:, first], text + more_of(len(uneven), "such triples"))
+        add(f"unmatched-{direction}", ends[:, first], text + more_of(len(uneven), "such triples"))
     send_id, recv_id = (key * (len(tag) + 1) + nth for key, nth in ((send_key, send_nth), (recv_key, recv_nth)))
-    _, one, other = np.intersect1d(send_id, recv_id, assume_unique=True, return_indices=True)
-    a, b = sends[_SIZES, one], recvs[_SIZES, other]
+    _, send, receive = np.intersect1d(send_id, recv_id, assume_unique=True, return_indices=True)
+    a, b = sends[_SIZES, send], recvs[_SIZES, receive]
     differ = (a != b) & (a != MISSING) & (b != MISSING)
     bad = np.flatnonzero(differ.any(axis=0))
     if len(bad):
-        i, size = one[bad[0]], int(np.argmax(differ[:, bad[0]]))
+        i, size = send[bad[0]], int(np.argmax(differ[:, bad[0]]))
         source, target, tagged = _triple(triples[:, i])
         text = (
             f"message {send_nth[i]} from rank {source} to rank {target} with {tagged}: the send has "
-            f"{_MESSAGE_SIZES[size]} {a[size, bad[0]]}, its receive (node {node(recvs[:, other[bad[0]]])}) "
+            f"{_MESSAGE_SIZES[size]} {a[size, bad[0]]}, its receive (node {node(recvs[:, receive[bad[0]]])}) "
             f"{b[size, bad[0]]}{more_of(len(bad), 'messages')}"
         )
         add("size-mismatch", sends[:, i], text)
-    return found
+    return findings
 
 
 def _triple(triple: np.ndarray) -> tuple[int, int, str]:
@@ -295,13 +295,13 @@ def _calls(trace: ExecutionTrace, order: np.ndarray) -> dict[str, _Calls]:
     return out
 
 
-def _said(call: tuple[int, int, int]) -> str:
+def _call_text(call: tuple[int, int, int]) -> str:
     kind, size, root = call
     name = COLLECTIVE_OF_CODE.get(kind, "an unknown collective" if kind == MISSING else f"comm_type {kind}")
     return name + ("" if size == MISSING else f" of {size} bytes") + ("" if root == MISSING else f", root {root}")
 
 
-def _members(traces: Traces, groups: Mapping[str, Sequence[int]], found: list[Finding]) -> dict[str, tuple[int, ...]]:
+def _members(traces: Traces, groups: Mapping[str, Sequence[int]], out: list[Finding]) -> dict[str, tuple[int, ...]]:
     world = tuple(range(len(traces)))
     members = {"": world}
     for name, ranks in groups.items():
@@ -309,14 +309,14 @@ def _members(traces: Traces, groups: Mapping[str, Sequence[int]], found: list[Fi
             beyond = [rank for rank in ranks if rank >= len(traces)]
             if beyond:
                 text = f"rank {beyond[0]} is not one of {len(traces)} ranks"
-                found.append(Finding("error", "bad-group", f"group {name}", text))
+                out.append(Finding("error", "bad-group", f"group {name}", text))
             members[name] = tuple(rank for rank in ranks if rank < len(traces)) or world
     return members
 
 
 def check_collectives(traces: Traces, groups: Mapping[str, Sequence[int]] | None) -> list[Finding]:
     """Groups that are unknown or called by others, and members of a group that call unlike collectives."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     distinct = dict.fromkeys(trace for trace in traces if trace is not None)
     if groups is None:
         declared: dict[str, Sequence[int]] = {}
@@ -324,12 +324,12 @@ def check_collectives(traces: Traces, groups: Mapping[str, Sequence[int]] | None
             try:
                 declared.update(groups_from_metadata(trace))
             except TraceError as error:
-                found.append(Finding("error", "damaged", error.place or label_of(trace, None), error.problem))
+                findings.append(Finding("error", "damaged", error.place or label_of(trace, None), error.problem))
         groups = declared or None
-    members = _members(traces, groups or {}, found)
-    made = {trace: [_calls(trace, o) for o in (_static_order(trace), trace.node_id)] for trace in distinct}
+    members = _members(traces, groups or {}, findings)
+    calls_of = {trace: [_calls(trace, o) for o in (_static_order(trace), trace.node_id)] for trace in distinct}
     # In the order of issue and in that of ids: calls of each rank by group.
-    by_issue, by_id = ([made[t][i] if t is not None else {} for t in traces] for i in range(2))
+    by_issue, by_id = ([calls_of[t][i] if t is not None else {} for t in traces] for i in range(2))
     used: dict[str, int] = {}
     for rank, calls in enumerate(by_issue):
         for name, of_group in calls.items():
@@ -337,7 +337,7 @@ def check_collectives(traces: Traces, groups: Mapping[str, Sequence[int]] | None
             if name in members and rank not in members[name]:
                 place = f"{label_of(traces[rank], rank)}: node {of_group.ids[0]}"
                 text = f"rank {rank} calls a collective of group {name}, but is not a member"
-                found.append(Finding("error", "not-a-member", place, text))
+                findings.append(Finding("error", "not-a-member", place, text))
     unknown = [name for name in used if name not in members]
     if unknown and groups is None:
         text = (
@@ -345,19 +345,19 @@ def check_collectives(traces: Traces, groups: Mapping[str, Sequence[int]] | None
             f"{', …' if len(unknown) > 4 else ''}): give the groups as JSON to have their collectives checked"
         )
         first = used[unknown[0]]
-        found.append(Finding("info", "groups-unknown", label_of(traces[first], first), text))
+        findings.append(Finding("info", "groups-unknown", label_of(traces[first], first), text))
     else:
         for name in unknown:
             place = label_of(traces[used[name]], used[name])
-            found.append(Finding("error", "unknown-group", place, f"group {name} is not defined"))
+            findings.append(Finding("error", "unknown-group", place, f"group {name} is not defined"))
     for name in used:
         ranks = [rank for rank in members.get(name, ()) if traces[rank] is not None]
         if ranks:
             wrong = _compare(traces, by_issue, name, ranks)
             # Independent collectives may be numbered in the same order although they become ready in another.
             if wrong is not None and _compare(traces, by_id, name, ranks) is not None:
-                found.append(wrong)
-    return found
+                findings.append(wrong)
+    return findings
 
 
 def _compare(
@@ -366,21 +366,21 @@ def _compare(
     """The first call in which members of a group differ."""
     none = _Calls([], [])
     calls = [by_rank[rank].get(name, none) for rank in ranks]
-    mine, best = calls[0], None
-    for other, theirs in zip(ranks[1:], calls[1:], strict=True):
-        if theirs is mine or theirs.calls == mine.calls:
+    first, best = calls[0], None
+    for other, second in zip(ranks[1:], calls[1:], strict=True):
+        if second is first or second.calls == first.calls:
             continue
-        at = next(k for k, (a, b) in enumerate(zip_longest(mine.calls, theirs.calls)) if a != b)
-        if best is None or at < best[0]:
-            best = at, other, theirs
+        n = next(k for k, (a, b) in enumerate(zip_longest(first.calls, second.calls)) if a != b)
+        if best is None or n < best[0]:
+            best = n, other, second
     if best is None:
         return None
-    at, other, theirs = best
-    place_rank, ids = (ranks[0], mine.ids) if at < len(mine.calls) else (other, theirs.ids)
-    said = [
-        f"{_said(sequence.calls[at])} on rank {who}" if at < len(sequence.calls) else f"missing on rank {who}"
-        for who, sequence in ((ranks[0], mine), (other, theirs))
+    n, other, second = best
+    place_rank, ids = (ranks[0], first.ids) if n < len(first.calls) else (other, second.ids)
+    texts = [
+        f"{_call_text(sequence.calls[n])} on rank {member}" if n < len(sequence.calls) else f"missing on rank {member}"
+        for member, sequence in ((ranks[0], first), (other, second))
     ]
     group = f"group {name}" if name else "the group of all ranks"
-    place = f"{label_of(traces[place_rank], place_rank)}: node {ids[at]}"
-    return Finding("error", "collective-order", place, f"collective {at} of {group} is {said[0]} but {said[1]}")
+    place = f"{label_of(traces[place_rank], place_rank)}: node {ids[n]}"
+    return Finding("error", "collective-order", place, f"collective {n} of {group} is {texts[0]} but {texts[1]}")

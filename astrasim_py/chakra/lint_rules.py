@@ -64,11 +64,11 @@ def lint_trace(trace: ExecutionTrace, rank: int | None = None) -> list[Finding]:
     label = label_of(trace, rank)
     if not len(trace):
         return [Finding("warning", "empty-trace", label, "has no nodes")]
-    found = []
+    findings = []
     for severity, rule, row, message in (*_edges(trace), *_nodes(trace, rank), *_conventions(trace)):
         place = label if row is None else f"{label}: node {int(trace.node_id[row])}"
-        found.append(Finding(severity, rule, place, message))
-    return found
+        findings.append(Finding(severity, rule, place, message))
+    return findings
 
 
 #: Rules whose warnings do not affect a simulation by this package.
@@ -132,19 +132,19 @@ def _chunked(trace: ExecutionTrace) -> np.ndarray:
 
 def _message_rules(trace: ExecutionTrace, rank: int | None) -> Iterator[_Rule]:
     column = trace.column
-    for kind, peer, own in ((NodeType.COMM_SEND, "comm_dst", "comm_src"), (NodeType.COMM_RECV, "comm_src", "comm_dst")):
+    for kind, peer, end in ((NodeType.COMM_SEND, "comm_dst", "comm_src"), (NodeType.COMM_RECV, "comm_src", "comm_dst")):
         nodes, name = trace.type == kind, kind.name
         unsized = nodes & (column("comm_size") == MISSING) & ~_chunked(trace)
         yield "error", "missing-attribute", unsized, f"{name} lacks comm_size (or chunk counts)"
-        for needed in (peer, "comm_tag"):
-            yield "error", "missing-attribute", nodes & (column(needed) == MISSING), f"{name} lacks {needed}"
+        for attribute in (peer, "comm_tag"):
+            yield "error", "missing-attribute", nodes & (column(attribute) == MISSING), f"{name} lacks {attribute}"
         negative = nodes & (column(peer) != MISSING) & (column(peer) < 0)
         yield "error", "bad-peer", negative, f"{name} has a negative {peer}"
         if rank is not None:
             itself = nodes & (column(peer) == rank)
             yield "warning", "self-message", itself, f"{name} of rank {rank} has itself as {peer}"
-            foreign = nodes & (column(own) != MISSING) & (column(own) != rank)
-            yield "warning", "foreign-endpoint", foreign, f"{own} is not the own rank {rank}"
+            foreign = nodes & (column(end) != MISSING) & (column(end) != rank)
+            yield "warning", "foreign-endpoint", foreign, f"{end} is not the own rank {rank}"
 
 
 def _node_rules(trace: ExecutionTrace) -> Iterator[_Rule]:

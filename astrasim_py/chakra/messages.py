@@ -71,9 +71,9 @@ def patch(message: Any, columns: Any) -> None:
             del getattr(message, name)[:]
             getattr(message, name).extend(getattr(columns, name))
     last = {attribute.name: attribute for attribute in message.attr}
-    wanted = {attribute.name: attribute.value for attribute in attributes(columns.attr)}
+    values = {attribute.name: attribute.value for attribute in attributes(columns.attr)}
     for name in (*INT_COLUMNS, "pg_name"):
-        _patch_attribute(message, last.get(name), name, wanted.get(name))
+        _patch_attribute(message, last.get(name), name, values.get(name))
 
 
 def _patch_attribute(message: Any, attribute: Any, name: str, value: Any) -> None:
@@ -85,9 +85,9 @@ def _patch_attribute(message: Any, attribute: Any, name: str, value: Any) -> Non
     if current == value:
         return
     if value is None:
-        kept = [type(other).FromString(other.SerializeToString()) for other in message.attr if other.name != name]
+        remaining = [type(other).FromString(other.SerializeToString()) for other in message.attr if other.name != name]
         del message.attr[:]
-        message.attr.extend(kept)
+        message.attr.extend(remaining)
         return
     if attribute is None:
         attribute = message.attr.add(name=name)

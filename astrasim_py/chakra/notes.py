@@ -46,25 +46,25 @@ class Reading:
 
 def notes_of(read: Reading) -> Notes:
     """Lines about a workload that was read."""
-    made = list(dict.fromkeys(read.made))
+    traces = list(dict.fromkeys(read.made))
     from astrasim_py.chakra.lint import doubts
 
-    found = Notes([*_units(read), *_durations(made)])
+    notes = Notes([*_units(read), *_durations(traces)])
     # Without the bytes of files, of which only hints are.
-    bare = {trace: trace.without_raw() for trace in made}
+    bare = {trace: trace.without_raw() for trace in traces}
     findings = doubts([bare[trace] for trace in read.made])
-    found.warnings += [f"{finding.place}: {finding.message} (see trace lint)" for finding in findings]
+    notes.warnings += [f"{finding.place}: {finding.message} (see trace lint)" for finding in findings]
     if read.dependencies is None:
         if kind_of(read.traces) == "data":
             if unused_edges := control.unused(read.traces):
-                found.warnings.append(": ".join(unused_edges))
+                notes.warnings.append(": ".join(unused_edges))
         else:
-            found.hints.append(f"{read.place}: {control.TAKEN}")
-    _groups(read, found)
+            notes.hints.append(f"{read.place}: {control.TAKEN}")
+    _groups(read, notes)
     extra = [f"{name} on {count} nodes" for name, count in unknown(read.ranks_of, OTHER_NAMES).items()]
     if extra:
-        found.hints.append(f"{read.place}: attributes that are not used: {_listed(extra)}")
-    return found
+        notes.hints.append(f"{read.place}: attributes that are not used: {_listed(extra)}")
+    return notes
 
 
 def _units(read: Reading) -> Iterator[str]:
@@ -75,8 +75,8 @@ def _units(read: Reading) -> Iterator[str]:
     missing = ["size_unit: elements and dtype_bytes: 2"] if read.size_unit == "bytes" else []
     missing += ["macs: true"] if not read.macs and any(map(_untimed, read.ranks_of)) else []
     if missing:
-        what = "counts elements, not bytes, and multiply-accumulates, not operations"
-        yield f"{counted.place}: its producer {what}; write {', '.join(missing)} beside trace"
+        counts = "counts elements, not bytes, and multiply-accumulates, not operations"
+        yield f"{counted.place}: its producer {counts}; write {', '.join(missing)} beside trace"
 
 
 def _untimed(trace: ExecutionTrace) -> bool:
@@ -96,17 +96,17 @@ def _durations(traces: Sequence[ExecutionTrace]) -> Iterator[str]:
         yield f"{traces[0].place}: no compute node has a duration: all compute takes no time"
 
 
-def _groups(read: Reading, found: Notes) -> None:
+def _groups(read: Reading, notes: Notes) -> None:
     """Groups that no node names, and names without groups."""
-    if said := other_names(read.traces, read.made):
+    if text_of_names := other_names(read.traces, read.made):
         why_not, advice = "and no group has members", "write groups: FILE.json beside trace"
         if read.members:
             why_not, advice = "which is not the name of one that has members", "write pg_name"
-        found.warnings.append(f"{said}, {why_not}: they are of all ranks; {advice}")
+        notes.warnings.append(f"{text_of_names}, {why_not}: they are of all ranks; {advice}")
     place = os.fspath(read.groups) if isinstance(read.groups, (str, os.PathLike)) else read.place
     if read.members.get("0") and list(read.members["0"]) != list(range(len(read.made))):
         text = f'group "0" is all {len(read.made)} ranks in order, and its list of ranks is not used'
-        found.warnings.append(f"{place}: {text}; give the group another name")
+        notes.warnings.append(f"{place}: {text}; give the group another name")
     if read.groups is None:
         return
     large = [name for name, ranks in read.members.items() if len(ranks or read.made) > 1 and name != "0"]
@@ -114,10 +114,10 @@ def _groups(read: Reading, found: Notes) -> None:
     place = "groups" if isinstance(read.groups, Mapping) else place
     if large and len(unused) == len(large):
         text = "none of its groups is named by a collective, by pg_name or comm_group"
-        found.warnings.append(f"{place}: {text}; drop the groups, or name them")
+        notes.warnings.append(f"{place}: {text}; drop the groups, or name them")
     elif unused:
         verb = "is" if len(unused) == 1 else "are"
-        found.hints.append(f"{place}: {len(unused)} of its {len(read.members)} groups {verb} unused: {_listed(unused)}")
+        notes.hints.append(f"{place}: {len(unused)} of its {len(read.members)} groups {verb} unused: {_listed(unused)}")
 
 
 def other_names(traces: Sequence[ExecutionTrace], made: Sequence[ExecutionTrace]) -> str:
@@ -132,8 +132,8 @@ def other_names(traces: Sequence[ExecutionTrace], made: Sequence[ExecutionTrace]
             if group not in ("", "0") and not (codes[row] >= 0 and names[codes[row]]):
                 first = first or f"{trace.place}: node {int(trace.node_id[row])}"
                 count, by = count + ranks, by or attribute
-    what = "the collective names its group" if count == 1 else f"{count} collectives name their groups"
-    return f"{first}: {what} by {by}" if count else ""
+    subject = "the collective names its group" if count == 1 else f"{count} collectives name their groups"
+    return f"{first}: {subject} by {by}" if count else ""
 
 
 def unnamed(traces: Sequence[ExecutionTrace], groups: Sequence[str]) -> list[str]:

@@ -81,34 +81,34 @@ def read_workload(
     if dependencies not in (None, "data", "data+ctrl"):
         raise TraceError(place, f'dependencies "{dependencies}" is unknown', 'write "data" or "data+ctrl"')
     traces = read_prefix(prefix, ranks)
-    given: dict[str, Sequence[int]] = {}
+    all_groups: dict[str, Sequence[int]] = {}
     if groups is None:
         for trace in dict.fromkeys(traces):
-            given |= groups_from_metadata(trace)
+            all_groups |= groups_from_metadata(trace)
     else:
-        given |= groups if isinstance(groups, Mapping) else groups_from_json(groups)
+        all_groups |= groups if isinstance(groups, Mapping) else groups_from_json(groups)
     order = dependencies or kind_of(traces)
     changed = {}
     for trace in dict.fromkeys(traces):
-        new = named(trace, given) if given else trace
+        new = named(trace, all_groups) if all_groups else trace
         new = scale_sizes(new, dtype_bytes) if dtype_bytes is not None and dtype_bytes != 1 else new
         new = double_macs(new) if macs else new
         new = _untyped_as_compute(new) if untyped == "compute" else new
         if not keep_raw and next(leaves_out_dims(new), None) is None:
             new = new.without_raw()
         changed[trace] = control.as_data(new) if order == "data+ctrl" else new
-    members = {key: tuple(ranks) for key, ranks in given.items()}
+    members = {key: tuple(ranks) for key, ranks in all_groups.items()}
     try:
-        made = Workload(tuple(changed[trace] for trace in traces), members, name or os.path.basename(place))
+        workload = Workload(tuple(changed[trace] for trace in traces), members, name or os.path.basename(place))
     except TraceError as error:
         source = place if groups is None or isinstance(groups, Mapping) else os.fspath(groups)
         raise TraceError(f"{source}: {error.place}", error.problem, error.remedy) from None
-    read = Reading(traces, made.traces, members, groups, size_unit, macs, dependencies, place)
+    read = Reading(traces, workload.traces, members, groups, size_unit, macs, dependencies, place)
     if notes is None:
         notes_of(read).warn()
     else:
         notes.add(notes_of(read))
-    return made
+    return workload
 
 
 def scale_sizes(trace: ExecutionTrace, dtype_bytes: int) -> ExecutionTrace:
@@ -132,12 +132,12 @@ def double_macs(trace: ExecutionTrace) -> ExecutionTrace:
     """
     if not trace.has_column("num_ops"):
         return trace
-    chosen = np.ones(len(trace), dtype=bool)
+    rows = np.ones(len(trace), dtype=bool)
     if trace.raw is not None:
         codes, names = decode_text(trace.raw, "op_type", trace.place)
         if names:
-            chosen = codes == names.index("M") if "M" in names else ~chosen
-    return trace.replace(num_ops=_times(trace, "num_ops", 2, chosen))
+            rows = codes == names.index("M") if "M" in names else ~rows
+    return trace.replace(num_ops=_times(trace, "num_ops", 2, rows))
 
 
 def _untyped_as_compute(trace: ExecutionTrace) -> ExecutionTrace:
@@ -145,14 +145,14 @@ def _untyped_as_compute(trace: ExecutionTrace) -> ExecutionTrace:
     rows = (trace.type == NodeType.COMM_COLL) & (trace.column("comm_type") == MISSING)
     if not rows.any():
         return trace
-    own = np.where(rows, 1, trace.column("is_cpu_op"))
-    return trace.replace(type=np.where(rows, NodeType.COMP, trace.type).astype(trace.type.dtype), is_cpu_op=own)
+    is_cpu = np.where(rows, 1, trace.column("is_cpu_op"))
+    return trace.replace(type=np.where(rows, NodeType.COMP, trace.type).astype(trace.type.dtype), is_cpu_op=is_cpu)
 
 
-def _times(trace: ExecutionTrace, name: str, factor: int, chosen: np.ndarray) -> np.ndarray:
+def _times(trace: ExecutionTrace, name: str, factor: int, rows: np.ndarray) -> np.ndarray:
     values = trace.column(name)
-    chosen = chosen & (values != MISSING)
-    over = np.flatnonzero(chosen & (values > (2**63 - 1) // factor))
+    rows = rows & (values != MISSING)
+    over = np.flatnonzero(rows & (values > (2**63 - 1) // factor))
     if len(over):
         row = int(over[0])
         raise TraceError(
@@ -160,4 +160,4 @@ def _times(trace: ExecutionTrace, name: str, factor: int, chosen: np.ndarray) ->
             f"node {int(trace.node_id[row])}: {name} {int(values[row])} times {factor} is beyond 2^63 - 1",
             "check the unit of sizes",
         )
-    return np.where(chosen, values * factor, values)
+    return np.where(rows, values * factor, values)

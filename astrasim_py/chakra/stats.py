@@ -83,9 +83,9 @@ def trace_stats(trace: ExecutionTrace, kind: str = "data") -> TraceStats:
     groups = [labels[code] for code in codes[coll].tolist()]
     kinds = [COLLECTIVE_OF_CODE.get(code, "unknown") for code in trace.column("comm_type")[coll].tolist()]
     ends = {}
-    for what, peer in ((NodeType.COMM_SEND, "comm_dst"), (NodeType.COMM_RECV, "comm_src")):
-        rows = (trace.type == what) & (trace.column(peer) != MISSING)
-        ends[what] = _volumes(trace.column(peer)[rows].tolist(), size[rows])
+    for node_type, peer in ((NodeType.COMM_SEND, "comm_dst"), (NodeType.COMM_RECV, "comm_src")):
+        rows = (trace.type == node_type) & (trace.column(peer) != MISSING)
+        ends[node_type] = _volumes(trace.column(peer)[rows].tolist(), size[rows])
     counts = np.bincount(trace.type, minlength=8).tolist()
     compute = trace.type == NodeType.COMP
     memory = (trace.type == NodeType.MEM_LOAD) | (trace.type == NodeType.MEM_STORE)
@@ -151,14 +151,14 @@ def workload_stats(traces: Sequence[ExecutionTrace], kind: str | None = None) ->
     parts = [once[trace] for trace in traces]
     problem = next((part.problem for part in parts if part.problem), "")
     values: dict[str, Any] = {"problem": problem}
-    for name in (one.name for one in fields(TraceStats) if one.name != "problem"):
-        each = [getattr(part, name) for part in parts]
+    for name in (column.name for column in fields(TraceStats) if column.name != "problem"):
+        part_values = [getattr(part, name) for part in parts]
         if name in ("depth", "critical_micros", "width"):
-            values[name] = -1 if problem else max(each, default=0)
+            values[name] = -1 if problem else max(part_values, default=0)
         elif name.startswith("by_") or name in ("sent", "received"):
-            values[name] = _merge(each)
+            values[name] = _merge(part_values)
         else:
-            values[name] = sum(each)
+            values[name] = sum(part_values)
     by_type = values["by_type"]
     values["by_type"] = {kind.name: by_type[kind.name] for kind in NodeType if kind.name in by_type}
     return TraceStats(**values)

@@ -172,6 +172,6 @@ def check_unique(ids: np.ndarray, place: str, start: np.ndarray | None = None) -
     again = np.flatnonzero(ids[by_id[1:]] == ids[by_id[:-1]])
     if len(again):
         first = again[np.argmin(by_id[again + 1])]
-        one, two = int(by_id[first]), int(by_id[first + 1])
-        where = f"in rows {one} and {two}" if start is None else f"at byte {start[one]} and at byte {start[two]}"
-        raise TraceError(place, f"node {int(ids[one])} appears twice, {where}", "give every node its own id")
+        a, b = int(by_id[first]), int(by_id[first + 1])
+        where = f"in rows {a} and {b}" if start is None else f"at byte {start[a]} and at byte {start[b]}"
+        raise TraceError(place, f"node {int(ids[a])} appears twice, {where}", "give every node its own id")

@@ -188,14 +188,14 @@ def _scalar(value: object, field: FieldDescriptor, label: str) -> object:
     return _bytes(value, label) if kind == "bytes" else _string(value, label)
 
 
-def _fill(message: Any, fields: Mapping[str, object], what: str, label: Callable[[str], str]) -> None:
-    """Put fields into a message, which messages call `what`; `label` is what they call a key."""
-    known = message.DESCRIPTOR.fields_by_name
+def _fill(message: Any, fields: Mapping[str, object], subject: str, label: Callable[[str], str]) -> None:
+    """Put fields into a message, which messages call `subject`; `label` is what they call a key."""
+    fields_of = message.DESCRIPTOR.fields_by_name
     for key in fields:
-        if key not in known:
-            raise _Wrong(f'{what} has no key "{key}"')
+        if key not in fields_of:
+            raise _Wrong(f'{subject} has no key "{key}"')
     for key, value in fields.items():
-        _put(message, known[key], value, label(key))
+        _put(message, fields_of[key], value, label(key))
 
 
 def _put(message: Any, field: FieldDescriptor, value: object, label: str) -> None:
@@ -238,8 +238,8 @@ def _message(fields: Mapping[str, Any]) -> Any:
     if first and _whole(fields["chakra_jsonl"], "chakra_jsonl", (0, 2**31)) != FORMAT:
         raise _Wrong(f"chakra_jsonl is {fields['chakra_jsonl']}, this version reads {FORMAT}")
     message = pb.GlobalMetadata() if first else pb.Node()
-    own = {key: value for key, value in fields.items() if key not in (*_KEEP, "chakra_jsonl")}
-    _fill(message, own, "the metadata" if first else "a node", str)
+    node_fields = {key: value for key, value in fields.items() if key not in (*_KEEP, "chakra_jsonl")}
+    _fill(message, node_fields, "the metadata" if first else "a node", str)
     if not first and "id" not in fields:
         raise _Wrong("a node needs an id")
     return message
@@ -251,10 +251,10 @@ def _record(fields: Mapping[str, Any], record: int) -> bytes:
     if "raw" in fields:
         body = _bytes(fields["raw"], "raw")
         try:
-            meant = _record_fields(record, body)
+            expected = _record_fields(record, body)
         except TraceError as error:
             raise _Wrong(f"raw is {error.problem}") from None
-        if meant != _record_fields(record, message.SerializeToString()):
+        if expected != _record_fields(record, message.SerializeToString()):
             raise _Wrong('its fields differ from what "raw" says')
     else:
         body = message.SerializeToString(deterministic=True)

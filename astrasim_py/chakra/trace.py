@@ -92,10 +92,10 @@ class ExecutionTrace:
         unknown = others.keys() - _DEFAULTS.keys()
         if unknown:
             raise TypeError(f"unknown columns {', '.join(sorted(unknown))}")
-        given = {"node_id": node_id, "type": type, **others}
+        all_columns = {"node_id": node_id, "type": type, **others}
         return cls(
             _columns=compact_columns({n: value for n, value in columns.items() if n in COLUMN_KINDS}, size),
-            **{_FIELD.get(n, n): checked(n, value, size, others["place"]) for n, value in given.items()},
+            **{_FIELD.get(n, n): checked(n, value, size, others["place"]) for n, value in all_columns.items()},
         )
 
     def __len__(self) -> int:
@@ -125,13 +125,13 @@ class ExecutionTrace:
 
         Names, groups, metadata, start times and attributes beyond the columns do not count.
         """
-        mine, theirs = (
+        values, other_values = (
             [trace.type, trace.node_id, trace.duration_micros, *trace.data_deps, *trace.ctrl_deps]
             for trace in (self, other)
         )
         names = [name for name in self._columns.keys() | other._columns.keys() if name not in free]
         columns = ([trace._columns.get(name, [MISSING]) for name in names] for trace in (self, other))
-        return all(map(np.array_equal, mine, theirs)) and all(map(np.array_equal, *columns))
+        return all(map(np.array_equal, values, other_values)) and all(map(np.array_equal, *columns))
 
     def has_column(self, name: str) -> bool:
         """True if any node has the integer attribute `name`."""
@@ -182,8 +182,8 @@ class ExecutionTrace:
         """Value of the last attribute of that name of a node, whether it has a column or not."""
         from astrasim_py.chakra import messages
 
-        found = [attribute for attribute in self.node(row).attr if attribute.name == name]
-        return messages.attributes(found)[-1].value if found else default
+        matches = [attribute for attribute in self.node(row).attr if attribute.name == name]
+        return messages.attributes(matches)[-1].value if matches else default
 
     def is_changed(self, row: int) -> bool:
         """True if a node was built, or differs from what is in the file."""
@@ -266,10 +266,10 @@ class ExecutionTrace:
         if len(lost):
             first = int(lost[0])
             node = int(self.node_id[np.searchsorted(part.ptr, first, side="right") - 1])
-            whose = "this trace" if self.rank is None else f"rank {self.rank}'s trace"
+            owner = "this trace" if self.rank is None else f"rank {self.rank}'s trace"
             raise TraceError(
                 self.place,
-                f"node {node} depends on {int(part.ids[first])}, which is not in {whose}",
+                f"node {node} depends on {int(part.ids[first])}, which is not in {owner}",
                 "add the node or drop the dependency",
             )
         return rows
@@ -299,9 +299,9 @@ class ExecutionTrace:
         codes, names = self.group_of()
         labels = sorted(names[code] for code in np.unique(codes).tolist() if code >= 0)
         table = np.array([*(labels.index(name) if name in labels else -1 for name in names), -1], dtype=np.int32)
-        own = ("node_id", "type", "duration_micros", "start_time_micros", "data_deps", "ctrl_deps")
+        column_names = ("node_id", "type", "duration_micros", "start_time_micros", "data_deps", "ctrl_deps")
         return digest(
-            {name: getattr(self, name) for name in own}
+            {name: getattr(self, name) for name in column_names}
             | {
                 "columns": {name: self.column(name) for name in INT_COLUMNS if self.has_column(name)},
                 "group": table[codes],
@@ -330,8 +330,8 @@ class ExecutionTrace:
         for name, column in stored.items() if self.raw is not None else ():
             touched |= column != self.column(name)
         for name in [name for name in columns if name not in stored]:
-            known = name in _DEFAULTS or name in ("node_id", "type")
-            if not known or (name in ("version", "metadata") and self.raw is not None):
+            is_field = name in _DEFAULTS or name in ("node_id", "type")
+            if not is_field or (name in ("version", "metadata") and self.raw is not None):
                 raise TypeError(f"replace() cannot change {name} of this trace")
             new = checked(name, columns[name], size, self.place)
             fields[_FIELD.get(name, name)] = new

@@ -20,13 +20,13 @@ def unplanned(traces: Sequence[ExecutionTrace], *, dims_only: bool = False) -> I
         first = first or (f"{trace.place or 'trace'}: node {int(trace.node_id[rows[0]])}" if rows else "")
         count += ranks * len(rows)
     if count:
-        what = "the collective leaves out dimensions" if count == 1 else f"{count} collectives leave out dimensions"
+        subject = "the collective leaves out dimensions" if count == 1 else f"{count} collectives leave out dimensions"
         advice = "name its members by pg_name and groups"
-        yield f"{first}: {what} (involved_dim), and runs over its whole group: {advice}"
+        yield f"{first}: {subject} (involved_dim), and runs over its whole group: {advice}"
     for trace in () if dims_only else dict.fromkeys(traces):
         if trace.has_column("comm_priority"):
-            own = np.maximum(trace.column("comm_priority")[trace.type == NodeType.COMM_COLL], 0)
-            if len(np.unique(own)) > 1:
+            priorities = np.maximum(trace.column("comm_priority")[trace.type == NodeType.COMM_COLL], 0)
+            if len(np.unique(priorities)) > 1:
                 text = "collectives have unequal comm_priority, which only algorithms by dimension use"
                 yield f"{trace.place or 'the workload'}: {text}"
                 return

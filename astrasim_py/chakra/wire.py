@@ -55,11 +55,11 @@ def varint(number: int) -> bytes:
 def read_varint(data: bytes, position: int, end: int) -> tuple[int, int]:
     """A number of at most 10 bytes and the position behind it; raises `Damaged`."""
     value = shift = 0
-    for at in range(position, min(end, position + 10)):
-        byte = data[at]
+    for offset in range(position, min(end, position + 10)):
+        byte = data[offset]
         value |= (byte & 127) << shift
         if byte < 128:
-            return value & (2**64 - 1), at + 1
+            return value & (2**64 - 1), offset + 1
         shift += 7
     raise Damaged("a number is longer than 10 bytes" if end - position >= 10 else "a number is cut short")
 
@@ -77,29 +77,29 @@ class Field(NamedTuple):
 def fields(data: bytes, position: int, end: int) -> Iterator[Field]:
     """The fields of a message."""
     while position < end:
-        tag, at = read_varint(data, position, end)
+        tag, start = read_varint(data, position, end)
         number, wire = tag >> 3, tag & 7
         if not 0 < number < 2**29:
             raise Damaged(f"field number {number} is not one of 1..{2**29 - 1}")
         if wire == 3:
-            position = _end_of_group(data, at, end, number)
-            yield Field(number, wire, at, position)
+            position = _end_of_group(data, start, end, number)
+            yield Field(number, wire, start, position)
         elif wire == VARINT:
-            value, position = read_varint(data, at, end)
-            yield Field(number, wire, at, position, value)
+            value, position = read_varint(data, start, end)
+            yield Field(number, wire, start, position, value)
         elif wire == LENGTH or wire in _WIDTH:
-            at, position = _span(data, at, end, number, wire)
-            yield Field(number, wire, at, position)
+            start, position = _span(data, start, end, number, wire)
+            yield Field(number, wire, start, position)
         else:
             raise Damaged(f"field {number} has wire type {wire}, which does not exist here")
 
 
-def _span(data: bytes, at: int, end: int, number: int, wire: int) -> tuple[int, int]:
+def _span(data: bytes, start: int, end: int, number: int, wire: int) -> tuple[int, int]:
     """Start and end of the content of a field."""
-    length, at = read_varint(data, at, end) if wire == LENGTH else (_WIDTH[wire], at)
-    if length > end - at:
-        raise Damaged(f"field {number} is cut short (needs {length} bytes, {end - at} left)")
-    return at, at + length
+    length, start = read_varint(data, start, end) if wire == LENGTH else (_WIDTH[wire], start)
+    if length > end - start:
+        raise Damaged(f"field {number} is cut short (needs {length} bytes, {end - start} left)")
+    return start, start + length
 
 
 def _end_of_group(data: bytes, position: int, end: int, number: int) -> int:
@@ -132,9 +132,9 @@ def check_attribute(data: bytes, start: int, end: int) -> None:
     """Refuse an attribute that is cut short or has a field of another wire type; raises `Damaged`."""
     name = b""
     for field in fields(data, start, end):
-        what, expected = ATTRIBUTE.get(field.number, ("", field.wire))
+        label, expected = ATTRIBUTE.get(field.number, ("", field.wire))
         if field.wire != expected:
-            raise Damaged(f"{what} of an attribute has wire type {field.wire}, not {expected}")
+            raise Damaged(f"{label} of an attribute has wire type {field.wire}, not {expected}")
         if field.number == 1:
             name = data[field.start : field.end]
     text_of(name, "the name of an attribute")
@@ -145,9 +145,9 @@ def check_node(data: bytes, start: int, end: int) -> None:
     for field in fields(data, start, end):
         if field.number in _DEPENDENCIES and field.wire == VARINT:
             continue
-        what, expected = _NODE.get(field.number, ("", field.wire))
+        name, expected = _NODE.get(field.number, ("", field.wire))
         if field.wire != expected:
-            raise Damaged(f"field {what} ({field.number}) has wire type {field.wire}, not {expected}")
+            raise Damaged(f"field {name} ({field.number}) has wire type {field.wire}, not {expected}")
         if field.number in _DEPENDENCIES:
             position = field.start
             while position < field.end:
@@ -206,27 +206,27 @@ def frame(data: bytes, place: str, *, whole: bool = True) -> tuple[RawFile, str]
         if cut and not whole:
             break
         try:
-            length, at = read_varint(data, position, size)
+            length, start = read_varint(data, position, size)
         except Damaged as error:
             problem = "cut short (its length prefix ends with the file)" if cut else f"has no length prefix: {error}"
             raise _wrong(data, place, position, record, problem) from None
         if length > MAX_RECORD:
             raise _wrong(data, place, position, record, f"claims {length} bytes, more than {MAX_RECORD}")
-        end = at + length
+        end = start + length
         if end > size:
             if not whole:
                 break
             problem = f"cut short (needs {end - position}, {size - position} left)"
             raise _wrong(data, place, position, record, problem)
         if not record:
-            version = check_metadata(data, at, end, place)
+            version = check_metadata(data, start, end, place)
         elif not length:
             # An empty message is a node of id 0, so that there is at most one.
             if empty >= 0:
                 problem = f"node 0 appears twice, at byte {empty} and at byte {position}"
                 raise TraceError(place, problem, "give every node its own id")
             empty = position
-        starts.append(at)
+        starts.append(start)
         ends.append(end)
         position = end
     metadata = (starts[0], ends[0]) if starts else (0, 0)

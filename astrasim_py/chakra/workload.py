@@ -75,16 +75,16 @@ class Workload(Shown):
             groups[str(name)] = ranks
         object.__setattr__(self, "groups", groups)
         object.__setattr__(self, "shifts", tuple(self.shifts) or (0,) * self.ranks)
-        object.__setattr__(self, "roles", {name: tuple(own) for name, own in self.roles.items()})
-        lengths = {"shifts": len(self.shifts)} | {f"role {name}": len(own) for name, own in self.roles.items()}
-        for what, length in lengths.items():
+        object.__setattr__(self, "roles", {name: tuple(use) for name, use in self.roles.items()})
+        lengths = {"shifts": len(self.shifts)} | {f"role {name}": len(use) for name, use in self.roles.items()}
+        for label, length in lengths.items():
             if length != self.ranks:
-                raise TraceError(what, f"has {length} values for {self.ranks} ranks", "write one for every rank")
+                raise TraceError(label, f"has {length} values for {self.ranks} ranks", "write one for every rank")
         members = {name: frozenset(self.members(name)) for name in ("", "0", *groups)}
-        for name, own in self.roles.items():
+        for name, use in self.roles.items():
             if name in members or name == "world":
                 raise TraceError(f"role {name}", "is also the name of a group", "give it a name of its own")
-            for rank, group in enumerate(own):
+            for rank, group in enumerate(use):
                 if group is not None and rank not in members.get(group, ()):
                     wrong = "is not one of its members" if group in members else "there is no such group"
                     raise TraceError(
@@ -115,10 +115,10 @@ class Workload(Shown):
         if not group or group == "0":
             return tuple(range(len(self.traces)))
         if group not in self.groups:
-            known = ", ".join(sorted(self.groups)[:8])
+            names = ", ".join(sorted(self.groups)[:8])
             raise TraceError(
                 f"group {group}",
-                f"no communicator group is called {group!r}" + (f" (there are {known})" if known else ""),
+                f"no communicator group is called {group!r}" + (f" (there are {names})" if names else ""),
                 "give the communicator groups as a JSON file {name: [ranks]}",
             )
         return self.groups[group] or tuple(range(len(self.traces)))
@@ -147,9 +147,9 @@ class Workload(Shown):
         }
         if not self.roles.keys().isdisjoint(names):
             used = np.bincount(codes[codes >= 0], minlength=len(names)) > 0
-            own = [self.group(name, rank) if use else "" for name, use in zip(names, used.tolist(), strict=True)]
-            distinct = {name: code for code, name in enumerate(dict.fromkeys(own))}
-            number = np.array([*(distinct[name] for name in own), -1], dtype=np.int32)
+            used_names = [self.group(name, rank) if use else "" for name, use in zip(names, used.tolist(), strict=True)]
+            distinct = {name: code for code, name in enumerate(dict.fromkeys(used_names))}
+            number = np.array([*(distinct[name] for name in used_names), -1], dtype=np.int32)
             columns["pg_name"] = number[codes], tuple(distinct)
         return trace.replace(rank=rank, **columns) if columns else trace
 

@@ -34,8 +34,8 @@ class CompOp(IntEnum):
 
 def share(whole: np.ndarray, number: np.ndarray, parts: np.ndarray) -> np.ndarray:
     """int64[k]: the `number`-th (from 0) of equal parts of each whole, ⌊(k + 1) b / q⌋ - ⌊k b / q⌋; they sum to it."""
-    each, rest = whole // parts, whole % parts
-    return each + (rest * (number + 1) // parts - rest * number // parts)
+    quotient, rest = whole // parts, whole % parts
+    return quotient + (rest * (number + 1) // parts - rest * number // parts)
 
 
 def chunk_bytes(index: np.ndarray, count: np.ndarray, size: int, total: int) -> np.ndarray:
@@ -48,12 +48,12 @@ def chunk_bytes(index: np.ndarray, count: np.ndarray, size: int, total: int) -> 
     bytes.
     """
     index, count = np.asarray(index, dtype=np.int64), np.asarray(count, dtype=np.int64)
-    whole, rest = divmod(size, total)
+    quotient, rest = divmod(size, total)
     last = int((index + count).max(initial=0))
-    if last * max(whole, rest, 1) >= 2**62:  # beyond int64: exact, but slow
+    if last * max(quotient, rest, 1) >= 2**62:  # beyond int64: exact, but slow
         end = (index.astype(object) + count) * size // total
         return (end - index.astype(object) * size // total).astype(np.int64)
-    return count * whole + ((index + count) * rest // total - index * rest // total)
+    return count * quotient + ((index + count) * rest // total - index * rest // total)
 
 
 def max_count(protocol: str, size: int, chunks: int) -> int:

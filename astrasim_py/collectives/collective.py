@@ -76,8 +76,8 @@ class Collective:
         per = self.shard(ranks, chunks)
         first = rank * per
         if self.reduces:
-            own = range(first, first + per) if self.scatters else range(chunks)
-            return [(range(ranks), k) for k in own]
+            kept_chunks = range(first, first + per) if self.scatters else range(chunks)
+            return [(range(ranks), k) for k in kept_chunks]
         if self.from_root:
             source = range(rank, rank) if root is None else range(root, root + 1)
             return [(source, first + k if self.scatters else k) for k in range(per)]

@@ -157,10 +157,10 @@ def contract_from_data(document: object, place: str = "contract") -> Contract:
 
     if not isinstance(document, Mapping):
         raise bad("is not a mapping", "write ranks, chunks and outputs")
-    known = ("collective", "ranks", "chunks", "root", "inputs", "outputs")
-    unknown = [key for key in document if key not in known]
+    keys = ("collective", "ranks", "chunks", "root", "inputs", "outputs")
+    unknown = [key for key in document if key not in keys]
     if unknown:
-        raise bad(f'key "{unknown[0]}" is unknown', f"write {', '.join(known)}")
+        raise bad(f'key "{unknown[0]}" is unknown', f"write {', '.join(keys)}")
 
     def whole(key: str, least: int, most: int) -> int:
         value = document.get(key)
@@ -190,7 +190,7 @@ def contract_from_data(document: object, place: str = "contract") -> Contract:
         raise bad("promises nothing", 'write outputs: {RANK: {CHUNK: "RANK:CHUNK + …"}}')
     inputs = None
     if document.get("inputs") is not None:
-        found: list[Cell] = []
+        pairs: list[Cell] = []
         for rank, listed in _ranked(document["inputs"], "inputs", ranks, bad):
             listed = range(chunks) if listed == "all" else listed
             if not isinstance(listed, Iterable) or isinstance(listed, str):
@@ -198,8 +198,8 @@ def contract_from_data(document: object, place: str = "contract") -> Contract:
             for chunk in listed:
                 if type(chunk) is not int or not 0 <= chunk < chunks:
                     raise bad(f"input chunk {chunk!r} of rank {rank}", f"write 0 to {chunks - 1}")
-                found.append((rank, chunk))
-        inputs = frozenset(found)
+                pairs.append((rank, chunk))
+        inputs = frozenset(pairs)
     return Contract(ranks=ranks, chunks=chunks, outputs=outputs, inputs=inputs, place=place)
 
 
@@ -219,7 +219,7 @@ def _ranked(value: object, key: str, ranks: int, bad) -> Iterable[tuple[int, obj
 
 
 def _terms(text: object, ranks: int, chunks: int, bad) -> dict[Cell, int]:
-    found: dict[Cell, int] = {}
+    count_of: dict[Cell, int] = {}
     for term in map(str.strip, str(text).split("+")):
         match = _TERM.fullmatch(term)
         if match is None:
@@ -227,5 +227,5 @@ def _terms(text: object, ranks: int, chunks: int, bad) -> dict[Cell, int]:
         often, r, k = (int(part or 1) for part in match.groups())
         if r >= ranks or k >= chunks or often < 1:
             raise bad(f'"{term}" does not exist', f"write ranks below {ranks} and chunks below {chunks}")
-        found[r, k] = found.get((r, k), 0) + often
-    return found
+        count_of[r, k] = count_of.get((r, k), 0) + often
+    return count_of

@@ -18,9 +18,9 @@ def cache_folder() -> Path | None:
 
     ``ASTRASIM_CACHE=`` (empty) turns the cache off.
     """
-    chosen = os.environ.get("ASTRASIM_CACHE")
-    if chosen is not None:
-        return Path(chosen) if chosen else None
+    folder = os.environ.get("ASTRASIM_CACHE")
+    if folder is not None:
+        return Path(folder) if folder else None
     base = os.environ.get("XDG_CACHE_HOME")
     if base:
         return Path(base) / "astrasim_py"

@@ -17,26 +17,26 @@ _HOLDS = {"<=": operator.le, ">=": operator.ge, "==": operator.eq, "<": operator
 
 
 def _comparisons(
-    written: Any, key: str, read: Callable[[str], int], example: str, one: Callable[[object], int] | None = None
+    annotation: Any, key: str, read: Callable[[str], int], example: str, number: Callable[[object], int] | None = None
 ) -> GetPydanticSchema:
-    """Of a field of comparisons; `one`: reads a plain number, which then is a condition, too."""
+    """Of a field of comparisons; `number` reads a plain number, which then is a condition, too."""
 
     def check(value: object) -> tuple[tuple[str, int], ...]:
-        if one is not None and not isinstance(value, str):
-            return (("==", one(value)),)
-        found = []
+        if number is not None and not isinstance(value, str):
+            return (("==", number(value)),)
+        comparisons = []
         for part in str(value).split(" and "):
             match = _BOUND.fullmatch(part)
             if match is None:
                 raise wrong(f'{key} "{value}" is not a comparison', f'write e.g. "{example}"')
             try:
-                found.append((match[1], read(match[2])))
+                comparisons.append((match[1], read(match[2])))
             except UnitError as error:
                 raise wrong(error.problem, error.remedy) from None
-        return tuple(found)
+        return tuple(comparisons)
 
     return GetPydanticSchema(
-        lambda source, handler: handler.generate_schema(Annotated[written, AfterValidator(check)] | None)
+        lambda source, handler: handler.generate_schema(Annotated[annotation, AfterValidator(check)] | None)
     )
 
 

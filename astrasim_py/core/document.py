@@ -196,9 +196,9 @@ def parse_document(data: bytes | str, file: str, path: str = "", *, most: int = 
 
 
 def _decode(data: bytes, file: str) -> str:
-    for mark, what in _BYTE_ORDER_MARKS:
+    for mark, encoding in _BYTE_ORDER_MARKS:
         if data.startswith(mark):
-            raise ScenarioError(f"{file}:1:1", f"the file begins with {what}", "save it as plain UTF-8")
+            raise ScenarioError(f"{file}:1:1", f"the file begins with {encoding}", "save it as plain UTF-8")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -221,8 +221,8 @@ def _mark_place(file: str, mark) -> str:
 def _remedy(error: yaml.MarkedYAMLError) -> str:
     if isinstance(error, yaml.composer.ComposerError):
         return "define the anchor above its use"
-    found = (remedy for part, remedy in _YAML_REMEDIES.items() if part in (error.problem or ""))
-    return next(found, "see YAML's rules for indentation, quotes and brackets")
+    remedies = (remedy for part, remedy in _YAML_REMEDIES.items() if part in (error.problem or ""))
+    return next(remedies, "see YAML's rules for indentation, quotes and brackets")
 
 
 class _Builder:

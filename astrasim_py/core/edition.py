@@ -27,8 +27,8 @@ def edition(*parts: str) -> str:
 
 def _files(folder: str) -> list[str]:
     """Files below a folder, without what Python and kernels leave there."""
-    found = []
+    paths = []
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name != "__pycache__"]
-        found += [os.path.join(place, name) for name in names if name.endswith((".py", ".json", ".csv"))]
-    return sorted(found)
+        paths += [os.path.join(place, name) for name in names if name.endswith((".py", ".json", ".csv"))]
+    return sorted(paths)

@@ -98,8 +98,8 @@ def choice(*words: str | bool, whole_numbers: bool = False) -> Checked:
                 return value
         elif any(value is word or (isinstance(word, str) and value == word) for word in words):
             return value
-        known = [shown(word).strip('"') for word in words] + (["a whole number from 1"] if whole_numbers else [])
-        raise wrong(f"{shown(value)} is not one of {', '.join(known)}", did_you_mean(str(value), known))
+        choices = [shown(word).strip('"') for word in words] + (["a whole number from 1"] if whole_numbers else [])
+        raise wrong(f"{shown(value)} is not one of {', '.join(choices)}", did_you_mean(str(value), choices))
 
     kinds: list[dict[str, Any]] = [{"enum": list(words)}]
     return Checked(check, {"anyOf": [*kinds, {"type": "integer", "minimum": 1}]} if whole_numbers else kinds[0])
@@ -132,7 +132,7 @@ def _exact(value: object, kind: type) -> bool:
 
 
 def _quantity(
-    kind: type, parse: Callable[..., Any], what: str, example: str, *, contextual: bool = False, zero: bool = False
+    kind: type, parse: Callable[..., Any], noun: str, example: str, *, contextual: bool = False, zero: bool = False
 ) -> Checked:
     def check(value: object, info: ValidationInfo) -> object:
         if not written(info) and (_exact(value, kind) or (zero and value == 0)):
@@ -140,13 +140,13 @@ def _quantity(
         if not isinstance(value, str):
             number = isinstance(value, int | float) and not isinstance(value, bool)
             reason = "it has no unit" if number else "it is not text"
-            raise wrong(f"{shown(value)} is not a {what}: {reason}", f'write e.g. "{example}"')
+            raise wrong(f"{shown(value)} is not a {noun}: {reason}", f'write e.g. "{example}"')
         try:
             return parse(value, **({"binary": bool((info.context or {}).get("binary"))} if contextual else {}))
         except UnitError as error:
             raise wrong(error.problem, error.remedy) from None
 
-    schema = {"type": "string", "description": f"a {what}, e.g. {example}", "examples": [example]}
+    schema = {"type": "string", "description": f"a {noun}, e.g. {example}", "examples": [example]}
     return Checked(check, schema)
 
 

@@ -204,7 +204,7 @@ def write_files(
     files: Iterable[tuple[str | os.PathLike, bytes | Iterable[bytes]]], *, make_folder: bool = False, sync: bool = False
 ) -> None:
     """Write several files as `write_file` does, and replace none before all of them are written."""
-    written: list[tuple[Path, Path]] = []
+    moves: list[tuple[Path, Path]] = []
     folders: set[Path] = set()
     target = Path()
     try:
@@ -218,15 +218,15 @@ def write_files(
             if target.parent not in folders:
                 folders.add(target.parent)
                 _remove_abandoned(target.parent)
-            written.append((target.parent / temporary_name(), target))
-            write_new(written[-1][0], (data,) if isinstance(data, bytes) else data, sync=sync)
-        for temporary, target in written:
+            moves.append((target.parent / temporary_name(), target))
+            write_new(moves[-1][0], (data,) if isinstance(data, bytes) else data, sync=sync)
+        for temporary, target in moves:
             os.replace(temporary, target)
-        for folder in dict.fromkeys(target.parent for _, target in written) if sync else ():
+        for folder in dict.fromkeys(target.parent for _, target in moves) if sync else ():
             sync_folder(folder)
     except OSError as error:
         raise output_error(target, error) from error
     finally:
-        for temporary, _ in written:
+        for temporary, _ in moves:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)

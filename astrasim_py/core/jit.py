@@ -71,9 +71,9 @@ class Later:
     def _numba_type_(self) -> Any:
         from numba.core.registry import cpu_target
 
-        made = self._make()
+        value = self._make()
         cpu_target.typing_context.refresh()
-        return cpu_target.typing_context.resolve_value_type(made)
+        return cpu_target.typing_context.resolve_value_type(value)
 
 
 class optional(Later):
@@ -166,10 +166,10 @@ class Kernel(Function):
         with compiling.clocks_stopped():
             import numba
 
-            made: Any = numba.njit(self.py_func, **self._options)
+            dispatcher: Any = numba.njit(self.py_func, **self._options)
             # The dispatcher calls this for new argument types.
-            self._compile, made.compile = made.compile, self.compile
-            return made
+            self._compile, dispatcher.compile = dispatcher.compile, self.compile
+            return dispatcher
 
     def compile(self, signature: tuple) -> Any:
         """Compile the function for a signature, or load it from the cache."""
@@ -192,14 +192,14 @@ class Kernel(Function):
 
     def _find_or_compile(self, folders: list[Path], signature: tuple) -> Path | None:
         """Returns the folder that the function is kept in."""
-        found = self._load(folders, signature)
-        if found:
-            return found
+        code = self._load(folders, signature)
+        if code:
+            return code
         with jit_files.lock(folders, self.what, compiling.announce):
             # Another process may have compiled it meanwhile.
-            found = self._load(folders, signature)
-            if found:
-                return found
+            code = self._load(folders, signature)
+            if code:
+                return code
             if compiling.announce is not None:
                 compiling.announce(f"compiling {self.what}, once (this can take a minute; later runs load it)")
             with jit_files.new_folder(folders) as folder:
@@ -299,8 +299,8 @@ class RecordKernel(Kernel):
 
         types = tuple(map(numba.from_dtype, signature))
         self._inside.compile(types)
-        made = self._inside.overloads[types]
-        return made.fndesc.llvm_func_name.encode() + b"\n" + made.library.serialize_using_object_code()[2][0]
+        compiled = self._inside.overloads[types]
+        return compiled.fndesc.llvm_func_name.encode() + b"\n" + compiled.library.serialize_using_object_code()[2][0]
 
 
 class MachineCode:
@@ -322,8 +322,8 @@ class MachineCode:
 
     def __call__(self, held: np.ndarray) -> None:
         places = (ctypes.c_void_p * 2)()
-        at = ctypes.addressof(places)
-        if self._function(at, at + ctypes.sizeof(ctypes.c_void_p), held.ctypes.data):
+        address = ctypes.addressof(places)
+        if self._function(address, address + ctypes.sizeof(ctypes.c_void_p), held.ctypes.data):
             raise RuntimeError("compiled code raised an exception")
 
 
@@ -356,7 +356,7 @@ def _machine() -> tuple:
 
 def is_whole(signature: tuple) -> bool:
     """Whether a kernel of a signature has its `optional` parts."""
-    return any("whole" in getattr(getattr(each, "dtype", each), "fields", ()) for each in signature)
+    return any("whole" in getattr(getattr(value, "dtype", value), "fields", ()) for value in signature)
 
 
 def sources_digest(function: Function, *, whole: bool = False) -> str:
@@ -374,21 +374,21 @@ def sources_digest(function: Function, *, whole: bool = False) -> str:
 
 def _modules(function: Function, whole: bool) -> list[ModuleType]:
     """The modules that `sources_digest` covers."""
-    found: dict[str, ModuleType] = {}
+    modules: dict[str, ModuleType] = {}
     waiting = [function.py_func.__module__]
     while waiting:
         name = waiting.pop()
-        if name in found:
+        if name in modules:
             continue
-        found[name] = import_module(name)
-        values = _values(found[name])
+        modules[name] = import_module(name)
+        values = _values(modules[name])
         compiled = {value.__module__ for value in values.values() if hasattr(value, "__wrapped__")}
         imported = {value.__name__ for value in values.values() if isinstance(value, ModuleType)}
         if whole:
             compiled |= {value.home.partition(":")[0] for value in values.values() if isinstance(value, optional)}
         package = name.partition(".")[0] + "."
         waiting += sorted(compiled | {other for other in imported if other.startswith(package)})
-    return list(found.values())
+    return list(modules.values())
 
 
 def _file(module: ModuleType) -> str:

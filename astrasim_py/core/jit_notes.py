@@ -30,10 +30,10 @@ def state_of(name: str, *, whole: bool = False) -> str:
     path = _path(name, whole)
     try:
         noted = {} if path is None else json.loads(path.read_bytes())
-        kept = os.path.isdir(noted["folder"]) and noted["files"] == {file: _stamp(file) for file in noted["files"]}
+        unchanged = os.path.isdir(noted["folder"]) and noted["files"] == {file: _stamp(file) for file in noted["files"]}
     except (OSError, ValueError, KeyError, TypeError):
         return ABSENT
-    return KEPT if kept else ABSENT
+    return KEPT if unchanged else ABSENT
 
 
 def note(name: str, whole: bool, folder: Path | None, files: Iterable[str]) -> None:

@@ -184,8 +184,8 @@ class Table(Mapping[str, np.ndarray]):
                 columns[f"{name}_ns"] = _nanoseconds(self[name])
         for first, last, size, rate in _RATES:
             if {first, last, size} <= columns.keys():
-                known = (self[first] >= 0) & (self[last] >= 0)
-                columns["time_ns"] = time = _nanoseconds(np.where(known, self[last] - self[first], -1))
+                complete = (self[first] >= 0) & (self[last] >= 0)
+                columns["time_ns"] = time = _nanoseconds(np.where(complete, self[last] - self[first], -1))
                 rated = (time > 0) & (self["bound"] != NO_RATE if "bound" in self else True)
                 columns[rate] = np.divide(self[size], time, out=np.full(len(time), np.nan), where=rated)
         return data_frame(columns)
@@ -205,17 +205,17 @@ def queue_pairs(message: Table, qps: int) -> np.ndarray:
 
 def called_instances(node: Table) -> np.ndarray:
     """The instance that each node of a collective calls; -1 for others: it released the algorithm's first nodes."""
-    called = np.full(node.height, -1, dtype=np.int64)
+    caller = np.full(node.height, -1, dtype=np.int64)
     instance, released = node["instance"], node["released_by"]
     inner = np.flatnonzero((instance >= 0) & (released >= 0))
     kind, kinds = node.coded("kind")
     collective = kinds.index("collective") if "collective" in kinds else -1
     inner = inner[(instance[released[inner]] < 0) & (kind[released[inner]] == collective)]
-    called[released[inner]] = instance[inner]
+    caller[released[inner]] = instance[inner]
     # Where tiles of its input have released all of these, the last one names the collective.
-    whole = np.flatnonzero((called < 0) & (instance < 0) & (kind == collective) & (node["ended_by"] >= 0))
-    called[whole] = np.maximum(instance[node["ended_by"][whole]], -1)
-    return called
+    single = np.flatnonzero((caller < 0) & (instance < 0) & (kind == collective) & (node["ended_by"] >= 0))
+    caller[single] = np.maximum(instance[node["ended_by"][single]], -1)
+    return caller
 
 
 def empty_table(columns: Sequence[str]) -> Table:

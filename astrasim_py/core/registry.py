@@ -58,7 +58,7 @@ def provided(kind: str, name: str) -> Any:
     except BaseException as error:
         if stops(error):
             raise
-        problem = f"cannot be imported: {_told(error)}"
+        problem = f"cannot be imported: {_description(error)}"
         raise ScenarioError(f"entry point {entry.name}", problem, "fix or uninstall it") from None
 
 
@@ -85,44 +85,44 @@ def own_code(path: Path, name: str, place: str) -> Callable:
             del sys.modules[module_name]
             if isinstance(error, AstraError) or stops(error):
                 raise
-            raise ScenarioError(place, f"{path} failed: {_told(error)}", "fix it") from None
-    found = getattr(sys.modules[module_name], name, None)
-    if not callable(found):
+            raise ScenarioError(place, f"{path} failed: {_description(error)}", "fix it") from None
+    producer = getattr(sys.modules[module_name], name, None)
+    if not callable(producer):
         raise ScenarioError(place, f'{path} has no function or class "{name}"', "check the name after the colon")
-    return found
+    return producer
 
 
 def made_by(factory: Callable, text: str, kind: type, error: type[AstraError], place: str, *given, **options):
     """The product of an external producer; raises `error` if it fails or has another type."""
     try:
-        made = factory(*given, **options)
+        product = factory(*given, **options)
     except AstraError as cause:
-        own = own_line(cause)
-        if not own or re.search(r":\d", cause.place):
+        line = own_line(cause)
+        if not line or re.search(r":\d", cause.place):
             raise
-        raise error(place, f"{text}: {cause.problem} (at {own})", cause.remedy) from cause
+        raise error(place, f"{text}: {cause.problem} (at {line})", cause.remedy) from cause
     except BaseException as cause:
         if stops(cause):
             raise
-        raise error(place, f"{text} failed: {_told(cause)}", "fix it") from cause
-    if not isinstance(made, kind):
-        raise error(place, f"{text} gave a {type(made).__name__}", f"return a {kind.__name__}")
-    return made
+        raise error(place, f"{text} failed: {_description(cause)}", "fix it") from cause
+    if not isinstance(product, kind):
+        raise error(place, f"{text} gave a {type(product).__name__}", f"return a {kind.__name__}")
+    return product
 
 
-def _told(error: BaseException) -> str:
+def _description(error: BaseException) -> str:
     """An error in words, with its place in the user's own code where that is known."""
-    own = own_line(error)
-    if not own and isinstance(error, SyntaxError) and error.filename:
-        own = f"{error.filename}:{error.lineno}"
-    return f"{type(error).__name__}: {error}{own and f' (at {own})'}"
+    line = own_line(error)
+    if not line and isinstance(error, SyntaxError) and error.filename:
+        line = f"{error.filename}:{error.lineno}"
+    return f"{type(error).__name__}: {error}{line and f' (at {line})'}"
 
 
 def own_failure(error: BaseException) -> str:
     """The line that tells of an error in code of the user's own, with its place; empty for other errors."""
     text = " ".join(f"{type(error).__name__}: {error}".split())
-    own = own_line(error)
-    return f"{own}: failed: {text}; fix it" if own else ""
+    line = own_line(error)
+    return f"{line}: failed: {text}; fix it" if line else ""
 
 
 def stops(error: BaseException) -> bool:
@@ -147,20 +147,20 @@ def package_line(error: BaseException) -> str:
     return line.replace(os.sep, "/").rpartition("/astrasim_py/")[2]
 
 
-def _last_line(error: BaseException | None, wanted: Callable[[str], bool]) -> str:
+def _last_line(error: BaseException | None, matches: Callable[[str], bool]) -> str:
     """``file:line`` of the last frame of an error in wanted modules. SimPy raises errors of processes again, with the
     first one as their cause.
     """
-    found, seen = "", []
+    line, seen = "", []
     while error is not None and error not in seen:
         seen.append(error)
-        at = error.__traceback__
-        while at is not None:
-            if wanted(str(at.tb_frame.f_globals.get("__name__", ""))):
-                found = f"{at.tb_frame.f_code.co_filename}:{at.tb_lineno}"
-            at = at.tb_next
+        traceback = error.__traceback__
+        while traceback is not None:
+            if matches(str(traceback.tb_frame.f_globals.get("__name__", ""))):
+                line = f"{traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}"
+            traceback = traceback.tb_next
         error = error.__cause__ or error.__context__
-    return found
+    return line
 
 
 def _is_own(module: str) -> bool:

@@ -15,8 +15,8 @@ class Shown:
 
     def __repr__(self) -> str:
         name, facts = self._facts()
-        told = [_counted(fact, label) if isinstance(fact, int) else fact for label, fact in facts.items()]
-        return f"{type(self).__name__}({name}: {', '.join(filter(None, told))})"
+        facts_text = [_counted(fact, label) if isinstance(fact, int) else fact for label, fact in facts.items()]
+        return f"{type(self).__name__}({name}: {', '.join(filter(None, facts_text))})"
 
     def _repr_html_(self) -> str:
         name, facts = self._facts()
@@ -28,8 +28,8 @@ class Shown:
         return f"<table><caption>{type(self).__name__} <b>{escape(name)}</b></caption>{rows}</table>"
 
 
-def _counted(count: int, what: str) -> str:
+def _counted(count: int, noun: str) -> str:
     """``3 ranks``, ``1 switch``; nothing for none of it."""
     if count == 1:
-        what = what[:-2] if what.endswith("hes") else what.removesuffix("s")
-    return f"{count:,} {what}" if count else ""
+        noun = noun[:-2] if noun.endswith("hes") else noun.removesuffix("s")
+    return f"{count:,} {noun}" if count else ""

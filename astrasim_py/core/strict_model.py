@@ -68,30 +68,30 @@ class StrictModel(BaseModel):
         if not isinstance(value, Mapping):
             raise wrong(f"{shown(value)} is not a mapping", f"write {cls._example()}")
         fields = {name: field.alias or name for name, field in cls.model_fields.items()}
-        known = [key for name, key in fields.items() if name not in cls._python_only]
+        keys = [key for name, key in fields.items() if name not in cls._python_only]
         for key in value if is_written else ():
-            if key in fields and key not in known:
-                raise wrong("is not a key here", did_you_mean(str(key), known), (key, "@key"))
+            if key in fields and key not in keys:
+                raise wrong("is not a key here", did_you_mean(str(key), keys), (key, "@key"))
         try:
-            made = handler(value)
+            model = handler(value)
         except ValidationError as error:
             details: list[InitErrorDetails] = []
-            for one in error.errors(include_url=False):
-                kind: Any = one["type"]
-                context = one.get("ctx", {})
+            for mistake in error.errors(include_url=False):
+                kind: Any = mistake["type"]
+                context = mistake.get("ctx", {})
                 if kind == "default_factory_not_called":
                     continue
-                if kind == "extra_forbidden" and len(one["loc"]) == 1:
-                    kind = wrong("is not a key here", did_you_mean(str(one["loc"][0]), known), ("@key",))
-                elif kind == "missing" and len(one["loc"]) == 1:
-                    name = str(one["loc"][0])
+                if kind == "extra_forbidden" and len(mistake["loc"]) == 1:
+                    kind = wrong("is not a key here", did_you_mean(str(mistake["loc"][0]), keys), ("@key",))
+                elif kind == "missing" and len(mistake["loc"]) == 1:
+                    name = str(mistake["loc"][0])
                     kind = wrong(f'"{name}" is missing', f"write {cls._example(name)}")
                 elif kind == "scenario":
                     kind = wrong(context["problem"], context["remedy"], tuple(context["at"]))
-                details.append(InitErrorDetails(type=kind, loc=one["loc"], input=one["input"], ctx=context))
+                details.append(InitErrorDetails(type=kind, loc=mistake["loc"], input=mistake["input"], ctx=context))
             raise ValidationError.from_exception_data(error.title, details) from None
-        made._complete()
-        return made
+        model._complete()
+        return model
 
     def _complete(self) -> None:
         """Check fields against each other."""
@@ -146,11 +146,11 @@ def mistakes(error: ValidationError) -> Iterator[Mistake]:
 
 def _mistake(error: Mapping[str, Any]) -> Mistake:
     context = error.get("ctx", {})
-    at = list(context.get("at", ()))
-    on_key = bool(at) and at[-1] == "@key"
+    location = list(context.get("at", ()))
+    on_key = bool(location) and location[-1] == "@key"
     # Steps such as <list> and [key] are pydantic's own: branches of a union, keys of a mapping.
     steps = [step for step in error["loc"] if not (isinstance(step, str) and step.startswith("<")) and step != "[key]"]
-    steps += at[:-1] if on_key else at
+    steps += location[:-1] if on_key else location
     if error["type"] == "scenario":
         return Mistake(tuple(steps), on_key, context["problem"], context["remedy"])
     fields = {**context, "value": shown(error["input"])}

@@ -52,12 +52,12 @@ def table_rows(
 def _check_heading(heading: Sequence[str], here: str, required: Sequence[str], optional: Sequence[str]) -> None:
     if not heading:
         raise UsageError(here, "is empty, there is no column", f"begin with a line of headings: {','.join(required)}")
-    known = (*required, *optional)
+    columns = (*required, *optional)
     for name in heading:
         if heading.count(name) > 1:
             raise UsageError(here, f'the column "{name}" appears twice', "keep one")
-        near = get_close_matches(name, [key for key in known if key not in heading], 1)
-        if optional and name not in known and near:
+        near = get_close_matches(name, [key for key in columns if key not in heading], 1)
+        if optional and name not in columns and near:
             raise UsageError(here, f'the column "{name}" is unknown', f"perhaps {near[0]} is meant")
     for name in required:
         if name not in heading:

@@ -46,12 +46,12 @@ _QUANTITY = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?)
 _MAX_TEXT = 64
 
 
-def _parse(text: object, units: dict, what: str, example: str, place: str) -> Fraction:
+def _parse(text: object, units: dict, noun: str, example: str, place: str) -> Fraction:
     remedy = f'write e.g. "{example}"'
     if not isinstance(text, str):
-        raise UnitError(place, f"{text!r} is not a {what}: it has no unit", remedy)
+        raise UnitError(place, f"{text!r} is not a {noun}: it has no unit", remedy)
     shown = text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + "…"
-    problem = f'"{shown}" is not a {what}'
+    problem = f'"{shown}" is not a {noun}'
     match = _QUANTITY.fullmatch(text) if len(text) <= _MAX_TEXT else None
     if match is not None:
         number, unit = match.groups()
@@ -91,8 +91,8 @@ def parse_size(text: object, place: str = "") -> int:
     return value.numerator
 
 
-def _parse_rate(text: object, units: dict, what: str, example: str, place: str) -> Fraction:
-    value = _parse(text, units, what, example, place)
+def _parse_rate(text: object, units: dict, noun: str, example: str, place: str) -> Fraction:
+    value = _parse(text, units, noun, example, place)
     if not 0 < value <= INT64_MAX:
         raise UnitError(place, f'"{text}" is {"out of range" if value else "zero"}', f'write e.g. "{example}"')
     return value
@@ -135,8 +135,8 @@ def format_size(nbytes: int) -> str:
     """A size as text, in binary units, exact if it divides."""
     for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if nbytes >= factor:
-            whole, rest = divmod(nbytes, factor)
-            return f"{whole} {unit}" if not rest else f"{nbytes / factor:.4g} {unit}"
+            quotient, rest = divmod(nbytes, factor)
+            return f"{quotient} {unit}" if not rest else f"{nbytes / factor:.4g} {unit}"
     return f"{nbytes} B"
 
 
@@ -152,5 +152,5 @@ def number_of(count: int, noun: str) -> str:
 def ns_text(ps: int) -> str:
     """Picoseconds as an exact decimal number of nanoseconds: 1500 ps are ``1.5``."""
     sign, ps = ("-", -ps) if ps < 0 else ("", ps)
-    whole, rest = divmod(ps, PS_PER_NS)
-    return f"{sign}{whole}" + (f".{rest:03d}".rstrip("0") if rest else "")
+    quotient, rest = divmod(ps, PS_PER_NS)
+    return f"{sign}{quotient}" + (f".{rest:03d}".rstrip("0") if rest else "")

@@ -116,9 +116,9 @@ class Algorithm(Shown):
         if not promise.rooted and self.root is not None:
             raise self._error(f"{self.collective} takes no root", "drop the root")
         for word in ("ranks", "chunks") if contract is not None else ():
-            ours, theirs = getattr(self, word), getattr(contract, word)
-            if ours and ours != theirs:
-                problem = f"has {ours} {word}, and its contract {theirs}"
+            ours, promised = getattr(self, word), getattr(contract, word)
+            if ours and ours != promised:
+                problem = f"has {ours} {word}, and its contract {promised}"
                 raise self._error(problem, "give the contract of this algorithm")
         if self.made_for is not None and self.made_for < 1:
             raise self._error(f"made_for is {self.made_for} B", "give the size it was made for")
@@ -235,9 +235,9 @@ class Algorithm(Shown):
         if verbatim:
             # A size in chunks is the only one of a reduction in most files: only a message must state bytes.
             symbolic = symbolic & (absolute < 0) & ~message
-        for each in np.unique(total[symbolic]).tolist():
-            rows = symbolic & (total == each)
-            out[rows] = chunk_bytes(index[rows], count[rows], size, each)
+        for parts in np.unique(total[symbolic]).tolist():
+            rows = symbolic & (total == parts)
+            out[rows] = chunk_bytes(index[rows], count[rows], size, parts)
         rest = moving & ~symbolic
         if rest.any():
             lost = np.flatnonzero(rest & message & (absolute < 0))
@@ -251,11 +251,11 @@ class Algorithm(Shown):
                     "write comm_size, or sizes in chunks under native semantics",
                 )
             rest &= absolute > 0
-            out[rest] = given = absolute[rest]
+            out[rest] = values = absolute[rest]
             if not verbatim and self.made_for is not None:
                 # Rounded up: a rescaled algorithm must not move less than its collective needs.
-                distinct, which = np.unique(given, return_inverse=True)
-                out[rest] = np.array([-(-v * size // self.made_for) for v in distinct.tolist()], dtype=np.int64)[which]
+                distinct, code = np.unique(values, return_inverse=True)
+                out[rest] = np.array([-(-v * size // self.made_for) for v in distinct.tolist()], dtype=np.int64)[code]
         return out
 
     def same_bytes(self, size: int) -> bool:
@@ -351,9 +351,9 @@ def without_cells(trace: ExecutionTrace | Program) -> np.ndarray:
     kinds, op, payload = trace.type, trace.column("comp_op"), trace.column("payload")
     source, target, handed = present("src"), present("dst"), payload != MISSING
     send, comp = kinds == NodeType.COMM_SEND, kinds == NodeType.COMP
-    known = send | comp | (kinds == NodeType.COMM_RECV) | (kinds == NodeType.METADATA)
+    supported = send | comp | (kinds == NodeType.COMM_RECV) | (kinds == NodeType.METADATA)
     # A receive may drop its data. A COMP node without an operation joins dependencies.
     lacks = send & ~(source | handed)
     lacks |= comp & (op == CompOp.COPY) & ~((source | handed) & target)
     lacks |= comp & (op == CompOp.REDUCE) & ~(source & (target | handed))
-    return ~known | (lacks & (trace.column("msg_chunk_cnt") != 0))
+    return ~supported | (lacks & (trace.column("msg_chunk_cnt") != 0))

@@ -72,8 +72,8 @@ class _Stated:
                 column = self.numbers[name][ranks].astype(np.int64)
                 out[name] = np.where(column < 0, MISSING, column)
             elif name in self.chunks:
-                each, column = self.chunks[name], self.base.column(name)[None, :]
-                turned = self.rotation.shift(np.maximum(column, 0) // each, ranks[:, None]) * each + column % each
+                period, column = self.chunks[name], self.base.column(name)[None, :]
+                turned = self.rotation.shift(np.maximum(column, 0) // period, ranks[:, None]) * period + column % period
                 out[name] = np.where(column < 0, column, turned)
         return out
 
@@ -86,10 +86,10 @@ def _stated(rotated: Rotated | None, chunks: int) -> _Stated | None:
     if rotated.nodes > MAX_NODES or ranks > _MAX_RANKS:
         return None
     blocks = [np.arange(start, min(start + _BLOCK, ranks)) for start in range(0, ranks, _BLOCK)]
-    each = chunks // ranks if chunks % ranks == 0 else 0
-    by_rule = _Stated(rotation, base, dict.fromkeys(_ROTATING, each) if each else {}, {})
+    per_rank = chunks // ranks if chunks % ranks == 0 else 0
+    by_rule = _Stated(rotation, base, dict.fromkeys(_ROTATING, per_rank) if per_rank else {}, {})
     # Columns that are the same on all ranks, and columns that follow the rule.
-    same, ruled = dict.fromkeys(_ROTATING, True), dict.fromkeys(_ROTATING, bool(each))
+    same, ruled = dict.fromkeys(_ROTATING, True), dict.fromkeys(_ROTATING, bool(per_rank))
     for block in blocks:
         columns, rule = rotated.columns(block), by_rule(block, VARYING)
         if any(not np.array_equal(columns[name], rule[name]) for name in PEERS):
@@ -97,15 +97,15 @@ def _stated(rotated: Rotated | None, chunks: int) -> _Stated | None:
         for name in _ROTATING:
             same[name] = same[name] and bool((columns[name] == base.column(name)).all())
             ruled[name] = ruled[name] and np.array_equal(columns[name], rule[name])
-    written = [name for name in _ROTATING if not same[name] and not ruled[name]]
-    numbers = {name: np.empty((ranks, len(base)), dtype=np.int32) for name in written}
-    for block in blocks if written else ():
-        for name, column in rotated.columns(block, written).items():
+    listed = [name for name in _ROTATING if not same[name] and not ruled[name]]
+    numbers = {name: np.empty((ranks, len(base)), dtype=np.int32) for name in listed}
+    for block in blocks if listed else ():
+        for name, column in rotated.columns(block, listed).items():
             present = column != MISSING
             if int(column.max(initial=0)) >= 2**31 or int(column.min(where=present, initial=0)) < 0:
                 return None
             numbers[name][block] = np.where(present, column, -1)
-    return _Stated(rotation, base, {name: each for name in _ROTATING if ruled[name] and not same[name]}, numbers)
+    return _Stated(rotation, base, {name: per_rank for name in _ROTATING if ruled[name] and not same[name]}, numbers)
 
 
 def write_npz(path: str | os.PathLike, algorithm: Algorithm) -> None:
@@ -190,11 +190,11 @@ def _parsed_texts(
         raise ValueError(f"texts of {len(text)} bytes")
     try:
         document = json.loads(text)
-        metadata = [[Attribute(*attribute) for attribute in each] for each in document["metadata"]]
+        metadata = [[Attribute(*attribute) for attribute in attributes_of] for attributes_of in document["metadata"]]
         protocol, contract, actors = document["protocol"], document["contract"], document.get("actors", [])
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ValueError("its texts are no JSON of metadata") from None
-    attributes = [attribute for each in metadata for attribute in each]
+    attributes = [attribute for attributes_of in metadata for attribute in attributes_of]
     named = all(type(text) is str for a in attributes for text in (a.name, a.kind, a.doc))
     if len(metadata) != traces or not named or not all(map(kept_metadata, attributes)):
         raise ValueError("its metadata do not fit its traces")
@@ -206,15 +206,15 @@ def _parsed_texts(
 
 
 def _load_npz(place: str) -> dict[str, np.ndarray]:
-    known = {*_ARRAYS, *_SCALARS, "trace_of", "lengths", "texts"}
-    known |= {f"{part}_{name}" for name in INT_COLUMNS for part in ("col", "has")}
-    known |= {"rotation", "turned", *(f"all_{name}" for name in _ROTATING)}
+    expected = {*_ARRAYS, *_SCALARS, "trace_of", "lengths", "texts"}
+    expected |= {f"{part}_{name}" for name in INT_COLUMNS for part in ("col", "has")}
+    expected |= {"rotation", "turned", *(f"all_{name}" for name in _ROTATING)}
     try:
         with open_regular(place, AlgorithmError, what="an .npz file") as file:
             with zipfile.ZipFile(file) as archive:
                 members = archive.infolist()
                 for member in members:
-                    if member.filename.removesuffix(".npy") not in known:
+                    if member.filename.removesuffix(".npy") not in expected:
                         raise AlgorithmError(place, f"has a member {member.filename[:64]!r}", "write it with convert")
                 if sum(member.file_size for member in members) > MAX_NPZ_BYTES or len(members) > _MOST_MEMBERS:
                     raise AlgorithmError(place, f"unpacks to more than {MAX_NPZ_BYTES} bytes", "cut the algorithm")
@@ -246,13 +246,13 @@ def read_npz(path: str | os.PathLike) -> Algorithm:
         protocol, contract, actors, metadata = _parsed_texts(text, len(lengths), place)
         if len(trace_of) != ranks + len(actors):
             raise ValueError("its traces do not fit its ranks")
-        first_rank = [int(np.argmax(trace_of == which)) for which in range(len(lengths))]
+        first_rank = [int(np.argmax(trace_of == number)) for number in range(len(lengths))]
         places = [f"{place}: {named(rank, ranks, actors)}" for rank in first_rank]
         traces = _traces(arrays, np.concatenate(([0], np.cumsum(lengths))), metadata, places)
         if "rotation" in arrays:
             by_rank = _rotated(arrays, traces, ranks, place)
         else:
-            by_rank = Traces.of((traces[which] for which in trace_of.tolist()), searched=True)
+            by_rank = Traces.of((traces[number] for number in trace_of.tolist()), searched=True)
             check_well_formed(by_rank, place, ranks, actors)
     except ValueError as error:
         raise AlgorithmError(place, f"is not an .npz of an algorithm: {error}", "write it with convert") from None
@@ -307,19 +307,19 @@ def _traces(
         columns[name][mask] = values
     traces = []
     shared: dict[bytes, Csr] = {}
-    for which, (begin, end) in enumerate(pairwise(bounds.tolist())):
+    for number, (begin, end) in enumerate(pairwise(bounds.tolist())):
         parts = {}
         for kind, (ptr, ids) in deps.items():
-            own = ptr[begin : end + 1]
-            csr = Csr(own - own[0], ids[own[0] : own[-1]])
+            ptr_of = ptr[begin : end + 1]
+            csr = Csr(ptr_of - ptr_of[0], ids[ptr_of[0] : ptr_of[-1]])
             parts[kind] = shared.setdefault(csr.ptr.tobytes() + csr.ids.tobytes(), csr)
         traces.append(
             ExecutionTrace.from_columns(
                 node_id=arrays["node_id"][begin:end].astype(np.uint64),
                 type=arrays["type"][begin:end],
                 duration_micros=arrays["duration_micros"][begin:end].astype(np.uint64),
-                metadata=metadata[which],
-                place=places[which],
+                metadata=metadata[number],
+                place=places[number],
                 **parts,
                 **{name: column[begin:end] for name, column in columns.items()},
             )
@@ -332,13 +332,13 @@ def _rotated(arrays: Mapping[str, np.ndarray], traces: Sequence[ExecutionTrace],
     if len(traces) != 1 or len(dims) > 32 or min(dims, default=0) < 1 or prod(dims) != ranks or ranks > _MAX_RANKS:
         raise ValueError("its rotation does not fit its ranks")
     base = traces[0]
-    if ranks * len(base) > MAX_NODES or len(turned) != len(_ROTATING) or not all(0 <= each < 2**31 for each in turned):
+    if ranks * len(base) > MAX_NODES or len(turned) != len(_ROTATING) or not all(0 <= unit < 2**31 for unit in turned):
         raise ValueError("its rotation does not fit its trace")
     numbers = {name: arrays[f"all_{name}"] for name in _ROTATING if f"all_{name}" in arrays}
     if any(column.size != ranks * len(base) for column in numbers.values()):
         raise ValueError("a column of its rotation does not fit its ranks")
-    chunks = {name: each for name, each in zip(_ROTATING, turned, strict=True) if each}
-    if any(int(base.column(name).max(initial=0)) // each >= ranks for name, each in chunks.items()):
+    chunks = {name: unit for name, unit in zip(_ROTATING, turned, strict=True) if unit}
+    if any(int(base.column(name).max(initial=0)) // unit >= ranks for name, unit in chunks.items()):
         raise ValueError("a chunk of its rotation belongs to no rank")
     rotation = Rotation(tuple(dims))
     numbers = {name: column.reshape(ranks, len(base)) for name, column in numbers.items()}

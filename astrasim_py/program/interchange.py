@@ -31,8 +31,8 @@ def _metadata(algorithm: Algorithm, rank: int) -> list[tuple[str, object]]:
         values["contract"] = None
     if algorithm.actors:
         # A file names its own actor only, and a topology's vertices belong to no file.
-        own = algorithm.actors[rank - algorithm.ranks] if rank >= algorithm.ranks else None
-        values |= {"actors": len(algorithm.actors), "actor": own, "vertices": None}
+        actor = algorithm.actors[rank - algorithm.ranks] if rank >= algorithm.ranks else None
+        values |= {"actors": len(algorithm.actors), "actor": actor, "vertices": None}
     return [(name, value) for name, value in values.items() if value not in (None, "")]
 
 
@@ -136,20 +136,20 @@ def algorithm_from_traces(
     if not traces:
         raise AlgorithmError(place, "has no traces", "give one trace per rank")
     stated = {key: traces[0].meta(key) for key in STATED}
-    wanted = collective_name(collective, place) if collective is not None else None
+    asked_kind = collective_name(collective, place) if collective is not None else None
     named = None
     if isinstance(stated["collective"], str):
         try:
             named = collective_name(stated["collective"], place)
         except AlgorithmError:
             # A name of the producer's own: then the name that the caller states counts.
-            if wanted is None:
+            if asked_kind is None:
                 raise
-    if wanted and named not in (None, CUSTOM, wanted):
+    if asked_kind and named not in (None, CUSTOM, asked_kind):
         raise AlgorithmError(
-            place, f"is made for {named}, not for {wanted}", f"use it for {named}, or name another file"
+            place, f"is made for {named}, not for {asked_kind}", f"use it for {named}, or name another file"
         )
-    kind = wanted or named
+    kind = asked_kind or named
     if kind is None:
         raise AlgorithmError(place, "does not say which collective it is", "name the collective")
 
@@ -206,9 +206,9 @@ class Promises(TypedDict, total=False):
 
 def promised(found: Algorithm, collective: str | None = None, **stated: Unpack[Promises]) -> Algorithm:
     """An algorithm whose file says what it is, with what the caller states of it; see `read_algorithm`."""
-    wanted = found.collective if collective is None else collective_name(collective, found.source)
-    if found.collective not in (wanted, CUSTOM):
-        raise AlgorithmError(found.source, f"is made for {found.collective}, not for {wanted}", "name another file")
+    kind = found.collective if collective is None else collective_name(collective, found.source)
+    if found.collective not in (kind, CUSTOM):
+        raise AlgorithmError(found.source, f"is made for {found.collective}, not for {kind}", "name another file")
     changes: dict[str, Any] = {key: value for key, value in stated.items() if value not in (None, "")}
-    contract = found.contract if wanted == found.collective else None
-    return dataclass_replace(found, collective=wanted, contract=contract, **changes)
+    contract = found.contract if kind == found.collective else None
+    return dataclass_replace(found, collective=kind, contract=contract, **changes)

@@ -150,8 +150,8 @@ def peers(rotation: Rotation, base: ExecutionTrace, ranks: np.ndarray, names: Se
 
 def _picked(columns: Columns, origin: np.ndarray, ranks: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
     """Columns of traces made of some rows of others."""
-    found = columns(ranks, names).items()
-    return {name: np.where(origin >= 0, column[:, np.maximum(origin, 0)], MISSING) for name, column in found}
+    picked = columns(ranks, names).items()
+    return {name: np.where(origin >= 0, column[:, np.maximum(origin, 0)], MISSING) for name, column in picked}
 
 
 def rotated_of(traces: Sequence[ExecutionTrace]) -> Rotated | None:
@@ -176,18 +176,18 @@ def rotation_of(traces: Sequence[ExecutionTrace]) -> Rotation | None:
     if ranks < 2 or any(len(trace) != len(base) for trace in traces):
         return None
     send, receive = (np.flatnonzero(base.type == kind) for kind in (NodeType.COMM_SEND, NodeType.COMM_RECV))
-    mine = _all_peers(base, send, receive)
-    if not len(mine) or int(mine.min()) < 0 or int(mine.max()) >= ranks:
+    peers = _all_peers(base, send, receive)
+    if not len(peers) or int(peers.min()) < 0 or int(peers.max()) >= ranks:
         return None
-    dims = _dims(mine, lambda rank: _all_peers(traces[rank], send, receive), ranks)
+    dims = _dims(peers, lambda rank: _all_peers(traces[rank], send, receive), ranks)
     if dims is None:
         return None
     rotation = Rotation(dims)
-    step = max(_BLOCK_PEERS // len(mine), 1)
+    step = max(_BLOCK_PEERS // len(peers), 1)
     for start in range(1, ranks, step):
         block = np.arange(start, min(start + step, ranks))
-        theirs = np.stack([_all_peers(traces[rank], send, receive) for rank in block.tolist()])
-        if not np.array_equal(theirs, rotation.shift(mine[None, :], block[:, None])):
+        block_peers = np.stack([_all_peers(traces[rank], send, receive) for rank in block.tolist()])
+        if not np.array_equal(block_peers, rotation.shift(peers[None, :], block[:, None])):
             return None
     # No other rank depends on the bytes of a local copy. Other sizes must be equal; without chunks, a size is stated
     # otherwise.
@@ -207,13 +207,13 @@ def _all_peers(trace: ExecutionTrace, send: np.ndarray, receive: np.ndarray) -> 
     return np.concatenate([trace.column("comm_dst")[send], trace.column("comm_src")[receive]])
 
 
-def _dims(mine: np.ndarray, peers_of, ranks: int) -> tuple[int, ...] | None:
+def _dims(peers: np.ndarray, peers_of, ranks: int) -> tuple[int, ...] | None:
     """Radices, the least significant first, that the peers of some ranks suggest; None where they suggest none.
     Rank s, the first of a digit that s numbers precede, adds 1 to that digit of every peer: s, or, from the last value
     of the digit to the first, s less its radix times s."""
     dims, stride = [], 1
     while stride < ranks:
-        back = mine - peers_of(stride)
+        back = peers - peers_of(stride)
         wrapped = back[back != -stride]
         size = ranks // stride
         if len(wrapped):

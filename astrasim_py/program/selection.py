@@ -91,8 +91,8 @@ class Case:
         """True if it is for the call of a node, on a group."""
         if not self.when.holds(call.size, call.ranks, group, node):
             return False
-        wanted = self.when.switches
-        return wanted is None or wanted == self.source.reaches(call.npus)
+        switches = self.when.switches
+        return switches is None or switches == self.source.reaches(call.npus)
 
 
 class Way(NamedTuple):

@@ -205,8 +205,8 @@ def _check_payloads(program: Program, action: np.ndarray, count: np.ndarray) -> 
             f"which holds {holds}"
         )
     # Most takers name a parent: found at once for all.
-    wanted = takers * len(program) + givers
-    direct = np.isin(wanted, program.child * len(program) + program.parents)
+    keys = takers * len(program) + givers
+    direct = np.isin(keys, program.child * len(program) + program.parents)
     budget = [MAX_SEARCH]
     for i in np.flatnonzero(~direct).tolist():
         if not program.waits_for(int(takers[i]), int(givers[i]), budget):
@@ -221,19 +221,19 @@ def _connect(
 ) -> tuple[list[int], list[int], list[Connection]]:
     n = program.ranks
     tag, channel, count = (program.column(name) for name in ("comm_tag", "channel", "msg_chunk_cnt"))
-    own = channel == MISSING
-    queue, pair = np.where(own, tag, channel), np.zeros(len(program), dtype=np.int64)
+    by_tag = channel == MISSING
+    queue, pair = np.where(by_tag, tag, channel), np.zeros(len(program), dtype=np.int64)
     sides = []
     for kind, column in ((_SEND, "comm_dst"), (_RECV, "comm_src")):
         rows = np.flatnonzero(action == kind)
         ends = program.rank[rows], program.column(column)[rows]
         source, target = ends if kind == _SEND else ends[::-1]
         pair[rows] = source * n + target
-        sides.append(rows[np.lexsort((program.place[rows], tag[rows], queue[rows], own[rows], pair[rows]))])
+        sides.append(rows[np.lexsort((program.place[rows], tag[rows], queue[rows], by_tag[rows], pair[rows]))])
     sends, recvs = sides
-    if not all(np.array_equal(each[sends], each[recvs]) for each in (pair, tag)):
+    if not all(np.array_equal(values[sends], values[recvs]) for values in (pair, tag)):
         _raise_unmatched(program, sends, recvs, pair, tag)
-    odd = np.flatnonzero((queue[sends] != queue[recvs]) | (own[sends] != own[recvs]))
+    odd = np.flatnonzero((queue[sends] != queue[recvs]) | (by_tag[sends] != by_tag[recvs]))
     if len(odd):
         s, r = int(sends[odd[0]]), int(recvs[odd[0]])
         raise Unusable(
@@ -258,7 +258,7 @@ def _connect(
                     "and no dependency says which is first: their pairing depends on timing",
                     unknown=True,
                 )
-    keys = np.stack([pair[sends], queue[sends], own[sends]])
+    keys = np.stack([pair[sends], queue[sends], by_tag[sends]])
     begins = np.ones(len(sends), dtype=bool)
     begins[1:] = (keys[:, 1:] != keys[:, :-1]).any(axis=0)
     takes, gives = np.full((2, size), -1, dtype=np.int64)

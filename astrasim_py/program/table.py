@@ -96,8 +96,8 @@ class Program:
 
     def with_columns_only(self, names: Collection[str]) -> Program:
         """The same program without its other columns, and without fused steps."""
-        kept = {*names, "payload"} - {"fused"}
-        return replace(self, columns={name: column for name, column in self.columns.items() if name in kept})
+        remaining = {*names, "payload"} - {"fused"}
+        return replace(self, columns={name: column for name, column in self.columns.items() if name in remaining})
 
     def with_columns(self, columns: Mapping[str, np.ndarray]) -> Program:
         """The same program with some columns, int64[rows] each, in place of its own."""
@@ -106,16 +106,16 @@ class Program:
     def some(self, ranks: Sequence[int] | np.ndarray) -> Program:
         """The table of some ranks, which become its ranks 0, 1, …; one may come several times."""
         ranks = np.asarray(ranks, dtype=np.int64)
-        owner, at = ranges(np.diff(self.bounds)[ranks])
-        row = self.bounds[ranks][owner] + at
+        owner, offset = ranges(np.diff(self.bounds)[ranks])
+        row = self.bounds[ranks][owner] + offset
         bounds = np.searchsorted(owner, np.arange(len(ranks) + 1))
         shift = (bounds[:-1] - self.bounds[ranks])[owner]
-        waiting, at = ranges(np.diff(self.ptr)[row])
+        waiting, offset = ranges(np.diff(self.ptr)[row])
         return replace(
             self, bounds=bounds, type=self.type[row], node_id=self.node_id[row],
             columns={name: column[row] for name, column in self.columns.items()},
             ptr=np.searchsorted(waiting, np.arange(len(row) + 1)),
-            parents=self.parents[self.ptr[row][waiting] + at] + shift[waiting],
+            parents=self.parents[self.ptr[row][waiting] + offset] + shift[waiting],
             places=[self.places[rank] for rank in ranks.tolist()] if self.places else (), actors=(),
         )  # fmt: skip
 
@@ -132,8 +132,8 @@ class Program:
             if key not in structures:
                 structures[key] = kinds, Csr(ptr, parents.astype(np.uint64)), np.arange(high - low, dtype=np.uint64)
             kinds, deps, ids = structures[key]
-            own = {name: column[low:high] for name, column in columns.items()}
-            out.append(ExecutionTrace.from_columns(node_id=ids, type=kinds, data_deps=deps, **own))
+            part = {name: column[low:high] for name, column in columns.items()}
+            out.append(ExecutionTrace.from_columns(node_id=ids, type=kinds, data_deps=deps, **part))
         return tuple(out)
 
     @cached_property
@@ -153,13 +153,13 @@ class Program:
     @cached_property
     def place(self) -> np.ndarray:
         """int64[rows]: place in the topological order of the rank; that of the row where there is a cycle."""
-        own = np.arange(len(self)) - self.bounds[self.rank]
+        index = np.arange(len(self)) - self.bounds[self.rank]
         order = graph.topological_order(self.ptr, self.parents, np.argsort(self.by_id))
-        whole = np.bincount(self.rank[order], minlength=self.ranks) == np.diff(self.bounds)
-        order = order[whole[self.rank[order]]]
+        complete = np.bincount(self.rank[order], minlength=self.ranks) == np.diff(self.bounds)
+        order = order[complete[self.rank[order]]]
         order = order[np.argsort(self.rank[order], kind="stable")]
-        place = own.copy()
-        place[order] = own[np.sort(order)]
+        place = index.copy()
+        place[order] = index[np.sort(order)]
         return place
 
     @cached_property
@@ -173,23 +173,23 @@ class Program:
         fused = self._named("fused", "is fused with")
         return np.where(fused < 0, np.arange(len(self)), fused)
 
-    def _named(self, name: str, what: str) -> np.ndarray:
+    def _named(self, name: str, verb: str) -> np.ndarray:
         if not self.has(name):
             return np.full(len(self), -1, dtype=np.int64)
         ids, rows = self.column(name), self.rows_named(name)
         lost = np.flatnonzero((ids != MISSING) & (rows < 0))
         if len(lost):
-            raise Unusable(f"{self.node(int(lost[0]))} {what} {int(ids[lost[0]])}, which is not there")
+            raise Unusable(f"{self.node(int(lost[0]))} {verb} {int(ids[lost[0]])}, which is not there")
         return rows
 
     def rows_named(self, name: str) -> np.ndarray:
         """int64[rows]: the row of the same rank whose id a column has, -1 where there is none."""
         ids = self.column(name)
-        known, code = np.unique(self.node_id, return_inverse=True)
-        wanted = np.minimum(np.searchsorted(known, np.maximum(ids, 0).astype(np.uint64)), len(known) - 1)
-        keys, key = (self.rank * len(known) + each for each in (code, wanted))
-        at = np.minimum(np.searchsorted(keys[self.by_id], key), len(self) - 1)
-        rows = self.by_id[at]
+        distinct, code = np.unique(self.node_id, return_inverse=True)
+        id_code = np.minimum(np.searchsorted(distinct, np.maximum(ids, 0).astype(np.uint64)), len(distinct) - 1)
+        keys, key = (self.rank * len(distinct) + value for value in (code, id_code))
+        position = np.minimum(np.searchsorted(keys[self.by_id], key), len(self) - 1)
+        rows = self.by_id[position]
         return np.where((ids >= 0) & (self.node_id[rows] == ids.astype(np.uint64)) & (keys[rows] == key), rows, -1)
 
     def node(self, row: int) -> str:

@@ -21,15 +21,15 @@ def with_endpoint_delay(algorithm: Algorithm, delay_ps: int) -> Algorithm:
         trace, order = _delayed(rotated.base, delay_ps)
         origin = np.where(order < len(rotated.base), order, -1)
         return replace(algorithm, traces=Traces.of_rotation(rotated.on(trace, origin)))
-    made = {trace: _delayed(trace, delay_ps)[0] for trace in dict.fromkeys(algorithm.traces)}
-    return replace(algorithm, traces=Traces.of(made[trace] for trace in algorithm.traces))
+    delayed = {trace: _delayed(trace, delay_ps)[0] for trace in dict.fromkeys(algorithm.traces)}
+    return replace(algorithm, traces=Traces.of(delayed[trace] for trace in algorithm.traces))
 
 
 def _delayed(trace: ExecutionTrace, delay_ps: int) -> tuple[ExecutionTrace, np.ndarray]:
     """The trace with delays, and of each of its rows the row before; a delay is no row, len(trace) or more."""
     n, received = len(trace), np.flatnonzero(trace.type == NodeType.COMM_RECV)
     order = np.argsort(np.concatenate([2 * np.arange(n), 2 * received + 1]), kind="stable")
-    at = np.argsort(order)
+    position = np.argsort(order)
     # A delay gets the id after its receive, so that it runs next.
     new_id = 2 * np.argsort(np.argsort(trace.node_id, kind="stable"))
     done_id = new_id + (trace.type == NodeType.COMM_RECV)
@@ -42,20 +42,20 @@ def _delayed(trace: ExecutionTrace, delay_ps: int) -> tuple[ExecutionTrace, np.n
 
     def dependencies(deps: Csr, waiting: np.ndarray) -> Csr:
         """Those of the trace, and `waiting` delays on their receives."""
-        child = np.concatenate([at[owners(deps.ptr)], at[n : n + len(waiting)]])
+        child = np.concatenate([position[owners(deps.ptr)], position[n : n + len(waiting)]])
         ids = np.concatenate([done_id[trace.rows_of(deps.ids)], new_id[waiting]])
         return Csr(pointers(child, len(order)), ids[np.argsort(child, kind="stable")].astype(np.uint64))
 
-    given = {name: columns(name, trace.column(name), MISSING) for name in INT_COLUMNS if trace.has_column(name)}
-    given["duration_ps"] = columns("duration_ps", trace.column("duration_ps"), delay_ps)
-    made = ExecutionTrace.from_columns(
+    int_columns = {name: columns(name, trace.column(name), MISSING) for name in INT_COLUMNS if trace.has_column(name)}
+    int_columns["duration_ps"] = columns("duration_ps", trace.column("duration_ps"), delay_ps)
+    delayed = ExecutionTrace.from_columns(
         node_id=np.concatenate([new_id, new_id[received] + 1])[order].astype(np.uint64),
         type=columns("type", trace.type, NodeType.COMP),
         duration_micros=columns("duration_micros", trace.duration_micros, 0),
         data_deps=dependencies(trace.data_deps, received), ctrl_deps=dependencies(trace.ctrl_deps, received[:0]),
-        place=trace.place, **given,
+        place=trace.place, **int_columns,
     )  # fmt: skip
-    return made, order
+    return delayed, order
 
 
 def with_sizes(algorithm: Algorithm, size: int) -> Algorithm:

@@ -41,8 +41,8 @@ class Traces(Sequence[ExecutionTrace]):
         """Given traces."""
         if isinstance(traces, Traces):
             return traces
-        given = tuple(traces)
-        return cls(len(given), given=given, searched=searched)
+        tuple_of = tuple(traces)
+        return cls(len(tuple_of), given=tuple_of, searched=searched)
 
     @classmethod
     def of_rotation(cls, rotated: Rotated) -> Traces:

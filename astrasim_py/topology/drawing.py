@@ -49,18 +49,18 @@ def draw_network(
     two_way = np.isin(src.astype(np.int64) * len(x) + dst, dst.astype(np.int64) * len(x) + src)
     paths = _paths(x, y, src, dst, (1.5 if use is not None else 0.0) / unit * two_way, (0.5 * size + 7) / unit)
     wide = 1.3 if len(src) <= 200 else 0.9 if len(src) <= 800 else 0.5
-    drawn = np.flatnonzero(~two_way | (src < dst)) if use is None else np.flatnonzero(use >= 0)
+    rows = np.flatnonzero(~two_way | (src < dst)) if use is None else np.flatnonzero(use >= 0)
     if use is not None:
-        drawn = drawn[np.argsort(use[drawn], kind="stable")]
+        rows = rows[np.argsort(use[rows], kind="stable")]
         axes.add_collection(LineCollection(list(paths[use < 0]), colors=_IDLE, linewidths=0.6, zorder=1))
     look = {"colors": _LINE} if use is None else {"cmap": "cividis_r", "norm": colours}
     fill = {"facecolors": _LINE} if use is None else look
-    parts: list[Collection] = [LineCollection(list(paths[drawn]), linewidths=wide, zorder=2, capstyle="butt", **look)]
-    headed = drawn[~two_way[drawn]] if use is None else drawn if len(drawn) <= _MOST_HEADS else drawn[:0]
+    parts: list[Collection] = [LineCollection(list(paths[rows]), linewidths=wide, zorder=2, capstyle="butt", **look)]
+    headed = rows[~two_way[rows]] if use is None else rows if len(rows) <= _MOST_HEADS else rows[:0]
     heads = _heads(paths[headed], 3.2 / unit)
     long = np.isfinite(heads).all(axis=(1, 2))
     parts.append(PolyCollection(heads[long], linewidths=0, zorder=3, **fill))
-    for part, links in zip(parts, (drawn, headed[long]), strict=True):
+    for part, links in zip(parts, (rows, headed[long]), strict=True):
         if use is not None:
             part.set_array(use[links])
         axes.add_collection(part)
@@ -71,8 +71,8 @@ def draw_network(
     rim = min(0.8, 0.08 * size)
     axes.scatter(x[~switch], y[~switch], s=size**2, c="white", linewidths=0, zorder=4)
     axes.scatter(x[~switch], y[~switch], s=size**2, c=inside, edgecolors="#333333", linewidths=rim, zorder=4)
-    for chosen, face in ((switch & ~works, _SWITCH), (works, COMPUTING["facecolor"])):
-        axes.scatter(x[chosen], y[chosen], s=size**2, c=face, marker="s", edgecolors="#333333", lw=rim, zorder=4)
+    for subset, face in ((switch & ~works, _SWITCH), (works, COMPUTING["facecolor"])):
+        axes.scatter(x[subset], y[subset], s=size**2, c=face, marker="s", edgecolors="#333333", lw=rim, zorder=4)
     _name(axes, x, y, switch, names, size, unit)
     margin = (0.5 * size + 3) / unit
     for shown, place, curve in ((axes.set_xlim, x, paths[..., 0]), (axes.set_ylim, y, paths[..., 1])):
@@ -152,10 +152,10 @@ def _name_some(axes, x, y, npus, names, size: float, halo) -> None:
     radius = np.hypot(dx, dy)
     round_ = np.ptp(radius) < 0.1 * radius.max()
     step = 1 << max(int(np.ceil(np.log2(len(npus) / 16))), 0)
-    for at in range(0, len(npus), step):
-        ahead = np.array([dx[at], dy[at]]) / radius[at] if round_ else np.array([0.75, 0.75])
+    for index in range(0, len(npus), step):
+        ahead = np.array([dx[index], dy[index]]) / radius[index] if round_ else np.array([0.75, 0.75])
         axes.annotate(
-            names[npus[at]], (x[npus[at]], y[npus[at]]), xytext=tuple(ahead * (0.5 * size + 4.5)), ha="center",
+            names[npus[index]], (x[npus[index]], y[npus[index]]), xytext=tuple(ahead * (0.5 * size + 4.5)), ha="center",
             textcoords="offset points", va="center", fontsize=5.5, zorder=6, path_effects=halo,
         )  # fmt: skip
 
@@ -202,8 +202,8 @@ def _over(x, y, a, ahead, length, src, dst) -> tuple[np.ndarray, np.ndarray]:
         row = beside.tolist()
         even = np.ptp(np.diff(along[beside])) < 0.02 * near
         chained = even and all(pair in linked or pair[::-1] in linked for pair in pairwise(row))
-        whole = chained and row[0] == src[link] and row[-1] == dst[link]
-        rows.setdefault(tuple(sorted(row)), []).append(link if whole else -1)
+        complete = chained and row[0] == src[link] and row[-1] == dst[link]
+        rows.setdefault(tuple(sorted(row)), []).append(link if complete else -1)
     for links in rows.values():
         if min(links) >= 0:
             around[links] = True

@@ -69,38 +69,38 @@ Columns = Mapping[str, tuple[str, str]]
 
 def read_columns(place: str, names: Iterable[str], *, ignore: bool = False) -> Columns:
     """Meanings of columns or keys; unknown names are refused, or ignored."""
-    found: dict[str, tuple[str, str]] = {}
+    columns: dict[str, tuple[str, str]] = {}
     for name in names:
-        known = _meaning(place, name)
-        if known is None:
+        meaning = _meaning(place, name)
+        if meaning is None:
             if ignore:
                 continue
             raise TopologyError(f"{place}: {name}", "an unknown column", "write src,dst,bandwidth,latency (or npus)")
-        what, unit = known
-        if what in found:
-            raise TopologyError(f"{place}: {name}", f"a second column for {what}", "keep one of them")
-        found[what] = name, unit
+        quantity, unit = meaning
+        if quantity in columns:
+            raise TopologyError(f"{place}: {name}", f"a second column for {quantity}", "keep one of them")
+        columns[quantity] = name, unit
     for needed, example in _NEEDED.items():
-        if needed not in found:
+        if needed not in columns:
             raise TopologyError(place, f"there is no {needed}", f"add {example}")
-    return found
+    return columns
 
 
 def _meaning(place: str, name: str) -> tuple[str, str] | None:
     if name in _COLUMNS:
         return _COLUMNS[name], ""
     stem, mark, suffix = name.partition("_")
-    what = _COLUMNS.get(stem)
-    if not mark or what is None or what not in _PARSERS:
+    quantity = _COLUMNS.get(stem)
+    if not mark or quantity is None or quantity not in _PARSERS:
         return None
     unit = suffix.removesuffix("Bps") + "B/s" if suffix.endswith("Bps") else suffix
     try:
-        _PARSERS[what](f"1 {unit}")
+        _PARSERS[quantity](f"1 {unit}")
     except UnitError:
-        example = f"{stem}_GBps" if what == "bandwidth" else f"{stem}_us"
-        problem = f'"{suffix}" is not a unit of {what}'
+        example = f"{stem}_GBps" if quantity == "bandwidth" else f"{stem}_us"
+        problem = f'"{suffix}" is not a unit of {quantity}'
         raise TopologyError(f"{place}: {name}", problem, f"write e.g. {example}") from None
-    return what, unit
+    return quantity, unit
 
 
 class Links:
@@ -143,15 +143,15 @@ class Links:
             self._headers[names] = read_columns(place, names, ignore=ignore)
         columns = self._headers[names]
         values: dict[str, Any] = {}
-        for what in _PARSERS:
-            name, unit = columns[what]
-            cell, at = row[name], f"{place}: {name}"
+        for quantity in _PARSERS:
+            name, unit = columns[quantity]
+            cell, cell_place = row[name], f"{place}: {name}"
             if isinstance(cell, bool) or not isinstance(cell, str | int | float | Decimal):
-                raise TopologyError(at, f"{cell!r} is not a {what}", "write a number with its unit")
+                raise TopologyError(cell_place, f"{cell!r} is not a {quantity}", "write a number with its unit")
             try:
-                values[what] = _quantity(what, unit, str(cell).strip())
+                values[quantity] = _quantity(quantity, unit, str(cell).strip())
             except UnitError as error:
-                raise TopologyError(at, error.problem, error.remedy) from None
+                raise TopologyError(cell_place, error.problem, error.remedy) from None
         self.add(row[columns["src"][0]], row[columns["dst"][0]], **values, place=place, both=both)
 
     def topology(self, place: str, name: str, npus: int | None) -> Topology:
@@ -187,18 +187,18 @@ class Links:
 
 
 @lru_cache(2**16)
-def _quantity(what: str, unit: str, text: str) -> Fraction | int:
+def _quantity(quantity: str, unit: str, text: str) -> Fraction | int:
     """Bandwidth in bytes per second or latency in ps, exact; raises UnitError."""
     if not unit:
-        return _PARSERS[what](text)
+        return _PARSERS[quantity](text)
     ratio = _RATIO.fullmatch(text)
-    if ratio and what == "bandwidth" and int(ratio[2]):
+    if ratio and quantity == "bandwidth" and int(ratio[2]):
         value = Fraction(int(ratio[1]), int(ratio[2])) * parse_bandwidth(f"1 {unit}")
         if 0 < value <= INT64_MAX:
             return value
     if not _PLAIN.fullmatch(text):
         raise UnitError("", f'"{text[:40]}" is not a number', f"the column is in {unit}: write e.g. 50")
-    return _PARSERS[what](f"{text} {unit}")
+    return _PARSERS[quantity](f"{text} {unit}")
 
 
 def npu_count(value: object, place: str) -> int:
@@ -254,9 +254,9 @@ def read_csv(text: str, file: str = "") -> Topology:
             if not line.lstrip().startswith("#"):
                 yield line
                 continue
-            said = _NPUS.match(line.strip())
-            if said:
-                npus = _agree(npus, said[1], f"{file}:{number}: npus")
+            count = _NPUS.match(line.strip())
+            if count:
+                npus = _agree(npus, count[1], f"{file}:{number}: npus")
             yield "\n"  # keeps the reader's count of lines
 
     links, header = Links(), None
@@ -359,8 +359,8 @@ def read_json(text: str, file: str = "") -> Topology:
     if not isinstance(edges, list) or not isinstance(nodes, list):
         raise TopologyError(file, "not a node-link graph", "write what networkx.node_link_data gives")
     graph = data.get("graph")
-    said = graph.get("npus") if isinstance(graph, dict) else None
-    npus = None if said is None else npu_count(said, f"{file}: graph.npus")
+    value = graph.get("npus") if isinstance(graph, dict) else None
+    npus = None if value is None else npu_count(value, f"{file}: graph.npus")
     links = Links()
     numbers, switches, count = _json_vertices(nodes, links, npus, file)
     for index, edge in enumerate(edges):
@@ -371,13 +371,13 @@ def read_json(text: str, file: str = "") -> Topology:
         if len(links.vertices) > len(nodes):
             raise TopologyError(place, "an end of the edge is not among the nodes", "list it under nodes")
     topology = links.numbered(file, Path(file).stem, count, numbers, switches)
-    said = graph.get("switches") if isinstance(graph, dict) else None
-    return topology if said is None else replace(topology, computing=_computing(said, topology, f"{file}: graph"))
+    value = graph.get("switches") if isinstance(graph, dict) else None
+    return topology if value is None else replace(topology, computing=_computing(value, topology, f"{file}: graph"))
 
 
-def _computing(said: Any, topology: Topology, place: str) -> Computing | None:
+def _computing(value: Any, topology: Topology, place: str) -> Computing | None:
     try:
-        return Switches.model_validate(tuples(said), context={"written": True}).of(topology, f"{place}.switches")
+        return Switches.model_validate(tuples(value), context={"written": True}).of(topology, f"{place}.switches")
     except ValidationError as error:
         mistake = next(mistakes(error))
         raise TopologyError(mistake.path(f"{place}.switches"), mistake.problem, mistake.remedy) from None

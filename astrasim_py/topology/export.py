@@ -34,16 +34,16 @@ def _switches(topology) -> dict[str, Any]:
     computing = topology.computing
     if computing is None:
         return {}
-    said: dict[str, Any] = {
+    keys: dict[str, Any] = {
         "capable": [topology.vertex_name(v) for v in computing.vertices],
         "latency": f"{computing.latency_ps} ps",
         "overhead": f"{computing.overhead.numerator}:{computing.overhead.denominator}",
     }
     if computing.reduce_bandwidth is not None:
-        said["reduce_bandwidth"] = f"{_exact(computing.reduce_bandwidth)} B/s"
+        keys["reduce_bandwidth"] = f"{_exact(computing.reduce_bandwidth)} B/s"
     if computing.slots is not None:
-        said["slots"] = computing.slots
-    return {"switches": said}
+        keys["slots"] = computing.slots
+    return {"switches": keys}
 
 
 def to_networkx(topology):

@@ -186,12 +186,12 @@ class Dragonfly(Fabric):
         exit_, entry, cable = i.copy(), j.copy(), np.zeros_like(src)
         best = np.full(len(src), 3)
         for turn in range(m):
-            this = (dst + turn) % m
-            out, into = (peer * m + this) // self.h, (back * m + this) // self.h
+            link = (dst + turn) % m
+            out, into = (peer * m + link) // self.h, (back * m + link) // self.h
             extra = (out != i).astype(np.int64) + (into != j)
             take = across & (extra < best)
             best[take] = extra[take]
-            exit_[take], entry[take], cable[take] = out[take], into[take], this[take]
+            exit_[take], entry[take], cable[take] = out[take], into[take], link[take]
         moves = src != dst
 
         def hop(router: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -52,18 +52,18 @@ def _preset(name: str) -> tuple[Mapping[str, Any], Shape]:
 
 
 def _with_preset(value: Any, info: ValidationInfo) -> Shape:
-    known = preset_names("topology")
-    if value["preset"] not in known:
+    presets = preset_names("topology")
+    if value["preset"] not in presets:
         problem = f"there is no preset {shown(value['preset'])}"
-        raise wrong(problem, did_you_mean(str(value["preset"]), known), ("preset",))
+        raise wrong(problem, did_you_mean(str(value["preset"]), presets), ("preset",))
     keys, base = _preset(value["preset"])
-    given = {key: item for key, item in value.items() if key != "preset"}
-    if "link_preset" in given:
+    changes = {key: item for key, item in value.items() if key != "preset"}
+    if "link_preset" in changes:
         keys = {key: item for key, item in keys.items() if key not in ("bandwidth", "latency")}
-    made = type(base).model_validate({**keys, **given}, context=info.context)
+    new = type(base).model_validate({**keys, **changes}, context=info.context)
     # The scenario, not the preset, decides how bandwidths are read (GB or GiB).
-    values = {key: getattr(base if key in keys and key not in given else made, key) for key in type(base).model_fields}
-    return type(base).model_construct(set(given), **values)  # the fields that are set are those that a person wrote
+    values = {key: getattr(base if key in keys and key not in changes else new, key) for key in type(base).model_fields}
+    return type(base).model_construct(set(changes), **values)  # the fields that are set are those that a person wrote
 
 
 class ForeignShape(Shape):

@@ -11,12 +11,12 @@ def grid(npus: Sequence[int], sizes: Sequence[int]) -> list[list[int]] | None:
 
     NPU = a0 + n0·(a1 + n1·(…)), where n0 is the first of `sizes`, the innermost.
     """
-    taken: list[list[int]] = []
+    coordinates: list[list[int]] = []
     rest = list(npus)
     for size in sizes:
-        taken.append(sorted({npu % size for npu in rest}))
+        coordinates.append(sorted({npu % size for npu in rest}))
         rest = [npu // size for npu in rest]
-    return taken if math.prod(map(len, taken)) == len(set(npus)) == len(npus) else None
+    return coordinates if math.prod(map(len, coordinates)) == len(set(npus)) == len(npus) else None
 
 
 def rows_along(npus: Sequence[int], dim: int, sizes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
@@ -33,8 +33,8 @@ def group_dims(topology: Topology, npus: Sequence[int]) -> list[int]:
 
     One dimension of all where they fill no grid.
     """
-    taken = grid(npus, [dim.size for dim in topology.dims]) if topology.dims else None
-    return [len(each) for each in taken or () if len(each) > 1] or [len(npus)]
+    coordinates = grid(npus, [dim.size for dim in topology.dims]) if topology.dims else None
+    return [len(values) for values in coordinates or () if len(values) > 1] or [len(npus)]
 
 
 def nodes_of(topology: Topology, npus: tuple[int, ...]) -> list[list[int]]:
@@ -47,7 +47,7 @@ def nodes_of(topology: Topology, npus: tuple[int, ...]) -> list[list[int]]:
         return [list(range(len(npus)))]
     if not has_nodes:
         return [[member] for member in range(len(npus))]
-    found: dict[int, list[int]] = {}
+    nodes: dict[int, list[int]] = {}
     for member in sorted(range(len(npus)), key=npus.__getitem__):
-        found.setdefault(npus[member] // topology.dims[0].size, []).append(member)
-    return list(found.values())
+        nodes.setdefault(npus[member] // topology.dims[0].size, []).append(member)
+    return list(nodes.values())

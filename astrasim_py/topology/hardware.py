@@ -119,12 +119,12 @@ def preset_content(name: str) -> dict[str, Any]:
         name = str(_FOLDER / f"{name}.json")
     content = read_regular(Path(name), _LARGEST, TopologyError, what="a preset", remedy="check the name")
     try:
-        found = json.loads(content)
+        document = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise TopologyError(name, f"is not JSON: {error}", "write the form of a preset") from None
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise TopologyError(name, "is not a mapping", "write the form of a preset")
-    return found
+    return document
 
 
 def preset_of(content: Mapping[str, Any], place: str) -> Preset:
@@ -146,11 +146,11 @@ def profile(name: str) -> LibraryProfile:
 
     Raises TopologyError: there is no such preset or file, it is not of that form, or has no section ``collectives``.
     """
-    found = read_preset(name).collectives
-    if found is None:
+    collectives = read_preset(name).collectives
+    if collectives is None:
         remedy = did_you_mean(name, preset_names("collectives"))
         raise TopologyError(name, 'has no section "collectives", measured times of a library', remedy)
-    return found
+    return collectives
 
 
 def machine(name: str, npus: int) -> dict[str, Any]:

@@ -73,9 +73,9 @@ def _grid(topology) -> tuple[np.ndarray, np.ndarray]:
             # Axes (slice above, coordinate, slice below) in the order of switch numbers.
             shape = (-1, dim.size, stride)
             # Between rows and columns; the middle of an even number of them is between two already.
-            beside, own = (0.5 + 0.07 * index, 0.5 * (dim.size % 2)) if len(wide) > 1 else (0.0, 0.0)
-            middle_x.append(x.reshape(shape).mean(axis=1).ravel() + (beside if index else own))
-            middle_y.append(y.reshape(shape).mean(axis=1).ravel() + (own if index else beside))
+            beside, along = (0.5 + 0.07 * index, 0.5 * (dim.size % 2)) if len(wide) > 1 else (0.0, 0.0)
+            middle_x.append(x.reshape(shape).mean(axis=1).ravel() + (beside if index else along))
+            middle_y.append(y.reshape(shape).mean(axis=1).ravel() + (along if index else beside))
         stride *= dim.size
     return np.concatenate([x, *middle_x]), np.concatenate([y, *middle_y])
 
@@ -131,9 +131,9 @@ def spread(
     x, y = np.zeros(len(tier)), np.zeros(len(tier))
     widest = int(np.bincount(tier).max())
     for level in np.unique(tier):
-        mine = np.flatnonzero(tier == level)
-        x[mine] = (np.arange(len(mine)) + 0.5) * widest / len(mine)
-        y[mine] = level * max(widest / 3, 1.0)
+        level_rows = np.flatnonzero(tier == level)
+        x[level_rows] = (np.arange(len(level_rows)) + 0.5) * widest / len(level_rows)
+        y[level_rows] = level * max(widest / 3, 1.0)
     return x, y
 
 

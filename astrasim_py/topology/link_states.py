@@ -35,11 +35,11 @@ def link_states(topology: Topology) -> Iterator[tuple[int, LinkState]]:
 
     @cache
     def state(lost: tuple, changes: tuple) -> LinkState:
-        whole = topology.changed(links=changes)
-        rates = tuple(whole.bandwidths[i] for i in whole.bandwidth_class.tolist())
-        left = whole.changed(failed_links=lost, connected=False)
-        kept = np.setdiff1d(np.arange(topology.links, dtype=np.int32), np.array(lost, dtype=np.int32))
-        return LinkState(lost, whole.latency_ps, rates, left, kept)
+        changed = topology.changed(links=changes)
+        rates = tuple(changed.bandwidths[i] for i in changed.bandwidth_class.tolist())
+        left = changed.changed(failed_links=lost, connected=False)
+        remaining = np.setdiff1d(np.arange(topology.links, dtype=np.int32), np.array(lost, dtype=np.int32))
+        return LinkState(lost, changed.latency_ps, rates, left, remaining)
 
     events = topology.events
     if not events or events[0].at_ps:
@@ -65,16 +65,16 @@ def event_texts(topology: Topology) -> list[str]:
     for event in topology.events:
         now_lost = set(event.lost)
         now_changed = {link: (rate, latency) for links, rate, latency in event.changes for link in links}
-        said = {"fail": now_lost - lost, "return": lost - now_lost}
+        links_of = {"fail": now_lost - lost, "return": lost - now_lost}
         for link, (rate, latency) in now_changed.items():
             if changed.get(link) != (rate, latency) and link not in now_lost:
                 to = [f"{float(rate) / 10**9:.4g} GB/s"] if rate is not None else []
                 to += [format_time(latency)] if latency is not None else []
-                said.setdefault(f"change to {', '.join(to)}", set()).add(link)
-        said["change back"] = changed.keys() - now_changed.keys() - now_lost - said["return"]
+                links_of.setdefault(f"change to {', '.join(to)}", set()).add(link)
+        links_of["change back"] = changed.keys() - now_changed.keys() - now_lost - links_of["return"]
         parts = []
-        for what, links in said.items():
-            verb, *more = what.split(" ", 1)
+        for change, links in links_of.items():
+            verb, *more = change.split(" ", 1)
             parts += [" ".join([named(links), verb + "s" * (len(links) == 1), *more])] if links else []
         texts.append("; ".join(parts) or "no change")
         lost, changed = now_lost, now_changed
@@ -91,4 +91,4 @@ def best_of_events(topology: Topology) -> Topology:
     kinds: dict[tuple[Fraction, int], list[int]] = {}
     for link, kind in enumerate(zip(rates, latency, strict=True)):
         kinds.setdefault(kind, []).append(link)
-    return topology.changed(links=((which, *kind) for kind, which in kinds.items()))
+    return topology.changed(links=((links, *kind) for kind, links in kinds.items()))

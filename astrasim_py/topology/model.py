@@ -214,11 +214,11 @@ class Topology(Shown):
         """Whether every dimension has all its links, with the dimension's bandwidth and latency."""
         if self.renumbered is not None or self.failed or not isinstance(self.router, DimensionOrder):
             return False
-        which = self.router.ends()[2]
+        dims = self.router.ends()[2]
         position = {b: i for i, b in enumerate(self.bandwidths)}
         codes = np.array([position.get(d.bandwidth, -1) for d in self.dims], dtype=np.int64)
         latency = np.array([d.latency_ps for d in self.dims], dtype=np.int64)
-        return bool((codes[which] == self.bandwidth_class).all() and (latency[which] == self.latency_ps).all())
+        return bool((codes[dims] == self.bandwidth_class).all() and (latency[dims] == self.latency_ps).all())
 
     @cached_property
     def in_node(self) -> np.ndarray:
@@ -236,14 +236,14 @@ class Topology(Shown):
 
     def one_node(self, npus: Sequence[int]) -> bool:
         """Whether some NPUs are in one node (see `in_node`)."""
-        whole = self.shape not in ("dgx", "product") or len(self.dims) < 2
-        return whole or len({npu // self.dims[0].size for npu in npus}) == 1
+        single = self.shape not in ("dgx", "product") or len(self.dims) < 2
+        return single or len({npu // self.dims[0].size for npu in npus}) == 1
 
     def switch_of(self, npus: Sequence[int]) -> int | None:
         """The switch of a node that joins some NPUs; None if there is none."""
         up = self.in_node & (self.src < self.npus) & (self.dst >= self.npus) & np.isin(self.src, npus)
-        found = np.unique(self.dst[up])
-        return int(found[0]) if len(found) == 1 and np.count_nonzero(up) == len(npus) else None
+        switches = np.unique(self.dst[up])
+        return int(switches[0]) if len(switches) == 1 and np.count_nonzero(up) == len(npus) else None
 
     def bandwidth(self, link: int) -> Fraction:
         """Bytes per second of a link."""
@@ -255,8 +255,8 @@ class Topology(Shown):
 
     @cached_property
     def switch_names(self) -> tuple[str, ...]:
-        each = [[name] if count is None else [f"{name}{i}" for i in range(count)] for name, count in self.switches]
-        return tuple(chain.from_iterable(each))
+        names = [[name] if count is None else [f"{name}{i}" for i in range(count)] for name, count in self.switches]
+        return tuple(chain.from_iterable(names))
 
     def link_name(self, link: int) -> str:
         """``"0->1"``; the second of parallel links is ``"0->1#2"``, the third ``"0->1#3"``."""
@@ -440,8 +440,8 @@ class Topology(Shown):
         latency = np.array(self.latency_ps)
         codes = np.array(self.bandwidth_class)
         bandwidths = list(self.bandwidths)
-        for which, bandwidth, latency_ps in links:
-            where = np.asarray(which, dtype=np.int64)
+        for links_changed, bandwidth, latency_ps in links:
+            where = np.asarray(links_changed, dtype=np.int64)
             if bandwidth is not None:
                 if bandwidth not in bandwidths:
                     bandwidths.append(bandwidth)
@@ -473,8 +473,8 @@ class Topology(Shown):
             "events": (),
             "reroute_ps": 0,
         }
-        known = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Topology.create(**known | new, place=place, connected=connected)
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Topology.create(**values | new, place=place, connected=connected)
 
 
 def routed(
@@ -509,11 +509,11 @@ def product_of(name: str, shape: str, dims: Sequence[Dim], place: str = "") -> T
 
 def check_caps(npus: int, links: int, switches: int = 0, place: str = "") -> None:
     """Refuse topologies above the caps, before anything is allocated."""
-    for count, cap, what in (
+    for count, cap, noun in (
         (npus, NPU_CAP, "NPUs"),
         (links, LINK_CAP, "links"),
         (npus + switches, VERTEX_CAP, "NPUs and switches"),
     ):
         if count > cap:
             shown = str(count) if count < 10**20 else "more than 10^20"
-            raise TopologyError(place, f"{shown} {what} are more than the cap of {cap}", "write a smaller topology")
+            raise TopologyError(place, f"{shown} {noun} are more than the cap of {cap}", "write a smaller topology")

@@ -147,8 +147,8 @@ class DimensionOrder:
                 src, dst = np.concatenate([ids, hub]), np.concatenate([hub, ids])
             sources.append(src)
             targets.append(dst)
-        which = np.repeat(np.arange(len(self.dims), dtype=np.int32), [len(s) for s in sources])
-        return np.concatenate(sources).astype(np.int32), np.concatenate(targets).astype(np.int32), which
+        dims = np.repeat(np.arange(len(self.dims), dtype=np.int32), [len(s) for s in sources])
+        return np.concatenate(sources).astype(np.int32), np.concatenate(targets).astype(np.int32), dims
 
     def _hops(self, dim: Dim, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         if dim.kind == "ring":
@@ -169,7 +169,7 @@ class DimensionOrder:
         if len(src) > _PAIRS_AT_ONCE:
             starts = range(0, len(src), _PAIRS_AT_ONCE)
             parts = [self.routes(src[i : i + _PAIRS_AT_ONCE], dst[i : i + _PAIRS_AT_ONCE]) for i in starts]
-            return pointers(np.concatenate([np.diff(p) for p, _ in parts])), np.concatenate([at for _, at in parts])
+            return pointers(np.concatenate([np.diff(p) for p, _ in parts])), np.concatenate([slot for _, slot in parts])
         npus = self.npus
         from_, to = np.asarray(src, dtype=np.int64), np.asarray(dst, dtype=np.int64)
         hops = [
@@ -178,7 +178,7 @@ class DimensionOrder:
         ]
         ptr = pointers(np.sum([np.zeros(len(from_), dtype=np.int64), *hops], axis=0))
         links = np.empty(ptr[-1], dtype=np.int32)
-        at = ptr[:-1].copy()
+        slot = ptr[:-1].copy()
         for dim, (stride, base, _), count in zip(self.dims, self.bases, hops, strict=True):
             moving = np.flatnonzero(count)
             if len(moving):
@@ -186,7 +186,7 @@ class DimensionOrder:
                 # Coordinates below are already the destination's, those above still the source's.
                 here = from_[moving] // stride * stride + to[moving] % stride
                 row, step = ranges(count[moving])
-                here, a, b = (each[row] for each in (here, here // stride % n, to[moving] // stride % n))
+                here, a, b = (column[row] for column in (here, here // stride % n, to[moving] // stride % n))
                 if dim.kind == "ring":
                     ahead = (b - a) % n
                     back = (ahead > n - ahead) & dim.bidirectional
@@ -201,8 +201,8 @@ class DimensionOrder:
                     ids = base + here * (n - 1) + b - (b > a)
                 else:
                     ids = base + np.where(step == 0, here, npus + here + (b - a) * stride)
-                links[at[moving][row] + step] = ids
-            at += count
+                links[slot[moving][row] + step] = ids
+            slot += count
         return ptr, links
 
 
@@ -270,22 +270,22 @@ class ShortestPaths:
         level[start], latency[start] = 0, 0
         buckets: dict[int, list[np.ndarray]] = {0: [start]}
         queue = [0]
-        wanted = np.unique(rows * vertices + targets)
-        missing = np.bincount(wanted // vertices, minlength=len(sources))
+        searched = np.unique(rows * vertices + targets)
+        missing = np.bincount(searched // vertices, minlength=len(sources))
         #: Level at which a search had met its targets and stopped; later levels are unknown.
-        ended = np.full(len(sources), _BIG)
+        last_level = np.full(len(sources), _BIG)
         while queue:
             now = heappop(queue)
             cell = np.concatenate(buckets.pop(now))
             cell = cell[level[cell] == now]
-            met = level[wanted] <= now
-            if met.any():
-                missing -= np.bincount(wanted[met] // vertices, minlength=len(sources))
-                ended[(missing == 0) & (ended == _BIG)] = now
-                wanted = wanted[~met]
-                if not len(wanted):
+            reached = level[searched] <= now
+            if reached.any():
+                missing -= np.bincount(searched[reached] // vertices, minlength=len(sources))
+                last_level[(missing == 0) & (last_level == _BIG)] = now
+                searched = searched[~reached]
+                if not len(searched):
                     break
-            cell = cell[ended[cell // vertices] == _BIG]
+            cell = cell[last_level[cell // vertices] == _BIG]
             vertex = cell % vertices
             relays = (vertex < self._npus) & (now > 0)
             for group, cost in ((~relays, 1), (relays, 1 + relay)):
@@ -313,7 +313,7 @@ class ShortestPaths:
                         heappush(queue, then)
                     buckets[then].append(fresh)
         # Vertices beyond the end of a search, or never reached, are unknown.
-        unsettled = (level > np.repeat(ended, vertices)) | (level == _BIG)
+        unsettled = (level > np.repeat(last_level, vertices)) | (level == _BIG)
         shape = (len(sources), vertices)
         if self._seed is None:
             link[start] = 0  # never followed, but known
@@ -350,7 +350,7 @@ class ShortestPaths:
         connected, and a pair is not.
         """
         src, dst = np.asarray(src, dtype=np.int64), np.asarray(dst, dtype=np.int64)
-        which = np.zeros(len(src), dtype=np.int64) if queue_pair is None else np.asarray(queue_pair, dtype=np.int64)
+        pair = np.zeros(len(src), dtype=np.int64) if queue_pair is None else np.asarray(queue_pair, dtype=np.int64)
         order = np.argsort(src, kind="stable")
         sources, first = np.unique(src[order], return_index=True)
         last = np.append(first[1:], len(order))
@@ -365,32 +365,32 @@ class ShortestPaths:
             tables = self._search(batch, row, dst[pairs])
             if connected:
                 _check_met(tables[0][row, dst[pairs]], src[pairs], dst[pairs])
-            pieces.append((pairs, self._walk(tables, row, src[pairs], dst[pairs], which[pairs], lengths, pairs)))
+            pieces.append((pairs, self._walk(tables, row, src[pairs], dst[pairs], pair[pairs], lengths, pairs)))
         ptr = pointers(lengths)
         links = np.empty(ptr[-1], dtype=np.int32)
         for _, steps in pieces:
-            for back, (pairs, taken) in enumerate(steps, start=1):
-                links[ptr[pairs + 1] - back] = taken
+            for back, (pairs, hops) in enumerate(steps, start=1):
+                links[ptr[pairs + 1] - back] = hops
         return ptr, links
 
-    def _walk(self, tables, row, source, target, which, lengths, pairs) -> list[tuple[np.ndarray, np.ndarray]]:
+    def _walk(self, tables, row, source, target, pair_number, lengths, pairs) -> list[tuple[np.ndarray, np.ndarray]]:
         """Walk back from all targets at once; returns (pairs, link) per step and counts `lengths`."""
         steps = []
         moving = np.flatnonzero((source != target) & (tables[0][row, target] >= 0))
-        at = target[moving]
+        vertex = target[moving]
         while len(moving):
-            taken = self._previous(tables, row[moving], source[moving], target[moving], which[moving], at)
-            steps.append((pairs[moving], taken))
+            hops = self._previous(tables, row[moving], source[moving], target[moving], pair_number[moving], vertex)
+            steps.append((pairs[moving], hops))
             lengths[pairs[moving]] += 1
-            at = self._src[taken].astype(np.int64)
-            go = at != source[moving]
-            moving, at = moving[go], at[go]
+            vertex = self._src[hops].astype(np.int64)
+            go = vertex != source[moving]
+            moving, vertex = moving[go], vertex[go]
         return steps
 
 
-def _check_met(found: np.ndarray, source: np.ndarray, target: np.ndarray) -> None:
-    """Raise TopologyError: a pair without a path (negative in `found`)."""
-    lost = np.flatnonzero(found < 0)
+def _check_met(distance: np.ndarray, source: np.ndarray, target: np.ndarray) -> None:
+    """Raise TopologyError: a pair without a path (negative in `distance`)."""
+    lost = np.flatnonzero(distance < 0)
     if len(lost):
         a, b = int(source[lost[0]]), int(target[lost[0]])
         raise TopologyError("", f"no path leads from NPU {a} to NPU {b}", "add a link")

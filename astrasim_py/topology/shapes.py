@@ -177,8 +177,8 @@ class ProductDim(StrictModel):
     @classmethod
     def _normalized(cls, value: Any, info: ValidationInfo) -> Any:
         if isinstance(value, Dim):
-            given = {name: getattr(value, name) for name in ("kind", "size", "bandwidth", "bidirectional")}
-            return cls(**given, latency=value.latency_ps)
+            keys = {name: getattr(value, name) for name in ("kind", "size", "bandwidth", "bidirectional")}
+            return cls(**keys, latency=value.latency_ps)
         return value
 
     def _complete(self) -> None:
@@ -399,11 +399,11 @@ class EdgeList(Shape):
                 problem = f"{self.npus}, and the file has {topology.npus}"
                 raise TopologyError(below(place, "npus"), problem, "delete it")
             return topology
-        links, at = Links(), below(place, "edges")
+        links, place_of_edges = Links(), below(place, "edges")
         for i, edge in enumerate(self.edges or ()):
             both = edge.directions == "both"
-            links.add(edge.src, edge.dst, edge.bandwidth, edge.latency, f"{at}[{i}]", both=both)
-        return links.topology(at, "edge_list", self.npus)
+            links.add(edge.src, edge.dst, edge.bandwidth, edge.latency, f"{place_of_edges}[{i}]", both=both)
+        return links.topology(place_of_edges, "edge_list", self.npus)
 
 
 def _or(link: tuple[Fraction, int], bandwidth: Fraction | None, latency: int | None) -> tuple[Fraction, int]:

@@ -175,15 +175,15 @@ class Switches(StrictModel):
             if self.of_machine:
                 return None
             raise TopologyError(place, f"{topology.name} has no switches", "drop it, or write a shape that has some")
-        finder, found = _Finder(topology), [*range(topology.npus, topology.vertices)]
+        finder, switches = _Finder(topology), [*range(topology.npus, topology.vertices)]
         if self.capable != "all":
             places = [f"{below(place, 'capable')}[{i}]" for i in range(len(self.capable))]
             named = zip(self.capable, places, strict=True)
-            found = [v for name, at in named for v in finder.switches(name, at, needed=not self.of_machine)]
-        if not found:
+            switches = [v for name, at in named for v in finder.switches(name, at, needed=not self.of_machine)]
+        if not switches:
             return None
         return Computing(
-            vertices=tuple(np.intersect1d(found, topology.src).tolist()),  # one that has failed has no links
+            vertices=tuple(np.intersect1d(switches, topology.src).tolist()),  # one that has failed has no links
             reduce_bandwidth=self.reduce_bandwidth,
             latency_ps=self.latency,
             slots=self.slots,
@@ -285,13 +285,13 @@ class Shape(StrictModel):
         return replace(topology, name=name) if name else topology
 
     def _changed(self, topology: Topology, place: str) -> Topology:
-        finder, failed, at = _Finder(topology), self.failed or Failed(), below(place, "failed")
+        finder, failed, base = _Finder(topology), self.failed or Failed(), below(place, "failed")
         changes = finder.changes(self.links or (), place)
-        npus = [finder.vertex(v, f"{at}.npus[{i}]", "an NPU") for i, v in enumerate(failed.npus)]
-        switches = [finder.vertex(v, f"{at}.switches[{i}]", "a switch") for i, v in enumerate(failed.switches)]
+        npus = [finder.vertex(v, f"{base}.npus[{i}]", "an NPU") for i, v in enumerate(failed.npus)]
+        switches = [finder.vertex(v, f"{base}.switches[{i}]", "a switch") for i, v in enumerate(failed.switches)]
         return topology.changed(
             links=changes,
-            failed_links=finder.lost(failed, at),
+            failed_links=finder.lost(failed, base),
             failed_npus=npus,
             failed_switches=switches,
             routing=self.routing,
@@ -301,11 +301,11 @@ class Shape(StrictModel):
     def _with_events(self, topology: Topology, place: str) -> Topology:
         finder, events = _Finder(topology), []
         for number, event in enumerate(self.events or ()):
-            at = below(place, f"events[{number}]")
-            lost = finder.lost(event.failed or Failed(), f"{at}.failed")
-            changes = finder.changes(event.links, at)
-            topology.changed(links=changes, place=at)
-            columns = [(tuple(np.sort(which).tolist()), rate, latency) for which, rate, latency in changes]
+            base = below(place, f"events[{number}]")
+            lost = finder.lost(event.failed or Failed(), f"{base}.failed")
+            changes = finder.changes(event.links, base)
+            topology.changed(links=changes, place=base)
+            columns = [(tuple(np.sort(ids).tolist()), rate, latency) for ids, rate, latency in changes]
             events.append(LinkEvent(event.at, tuple(np.unique(lost).astype(int).tolist()), tuple(columns)))
         return replace(topology, events=tuple(events), reroute_ps=self.reroute_delay or 0)
 
@@ -328,11 +328,11 @@ class _Finder:
     def vertex(self, item: Any, place: str, what: str = "a vertex") -> int:
         topology = self.topology
         if isinstance(item, int):
-            found = item if 0 <= item < topology.vertices else None
+            number = item if 0 <= item < topology.vertices else None
         else:
-            found = self.names.get(item)
-        if found is not None and (what == "a vertex" or (found < topology.npus) == (what == "an NPU")):
-            return found
+            number = self.names.get(item)
+        if number is not None and (what == "a vertex" or (number < topology.npus) == (what == "an NPU")):
+            return number
         names = [prefix if count is None else f"{prefix}0" for prefix, count in topology.switches]
         switches = f", switches are named e.g. {', '.join(names[:3])}" if names else ", there are no switches"
         remedy = f"NPUs are numbered 0 to {topology.npus - 1}{switches}"
@@ -349,8 +349,8 @@ class _Finder:
         if isinstance(item, str) and item not in self.names:
             if not needed:
                 return []
-            known = [*(name for name, count in topology.switches if count), *topology.switch_names[:4096]]
-            raise TopologyError(place, f"{topology.name} has no switch {shown(item)}", did_you_mean(item, known))
+            names = [*(name for name, count in topology.switches if count), *topology.switch_names[:4096]]
+            raise TopologyError(place, f"{topology.name} has no switch {shown(item)}", did_you_mean(item, names))
         return [self.vertex(item, place, "a switch")]
 
     def changes(self, links: Iterable[Override], place: str) -> list[tuple[np.ndarray, Fraction | None, int | None]]:
@@ -367,16 +367,16 @@ class _Finder:
     def links(self, link: Link, place: str) -> np.ndarray:
         """Ids of the links between two vertices."""
         x, y = self.vertex(link.source, place), self.vertex(link.to, place)
-        found = self._between(x, y)
+        hits = self._between(x, y)
         if link.directions == "both":
-            found = np.concatenate([found, self._between(y, x)])
-        if len(found):
-            return found
+            hits = np.concatenate([hits, self._between(y, x)])
+        if len(hits):
+            return hits
         topology = self.topology
-        here, there = topology.vertex_name(x), topology.vertex_name(y)
+        source, target = topology.vertex_name(x), topology.vertex_name(y)
         near = ", ".join(topology.vertex_name(v) for v in np.unique(topology.dst[topology.src == x]).tolist()[:8])
-        remedy = f"{here} is linked to {near}" if near else "name the two ends of a link"
-        raise TopologyError(place, f"there is no link from {here} to {there}", remedy)
+        remedy = f"{source} is linked to {near}" if near else "name the two ends of a link"
+        raise TopologyError(place, f"there is no link from {source} to {target}", remedy)
 
     def _between(self, a: int, b: int) -> np.ndarray:
         order, keys = self.topology.by_ends
@@ -386,8 +386,8 @@ class _Finder:
 
 def link_of(model: Any) -> tuple[Any, Any]:
     """Bandwidth and latency of a model's links, from its own keys or its link preset."""
-    known: Any = preset(model.link_preset).link if model.link_preset else model
-    return model.bandwidth or known.bandwidth, known.latency if model.latency is None else model.latency
+    base: Any = preset(model.link_preset).link if model.link_preset else model
+    return model.bandwidth or base.bandwidth, base.latency if model.latency is None else model.latency
 
 
 def needs_link(model: Any) -> None:

@@ -34,11 +34,11 @@ class Rotations:
         """Number of rotations, the identity included."""
         return prod(size for _, size, rotated in self.digits if rotated)
 
-    def _number(self, wanted: bool) -> np.ndarray:
+    def _number(self, with_moves: bool) -> np.ndarray:
         n = prod(size for _, size, _ in self.digits)
         rank, number, weight = np.arange(n), np.zeros(n, dtype=np.int64), 1
         for stride, size, rotated in self.digits:
-            if rotated == wanted:
+            if rotated == with_moves:
                 number += rank // stride % size * weight
                 weight *= size
         return number
@@ -81,7 +81,7 @@ def find_rotations(ranks: int, src: np.ndarray, dst: np.ndarray, label: np.ndarr
         return []
     src, dst, label = (np.asarray(column, dtype=np.int64) for column in (src, dst, label))
     labels = int(label.max()) + 1
-    known = np.sort((dst * ranks + src) * labels + label)
+    links = np.sort((dst * ranks + src) * labels + label)
     probes = np.unique(np.linspace(0, len(src) - 1, _PROBES).astype(np.int64))
 
     def rotated(rank: np.ndarray, stride: int, size: int) -> np.ndarray:
@@ -91,7 +91,7 @@ def find_rotations(ranks: int, src: np.ndarray, dst: np.ndarray, label: np.ndarr
         for arcs in (probes, slice(None)):
             ends = rotated(dst[arcs], stride, size) * ranks + rotated(src[arcs], stride, size)
             moved = ends * labels + label[arcs]
-            if (known[np.minimum(np.searchsorted(known, moved), len(known) - 1)] != moved).any():
+            if (links[np.minimum(np.searchsorted(links, moved), len(links) - 1)] != moved).any():
                 return False
         return True
 
@@ -110,12 +110,12 @@ def find_rotations(ranks: int, src: np.ndarray, dst: np.ndarray, label: np.ndarr
             choices.append((top[0] // top[3], top[1], False, *top[3:]))
         order, _, moves, size, rest = top
         best[stride] = order, ((stride, size, moves), *rest)
-    order, whole = best[1]
+    order, rotations = best[1]
     if order < 2:
         return []
-    groups = [Rotations(whole)]
-    for index, (stride, size, moves) in enumerate(whole):
-        smaller = (*whole[:index], (stride, size, False), *whole[index + 1 :])
+    groups = [Rotations(rotations)]
+    for index, (stride, size, moves) in enumerate(rotations):
+        smaller = (*rotations[:index], (stride, size, False), *rotations[index + 1 :])
         if moves and any(rotated for _, _, rotated in smaller):
             groups.append(Rotations(smaller))
     return groups

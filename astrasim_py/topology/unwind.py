@@ -40,28 +40,28 @@ def unwound(topology: Topology, degree: int, *, place: str = "") -> Topology:
     before: dict[int, set[int]] = defaultdict(set)
 
     def join(u: int, v: int, bandwidth: Fraction, latency: int) -> None:
-        known = after[u].get(v)
-        after[u][v] = (bandwidth, latency) if known is None else (known[0] + bandwidth, max(known[1], latency))
+        link = after[u].get(v)
+        after[u][v] = (bandwidth, latency) if link is None else (link[0] + bandwidth, max(link[1], latency))
         before[v].add(u)
 
     for i in np.flatnonzero(~plain).tolist():
         join(*links[i])
-    made = 0
+    pairs_made = 0
     for switch in range(topology.vertices - 1, topology.npus - 1, -1):
         into = {u: after[u].pop(switch) for u in sorted(before.pop(switch, ()))}
         out = dict(sorted(after.pop(switch, {}).items()))
         for v in out:
             before[v].discard(switch)
         pairs = _pairs(list(into), list(out), degree)
-        made += len(pairs)
-        if made > MAX_LINKS:
+        pairs_made += len(pairs)
+        if pairs_made > MAX_LINKS:
             raise TopologyError(place, f"unwinds to more than {MAX_LINKS} links", "unwind to a smaller degree")
         sends = np.bincount([u for u, _ in pairs], minlength=topology.vertices)
         gets = np.bincount([v for _, v in pairs], minlength=topology.vertices)
         for u, v in pairs:
             share = min(into[u][0] / int(sends[u]), out[v][0] / int(gets[v]))
             join(u, v, share, into[u][1] + out[v][1])
-    rows += [(u, v, *link) for u, found in sorted(after.items()) for v, link in sorted(found.items())]
+    rows += [(u, v, *link) for u, links_of in sorted(after.items()) for v, link in sorted(links_of.items())]
     src, dst, bandwidths, latency = zip(*rows, strict=True) if rows else ((), (), (), ())
     return Topology.create(
         name=f"{topology.name}, unwound to degree {degree}",
@@ -88,7 +88,7 @@ def _pairs(into: list[int], out: list[int], degree: int) -> list[tuple[int, int]
         return [(u, v) for u in only_in for v in only_out]
     near = range(1, min(degree, n - 1) + 1)
     pairs = [(u, both[(i + step) % n]) for i, u in enumerate(both) for step in near]
-    some = range(min(degree, n))
-    pairs += [(u, both[(k * degree + step) % n]) for k, u in enumerate(only_in) for step in some]
-    pairs += [(both[(k * degree + step) % n], v) for k, v in enumerate(only_out) for step in some]
+    steps = range(min(degree, n))
+    pairs += [(u, both[(k * degree + step) % n]) for k, u in enumerate(only_in) for step in steps]
+    pairs += [(both[(k * degree + step) % n], v) for k, v in enumerate(only_out) for step in steps]
     return pairs

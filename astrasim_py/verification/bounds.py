@@ -27,8 +27,8 @@ def _coefficients(n: int) -> dict[tuple[str, str], tuple[int | Fraction, ...]]:
 
     Every pair of the n ranks has a link of its own. Names and defaults are those of the builders.
     """
-    m, log, some = n - 1, max(0, (n - 1).bit_length()), int(n > 1)
-    part, most = Fraction(some, n), Fraction(m, n)
+    m, log, several = n - 1, max(0, (n - 1).bit_length()), int(n > 1)
+    part, most = Fraction(several, n), Fraction(m, n)
     return {
         # Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 2009, §4.
         ("ring", "all_reduce"): (2 * m, 2 * most, most),
@@ -39,15 +39,15 @@ def _coefficients(n: int) -> dict[tuple[str, str], tuple[int | Fraction, ...]]:
         ("ring", "reduce"): (m, m, m),
         ("ring", "barrier"): (m, 0, 0),
         # One message to every peer at once, over links of their own.
-        ("direct", "all_reduce"): (2 * some, 2 * part, most),
-        ("direct", "all_gather"): (some, part, 0),
-        ("direct", "reduce_scatter"): (some, part, most),
-        ("direct", "all_to_all"): (some, part, 0),
-        ("direct", "broadcast"): (some, some, 0),
-        ("direct", "reduce"): (some, some, m),
-        ("direct", "gather"): (some, part, 0),
-        ("direct", "scatter"): (some, part, 0),
-        ("direct", "barrier"): (some, 0, 0),
+        ("direct", "all_reduce"): (2 * several, 2 * part, most),
+        ("direct", "all_gather"): (several, part, 0),
+        ("direct", "reduce_scatter"): (several, part, most),
+        ("direct", "all_to_all"): (several, part, 0),
+        ("direct", "broadcast"): (several, several, 0),
+        ("direct", "reduce"): (several, several, m),
+        ("direct", "gather"): (several, part, 0),
+        ("direct", "scatter"): (several, part, 0),
+        ("direct", "barrier"): (several, 0, 0),
         ("linear", "broadcast"): (m, m, 0),
         ("linear", "scatter"): (m, most, 0),
         # Thakur, Rabenseifner & Gropp, "Optimization of collective communication operations in MPICH",
@@ -149,16 +149,16 @@ def demand(collective: str, size: int, ranks: int, switches: bool = False) -> De
         forward = demand(_REVERSED[collective], size, ranks)
         total = {"reduce_scatter": n * low, "reduce": s}.get(collective) if switches else None
         return Demand(forward.egress, forward.ingress, forward.total if total is None else total)
-    known = {
+    shares = {
         "all_reduce": Demand((s, s), (s, s), n * s if switches else 2 * (n - 1) * s),
         "all_to_all": Demand(((n - 1) * low,) * 2, ((n - 1) * low,) * 2, n * (n - 1) * low),
         "all_gather": Demand((s - high, s - high), (low, low), (n - 1) * s),
         "broadcast": Demand((0, s), (s, 0), (n - 1) * s),
         "scatter": Demand((0, low), (s - high, 0), s - high),
     }
-    if collective not in known:
+    if collective not in shares:
         raise AlgorithmError(collective, "is not a collective")
-    return known[collective]
+    return shares[collective]
 
 
 def cut_demand(collective: str, size: int, ranks: int, inside: int, root_inside: bool) -> tuple[int, int]:
@@ -192,8 +192,8 @@ class Capacities:
         n = topology.npus
 
         def counts(end: np.ndarray) -> np.ndarray:
-            at = end < n
-            per_npu = np.bincount(end[at] * classes + topology.bandwidth_class[at], minlength=n * classes)
+            at_npu = end < n
+            per_npu = np.bincount(end[at_npu] * classes + topology.bandwidth_class[at_npu], minlength=n * classes)
             return per_npu.reshape(n, classes)
 
         into, out = counts(topology.dst.astype(np.int64)), counts(topology.src.astype(np.int64))
@@ -208,19 +208,19 @@ class Capacities:
         self.first_link = first_link[first].tolist()
         self.cuts = self._cuts()
 
-    def _near(self, own: np.ndarray, other: np.ndarray) -> np.ndarray:
+    def _near(self, end: np.ndarray, other: np.ndarray) -> np.ndarray:
         """Least latency over one link, or two where the first end is a switch; int64[npus]."""
-        topology, best = self.topology, self._nearest(own)
+        topology, best = self.topology, self._nearest(end)
         onward = np.where(other >= topology.npus, best[other], 0)
         reach = np.full(topology.vertices, _FAR, dtype=np.int64)
-        np.minimum.at(reach, own, topology.latency_ps + onward)
+        np.minimum.at(reach, end, topology.latency_ps + onward)
         near = reach[: topology.npus]
         return np.where(near >= _FAR, 0, near)
 
-    def _nearest(self, own: np.ndarray) -> np.ndarray:
+    def _nearest(self, end: np.ndarray) -> np.ndarray:
         """Least latency of the links at each vertex; int64[vertices]."""
         best = np.full(self.topology.vertices, _FAR, dtype=np.int64)
-        np.minimum.at(best, own, self.topology.latency_ps)
+        np.minimum.at(best, end, self.topology.latency_ps)
         return best
 
     def rate_in(self, npus: np.ndarray) -> Fraction:
@@ -262,12 +262,12 @@ class Capacities:
     def latency(self, sources: Sequence[int], targets: Sequence[int]) -> int:
         """A latency, ps, that at least one message from a source to a target has: a maximum over shortest paths."""
         topology = self.topology
-        there = np.asarray(targets, dtype=np.int64)
+        ends = np.asarray(targets, dtype=np.int64)
         if topology.shape in _PRODUCTS and topology.pristine:
-            return max((self._by_dimension(source, there) for source in sources), default=0)
+            return max((self._by_dimension(source, ends) for source in sources), default=0)
         if topology.links > _SEARCHED_LINKS:
             return 0
-        reach = (self._search(source)[there] for source in sources)
+        reach = (self._search(source)[ends] for source in sources)
         return max((int(times[times < _FAR].max(initial=0)) for times in reach), default=0)
 
     def _by_dimension(self, source: int, targets: np.ndarray) -> int:
@@ -318,13 +318,13 @@ def member_times(
     need = demand(collective, size, len(npus))
     kinds = capacities.kind[np.asarray(npus, dtype=np.int64)].tolist()
     tables = []
-    for needed, rates, near in (
+    for volumes, rates, near in (
         (need.ingress, capacities.ingress, capacities.near_in),
         (need.egress, capacities.egress, capacities.first_link if to_switch else capacities.near_out),
     ):
         by_kind = [
             [_ps(nbytes, rate) + latency if nbytes else 0 for rate, latency in zip(rates, near, strict=True)]
-            for nbytes in needed
+            for nbytes in volumes
         ]
         times = [by_kind[1][kind] for kind in kinds]
         if times:

@@ -102,32 +102,32 @@ def conflicts(where: Layout, sequence: list[int]) -> tuple[dict[int, list[int]],
 def _ordered(steps: Steps, rows: Iterable[int], sender: list[int] | None, keys: Iterable[int]) -> set[int]:
     """Those of the pairs first · N + second that are ordered over the given rows: by dependencies, and by messages."""
     size, parents = len(steps), steps.parents
-    asked: dict[int, list[int]] = {}
+    keys_of: dict[int, list[int]] = {}
     for key in keys:
-        asked.setdefault(key // size, []).append(key)
-    sources, found = sorted(asked), set[int]()
+        keys_of.setdefault(key // size, []).append(key)
+    sources, ordered = sorted(keys_of), set[int]()
     for start in range(0, len(sources), _BATCH):
         bit = {g: 1 << i for i, g in enumerate(sources[start : start + _BATCH])}
         #: The sources that come before each row, and that row itself, as bits.
-        known: dict[int, int] = {-1: 0}
+        masks: dict[int, int] = {-1: 0}
         for g in rows:
             mask = bit.get(g, 0)
             for p in parents[g] if sender is None else (*parents[g], sender[g]):
-                mask |= known[p]
-            known[g] = mask
-        found.update(key for g, mine in bit.items() for key in asked[g] if known.get(key % size, 0) & mine)
-    return found
+                mask |= masks[p]
+            masks[g] = mask
+        ordered.update(key for g, bits in bit.items() for key in keys_of[g] if masks.get(key % size, 0) & bits)
+    return ordered
 
 
 def _within_ranks(steps: Steps, sequence: list[int], keys: Iterable[int]) -> set[int]:
     """Those of the pairs, both of one rank, that its own dependencies order."""
-    wanted: list[list[int]] = [[] for _ in range(steps.positions)]
+    keys_of: list[list[int]] = [[] for _ in range(steps.positions)]
     for key in keys:
-        wanted[steps.rank[key // len(steps)]].append(key)
+        keys_of[steps.rank[key // len(steps)]].append(key)
     rows: list[list[int]] = [[] for _ in range(steps.positions)]
-    for g in sequence if any(wanted) else ():
+    for g in sequence if any(keys_of) else ():
         rows[steps.rank[g]].append(g)
-    return set().union(*(_ordered(steps, mine, None, asked) for mine, asked in zip(rows, wanted, strict=True)))
+    return set().union(*(_ordered(steps, part, None, pairs) for part, pairs in zip(rows, keys_of, strict=True)))
 
 
 def _count(where: Layout, flow: Flow, cells: set[int]) -> int:

@@ -117,11 +117,11 @@ class _Run:
 
     def _order(self) -> list[int]:
         if self.single and self.flow.ends and not self.full:
-            at = [0] * len(self.flow.sequence)
+            position = [0] * len(self.flow.sequence)
             for place, g in enumerate(self.flow.sequence):
-                at[g] = place
+                position[g] = place
             # The order for unbounded slots also holds for these slots if every slot is free in time.
-            if all(at[r] < at[s] for s, r in self.frees_from.items()):
+            if all(position[r] < position[s] for s, r in self.frees_from.items()):
                 return self.flow.sequence
         children, self.need = self._graph()
         need = self.need

@@ -46,20 +46,20 @@ class Values:
         if not a or not b:
             return 0
         key = (a, b) if a < b else (b, a)
-        known = self._known.get(key)
-        if known is None:
-            (chunk, mine), (other, theirs) = self.summary(a), self.summary(b)
-            if chunk != other or chunk < 0 or mine & theirs:
-                chunk, mine, theirs = -1, 0, 0
+        number = self._known.get(key)
+        if number is None:
+            (chunk, ranks), (other, other_ranks) = self.summary(a), self.summary(b)
+            if chunk != other or chunk < 0 or ranks & other_ranks:
+                chunk, ranks, other_ranks = -1, 0, 0
             self.terms.append(key)
-            self._summary.append((chunk, mine | theirs))
-            known = self._known[key] = self.leaves + len(self.terms)
-        return known
+            self._summary.append((chunk, ranks | other_ranks))
+            number = self._known[key] = self.leaves + len(self.terms)
+        return number
 
     def contributions(self, value: int) -> Counter:
         """Counts of each (rank, chunk) in a value."""
         # Terms are always older than their sum: take values from the newest to the oldest.
-        found: Counter = Counter()
+        counts: Counter = Counter()
         times = {value: 1}
         heap = [-value]
         while heap:
@@ -72,8 +72,8 @@ class Values:
                         times[term] = 0
                     times[term] += often
             elif current:
-                found[divmod(current - 1, self.chunks)] += often
-        return found
+                counts[divmod(current - 1, self.chunks)] += often
+        return counts
 
     def text(self, value: int) -> str:
         if not value:
@@ -152,10 +152,10 @@ def execute(where: Layout, flow: Flow | Order, sequence: list[int] | None = None
             # A reduction that was handed nothing adds to the cells that it writes.
             operand = target
         if steps.reduces[g]:
-            own = cells(operand, count)
-            if 0 in own:
+            cells_of = cells(operand, count)
+            if 0 in cells_of:
                 undefined.append(g)
-            data = list(map(values.add, data, own))
+            data = list(map(values.add, data, cells_of))
         held[g] = data
         if target >= 0:
             contents[target : target + count] = data
@@ -202,16 +202,16 @@ def judge(where: Layout, run: Execution) -> Judgement:
         if not good:
             wrong.append((r, chunk, cell, promised))
         else:
-            known, rank = right.setdefault(key, (value, r))
-            if known != value and differing is None:
+            value_before, rank = right.setdefault(key, (value, r))
+            if value_before != value and differing is None:
                 differing = (chunk, rank, r)
         if sums or steps.contract is not None or value > values.leaves:
-            known = seen.setdefault(key, value)
-            same_order &= known == value or max(known, value) <= values.leaves
+            value_before = seen.setdefault(key, value)
+            same_order &= value_before == value or max(value_before, value) <= values.leaves
     if wrong:
         # A cell without a writing step has no culprit: its writer, -1, has the last place.
         when = {g: place for place, g in enumerate(run.sequence)} | {-1: len(run.sequence)}
-        r, chunk, cell, promised = min(wrong, key=lambda each: when[run.writer[each[2]]])
+        r, chunk, cell, promised = min(wrong, key=lambda entry: when[run.writer[entry[2]]])
         if steps.contract is None:
             promised = {(q, promised[1]): 1 for q in promised[0] if q < steps.ranks}
         first = Wrong(r, chunk, cell, run.cells[cell], Counter(promised))
@@ -237,20 +237,20 @@ def fault(values: Values, wrong: Wrong) -> str:
     if not wrong.holds:
         rank = min(wrong.expected, default=(None, 0))[0]
         return "is undefined at the end" + ("" if rank is None else f": it lacks contribution of rank {rank}")
-    found = values.contributions(wrong.holds)
-    lost = sorted(wrong.expected.keys() - found.keys())
-    foreign = sorted(found.keys() - wrong.expected.keys())
+    counts = values.contributions(wrong.holds)
+    lost = sorted(wrong.expected.keys() - counts.keys())
+    foreign = sorted(counts.keys() - wrong.expected.keys())
     if lost:
         rank = lost[0][0]
         more = f" and of {len(lost) - 1} more" if len(lost) > 1 else ""
         instead = f"; it holds chunk {foreign[0][1]} of rank {foreign[0][0]}" if foreign else ""
         return f"lacks contribution of rank {rank}{more}{instead}"
     for (q, k), times in sorted(wrong.expected.items()):
-        if found[q, k] > times:
-            often = "twice" if found[q, k] == 2 else f"{found[q, k]} times"
+        if counts[q, k] > times:
+            often = "twice" if counts[q, k] == 2 else f"{counts[q, k]} times"
             return f"counts contribution of rank {q} {often}"
-        if found[q, k] < times:
-            return f"counts contribution of rank {q} {found[q, k]} instead of {times} times"
+        if counts[q, k] < times:
+            return f"counts contribution of rank {q} {counts[q, k]} instead of {times} times"
     return f"also holds chunk {foreign[0][1]} of rank {foreign[0][0]}"
 
 
@@ -260,12 +260,12 @@ def lost_at(where: Layout, run: Execution, wrong: Wrong) -> int:
     """
     steps, values = where.steps, run.values
     lost = min(wrong.expected.keys() - values.contributions(wrong.holds).keys(), default=None)
-    known: dict[int, bool] = {}
+    answers: dict[int, bool] = {}
 
     def holds(value: int) -> bool:
-        if value not in known:
-            known[value] = value == wrong.holds if lost is None else lost in values.contributions(value)
-        return known[value]
+        if value not in answers:
+            answers[value] = value == wrong.holds if lost is None else lost in values.contributions(value)
+        return answers[value]
 
     at_switches = (g for g in reversed(run.sequence) if steps.rank[g] >= steps.ranks)
     return next((g for g in at_switches if any(map(holds, run.held[g]))), -1)
@@ -276,8 +276,8 @@ def history(where: Layout, flow: Flow, cell: int) -> list[tuple[int, int, Values
     accesses = zip(where.writes, where.steps.count, strict=True)
     touching = {g for g, (target, count) in enumerate(accesses) if 0 <= target <= cell < target + count}
     ends = [i + 1 for i, g in enumerate(flow.sequence) if g in touching][-MAX_TOLD:]
-    found = []
+    changes = []
     for end in ends:
         after = execute(where, flow, flow.sequence[:end])
-        found.append((flow.sequence[end - 1], after.cells[cell], after.values))
-    return found
+        changes.append((flow.sequence[end - 1], after.cells[cell], after.values))
+    return changes

@@ -146,9 +146,9 @@ def _slots_lacking(subject: Algorithm | Steps, slots: int | None) -> list[str]:
 
 
 def _check_contract(steps: Steps, contract: Contract) -> None:
-    for word, ours, theirs in (("ranks", steps.ranks, contract.ranks), ("chunks", steps.chunks, contract.chunks)):
-        if ours != theirs and ours:
-            problem = f"is for {theirs} {word}, and {steps.name} has {ours}"
+    for word, ours, promised in (("ranks", steps.ranks, contract.ranks), ("chunks", steps.chunks, contract.chunks)):
+        if ours != promised and ours:
+            problem = f"is for {promised} {word}, and {steps.name} has {ours}"
             raise AlgorithmError(contract.place, problem, f"write {word}: {ours}")
 
 
@@ -196,8 +196,8 @@ class Examination:
             self.counterexample = {"kind": kind, "text": text or problem, **where}
 
     def verdict(self) -> Verdict:
-        found = tuple(self.problems), tuple(self.warnings)
-        return Verdict(**self.fields, problems=found[0], warnings=found[1], counterexample=self.counterexample)
+        messages = tuple(self.problems), tuple(self.warnings)
+        return Verdict(**self.fields, problems=messages[0], warnings=messages[1], counterexample=self.counterexample)
 
     def run(self, steps: Steps, slots: int) -> None:
         """Examine a program whose connections hold so many messages. Raises Unusable: it cannot be executed."""
@@ -290,16 +290,16 @@ class Examination:
             self.fields["order_consistent"] = True if not run.values.terms else None
             self.unknown("it is a custom collective, and nothing says what it must do: give a contract")
             return
-        found = values.judge(self.where, run)
-        self.fields |= {"correct": not found.wrong, "wrong_cells": found.wrong, "order_consistent": found.same_order}
-        if found.differing is not None:
-            chunk, a, b = found.differing
+        result = values.judge(self.where, run)
+        self.fields |= {"correct": not result.wrong, "wrong_cells": result.wrong, "order_consistent": result.same_order}
+        if result.differing is not None:
+            chunk, a, b = result.differing
             self.warnings.append(
                 f"ranks add in different orders (chunk {chunk} on ranks {a} and {b}): "
                 "their floating-point results can differ in the last bits"
             )
-        if found.first is not None:
-            self._counterexample(run, found.first)
+        if result.first is not None:
+            self._counterexample(run, result.first)
 
     def _counterexample(self, run: values.Execution, wrong: values.Wrong) -> None:
         steps = self.steps
@@ -320,16 +320,16 @@ class Examination:
             past = values.history(self.where, self.flow, wrong.cell)
             lines += [f"  written by {steps.label(g)}: {after.text(value)}" for g, value, after in past]
             place, line = steps.place(last), steps.line[last] or None
-        written = f", written by {steps.label(last)}" if line else ""
+        writer = f", written by {steps.label(last)}" if line else ""
         switch = values.lost_at(self.where, run, wrong)
         if switch >= 0:
-            written += f"; it went wrong after {steps.label(switch)}"
+            writer += f"; it went wrong after {steps.label(switch)}"
             lines.append(f"  it went wrong after {steps.label(switch)}")
             place, line = steps.place(switch), steps.line[switch] or None
         index = offset if steps.in_place else wrong.chunk
-        problem = f"rank {wrong.rank} chunk {index} {values.fault(run.values, wrong)}{written}"
-        known = {"rank": wrong.rank, "buffer": buffer, "chunk": offset, "holds": holds, "expected": expected}
-        self.no("post-condition", problem, {**known, "step": place, "line": line}, "\n".join(lines))
+        problem = f"rank {wrong.rank} chunk {index} {values.fault(run.values, wrong)}{writer}"
+        details = {"rank": wrong.rank, "buffer": buffer, "chunk": offset, "holds": holds, "expected": expected}
+        self.no("post-condition", problem, {**details, "step": place, "line": line}, "\n".join(lines))
 
     def _judge_barrier(self) -> None:
         """A rank may leave a barrier when it has waited, directly or not, for all ranks."""
@@ -357,18 +357,18 @@ class Examination:
 
     def _race(self) -> None:
         steps, where = self.steps, self.where
-        found = races.scan(where, self.flow)
-        self.fields |= {"race_free": not found.races, "races": found.races}
-        for rows, what in (
-            (found.dead, "writes a cell that is overwritten or never read"),
-            (found.redundant, "waits for a step that its other dependencies imply"),
+        scan = races.scan(where, self.flow)
+        self.fields |= {"race_free": not scan.races, "races": scan.races}
+        for rows, complaint in (
+            (scan.dead, "writes a cell that is overwritten or never read"),
+            (scan.redundant, "waits for a step that its other dependencies imply"),
         ):
             if rows:
                 more = f" (and {len(rows) - 1} more)" if len(rows) > 1 else ""
-                self.warnings.append(f"{steps.label(rows[0])}{more} {what}")
-        if found.first is None:
+                self.warnings.append(f"{steps.label(rows[0])}{more} {complaint}")
+        if scan.first is None:
             return
-        *pair, cell = found.first
+        *pair, cell = scan.first
         rank = steps.rank[pair[0]]
         buffer, offset = where.cell_name(rank, cell)
         labels = [steps.label(g) for g in pair]
@@ -377,5 +377,5 @@ class Examination:
         lines = [f"{steps.position_name(rank)}, {name}: nothing says which of these is first"]
         lines += [f"  {label} {verb} it" for label, verb in zip(labels, does, strict=True)]
         problem = f"race: {labels[0]} {does[0]} {name}, {labels[1]} {does[1]} it, and nothing says which is first"
-        known = {"rank": rank, "buffer": buffer, "chunk": offset, "step": steps.place(pair[0])}
-        self.no("race", problem, {**known, "line": steps.line[pair[0]] or None, "chain": labels}, "\n".join(lines))
+        details = {"rank": rank, "buffer": buffer, "chunk": offset, "step": steps.place(pair[0])}
+        self.no("race", problem, {**details, "line": steps.line[pair[0]] or None, "chain": labels}, "\n".join(lines))

@@ -117,8 +117,8 @@ class _Part(NamedTuple):
         steps, where, held = self.steps, self.where, self.run.held[g]
         for verb, first in (("writes", where.writes[g]), ("reads", where.reads[g])):
             if 0 <= first <= cell < first + steps.count[g]:
-                known = verb == "writes" or not (steps.reduces[g] or steps.takes[g] >= 0)
-                return verb, held[cell - first] if known else None
+                defined = verb == "writes" or not (steps.reduces[g] or steps.takes[g] >= 0)
+                return verb, held[cell - first] if defined else None
         raise AssertionError(cell)
 
 
@@ -138,8 +138,8 @@ class _Workload:
     def __init__(self, traces: Sequence[ExecutionTrace], examination: Examination) -> None:
         self.traces, self.examination = traces, examination
         self.program = Program.of_traces(traces, "data")
-        whole = Algorithm(name="workload", collective=CUSTOM, ranks=len(traces), traces=Traces.of(traces))
-        self.steps = steps_of(whole, self.program)
+        algorithm = Algorithm(name="workload", collective=CUSTOM, ranks=len(traces), traces=Traces.of(traces))
+        self.steps = steps_of(algorithm, self.program)
         self.number, self.own = (self.program.column(name) for name in ("inlined_call", "inlined_node"))
         self.steps.place, self.bare = self.place, without_cells(self.program)
         #: By call: its name for labels.
@@ -171,12 +171,12 @@ class _Workload:
             self.race(keys[0])
         # Where steps race, "later" holds in the order of execution only.
         raced = {self.pairs[key][0].number for key in keys}
-        self.wrong = [each for each in self.wrong if not (each.later and each.call in raced)]
-        for each in self.wrong:
-            self.examination.no("post-condition", each.text, each.known)
-        known, wrong = "unknown" not in fields, sum(each.cells for each in self.wrong)
-        fields |= {"correct": False if wrong else known or None, "wrong_cells": wrong if known else None}
-        fields |= {"race_free": False if keys else known or None, "races": len(keys) if known else None}
+        self.wrong = [fault for fault in self.wrong if not (fault.later and fault.call in raced)]
+        for fault in self.wrong:
+            self.examination.no("post-condition", fault.text, fault.known)
+        decided, wrong = "unknown" not in fields, sum(fault.cells for fault in self.wrong)
+        fields |= {"correct": False if wrong else decided or None, "wrong_cells": wrong if decided else None}
+        fields |= {"race_free": False if keys else decided or None, "races": len(keys) if decided else None}
         fields["order_consistent"] = None if None in orders else all(orders)
 
     # -- what is there
@@ -209,11 +209,11 @@ class _Workload:
         foreign = np.flatnonzero(~np.isin(program.rank[rows], ranks))
         if len(foreign):
             raise Unusable(f"{program.node(rows[foreign[0]])} is of call {number}, which does not begin on its rank")
-        told = [self.told(row) for row in begins]
-        odd = next((i for i, each in enumerate(told) if each != told[0]), None)
+        promises = [self.told(row) for row in begins]
+        odd = next((i for i, promise in enumerate(promises) if promise != promises[0]), None)
         if odd is not None:
             raise Unusable(f"{program.node(begins[odd])} begins another collective than {program.node(begins[0])}")
-        collective, chunks, in_place, root = (told[0].get(name) for name in STATED)
+        collective, chunks, in_place, root = (promises[0].get(name) for name in STATED)
         if collective not in (*COLLECTIVES, CUSTOM) or type(chunks) is not int or chunks < 0:
             raise Unusable(f"{program.node(begins[0])} begins call {number}, and does not say of which collective")
         members = tuple(rank for _, rank in sorted(zip(positions, ranks, strict=True)))
@@ -235,7 +235,7 @@ class _Workload:
 
     def uses(self) -> dict[int, list[_Use]]:
         """By call: the nodes that consume and produce its tiles."""
-        program, found = self.program, dict[int, list[_Use]]()
+        program, uses_of = self.program, dict[int, list[_Use]]()
         for side, verb in enumerate(("consumes", "produces")):
             ids, targets = program.column(verb), program.rows_named(verb)
             tile, tiles = (program.column(f"{verb}_{part}") for part in ("tile", "tiles"))
@@ -252,35 +252,35 @@ class _Workload:
                 if not 0 <= tile[row] < tiles[row]:
                     raise Unusable(f"{node} has {verb}_tile {int(tile[row])} of {int(tiles[row])}")
                 use = _Use(row, side, int(tile[row]), int(tiles[row]))
-                found.setdefault(int(self.number[target]), []).append(use)
-        return found
+                uses_of.setdefault(int(self.number[target]), []).append(use)
+        return uses_of
 
     # -- one call
 
     def part(self, call: _Call) -> _Part:
         """The steps of a call, executed."""
-        whole, uses = self.steps, call.uses
+        flat, uses = self.steps, call.uses
         fine = 1
         for use in uses:
             per_chunk = call.per_chunk(use)
             if not per_chunk:
-                what = f"one of {use.tiles} tiles of the {call.many(use.side)} chunks of {call.name}"
-                raise Unusable(f"{self.program.node(use.row)} uses {what}")
+                share = f"one of {use.tiles} tiles of the {call.many(use.side)} chunks of {call.name}"
+                raise Unusable(f"{self.program.node(use.row)} uses {share}")
             fine = lcm(fine, per_chunk)
         self.check_produced(call)
         rows = [*call.rows, *(use.row for use in uses)]
-        at = {row: i for i, row in enumerate(call.rows)}
+        index = {row: i for i, row in enumerate(call.rows)}
         more, position = [-1] * len(uses), {rank: p for p, rank in enumerate(call.members)}
-        sender = [-1 if whole.takes[g] < 0 else at.get(self.flow.sender[g], -2) for g in call.rows]
-        payload = [-1 if whole.payload[g] < 0 else at.get(whole.payload[g], -2) for g in call.rows]
-        for given in (sender, payload):
-            if -2 in given:
-                raise Unusable(f"{self.place(call.rows[given.index(-2)])} takes data that is not of its call")
+        sender = [-1 if flat.takes[g] < 0 else index.get(self.flow.sender[g], -2) for g in call.rows]
+        payload = [-1 if flat.payload[g] < 0 else index.get(flat.payload[g], -2) for g in call.rows]
+        for column in (sender, payload):
+            if -2 in column:
+                raise Unusable(f"{self.place(call.rows[column.index(-2)])} takes data that is not of its call")
         many = [call.many(use.side) * fine // use.tiles for use in uses]
         first = [use.tile * count for use, count in zip(uses, many, strict=True)]
         cells: dict[str, list[int]] = {}
         for verb, side, buffer in (("read", 0, Buffer.OUTPUT), ("write", 1, Buffer.INPUT)):
-            buf, off = (getattr(whole, f"{verb}_{name}") for name in ("buf", "off"))
+            buf, off = (getattr(flat, f"{verb}_{name}") for name in ("buf", "off"))
             cells[f"{verb}_buf"] = [buf[g] for g in call.rows] + [
                 int(buffer) if use.side == side else -1 for use in uses
             ]
@@ -289,9 +289,9 @@ class _Workload:
             ]
         steps = Steps(
             name=call.name, collective=call.collective, ranks=len(call.members), chunks=call.chunks * fine,
-            rank=[position[whole.rank[g]] for g in rows], chain=[-1] * len(rows),
-            count=[whole.count[g] * fine for g in call.rows] + many, takes=[whole.takes[g] for g in call.rows] + more,
-            gives=[-1] * len(rows), reduces=[whole.reduces[g] for g in call.rows] + [False] * len(uses),
+            rank=[position[flat.rank[g]] for g in rows], chain=[-1] * len(rows),
+            count=[flat.count[g] * fine for g in call.rows] + many, takes=[flat.takes[g] for g in call.rows] + more,
+            gives=[-1] * len(rows), reduces=[flat.reduces[g] for g in call.rows] + [False] * len(uses),
             payload=payload + more, read_buf=cells["read_buf"], read_off=cells["read_off"],
             write_buf=cells["write_buf"], write_off=cells["write_off"],
             parents=[()] * len(rows), waits=[()] * len(rows), connections=[],
@@ -309,11 +309,11 @@ class _Workload:
             if use.side:
                 by_rank.setdefault(int(self.program.rank[use.row]), []).append(use)
         for uses in by_rank.values():
-            first, made = uses[0], {use.tile for use in uses}
-            lost = next((tile for tile in range(first.tiles) if tile not in made), None)
+            first, tiles = uses[0], {use.tile for use in uses}
+            lost = next((tile for tile in range(first.tiles) if tile not in tiles), None)
             if lost is not None or any(use.tiles != first.tiles for use in uses):
-                what = "others divide it otherwise" if lost is None else f"none produces tile {lost}"
-                raise Unusable(f"{self.program.node(first.row)} produces a tile of {call.name}, and {what}")
+                reason = "others divide it otherwise" if lost is None else f"none produces tile {lost}"
+                raise Unusable(f"{self.program.node(first.row)} produces a tile of {call.name}, and {reason}")
 
     def label(self, call: _Call, row: int) -> str:
         """A step or a use of a call."""
@@ -348,23 +348,23 @@ class _Workload:
     ) -> None:
         """A wrong value that step g reads, or, in so many cells, has written last."""
         buffer, chunk, _ = part.cell(position, cell)
-        known = {"rank": part.call.members[position], "buffer": buffer, "chunk": chunk, "holds": holds}
-        known |= {"expected": expected, "step": part.steps.place(g) if g >= 0 else None}
-        self.wrong.append(_Wrong(text, part.call.number, not cells, cells or 1, known))
+        details = {"rank": part.call.members[position], "buffer": buffer, "chunk": chunk, "holds": holds}
+        details |= {"expected": expected, "step": part.steps.place(g) if g >= 0 else None}
+        self.wrong.append(_Wrong(text, part.call.number, not cells, cells or 1, details))
 
     def early(self, part: _Part) -> None:
         """Steps that read input before it is made."""
         steps, where, place = part.steps, part.where, part.steps.place
-        made = {
+        makers = {
             cell: g for g in sorted(steps.makes) for cell in range(where.writes[g], where.writes[g] + steps.count[g])
         }
         when = {g: i for i, g in enumerate(part.order.sequence)}
         for g in dict.fromkeys(part.run.undefined):
             first = where.reads[g] if where.reads[g] >= 0 else where.writes[g]
             for cell in range(first, first + steps.count[g]):
-                if cell in made and when[g] < when[made[cell]]:
+                if cell in makers and when[g] < when[makers[cell]]:
                     _, _, name = part.cell(steps.rank[g], cell)
-                    text = f"{place(g)} reads {name}, which holds nothing defined: {place(made[cell])} makes it later"
+                    text = f"{place(g)} reads {name}, which holds nothing defined: {place(makers[cell])} makes it later"
                     self.note(part, steps.rank[g], cell, text, holds="nothing defined", expected="input", g=g)
                     return
 
@@ -383,16 +383,16 @@ class _Workload:
 
     def ends(self, part: _Part) -> bool:
         """Compare the cells at the end with what the collective promises."""
-        found, run = values.judge(part.where, part.run), part.run
-        if found.first is not None:
-            wrong = found.first
+        result, run = values.judge(part.where, part.run), part.run
+        if result.first is not None:
+            wrong = result.first
             holds, expected, writer = part.told(wrong.holds), part.told_terms(wrong.expected), run.writer[wrong.cell]
             _, _, name = part.cell(wrong.rank, wrong.cell)
             last = f"last written by {part.steps.place(writer)}" if writer >= 0 else "and no step writes it"
             text = f"rank {part.call.members[wrong.rank]} {name} of {part.call.name} holds {holds} at the end, "
             text += f"not {expected}: {last}"
-            self.note(part, wrong.rank, wrong.cell, text, holds=holds, expected=expected, g=writer, cells=found.wrong)
-        return found.same_order
+            self.note(part, wrong.rank, wrong.cell, text, holds=holds, expected=expected, g=writer, cells=result.wrong)
+        return result.same_order
 
     # -- races
 
@@ -401,13 +401,13 @@ class _Workload:
         call, cell = self.pairs[key]
         part, pair = self.part(call), divmod(key, len(self.steps))
         # A step of a call is before its uses: a node can be both.
-        local = [next(i for i, row in enumerate(part.rows) if row == wanted) for wanted in pair]
+        local = [next(i for i, row in enumerate(part.rows) if row == row_of_pair) for row_of_pair in pair]
         position = part.steps.rank[local[0]]
         buffer, chunk, name = part.cell(position, cell)
-        said = []
-        for g, what in zip(local, (name, "it"), strict=True):
+        texts = []
+        for g, noun in zip(local, (name, "it"), strict=True):
             verb, value = part.moved(g, cell)
-            said.append(f"{part.steps.place(g)} {verb} {what}" + ("" if value is None else f" ({part.told(value)})"))
-        problem = f"race: {said[0]}, {said[1]}, and nothing says which is first"
-        known = {"rank": call.members[position], "buffer": buffer, "chunk": chunk, "step": part.steps.place(local[0])}
-        self.examination.no("race", problem, {**known, "chain": [part.steps.place(g) for g in local]})
+            texts.append(f"{part.steps.place(g)} {verb} {noun}" + ("" if value is None else f" ({part.told(value)})"))
+        problem = f"race: {texts[0]}, {texts[1]}, and nothing says which is first"
+        details = {"rank": call.members[position], "buffer": buffer, "chunk": chunk, "step": part.steps.place(local[0])}
+        self.examination.no("race", problem, {**details, "chain": [part.steps.place(g) for g in local]})

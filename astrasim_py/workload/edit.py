@@ -30,10 +30,10 @@ def recorded_times(workload: Workload) -> list[tuple[np.ndarray, np.ndarray]]:
     Calls without a recorded duration take no time. Raises TraceError: negative times, or of 106 days and more.
     """
     traces = [workload.trace(rank) for rank in range(workload.ranks)]
-    given = [trace.start_time_micros[trace.start_time_micros > 0] for trace in traces]
-    first = min((int(times.min()) for times in given if len(times)), default=0)
-    found = []
-    for trace, times in zip(traces, given, strict=True):
+    starts = [trace.start_time_micros[trace.start_time_micros > 0] for trace in traces]
+    first = min((int(times.min()) for times in starts if len(times)), default=0)
+    intervals = []
+    for trace, times in zip(traces, starts, strict=True):
         exact = trace.column("duration_ps")
         total = (trace.duration_micros.sum(dtype=float) + max(int(times.max(initial=0)) - first, 0)) * 1e6
         if (exact[exact != MISSING] < 0).any() or total + exact[exact != MISSING].sum(dtype=float) >= 2**63:
@@ -41,11 +41,11 @@ def recorded_times(workload: Workload) -> list[tuple[np.ndarray, np.ndarray]]:
         took = np.where(exact != MISSING, exact, trace.duration_micros.astype(np.int64) * 10**6)
         if len(times) and not trace.has_column("duration_ps"):
             start = (np.maximum(trace.start_time_micros, np.uint64(first)) - np.uint64(first)).astype(np.int64) * 10**6
-            found.append((start, start + took))
+            intervals.append((start, start + took))
         else:
             end = longest_path(*trace.parents(), trace.order(), took)
-            found.append((end - took, end))
-    return found
+            intervals.append((end - took, end))
+    return intervals
 
 
 def keep_nodes(trace: ExecutionTrace, keep: np.ndarray) -> ExecutionTrace:
@@ -63,51 +63,51 @@ def keep_nodes(trace: ExecutionTrace, keep: np.ndarray) -> ExecutionTrace:
     bodies = []
     for row in np.flatnonzero(keep).tolist():
         body = raw.node(row)
-        if any(row in found for found in ways.values()):
+        if any(row in parents for parents in ways.values()):
             node = pb.Node.FromString(body)
-            for name, found in ways.items():
-                _replace_gone(node, name, {int(trace.node_id[at]) for at in found.get(row, ())}, keep, trace)
+            for name, parents in ways.items():
+                _replace_gone(node, name, {int(trace.node_id[parent]) for parent in parents.get(row, ())}, keep, trace)
             body = node.SerializeToString(deterministic=True)
         bodies.append(body)
     return _assembled(trace, raw, bodies)
 
 
-def _replace_gone(node: pb.Node, name: str, found: set[int], keep: np.ndarray, trace: ExecutionTrace) -> None:
+def _replace_gone(node: pb.Node, name: str, parents: set[int], keep: np.ndarray, trace: ExecutionTrace) -> None:
     """Dependencies of a node without those that are gone, and with others in their place."""
     old = list(getattr(node, name))
     stay = keep[trace.rows_of(np.array(old, dtype=np.uint64))].tolist()
-    left = [each for each, here in zip(old, stay, strict=True) if here]
-    new = sorted(found.difference(left, node.data_deps if name == "ctrl_deps" else ()))
+    left = [parent for parent, here in zip(old, stay, strict=True) if here]
+    new = sorted(parents.difference(left, node.data_deps if name == "ctrl_deps" else ()))
     getattr(node, name)[:] = left + new
     for attribute in node.attr if name == "data_deps" else ():
         kinds = attribute.string_val.split()
         if attribute.name == _KINDS and len(kinds) == len(old):
-            kept = [kind for kind, here in zip(kinds, stay, strict=True) if here]
-            attribute.string_val = " ".join([*kept, *["through"] * len(new)])
+            kept_kinds = [kind for kind, here in zip(kinds, stay, strict=True) if here]
+            attribute.string_val = " ".join([*kept_kinds, *["through"] * len(new)])
 
 
 def _through(trace: ExecutionTrace, keep: np.ndarray, kind: str) -> dict[int, tuple[int, ...]]:
     """By node that is kept and waits for one that is not: rows that it now waits for."""
     ptr, parents = (array.tolist() for array in trace.parents(kind))
-    kept = keep.tolist()
-    waits: list[tuple[int, ...]] = [()] * len(kept)  # of nodes that are kept, and of those that are not
-    found: dict[int, tuple[int, ...]] = {}
+    keeps = keep.tolist()
+    waits: list[tuple[int, ...]] = [()] * len(keeps)  # of nodes that are kept, and of those that are not
+    replaced: dict[int, tuple[int, ...]] = {}
     edges = 0
     for row in trace.order(kind).tolist():
-        own = parents[ptr[row] : ptr[row + 1]]
-        here = {parent for parent in own if kept[parent]}
-        gone = [parent for parent in own if not kept[parent]]
-        far = {each for parent in gone for each in waits[parent]} - here
+        parents_of_row = parents[ptr[row] : ptr[row + 1]]
+        here = {parent for parent in parents_of_row if keeps[parent]}
+        gone = [parent for parent in parents_of_row if not keeps[parent]]
+        far = {ancestor for parent in gone for ancestor in waits[parent]} - here
         # Drop dependencies that others imply.
-        far = far.difference(*(waits[each] for each in far | here)) if far else far
+        far = far.difference(*(waits[ancestor] for ancestor in far | here)) if far else far
         waits[row] = tuple(sorted(here | far))
         edges += len(far)
         if edges > _MOST_EDGES:
             problem = f"would have more than {_MOST_EDGES} new dependencies"
             raise TraceError(trace.place, problem, "keep the nodes that join many others")
-        if gone and kept[row]:
-            found[row] = waits[row]
-    return found
+        if gone and keeps[row]:
+            replaced[row] = waits[row]
+    return replaced
 
 
 def _raw(trace: ExecutionTrace) -> RawFile:
@@ -145,12 +145,12 @@ def _declaring(traces: Iterable[ExecutionTrace], groups: Mapping[str, tuple[int,
         if "pg_name" in node.inputs.values:
             node.inputs.values = text
 
-    made: dict[ExecutionTrace, ExecutionTrace] = {}
+    declared: dict[ExecutionTrace, ExecutionTrace] = {}
     traces = tuple(traces)
     for trace in dict.fromkeys(traces):
         rows = np.flatnonzero(trace.type == NodeType.METADATA).tolist()
-        made[trace] = _each_node(trace, declare, rows) if rows else trace
-    return Workload(tuple(made[trace] for trace in traces), groups)
+        declared[trace] = _each_node(trace, declare, rows) if rows else trace
+    return Workload(tuple(declared[trace] for trace in traces), groups)
 
 
 def take(workload: Workload, ranks: Sequence[int], wanted: Sequence[np.ndarray]) -> tuple[Workload, Counter]:
@@ -178,7 +178,7 @@ def take(workload: Workload, ranks: Sequence[int], wanted: Sequence[np.ndarray])
         As `keep_nodes`; a call of an unknown group.
     """
     lost: Counter = Counter()
-    number = {rank: at for at, rank in enumerate(ranks)}
+    number = {rank: index for index, rank in enumerate(ranks)}
     members = {name: tuple(number[r] for r in workload.members(name) if r in number) for name in workload.groups}
     members[""] = tuple(range(len(ranks)))
     traces = [workload.trace(rank) for rank in ranks]
@@ -186,19 +186,19 @@ def take(workload: Workload, ranks: Sequence[int], wanted: Sequence[np.ndarray])
     columns: list[dict] = [{} for _ in ranks]
     cut = [*ranks] != [*range(workload.ranks)]
     if cut:
-        columns = [_cut(workload, *each, number, members, lost) for each in zip(traces, keep, strict=True)]
+        columns = [_cut(workload, *pair, number, members, lost) for pair in zip(traces, keep, strict=True)]
     for ends in _meetings(traces, ranks):
-        if not all(keep[at][row] for at, row in ends):
-            for at, row in ends:
-                lost["incomplete"] += int(keep[at][row])
-                keep[at][row] = False
-    made = [
-        keep_nodes(trace.replace(rank=at, **own), mask)
-        for at, (trace, own, mask) in enumerate(zip(traces, columns, keep, strict=True))
+        if not all(keep[index][row] for index, row in ends):
+            for index, row in ends:
+                lost["incomplete"] += int(keep[index][row])
+                keep[index][row] = False
+    columns_of = [
+        keep_nodes(trace.replace(rank=index, **own), mask)
+        for index, (trace, own, mask) in enumerate(zip(traces, columns, keep, strict=True))
     ]
     if not cut:
-        return Workload(tuple(made), workload.groups), lost
-    return _declaring(made, {name: own for name, own in members.items() if name and len(own) > 1}), lost
+        return Workload(tuple(columns_of), workload.groups), lost
+    return _declaring(columns_of, {name: own for name, own in members.items() if name and len(own) > 1}), lost
 
 
 def _cut(
@@ -248,7 +248,7 @@ def _meetings(traces: Sequence[ExecutionTrace], ranks: Sequence[int]) -> list[li
     """
     calls: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     meet: dict[tuple, list[tuple[int, int]]] = defaultdict(list)
-    for at, (trace, rank) in enumerate(zip(traces, ranks, strict=True)):
+    for index, (trace, rank) in enumerate(zip(traces, ranks, strict=True)):
         codes, names = trace.group_of()
         order = trace.order()
         peers = {int(NodeType.COMM_SEND): trace.column("comm_dst"), int(NodeType.COMM_RECV): trace.column("comm_src")}
@@ -257,18 +257,18 @@ def _meetings(traces: Sequence[ExecutionTrace], ranks: Sequence[int]) -> list[li
             kind = int(trace.type[row])
             if kind == NodeType.COMM_COLL:
                 name = names[codes[row]] if codes[row] >= 0 else ""
-                calls["" if name == "0" else name][at].append(row)
+                calls["" if name == "0" else name][index].append(row)
             elif peers[kind][row] != MISSING:
                 pair = (rank, int(peers[kind][row])) if kind == NodeType.COMM_SEND else (int(peers[kind][row]), rank)
                 nth[kind, pair, int(tags[row])] += 1
-                meet[pair, int(tags[row]), nth[kind, pair, int(tags[row])]].append((at, row))
+                meet[pair, int(tags[row]), nth[kind, pair, int(tags[row])]].append((index, row))
     for name, by_rank in calls.items():
-        kinds = [traces[at].column("comm_type")[rows].tolist() for at, rows in by_rank.items()]
-        for at, rows in by_rank.items():
-            if any(own != kinds[0] for own in kinds):
-                rows = sorted(rows, key=traces[at].node_id.__getitem__)
+        kinds = [traces[index].column("comm_type")[rows].tolist() for index, rows in by_rank.items()]
+        for index, rows in by_rank.items():
+            if any(rank_kinds != kinds[0] for rank_kinds in kinds):
+                rows = sorted(rows, key=traces[index].node_id.__getitem__)
             for k, row in enumerate(rows):
-                meet[name, k].append((at, row))
+                meet[name, k].append((index, row))
     return [*meet.values()]
 
 
@@ -298,10 +298,10 @@ def one_after_another(workloads: Sequence[Workload]) -> Workload:
 
 def _numbered(workload: Workload, first: int, groups: dict[str, tuple[int, ...]]) -> list[ExecutionTrace]:
     """Traces of ranks from `first`, with numbers for groups, which are added to `groups`."""
-    number = {name: str(len(groups) + at) for at, name in enumerate(("", *workload.groups), 1)}
+    number = {name: str(len(groups) + index) for index, name in enumerate(("", *workload.groups), 1)}
     for name, new in number.items():
         groups[new] = tuple(first + rank for rank in workload.members(name))
-    made = []
+    traces = []
     for rank in range(workload.ranks):
         trace = workload.trace(rank)
         codes, names = trace.group_of()
@@ -310,16 +310,16 @@ def _numbered(workload: Workload, first: int, groups: dict[str, tuple[int, ...]]
             workload.members(names[code])  # raises if it is unknown
         message = (trace.type == NodeType.COMM_SEND) | (trace.type == NodeType.COMM_RECV)
         changed = call | (codes >= 0) | (message & (first > 0))
-        own = _each_node(trace, lambda node: _renumber(node, first, number), np.flatnonzero(changed).tolist())
-        made.append(own.replace(rank=first + rank))
-    return made
+        numbered = _each_node(trace, lambda node: _renumber(node, first, number), np.flatnonzero(changed).tolist())
+        traces.append(numbered.replace(rank=first + rank))
+    return traces
 
 
 def _renumber(node: pb.Node, first: int, number: Mapping[str, str]) -> None:
     """Change the group and the peers of a node; attributes that name its group otherwise go."""
-    named = [at for at, attribute in enumerate(node.attr) if attribute.name in OTHER_NAMES]
-    for at in reversed(named) if node.type == NodeType.COMM_COLL else ():
-        del node.attr[at]
+    named = [index for index, attribute in enumerate(node.attr) if attribute.name in OTHER_NAMES]
+    for index in reversed(named) if node.type == NodeType.COMM_COLL else ():
+        del node.attr[index]
     if node.type == NodeType.COMM_COLL and not any(attribute.name == "pg_name" for attribute in node.attr):
         node.attr.add(name="pg_name", string_val="")
     for attribute in node.attr:
@@ -336,14 +336,14 @@ def _followed(trace: ExecutionTrace, later: ExecutionTrace) -> ExecutionTrace:
     if join + int(later.node_id.max(initial=0)) >= 2**62:
         raise TraceError(later.place, "ids of nodes are too large to append it to another", "renumber its nodes")
     raw, then = _raw(trace), _raw(later)
-    ended = shift = 0
+    end = shift = 0
     if trace.start_time_micros.any():
-        begun = later.start_time_micros[later.start_time_micros > 0]
-        ended = max(map(sum, zip(trace.start_time_micros.tolist(), trace.duration_micros.tolist(), strict=True)))
-        shift = ended - min(begun.tolist(), default=ended)
-        if max(ended, shift + int(begun.max(initial=0))) >= 2**62:
+        starts = later.start_time_micros[later.start_time_micros > 0]
+        end = max(map(sum, zip(trace.start_time_micros.tolist(), trace.duration_micros.tolist(), strict=True)))
+        shift = end - min(starts.tolist(), default=end)
+        if max(end, shift + int(starts.max(initial=0))) >= 2**62:
             raise TraceError(later.place, "has start times too large to append it to another", "give smaller ones")
-    node = pb.Node(id=join, name="join", type=pb.COMP_NODE, start_time_micros=ended)
+    node = pb.Node(id=join, name="join", type=pb.COMP_NODE, start_time_micros=end)
     node.data_deps.extend(np.setdiff1d(trace.node_id, trace.data_deps.ids).tolist())
     node.attr.add(name="slot_kind", int32_val=0)
     bodies = [*map(raw.node, range(len(trace))), node.SerializeToString(deterministic=True)]
@@ -353,7 +353,7 @@ def _followed(trace: ExecutionTrace, later: ExecutionTrace) -> ExecutionTrace:
         node.id += join + 1
         node.start_time_micros = max(node.start_time_micros + shift, 0)
         for deps in (node.data_deps, node.ctrl_deps):
-            deps[:] = [each + join + 1 for each in deps]
+            deps[:] = [dep + join + 1 for dep in deps]
         if not node.data_deps:
             node.data_deps.append(join)
         for attribute in node.attr if points else ():

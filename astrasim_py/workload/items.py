@@ -85,8 +85,8 @@ class Compute(Item):
 
     def _complete(self) -> None:
         if (self.time is None) == (self.operations is None):
-            given = "neither time nor operations" if self.time is None else "both time and operations"
-            raise wrong(f"has {given}", 'write time: "100 us", or operations: "2.5 GFLOP"')
+            problem = "neither time nor operations" if self.time is None else "both time and operations"
+            raise wrong(f"has {problem}", 'write time: "100 us", or operations: "2.5 GFLOP"')
         if self.bytes is not None and self.operations is None:
             raise wrong("bytes without operations", "drop bytes", ("bytes",))
         if self.comm_slows_compute is not None and self.comm_slows_compute > 1:

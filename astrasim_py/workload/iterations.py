@@ -36,8 +36,8 @@ def iterate(workload: Workload, iterations: int) -> Workload:
     if total > MAX_NODES:
         problem = f"has {total} nodes or dependencies in {iterations} iterations, more than {MAX_NODES}"
         raise TraceError(workload.name, problem, "write fewer iterations")
-    made = {trace: _repeated(trace, iterations) for trace in distinct}
-    return dataclasses.replace(workload, traces=tuple(made[trace] for trace in workload.traces))
+    repeated = {trace: _repeated(trace, iterations) for trace in distinct}
+    return dataclasses.replace(workload, traces=tuple(repeated[trace] for trace in workload.traces))
 
 
 def _repeated(trace: ExecutionTrace, iterations: int) -> ExecutionTrace:
@@ -47,8 +47,8 @@ def _repeated(trace: ExecutionTrace, iterations: int) -> ExecutionTrace:
     ids, later = trace.node_id.astype(np.int64), np.arange(iterations)[:, None] * shift
     columns = {name: np.tile(trace.column(name), iterations) for name in COLUMN_KINDS if trace.has_column(name)}
     for name in columns.keys() & {*REFERENCES}:
-        own = trace.column(name)
-        columns[name] = np.where(own == MISSING, MISSING, own + later).ravel()
+        column = trace.column(name)
+        columns[name] = np.where(column == MISSING, MISSING, column + later).ravel()
     codes, names = trace.group_of()
     return ExecutionTrace.from_columns(
         node_id=(ids + later).ravel(),
@@ -70,8 +70,8 @@ def _repeated(trace: ExecutionTrace, iterations: int) -> ExecutionTrace:
 
 def _chained(trace: ExecutionTrace, ids: np.ndarray | None, iterations: int, shift: int) -> Csr:
     """Dependencies of all iterations; with `ids`: data dependencies, including those between iterations."""
-    own = trace.ctrl_deps if ids is None else trace.data_deps
-    counts, parents = np.diff(own.ptr), own.ids.astype(np.int64)
+    deps = trace.ctrl_deps if ids is None else trace.data_deps
+    counts, parents = np.diff(deps.ptr), deps.ids.astype(np.int64)
     owner, before = np.repeat(np.arange(len(counts)), counts), np.zeros(len(parents), dtype=np.int64)
     if ids is not None:
         roots, sinks = np.flatnonzero(counts == 0), np.setdiff1d(ids, parents)
@@ -83,9 +83,9 @@ def _chained(trace: ExecutionTrace, ids: np.ndarray | None, iterations: int, shi
         before = np.concatenate([before, np.full(len(roots) * len(sinks), shift)])
         order = np.argsort(owner, kind="stable")
         owner, parents, before = owner[order], parents[order], before[order]
-    each = np.concatenate([counts, np.tile(np.bincount(owner, minlength=len(counts)), iterations - 1)])
+    new_counts = np.concatenate([counts, np.tile(np.bincount(owner, minlength=len(counts)), iterations - 1)])
     later = (parents - before + np.arange(1, iterations)[:, None] * shift).ravel()
     return Csr(
-        np.concatenate([[0], np.cumsum(each)]).astype(np.int64),
-        np.concatenate([own.ids.astype(np.int64), later]).astype(np.uint64),
+        np.concatenate([[0], np.cumsum(new_counts)]).astype(np.int64),
+        np.concatenate([deps.ids.astype(np.int64), later]).astype(np.uint64),
     )

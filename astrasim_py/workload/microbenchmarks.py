@@ -53,67 +53,67 @@ def generate(
         item.group in (None, "world") if isinstance(item, Collective) else getattr(item, "ranks", ()) is None
         for item in items
     )
-    state = [_Rank() for _ in range(1 if alike else ranks)]
-    known: list[dict] = []
+    states = [_Rank() for _ in range(1 if alike else ranks)]
+    table: list[dict] = []
     names: set[str] = set()
     total = 0
     for number, item in enumerate(items):
         where = f"workload[{number}]"
-        for wanted in item.after or ():
-            if wanted not in names:
-                raise ScenarioError(f"{where}.after", f'"{wanted}" is not an earlier item', "name one")
+        for label in item.after or ():
+            if label not in names:
+                raise ScenarioError(f"{where}.after", f'"{label}" is not an earlier item', "name one")
         if isinstance(item, Compute) and item.consumes is not None:
-            others = [each for each in items[:number] if each.name == item.consumes]
+            others = [match for match in items[:number] if match.name == item.consumes]
             if not others or not isinstance(others[-1], Collective):
-                what = f'"{item.consumes}" is not a collective before it'
-                raise ScenarioError(f"{where}.consumes", what, "name one")
-        made = _nodes(item, ranks, listed, defined, where)
+                problem = f'"{item.consumes}" is not a collective before it'
+                raise ScenarioError(f"{where}.consumes", problem, "name one")
+        copies = _nodes(item, ranks, listed, defined, where)
         if alike:
-            made = [((0,), node) for _, node in made]
-        total += sum(len(members) for members, _ in made) * item.repeat
+            copies = [((0,), node) for _, node in copies]
+        total += sum(len(members) for members, _ in copies) * item.repeat
         if total > MAX_NODES:
             raise ScenarioError(where, f"the workload has {total} nodes, more than {MAX_NODES}", "repeat less")
-        own: dict[int, tuple[int, ...]] = {}
+        last_nodes: dict[int, tuple[int, ...]] = {}
         for _ in range(item.repeat):
             added: dict[int, tuple[int, ...]] = {}
-            for node, (members, _) in enumerate(made, len(known)):
+            for node, (members, _) in enumerate(copies, len(table)):
                 for rank in members:
-                    mine = state[rank]
-                    if rank in own:
-                        deps = own[rank]
+                    state = states[rank]
+                    if rank in last_nodes:
+                        deps = last_nodes[rank]
                     elif item.after is None:
-                        deps = mine.last
+                        deps = state.last
                     else:
-                        deps = tuple(n for wanted in item.after for n in mine.named.get(wanted, ()))
-                    added[rank] = (*added.get(rank, ()), len(mine.nodes))
-                    mine.nodes.append(node)
-                    mine.deps.append(deps)
-            own = added
-        known += [node for _, node in made]
+                        deps = tuple(n for label in item.after for n in state.named.get(label, ()))
+                    added[rank] = (*added.get(rank, ()), len(state.nodes))
+                    state.nodes.append(node)
+                    state.deps.append(deps)
+            last_nodes = added
+        table += [node for _, node in copies]
         if item.name:
             names.add(item.name)
-        for rank, nodes in own.items():
-            mine = state[rank]
+        for rank, nodes in last_nodes.items():
+            state = states[rank]
             if isinstance(item, Compute) and item.consumes is not None:
-                consume(mine.uses, item, nodes, mine.named, mine.deps, f"{where}.consumes", f"rank {rank}")
-            mine.last = nodes
+                consume(state.uses, item, nodes, state.named, state.deps, f"{where}.consumes", f"rank {rank}")
+            state.last = nodes
             if item.name:
-                mine.named[item.name] = nodes
+                state.named[item.name] = nodes
     for number, item in enumerate(items):
         if isinstance(item, Compute) and item.produces is not None:
-            others = [each for each in items[number + 1 :] if each.name == item.produces]
+            others = [match for match in items[number + 1 :] if match.name == item.produces]
             if not others or not isinstance(others[0], Collective) or others[0].repeat > 1:
-                what = f'"{item.produces}" is not one collective after it'
-                raise ScenarioError(f"workload[{number}].produces", what, "name one, without repeat")
-    for rank, mine in enumerate(state):
-        produce(mine.uses, [known[node] for node in mine.nodes], mine.deps, "workload", f"rank {rank}")
+                problem = f'"{item.produces}" is not one collective after it'
+                raise ScenarioError(f"workload[{number}].produces", problem, "name one, without repeat")
+    for rank, state in enumerate(states):
+        produce(state.uses, [table[node] for node in state.nodes], state.deps, "workload", f"rank {rank}")
     traces: dict[tuple, ExecutionTrace] = {}
     by_rank = []
-    for mine in state:
-        same = tuple(mine.nodes), tuple(mine.deps)
+    for state in states:
+        same = tuple(state.nodes), tuple(state.deps)
         if same not in traces:
-            nodes_of_rank = [known[node] | mine.uses.get(at, {}) for at, node in enumerate(mine.nodes)]
-            traces[same] = _trace(nodes_of_rank, mine.deps)
+            nodes_of_rank = [table[node] | state.uses.get(nth, {}) for nth, node in enumerate(state.nodes)]
+            traces[same] = _trace(nodes_of_rank, state.deps)
         by_rank.append(traces[same])
     by_rank *= ranks if alike else 1
     return Workload(traces=tuple(by_rank), groups=defined, name=name)
@@ -128,18 +128,18 @@ def _members(
         if group not in groups:
             raise ScenarioError(f"{where}.group", f'group "{group}" is not defined', "define it under groups")
         listed = groups[group]
-        found = [(group if len(listed) == 1 else f"{group}.{i}", members) for i, members in enumerate(listed)]
+        labelled = [(group if len(listed) == 1 else f"{group}.{i}", members) for i, members in enumerate(listed)]
     else:
         label = "ranks " + " ".join(map(str, group))
         defined.setdefault(label, group)
-        found = [(label, group)]
-    for label, members in found:
+        labelled = [(label, group)]
+    for label, members in labelled:
         outside = [r for r in members if not 0 <= r < ranks]
         if outside:
             raise ScenarioError(
                 f"{where}.group", f"{label} has rank {outside[0]}, and there are {ranks}", f"write 0..{ranks - 1}"
             )
-    return found
+    return labelled
 
 
 def _collective(item: Collective, label: str, n: int, where: str) -> dict:
@@ -162,8 +162,8 @@ def _collective(item: Collective, label: str, n: int, where: str) -> dict:
 
 def _nodes(item: Item, ranks: int, groups, defined, where: str) -> list[tuple[Sequence[int], dict]]:
     if isinstance(item, Collective):
-        found = _members(item.group, ranks, groups, defined, where)
-        return [(members, _collective(item, label, len(members), where)) for label, members in found]
+        labelled = _members(item.group, ranks, groups, defined, where)
+        return [(members, _collective(item, label, len(members), where)) for label, members in labelled]
     if isinstance(item, Send):
         _check_ranks(f"{where}.from", [item.source], ranks)
         _check_ranks(f"{where}.to", [item.to], ranks)
@@ -190,7 +190,7 @@ def _nodes(item: Item, ranks: int, groups, defined, where: str) -> list[tuple[Se
         node["tensor_size"] = item.bytes or 0
     node = {"type": NodeType.COMP, **node, "name": item.name or node["name"], "is_cpu_op": 0}
     nodes = in_tiles(node, item, where) if isinstance(item, Compute) else [node]
-    return [(range(ranks) if item.ranks is None else item.ranks, each) for each in nodes]
+    return [(range(ranks) if item.ranks is None else item.ranks, made_node) for made_node in nodes]
 
 
 def _check_ranks(place: str, listed: Sequence[int], ranks: int) -> None:

@@ -21,7 +21,7 @@ def tile_times(time: int, tiles: int, overhead: int = 0, speed: Fraction | int =
     """
     if tiles == 1:
         return [time]
-    return [-(-each * 1 // speed) + overhead for each in split(time, tiles)]
+    return [-(-part * 1 // speed) + overhead for part in split(time, tiles)]
 
 
 def split(amount: int, tiles: int) -> list[int]:
@@ -52,8 +52,8 @@ def consume(
     """Let the nodes of an item on a rank consume the tiles of a collective; all are places of nodes on the rank."""
     source = named.get(item.consumes or "", ())
     if len(source) != 1 or source[0] not in deps[nodes[0]]:
-        what = f'"{item.consumes}" is not one node that it waits for on {rank}'
-        raise ScenarioError(place, what, f"write after: {item.consumes}, a collective of {rank}")
+        problem = f'"{item.consumes}" is not one node that it waits for on {rank}'
+        raise ScenarioError(place, problem, f"write after: {item.consumes}, a collective of {rank}")
     for tile, node in enumerate(nodes):
         columns = {"consumes": source[0], "consumes_tile": tile, "consumes_tiles": len(nodes)}
         uses.setdefault(node, {}).update(columns | ({} if item.produces else {"tile_order": 1}))
@@ -65,19 +65,19 @@ def produce(uses: Uses, nodes: Sequence[Mapping], deps: Sequence[tuple[int, ...]
     Those of one item follow the order in which the collective needs them, those of several the order of the items.
     """
     by_name: dict[str, list[int]] = {}
-    for at, node in enumerate(nodes):
+    for row, node in enumerate(nodes):
         if node.get("produced") is not None:
-            by_name.setdefault(node["produced"], []).append(at)
-    for name, made in by_name.items():
-        found = [
-            at
-            for at in range(made[-1] + 1, len(nodes))
-            if nodes[at]["type"] == NodeType.COMM_COLL and nodes[at]["name"] == name
+            by_name.setdefault(node["produced"], []).append(row)
+    for name, producers in by_name.items():
+        collectives = [
+            row
+            for row in range(producers[-1] + 1, len(nodes))
+            if nodes[row]["type"] == NodeType.COMM_COLL and nodes[row]["name"] == name
         ]
-        if not found or not set(made) <= set(deps[found[0]]):
-            what = f'"{name}" does not wait on {rank} for all that produces it'
-            raise ScenarioError(f"{place}", what, "write after: with the names of all of it")
-        for tile, at in enumerate(made):
-            columns = {"produces": found[0], "produces_tile": tile, "produces_tiles": len(made)}
-            alone = len({nodes[other]["item"] for other in made}) == 1
-            uses.setdefault(at, {}).update(columns | ({"tile_order": 1} if alone else {}))
+        if not collectives or not set(producers) <= set(deps[collectives[0]]):
+            problem = f'"{name}" does not wait on {rank} for all that produces it'
+            raise ScenarioError(f"{place}", problem, "write after: with the names of all of it")
+        for tile, row in enumerate(producers):
+            columns = {"produces": collectives[0], "produces_tile": tile, "produces_tiles": len(producers)}
+            alone = len({nodes[other]["item"] for other in producers}) == 1
+            uses.setdefault(row, {}).update(columns | ({"tile_order": 1} if alone else {}))
