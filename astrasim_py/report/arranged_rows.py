@@ -93,8 +93,8 @@ class Grid:
     def __init__(self, spec: Mapping, rows: Sequence[FigureRow], place: str, *, by_point: bool = False) -> None:
         self.spec, self.place, self.notes = spec, place, []
         swept = list(dict.fromkeys(key for row in rows for key in row.sweep))
-        where = spec.get("where") or {}
-        varying = [key for key in swept if key not in where and len({row.text_of(key) for row in rows}) > 1]
+        conditions = spec.get("where") or {}
+        varying = [key for key in swept if key not in conditions and len({row.text_of(key) for row in rows}) > 1]
         self.x = (
             "point"
             if by_point
@@ -110,12 +110,12 @@ class Grid:
             # Curves of a cdf end at the same height, where there is no room for many names: a panel for each.
             self.series_key, self.facet_key = None, self.series_key
         # Other varying keys go to the series' names where several points would coincide otherwise.
-        rest: list[str] = []
+        more_keys: list[str] = []
         for key in varying:
-            shown = [one for one in (self.x, self.series_key, self.facet_key, *rest) if one]
+            shown = [key_shown for key_shown in (self.x, self.series_key, self.facet_key, *more_keys) if key_shown]
             if _places(rows, [*shown, key]) > _places(rows, shown):
-                rest.append(key)
-        self.series_keys = tuple(key for key in (self.series_key, *rest) if key)
+                more_keys.append(key)
+        self.series_keys = tuple(key for key in (self.series_key, *more_keys) if key)
         self.points: dict[tuple[str, tuple[str, ...], str], FigureRow] = {}
         for row in rows:
             x = row.text_of(self.x) if self.x else style.clean(row.point)
@@ -148,7 +148,7 @@ class Grid:
         """x → value, in the order of the axis, for points that have one."""
         rows = {x: row for x in self.axis.texts if (row := self.points.get((facet, series, x)))}
         numbers = {x: sorted(y for y in map(value, runs_of(row)) if y is not None) for x, row in rows.items()}
-        return {x: _value_of(known) for x, known in numbers.items() if known}
+        return {x: _value_of(values_of_x) for x, values_of_x in numbers.items() if values_of_x}
 
     def cells(self, facet: str, series: tuple[str, ...], x: str) -> dict[str, str]:
         """What is swept, as cells of the table of a figure."""
@@ -161,9 +161,9 @@ def runs_of(row: FigureRow) -> tuple[FigureRow, ...]:
     return row.runs or (row,)
 
 
-def _value_of(known: Sequence[float]) -> Value:
-    ends = (nearest_rank(known, LOW), nearest_rank(known, HIGH)) if len(known) > 1 else ()
-    return Value(nearest_rank(known, 50), *ends)
+def _value_of(numbers: Sequence[float]) -> Value:
+    ends = (nearest_rank(numbers, LOW), nearest_rank(numbers, HIGH)) if len(numbers) > 1 else ()
+    return Value(nearest_rank(numbers, 50), *ends)
 
 
 def _places(rows: Sequence[Row], keys: Sequence[str | None]) -> int:

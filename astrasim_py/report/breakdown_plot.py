@@ -20,11 +20,11 @@ def draw_breakdown(sheet: Sheet, grid: Grid) -> Drawn:
     from matplotlib.patches import Patch
     from matplotlib.ticker import PercentFormatter
 
-    every = [(x, series) for x in grid.axis.texts for series in grid.series]
-    every = [b for b in every if any((f, b[1], b[0]) in grid.points for f in grid.facets)]
-    bars, notes = every[:_MAX_BARS], list(grid.notes)
-    if len(every) > _MAX_BARS:
-        notes.append(f"{len(every) - _MAX_BARS} of {len(every)} bars left out of the breakdown; choose with where")
+    pairs = [(x, series) for x in grid.axis.texts for series in grid.series]
+    pairs = [b for b in pairs if any((f, b[1], b[0]) in grid.points for f in grid.facets)]
+    bars, notes = pairs[:_MAX_BARS], list(grid.notes)
+    if len(pairs) > _MAX_BARS:
+        notes.append(f"{len(pairs) - _MAX_BARS} of {len(pairs)} bars left out of the breakdown; choose with where")
     height = max(1.6, 0.19 * len(bars) + 0.8)
     _, panels = sheet.panels(len(grid.facets), height=height, wide=True, sharex=True, sharey=True)
     if not bars:
@@ -45,17 +45,17 @@ def draw_breakdown(sheet: Sheet, grid: Grid) -> Drawn:
             total = row.time_ps if row else None
             if row is None or not total:
                 continue
-            left = 0.0
+            offset = 0.0
             for key, label, colour, hatch in PARTS:
                 part = ps_of(row.value(key)) or 0
                 wide = part / total if relative else float(part)
                 if part:
                     shown.add(label)
-                    axes.barh(y, wide, left=left, height=0.78, color=colour, hatch=hatch, edgecolor="white", lw=0.5)
-                left += wide
+                    axes.barh(y, wide, left=offset, height=0.78, color=colour, hatch=hatch, edgecolor="white", lw=0.5)
+                offset += wide
             look = {"va": "center", "fontsize": 6.5, "color": "#333333", "annotation_clip": False}
-            said = format_time(total).replace("us", "µs")
-            axes.annotate(said, (left, y), xytext=(3, 0), textcoords="offset points", **look)
+            time_text = format_time(total).replace("us", "µs")
+            axes.annotate(time_text, (offset, y), xytext=(3, 0), textcoords="offset points", **look)
         names = [" · ".join(filter(None, (grid.axis.label(x), grid.name(series)))) for x, series in bars]
         axes.set_yticks(place, [style.narrowed(name, room_of_names) for name in names])
         axes.grid(False, axis="y")

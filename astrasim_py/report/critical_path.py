@@ -113,8 +113,8 @@ class CriticalPath:
     def holds_all(self, hops: range, arrived: int) -> bool:
         """Whether a message has all its links from one time to another, as a thread block does."""
         _, _, start, end = self.hops
-        begin, left = start[hops[0]], end[hops[0]]
-        return len(hops) > 1 and arrived >= left and all(start[i] == begin and end[i] == left for i in hops)
+        begin, freed = start[hops[0]], end[hops[0]]
+        return len(hops) > 1 and arrived >= freed and all(start[i] == begin and end[i] == freed for i in hops)
 
     def sharing_links(self, send: int, arrived: int, hops: range) -> None:
         """Network model ``fluid``: a message waits for those of its pair before it, then shares its links."""
@@ -126,14 +126,14 @@ class CriticalPath:
         """A message that has all its links at once. `slowed`: ps that it takes longer for sharing them."""
         links, requested, start, end = self.hops
         message, route = self.message_of[send], links[hops.start : hops.stop]
-        asked, begin, left = requested[hops[0]], start[hops[0]], end[hops[0]]
-        self.add(left, arrived, "latency", send, message, route[-1])
-        self.add(begin + slowed, left, "serialization", send, message, route[0])
+        request, begin, freed = requested[hops[0]], start[hops[0]], end[hops[0]]
+        self.add(freed, arrived, "latency", send, message, route[-1])
+        self.add(begin + slowed, freed, "serialization", send, message, route[0])
         if slowed > 0:
-            self.add(begin, begin + slowed, "sharing", send, message, self.busiest(route, begin, left))
-        if begin > asked:
-            self.add(asked, begin, "queueing", send, message, self.busiest(route, asked, begin))
-        self.add(self.start[send], asked, "serialization", send, message)
+            self.add(begin, begin + slowed, "sharing", send, message, self.busiest(route, begin, freed))
+        if begin > request:
+            self.add(request, begin, "queueing", send, message, self.busiest(route, request, begin))
+        self.add(self.start[send], request, "serialization", send, message)
 
     def until_injected(self, send: int, arrived: int, first: int) -> None:
         """A send that completes once its message is injected: only its first link counts."""
@@ -151,8 +151,8 @@ class CriticalPath:
         for i in reversed(hops):
             link = links[i]
             if link in self.latency:
-                more = self.switch_latency if i == hops[0] and self.rank[send] >= self.ranks else 0
-                wire = min(self.latency[link] + longer + more, until - start[i])
+                in_switch = self.switch_latency if i == hops[0] and self.rank[send] >= self.ranks else 0
+                wire = min(self.latency[link] + longer + in_switch, until - start[i])
             elif end[i] <= until:
                 wire = until - end[i]
             else:
@@ -165,7 +165,7 @@ class CriticalPath:
         # A message waits for the pace of its connection before it requests its first link.
         self.add(self.start[send], until, "serialization", send, message)
 
-    def busiest(self, route: Sequence[int], begin: int, left: int) -> int:
+    def busiest(self, route: Sequence[int], begin: int, freed: int) -> int:
         """The link of a route that had most to send for its bandwidth in an interval (ps), the first one among equals.
 
         A message under ``fluid`` counts as if its rate had been constant.
@@ -174,11 +174,11 @@ class CriticalPath:
         loads = []
         for number in route:
             rows = slice(*np.searchsorted(link, (number, number + 1)))
-            within = np.minimum(end[rows], left) - np.maximum(start[rows], begin)
+            within = np.minimum(end[rows], freed) - np.maximum(start[rows], begin)
             part = np.maximum(within, 0) / np.maximum(end[rows] - start[rows], 1)
-            at = np.flatnonzero(self.link["link"] == number)[0]
+            row = np.flatnonzero(self.link["link"] == number)[0]
             loads.append(
-                (part * self.bytes[message[rows]]).sum() * self.link["busy"][at] / max(self.link["bytes"][at], 1)
+                (part * self.bytes[message[rows]]).sum() * self.link["busy"][row] / max(self.link["bytes"][row], 1)
             )
         return route[int(np.argmax(loads))]
 
@@ -189,18 +189,18 @@ class CriticalPath:
         routes: dict[tuple[int, int, int], list[int]] = {}
         for i in hops:
             routes.setdefault((requested[i], start[i], end[i]), []).append(links[i])
-        moved, asked = sorted(routes, reverse=True), min(requested[i] for i in hops)
+        moved, request = sorted(routes, reverse=True), min(requested[i] for i in hops)
         shared = self.queued[message] - sum(begin - since for since, begin, _ in moved)
         self.add(moved[0][2], arrived, "latency", send, message, links[hops[-1]])
         for route in moved:
-            since, begin, left = route
+            since, begin, freed = route
             path = routes[route]
-            more_slowly = max(min(shared, left - begin), 0)  # on which of its routes is not recorded
+            more_slowly = max(min(shared, freed - begin), 0)  # on which of its routes is not recorded
             shared -= more_slowly
-            self.add(begin + more_slowly, left, "serialization", send, message, path[0])
+            self.add(begin + more_slowly, freed, "serialization", send, message, path[0])
             if more_slowly:
-                self.add(begin, begin + more_slowly, "sharing", send, message, self.busiest(path, begin, left))
-            if since > asked:
+                self.add(begin, begin + more_slowly, "sharing", send, message, self.busiest(path, begin, freed))
+            if since > request:
                 self.add(since, begin, "rerouting", send, message)
                 continue
             # A message begins with an event only if that gave it a path.
@@ -208,7 +208,7 @@ class CriticalPath:
             self.add(cut, begin, "rerouting", send, message)
             if cut > since:
                 self.add(since, cut, "queueing", send, message, self.busiest(path, since, cut))
-        self.add(self.start[send], asked, "serialization", send, message)
+        self.add(self.start[send], request, "serialization", send, message)
 
     def walk(self, ranks: range | None = None) -> tuple[Segment, ...]:
         """The pieces of the path from 0 to the makespan, found from the end of the run back; with `ranks`, of the path

@@ -44,8 +44,8 @@ def draw_busbw(sheet: Sheet, grid: Grid) -> Drawn:
         rate, time, least = row.busbw_GBps, row.time_ns, row.bound_ns
         return float(rate * time / least) if rate and time and least else None
 
-    most = replace(quantity, column="busbw_bound_GBps", value=bound)
-    return _draw(sheet, grid, quantity, _Look(bound=most, bound_name="upper bound"))
+    bound_quantity = replace(quantity, column="busbw_bound_GBps", value=bound)
+    return _draw(sheet, grid, quantity, _Look(bound=bound_quantity, bound_name="upper bound"))
 
 
 def draw_efficiency(sheet: Sheet, grid: Grid) -> Drawn:
@@ -64,8 +64,8 @@ def draw_slowdown(sheet: Sheet, grid: Grid) -> Drawn:
 
 
 def _slowdown(row: FigureRow) -> float | None:
-    known = row.value("slowdown")
-    return None if known is None else float(known)
+    slowdown = row.value("slowdown")
+    return None if slowdown is None else float(slowdown)
 
 
 def draw_speedup(sheet: Sheet, grid: Grid) -> Drawn:
@@ -80,8 +80,8 @@ def draw_speedup(sheet: Sheet, grid: Grid) -> Drawn:
             ideal = {x: value / values[first] for x, value in values.items()}
     label = f"speed-up over {style.clean(against)}" if against else "speed-up"
     quantity = _ratio(grid, "speedup", label, lambda time, base: base / time)
-    made, look = _with_bound(grid, quantity, "upper bound", lambda ps, base: base / ps)
-    return _draw(sheet, grid, made, replace(look, ideal=ideal))
+    speedup, look = _with_bound(grid, quantity, "upper bound", lambda ps, base: base / ps)
+    return _draw(sheet, grid, speedup, replace(look, ideal=ideal))
 
 
 def _baseline(grid: Grid, baseline: str | None) -> str:
@@ -89,9 +89,9 @@ def _baseline(grid: Grid, baseline: str | None) -> str:
     names = list(dict.fromkeys(series[0] for series in grid.series if series))
     baseline = names[0] if baseline is None and names else baseline
     if grid.points and (not grid.series_key or str(baseline) not in names):
-        what = f'"{baseline}" is not a value of {grid.series_key}' if grid.series_key else "there is no series"
+        problem = f'"{baseline}" is not a value of {grid.series_key}' if grid.series_key else "there is no series"
         remedy = f"write one of {', '.join(names)}" if grid.series_key else "write e.g. series: topology"
-        raise ScenarioError(f"{grid.place}.baseline", what, remedy)
+        raise ScenarioError(f"{grid.place}.baseline", problem, remedy)
     _compare(grid, lambda facet, series, x: (facet, (str(baseline), *series[1:]), x))
     return str(baseline)
 
@@ -100,8 +100,8 @@ def _first_x(grid: Grid, baseline: str | None) -> str:
     """The same with the time at the smallest x, or at the one named."""
     texts = grid.axis.texts
     if baseline is not None and texts and baseline not in texts:
-        what = f'"{baseline}" is not a value of {grid.x}'
-        raise ScenarioError(f"{grid.place}.baseline", what, f"write one of {', '.join(texts)}")
+        problem = f'"{baseline}" is not a value of {grid.x}'
+        raise ScenarioError(f"{grid.place}.baseline", problem, f"write one of {', '.join(texts)}")
     first = baseline or (texts[0] if texts else "")
     _compare(grid, lambda facet, series, x: (facet, series, first))
     return first
@@ -150,8 +150,8 @@ def _draw(sheet: Sheet, grid: Grid, quantity: Quantity, look: _Look) -> Drawn:
     )
     if not curves:
         return style.nothing(panels, grid, quantity.empty)
-    every = [one for curve in curves.values() for value in curve.values() for one in value if one is not None]
-    scale = scale_of(quantity, every, grid.spec.get("scale"), grid.place)
+    numbers = [n for curve in curves.values() for value in curve.values() for n in value if n is not None]
+    scale = scale_of(quantity, numbers, grid.spec.get("scale"), grid.place)
     log = scale.log
     pens = {series: style.pen(index, len(grid.series)) for index, series in enumerate(grid.series)}
     shapes = _Shapes(grid, log, look.bars, scale.factor)
@@ -206,8 +206,8 @@ def _finish_y(panels: Sequence, log: bool, zero: bool, line: float | None) -> No
         axes.set_ylim(bottom=0)
     elif not log and line is not None:
         axes.set_ylim(min(low, 0.9 * line), max(high, 1.1 * line))
-    for each in panels:
-        number_axis(each.yaxis, log)
+    for panel in panels:
+        number_axis(panel.yaxis, log)
 
 
 class _Shapes:
@@ -271,20 +271,20 @@ class _Shapes:
 def _names(grid: Grid, curves: Mapping, direct: bool) -> dict:
     """Labels of the series; in a legend one that equals an earlier one everywhere says so."""
     labels: dict[tuple[str, ...], str] = {}
-    known: dict[tuple[object, ...], str] = {}
+    label_of: dict[tuple[object, ...], str] = {}
     for series in grid.series:
         shape = tuple(tuple(curves.get((facet, series), {}).items()) for facet in grid.facets)
         labels[series] = label = grid.name(series)
-        if any(shape) and shape in known and label and not direct:
-            labels[series] = f"{label} (= {known[shape]})"
+        if any(shape) and shape in label_of and label and not direct:
+            labels[series] = f"{label} (= {label_of[shape]})"
         else:
-            known[shape] = label
+            label_of[shape] = label
     return labels
 
 
 def _distinct(bounds: Mapping, facet: str, series: Sequence) -> dict:
     """One curve under None where all series of a panel share their bound, else one for each."""
-    curves = {one: bounds[facet, one] for one in series if (facet, one) in bounds}
+    curves = {name: bounds[facet, name] for name in series if (facet, name) in bounds}
     distinct = {tuple((x, f"{y.middle:.6g}") for x, y in curve.items()) for curve in curves.values()}
     return {None: next(iter(curves.values()))} if len(distinct) == 1 else curves
 
@@ -299,8 +299,8 @@ def _table(grid: Grid, quantity: Quantity, curves, bound: Quantity | None, bound
             if several:
                 row |= {f"p{q}": quantity.cell(end) for q, end in ((10, value.low), (90, value.high))}
             if bound and bounds:
-                known = bounds.get((facet, series), {}).get(x)
-                row[bound.column] = bound.cell(known.middle if known else None)
+                limit = bounds.get((facet, series), {}).get(x)
+                row[bound.column] = bound.cell(limit.middle if limit else None)
             if ideal:
                 row["ideal"] = ideal.get(x)
             rows.append(row)

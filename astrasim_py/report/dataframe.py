@@ -25,12 +25,12 @@ def rows_dataframe(rows: Sequence[Row]):
     for key in ROW_KEYS:
         values = [row.get(key) for row in rows]
         if key == "sweep":
-            for own in swept:
-                texts = [row.sweep.get(own) for row in rows]
-                if own not in ROW_KEYS:
-                    columns[own] = _numbers(texts)
-                elif any(text != str(row.get(own)) for text, row in zip(texts, rows, strict=True)):
-                    columns[f"sweep.{own}"] = texts
+            for name in swept:
+                texts = [row.sweep.get(name) for row in rows]
+                if name not in ROW_KEYS:
+                    columns[name] = _numbers(texts)
+                elif any(text != str(row.get(name)) for text, row in zip(texts, rows, strict=True)):
+                    columns[f"sweep.{name}"] = texts
         elif key.endswith("_ns"):
             columns[key] = pandas.array([_float(value) for value in values], dtype="float64")
             columns[f"{key[:-3]}_ps"] = pandas.array([ps_of(value) for value in values], dtype="Int64")
@@ -49,10 +49,10 @@ def _float(value: Decimal | float | None) -> float:
 
 def _numbers(texts: Sequence[str | None]) -> Sequence:
     """Whole numbers, or floats, where every text is one; else the texts."""
-    known = [text for text in texts if text is not None]
-    for kind in (int, float) if len(known) == len(texts) else ():
+    present = [text for text in texts if text is not None]
+    for kind in (int, float) if len(present) == len(texts) else ():
         try:
-            return [kind(text) for text in known]
+            return [kind(text) for text in present]
         except (TypeError, ValueError):
             continue
     return texts

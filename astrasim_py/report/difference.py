@@ -55,11 +55,11 @@ def _spent(run: Explanation) -> Mapping[str, int]:
 
 def _exposed(run: Explanation) -> Mapping[str, int]:
     """Exposed time of the collectives; the second of one name is ``NAME #2``."""
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     exposed = {}
-    for each in sorted(run.exposures, key=lambda each: each.instance):
-        seen[each.name] += 1
-        exposed[f"{each.name} #{seen[each.name]}" if seen[each.name] > 1 else each.name] = each.exposed
+    for call in sorted(run.exposures, key=lambda call: call.instance):
+        counts[call.name] += 1
+        exposed[f"{call.name} #{counts[call.name]}" if counts[call.name] > 1 else call.name] = call.exposed
     return exposed
 
 
@@ -68,19 +68,19 @@ def _summary(a: Explanation, b: Explanation) -> str:
         return "both take the same time"
     slow, fast, label = (b, a, "B") if b.makespan > a.makespan else (a, b, "A")
     gap = slow.makespan - fast.makespan
-    more = {name: slow.totals[name] - fast.totals[name] for name in slow.totals}
-    most = max(more, key=lambda name: more[name])
+    gains = {name: slow.totals[name] - fast.totals[name] for name in slow.totals}
+    category = max(gains, key=lambda name: gains[name])
     text = f"{label} takes {format_time(gap)} longer"
     if fast.makespan:
         text += f", {slow.makespan / fast.makespan:.2f} times as long"
-    text += f": {format_time(more[most])} more of its critical path is {most}"
-    before = dict(fast.waits(most))
-    links = {name: ps - before.get(name, 0) for name, ps in slow.waits(most)}
-    where = max(links, key=lambda name: links[name], default="")
-    if where and 0 < links[where] <= more[most]:
-        text += f", {format_time(links[where])} of it on {where}"
-    less = min(more, key=lambda name: more[name])
-    return text + (f"; {format_time(-more[less])} less is {less}" if more[less] < 0 else "")
+    text += f": {format_time(gains[category])} more of its critical path is {category}"
+    before = dict(fast.waits(category))
+    links = {name: ps - before.get(name, 0) for name, ps in slow.waits(category)}
+    link = max(links, key=lambda name: links[name], default="")
+    if link and 0 < links[link] <= gains[category]:
+        text += f", {format_time(links[link])} of it on {link}"
+    less = min(gains, key=lambda name: gains[name])
+    return text + (f"; {format_time(-gains[less])} less is {less}" if gains[less] < 0 else "")
 
 
 def _table(heading: str, a: Mapping[str, int], b: Mapping[str, int]) -> str:
@@ -91,13 +91,13 @@ def _table(heading: str, a: Mapping[str, int], b: Mapping[str, int]) -> str:
     rows = [
         [
             name,
-            *(format_time(each[name]) if name in each else "–" for each in (a, b)),
+            *(format_time(times[name]) if name in times else "–" for times in (a, b)),
             _signed(b.get(name, 0) - a.get(name, 0)),
         ]
         for name in names[:_ROWS]
     ]
-    more = f"\n… and {len(names) - _ROWS} more" if len(names) > _ROWS else ""
-    return text_table([heading, "A", "B", "B - A"], rows, [False, True, True, True]) + more
+    rest = f"\n… and {len(names) - _ROWS} more" if len(names) > _ROWS else ""
+    return text_table([heading, "A", "B", "B - A"], rows, [False, True, True, True]) + rest
 
 
 def _signed(ps: int) -> str:

@@ -35,12 +35,12 @@ def exposures_of(records: Records, path: Sequence[Segment], by_job: bool = False
     node, collective = records.node, records.collective
     instance, rank, start, end = (node[name] for name in ("instance", "rank", "start", "end"))
     codes, labels = node.coded("kind")
-    known = {label: code for code, label in enumerate(labels)}
-    own = np.flatnonzero((instance < 0) & (end >= 0) & (start >= 0))
-    own = own[np.argsort(rank[own], kind="stable")]
-    compute = own[codes[own] == known.get("compute", -1)]
-    p2p = own[(codes[own] == known.get("send", -1)) | (codes[own] == known.get("recv", -1))]
-    own = own[rank[own] < len(records.finish)]  # a switch waits for its calls from the start
+    code_of = {label: code for code, label in enumerate(labels)}
+    nodes = np.flatnonzero((instance < 0) & (end >= 0) & (start >= 0))
+    nodes = nodes[np.argsort(rank[nodes], kind="stable")]
+    compute = nodes[codes[nodes] == code_of.get("compute", -1)]
+    p2p = nodes[(codes[nodes] == code_of.get("send", -1)) | (codes[nodes] == code_of.get("recv", -1))]
+    nodes = nodes[rank[nodes] < len(records.finish)]  # a switch waits for its calls from the start
     called = called_instances(node)
     caller = np.flatnonzero((called >= 0) & (end >= 0) & (rank < len(records.finish)))
     caller = caller[np.argsort(rank[caller], kind="stable")]
@@ -64,8 +64,8 @@ def exposures_of(records: Records, path: Sequence[Segment], by_job: bool = False
             on_path[piece.instance] = on_path.get(piece.instance, 0) + piece.end - piece.start
 
     def exposure(instance: int, name: str, duration: int) -> Exposure:
-        exposed, where = longest.get(instance, (0, -1))
-        return Exposure(instance, name, duration, exposed, where, on_path.get(instance, 0))
+        exposed, worst_rank = longest.get(instance, (0, -1))
+        return Exposure(instance, name, duration, exposed, worst_rank, on_path.get(instance, 0))
 
     result = []
     for c in collective.rows():
@@ -112,8 +112,8 @@ class Explanation:
         spent: dict[str, dict[str, int]] = {}
         for piece in self.path:
             if piece.rank in self.switches:
-                own = spent.setdefault(self.switches[piece.rank], {})
-                own[piece.category] = own.get(piece.category, 0) + piece.end - piece.start
+                parts = spent.setdefault(self.switches[piece.rank], {})
+                parts[piece.category] = parts.get(piece.category, 0) + piece.end - piece.start
         return spent
 
     def rank_name(self, rank: int) -> str:
@@ -188,8 +188,8 @@ def _label(node: Table, row: int) -> str:
     return f"{kind} {node['node'][row]}" + (f' "{name}"' if name else "")
 
 
-def _share(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.1f} %" if whole else ""
+def _share(part: int, total: int) -> str:
+    return f"{100 * part / total:.1f} %" if total else ""
 
 
 def _shares(parts: Mapping[str, int]) -> str:
@@ -204,15 +204,15 @@ class _Table(NamedTuple):
     title: str = ""
     below: Sequence[str] = ()
 
-    def text(self, most: int | None = None) -> str:
+    def text(self, limit: int | None = None) -> str:
         """The table with its first rows; empty where it has none."""
         if not self.rows:
             return ""
-        shown = self.rows[:most]
+        shown = self.rows[:limit]
         table = text_table([heading for heading, _ in self.columns], shown, [numeric for _, numeric in self.columns])
-        left = len(self.rows) - len(shown)
-        more = [f"… and {left} more"] if left else []
-        return "\n".join([*([self.title] if self.title else []), table, *more, *self.below])
+        hidden = len(self.rows) - len(shown)
+        rest = [f"… and {hidden} more"] if hidden else []
+        return "\n".join([*([self.title] if self.title else []), table, *rest, *self.below])
 
 
 def explanation_text(e: Explanation, lines: int = _LINES) -> str:
@@ -244,10 +244,10 @@ def _spent(e: Explanation) -> _Table:
     spent = _most_first(e.totals)
     rows = [[name, format_time(ps), _share(ps, e.makespan), CATEGORIES[name]] for name, ps in spent if ps]
     below = []
-    for what, waits in (("waited for", e.waits()), ("was slowed down on", e.waits("sharing"))):
+    for verb, waits in (("waited for", e.waits()), ("was slowed down on", e.waits("sharing"))):
         if waits:
             longest = ", ".join(f"{name} {format_time(ps)}" for name, ps in waits[:5])
-            below.append(f"it {what} {longest}" + (f", and {len(waits) - 5} more links" if waits[5:] else ""))
+            below.append(f"it {verb} {longest}" + (f", and {len(waits) - 5} more links" if waits[5:] else ""))
     for name, parts in sorted(e.at_switches().items(), key=lambda item: -sum(item[1].values())):
         times = ", ".join(f"{category} {format_time(ps)}" for category, ps in _most_first(parts))
         below.append(f"switch {name} and what it sent took {_share(sum(parts.values()), e.makespan)} of it: {times}")
@@ -266,14 +266,14 @@ def _exposed(e: Explanation) -> _Table:
         alike.setdefault((x.name, x.duration, x.exposed, x.rank < 0, x.on_path), []).append(x)
     rows = [
         [
-            (x.name if x.instance < 0 else f"{x.instance}: {x.name}") + and_alike(len(same)),
+            (x.name if x.instance < 0 else f"{x.instance}: {x.name}") + and_alike(len(calls)),
             format_time(x.duration),
             format_time(x.exposed),
-            _at(same),
+            _at(calls),
             format_time(x.on_path),
         ]
-        for same in alike.values()
-        for x in same[:1]
+        for calls in alike.values()
+        for x in calls[:1]
     ]
     return _Table([("communication", False), *numbers], rows)
 
@@ -297,9 +297,9 @@ def _busiest(e: Explanation) -> _Table:
     return _Table([("busiest links", False), *numbers, *([("of jobs", False)] if e.jobs else [])], rows)
 
 
-def _at(same: Sequence[Exposure]) -> str:
+def _at(calls: Sequence[Exposure]) -> str:
     """The rank at which a call is exposed most, or the first and the last one of equal calls."""
-    ranks = sorted({x.rank for x in same if x.rank >= 0})
+    ranks = sorted({x.rank for x in calls if x.rank >= 0})
     return f"{ranks[0]}{f' … {ranks[-1]}' * (len(ranks) > 1)}" if ranks else ""
 
 

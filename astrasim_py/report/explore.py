@@ -46,8 +46,8 @@ def table_row(row: Mapping[str, Any], flops: str) -> dict[str, Any]:
 
 def table_csv(rows: Sequence[Mapping[str, Any]], flops: str) -> bytes:
     """The table as CSV."""
-    found = [table_row(row, flops) for row in rows]
-    return csv_rows(tuple(found[0]), found)
+    cells = [table_row(row, flops) for row in rows]
+    return csv_rows(tuple(cells[0]), cells)
 
 
 def table_text(rows: Sequence[Mapping[str, Any]], flops: str) -> str:
@@ -76,10 +76,10 @@ def table_text(rows: Sequence[Mapping[str, Any]], flops: str) -> str:
             _share(row["parts_s"]["bubble"], row),
         ]
         if simulated:
-            done = row.get("gap") is not None
+            simulated_row = row.get("gap") is not None
             line += (
                 [f"{row['simulated_s']:.4g} s", f"{100 * row['gap']:+.2f} %{' ~' * row['shares_links']}"]
-                if done
+                if simulated_row
                 else [row.get("status", ""), ""]
             )
         cells.append(line)
@@ -88,10 +88,10 @@ def table_text(rows: Sequence[Mapping[str, Any]], flops: str) -> str:
 
 def refused_text(refused: Mapping[str, int], total: int) -> str:
     """Why configurations are not in the table."""
-    kept = total - sum(refused.values())
+    possible = total - sum(refused.values())
     rows = [(name, f"{count:,}") for name, count in refused.items()]
     return text_table(
-        ("configurations", "count"), [("all", f"{total:,}"), *rows, ("possible", f"{kept:,}")], (False, True)
+        ("configurations", "count"), [("all", f"{total:,}"), *rows, ("possible", f"{possible:,}")], (False, True)
     )
 
 
@@ -100,19 +100,20 @@ def notes_text(rows: Sequence[Mapping[str, Any]]) -> str:
     notes = []
     split = next((row for row in rows if row["schedule"] in SPLIT_BACKWARD and row["parts_s"]["reduction"] > 0), None)
     if split is not None:
-        share, where = _share(split["parts_s"]["reduction"], split), split["configuration"]
+        share, name = _share(split["parts_s"]["reduction"], split), split["configuration"]
         notes.append(
-            f"{', '.join(SPLIT_BACKWARD)}: weight gradients come last and expose their reduction: {share} of {where}"
+            f"{', '.join(SPLIT_BACKWARD)}: weight gradients come last and expose their reduction: {share} of {name}"
         )
     if any(row["schedule"] == "zbv" for row in rows):
         notes.append("zbv: its bubble is that of equal forward, input and weight passes; with others it loses more")
-    done = [row for row in rows if row.get("gap") is not None]
-    shared, others = sum(row["shares_links"] for row in done), [row["gap"] for row in done if not row["shares_links"]]
+    simulated = [row for row in rows if row.get("gap") is not None]
+    shared = sum(row["shares_links"] for row in simulated)
+    gaps = [row["gap"] for row in simulated if not row["shares_links"]]
     if shared:
-        rest = f"; without them {_sizes(others)}" if others else ""
+        sizes = f"; without them {_sizes(gaps)}" if gaps else ""
         notes.append(
             f"~ {shared}: weights and gradients go over links of other collectives, where ranks drift apart "
-            f"and no closed form is sure{rest}"
+            f"and no closed form is sure{sizes}"
         )
     return "\n".join(notes)
 
@@ -130,16 +131,16 @@ def fit_text(row: Mapping[str, Any]) -> str:
 
 def best_text(rows: Sequence[Mapping[str, Any]], best: int) -> str:
     """The best configuration; where simulation and closed form differ, both. `best`: its place in the rows."""
-    said, done = f"best: {rows[best]['configuration']}", [row for row in rows if row.get("gap") is not None]
-    if done:
-        mine, off = rows[best]["simulated_s"], rows[best]["simulated_off_s"] or 0
-        others = [row for place, row in enumerate(rows) if place != best and row.get("gap") is not None]
-        near = sum(abs(row["simulated_s"] - mine) < (row["simulated_off_s"] or 0) + off for row in others)
+    text, simulated = f"best: {rows[best]['configuration']}", [row for row in rows if row.get("gap") is not None]
+    if simulated:
+        time, off = rows[best]["simulated_s"], rows[best]["simulated_off_s"] or 0
+        rivals = [row for place, row in enumerate(rows) if place != best and row.get("gap") is not None]
+        near = sum(abs(row["simulated_s"] - time) < (row["simulated_off_s"] or 0) + off for row in rivals)
         unsure = f"; folding cannot tell it from {near} other{'s' * (near > 1)}" if near else ""
-        said += f" (in simulation, of {len(done)} simulated{unsure})"
+        text += f" (in simulation, of {len(simulated)} simulated{unsure})"
     if best:
-        said += f"\nbest by the closed form: {rows[0]['configuration']}"
-    return said
+        text += f"\nbest by the closed form: {rows[0]['configuration']}"
+    return text
 
 
 def _sizes(gaps: Sequence[float]) -> str:
@@ -150,17 +151,17 @@ def _sizes(gaps: Sequence[float]) -> str:
 
 def order_text(rows: Sequence[Mapping[str, Any]], gaps: Sequence[float], wrong: int, pairs: int, fastest: int) -> str:
     """How well closed forms order what is simulated."""
-    said = f"closed form against simulation of {len(gaps)}: {_sizes(gaps)}; "
+    text = f"closed form against simulation of {len(gaps)}: {_sizes(gaps)}; "
     if not wrong:
-        return said + "ordered as in simulation"
-    said += f"{wrong} of {pairs} pairs are ordered wrongly"
+        return text + "ordered as in simulation"
+    text += f"{wrong} of {pairs} pairs are ordered wrongly"
     if not fastest:
-        return f"{said}, the first is the fastest"
+        return f"{text}, the first is the fastest"
     first, best = rows[0], rows[fastest]
     if first.get("simulated_s") is None:
-        return f"{said}, the fastest is number {fastest + 1}: {best['configuration']}"
+        return f"{text}, the fastest is number {fastest + 1}: {best['configuration']}"
     share = 100 * (first["simulated_s"] / best["simulated_s"] - 1)
-    return f"{said}, the fastest is number {fastest + 1}: {best['configuration']}, {share:.2f} % faster than the first"
+    return f"{text}, the fastest is number {fastest + 1}: {best['configuration']}, {share:.2f} % faster than the first"
 
 
 def what_if_text(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -180,46 +181,48 @@ def what_if_text(rows: Sequence[Mapping[str, Any]]) -> str:
     return text_table(headings, cells, (False, True, True, True, False, False))
 
 
-def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, float]]:
+def difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[tuple[str, float]]:
     """Seconds by which each part of a step differs, in order of the parts; they add up to the difference of steps."""
-    found = [(name, other["parts_s"][name] - one["parts_s"][name]) for name in one["parts_s"]]
-    return [(name, seconds) for name, seconds in found if seconds]
+    changes = [(name, second["parts_s"][name] - first["parts_s"][name]) for name in first["parts_s"]]
+    return [(name, seconds) for name, seconds in changes if seconds]
 
 
-def difference_text(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+def difference_text(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
     """From the step of one configuration to that of another, part by part."""
-    level = one["step_s"]
-    rows = [(one["configuration"], "", f"{level:.4g} s", "")]
-    for name, seconds in difference(one, other):
+    level = first["step_s"]
+    rows = [(first["configuration"], "", f"{level:.4g} s", "")]
+    for name, seconds in difference(first, second):
         level += seconds
         rows.append(
-            (PARTS.get(name, name), f"{seconds:+.4g} s", f"{level:.4g} s", f"{100 * seconds / one['step_s']:+.1f} %")
+            (PARTS.get(name, name), f"{seconds:+.4g} s", f"{level:.4g} s", f"{100 * seconds / first['step_s']:+.1f} %")
         )
-    rows.append((other["configuration"], f"{other['step_s'] - one['step_s']:+.4g} s", f"{other['step_s']:.4g} s", ""))
+    rows.append(
+        (second["configuration"], f"{second['step_s'] - first['step_s']:+.4g} s", f"{second['step_s']:.4g} s", "")
+    )
     steps = text_table(("part of a step", "change", "step", "of the first"), rows, (False, True, True, True))
     changes = []
-    for kind, nbytes in one["memory_bytes"].items():
-        then = other["memory_bytes"][kind]
+    for kind, nbytes in first["memory_bytes"].items():
+        then = second["memory_bytes"][kind]
         if then != nbytes:
             changes.append((kind, f"{nbytes / 1e9:.2f} GB", f"{then / 1e9:.2f} GB", f"{(then - nbytes) / 1e9:+.2f} GB"))
-    totals = [row["memory_total_bytes"] / 1e9 for row in (one, other)]
+    totals = [row["memory_total_bytes"] / 1e9 for row in (first, second)]
     changes.append(("all", f"{totals[0]:.2f} GB", f"{totals[1]:.2f} GB", f"{totals[1] - totals[0]:+.2f} GB"))
     return f"{steps}\n\n{text_table(('memory', 'first', 'second', 'change'), changes, (False, True, True, True))}"
 
 
-def why_not_text(found: Mapping[str, Any]) -> str:
+def why_not_text(answer: Mapping[str, Any]) -> str:
     """What is against a configuration, or its place among those explored."""
-    text = found["configuration"]
-    counted = ", ".join(f"{name} {count:,}" for name, count in found["refused"].items())
-    if found["possible"]:
-        best = found["best"]
-        some = f"{found['possible']:,} of {found['matching']:,} configurations with {text} are possible" + (
+    text = answer["configuration"]
+    counted = ", ".join(f"{name} {count:,}" for name, count in answer["refused"].items())
+    if answer["possible"]:
+        best = answer["best"]
+        counts = f"{answer['possible']:,} of {answer['matching']:,} configurations with {text} are possible" + (
             f" ({counted})" if counted else ""
         )
-        said = f"{some}; the best takes {best['step_s']:.4g} s and {best['memory_total_bytes'] / 1e9:.1f} GB"
-        return f"{said}, number {found['place']:,} of the {found['of']:,} explored: {best['configuration']}"
-    more = f" (all {found['matching']:,} that match: {counted})" if found["matching"] > 1 else ""
-    return f"{text}: {found['problem']}; {found['remedy']}{more}"
+        sentence = f"{counts}; the best takes {best['step_s']:.4g} s and {best['memory_total_bytes'] / 1e9:.1f} GB"
+        return f"{sentence}, number {answer['place']:,} of the {answer['of']:,} explored: {best['configuration']}"
+    total = f" (all {answer['matching']:,} that match: {counted})" if answer["matching"] > 1 else ""
+    return f"{text}: {answer['problem']}; {answer['remedy']}{total}"
 
 
 def _share(seconds: float, row: Mapping[str, Any]) -> str:

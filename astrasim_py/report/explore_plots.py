@@ -82,11 +82,11 @@ def memory_bars(rows: Sequence[Mapping[str, Any]], baseline: Mapping[str, Any]):
 
 
 def _stack(axes, values: Sequence, labels: Sequence[str], colours: Sequence[str], rows: Sequence[Mapping]) -> None:
-    places, left = np.arange(len(rows)), np.zeros(len(rows))
+    places, offset = np.arange(len(rows)), np.zeros(len(rows))
     for widths, label, colour in zip(values, labels, colours, strict=True):
         hatch = _HATCHES[colours.index(colour) != labels.index(label)]
-        axes.barh(places, widths, left=left, label=label, color=colour, hatch=hatch, edgecolor="white", linewidth=0.6)
-        left += widths
+        axes.barh(places, widths, left=offset, label=label, color=colour, hatch=hatch, edgecolor="white", linewidth=0.6)
+        offset += widths
     names = [clean(row["configuration"]) for row in rows]
     axes.set_yticks(places, [*names[:-1], f"baseline: {names[-1]}"])
     axes.invert_yaxis()
@@ -122,8 +122,8 @@ def heat_map(tp: Sequence[int], pp: Sequence[int], speedup: np.ndarray, baseline
     `speedup`: float64[pp, tp], NaN where none is possible.
     """
     figure, axes = _canvas("Best of each tp and pp", 0.26 * len(pp) + 1.0, max(1.2 * len(tp) + 2.0, 8.5))
-    known = speedup[~np.isnan(speedup)]
-    limits = {"vmin": 0.0, "vmax": max(float(known.max(initial=1.0)), 1.0)}
+    numbers = speedup[~np.isnan(speedup)]
+    limits = {"vmin": 0.0, "vmax": max(float(numbers.max(initial=1.0)), 1.0)}
     axes.imshow(speedup, cmap="cividis", aspect="auto", origin="lower", **limits)
     for (row, column), value in np.ndenumerate(speedup):
         dark = not np.isnan(value) and value < 0.55 * limits["vmax"]
@@ -153,14 +153,14 @@ def tornado(changes: Sequence[Mapping[str, Any]]):
     before, rows = changes[0]["step_s"], sorted(changes[1:], key=lambda row: -row["speedup"])
     figure, axes = _canvas("What if", 0.28 * len(rows) + 0.8, 14.0)
     places = np.arange(len(rows))
-    same = [100 * (before / row["same_step_s"] - 1) for row in rows]
+    unchanged = [100 * (before / row["same_step_s"] - 1) for row in rows]
     best = [100 * (row["speedup"] - 1) for row in rows]
     axes.barh(places - 0.2, best, height=0.38, color=PALETTE[4], label="best configuration for it")
-    axes.barh(places + 0.2, same, height=0.38, color=PALETTE[2], label="same configuration")
+    axes.barh(places + 0.2, unchanged, height=0.38, color=PALETTE[2], label="same configuration")
     axes.axvline(0, color="black", linewidth=1)
     for place, value in zip(places.tolist(), best, strict=True):
         axes.text(max(value, 0), place - 0.2, f" {value:+.1f} %", va="center", fontsize=SMALL)
-    axes.set_xlim(min(0, *same, *best) * 1.15, max(1.0, *same, *best) * 1.15)
+    axes.set_xlim(min(0, *unchanged, *best) * 1.15, max(1.0, *unchanged, *best) * 1.15)
     axes.set_yticks(places, [row["change"] for row in rows])
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
@@ -200,9 +200,9 @@ def scaling_curve(points: Sequence[Mapping[str, Any]], measured: Mapping[str, Se
     ideal = [points[0]["tokens_per_s_per_gpu"] * count for count in ranks]
     axes.plot(ranks, ideal, color=GREY, linestyle=(0, (5, 2)), label="no losses")
     axes.plot(ranks, rates, "o-", color=PALETTE[4], linewidth=1.8, label="best configuration")
-    for count, rate, whole in zip(ranks, rates, ideal, strict=True):
+    for count, rate, ideal_rate in zip(ranks, rates, ideal, strict=True):
         axes.annotate(
-            f"{100 * rate / whole:.0f} %", (count, rate), (6, -12), textcoords="offset points", fontsize=SMALL
+            f"{100 * rate / ideal_rate:.0f} %", (count, rate), (6, -12), textcoords="offset points", fontsize=SMALL
         )
     for number, (name, pairs) in enumerate(measured.items()):
         look = {"color": PALETTE[(5, 1, 3, 6, 2)[number % 5]], "marker": MARKERS[1 + number % 9], "linestyle": ""}
@@ -219,10 +219,10 @@ def scaling_curve(points: Sequence[Mapping[str, Any]], measured: Mapping[str, Se
     return figure
 
 
-def waterfall(one: Mapping[str, Any], other: Mapping[str, Any], changes: Sequence[tuple[str, float]]):
+def waterfall(first: Mapping[str, Any], second: Mapping[str, Any], changes: Sequence[tuple[str, float]]):
     """From the step of one configuration to that of another, part by part."""
     figure, axes = _canvas("From one step to the other", 0.2 * len(changes) + 1.0, 14.0)
-    level, names, levels = one["step_s"], [clean(one["configuration"])], [one["step_s"]]
+    level, names, levels = first["step_s"], [clean(first["configuration"])], [first["step_s"]]
     axes.barh(0, level, color=GREY)
     for place, (name, seconds) in enumerate(changes, 1):
         axes.barh(place, seconds, left=level, color=PALETTE[5] if seconds > 0 else PALETTE[3])
@@ -231,8 +231,8 @@ def waterfall(one: Mapping[str, Any], other: Mapping[str, Any], changes: Sequenc
         level += seconds
         levels.append(level)
         names.append(PARTS.get(name, name))
-    axes.barh(len(names), other["step_s"], color=GREY)
-    axes.set_yticks(range(len(names) + 1), [*names, clean(other["configuration"])])
+    axes.barh(len(names), second["step_s"], color=GREY)
+    axes.set_yticks(range(len(names) + 1), [*names, clean(second["configuration"])])
     room = max(max(levels) - min(levels), 0.02 * max(levels))
     low = max(min(levels) - room, 0.0)
     axes.set_xlim(low, max(levels) + 0.3 * room)

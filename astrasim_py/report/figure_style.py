@@ -130,8 +130,8 @@ class Sheet:
 
     def columns(self, count: int, least: float = 1.6) -> int:
         """How many of so many panels stand in a row; none is narrower than `least` inches."""
-        most = max(int(self.inches(count) / least), 1)
-        return min(most, max(count, 1), 2 if count == 4 else 3 if count <= 9 else 4)
+        limit = max(int(self.inches(count) / least), 1)
+        return min(limit, max(count, 1), 2 if count == 4 else 3 if count <= 9 else 4)
 
     def title_height(self, titles: Sequence[str], columns: int) -> float:
         """Height of the lines of the panels' titles beyond the first, inches."""
@@ -212,16 +212,16 @@ def our_style():
     matplotlib.interactive(interactive)
 
 
-def clean(text: object, most: int = _MAX_TEXT) -> str:
+def clean(text: object, limit: int = _MAX_TEXT) -> str:
     """Text of the user's for a figure: one line, printable, not too long."""
     line = "".join(c if c.isprintable() else " " for c in str(text))
-    return line if len(line) <= most else line[: most - 1] + "…"
+    return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
-def shortened(text: str, most: int) -> str:
+def shortened(text: str, limit: int) -> str:
     """A name cut in its middle: names of a sweep often differ at their ends."""
-    half = (most - 1) // 2
-    return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
+    half = (limit - 1) // 2
+    return text if len(text) <= limit else f"{text[:half]}…{text[-half:]}"
 
 
 def set_heading(figure, text: object) -> None:
@@ -260,10 +260,10 @@ def narrowed(text: str, points: float, size: float = SMALL) -> str:
     """A text cut in its middle to at most so many points, but not below eight characters."""
     if (width := text_width(text, size)) <= points:
         return text
-    most = int(len(text) * points / width)
-    while most > 8 and text_width(shortened(text, most), size) > points:
-        most -= 1
-    return shortened(text, max(most, 8))
+    limit = int(len(text) * points / width)
+    while limit > 8 and text_width(shortened(text, limit), size) > points:
+        limit -= 1
+    return shortened(text, max(limit, 8))
 
 
 def render(figure, form: str, about: Mapping[str, str]) -> bytes:
@@ -281,11 +281,11 @@ def say(axes, text: str, *, empty: bool = False) -> None:
         axes.set_yticks([])
 
 
-def nothing(panels: Sequence, grid=None, why: str = "") -> Drawn:
+def nothing(panels: Sequence, grid=None, reason: str = "") -> Drawn:
     """A figure without values, which says why. `grid`: its rows."""
-    why = why if grid and grid.points else "no finished points"
-    say(panels[0], why, empty=True)
-    return Drawn(panels, [], [*(grid.notes if grid else ()), why])
+    reason = reason if grid and grid.points else "no finished points"
+    say(panels[0], reason, empty=True)
+    return Drawn(panels, [], [*(grid.notes if grid else ()), reason])
 
 
 def label(axes, x: str, y: str) -> None:
@@ -326,9 +326,9 @@ def _spread(places: Sequence[float], apart: float) -> list[float]:
     for place in places:
         groups.append((_inside(place, 1, apart), 1))
         while len(groups) > 1 and groups[-1][0] - groups[-2][0] < apart * (groups[-1][1] + groups[-2][1]) / 2:
-            (below, others), (middle, count) = groups[-2:]
-            both = others + count
-            groups[-2:] = [(_inside((middle * count + below * others) / both, both, apart), both)]
+            (below, members), (middle, count) = groups[-2:]
+            total = members + count
+            groups[-2:] = [(_inside((middle * count + below * members) / total, total, apart), total)]
     return [middle + apart * (i - (count - 1) / 2) for middle, count in groups for i in range(count)]
 
 

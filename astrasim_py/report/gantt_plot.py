@@ -61,21 +61,21 @@ def draw_gantt(sheet: Sheet, spec: Mapping, panels: Sequence[Panel]) -> Drawn:
     last = max(chart.ranks for chart in charts) - 1
     if missing := [rank for rank in spec.get("ranks") or () if rank > last]:
         raise UsageError("plots.ranks", f"there is no rank {missing[0]}", f"write ranks from 0 to {last}")
-    most = max(len(chart.rows) for chart in charts)
-    tall = _TALL if most <= 8 else max(_LOW, _TALL * 8 / most)
+    height_rows = max(len(chart.rows) for chart in charts)
+    tall = _TALL if height_rows <= 8 else max(_LOW, _TALL * 8 / height_rows)
     columns = 1 if len(charts) <= 3 else sheet.columns(len(charts))
     around = 0.75 + sheet.title_height([chart.panel.title for chart in charts], columns)
     heights = [around + tall * max(len(chart.rows), 1) for chart in charts]
     lines = [max(heights[i : i + columns]) for i in range(0, len(charts), columns)]
-    figure, every = sheet.panels(
+    figure, plots = sheet.panels(
         len(charts), height=sum(lines) / len(lines), columns=columns, wide=True, gridspec_kw={"height_ratios": lines}
     )
     groups, look = _look(charts)
     until, shared = same_scale([chart.panel.makespan for chart in charts])
     tables, notes = [], []
-    for number, (chart, axes, most_ps) in enumerate(zip(charts, every, until, strict=True)):
+    for number, (chart, axes, most_ps) in enumerate(zip(charts, plots, until, strict=True)):
         first = number - number % columns
-        high = max(len(other.rows) for other in charts[first : first + columns])
+        high = max(len(neighbour.rows) for neighbour in charts[first : first + columns])
         box = axes.get_position()
         room = 72 * figure.get_figwidth() * box.width
         height = min(72 * tall, 72 * figure.get_figheight() * box.height / max(high, 1))
@@ -92,8 +92,8 @@ def draw_gantt(sheet: Sheet, spec: Mapping, panels: Sequence[Panel]) -> Drawn:
                 _left_out(chart), (0, 1), xycoords="axes fraction", xytext=(0, 10), textcoords="offset points",
                 fontsize=6.5, color=style.GREY, va="bottom", annotation_clip=False,
             )  # fmt: skip
-            said = f"{chart.panel.title}: " if chart.panel.title else ""
-            notes.append(f"{said}{_left_out(chart)} of the Gantt chart; choose with ranks:, or have more with rows:")
+            place = f"{chart.panel.title}: " if chart.panel.title else ""
+            notes.append(f"{place}{_left_out(chart)} of the Gantt chart; choose with ranks:, or have more with rows:")
     if any(len(chart.bars.rank) > MOST_BARS for chart in charts):
         notes.append(
             f"a Gantt chart of more than {MOST_BARS:,} bars shows in every {BINS}th of the time what fills most of it, "
@@ -101,8 +101,8 @@ def draw_gantt(sheet: Sheet, spec: Mapping, panels: Sequence[Panel]) -> Drawn:
         )
     if not shared:
         notes.append("the Gantt charts differ in their scales: the longest run takes more than ten times the shortest")
-    sheet.explain(every, look.legend)
-    return Drawn(every, joined(tables), notes)
+    sheet.explain(plots, look.legend)
+    return Drawn(plots, joined(tables), notes)
 
 
 def _chart(panel: Panel, spec: Mapping) -> _Chart:
@@ -110,17 +110,17 @@ def _chart(panel: Panel, spec: Mapping) -> _Chart:
     node = panel.tables["node"]
     ranks = int(node["rank"].max()) + 1 - len(panel.switches) if node.height else 0
     table = panel.tables.get("collective", empty_table(("instance", "type")))
-    every = bars_of(node, table, ranks, len(panel.switches))
-    wanted = [rank for rank in spec.get("ranks") or range(ranks) if rank < ranks]
-    wanted += np.unique(every.rank[every.rank >= ranks]).tolist()
-    rows = rows_of(every, wanted, panel.jobs)
-    shown = fitting(rows, every, spec.get("rows") or ROWS)
-    kept = {row.ranks[0] for row in shown}
-    left_out = sorted(rank for row in rows if row.ranks[0] not in kept for rank in row.ranks)
+    bars = bars_of(node, table, ranks, len(panel.switches))
+    numbers = [rank for rank in spec.get("ranks") or range(ranks) if rank < ranks]
+    numbers += np.unique(bars.rank[bars.rank >= ranks]).tolist()
+    rows = rows_of(bars, numbers, panel.jobs)
+    shown = fitting(rows, bars, spec.get("rows") or ROWS)
+    firsts = {row.ranks[0] for row in shown}
+    left_out = sorted(rank for row in rows if row.ranks[0] not in firsts for rank in row.ranks)
     first = np.concatenate([np.arange(ranks)[:0], *(np.arange(row.bars.start, row.bars.stop) for row in shown)])
     begin = np.cumsum([0, *(row.bars.stop - row.bars.start for row in shown)]).tolist()
-    own = [Row(row.ranks, slice(*ends)) for row, ends in zip(shown, pairwise(begin), strict=True)]
-    return _Chart(panel, every.take(first.astype(np.int64)), own, ranks, left_out)
+    rows_drawn = [Row(row.ranks, slice(*ends)) for row, ends in zip(shown, pairwise(begin), strict=True)]
+    return _Chart(panel, bars.take(first.astype(np.int64)), rows_drawn, ranks, left_out)
 
 
 def _left_out(chart: _Chart) -> str:
@@ -130,20 +130,20 @@ def _left_out(chart: _Chart) -> str:
     return f"{word} {ranges(chart.left_out)} left out ({len(chart.left_out)} of {total})"
 
 
-def _by_kind(every: Bars, sizes: Sequence[int]) -> Bars:
+def _by_kind(bars: Bars, sizes: Sequence[int]) -> Bars:
     """Bars of all charts; those named by their kind and size, such as all_reduce 4 MiB, are called by their kind alone
     where no chart has two such names.
     """
-    pairs = np.stack([np.repeat(np.arange(len(sizes)), sizes), every.kind, every.name])
+    pairs = np.stack([np.repeat(np.arange(len(sizes)), sizes), bars.kind, bars.name])
     sized = [
         (chart, kind, name)
         for chart, kind, name in np.unique(pairs, axis=1).T.tolist()
-        if _is_sized(every.names[name], every.names[kind])
+        if _is_sized(bars.names[name], bars.names[kind])
     ]
     several = {kind for (_, kind), count in Counter((chart, kind) for chart, kind, _ in sized).items() if count > 1}
     kind_of = {name: kind for _, kind, name in sized if kind not in several}
-    renamed = np.array([kind_of.get(number, number) for number in range(len(every.names))] or [0])
-    return every._replace(name=renamed[every.name])
+    renamed = np.array([kind_of.get(number, number) for number in range(len(bars.names))] or [0])
+    return bars._replace(name=renamed[bars.name])
 
 
 def _is_sized(name: str, kind: str) -> bool:
@@ -167,32 +167,32 @@ def _look(charts: Sequence[_Chart]) -> tuple[list[np.ndarray], _Look]:
     number = {name: i for i, name in enumerate(names)}
     parts = []
     for chart in charts:
-        where = np.array([number[name] for name in chart.bars.names] or [0])
-        parts.append(chart.bars._replace(name=where[chart.bars.name], kind=where[chart.bars.kind]))
-    every = _by_kind(joined_bars(parts, names), [len(bars.rank) for bars in parts])
-    single = [name for name in _OWN if name in number and (every.name == number[name]).any()]
-    most = 3 if single else 4
-    group = np.full(len(every.rank), -1)
+        number_of = np.array([number[name] for name in chart.bars.names] or [0])
+        parts.append(chart.bars._replace(name=number_of[chart.bars.name], kind=number_of[chart.bars.kind]))
+    merged = _by_kind(joined_bars(parts, names), [len(bars.rank) for bars in parts])
+    single = [name for name in _OWN if name in number and (merged.name == number[name]).any()]
+    limit = 3 if single else 4
+    group = np.full(len(merged.rank), -1)
     labels: list[str] = []
     colours: list[str] = []
     for part in (COMPUTE, COMMUNICATION):
-        rest = every._replace(part=np.where(np.isin(every.name, [number[name] for name in single]), -1, every.part))
-        found, called = grouped(rest, part, most)
-        group = np.where(found >= 0, found + len(labels), group)
+        rest = merged._replace(part=np.where(np.isin(merged.name, [number[name] for name in single]), -1, merged.part))
+        groups, called = grouped(rest, part, limit)
+        group = np.where(groups >= 0, groups + len(labels), group)
         labels += called
         colours += _colours(part, called)
     for name in single:
-        group[every.name == number[name]] = len(labels)
+        group[merged.name == number[name]] = len(labels)
         labels.append(name)
         colours.append(_OWN[name])
-    if (every.part == INSIDE).any():
-        group[every.part == INSIDE] = len(labels)
+    if (merged.part == INSIDE).any():
+        group[merged.part == INSIDE] = len(labels)
         labels.append("compute in an algorithm")
         colours.append(_BLACK)
-    both = (every.part == COMPUTE).any() and (every.part == COMMUNICATION).any()
+    has_both = (merged.part == COMPUTE).any() and (merged.part == COMMUNICATION).any()
     ends = np.cumsum([0, *(len(chart.bars.rank) for chart in charts)])
     legend = [(Patch(facecolor=c, edgecolor="none"), style.clean(t, 40)) for c, t in zip(colours, labels, strict=True)]
-    return [group[a:b] for a, b in pairwise(ends)], _Look(labels, colours, bool(both), legend)
+    return [group[a:b] for a, b in pairwise(ends)], _Look(labels, colours, bool(has_both), legend)
 
 
 def _colours(part: int, labels: Sequence[str]) -> list[str]:
@@ -200,9 +200,9 @@ def _colours(part: int, labels: Sequence[str]) -> list[str]:
     if part == COMPUTE:
         return list(style.COMPUTE_COLOURS[: len(labels)])
     types = [label.split(" ")[0].replace("-", "_") for label in labels]
-    own = {name: style.TYPE_COLOURS[name] for name in types if types.count(name) == 1 and name in style.TYPE_COLOURS}
-    rest = iter([colour for colour in style.COMMUNICATION_COLOURS if colour not in own.values()])
-    return [own[name] if name in own else next(rest) for name in types]
+    typed = {name: style.TYPE_COLOURS[name] for name in types if types.count(name) == 1 and name in style.TYPE_COLOURS}
+    spare = iter([colour for colour in style.COMMUNICATION_COLOURS if colour not in typed.values()])
+    return [typed[name] if name in typed else next(spare) for name in types]
 
 
 def _draw(axes, chart: _Chart, group: np.ndarray, look: _Look, until: int, room: float, tall: float) -> dict:
@@ -210,7 +210,7 @@ def _draw(axes, chart: _Chart, group: np.ndarray, look: _Look, until: int, room:
     from matplotlib.collections import PolyCollection
 
     bars = chart.bars
-    labels, colours, both, _ = look
+    labels, colours, has_both, _ = look
     row = np.repeat(np.arange(len(chart.rows)), [r.bars.stop - r.bars.start for r in chart.rows])
     lanes = np.ones(max(len(chart.rows) * 3, 1), dtype=np.int64)
     front = bars.lane != BEHIND
@@ -220,22 +220,22 @@ def _draw(axes, chart: _Chart, group: np.ndarray, look: _Look, until: int, room:
     line, lane = place // (LANES + 1), place % (LANES + 1)
     row, part, behind = line // 3, line % 3, lane == BEHIND
     # Compute above, communication below, one lane under the other; the whole height where there is only one of them.
-    high = np.select([part == INSIDE], [0.1], 0.42 if both else 0.84) / np.where(
+    high = np.select([part == INSIDE], [0.1], 0.42 if has_both else 0.84) / np.where(
         (part == INSIDE) | behind, 1, lanes[line]
     )
-    above = np.select([part == INSIDE, part == COMMUNICATION], [0.42, 0.0 if both else -0.42], -0.42)
+    above = np.select([part == INSIDE, part == COMMUNICATION], [0.42, 0.0 if has_both else -0.42], -0.42)
     top = row + above + np.where(behind, 0, lane) * high
     boxes = np.empty((len(row), 4, 2))
     boxes[:, (0, 3), 0], boxes[:, (1, 2), 0] = start[:, None], end[:, None]
     boxes[:, (0, 1), 1], boxes[:, (2, 3), 1] = top[:, None], (top + high)[:, None]
     for number in range(len(labels)):
-        mine = group == number
-        if mine.any():
+        members = group == number
+        if members.any():
             thin = 0.3 if len(boxes) < 2000 else 0.0
             under = 1.0 if labels[number] == RECEIVE else 1.1
             axes.add_collection(
                 PolyCollection(
-                    boxes[mine], linewidths=thin, zorder=under, facecolors=colours[number], edgecolors="white"
+                    boxes[members], linewidths=thin, zorder=under, facecolors=colours[number], edgecolors="white"
                 )
             )
     if len(bars.rank) == len(boxes):
@@ -261,13 +261,13 @@ def _names(axes, bars: Bars, group, colours, top, high, points: float, tall: flo
     size = 6.0
     wide = (bars.end - bars.start) * points
     fits = np.flatnonzero((high * tall >= size + 0.5) & (wide >= 2 * size) & (bars.lane != BEHIND))
-    named = []
+    texts_drawn = []
     for row in fits.tolist():
         name = bars.names[bars.name[row]]
         # Of a tile at least its number.
         texts = (style.clean(text, 24) for text in (name, *TILE.findall(name)))
-        named += [(row, text) for text in texts if style.text_width(text, size) + 4 <= wide[row]][:1]
-    for row, text in named if len(named) <= _MOST_TEXTS else ():
+        texts_drawn += [(row, text) for text in texts if style.text_width(text, size) + 4 <= wide[row]][:1]
+    for row, text in texts_drawn if len(texts_drawn) <= _MOST_TEXTS else ():
         colour = colours[group[row]]
         red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
         light = 0.299 * red + 0.587 * green + 0.114 * blue > 130
@@ -288,12 +288,12 @@ def _row_labels(axes, chart: _Chart, tall: float) -> None:
     axes.grid(False, axis="y")
 
 
-def _said(ranks: Sequence[int], chart: _Chart, most: int = 2) -> str:
+def _said(ranks: Sequence[int], chart: _Chart, limit: int = 2) -> str:
     """Ranks in a few characters; switches by their names."""
     names = [style.clean(chart.panel.switches[rank - chart.ranks], 16) for rank in ranks if rank >= chart.ranks]
     parts = names or ranges(ranks, len(ranks)).split(", ")
-    text = ", ".join(parts[:most]) + (", …" if len(parts) > most else "")
-    return f"{text} ({len(ranks)})" if len(ranks) > most else text
+    text = ", ".join(parts[:limit]) + (", …" if len(parts) > limit else "")
+    return f"{text} ({len(ranks)})" if len(ranks) > limit else text
 
 
 def _makespan(axes, makespan: int, until: int) -> None:
@@ -309,12 +309,12 @@ def _makespan(axes, makespan: int, until: int) -> None:
 
 def _jobs(axes, chart: _Chart, tall: float) -> None:
     """A line between the rows of two jobs, and their names on the right."""
-    named = [chart.panel.jobs.get(row.ranks[0]) for row in chart.rows]
-    if len(set(named)) < 2:
+    jobs = [chart.panel.jobs.get(row.ranks[0]) for row in chart.rows]
+    if len(set(jobs)) < 2:
         return
-    borders = [0, *(i for i in range(1, len(named)) if named[i] != named[i - 1]), len(named)]
+    borders = [0, *(i for i in range(1, len(jobs)) if jobs[i] != jobs[i - 1]), len(jobs)]
     for first, last in pairwise(borders):
-        text = style.clean(named[first] or "", 24)
+        text = style.clean(jobs[first] or "", 24)
         upright = style.text_width(text) <= (last - first) * tall
         if first:
             axes.axhline(first - 0.5, color=style.GREY, linewidth=0.6, zorder=3)

@@ -61,10 +61,10 @@ def bars_of(node: Table, collective: Table, ranks: int, switches: int = 0) -> Ba
     def number(text: str) -> int:
         return names.setdefault(text, len(names))
 
-    own = instance < 0
-    inside = ~own & (kind_code == (kinds.index("compute") if "compute" in kinds else -1))
-    drawn = np.array([kind in ("compute", "memory", "collective", "send", "recv") for kind in kinds], dtype=bool)
-    chosen = np.flatnonzero((start >= 0) & (end > start) & ((node["rank"] < ranks) & drawn[kind_code] & own | inside))
+    outer = instance < 0
+    inside = ~outer & (kind_code == (kinds.index("compute") if "compute" in kinds else -1))
+    shows = np.array([kind in ("compute", "memory", "collective", "send", "recv") for kind in kinds], dtype=bool)
+    chosen = np.flatnonzero((start >= 0) & (end > start) & ((node["rank"] < ranks) & shows[kind_code] & outer | inside))
     chosen = chosen[node["rank"][chosen] < ranks + switches]
     chosen = chosen[np.lexsort((end[chosen], start[chosen], node["rank"][chosen]))]
     types = dict(zip(collective["instance"].tolist(), collective["type"].tolist(), strict=True))
@@ -73,13 +73,13 @@ def bars_of(node: Table, collective: Table, ranks: int, switches: int = 0) -> Ba
     kind = of_kind[kind_code[chosen]]
     calls = np.flatnonzero(kind_code[chosen] == (kinds.index("collective") if "collective" in kinds else -1))
     called = called_instances(node)[chosen[calls]]
-    found, where = np.unique(called, return_inverse=True)
-    of_call = [number(str(types.get(i, "collective")).replace("_", "-")) for i in found.tolist()]
-    kind[calls] = np.array(of_call, dtype=np.int64)[where.reshape(-1)] if len(calls) else kind[calls]
+    instances, index = np.unique(called, return_inverse=True)
+    of_call = [number(str(types.get(i, "collective")).replace("_", "-")) for i in instances.tolist()]
+    kind[calls] = np.array(of_call, dtype=np.int64)[index.reshape(-1)] if len(calls) else kind[calls]
     kind[inside[chosen]] = number(REDUCTION)
-    used, where = np.unique(name_code[chosen], return_inverse=True)
-    shown = [texts[code].decode() if isinstance(texts[code], bytes) else str(texts[code]) for code in used.tolist()]
-    named = np.array([number(text) if text else -1 for text in shown], dtype=np.int64)[where.reshape(-1)]
+    codes, index = np.unique(name_code[chosen], return_inverse=True)
+    shown = [texts[code].decode() if isinstance(texts[code], bytes) else str(texts[code]) for code in codes.tolist()]
+    numbers = np.array([number(text) if text else -1 for text in shown], dtype=np.int64)[index.reshape(-1)]
     part = np.full(len(chosen), COMMUNICATION)
     part[np.isin(kind, [names.get("compute", -1), names.get(MEMORY, -1)])] = COMPUTE
     part[inside[chosen]] = INSIDE
@@ -89,7 +89,7 @@ def bars_of(node: Table, collective: Table, ranks: int, switches: int = 0) -> Ba
     lane = np.full(len(chosen), BEHIND)
     front = np.flatnonzero(kind != names.get(RECEIVE, -1))
     lane[front] = np.minimum(lanes(group.reshape(-1)[front], start[chosen[front]], end[chosen[front]]), LANES - 1)
-    name = np.where((named >= 0) & ~single, named, kind)
+    name = np.where((numbers >= 0) & ~single, numbers, kind)
     return Bars(rank, part, lane, start[chosen], end[chosen], name, kind, tuple(names))
 
 
@@ -108,19 +108,19 @@ def rows_of(bars: Bars, ranks: Sequence[int], jobs: Mapping[int, str]) -> list[R
     for rank, low, high in zip(ranks, first, last, strict=True):
         key = (jobs.get(rank), *(column[low:high].tobytes() for column in columns))
         rows.setdefault(key, ([], slice(low, high)))[0].append(rank)
-    return [Row(tuple(members), own) for members, own in rows.values()]
+    return [Row(tuple(members), span) for members, span in rows.values()]
 
 
-def fitting(rows: Sequence[Row], bars: Bars, most: int) -> list[Row]:
+def fitting(rows: Sequence[Row], bars: Bars, limit: int) -> list[Row]:
     """At most `most` rows: the first ones, and the one that ends last."""
-    if len(rows) <= most:
+    if len(rows) <= limit:
         return list(rows)
     ends = [int(bars.end[row.bars].max(initial=0)) for row in rows]
     last = ends.index(max(ends))
-    return [*rows[:most]] if last < most else [*rows[: most - 1], rows[last]]
+    return [*rows[:limit]] if last < limit else [*rows[: limit - 1], rows[last]]
 
 
-def ranges(numbers: Sequence[int], most: int = 3) -> str:
+def ranges(numbers: Sequence[int], limit: int = 3) -> str:
     """Ascending whole numbers, in short.
 
     >>> ranges([0, 1, 2, 5, 8]), ranges(range(0, 64, 4))
@@ -129,39 +129,39 @@ def ranges(numbers: Sequence[int], most: int = 3) -> str:
     values = np.asarray(numbers)
     parts = np.split(values, np.flatnonzero(np.diff(values) != 1) + 1)
     texts = [str(p[0]) if len(p) == 1 else f"{p[0]}{'–' if len(p) > 2 else ', '}{p[-1]}" for p in parts if len(p)]
-    return ", ".join(texts if len(texts) <= most else [*texts[:2], "…", texts[-1]])
+    return ", ".join(texts if len(texts) <= limit else [*texts[:2], "…", texts[-1]])
 
 
-def grouped(bars: Bars, part: int, most: int) -> tuple[np.ndarray, list[str]]:
+def grouped(bars: Bars, part: int, limit: int) -> tuple[np.ndarray, list[str]]:
     """A group for each bar of a part, and the names of the groups, at most `most`: single names; else names without
     their numbers; else phases of training, or what they are; else the longest ones and ``other``.
     """
-    mine = bars.part == part
-    used, where = np.unique(bars.name[mine], return_inverse=True)
+    members = bars.part == part
+    codes, index = np.unique(bars.name[members], return_inverse=True)
     # Tiles have the colour of the computation that they are of.
-    whole = [TILE.sub("", bars.names[number]) for number in used.tolist()]
-    kinds, of_kind = np.unique(bars.kind[mine], return_inverse=True)
-    length = (bars.end - bars.start)[mine].astype(float)
-    tries = [whole, _without_numbers(whole)]
+    full_names = [TILE.sub("", bars.names[number]) for number in codes.tolist()]
+    kinds, of_kind = np.unique(bars.kind[members], return_inverse=True)
+    length = (bars.end - bars.start)[members].astype(float)
+    tries = [full_names, _without_numbers(full_names)]
     if part == COMPUTE:
-        words = [[_PHASES[w] for w in re.split(r"[^A-Za-z]+", name.lower()) if w in _PHASES] for name in whole]
-        tries.append([found[0] if found else name for found, name in zip(words, tries[1], strict=True)])
+        words = [[_PHASES[w] for w in re.split(r"[^A-Za-z]+", name.lower()) if w in _PHASES] for name in full_names]
+        tries.append([phases[0] if phases else name for phases, name in zip(words, tries[1], strict=True)])
     for names in tries:
-        if len(set(names)) <= most:
+        if len(set(names)) <= limit:
             break
     else:
         if part != COMPUTE:
-            names, where = [bars.names[number] for number in kinds.tolist()], of_kind
+            names, index = [bars.names[number] for number in kinds.tolist()], of_kind
     names = list(names)
     spent = dict.fromkeys(names, 0.0)
-    for name, ps in zip(names, np.bincount(where.reshape(-1), weights=length, minlength=len(names)), strict=True):
+    for name, ps in zip(names, np.bincount(index.reshape(-1), weights=length, minlength=len(names)), strict=True):
         spent[name] += ps
-    kept = list(spent) if len(spent) <= most else sorted(spent, key=lambda name: -spent[name])[: most - 1]
-    other = f"other {'compute' if part == COMPUTE else 'communication'}"
-    labels = [*kept, other] if len(spent) > most else kept
+    shown = list(spent) if len(spent) <= limit else sorted(spent, key=lambda name: -spent[name])[: limit - 1]
+    rest = f"other {'compute' if part == COMPUTE else 'communication'}"
+    labels = [*shown, rest] if len(spent) > limit else shown
     group = np.full(len(bars.rank), -1)
-    of_name = [labels.index(name) if name in kept else len(labels) - 1 for name in names]
-    group[mine] = np.array(of_name, dtype=np.int64)[where.reshape(-1)] if len(names) else group[mine]
+    of_name = [labels.index(name) if name in shown else len(labels) - 1 for name in names]
+    group[members] = np.array(of_name, dtype=np.int64)[index.reshape(-1)] if len(names) else group[members]
     return group, labels
 
 
@@ -204,5 +204,5 @@ def thinned(place: np.ndarray, group: np.ndarray, start: np.ndarray, end: np.nda
     last = bin_[np.flatnonzero(opens) + 1]
     group = best[row, first]
     shown = group >= 0
-    at = np.linspace(0, until, BINS + 1).round().astype(np.int64)
-    return row[shown], group[shown], at[first[shown]], at[last[shown]]
+    edges = np.linspace(0, until, BINS + 1).round().astype(np.int64)
+    return row[shown], group[shown], edges[first[shown]], edges[last[shown]]

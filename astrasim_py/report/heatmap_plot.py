@@ -27,16 +27,16 @@ def draw_heatmap(sheet: Sheet, grid: Grid) -> Drawn:
     figure, panels = sheet.panels(len(grid.facets), height=height, wide=wide, sharex=True, sharey=True)
     beside = (beside + 20) / sheet.columns(len(grid.facets))
     values, rows = np.full((len(grid.facets), len(down.texts), len(across.texts)), np.nan), []
-    for one, facet in enumerate(grid.facets):
+    for panel, facet in enumerate(grid.facets):
         for line, name in enumerate(down.texts):
             for x, value in grid.values(facet, series_of[name], quantity.value).items():
-                values[one, line, across.texts.index(x)] = value.middle
+                values[panel, line, across.texts.index(x)] = value.middle
                 rows.append({**grid.cells(facet, series_of[name], x), quantity.column: quantity.cell(value.middle)})
-    known = values[~np.isnan(values)]
-    if not len(known):
+    numbers = values[~np.isnan(values)]
+    if not len(numbers):
         return style.nothing(panels, grid, quantity.empty)
-    scale = scale_of(quantity, known.tolist(), grid.spec.get("scale"), grid.place, _LOG)
-    low, high = float(known.min()) / scale.factor, float(known.max()) / scale.factor
+    scale = scale_of(quantity, numbers.tolist(), grid.spec.get("scale"), grid.place, _LOG)
+    low, high = float(numbers.min()) / scale.factor, float(numbers.max()) / scale.factor
     if low == high:
         low, high = (low / 2, 2 * high) if scale.log else (min(0.0, 2 * low), max(2 * high, 0.0) or 1.0)
     norm = (LogNorm if scale.log else Normalize)(low, high)

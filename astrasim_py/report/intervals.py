@@ -41,14 +41,14 @@ def coverage(
     width = max(until, 1) / bins
     part, slope = np.zeros(rows * (bins + 1)), np.zeros(rows * (bins + 1))
     for sign, moment in ((1.0, start), (-1.0, end)):
-        at = np.clip(moment / width, 0, bins)
-        place = np.minimum(at.astype(np.int64), bins - 1)
+        position = np.clip(moment / width, 0, bins)
+        place = np.minimum(position.astype(np.int64), bins - 1)
         cell = row * (bins + 1) + place
         # Of the bin that it falls in what is left, and of all later ones the whole.
-        part += np.bincount(cell, weights=sign * weight * (place + 1 - at), minlength=len(part))
-        slope += np.bincount(cell + 1, weights=sign * weight * np.ones(len(at)), minlength=len(slope))
-    whole = np.cumsum(slope.reshape(rows, bins + 1), axis=1)
-    return np.clip((part.reshape(rows, bins + 1) + whole)[:, :bins], 0.0, None) * width
+        part += np.bincount(cell, weights=sign * weight * (place + 1 - position), minlength=len(part))
+        slope += np.bincount(cell + 1, weights=sign * weight * np.ones(len(position)), minlength=len(slope))
+    before = np.cumsum(slope.reshape(rows, bins + 1), axis=1)
+    return np.clip((part.reshape(rows, bins + 1) + before)[:, :bins], 0.0, None) * width
 
 
 def lanes(group: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
@@ -64,11 +64,11 @@ def lanes(group: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
     busy: list[tuple[int, int]] = []  # (end, lane)
     free: list[int] = []
     last = None
-    for row, one, begin, stop in zip(
+    for row, key, begin, stop in zip(
         *(c.tolist() for c in (order, group[order], start[order], end[order])), strict=True
     ):
-        if one != last:
-            busy, free, last = [], [], one
+        if key != last:
+            busy, free, last = [], [], key
         while busy and busy[0][0] <= begin:
             heapq.heappush(free, heapq.heappop(busy)[1])
         result[row] = heapq.heappop(free) if free else len(busy)

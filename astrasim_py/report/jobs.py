@@ -29,15 +29,15 @@ def jobs_text(rows: Sequence[Row], width: int | None = None) -> str:
     """Rows of jobs (see `Row.of_job`) as plain text, of at most `width` characters."""
     pairs = [(row, row.job) for row in rows if row.job]
     columns = [
-        Column(heading, list(starmap(cell, pairs)), heading != "job", 0 if heading in ("job", "time") else asked)
-        for asked, (heading, cell) in enumerate(_SHOWN)
+        Column(heading, list(starmap(cell, pairs)), heading != "job", 0 if heading in ("job", "time") else order)
+        for order, (heading, cell) in enumerate(_SHOWN)
     ]
     columns = [column for column in columns if any(column.cells)]
     if len({row.point for row, _ in pairs}) > 1:
         columns.insert(0, Column("point", [row.point for row, _ in pairs], False))
     table = fitted_table(columns, width, "jobs.csv")
-    left = [job for _, job in pairs if job.time_ns is None and job.alone_ns is not None]
-    if left:
-        names = ", ".join(dict.fromkeys(job.job for job in left))
+    unfinished = [job for _, job in pairs if job.time_ns is None and job.alone_ns is not None]
+    if unfinished:
+        names = ", ".join(dict.fromkeys(job.job for job in unfinished))
         table += f"\nslowdown of {names}, not done when the run ended: of the iterations that are, if any"
     return table

@@ -47,18 +47,18 @@ def traffic_of(panel: Panel) -> Traffic:
     exact = len(moments) * len(first) <= _MOST_RATES
     if exact:
         edge = panel.tables["edge"]
-        which, low, high, rate = _rates(begun, ended, moments, leg, link, edge["link"], edge["bandwidth"])
+        leg_of, low, high, rate = _rates(begun, ended, moments, leg, link, edge["link"], edge["bandwidth"])
     else:
-        which, low, high, rate = np.arange(len(first)), begun, ended, np.ones(len(first))
+        leg_of, low, high, rate = np.arange(len(first)), begun, ended, np.ones(len(first))
     moved = rate * (high - low)
-    whole = np.bincount(of[which], weights=moved, minlength=len(size))
-    moved *= size[of[which]] / whole[of[which]]
+    total = np.bincount(of[leg_of], weights=moved, minlength=len(size))
+    moved *= size[of[leg_of]] / total[of[leg_of]]
     # Every piece of a leg moves over all of its links.
     by_leg = np.argsort(leg, kind="stable")
     count = np.bincount(leg, minlength=len(first))
-    piece, offset = ranges(count[which])
-    at = by_leg[(np.cumsum(count) - count)[which][piece] + offset]
-    return Traffic(link[at], of[which][piece], low[piece], high[piece], moved[piece], exact)
+    piece, offset = ranges(count[leg_of])
+    hop_of = by_leg[(np.cumsum(count) - count)[leg_of][piece] + offset]
+    return Traffic(link[hop_of], of[leg_of][piece], low[piece], high[piece], moved[piece], exact)
 
 
 def _rates(begun, ended, moments, leg, link, numbers, bandwidth) -> tuple[np.ndarray, ...]:
@@ -71,11 +71,11 @@ def _rates(begun, ended, moments, leg, link, numbers, bandwidth) -> tuple[np.nda
     capacity = bandwidth.astype(float)
     parts: list[tuple] = []
     for low, high in zip(moments[:-1].tolist(), moments[1:].tolist(), strict=True):
-        here = np.flatnonzero((begun <= low) & (ended > low))
-        if len(here):
-            own, offset = ranges(count[here])
-            rate = fair(own, row[first[here][own] + offset], len(here), capacity)
-            parts.append((here, np.full(len(here), low), np.full(len(here), high), rate))
+        legs = np.flatnonzero((begun <= low) & (ended > low))
+        if len(legs):
+            flow, offset = ranges(count[legs])
+            rate = fair(flow, row[first[legs][flow] + offset], len(legs), capacity)
+            parts.append((legs, np.full(len(legs), low), np.full(len(legs), high), rate))
     return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
 
 
@@ -85,13 +85,13 @@ def fair(flow: np.ndarray, link: np.ndarray, flows: int, capacity: np.ndarray) -
     >>> fair(np.array([0, 1, 1, 2]), np.array([0, 0, 1, 1]), 3, np.array([10.0, 4.0])).tolist()
     [8.0, 2.0, 2.0]
     """
-    used, link = np.unique(link, return_inverse=True)
+    links, link = np.unique(link, return_inverse=True)
     link = link.reshape(-1)
-    rate, left, free = np.zeros(flows), capacity[used].astype(float), np.ones(flows, dtype=bool)
+    rate, spare, free = np.zeros(flows), capacity[links].astype(float), np.ones(flows, dtype=bool)
     while free.any():
         open_ = free[flow]
-        sharing = np.bincount(link[open_], minlength=len(used))
-        share = np.divide(left, sharing, out=np.full(len(used), np.inf), where=sharing > 0)
+        sharing = np.bincount(link[open_], minlength=len(links))
+        share = np.divide(spare, sharing, out=np.full(len(links), np.inf), where=sharing > 0)
         least = share.min()
         full = share <= least * (1 + 1e-9)
         stopped = np.unique(flow[open_ & full[link]])
@@ -100,7 +100,7 @@ def fair(flow: np.ndarray, link: np.ndarray, flows: int, capacity: np.ndarray) -
         rate[stopped], free[stopped] = least, False
         now = np.zeros(flows, dtype=bool)
         now[stopped] = True
-        left = np.maximum(left - least * np.bincount(link[now[flow]], minlength=len(used)), 0.0)
+        spare = np.maximum(spare - least * np.bincount(link[now[flow]], minlength=len(links)), 0.0)
     return rate
 
 
@@ -112,10 +112,10 @@ def use_over_time(
     `links`: their numbers, ascending. `bandwidth`: bytes per second of each. `group`: of each message.
     """
     row = np.minimum(np.searchsorted(links, traffic.link), len(links) - 1)
-    mine = np.flatnonzero(links[row] == traffic.link)
-    start, end = traffic.start[mine], traffic.end[mine]
-    rate = traffic.nbytes[mine] / (end - start)
-    cell = row[mine] * groups + group[traffic.message[mine]]
+    pieces = np.flatnonzero(links[row] == traffic.link)
+    start, end = traffic.start[pieces], traffic.end[pieces]
+    rate = traffic.nbytes[pieces] / (end - start)
+    cell = row[pieces] * groups + group[traffic.message[pieces]]
     moved = coverage(cell, start, end, len(links) * groups, bins, until, rate).reshape(len(links), groups, bins)
     return moved / (bandwidth[:, None, None] * (until / bins / PS_PER_S))
 

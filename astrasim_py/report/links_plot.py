@@ -23,15 +23,15 @@ def draw_links(sheet: Sheet, spec: Mapping, panels: Sequence[Panel]) -> Drawn:
     from matplotlib.colors import Normalize, to_rgba
 
     panels = panels[:PANELS]
-    figure, every = sheet.panels(len(panels), height=_height(sheet, panels), columns=_columns(sheet, panels))
+    figure, plots = sheet.panels(len(panels), height=_height(sheet, panels), columns=_columns(sheet, panels))
     if not panels:
-        return style.nothing(every)
+        return style.nothing(plots)
     scale = Normalize(0.0, 1.0)
     jobs = list(dict.fromkeys(name for panel in panels for name in panel.jobs.values()))
     # Without black: numbers are written on NPUs.
     of_job = {name: to_rgba(style.PALETTE[1 + i % (len(style.PALETTE) - 1)], 0.55) for i, name in enumerate(jobs)}
     tables, notes, shown = [], [], []
-    for panel, axes in zip(panels, every, strict=True):
+    for panel, axes in zip(panels, plots, strict=True):
         if panel.title:
             style.set_title(axes, panel.title)
         use = _use(panel)
@@ -50,11 +50,11 @@ def draw_links(sheet: Sheet, spec: Mapping, panels: Sequence[Panel]) -> Drawn:
         notes.append("links: under this network model, or below level links, no link is ever busy")
     if shown:
         figure.colorbar(
-            ScalarMappable(norm=scale, cmap="cividis_r"), ax=every, label=_LABEL, format=_percent, shrink=0.9, pad=0.02,
+            ScalarMappable(norm=scale, cmap="cividis_r"), ax=plots, label=_LABEL, format=_percent, shrink=0.9, pad=0.02,
             aspect=30, ticks=[0, 0.25, 0.5, 0.75, 1],
         )  # fmt: skip
-    sheet.explain(every, _legend(shown, of_job))
-    return Drawn(every, joined(tables), notes)
+    sheet.explain(plots, _legend(shown, of_job))
+    return Drawn(plots, joined(tables), notes)
 
 
 def _drawable(panel: Panel) -> bool:
@@ -99,12 +99,12 @@ def _use(panel: Panel) -> np.ndarray:
     edge, link = panel.tables["edge"], panel.tables["link"]
     use = np.full(edge.height, -1.0)
     order = np.argsort(edge["link"], kind="stable")
-    at = np.searchsorted(edge["link"][order], link["link"])
-    known = np.flatnonzero(at < edge.height)
-    known = known[edge["link"][order[at[known]]] == link["link"][known]]
+    place = np.searchsorted(edge["link"][order], link["link"])
+    rows = np.flatnonzero(place < edge.height)
+    rows = rows[edge["link"][order[place[rows]]] == link["link"][rows]]
     if panel.makespan:
-        share = np.maximum(link["busy"][known], 0) / panel.makespan
-        use[order[at[known]]] = np.where(link["bytes"][known] > 0, share, -1.0)
+        share = np.maximum(link["busy"][rows], 0) / panel.makespan
+        use[order[place[rows]]] = np.where(link["bytes"][rows] > 0, share, -1.0)
     return use
 
 
@@ -129,23 +129,28 @@ def _bars(axes, panel: Panel, use: np.ndarray, scale) -> None:
     from matplotlib import colormaps
     from matplotlib.ticker import FuncFormatter
 
-    used = np.maximum(use, 0.0)
+    shares = np.maximum(use, 0.0)
     kind, names = _kinds(panel)
     count = np.bincount(kind, minlength=len(names))
     gap = 0.02 * len(use) if len(names) > 1 else 0.0
     first, middle = 0.0, []
     for number in range(len(names)):
-        own = np.sort(used[kind == number])[::-1]
+        part = np.sort(shares[kind == number])[::-1]
         # So many bars as can be told apart: each stands for some links and is as high as the busiest of them.
-        step = -(-len(own) // 64)
-        low = np.arange(0, len(own), step)
-        wide = np.minimum(low + step, len(own)) - low
+        step = -(-len(part) // 64)
+        low = np.arange(0, len(part), step)
+        wide = np.minimum(low + step, len(part)) - low
         axes.bar(
-            first + low, own[low], width=wide, align="edge", color=colormaps["cividis_r"](scale(own[low])), linewidth=0
+            first + low,
+            part[low],
+            width=wide,
+            align="edge",
+            color=colormaps["cividis_r"](scale(part[low])),
+            linewidth=0,
         )
-        axes.plot([first, first + len(own)], [own.mean()] * 2, color=style.GREY, linewidth=0.7, linestyle=(0, (3, 2)))
-        middle.append(first + len(own) / 2)
-        first += len(own) + gap
+        axes.plot([first, first + len(part)], [part.mean()] * 2, color=style.GREY, linewidth=0.7, linestyle=(0, (3, 2)))
+        middle.append(first + len(part) / 2)
+        first += len(part) + gap
     axes.set_xlim(0, first - gap)
     axes.set_ylim(0, 1.0)
     axes.yaxis.set_major_formatter(FuncFormatter(_percent))
@@ -165,14 +170,14 @@ def _kinds(panel: Panel) -> tuple[np.ndarray, list[str]]:
     names = texts(vertex["name"])
     switch = (vertex["kind"] == "switch").tolist()
     block = [re.sub(r"\d+$", "", name) if is_switch else "NPU" for name, is_switch in zip(names, switch, strict=True)]
-    known = {name: number for number, name in enumerate(dict.fromkeys(block))}
-    of = np.array([known[name] for name in block])
-    pair, kind = np.unique(of[edge["src"]] * len(known) + of[edge["dst"]], return_inverse=True)
-    called = list(known)
-    said = [f"{called[p // len(known)]} → {called[p % len(known)]}" for p in pair.tolist()]
-    if len(said) > _MOST_GROUPS:
+    number_of = {name: number for number, name in enumerate(dict.fromkeys(block))}
+    of = np.array([number_of[name] for name in block])
+    pair, kind = np.unique(of[edge["src"]] * len(number_of) + of[edge["dst"]], return_inverse=True)
+    called = list(number_of)
+    labels = [f"{called[p // len(number_of)]} → {called[p % len(number_of)]}" for p in pair.tolist()]
+    if len(labels) > _MOST_GROUPS:
         return np.zeros(edge.height, dtype=np.int64), ["all links"]
-    return kind.reshape(-1), said
+    return kind.reshape(-1), labels
 
 
 def _table(panel: Panel, use: np.ndarray) -> dict:

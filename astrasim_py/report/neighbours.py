@@ -68,15 +68,15 @@ def job_paths(
                     on_link.setdefault(link, []).append((piece.start, piece.end))
         longest: dict[int, tuple[int, int]] = {}
         for link in sorted(on_link):
-            own = union(*np.array(on_link[link]).T)
-            for other in range(jobs):
-                rows = order[slice(*np.searchsorted(key, (link * jobs + other, link * jobs + other + 1)))]
-                held = union(begin[rows], end[rows])
-                ps = int((covered(*held, own[1]) - covered(*held, own[0])).sum())
-                if other != number and ps > longest.get(other, (0, -1))[0]:
-                    longest[other] = ps, link
+            busy = union(*np.array(on_link[link]).T)
+            for neighbour in range(jobs):
+                rows = order[slice(*np.searchsorted(key, (link * jobs + neighbour, link * jobs + neighbour + 1)))]
+                occupied = union(begin[rows], end[rows])
+                ps = int((covered(*occupied, busy[1]) - covered(*occupied, busy[0])).sum())
+                if neighbour != number and ps > longest.get(neighbour, (0, -1))[0]:
+                    longest[neighbour] = ps, link
         ordered = sorted(longest.items(), key=lambda item: (-item[1][0], item[0]))
-        shared = tuple((parts[other].job, names.get(link, f"link {link}"), ps) for other, (ps, link) in ordered)
+        shared = tuple((parts[neighbour].job, names.get(link, f"link {link}"), ps) for neighbour, (ps, link) in ordered)
         yield JobPath(part.job, sum(totals.values()), totals, shared)
 
 
@@ -91,6 +91,6 @@ def job_paths_text(paths: Sequence[JobPath]) -> str:
         parts = sorted(path.totals.items(), key=lambda item: -item[1])
         spent = ", ".join(f"{category} {format_time(ps)}" for category, ps in parts)
         shared = ", ".join(f"with {job} on {link} for {format_time(ps)}" for job, link, ps in path.shared[:3])
-        more = f", and {len(path.shared) - 3} more jobs" if path.shared[3:] else ""
-        rows.append([path.job, format_time(path.time), spent, shared + more])
+        rest = f", and {len(path.shared) - 3} more jobs" if path.shared[3:] else ""
+        rows.append([path.job, format_time(path.time), spent, shared + rest])
     return text_table(["job", "time", "its critical path", "which shares links"], rows, [False, True, False, False])

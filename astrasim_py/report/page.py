@@ -56,8 +56,8 @@ def page_data(
     hop, message = records.hop, records.message
     order = np.argsort(hop["start"], kind="stable")
     order = order[hop["end"][order] >= 0]
-    drawn = order if len(order) <= MOST_HOPS else order[:0]
-    sent = np.unique(hop["message"][drawn])
+    hops = order if len(order) <= MOST_HOPS else order[:0]
+    sent = np.unique(hop["message"][hops])
     renumbered = np.zeros(message.height, dtype=np.int64)
     renumbered[sent] = np.arange(len(sent))
     latency = dict(zip(edge["link"].tolist(), edge["latency"].tolist(), strict=True))
@@ -82,11 +82,11 @@ def page_data(
         "links": {name: edge[name].tolist() for name in ("src", "dst", "bandwidth", "latency")}
         | {"name": [str(name) for name in edge["name"].tolist()]},
         "hops": {
-            "message": renumbered[hop["message"][drawn]].tolist(),
-            "link": row_of[drawn].tolist(),
-            **{name: hop[name][drawn].tolist() for name in ("requested", "start", "end")},
+            "message": renumbered[hop["message"][hops]].tolist(),
+            "link": row_of[hops].tolist(),
+            **{name: hop[name][hops].tolist() for name in ("requested", "start", "end")},
         },
-        "aggregated": len(drawn) < len(order),
+        "aggregated": len(hops) < len(order),
         "messages": {name: message[name][sent].tolist() for name in _MESSAGE}
         | {name: values[sent].tolist() for name, values in (chunks or {}).items()},
         "use": _use(hop, row_of, edge.height, records.makespan),
@@ -118,18 +118,18 @@ def _use(hop: Table, row: np.ndarray, links: int, makespan: int) -> dict:
     def spread(begin: np.ndarray, end: np.ndarray, rows: np.ndarray) -> np.ndarray:
         return coverage(rows, begin, end, links, bins, makespan) / width
 
-    done = hop["end"] >= 0
-    if done.any():
-        busy = np.minimum(spread(hop["start"][done], hop["end"][done], row[done]), 1)
-        waited = done & (hop["start"] > hop["requested"])
+    finished = hop["end"] >= 0
+    if finished.any():
+        busy = np.minimum(spread(hop["start"][finished], hop["end"][finished], row[finished]), 1)
+        waited = finished & (hop["start"] > hop["requested"])
         if waited.any():
             queue = np.ceil(spread(hop["requested"][waited], hop["start"][waited], row[waited]) - 1e-9).astype(np.int64)
-    used = np.flatnonzero(busy.any(axis=1) | queue.any(axis=1))
+    links_used = np.flatnonzero(busy.any(axis=1) | queue.any(axis=1))
     return {
         "bins": bins,
-        "link": used.tolist(),
-        "busy": np.round(100 * busy[used]).astype(np.int64).ravel().tolist(),
-        "queue": queue[used].ravel().tolist(),
+        "link": links_used.tolist(),
+        "busy": np.round(100 * busy[links_used]).astype(np.int64).ravel().tolist(),
+        "queue": queue[links_used].ravel().tolist(),
     }
 
 
@@ -150,13 +150,13 @@ def _bars(records: Records, ranks: int) -> dict:
     rows = np.flatnonzero((node["end"] >= 0) & (node["end"] > node["start"]) & (node["instance"] < 0))
     bars = {"rank": node["rank"][rows], "kind": codes[rows], "name": names[rows]}
     bars |= {"start": node["start"][rows], "end": node["end"][rows]}
-    kept, shown, note = _fitting(bars, ranks, len(texts), max(records.makespan, 1))
+    columns, shown, note = _fitting(bars, ranks, len(texts), max(records.makespan, 1))
     return {
         "kinds": [str(kind) for kind in (*kinds, *types)],
         "names": [*(text.decode() if isinstance(text, bytes) else str(text) for text in texts), "several short ones"],
         "ranks": shown.tolist(),
         "note": note,
-        **{name: column.tolist() for name, column in kept.items()},
+        **{name: column.tolist() for name, column in columns.items()},
     }
 
 
@@ -172,21 +172,21 @@ def _fitting(
     if before <= _MOST_BARS:
         return bars, shown, ""
     bars = _together(bars, several, makespan / _BINS)
-    drawn = len(bars["rank"])
-    if drawn < before:
+    count = len(bars["rank"])
+    if count < before:
         notes.append(
             f"bars shorter than 1/{_BINS} of the run that begin in the same part of it are drawn together "
-            f"({before:,} as {drawn:,})"
+            f"({before:,} as {count:,})"
         )
-    if drawn > _MOST_BARS:
-        held = np.bincount(bars["rank"], minlength=ranks)
-        kept = max(ranks * _MOST_BARS // drawn, 1)
-        while kept > 1 and held[_evenly(kept, ranks)].sum() > _MOST_BARS:
-            kept -= 1
-        shown = _evenly(kept, ranks)
-        here = np.isin(bars["rank"], shown)
-        bars = {name: column[here] for name, column in bars.items()}
-        notes.append(f"{kept} of {ranks} ranks have a row, evenly spaced")
+    if count > _MOST_BARS:
+        bars_of = np.bincount(bars["rank"], minlength=ranks)
+        rows = max(ranks * _MOST_BARS // count, 1)
+        while rows > 1 and bars_of[_evenly(rows, ranks)].sum() > _MOST_BARS:
+            rows -= 1
+        shown = _evenly(rows, ranks)
+        visible = np.isin(bars["rank"], shown)
+        bars = {name: column[visible] for name, column in bars.items()}
+        notes.append(f"{rows} of {ranks} ranks have a row, evenly spaced")
     return bars, shown, f"Gantt chart: {'; '.join(notes)}"
 
 
@@ -203,12 +203,12 @@ def _together(bars: Mapping[str, np.ndarray], several: int, width: float) -> dic
     order = np.lexsort((start, key, bars["kind"], bars["rank"]))
     columns = np.stack([bars["rank"], bars["kind"], key])[:, order]
     first = np.flatnonzero(np.append(True, (np.diff(columns, axis=1) != 0).any(axis=0)))
-    many = np.diff(np.append(first, len(order))) > 1
-    found = {name: column[order[first]] for name, column in bars.items()}
-    found["end"] = np.maximum.reduceat(end[order], first)
-    found["name"] = np.where(many, several, found["name"])
-    again = np.lexsort((found["start"], found["rank"]))
-    return {name: column[again] for name, column in found.items()}
+    several_bars = np.diff(np.append(first, len(order))) > 1
+    merged = {name: column[order[first]] for name, column in bars.items()}
+    merged["end"] = np.maximum.reduceat(end[order], first)
+    merged["name"] = np.where(several_bars, several, merged["name"])
+    again = np.lexsort((merged["start"], merged["rank"]))
+    return {name: column[again] for name, column in merged.items()}
 
 
 def palette() -> dict[str, str]:
@@ -233,7 +233,7 @@ def page_html(title: str, data: Sequence[str], server: Mapping | None = None) ->
     parts = {
         "TITLE": html.escape(title),
         "STYLE": (_PAGE / "style.css").read_text("utf-8"),
-        "DATA": "\n".join(f'<script type="text/plain" class="run">{one}</script>' for one in data),
+        "DATA": "\n".join(f'<script type="text/plain" class="run">{text}</script>' for text in data),
         "PALETTE": html.escape(json.dumps(palette())),
         "SERVER": html.escape(json.dumps(server)) if server else "",
         "SCRIPT": script(_MODULES if server is None else (*_MODULES, "live")),

@@ -21,30 +21,30 @@ def draw_pareto(sheet: Sheet, grid: Grid) -> Drawn:
 
     across, axis = _across(grid)
     up = quantity_of(grid.spec.get("y") or "time_ns")
-    every = {key: (across.value(row), up.value(row)) for key, row in grid.points.items()}
-    lacking = next((q for i, q in enumerate((across, up)) if all(pair[i] is None for pair in every.values())), up)
-    found = {key: (x, y) for key, (x, y) in every.items() if x is not None and y is not None}
+    pairs = {key: (across.value(row), up.value(row)) for key, row in grid.points.items()}
+    lacking = next((q for i, q in enumerate((across, up)) if all(pair[i] is None for pair in pairs.values())), up)
+    points = {key: (x, y) for key, (x, y) in pairs.items() if x is not None and y is not None}
     figure, panels = sheet.panels(len(grid.facets), height=2.4, sharex=True, sharey=True)
-    if not found:
+    if not points:
         return style.nothing(panels, grid, lacking.empty)
-    columns = list(zip(*found.values(), strict=True))
+    columns = list(zip(*points.values(), strict=True))
     right = scale_of(across, columns[0], "linear" if axis else None, grid.place, 8.0)
     above = scale_of(up, columns[1], grid.spec.get("scale"), grid.place, 8.0)
     handles: dict[tuple[str, ...], Line2D] = {}
-    rows, extra, many = [], 0.0, len(grid.series) > style.MOST_ENTRIES
+    rows, extra, crowded = [], 0.0, len(grid.series) > style.MOST_ENTRIES
     for facet, axes in zip(grid.facets, panels, strict=False):
-        mine = {key: (a / right.factor, b / above.factor) for key, (a, b) in found.items() if key[0] == facet}
-        best = _front(mine, across.gain, up.gain)
+        panel_points = {key: (a / right.factor, b / above.factor) for key, (a, b) in points.items() if key[0] == facet}
+        best = _front(panel_points, across.gain, up.gain)
         for number, series in enumerate(grid.series):
-            places = [place for key, place in mine.items() if key[1] == series]
+            places = [place for key, place in panel_points.items() if key[1] == series]
             if places:
-                look = {"color": GREY, "marker": "."} if many else style.pen(number, 1)
-                drawn = axes.plot(*zip(*places, strict=True), **{**look, "linestyle": "", "markersize": 4.0})[0]
-                handles.setdefault(series, drawn)
+                look = {"color": GREY, "marker": "."} if crowded else style.pen(number, 1)
+                line = axes.plot(*zip(*places, strict=True), **{**look, "linestyle": "", "markersize": 4.0})[0]
+                handles.setdefault(series, line)
         if best:
-            axes.plot(*zip(*(mine[key] for key in best), strict=True), zorder=2.5, **_FRONT)
-        for key in mine:
-            cells = {across.column: across.cell(found[key][0]), up.column: up.cell(found[key][1])}
+            axes.plot(*zip(*(panel_points[key] for key in best), strict=True), zorder=2.5, **_FRONT)
+        for key in panel_points:
+            cells = {across.column: across.cell(points[key][0]), up.column: up.cell(points[key][1])}
             rows.append({**grid.cells(*key), **cells, "front": key in best})
         if axis is not None:
             extra = max(extra, axis.apply(axes))
@@ -54,11 +54,11 @@ def draw_pareto(sheet: Sheet, grid: Grid) -> Drawn:
         axes.margins(0.12)
         grid.title(axes, facet)
         style.label(axes, right.label, above.label)
-        hidden = {grid.spec.get("x"), grid.facet_key, *(() if many else grid.series_keys), *_alike(grid)}
+        hidden = {grid.spec.get("x"), grid.facet_key, *(() if crowded else grid.series_keys), *_alike(grid)}
         for key in best if len(best) <= _NAMED else ():
-            _name(axes, grid.points[key].sweep, hidden, mine[key])
+            _name(axes, grid.points[key].sweep, hidden, panel_points[key])
     figure.set_figheight(figure.get_figheight() + extra)
-    entries = [(handle, grid.name(series)) for series, handle in handles.items() if series and not many]
+    entries = [(handle, grid.name(series)) for series, handle in handles.items() if series and not crowded]
     entries.append((Line2D([], [], **_FRONT), "none is better in both"))
     sheet.explain(panels, entries, grid.legend_title())
     return Drawn(panels, rows, grid.notes)

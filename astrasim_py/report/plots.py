@@ -63,13 +63,13 @@ def draw(
     value of the series.
     """
     with style.our_style():
-        drawn = figure_of(spec, rows, panels=panels, title=title, place=place)
+        drawing = figure_of(spec, rows, panels=panels, title=title, place=place)
         ran = sorted({row.engine for row in _finished(spec, rows) if row.engine})
-        data, figure = {}, drawn.axes[0].figure
+        data, figure = {}, drawing.axes[0].figure
         for form in spec.get("format") or style.FORMATS:
             about = {"Subject" if form == "pdf" else "Description": f"engine: {', '.join(ran)}"} if ran else {}
             data[form] = (style.render(figure, form, about),)
-        return Files({**data, "csv": csv_of(drawn.table)}, drawn.notes)
+        return Files({**data, "csv": csv_of(drawing.table)}, drawing.notes)
 
 
 def csv_of(table: Sequence[Mapping[str, object]] | Mapping) -> Iterable[bytes]:
@@ -92,15 +92,15 @@ def figure_of(
         raise ScenarioError(f"{place}.kind", f'"{kind}" is unknown', f"write one of {', '.join(KINDS)}")
     sheet = Sheet(heading=spec.get("title") or title, width=spec.get("width"), legend=spec.get("legend"), on=on)
     if kind in _OF_RECORDS:
-        drawn = load(_OF_RECORDS[kind])(sheet, spec, panels)
+        drawing = load(_OF_RECORDS[kind])(sheet, spec, panels)
     else:
         grid = Grid(spec, medians(_finished(spec, rows)), place, by_point=kind in _BY_POINT)
-        drawn = load(_OF_ROWS[kind])(sheet, grid)
-    for axes in drawn.axes:
-        own = axes.get_xlabel(), axes.get_ylabel()
-        given = spec.get("xlabel"), spec.get("ylabel")
-        style.label(axes, *(wanted if wanted and text else text for wanted, text in zip(given, own, strict=True)))
-    return drawn
+        drawing = load(_OF_ROWS[kind])(sheet, grid)
+    for axes in drawing.axes:
+        labels = axes.get_xlabel(), axes.get_ylabel()
+        wording = spec.get("xlabel"), spec.get("ylabel")
+        style.label(axes, *(label if label and text else text for label, text in zip(wording, labels, strict=True)))
+    return drawing
 
 
 def axes_of(
@@ -113,7 +113,7 @@ def axes_of(
     if ax is not None and not isinstance(ax, Axes):
         raise UsageError("ax", f"{type(ax).__name__} is not matplotlib Axes", "write e.g. ax=plt.subplots()[1]")
     with rc_context({"text.parse_math": False}) if ax is not None else style.our_style():
-        drawn = figure_of(spec, rows, panels=panels, place="plot", on=ax or pyplot.figure)
+        drawing = figure_of(spec, rows, panels=panels, place="plot", on=ax or pyplot.figure)
         if ax is None:
-            drawn.axes[0].figure.draw_without_rendering()  # ticks are made in this style
-    return drawn.axes[0] if len(drawn.axes) == 1 else np.array(drawn.axes)
+            drawing.axes[0].figure.draw_without_rendering()  # ticks are made in this style
+    return drawing.axes[0] if len(drawing.axes) == 1 else np.array(drawing.axes)

@@ -68,8 +68,8 @@ def quantity_of(y: str) -> Quantity:
     time = column.endswith("_ns")
 
     def value(row: FigureRow) -> float | None:
-        known = row.value(column)
-        return None if known is None else float(ps_of(known) if time else known)
+        number = row.value(column)
+        return None if number is None else float(ps_of(number) if time else number)
 
     gain = column in ("efficiency", "algbw_GBps", "busbw_GBps")
     empty = f"no {_LABELS[column].partition(' (')[0]}: " + _EMPTY.get(column, "these points have none")
@@ -84,15 +84,15 @@ class Scale(NamedTuple):
     label: str
 
 
-def scale_of(quantity: Quantity, values: Collection[float], asked: str | None, place: str, ratio: float = 4.0) -> Scale:
-    """The scale of values, the one that is `asked`, else a logarithmic one if they differ by `ratio`. Raises
+def scale_of(quantity: Quantity, values: Collection[float], scale: str | None, place: str, ratio: float = 4.0) -> Scale:
+    """The scale of values, the one that is given as `scale`, else a logarithmic one if they differ by `ratio`. Raises
     ScenarioError: a logarithmic one for values of 0.
     """
     low, high = min(values), max(values)
-    if asked == "log" and low <= 0:
-        what = f"{quantity.label} is {low:g} at some points, which a log scale cannot show"
-        raise ScenarioError(f"{place}.scale", what, "write scale: linear")
-    log = low > 0 and high >= ratio * low if asked is None else asked == "log"
+    if scale == "log" and low <= 0:
+        problem = f"{quantity.label} is {low:g} at some points, which a log scale cannot show"
+        raise ScenarioError(f"{place}.scale", problem, "write scale: linear")
+    log = low > 0 and high >= ratio * low if scale is None else scale == "log"
     if not quantity.time:
         return Scale(log, 1.0, quantity.label)
     unit, factor = ticks.time_unit(math.sqrt(low * high) if log else high)

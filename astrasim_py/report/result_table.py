@@ -40,23 +40,23 @@ _NAMES = ("algorithm", "busiest_link", "slowest", "status")
 HEADINGS = {heading: key for heading, key, _, _ in _SHOWN} | {"busbw": "busbw_GBps", "algbw": "algbw_GBps"}
 
 
-def summary_text(rows: Sequence[Row], width: int | None = None, most: int | None = None, ordered: bool = False) -> str:
-    """The rows of a run as plain text, of at most `width` characters. Of more than `most` rows those that answer the
+def summary_text(rows: Sequence[Row], width: int | None = None, limit: int | None = None, ordered: bool = False) -> str:
+    """The rows of a run as plain text, of at most `width` characters. Of more than `limit` rows those that answer the
     question, and a line on where all of them are; the first ones where they were `ordered` on purpose.
 
     Rows of points that were repeated with other seeds are those of `astrasim_py.results.repeats.medians`.
     """
     if not rows:
         return "no points"
-    shown, said = rows, ""
-    if most is not None and len(rows) > most:
-        shown, said = (rows[:most], f"the first {most}") if ordered else _answer(rows, most)
-        said, more = f"\n{said}; ", f"all {len(rows)} rows: {_ALL}, --top, --sort, --where"
-        said = said + more if width is None or len(said + more) <= width + 1 else f"{said.rstrip('; ')}\n{more}"
-    gap = most // 2 if most is not None and len(shown) > most else None
+    shown, note = rows, ""
+    if limit is not None and len(rows) > limit:
+        shown, note = (rows[:limit], f"the first {limit}") if ordered else _answer(rows, limit)
+        note, rest = f"\n{note}; ", f"all {len(rows)} rows: {_ALL}, --top, --sort, --where"
+        note = note + rest if width is None or len(note + rest) <= width + 1 else f"{note.rstrip('; ')}\n{rest}"
+    gap = limit // 2 if limit is not None and len(shown) > limit else None
     if gap is not None:
         shown = [*shown[:gap], *shown[-gap:]]
-    return fitted_table(columns_of(shown, gap), width, _ALL) + said
+    return fitted_table(columns_of(shown, gap), width, _ALL) + note
 
 
 def markdown_text(columns: Sequence[Column]) -> str:
@@ -70,12 +70,12 @@ def _markdown(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in text).replace("|", "\\|")
 
 
-def csv_text(rows: Sequence[Row], more: Sequence[str] = ()) -> str:
-    """The rows as CSV, with the columns of ``summary.csv`` and `more`."""
-    keys, made = with_swept_columns(rows)
+def csv_text(rows: Sequence[Row], columns: Sequence[str] = ()) -> str:
+    """The rows as CSV, with the columns of ``summary.csv`` and `columns`."""
+    keys, lines = with_swept_columns(rows)
     place = keys.index("time_ns") + 1
     repeated = REPEAT_KEYS if any(row.seeds for row in rows) else ()
-    return csv_rows([*keys[:place], *repeated, *keys[place:], *more], made).decode().removesuffix("\n")
+    return csv_rows([*keys[:place], *repeated, *keys[place:], *columns], lines).decode().removesuffix("\n")
 
 
 def columns_of(rows: Sequence[Row], gap: int | None = None) -> list[Column]:
@@ -87,13 +87,13 @@ def columns_of(rows: Sequence[Row], gap: int | None = None) -> list[Column]:
         isinstance(row, AnswerRow) and row.slowest for row in rows
     )  # what is fastest each time is worth saying
     columns = [c._replace(asked=int(not answer and len(rows) > 1 and len(set(c.cells)) == 1)) for c in swept]
-    for heading, key, show, asked in _SHOWN:
+    for heading, key, show, order in _SHOWN:
         cells = [show(getattr(row, key, None)) for row in rows]
         if key == "algorithm" and not _tells_a_choice(cells, [c.cells for c in swept if c.heading != "topology"]):
             continue
         heading = "median time" if key == "time_ns" and any(row.interval for row in rows) else heading
         if any(cells) and not (key == "status" and set(cells) == {"done"}):
-            columns.append(Column(heading, cells, key not in _NAMES, asked))
+            columns.append(Column(heading, cells, key not in _NAMES, order))
     if gap is None:
         return columns
     return [column._replace(cells=[*column.cells[:gap], "…", *column.cells[gap:]]) for column in columns]
@@ -103,11 +103,11 @@ def _tells_a_choice(algorithms: Sequence[str], swept: Sequence[Sequence[str]]) -
     """Whether names of algorithms tell what the swept values do not: a protocol, or what was taken for each call."""
     if any(" " in name for name in algorithms):
         return True
-    named = [values for values in swept if all(value_order(value)[0] == TEXTS for value in values)]
+    texts = [values for values in swept if all(value_order(value)[0] == TEXTS for value in values)]
     # Points that failed have no algorithm.
-    done = [i for i, name in enumerate(algorithms) if name]
-    pairs = ([(values[i], algorithms[i]) for i in done] for values in [[""] * len(algorithms), *named])
-    return all(len({*each}) > len({value for value, _ in each}) for each in pairs)
+    numbers = [i for i, name in enumerate(algorithms) if name]
+    pairs = ([(values[i], algorithms[i]) for i in numbers] for values in [[""] * len(algorithms), *texts])
+    return all(len({*pair_list}) > len({value for value, _ in pair_list}) for pair_list in pairs)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -117,7 +117,7 @@ class AnswerRow(Row):
     slowest: Annotated[str, About("what the slowest takes, as text", kept="never")]
 
 
-def _answer(rows: Sequence[Row], most: int) -> tuple[Sequence[Row], str]:
+def _answer(rows: Sequence[Row], limit: int) -> tuple[Sequence[Row], str]:
     """The fastest of what is compared (names: topologies, algorithms) for each quantity that is swept, with what the
     slowest takes; or the first and the last rows, where there is nothing to compare. And what these rows are.
     """
@@ -134,7 +134,9 @@ def _answer(rows: Sequence[Row], most: int) -> tuple[Sequence[Row], str]:
     if not by and len(compared) > 1:
         by = [
             max(
-                (key for key in compared if len(values[key]) <= most), key=lambda k: len(values[k]), default=compared[0]
+                (key for key in compared if len(values[key]) <= limit),
+                key=lambda k: len(values[k]),
+                default=compared[0],
             )
         ]
         compared.remove(by[0])
@@ -142,16 +144,16 @@ def _answer(rows: Sequence[Row], most: int) -> tuple[Sequence[Row], str]:
     for row in rows:
         groups.setdefault(tuple(row.sweep.get(key, "") for key in by), []).append(row)
     if not compared or not by or len(groups) == len(rows):
-        return list(rows), f"the first and the last {most // 2}"
+        return list(rows), f"the first and the last {limit // 2}"
     kind = f"the fastest {_words(compared)} for each {_words(by)}"
-    kind += f", the first and the last {most // 2}," if len(groups) > most else ""
+    kind += f", the first and the last {limit // 2}," if len(groups) > limit else ""
     fastest = [_fastest(group, by, compared) for group in groups.values()]
     first = fastest[0].sweep
-    same = [k for k in compared if k in first and all(row.sweep.get(k) == first[k] for row in fastest)]
-    if not same or len(fastest) == 1:
+    constant = [k for k in compared if k in first and all(row.sweep.get(k) == first[k] for row in fastest)]
+    if not constant or len(fastest) == 1:
         return fastest, kind
-    fastest = [replace(row, sweep={k: value for k, value in row.sweep.items() if k not in same}) for row in fastest]
-    return fastest, f"{kind}, always {', '.join(f'{key}={first[key]}' for key in same)}"
+    fastest = [replace(row, sweep={k: value for k, value in row.sweep.items() if k not in constant}) for row in fastest]
+    return fastest, f"{kind}, always {', '.join(f'{key}={first[key]}' for key in constant)}"
 
 
 def _words(names: Sequence[str]) -> str:

@@ -38,10 +38,10 @@ class Selection:
         """Raise UsageError where a key is neither swept nor a column, or no swept value can be the one that is wanted.
         `swept`: values by key.
         """
-        known = {key: key for key in (*swept, *ROW_KEYS, *HEADINGS) if key != "sweep"}
+        columns = {key: key for key in (*swept, *ROW_KEYS, *HEADINGS) if key != "sweep"}
         for option, key in [*(("--where", key) for key, _, _ in self.where), ("--sort", self.sort)]:
-            if key and key not in known and key != "size":
-                raise UsageError(option, f'there is no column "{key}"', did_you_mean(key, known))
+            if key and key not in columns and key != "size":
+                raise UsageError(option, f'there is no column "{key}"', did_you_mean(key, columns))
         for key, sign, text in self.where:
             values = swept.get(key, ())
             rows = (Row(scenario="", point="", sweep={key: value}, status="") for value in values)
@@ -58,10 +58,10 @@ class Selection:
         return chosen[: self.top]
 
 
-def parse_selection(where: Sequence[str], sort: str | None, top: int | None) -> Selection:
+def parse_selection(texts: Sequence[str], sort: str | None, top: int | None) -> Selection:
     """A selection as it is written on the command line. Raises UsageError."""
     conditions = []
-    for text in where:
+    for text in texts:
         match = _CONDITION.fullmatch(text)
         if match is None:
             raise UsageError("--where", f'"{text}" is no condition', 'write e.g. topology=ring or "size>=1 MiB"')

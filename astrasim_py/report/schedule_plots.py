@@ -148,9 +148,9 @@ def _map(figure, axes, schedule: Schedule, resource, start, end, factor: float) 
     ours = head[resource] >= 0
     row = head[resource[ours]] // per_row
     ports = np.bincount(head[head >= 0] // per_row, minlength=rows)
-    used = _holds(row, start[ours], end[ours], rows, schedule.time) / np.maximum(ports, 1)[:, None]
+    share = _holds(row, start[ours], end[ours], rows, schedule.time) / np.maximum(ports, 1)[:, None]
     image = axes.imshow(
-        used, aspect="auto", interpolation="nearest", origin="upper", cmap="cividis_r", vmin=0, vmax=1,
+        share, aspect="auto", interpolation="nearest", origin="upper", cmap="cividis_r", vmin=0, vmax=1,
         extent=(0, schedule.time / factor, rows * per_row - 0.5, -0.5), rasterized=True,
     )  # fmt: skip
     axes.grid(False)
@@ -171,20 +171,20 @@ def _use(axes, schedule: Schedule, links: int, start, end, factor: float) -> Non
         moments = np.concatenate([start, end])
         change = np.repeat([1, -1], len(start))
         order = np.argsort(moments, kind="stable")
-        at, last = np.unique(moments[order], return_index=True)
-        used = np.add.reduceat(change[order], last).cumsum()
-        time, share = np.append(at, schedule.time) / factor, np.append(used, 0) / links
+        times, last = np.unique(moments[order], return_index=True)
+        count = np.add.reduceat(change[order], last).cumsum()
+        time, share = np.append(times, schedule.time) / factor, np.append(count, 0) / links
     else:
-        each = _holds(np.zeros(len(start), dtype=np.int64), start, end, 1, schedule.time)[0] / links
-        time, share = np.linspace(0, schedule.time / factor, _BINS + 1), np.append(each, each[-1])
+        shares = _holds(np.zeros(len(start), dtype=np.int64), start, end, 1, schedule.time)[0] / links
+        time, share = np.linspace(0, schedule.time / factor, _BINS + 1), np.append(shares, shares[-1])
     axes.fill_between(time, 100 * share, step="post", color=PALETTE[2], linewidth=0, label="links in use")
     moments = np.unique(schedule.arrival)
-    done = np.searchsorted(np.sort(schedule.arrival), moments, side="right") / schedule.transfers
+    arrived = np.searchsorted(np.sort(schedule.arrival), moments, side="right") / schedule.transfers
     if len(moments) > 4 * _BINS:
-        kept = np.unique(np.linspace(0, len(moments) - 1, 4 * _BINS).astype(np.int64))
-        moments, done = moments[kept], done[kept]
+        indices = np.unique(np.linspace(0, len(moments) - 1, 4 * _BINS).astype(np.int64))
+        moments, arrived = moments[indices], arrived[indices]
     axes.step(
-        np.append(0, moments) / factor, 100 * np.append(0, done), where="post", color=PALETTE[5], linewidth=1.4,
+        np.append(0, moments) / factor, 100 * np.append(0, arrived), where="post", color=PALETTE[5], linewidth=1.4,
         label="transfers that have arrived",
     )  # fmt: skip
     if schedule.bound:

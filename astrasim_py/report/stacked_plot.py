@@ -23,13 +23,13 @@ def draw_stacked(sheet: Sheet, grid: Grid) -> Drawn:
     places = _places(grid)
     labels = {place: " · ".join(filter(None, (grid.axis.label(x), grid.name(s)))) for (s, x), place in places.items()}
     total, bound, parts = quantity_of("time_ns"), quantity_of("bound_ns"), [quantity_of(part[0]) for part in PARTS]
-    known = [value for row in grid.points.values() if (value := total.value(row))]
+    times = [value for row in grid.points.values() if (value := total.value(row))]
     figure, panels = sheet.panels(len(grid.facets), wide=len(places) > 12, sharex=True, sharey=True)
-    if not known:
+    if not times:
         return style.nothing(panels, grid, total.empty)
-    asked = grid.spec.get("scale")
-    share = asked == "share" or (asked is None and max(known) > _WIDE * min(known))
-    unit, factor = ticks.time_unit(max(known))
+    scale_asked = grid.spec.get("scale")
+    share = scale_asked == "share" or (scale_asked is None and max(times) > _WIDE * min(times))
+    unit, factor = ticks.time_unit(max(times))
     rows, shown, extra = [], set(), 0.0
     for facet, axes in zip(grid.facets, panels, strict=False):
         for (series, x), place in places.items():

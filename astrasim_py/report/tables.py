@@ -44,21 +44,21 @@ def fitted_table(columns: Sequence[Column], width: int | None, file: str = "") -
     for least is left out where it has no room, columns of one value before others; then long texts are cut. `file`:
     where these columns are, for a line below.
     """
-    kept = list(columns)
+    shown = list(columns)
     if width is not None and _width(columns) > width:
-        kept = [column for column in columns if not column.asked]
+        shown = [column for column in columns if not column.asked]
         spare = [column for column in columns if column.asked]
         for column in sorted(spare, key=lambda column: (_constant(column), column.asked)):
-            more = [one for one in columns if one in kept or one is column]
-            kept = more if _width(more) <= width else kept
+            wider = [c for c in columns if c in shown or c is column]
+            shown = wider if _width(wider) <= width else shown
     table = text_table(
-        [column.heading for column in kept],
-        list(zip(*(column.cells for column in kept), strict=True)),
-        [column.numeric for column in kept],
+        [column.heading for column in shown],
+        list(zip(*(column.cells for column in shown), strict=True)),
+        [column.numeric for column in shown],
         width,
     )
-    left = len(columns) - len(kept)
-    return f"{table}\n+{left} column{'s' if left > 1 else ''} in {file}" if left and file else table
+    hidden = len(columns) - len(shown)
+    return f"{table}\n+{hidden} column{'s' if hidden > 1 else ''} in {file}" if hidden and file else table
 
 
 def _constant(column: Column) -> bool:
@@ -116,5 +116,5 @@ def collectives_text(rows: Sequence[CollectiveRow], width: int | None = None) ->
         ("busbw GB/s", 5, lambda row: rate(row.busbw_GBps)),
     )
     texts = ("collective", "type", "algorithm")
-    columns = [Column(name, [*map(show, rows)], name not in texts, asked) for name, asked, show in shown]
+    columns = [Column(name, [*map(show, rows)], name not in texts, order) for name, order, show in shown]
     return fitted_table(columns, width, "collectives.csv")

@@ -54,8 +54,8 @@ def log_ticks(low: float, high: float, width: float = math.inf) -> list[float]:
 def _thinned(ticks: list[float], width: float) -> list[float]:
     """Every second tick, or third …, so that labels do not touch."""
     widest = 1.3 * max(style.text_width(number_text(tick)) for tick in ticks)
-    most = max(int(min(MOST, width / widest)), LEAST)
-    return ticks[:: max(min(math.ceil(len(ticks) / most), (len(ticks) - 1) // (LEAST - 1)), 1)]
+    limit = max(int(min(MOST, width / widest)), LEAST)
+    return ticks[:: max(min(math.ceil(len(ticks) / limit), (len(ticks) - 1) // (LEAST - 1)), 1)]
 
 
 @cache
@@ -80,8 +80,8 @@ def number_axis(axis, log: bool) -> None:
     """Label an axis of numbers."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, NullLocator
 
-    most = 6 if axis.axis_name == "y" else min(max(int(width_of(axis.axes) / 36), LEAST), 6)
-    axis.set_major_locator(_log_locator()() if log else MaxNLocator(most, steps=[1, 2, 2.5, 5, 10]))
+    limit = 6 if axis.axis_name == "y" else min(max(int(width_of(axis.axes) / 36), LEAST), 6)
+    axis.set_major_locator(_log_locator()() if log else MaxNLocator(limit, steps=[1, 2, 2.5, 5, 10]))
     axis.set_major_formatter(FuncFormatter(lambda value, _: number_text(value)))
     axis.set_minor_locator(NullLocator())
     axis.set_minor_formatter(NullFormatter())
@@ -138,8 +138,8 @@ def label_values(
     if len(shown) < (len(values) if categories else min(len(values), LEAST)):
         shown = fitting(places, [1.7 * size] * len(values))
         axes.tick_params(axis="x", rotation=40)
-        most = max(min(_TURNED, int(width_of(axes) / 5)), 12)
-        labels = {value: style.shortened(text, most) for value, text in labels.items()}
+        limit = max(min(_TURNED, int(width_of(axes) / 5)), 12)
+        labels = {value: style.shortened(text, limit) for value, text in labels.items()}
         widths = [style.text_width(text, size) for text in labels.values()]
         extra = max((widths[i] for i in shown), default=0) * math.sin(math.radians(40)) / 72
     axes.xaxis.set_major_locator(FixedLocator([values[i] for i in shown]))

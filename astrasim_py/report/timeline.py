@@ -53,8 +53,8 @@ def timeline(
         _collectives(records.collective, collectives, jobs),
         _nodes(records, lane_of, shown),
         (
-            f'{{"ph":"i","name":{json.dumps(text)},"cat":"link event","pid":{links},"tid":0,"ts":{_us(at)},"s":"g"}}'
-            for at, text in marks
+            f'{{"ph":"i","name":{json.dumps(text)},"cat":"link event","pid":{links},"tid":0,"ts":{_us(at_ps)},"s":"g"}}'
+            for at_ps, text in marks
         ),
         _hops(records, edges, links, jobs, switches, qps, shown) if records.message.height else (),
         _arrows(records, lane_of) if records.message.height else (),
@@ -64,13 +64,13 @@ def timeline(
 
 def within(pieces: Iterable[bytes]) -> list[bytes] | None:
     """The pieces of a timeline of all ranks; None beyond `MOST_BYTES`."""
-    kept, left = [], MOST_BYTES
+    chunks, room = [], MOST_BYTES
     for piece in pieces:
-        kept.append(piece)
-        left -= len(piece)
-        if left < 0:
+        chunks.append(piece)
+        room -= len(piece)
+        if room < 0:
             return None
-    return kept
+    return chunks
 
 
 def _document(events: Iterator[str], about: str = "") -> Iterator[bytes]:
@@ -94,15 +94,15 @@ def recorded_timeline(
             lane = lanes(kinds, start, end)
             first = 0
             for kind, title in enumerate(("CPU", "compute", "communication")):
-                own = np.flatnonzero(kinds == kind)
-                for each in range(int(lane[own].max(initial=-1)) + 1):
-                    yield from _thread(rank, first + each, f"{title} {each}")
-                for row in own.tolist():
+                nodes = np.flatnonzero(kinds == kind)
+                for number in range(int(lane[nodes].max(initial=-1)) + 1):
+                    yield from _thread(rank, first + number, f"{title} {number}")
+                for row in nodes.tolist():
                     name = json.dumps(trace.names[row] or NodeType(int(trace.type[row])).name)
                     begin, stop = int(start[row]), int(end[row])
                     args = json.dumps({"id": int(trace.node_id[row])} | (_call(trace, row) if kind == 2 else {}))[1:-1]
                     yield _span(name, title, rank, first + int(lane[row]), begin, stop, args)
-                first += int(lane[own].max(initial=-1)) + 1
+                first += int(lane[nodes].max(initial=-1)) + 1
 
     return _document(events())
 
@@ -110,25 +110,25 @@ def recorded_timeline(
 def _call(trace: ExecutionTrace, row: int) -> dict[str, int | str]:
     """What a call or a message says of itself."""
     codes, names = trace.group_of()
-    said = {"group": names[codes[row]]} if codes[row] >= 0 else {}
+    fields = {"group": names[codes[row]]} if codes[row] >= 0 else {}
     kind = trace.type[row]
     if kind == NodeType.COMM_COLL:
-        said["collective"] = COLLECTIVE_OF_CODE.get(int(trace.column("comm_type")[row]), "unknown")
+        fields["collective"] = COLLECTIVE_OF_CODE.get(int(trace.column("comm_type")[row]), "unknown")
     peer = {NodeType.COMM_SEND: "comm_dst", NodeType.COMM_RECV: "comm_src"}.get(kind, "")
-    found = ((name, int(trace.column(name)[row])) for name in ("comm_size", "coll_size", "comm_tag", peer) if name)
-    return said | {name: value for name, value in found if value != MISSING}
+    values = ((name, int(trace.column(name)[row])) for name in ("comm_size", "coll_size", "comm_tag", peer) if name)
+    return fields | {name: value for name, value in values if value != MISSING}
 
 
 def _us(ps: int) -> str:
     """Picoseconds as an exact decimal of microseconds."""
-    whole, rest = divmod(ps, 10**6)
-    return f"{whole}.{rest:06d}".rstrip("0") if rest else str(whole)
+    units, fraction = divmod(ps, 10**6)
+    return f"{units}.{fraction:06d}".rstrip("0") if fraction else str(units)
 
 
-def _meta(what: str, pid: int, value: str | int, tid: int | None = None) -> str:
+def _meta(name: str, pid: int, value: str | int, tid: int | None = None) -> str:
     thread = "" if tid is None else f',"tid":{tid}'
-    key = "sort_index" if what.endswith("sort_index") else "name"
-    return f'{{"ph":"M","name":"{what}","pid":{pid}{thread},"args":{{"{key}":{json.dumps(value)}}}}}'
+    key = "sort_index" if name.endswith("sort_index") else "name"
+    return f'{{"ph":"M","name":"{name}","pid":{pid}{thread},"args":{{"{key}":{json.dumps(value)}}}}}'
 
 
 def _span(name: str, category: str, pid: int, tid: int, start: int, end: int, args: str) -> str:
@@ -163,8 +163,8 @@ def _thread(pid: int, tid: int, title: str) -> Iterator[str]:
 def _rows_of(table: Table, rows: np.ndarray, *columns: str) -> Iterator[tuple]:
     """Some rows of some columns as plain values, a block at a time."""
     for first in range(0, len(rows), _BLOCK):
-        some = rows[first : first + _BLOCK]
-        yield from zip(*(table[name][some].tolist() for name in columns), strict=True)
+        block = rows[first : first + _BLOCK]
+        yield from zip(*(table[name][block].tolist() for name in columns), strict=True)
 
 
 def _collectives(table: Table, pid: int, jobs: Sequence[str]) -> Iterator[str]:
@@ -175,9 +175,9 @@ def _collectives(table: Table, pid: int, jobs: Sequence[str]) -> Iterator[str]:
     number = np.array([names.index(label) if jobs else 0 for label in labels], dtype=np.int64)[codes[rows]]
     tid, below = lanes(number, start[rows], end[rows]), 0
     for job, name in enumerate(names):
-        mine = number == job
-        count = int(tid[mine].max(initial=-1)) + 1
-        tid[mine] += below
+        members = number == job
+        count = int(tid[members].max(initial=-1)) + 1
+        tid[members] += below
         for lane in range(below, below + count):
             yield from _thread(pid, lane, name or "in flight")
         below += count
@@ -214,17 +214,17 @@ def _nodes(records: Records, lane_of: np.ndarray, shown: np.ndarray) -> Iterator
     group = {(kind, inner): number for number, (_, inner, kind) in enumerate(_LANES)}
     numbers = np.array([[group.get((str(kind), inner), -1) for inner in (False, True)] for kind in kinds])
     number = numbers[codes, (instance >= 0).astype(np.int64)]
-    drawn = (instance >= 0) | (rank < len(records.finish))
-    rows = np.flatnonzero(drawn & shown[rank] & (number >= 0) & (start >= 0) & (end >= 0))
+    has_span = (instance >= 0) | (rank < len(records.finish))
+    rows = np.flatnonzero(has_span & shown[rank] & (number >= 0) & (start >= 0) & (end >= 0))
     # By rank, then kind, and as in the table.
     belongs = rank[rows].astype(np.int64) * len(_LANES) + number[rows]
     order = np.argsort(belongs, kind="stable")
     rows, belongs = rows[order], belongs[order]
-    where = lanes(belongs, start[rows], end[rows])
-    used, first = np.unique(belongs, return_index=True)
-    most = np.maximum.reduceat(where, first) + 1 if len(rows) else where
+    lane_in_kind = lanes(belongs, start[rows], end[rows])
+    keys, first = np.unique(belongs, return_index=True)
+    lanes_of = np.maximum.reduceat(lane_in_kind, first) + 1 if len(rows) else lane_in_kind
     low, below, before = np.zeros(len(shown) * len(_LANES), dtype=np.int64), 0, -1
-    for key, count in zip(used.tolist(), most.tolist(), strict=True):
+    for key, count in zip(keys.tolist(), lanes_of.tolist(), strict=True):
         pid, kind = divmod(key, len(_LANES))
         below = below if pid == before else 0
         before, low[key] = pid, below
@@ -232,7 +232,7 @@ def _nodes(records: Records, lane_of: np.ndarray, shown: np.ndarray) -> Iterator
         for i in range(count):
             yield from _thread(pid, below + i, title if not i else f"{title} {i + 1}")
         below += count
-    lane_of[rows] = low[belongs] + where
+    lane_of[rows] = low[belongs] + lane_in_kind
     name_codes, names = node.coded("name")
     encoded = [json.dumps(str(text)) if text else "" for text in names]
     called = map(encoded.__getitem__, name_codes[rows].tolist())
@@ -255,23 +255,23 @@ def _hops(
     hop, message = records.hop, records.message
     pair_of = queue_pairs(message, qps)
     names = {} if edges is None else dict(zip(edges["link"].tolist(), edges["name"].tolist(), strict=True))
-    mine = shown[message["src"]] | shown[message["dst"]]
+    visible = shown[message["src"]] | shown[message["dst"]]
     rows = np.argsort(hop["link"], kind="stable")
-    rows = rows[mine[hop["message"][rows]]]
+    rows = rows[visible[hop["message"][rows]]]
     links, first, of = np.unique(hop["link"][rows], return_index=True, return_inverse=True)
-    where = lanes(of.reshape(-1), hop["start"][rows], hop["end"][rows])
-    most = np.maximum.reduceat(where, first) + 1 if len(rows) else where
-    low = np.cumsum(most) - most
-    for one, tid, count in zip(links.tolist(), low.tolist(), most.tolist(), strict=True):
+    lane_in_link = lanes(of.reshape(-1), hop["start"][rows], hop["end"][rows])
+    lanes_of = np.maximum.reduceat(lane_in_link, first) + 1 if len(rows) else lane_in_link
+    low = np.cumsum(lanes_of) - lanes_of
+    for link, tid, count in zip(links.tolist(), low.tolist(), lanes_of.tolist(), strict=True):
         for i in range(count):
-            yield from _thread(pid, tid + i, names.get(one, f"link {one}"))
-    tid = (low[of.reshape(-1)] + where).tolist()
+            yield from _thread(pid, tid + i, names.get(link, f"link {link}"))
+    tid = (low[of.reshape(-1)] + lane_in_link).tolist()
     ends = _rows_of(message, hop["message"][rows], "src", "dst", "bytes")
     pairs = pair_of[hop["message"][rows]].tolist()
     moments = _rows_of(hop, rows, "requested", "start", "end")
     arrow, n = json.dumps(" → ").strip('"'), len(records.finish)
 
-    def named(rank: int) -> str:
+    def endpoint(rank: int) -> str:
         return str(rank) if rank < n else switches[rank - n]
 
     for lane, (src, dst, size), pair, (requested, begin, stop) in zip(tid, ends, pairs, moments, strict=True):
@@ -280,7 +280,7 @@ def _hops(
             args += f',"job":{json.dumps(jobs[src] or jobs[dst])}'
         if qps > 1:
             args += f',"queue_pair":{pair}'
-        yield _span(f'"{named(src)}{arrow}{named(dst)}"', "link", pid, lane, begin, stop, args)
+        yield _span(f'"{endpoint(src)}{arrow}{endpoint(dst)}"', "link", pid, lane, begin, stop, args)
 
 
 def _arrows(records: Records, lane_of: np.ndarray) -> Iterator[str]:
@@ -288,8 +288,8 @@ def _arrows(records: Records, lane_of: np.ndarray) -> Iterator[str]:
     send, receive, delivered = message["send_node"], message["recv_node"], message["delivered"]
     rows = np.flatnonzero((delivered >= 0) & (send >= 0) & (receive >= 0))
     rows = rows[(lane_of[send[rows]] >= 0) & (lane_of[receive[rows]] >= 0)]
-    begun, done = node["start"][receive[rows]], node["end"][receive[rows]]
-    inside = np.minimum(delivered[rows], done) - _INSIDE_PS
+    begun, finished = node["start"][receive[rows]], node["end"][receive[rows]]
+    inside = np.minimum(delivered[rows], finished) - _INSIDE_PS
     arrives = np.maximum(np.maximum(begun, inside), message["posted"][rows]).tolist()
     lanes_of = zip(lane_of[send[rows]].tolist(), lane_of[receive[rows]].tolist(), strict=True)
     for ident, (src, dst, posted), (leaves, enters), arrived in zip(

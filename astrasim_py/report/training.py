@@ -24,49 +24,49 @@ PARTS = {
 }
 
 
-def explain_text(found: Mapping[str, Any]) -> str:
+def explain_text(estimate: Mapping[str, Any]) -> str:
     """The closed form's terms, the memory by kind, and rates."""
-    layout = "  ".join(f"{key} {found[key]}" for key in ("tp", "pp", "cp", "vp", "ep", "dp", "zero"))
+    layout = "  ".join(f"{key} {estimate[key]}" for key in ("tp", "pp", "cp", "vp", "ep", "dp", "zero"))
     parts = [
-        (PARTS[name], f"{seconds:.4g} s", f"{100 * seconds / found['step_s']:.1f} %")
-        for name, seconds in found["parts_s"].items()
+        (PARTS[name], f"{seconds:.4g} s", f"{100 * seconds / estimate['step_s']:.1f} %")
+        for name, seconds in estimate["parts_s"].items()
         if seconds
     ]
-    parts.append(("step", f"{found['step_s']:.4g} s", "100 %"))
-    memory = [(name, f"{size / 1e9:.2f} GB") for name, size in found["memory_bytes"].items() if size]
-    total = f"{found['memory_total_bytes'] / 1e9:.2f} GB of {found['capacity_bytes'] / 1e9:.4g} GB"
-    memory.append(("all", ", ".join(filter(None, (total, room_text(found))))))
-    rates = ", ".join(f"{value:.1f} ({name})" for name, value in found["tflops_per_gpu"].items())
+    parts.append(("step", f"{estimate['step_s']:.4g} s", "100 %"))
+    memory = [(name, f"{size / 1e9:.2f} GB") for name, size in estimate["memory_bytes"].items() if size]
+    total = f"{estimate['memory_total_bytes'] / 1e9:.2f} GB of {estimate['capacity_bytes'] / 1e9:.4g} GB"
+    memory.append(("all", ", ".join(filter(None, (total, room_text(estimate))))))
+    rates = ", ".join(f"{value:.1f} ({name})" for name, value in estimate["tflops_per_gpu"].items())
     return "\n\n".join(
         (
-            f"{found['ranks']} GPUs: {layout}, {found['microbatches']} microbatches, {found['schedule']}",
+            f"{estimate['ranks']} GPUs: {layout}, {estimate['microbatches']} microbatches, {estimate['schedule']}",
             text_table(("part of a step", "time", "share"), parts, (False, True, True)),
             text_table(("memory", "at the peak"), memory, (False, True)),
-            f"{found['tokens_per_s_per_gpu']:.1f} tokens/s/GPU; TFLOP/s/GPU by convention: {rates}",
+            f"{estimate['tokens_per_s_per_gpu']:.1f} tokens/s/GPU; TFLOP/s/GPU by convention: {rates}",
         )
     )
 
 
-def room_text(found: Mapping[str, Any]) -> str:
+def room_text(estimate: Mapping[str, Any]) -> str:
     """What is wrong with the memory that a training needs: it is too much, or less than the reserve stays free."""
-    total, capacity = found["memory_total_bytes"], found["capacity_bytes"]
+    total, capacity = estimate["memory_total_bytes"], estimate["capacity_bytes"]
     if total > capacity:
         return "too much"
-    return "tight" if total > capacity - found["reserve_bytes"] else ""
+    return "tight" if total > capacity - estimate["reserve_bytes"] else ""
 
 
-def step_text(found: Mapping[str, Any], row: Row) -> str:
+def step_text(estimate: Mapping[str, Any], row: Row) -> str:
     """The closed form, and the simulated step: links at nominal rates, no host, only what is stated is hidden."""
     simulated = (row.time_ns or Decimal(0)) / 10**9
     exposed = (row.exposed_comm_ns or Decimal(0)) / 10**9
-    gap = 100 * (found["nominal_step_s"] / float(simulated) - 1)
-    same = "the same" if found["routing"] == "balanced" else "balanced routing"
+    gap = 100 * (estimate["nominal_step_s"] / float(simulated) - 1)
+    model = "the same" if estimate["routing"] == "balanced" else "balanced routing"
     return "\n".join(
         (
-            explain_text(found),
+            explain_text(estimate),
             "",
             "the step above has rates and host times as measured on real machines; simulated, with links at their "
             f"nominal rates and no host, it takes {simulated:.6g} s; {exposed:.4g} s of communication are exposed; "
-            f"the closed form for {same} is {found['nominal_step_s']:.6g} s ({gap:+.1f} %)",
+            f"the closed form for {model} is {estimate['nominal_step_s']:.6g} s ({gap:+.1f} %)",
         )
     )

@@ -47,12 +47,12 @@ def draw_utilisation(sheet: Sheet, spec: Mapping, panels: Sequence[Panel]) -> Dr
     lines = [max(len(r.links) for r in rows[i : i + columns]) for i in range(0, len(rows), columns)]
     around = 0.75 + sheet.title_height([row.panel.title for row in rows], columns)
     heights = [around + _TALL * max(line, 1) for line in lines]
-    _, every = sheet.panels(
+    _, axes_list = sheet.panels(
         len(rows), height=sum(heights) / len(heights), columns=columns, gridspec_kw={"height_ratios": heights}
     )
     colours = [style.COLOURS[i % len(style.COLOURS)] for i in range(len(jobs))] or [_PLAIN]
     until, shared = same_scale([panel.makespan for panel in panels])
-    for number, (row, axes, most_ps) in enumerate(zip(rows, every, until, strict=True)):
+    for number, (row, axes, most_ps) in enumerate(zip(rows, axes_list, until, strict=True)):
         _draw(axes, row, colours, most_ps, lines[number // columns])
         unit = time_axis(axes.xaxis, most_ps)
         axes.set_xlabel(f"time ({unit})" if not shared or number >= len(rows) - columns else "")
@@ -61,12 +61,12 @@ def draw_utilisation(sheet: Sheet, spec: Mapping, panels: Sequence[Panel]) -> Dr
             style.set_title(axes, row.panel.title)
         if row.left_out:
             shown = sum(map(len, row.links))
-            said = f"the {shown} busiest of {shown + row.left_out} links in use"
+            text = f"the {shown} busiest of {shown + row.left_out} links in use"
             place = f"{row.panel.title}: " if row.panel.title else ""
-            notes.append(f"{place}{said} are drawn; choose with links:, or have more with count:")
+            notes.append(f"{place}{text} are drawn; choose with links:, or have more with count:")
     legend = [(Patch(facecolor=c), f"job = {style.clean(job, 24)}") for c, job in zip(colours, jobs, strict=False)]
-    sheet.explain(every, legend)
-    return Drawn(every, joined([_table(row, jobs) for row in rows]), list(dict.fromkeys(notes)))
+    sheet.explain(axes_list, legend)
+    return Drawn(axes_list, joined([_table(row, jobs) for row in rows]), list(dict.fromkeys(notes)))
 
 
 def _rows(panel: Panel, spec: Mapping, jobs: Sequence[str], notes: list[str]) -> _Rows:
@@ -79,16 +79,16 @@ def _rows(panel: Panel, spec: Mapping, jobs: Sequence[str], notes: list[str]) ->
     name_of = dict(zip(edge["link"].tolist(), texts(edge["name"]), strict=True))
     number = {name: link for link, name in name_of.items()}
     if spec.get("links"):
-        wanted = [str(name).replace(" ", "").replace("→", "->") for name in spec["links"]]
-        for name in wanted:
+        names = [str(name).replace(" ", "").replace("→", "->") for name in spec["links"]]
+        for name in names:
             if name not in number:
                 raise UsageError("plots.links", f'there is no link "{name}"', did_you_mean(name, list(number)))
-        chosen = np.array([number[name] for name in wanted])
+        chosen = np.array([number[name] for name in names])
     else:
         chosen = total["link"][np.lexsort((total["link"], -np.round(total["use"], 12)))[:_CANDIDATES]]
     links = np.sort(chosen)
-    known = dict(zip(total["link"].tolist(), total["bandwidth"].tolist(), strict=True))
-    bandwidth = np.array([known.get(link, 1.0) for link in links.tolist()])
+    bandwidth_of = dict(zip(total["link"].tolist(), total["bandwidth"].tolist(), strict=True))
+    bandwidth = np.array([bandwidth_of.get(link, 1.0) for link in links.tolist()])
     ranks = np.minimum(panel.tables["message"]["src"], panel.tables["message"]["dst"])
     of_rank = [min(jobs.index(job), len(jobs) - 1) if job in jobs else len(jobs) - 1 for job in panel.jobs.values()]
     of = np.array([of_rank[i] for i in range(len(of_rank))] or [0], dtype=np.int64)
@@ -96,14 +96,14 @@ def _rows(panel: Panel, spec: Mapping, jobs: Sequence[str], notes: list[str]) ->
     use = use_over_time(traffic, links, bandwidth, max(panel.makespan, 1), bins, group, max(len(jobs), 1))
     alike: dict[bytes | int, list[int]] = {}
     for link in chosen.tolist():
-        at = int(np.searchsorted(links, link))
-        alike.setdefault(link if spec.get("links") else np.round(use[at], 9).tobytes(), []).append(at)
+        row = int(np.searchsorted(links, link))
+        alike.setdefault(link if spec.get("links") else np.round(use[row], 9).tobytes(), []).append(row)
     shown = list(alike.values())[: spec.get("count") or COUNT] if not spec.get("links") else list(alike.values())
-    named = [[name_of[int(links[at])] for at in members] for members in shown]
+    names_of_rows = [[name_of[int(links[row])] for row in members] for members in shown]
     first = [members[0] for members in shown]
     mean = use[first].sum(axis=1).mean(axis=1)
-    left_out = 0 if spec.get("links") else total.height - sum(map(len, named))
-    return _Rows(panel, named, use[first], mean, left_out)
+    left_out = 0 if spec.get("links") else total.height - sum(map(len, names_of_rows))
+    return _Rows(panel, names_of_rows, use[first], mean, left_out)
 
 
 def _draw(axes, rows: _Rows, colours: Sequence[str], until: int, lines: int) -> None:
@@ -120,11 +120,11 @@ def _draw(axes, rows: _Rows, colours: Sequence[str], until: int, lines: int) -> 
             base = top
         axes.axhline(row + 0.5, color="#888888", linewidth=0.5, zorder=2.5)
         names = rows.links[row]
-        said = style.clean(names[0], 28).replace("->", " → ") + (f" and {len(names) - 1} equal" if names[1:] else "")
+        text = style.clean(names[0], 28).replace("->", " → ") + (f" and {len(names) - 1} equal" if names[1:] else "")
         room = 72 * axes.figure.get_figwidth() / style.columns_of(axes) - 20
-        said = style.narrowed(f"{said}, mean {100 * rows.mean[row]:.0f} %", room, 6.5)
+        text = style.narrowed(f"{text}, mean {100 * rows.mean[row]:.0f} %", room, 6.5)
         axes.annotate(
-            said, (0, row + 0.5 - _HIGH), xytext=(3, 1), fontsize=6.5,
+            text, (0, row + 0.5 - _HIGH), xytext=(3, 1), fontsize=6.5,
             xycoords=("axes fraction", "data"), textcoords="offset points", ha="left", va="bottom",
         )  # fmt: skip
     axes.set_yticks([])
