@@ -17,7 +17,7 @@ from astrasim_py.sharing.learn import learn
 from astrasim_py.sharing.levels import Original
 from astrasim_py.sharing.price import Rules, networks, original_of
 from astrasim_py.sharing.synthesis_model import WorkloadModel
-from astrasim_py.sharing.synthesize import Wanted, choose, synthesize, totals
+from astrasim_py.sharing.synthesize import Goal, choose, synthesize, totals
 from astrasim_py.system.machine_models import ComputeModel
 
 WAYS = ("as it is", "with its blocks", "and compute", "and sizes", "all of these")
@@ -34,7 +34,7 @@ def alike(models: Sequence[WorkloadModel], held: WorkloadModel, original: Origin
     ranks = len(held.ranks)
     calls = {kind: (calls / ranks, size / calls) for kind, (calls, size) in totals(held).items()}
     compute = {"compute_ps": rules.makespan(original.workload, free=True)}
-    number, wanted = choose(models, Wanted(calls=calls, ranks=ranks), np.random.default_rng(0))
+    number, wanted = choose(models, Goal(calls=calls, ranks=ranks), np.random.default_rng(0))
     blocks = {"repeats": wanted.repeats, "ranks": ranks}
     return number, [
         {"ranks": ranks},
@@ -59,7 +59,7 @@ def hold_out(names: Sequence[str], originals: Sequence[Original], family: Sequen
             continue
         near = others[number]
         for way, wish in zip(WAYS, wishes, strict=True):
-            made = synthesize(models[near], np.random.default_rng(0), Wanted(**wish), rules.makespan)
+            made = synthesize(models[near], np.random.default_rng(0), Goal(**wish), rules.makespan)
             found[way].append(errors(made, originals[k], rules))
         same.append(name.split()[1:] == names[near].split()[1:])
         shown = " ".join(f"{each:+.1%}" for each in found[WAYS[-1]][-1])
@@ -91,7 +91,7 @@ def from_half(files: Sequence[str]) -> None:
             continue
         row, step = [], Rules().makespan(workload)
         for first in (0, 1):
-            half = Wanted(repeats=model.repeats, drawn_from=tuple(range(first, model.repeats, 2)))
+            half = Goal(repeats=model.repeats, drawn_from=tuple(range(first, model.repeats, 2)))
             made = (Rules().makespan(synthesize(model, np.random.default_rng(seed), half)) for seed in range(8))
             off = np.abs([each / step - 1 for each in made])
             row.append(f"{np.median(off):.1%}, {off.max():.1%}")

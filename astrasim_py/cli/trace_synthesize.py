@@ -107,7 +107,7 @@ def _has(model) -> str:
 
 
 def _wanted(words: list[str]) -> dict:
-    """Calls and compute of `--want`, as `Wanted` has them."""
+    """Calls and compute of `--want`, as `Goal` has them."""
     from astrasim_py.core.units import parse_size, parse_time
     from astrasim_py.sharing.synthesize import KINDS
 
@@ -140,7 +140,7 @@ def run_synthesize(args: argparse.Namespace) -> int:
     from astrasim_py.chakra.lint import lint
     from astrasim_py.sharing.price import Rules
     from astrasim_py.sharing.synthesis_model import SynthesisModel
-    from astrasim_py.sharing.synthesize import Wanted, choose, synthesize
+    from astrasim_py.sharing.synthesize import Goal, choose, synthesize
 
     check_positive(args, "repeats", "ranks")
     for name in ("size_factor", "compute_factor"):
@@ -158,7 +158,7 @@ def run_synthesize(args: argparse.Namespace) -> int:
     model = SynthesisModel(workloads=tuple(each for name in args.sources for each in _learned(name, args).workloads))
     rng = np.random.default_rng(args.seed)
     names = ("repeats", "size_factor", "compute_factor", "ranks")
-    wanted = Wanted(**{name: getattr(args, name) for name in names}, **_wanted(args.want))
+    wanted = Goal(**{name: getattr(args, name) for name in names}, **_wanted(args.want))
     number, wanted = choose(model.workloads, wanted, rng)
     made = synthesize(model.workloads[number], rng, wanted, Rules().makespan)
     wrong = [each for each in lint(made.traces, made.groups) if each.severity == "error"]

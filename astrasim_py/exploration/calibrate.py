@@ -13,12 +13,12 @@ def calibrated(path: str) -> tuple[Constants, str]:
     Raises UsageError: the file cannot be read, or no row can be predicted.
     """
     rows = read_rows(path)
-    found = predict(rows)
-    values = fit(found, np.arange(len(found.rows)))
-    before, after = (float(np.median(np.abs(errors))) for errors in (found.errors(), found.errors(values)))
-    listed = ", ".join(f"{key} {value:.3g}" for key, value in values.items())
-    said = f"calibrated to {len(found.rows)} of {len(rows)} rows: {listed}; median error {100 * after:.1f} %"
+    predicted = predict(rows)
+    values = fit(predicted, np.arange(len(predicted.rows)))
+    before, after = (float(np.median(np.abs(errors))) for errors in (predicted.errors(), predicted.errors(values)))
+    shown = ", ".join(f"{key} {value:.3g}" for key, value in values.items())
+    line = f"calibrated to {len(predicted.rows)} of {len(rows)} rows: {shown}; median error {100 * after:.1f} %"
     constants = Constants(
         host=values["host"], gemm=values["gemm"], nic=values["nic"], interference=values["interference"]
     )
-    return constants, f"{said} instead of {100 * before:.1f} %"
+    return constants, f"{line} instead of {100 * before:.1f} %"

@@ -30,24 +30,24 @@ def figures(
     possible = priced.possible
     tp, pp, speedup = _speedups(priced, possible, baseline["step_s"])
     fits = rows[0]["capacity_bytes"] - rows[0]["reserve_bytes"]
-    found = plots.files("time", lambda: plots.time_bars(best, baseline))
-    found |= plots.files("memory", lambda: plots.memory_bars(best, baseline))
+    drawings = plots.files("time", lambda: plots.time_bars(best, baseline))
+    drawings |= plots.files("memory", lambda: plots.memory_bars(best, baseline))
     seconds, memory = priced.seconds[possible], priced.memory[possible]
-    found |= plots.files("pareto", lambda: plots.pareto(seconds, memory, fits))
-    found |= plots.files("tp_pp", lambda: plots.heat_map(tp, pp, speedup, baseline["configuration"]))
-    found |= plots.files("roofline", lambda: plots.roofline(*_operations(priced, int(possible[0]))))
+    drawings |= plots.files("pareto", lambda: plots.pareto(seconds, memory, fits))
+    drawings |= plots.files("tp_pp", lambda: plots.heat_map(tp, pp, speedup, baseline["configuration"]))
+    drawings |= plots.files("roofline", lambda: plots.roofline(*_operations(priced, int(possible[0]))))
     sizes = scaling(priced)
     measured = measured_points(priced)
-    found |= plots.files("scaling", lambda: plots.scaling_curve(sizes, measured))
-    return found | (plots.files("what_if", lambda: plots.tornado(changes)) if changes else {})
+    drawings |= plots.files("scaling", lambda: plots.scaling_curve(sizes, measured))
+    return drawings | (plots.files("what_if", lambda: plots.tornado(changes)) if changes else {})
 
 
-def write_waterfall(out: str, name: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> Path:
+def write_waterfall(out: str, name: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> Path:
     """Draw the difference of two configurations into the folder of results. Raises OutputError."""
-    changes = difference(one, other)
-    drawn = plots.files("diff", lambda: plots.waterfall(one, other, changes))
+    changes = difference(first, second)
+    drawings = plots.files("diff", lambda: plots.waterfall(first, second, changes))
     folder = scenario_folder(out, f"{name[:55]}-diff")
-    write_files([(folder / file, data) for file, data in drawn.items()], make_folder=True)
+    write_files([(folder / file, data) for file, data in drawings.items()], make_folder=True)
     return folder / "diff.svg"
 
 
@@ -64,13 +64,13 @@ def measured_points(priced: Priced) -> dict[str, list[tuple[int, float]]]:
     """Source and length of sequences → GPUs and tokens/s, as published for the same model, GPU and number format."""
     exploration = priced.exploration
     machine, half = exploration.point.spec.compute.preset, ("bf16", "fp16")
-    found: dict[str, list[tuple[int, float]]] = {}
+    curves: dict[str, list[tuple[int, float]]] = {}
     for row in published():
         alike = row["dtype"] == exploration.keys.dtype or {row["dtype"], exploration.keys.dtype} <= {*half}
         if row["machine"] == machine and alike and model(row["model"]) == exploration.keys.model:
             point = int(row["gpus"]), float(row["tokens_s_gpu"]) * int(row["gpus"])
-            found.setdefault(f"{row['source']}, seq {row['seq']}", []).append(point)
-    return {name: sorted(points) for name, points in sorted(found.items())}
+            curves.setdefault(f"{row['source']}, seq {row['seq']}", []).append(point)
+    return {name: sorted(points) for name, points in sorted(curves.items())}
 
 
 def _speedups(priced: Priced, possible: np.ndarray, step: float) -> tuple[Sequence[int], Sequence[int], np.ndarray]:

@@ -55,11 +55,11 @@ class Grid:
     @cached_property
     def _numbers(self) -> dict[str, np.ndarray]:
         """Values of the keys that layouts hold as arrays."""
-        found = {key: np.array(values) for key, values in self.axes.items() if key not in ("recompute", "schedule")}
+        arrays = {key: np.array(values) for key, values in self.axes.items() if key not in ("recompute", "schedule")}
         names = ["part" if not isinstance(value, str) else value for value in self.axes["recompute"]]
-        found["recompute"] = np.array([RECOMPUTE.index(name) for name in names])
+        arrays["recompute"] = np.array([RECOMPUTE.index(name) for name in names])
         parts = [0 if isinstance(value, str) else round(1000 * value) for value in self.axes["recompute"]]
-        return found | {"recompute_part": np.array(parts)}
+        return arrays | {"recompute_part": np.array(parts)}
 
     def places(self, numbers: np.ndarray | int) -> dict[str, Any]:
         """Places of the values of each key."""
@@ -68,12 +68,12 @@ class Grid:
     def layouts(self, numbers: np.ndarray) -> Iterator[tuple[np.ndarray, Layout]]:
         """Places in `numbers`, and the layouts of those configurations as arrays, one schedule after the other."""
         places = self.places(numbers)
-        written = np.array(self.axes["schedule"])[places["schedule"]]
-        own = np.where(self._numbers["vp"][places["vp"]] > 1, "interleaved", "1f1b")
-        written = np.where(written == _AUTO_SCHEDULE, own, written)
-        for schedule in sorted(set(written.tolist())):
-            chosen = np.flatnonzero(written == schedule)
-            yield chosen, self._layout({key: place[chosen] for key, place in places.items()}, schedule)
+        schedules = np.array(self.axes["schedule"])[places["schedule"]]
+        automatic = np.where(self._numbers["vp"][places["vp"]] > 1, "interleaved", "1f1b")
+        schedules = np.where(schedules == _AUTO_SCHEDULE, automatic, schedules)
+        for schedule in sorted(set(schedules.tolist())):
+            positions = np.flatnonzero(schedules == schedule)
+            yield positions, self._layout({key: place[positions] for key, place in places.items()}, schedule)
 
     def _layout(self, places: Mapping[str, np.ndarray], schedule: str) -> Layout:
         values = {key: self._numbers[key][place] for key, place in places.items() if key != "schedule"}
@@ -87,10 +87,10 @@ class Grid:
 
     def values(self, number: int) -> dict[str, Any]:
         """Values of the keys of one configuration."""
-        found = {key: self.axes[key][place] for key, place in self.places(number).items()}
-        if found["schedule"] == _AUTO_SCHEDULE:
-            found["schedule"] = "interleaved" if found["vp"] > 1 else "1f1b"
-        return found
+        result = {key: self.axes[key][place] for key, place in self.places(number).items()}
+        if result["schedule"] == _AUTO_SCHEDULE:
+            result["schedule"] = "interleaved" if result["vp"] > 1 else "1f1b"
+        return result
 
     def text(self, number: int) -> str:
         """A configuration as text: the keys that vary."""
@@ -112,17 +112,17 @@ class Grid:
         """
         axes = dict(self.axes)
         for part in text.split(","):
-            key, equals, written = (one.strip() for one in part.partition("="))
+            key, equals, value = (word.strip() for word in part.partition("="))
             if not equals or key not in AXES:
                 remedy = "write e.g. tp=8,pp=4" if not equals else did_you_mean(key, AXES)
                 raise UsageError(option, f'"{part}" is no KEY=VALUE of a configuration', remedy)
-            axes[key] = (parse_document(written, option).plain(),)
+            axes[key] = (parse_document(value, option).plain(),)
         if axes["schedule"] == (_AUTO_SCHEDULE,):
             axes["schedule"] = self.axes["schedule"]
         try:
-            values = {key: list(found) for key, found in axes.items() if found != (_AUTO_SCHEDULE,)}
-            given = tuples({**values, "model": self.training.model})
-            Explore.model_validate(given, context={"written": True})
+            values = {key: list(items) for key, items in axes.items() if items != (_AUTO_SCHEDULE,)}
+            keys = tuples({**values, "model": self.training.model})
+            Explore.model_validate(keys, context={"written": True})
         except ValidationError as error:
             mistake = next(mistakes(error))
             raise UsageError(option, f"{mistake.path('')}: {mistake.problem}", mistake.remedy) from None
@@ -157,14 +157,14 @@ def grid_of(exploration: Exploration, ranks: int | None = None) -> Grid:
     common = {key: getattr(keys, key) for key in _COMMON}
     training = Training(**common, gbs=axes["gbs"][0])
     shown = tuple(key for key in _TEXT if len(axes[key]) > 1) or ("tp", "pp", "mbs")
-    found = Grid(training=training, ranks=ranks, axes=axes, shown=shown)
-    if found.count > MAX_CONFIGURATIONS:
+    grid = Grid(training=training, ranks=ranks, axes=axes, shown=shown)
+    if grid.count > MAX_CONFIGURATIONS:
         largest = max(AXES, key=lambda key: len(axes[key]))
-        problem = f"{found.count:,} configurations are more than the cap of {MAX_CONFIGURATIONS:,}"
+        problem = f"{grid.count:,} configurations are more than the cap of {MAX_CONFIGURATIONS:,}"
         raise ScenarioError(
             exploration.place, problem, f"write fewer values, e.g. of {largest}, which has {len(axes[largest])}"
         )
-    return found
+    return grid
 
 
 def _automatic(exploration: Exploration, ranks: int) -> dict[str, tuple]:
@@ -173,14 +173,14 @@ def _automatic(exploration: Exploration, ranks: int) -> dict[str, tuple]:
     smallest = min(exploration.keys.gbs or ())
 
     def divisors(number: int, most: int) -> tuple[int, ...]:
-        return tuple(one for one in range(1, min(number, most) + 1) if number % one == 0)
+        return tuple(divisor for divisor in range(1, min(number, most) + 1) if number % divisor == 0)
 
     return {
         "schedule": (_AUTO_SCHEDULE,),
         "zero": (0, 1, 2, 3),
         "mbs": tuple(2**k for k in range(5) if 2**k <= smallest),
         "ep": divisors(model.experts, ranks) if model.experts else (1,),
-        "vp": tuple(one for one in divisors(model.layers, 8)),
+        "vp": tuple(divisor for divisor in divisors(model.layers, 8)),
         "cp": divisors(ranks, node),
         "pp": divisors(ranks, model.layers),
         "tp": divisors(ranks, node),

@@ -46,13 +46,13 @@ def _listed(value: object) -> object:
     """A list of different values; ``auto`` is None."""
     if value == "auto":
         return None
-    found = tuple(value) if isinstance(value, list | tuple) else (value,)
-    if not found:
+    items = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if not items:
         raise wrong("an empty list", "write at least one value, or auto")
-    for place, one in enumerate(found):
-        if one is None or one in found[:place]:
-            raise wrong(f"{shown(one)} {'is not a value' if one is None else 'appears twice'}", "drop it", (place,))
-    return found
+    for place, item in enumerate(items):
+        if item is None or item in items[:place]:
+            raise wrong(f"{shown(item)} {'is not a value' if item is None else 'appears twice'}", "drop it", (place,))
+    return items
 
 
 _T = TypeVar("_T")
@@ -191,12 +191,12 @@ class Exploration:
         what is synthesized or goes by dimension is priced as the default.
         """
         table = prepare(self.point).problem.jobs[0].algorithms
-        listed = self.point.spec.algorithms
-        known = {name for name in BY_DIMENSION if all(isinstance(one, Builder) for one in listed.get(name, ()))}
+        algorithms = self.point.spec.algorithms
+        by_dimension = {name for name in BY_DIMENSION if all(isinstance(a, Builder) for a in algorithms.get(name, ()))}
 
         def select(collective: str, role: str, npus: tuple[int, ...]) -> Algorithm:
             try:
-                if collective in known:
+                if collective in by_dimension:
                     return table.select(collective, LARGE, len(npus), f"{role}.0", npus=npus)
             except AlgorithmError:  # its simulation says so
                 pass
@@ -219,14 +219,14 @@ class Exploration:
         """The scenario that simulates configurations: label → keys of a training."""
         mark = Mark("explore")
         sweep = {"configuration": {label: dict(keys) for label, keys in configurations.items()}}
-        own = {
+        sections = {
             "name": f"{self.name[:54]}-simulated",
             "workload": {"training": "$configuration", "memory": "ignore"},
             "sweep": sweep,
             "record": "summary",
         }
         return check_document(
-            _with(self.base, {key: _value(value, mark, key) for key, value in own.items()}), self.path
+            _with(self.base, {key: _value(value, mark, key) for key, value in sections.items()}), self.path
         )
 
 
@@ -255,7 +255,7 @@ def load_exploration(path: str, overrides: Sequence[str] = ()) -> Exploration:
     point = expand(loaded)[0]
     for exclusion in exclusions({"network": point.spec.network}, (TRAINING_FORM,)):
         raise ScenarioError(point.place(exclusion.place), exclusion.problem, exclusion.remedy)
-    found = Exploration(
+    exploration = Exploration(
         name=loaded.name,
         path=Path(path),
         keys=keys,
@@ -264,33 +264,33 @@ def load_exploration(path: str, overrides: Sequence[str] = ()) -> Exploration:
         place=explore.place,
         topology=topology_of(point),
     )
-    _ = found.system  # its errors come first
-    return found
+    _ = exploration.system  # its errors come first
+    return exploration
 
 
 def _base(document: Value, explore: Value, name: str) -> Value:
     """The scenario without a workload: keys of the document, and those that stand under ``explore``."""
-    found = {key: value for key, value in document.mapping.items() if key != "explore"}
-    found["name"] = document.get("name") or Value(name, explore.mark, "name", raw=name)
+    keys = {key: value for key, value in document.mapping.items() if key != "explore"}
+    keys["name"] = document.get("name") or Value(name, explore.mark, "name", raw=name)
     for key in _SCENARIO_KEYS:
         value = explore.get(key)
         if value is None:
             continue
         into = "topologies" if key == "topology" else key
-        if into in found:
+        if into in keys:
             raise ScenarioError(explore.key_place(key), f"{into} is there as well", "write one of them")
-        found[into] = Value({"cluster": value}, value.mark, "topologies") if key == "topology" else value
-    if "topologies" not in found:
+        keys[into] = Value({"cluster": value}, value.mark, "topologies") if key == "topology" else value
+    if "topologies" not in keys:
         raise ScenarioError(explore.place, '"topology" is missing', "write e.g. topology: {preset: dgx_a100, nodes: 8}")
     machine = explore.get("topology", "preset")
-    if "compute" not in found and machine is not None:
+    if "compute" not in keys and machine is not None:
         if machine.data not in preset_names():
-            known = preset_names("topology")
+            presets = preset_names("topology")
             raise ScenarioError(
-                machine.place, f"there is no preset {shown(machine.data)}", did_you_mean(str(machine.data), known)
+                machine.place, f"there is no preset {shown(machine.data)}", did_you_mean(str(machine.data), presets)
             )
-        found["compute"] = _value({"preset": machine.data}, machine.mark, "compute")
-    return Value(found, document.mark, key_marks=document.key_marks)
+        keys["compute"] = _value({"preset": machine.data}, machine.mark, "compute")
+    return Value(keys, document.mark, key_marks=document.key_marks)
 
 
 def _with(base: Value, more: Mapping[str, Value]) -> Value:
@@ -300,8 +300,8 @@ def _with(base: Value, more: Mapping[str, Value]) -> Value:
 def _value(plain: Any, mark: Mark, path: str) -> Value:
     """Plain values as a document, all at one place."""
     if isinstance(plain, Mapping):
-        return Value({str(key): _value(one, mark, join(path, str(key))) for key, one in plain.items()}, mark, path)
+        return Value({str(key): _value(item, mark, join(path, str(key))) for key, item in plain.items()}, mark, path)
     if isinstance(plain, list | tuple):
-        return Value([_value(one, mark, join(path, place)) for place, one in enumerate(plain)], mark, path)
+        return Value([_value(item, mark, join(path, place)) for place, item in enumerate(plain)], mark, path)
     raw = str(plain).lower() if isinstance(plain, bool) else "" if plain is None else str(plain)
     return Value(plain, mark, path, raw=raw)

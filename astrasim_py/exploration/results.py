@@ -104,8 +104,8 @@ def table_parquet(rows: Sequence[Mapping[str, Any]], flops: str, path: str) -> N
     import pyarrow
     from pyarrow import parquet
 
-    found = [table_row(row, flops) for row in rows]
-    columns = {key: [row[key] for row in found] for key in found[0]}
+    cells = [table_row(row, flops) for row in rows]
+    columns = {key: [row[key] for row in cells] for key in cells[0]}
     columns["recompute"] = [str(value) for value in columns["recompute"]]
     try:
         parquet.write_table(pyarrow.table(columns), path)

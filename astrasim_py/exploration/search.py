@@ -44,8 +44,8 @@ class Priced:
     @property
     def possible(self) -> np.ndarray:
         """Numbers of the possible configurations, the best first; of equal ones those that need less memory."""
-        found = np.flatnonzero(self.reasons < 0)
-        return found[np.lexsort((found, self.memory[found], self.cost[found]))]
+        numbers = np.flatnonzero(self.reasons < 0)
+        return numbers[np.lexsort((numbers, self.memory[numbers], self.cost[numbers]))]
 
     @property
     def refused(self) -> dict[str, int]:
@@ -83,17 +83,17 @@ class Priced:
     def rows(self, numbers: Sequence[int] | np.ndarray) -> list[dict[str, Any]]:
         """Layout, step, memory and rates of configurations, in SI units."""
         numbers = np.asarray(numbers, dtype=np.int64)
-        found: dict[int, dict[str, Any]] = {}
-        for chosen, layout in self.grid.layouts(numbers):
+        rows: dict[int, dict[str, Any]] = {}
+        for positions, layout in self.grid.layouts(numbers):
             ideal = alone = priced = evaluate(layout, self.prices, reserve=self.exploration.keys.reserve)
             if self.grid.ranks == self.exploration.ranks:  # otherwise there is no network
                 nominal = self.exploration.nominal
                 ideal = priced if self.prices is nominal else evaluate(layout, nominal)
                 alone = evaluate(layout, replace(nominal, sharing=False))
-            for place, number in enumerate(numbers[chosen].tolist()):
-                ideals = (float(np.ravel(each.step.seconds)[place]) for each in (ideal, alone))
-                found[number] = self._row(number, priced, place, *ideals)
-        return [found[number] for number in numbers.tolist()]
+            for place, number in enumerate(numbers[positions].tolist()):
+                ideals = (float(np.ravel(configurations.step.seconds)[place]) for configurations in (ideal, alone))
+                rows[number] = self._row(number, priced, place, *ideals)
+        return [rows[number] for number in numbers.tolist()]
 
     def _row(self, number: int, priced: Configurations, place: int, ideal: float, alone: float) -> dict[str, Any]:
         layout = priced.layout.at(place)
@@ -132,16 +132,16 @@ def price(
     seconds, memory, cost = (np.full(total, np.nan) for _ in range(3))
     for first in range(0, total, CHUNK):
         numbers = np.arange(first, min(first + CHUNK, total))
-        for chosen, layout in grid.layouts(numbers):
-            found = evaluate(layout, prices, reserve=exploration.keys.reserve)
-            here = numbers[chosen]
-            refused = found.broken != MEMORY if exploration.keys.memory == "ignore" else True
-            broken = np.where(refused, found.broken, -1)
-            reasons[here] = np.where((broken < 0) & grid.repeated(here), _REPEATED, broken)
-            seconds[here] = found.step.seconds
-            memory[here] = np.where(np.isnan(found.step.seconds), np.nan, sum(found.memory.values()))
-            costs = {"time": seconds[here], "tokens": -found.tokens_per_second, "memory": memory[here]}
-            cost[here] = costs[exploration.keys.objective]
+        for positions, layout in grid.layouts(numbers):
+            evaluated = evaluate(layout, prices, reserve=exploration.keys.reserve)
+            selected = numbers[positions]
+            refused = evaluated.broken != MEMORY if exploration.keys.memory == "ignore" else True
+            broken = np.where(refused, evaluated.broken, -1)
+            reasons[selected] = np.where((broken < 0) & grid.repeated(selected), _REPEATED, broken)
+            seconds[selected] = evaluated.step.seconds
+            memory[selected] = np.where(np.isnan(evaluated.step.seconds), np.nan, sum(evaluated.memory.values()))
+            costs = {"time": seconds[selected], "tokens": -evaluated.tokens_per_second, "memory": memory[selected]}
+            cost[selected] = costs[exploration.keys.objective]
         if tell is not None:
             tell(f"{int(numbers[-1]) + 1:,} of {total:,} configurations priced")
     columns = {"reasons": reasons, "seconds": seconds, "memory": memory, "cost": cost}
@@ -151,37 +151,37 @@ def price(
 def find(priced: Priced, text: str, option: str) -> tuple[Priced, np.ndarray]:
     """The configurations that a text names, priced, and their possible ones, the best first."""
     grid = priced.grid.restricted(text, option)
-    found = price(priced.exploration, grid, priced.prices)
-    return found, found.possible
+    matches = price(priced.exploration, grid, priced.prices)
+    return matches, matches.possible
 
 
 def best_of(priced: Priced, text: str, option: str) -> dict[str, Any]:
     """The row of the best configuration that a text names. Raises UsageError: none is possible."""
-    found, order = find(priced, text, option)
+    matches, order = find(priced, text, option)
     if not len(order):
-        problem, remedy = found.reason(0) or ("", "")
+        problem, remedy = matches.reason(0) or ("", "")
         raise UsageError(option, f"{text} is not possible: {problem}", remedy)
-    return found.rows(order[:1])[0]
+    return matches.rows(order[:1])[0]
 
 
 def why_not(priced: Priced, text: str, option: str = "--why-not") -> dict[str, Any]:
     """What is against a configuration: reasons with their counts, and the first one in words."""
-    found, order = find(priced, text, option)
+    matches, order = find(priced, text, option)
     possible = len(order)
-    place, cost = None, float(found.cost[order[0]]) if possible else None
+    place, cost = None, float(matches.cost[order[0]]) if possible else None
     if cost is not None:
         place = 1 + int(np.count_nonzero(priced.cost[priced.reasons < 0] < cost))
-    problem, remedy = (None if possible else found.reason(0)) or ("", "")
+    problem, remedy = (None if possible else matches.reason(0)) or ("", "")
     return {
         "configuration": text,
-        "matching": found.grid.count,
+        "matching": matches.grid.count,
         "possible": possible,
-        "refused": found.refused,
+        "refused": matches.refused,
         "problem": problem,
         "remedy": remedy,
         "place": place,
         "of": int(np.count_nonzero(priced.reasons < 0)),
-        "best": found.rows(order[:1])[0] if possible else None,
+        "best": matches.rows(order[:1])[0] if possible else None,
     }
 
 
@@ -232,12 +232,12 @@ def simulate(
     result = run_scenario(
         scenario, options, out=out, jobs=jobs, cluster=cluster, fresh=fresh, figures=False, progress=progress
     )
-    found = []
+    runs = []
     for row, point, summary in zip(rows, result.rows, result.summaries, strict=True):
         seconds = float(point.time_ns) / 1e9 if point.status == "done" and point.time_ns is not None else None
         done = seconds is not None
         exposed = point.exposed_comm_ns
-        found.append(
+        runs.append(
             {
                 "simulated_s": seconds,
                 "simulated_exposed_s": float(exposed) / 1e9 if done and exposed is not None else None,
@@ -246,15 +246,15 @@ def simulate(
                 "status": point.status,
             }
         )
-    ideal = np.array([row["nominal_step_s"] for row, one in zip(rows, found, strict=True) if one["gap"] is not None])
-    real = np.array([one["simulated_s"] for one in found if one["gap"] is not None])
+    ideal = np.array([row["nominal_step_s"] for row, run in zip(rows, runs, strict=True) if run["gap"] is not None])
+    real = np.array([run["simulated_s"] for run in runs if run["gap"] is not None])
     upper = np.triu_indices(len(real), 1)
     wrong = (ideal[:, None] < ideal) & (real[:, None] > real) | (ideal[:, None] > ideal) & (real[:, None] < real)
-    times = np.array([one["simulated_s"] if one["gap"] is not None else np.inf for one in found])
+    times = np.array([run["simulated_s"] if run["gap"] is not None else np.inf for run in runs])
     tokens = np.array([row["gbs"] * row["seq"] for row in rows])
     costs = {"time": times, "tokens": times / tokens, "memory": np.where(times < np.inf, np.arange(len(rows)), np.inf)}
     return Simulated(
-        rows=tuple(found),
+        rows=tuple(runs),
         result=result,
         wrong_pairs=int(wrong[upper].sum()),
         pairs=len(upper[0]),

@@ -25,11 +25,11 @@ def what_if(priced: Priced) -> list[dict[str, Any]]:
     """
     best = priced.best()
     before = float(priced.seconds[best])
-    found = []
+    rows = []
     for change, prices in (("as it is", priced.prices), *_changes(priced)):
         changed = priced if prices is priced.prices else price(priced.exploration, priced.grid, prices)
         row = changed.rows([changed.best()])[0]
-        found.append(
+        rows.append(
             {
                 "change": change,
                 "same_step_s": float(changed.seconds[best]),
@@ -39,7 +39,7 @@ def what_if(priced: Priced) -> list[dict[str, Any]]:
                 "bottleneck": bottleneck(row["parts_s"]),
             }
         )
-    return found
+    return rows
 
 
 def bottleneck(parts: dict[str, float]) -> str:
@@ -64,8 +64,8 @@ def _changes(priced: Priced) -> Iterator[tuple[str, Prices]]:
 
     def linked(*, near: float = 1.0, far: float = 1.0) -> Prices:
         faster = replace(system, inside=system.inside * near, outside=system.outside * far)
-        own = prices.network
-        network = own and NetworkCosts(own.topology, own.select, near=near, far=far)
+        costs = prices.network
+        network = costs and NetworkCosts(costs.topology, costs.select, near=near, far=far)
         return replace(prices, system=faster, network=network)
 
     yield f"{factors.nic:g} x NIC", linked(far=factors.nic)
@@ -92,15 +92,15 @@ def scaling(priced: Priced) -> list[dict[str, Any]]:
 
     Rings are priced by the rates of a node and of its NICs: there are no routes of clusters of other sizes.
     """
-    found = []
+    rows = []
     exploration, prices = priced.exploration, replace(priced.prices, network=None)
     node = min(priced.prices.system.node, exploration.ranks)
     for scale in _SCALES:
         ranks = int(exploration.ranks * scale)
         if ranks != exploration.ranks * scale or ranks % node:
             continue
-        other = price(exploration, grid_of(exploration, ranks), prices)
-        if len(other.possible):
-            row = other.rows(other.possible[:1])[0]
-            found.append({key: row[key] for key in ("ranks", "step_s", "tokens_per_s_per_gpu", "configuration")})
-    return found
+        resized = price(exploration, grid_of(exploration, ranks), prices)
+        if len(resized.possible):
+            row = resized.rows(resized.possible[:1])[0]
+            rows.append({key: row[key] for key in ("ranks", "step_s", "tokens_per_s_per_gpu", "configuration")})
+    return rows

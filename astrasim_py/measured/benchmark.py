@@ -87,11 +87,11 @@ class _Call(NamedTuple):
 def cells(run: BenchmarkRun, file: str, leave: Leave, note: Note) -> Iterator[tuple[str, dict[str, str]]]:
     """``file:line`` and cells of every time of a run that can be used."""
     if run.of_host:
-        for one in run.times:
+        for time in run.times:
             problem = "the times are those of the CPU (-C), not of the collective"
-            leave(one.here, problem, "measure without -C")
+            leave(time.here, problem, "measure without -C")
         return
-    times = [one for one in run.times if _usable(one, leave)]
+    times = [time for time in run.times if _usable(time, leave)]
     if not times:
         return
     collective = _collective(run, times, file, note)
@@ -121,24 +121,24 @@ def cells(run: BenchmarkRun, file: str, leave: Leave, note: Note) -> Iterator[tu
         "ranks": str(call.ranks),
         "nodes": str(call.nodes),
     }
-    kept = _consistent(times, collective, call.ranks, leave)
-    reductions = sorted({one.redop for one in kept})
+    usable = _consistent(times, collective, call.ranks, leave)
+    reductions = sorted({time.redop for time in usable})
     if len(reductions) > 1:
         note(run.place, f"times of the reductions {', '.join(reductions)} count as repeats of one collective")
-    for one in kept:
-        more = {"bytes": one.size, "dtype": one.dtype, "time_us": one.us, "in_place": one.in_place}
-        yield one.here, row | more
+    for time in usable:
+        more = {"bytes": time.size, "dtype": time.dtype, "time_us": time.us, "in_place": time.in_place}
+        yield time.here, row | more
 
 
-def _usable(one: Time, leave: Leave) -> bool:
+def _usable(time: Time, leave: Leave) -> bool:
     """Whether a time is one; what was not measured and empty buffers say nothing."""
-    if one.us.upper() in _UNMEASURED or not int(one.size):
+    if time.us.upper() in _UNMEASURED or not int(time.size):
         return False
-    if not _is_number(one.us):
-        leave(one.here, f'the time "{one.us[:32]}" is no number of microseconds', WHOLE)
+    if not _is_number(time.us):
+        leave(time.here, f'the time "{time.us[:32]}" is no number of microseconds', WHOLE)
         return False
-    if one.wrong not in ("", "N/A") and _is_number(one.wrong) and float(one.wrong):
-        leave(one.here, f"{one.wrong} values are wrong: no time of this collective", "measure it again")
+    if time.wrong not in ("", "N/A") and _is_number(time.wrong) and float(time.wrong):
+        leave(time.here, f"{time.wrong} values are wrong: no time of this collective", "measure it again")
         return False
     return True
 
@@ -157,10 +157,10 @@ def dotted(code: int) -> str:
 
 def _collective(run: BenchmarkRun, times: Sequence[Time], file: str, note: Note) -> str:
     """The collective of a run, by its output, the name of the file, or a factor that only all_reduce has; or empty."""
-    said, called = _squeezed(run.test).removesuffix("perf"), _squeezed(Path(file).name)
+    printed_name, called = _squeezed(run.test).removesuffix("perf"), _squeezed(Path(file).name)
     names = (name for test, name in _TESTS.items() if test in called and test not in _WORDS)
-    name = _TESTS.get(said, run.test) or next(names, "")
-    if not name and any(low > 1 + _SLACK for one in times for low, _ in _factors(one)):
+    name = _TESTS.get(printed_name, run.test) or next(names, "")
+    if not name and any(low > 1 + _SLACK for time in times for low, _ in _factors(time)):
         note(run.place, "does not say which test ran: all_reduce, as busbw is more than algbw")
         name = "all_reduce"
     return name
@@ -176,14 +176,14 @@ def _of_one_group(run: BenchmarkRun, note: Note) -> list[Device]:
     groups: dict[int, list[Device]] = {}
     for device in devices:
         groups.setdefault(device.group, []).append(device)
-    own = groups[min(devices).group]
+    members = groups[min(devices).group]
     if len(groups) > 1:
         alike = len({_spread(group) for group in groups.values()}) == 1
-        each = "each" if alike else "of unequal size, that of rank 0"
-        where = f"{_counted(len(own), 'rank')} on {_counted(len({device.host for device in own}), 'node')}"
-        text = f"{len(groups)} groups call at once (NCCL_TESTS_SPLIT), {each} over {where}"
+        sizes = "each" if alike else "of unequal size, that of rank 0"
+        where = f"{_counted(len(members), 'rank')} on {_counted(len({device.host for device in members}), 'node')}"
+        text = f"{len(groups)} groups call at once (NCCL_TESTS_SPLIT), {sizes} over {where}"
         note(run.place, f"{text}; the times hold what they cost each other, which a simulated call does not")
-    return own
+    return members
 
 
 def _of_one_run(run: BenchmarkRun, note: Note) -> list[Device]:
@@ -193,15 +193,15 @@ def _of_one_run(run: BenchmarkRun, note: Note) -> list[Device]:
         processes.setdefault((device.host, device.process), []).append(device)
     first, *others = processes.values()
     ranks = {device.rank for device in first}
-    if others and all({device.rank for device in one} == ranks for one in others):
+    if others and all({device.rank for device in process} == ranks for process in others):
         text = f"{1 + len(others)} processes list the same ranks: nccl-tests was built without MPI"
         note(run.place, f"{text}, and each ran alone, over {_counted(len(ranks), 'rank')}")
         return first
     return list({device.rank: device for device in run.devices}.values())  # a list that was printed again
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def _spread(devices: Sequence[Device]) -> _Call | None:
@@ -213,8 +213,8 @@ def _spread(devices: Sequence[Device]) -> _Call | None:
 
 def _platform(gpu: str) -> str:
     for pattern, name in _GPUS:
-        if found := re.search(pattern, gpu):
-            return found.expand(name)
+        if match := re.search(pattern, gpu):
+            return match.expand(name)
     return gpu or "unknown"
 
 
@@ -229,26 +229,26 @@ def _bounds(text: str) -> tuple[float, float]:
     return max(value - half, 0.0), value + half
 
 
-def _factors(one: Time) -> Iterator[tuple[float, float]]:
+def _factors(time: Time) -> Iterator[tuple[float, float]]:
     """Ranges of busbw over size / time, and over algbw, as far as they are narrow enough to tell.
 
     Early versions printed an algbw of all_gather and reduce_scatter that holds the factor already.
     """
-    if not (_is_number(one.algbw) and _is_number(one.busbw)):
+    if not (_is_number(time.algbw) and _is_number(time.busbw)):
         return
-    (low, high), (bus_low, bus_high), (shortest, longest) = map(_bounds, (one.algbw, one.busbw, one.us))
-    size = int(one.size) / 1000  # bytes per us are 1/1000 GB/s
-    for found in ((bus_low * shortest / size, bus_high * longest / size), low and (bus_low / high, bus_high / low)):
-        if found and found[1] - found[0] < _TELLS:
-            yield found
+    (low, high), (bus_low, bus_high), (shortest, longest) = map(_bounds, (time.algbw, time.busbw, time.us))
+    size = int(time.size) / 1000  # bytes per us are 1/1000 GB/s
+    for factor in ((bus_low * shortest / size, bus_high * longest / size), low and (bus_low / high, bus_high / low)):
+        if factor and factor[1] - factor[0] < _TELLS:
+            yield factor
 
 
 def _implied(collective: str, times: Sequence[Time]) -> int:
     """Number of ranks that the bandwidths mean; 0 where they mean none or do not tell."""
-    found = [next(_factors(one), None) for one in times]
-    if collective not in _TELLING or not any(found):
+    factors = [next(_factors(time), None) for time in times]
+    if collective not in _TELLING or not any(factors):
         return 0
-    low, high = min(filter(None, found), key=lambda one: one[1] - one[0])
+    low, high = min(filter(None, factors), key=lambda factor: factor[1] - factor[0])
     part = (low + high) / 2 / (2 if collective == "all_reduce" else 1)
     ranks = round(1 / (1 - part)) if part < 1 else 0
     if not 0 < ranks <= NPU_CAP:
@@ -265,23 +265,23 @@ def _consistent(times: Sequence[Time], collective: str, ranks: int, leave: Leave
     factor = float(busbw_factor(collective, ranks) or Fraction(0))
     against: list[Time] = []
     sized: list[Time] = []
-    told = 0
-    for one in times:
-        fits = [low * (1 - _SLACK) <= factor <= high * (1 + _SLACK) for low, high in _factors(one)]
-        told += bool(fits)
+    judged = 0
+    for time in times:
+        fits = [low * (1 - _SLACK) <= factor <= high * (1 + _SLACK) for low, high in _factors(time)]
+        judged += bool(fits)
         if fits and not fits[0]:
-            (sized if any(fits) else against).append(one)
-    if against and 2 * len(against) > told:
-        implied, listed = _implied(collective, against), f"the run lists {_counted(ranks, 'rank')}"
-        problem = f"busbw / algbw is that of {_counted(implied, 'rank')}, but {listed}"
+            (sized if any(fits) else against).append(time)
+    if against and 2 * len(against) > judged:
+        implied, contrast = _implied(collective, against), f"the run lists {_counted(ranks, 'rank')}"
+        problem = f"busbw / algbw is that of {_counted(implied, 'rank')}, but {contrast}"
         if implied < 1:
             problem = f"busbw / algbw is that of no {collective}, whatever the number of ranks"
-        for one in times:
-            leave(one.here, problem, "name the output of one run with all its lines")
+        for time in times:
+            leave(time.here, problem, "name the output of one run with all its lines")
         return []
-    for one in against:
-        leave(one.here, f"busbw / algbw is not that of {ranks} ranks, as in other rows", WHOLE)
-    for one in sized:
-        leave(one.here, "algbw is not size / time", WHOLE)
+    for time in against:
+        leave(time.here, f"busbw / algbw is not that of {ranks} ranks, as in other rows", WHOLE)
+    for time in sized:
+        leave(time.here, "algbw is not size / time", WHOLE)
     bad = {*against, *sized}
-    return [one for one in times if one not in bad]
+    return [time for time in times if time not in bad]

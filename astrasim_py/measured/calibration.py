@@ -64,19 +64,19 @@ def choose_rows(
     apart = None if hold_out in (None, EVERY_OTHER) else hold_out
     exempt = chooser(apart) if apart else lambda row: False
     conditions = [(chooser(text), apart is not None and _column(text) == _column(apart)) for text in where]
-    kept = [
+    chosen = [
         row
         for row in rows
         if platform in (None, row.platform) and all(holds(row) or (same and exempt(row)) for holds, same in conditions)
     ]
-    in_place = any("in_place" in text for text in where) or all(row.in_place == "1" for row in kept)
-    unfit = {row: _unfit(row, in_place) if protocols is None else _unfit_program(row, protocols) for row in kept}
+    in_place = any("in_place" in text for text in where) or all(row.in_place == "1" for row in chosen)
+    unfit = {row: _unfit(row, in_place) if protocols is None else _unfit_program(row, protocols) for row in chosen}
     reasons = Counter(filter(None, unfit.values()))
-    kept = mean_of_repeats(row for row in kept if not unfit[row])
+    chosen = mean_of_repeats(row for row in chosen if not unfit[row])
     notes = left_out_lines(reasons)
-    if not kept:
+    if not chosen:
         raise UsageError(rows[0].place, "no row can be fitted", "; ".join(notes) or "change --where")
-    return kept, notes
+    return chosen, notes
 
 
 def _column(condition: str) -> str:
@@ -109,15 +109,15 @@ def calibrate(
     """
     if hold_out is None:
         return _crossed(rows, switch, channels)
-    kept, held = split(rows, hold_out)
-    found = fit(kept, switch=switch, channels=channels)
+    fitted, held_out = split(rows, hold_out)
+    result = fit(fitted, switch=switch, channels=channels)
     return Calibration(
-        fit=found,
-        rows=kept,
-        errors=found.errors(kept),
+        fit=result,
+        rows=fitted,
+        errors=result.errors(fitted),
         apart=hold_out,
-        held_out=held,
-        held_out_errors=found.errors(held),
+        held_out=held_out,
+        held_out_errors=result.errors(held_out),
     )
 
 
@@ -126,27 +126,27 @@ def split(rows: Sequence[MeasuredRow], hold_out: str) -> tuple[tuple[MeasuredRow
     out = _every_other(rows) if hold_out == EVERY_OTHER else list(map(chooser(hold_out), rows))
     if all(out) or not any(out):
         raise UsageError("--hold-out", f'"{hold_out}" holds {"every" if all(out) else "no"} row out', "change it")
-    kept = tuple(row for row, held in zip(rows, out, strict=True) if not held)
-    return kept, tuple(row for row, held in zip(rows, out, strict=True) if held)
+    fitted = tuple(row for row, is_held in zip(rows, out, strict=True) if not is_held)
+    return fitted, tuple(row for row, is_held in zip(rows, out, strict=True) if is_held)
 
 
 def _crossed(rows: Sequence[MeasuredRow], switch: bool, channels: int | None) -> Calibration:
-    found, out = fit(rows, switch=switch, channels=channels), np.array(_every_other(rows))
+    result, out = fit(rows, switch=switch, channels=channels), np.array(_every_other(rows))
     errors = np.full(len(rows), np.nan)
     for half in (out, ~out):
-        others = [row for row, held in zip(rows, half, strict=True) if not held]
-        if half.any() and len(others) >= len(found.numbers):
-            errors[half] = fit(others, switch=switch, channels=channels).errors(
-                [row for row, held in zip(rows, half, strict=True) if held]
+        fitted = [row for row, is_held in zip(rows, half, strict=True) if not is_held]
+        if half.any() and len(fitted) >= len(result.numbers):
+            errors[half] = fit(fitted, switch=switch, channels=channels).errors(
+                [row for row, is_held in zip(rows, half, strict=True) if is_held]
             )
-    known = ~np.isnan(errors)
+    predicted = ~np.isnan(errors)
     return Calibration(
-        fit=found,
+        fit=result,
         rows=tuple(rows),
-        errors=found.errors(rows),
-        apart=CROSSED if known.any() else "none",
-        held_out=tuple(row for row, there in zip(rows, known, strict=True) if there),
-        held_out_errors=errors[known],
+        errors=result.errors(rows),
+        apart=CROSSED if predicted.any() else "none",
+        held_out=tuple(row for row, has_error in zip(rows, predicted, strict=True) if has_error),
+        held_out_errors=errors[predicted],
     )
 
 
@@ -162,9 +162,9 @@ def number_text(key: tuple[str, str], value: float) -> str:
     return f"{value / 10**9:.4g} GB/s"
 
 
-def section(found: Calibration, source: str = "") -> dict[str, Any]:
+def section(calibration: Calibration, source: str = "") -> dict[str, Any]:
     """The section ``collectives`` of a preset file, of a library's own. `source`: where the rows are from."""
-    rows, numbers = found.rows, found.fit.numbers
+    rows, numbers = calibration.rows, calibration.fit.numbers
     texts = {key: number_text(key, numbers[key]) for key in UNKNOWNS if key in numbers}
     parts: dict[str, dict[str, Any]] = {}
     for (part, name), text in texts.items():
@@ -172,16 +172,16 @@ def section(found: Calibration, source: str = "") -> dict[str, Any]:
     switch = parts.pop("switch", None)
     if switch is not None:
         switch |= {"for": ["all_reduce"], "dtypes": sorted({*SWITCH_DTYPES, *(row.dtype for row in rows)} - {*BYTES})}
-    whole = parts.pop("")
+    common = parts.pop("")
     return {
         **facts(rows),
-        "channels": found.fit.channels,
+        "channels": calibration.fit.channels,
         "channel_bytes": _size(CHANNEL_BYTES),
         "choose": "fastest",
         "protocols": parts,
-        **whole,
+        **common,
         **({"switch": switch} if switch else {}),
-        "fit": fit_facts(found, source),
+        "fit": fit_facts(calibration, source),
     }
 
 
@@ -197,13 +197,13 @@ def facts(rows: Sequence[MeasuredRow]) -> dict[str, Any]:
     }
 
 
-def fit_facts(found: Calibration, source: str) -> dict[str, Any]:
+def fit_facts(calibration: Calibration, source: str) -> dict[str, Any]:
     """Where the numbers of a profile are from."""
-    median, p90 = median_and_p90(found.held_out_errors if found.held_out else found.errors)
+    median, p90 = median_and_p90(calibration.held_out_errors if calibration.held_out else calibration.errors)
     return {
         "date": datetime.date.today().isoformat(),
-        "rows": found.fit.rows,
-        "held_out": found.apart,
+        "rows": calibration.fit.rows,
+        "held_out": calibration.apart,
         "median": round(median, 4),
         "p90": round(p90, 4),
         **({"source": source} if source else {}),

@@ -109,18 +109,18 @@ def fit(rows: Sequence[MeasuredRow], *, switch: bool = False, channels: int | No
     prior, width = np.log(_beginning(keys, of, measured)), np.array([UNKNOWNS[key].width for key in keys])
 
     def residuals(x: np.ndarray, count: int) -> np.ndarray:
-        found = _fastest(dict(zip(keys, np.exp(x), strict=True)), count, of)
-        return np.append(np.log(found / measured), SCALE * (x - prior) / width)
+        seconds = _fastest(dict(zip(keys, np.exp(x), strict=True)), count, of)
+        return np.append(np.log(seconds / measured), SCALE * (x - prior) / width)
 
     def solve(start: np.ndarray, count: int):
         return least_squares(residuals, start, loss="soft_l1", f_scale=SCALE, args=(count,))
 
-    tried = CHANNELS if channels is None else (channels,)
-    best, count = min(((solve(prior, one), one) for one in tried), key=lambda pair: pair[0].cost)
+    numbers = CHANNELS if channels is None else (channels,)
+    best, count = min(((solve(prior, number), number) for number in numbers), key=lambda pair: pair[0].cost)
     jitter = np.random.default_rng(_SEED)
     for _ in range(_STARTS - 1):
-        other = solve(prior + jitter.normal(0, _JITTER, len(keys)), count)
-        best = other if other.cost < best.cost else best
+        solution = solve(prior + jitter.normal(0, _JITTER, len(keys)), count)
+        best = solution if solution.cost < best.cost else best
     deviation = SCALE * np.sqrt(np.diag(np.linalg.inv(best.jac.T @ best.jac)))
     return Fit(
         numbers=dict(zip(keys, np.exp(best.x).tolist(), strict=True)),

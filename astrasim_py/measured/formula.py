@@ -53,38 +53,38 @@ def times(numbers: Numbers, channels: int, channel_bytes: int, of: Calls) -> dic
     part, n = of.size / of.ranks, of.ranks
     copy = part / numbers.get(("", "copy"), np.inf)
     peers = numbers.get(("", "peer"), 0.0) * (n - 1)
-    found = {}
+    seconds = {}
     for name in dict.fromkeys(first for first, _ in numbers if first not in ("", "switch")):
         launch, step = numbers[name, "launch"], numbers[name, "step"]
         if (name, "channel_rate") in numbers:
             rate = numbers[name, "channel_rate"]
-            used = np.clip(of.size // (channel_bytes * n), 1, channels)
-            direct, ring = part / rate, of.steps * (step + part / (used * rate)) + copy
+            used_channels = np.clip(of.size // (channel_bytes * n), 1, channels)
+            direct, ring = part / rate, of.steps * (step + part / (used_channels * rate)) + copy
         else:
             rate = numbers[name, "rate"]
             direct, ring = (n - 1) * part / rate + copy, of.steps * (step + part / rate) + copy
-        found[name] = launch + np.where(of.direct, step + peers + direct, ring)
+        seconds[name] = launch + np.where(of.direct, step + peers + direct, ring)
     if ("switch", "launch") in numbers:
         time = numbers["switch", "launch"] + (n + 1) * part / numbers["switch", "rate"]
-        found["switch"] = np.where(of.switch, time, np.inf)
-    return found
+        seconds["switch"] = np.where(of.switch, time, np.inf)
+    return seconds
 
 
 def numbers_of(profile: LibraryProfile) -> dict[tuple[str, str], float]:
     """The numbers of a profile, s and bytes/s."""
     parts: dict[str, Protocol | SwitchReduction | None] = {**profile.protocols, "switch": profile.switch}
-    found = {}
+    numbers = {}
     for name, part in parts.items():
         if part is not None:
-            found[name, "launch"] = part.launch / PS_PER_S
+            numbers[name, "launch"] = part.launch / PS_PER_S
             if isinstance(part, Protocol):
-                found[name, "step"] = part.step / PS_PER_S
+                numbers[name, "step"] = part.step / PS_PER_S
             rates = {key: getattr(part, key, None) for key in ("channel_rate", "rate")}
-            found |= {(name, key): float(rate) for key, rate in rates.items() if rate is not None}
+            numbers |= {(name, key): float(rate) for key, rate in rates.items() if rate is not None}
     if profile.copy_rate is not None:
-        found["", "copy"] = float(profile.copy_rate)
-    found["", "peer"] = profile.peer / PS_PER_S
-    return found
+        numbers["", "copy"] = float(profile.copy_rate)
+    numbers["", "peer"] = profile.peer / PS_PER_S
+    return numbers
 
 
 def reduces_in_switch(profile: LibraryProfile, collective: str, ranks: int, dtype: str) -> bool:
@@ -101,5 +101,5 @@ def candidates(profile: LibraryProfile, collective: str, size: int, ranks: int, 
     `size`: full buffer, bytes.
     """
     of = calls([collective], [size], [ranks], [reduces_in_switch(profile, collective, ranks, dtype)])
-    found = times(numbers_of(profile), profile.channels, profile.channel_bytes, of)
-    return {name: float(time[0]) * PS_PER_S for name, time in found.items() if np.isfinite(time[0])}
+    seconds = times(numbers_of(profile), profile.channels, profile.channel_bytes, of)
+    return {name: float(time[0]) * PS_PER_S for name, time in seconds.items() if np.isfinite(time[0])}

@@ -56,7 +56,7 @@ def _plain(line: str) -> str:
 
 
 @dataclass
-class _Open:
+class _OpenRun:
     """A run whose end was not read yet, of one output. `starts`: processes that print into it without labels."""
 
     run: BenchmarkRun
@@ -72,7 +72,7 @@ class _Reader:
 
     def __init__(self, place: str, leave: Leave, note: Note) -> None:
         self.place, self.leave, self.note = place, leave, note
-        self.open: dict[str, _Open] = {}
+        self.open: dict[str, _OpenRun] = {}
         self.named: dict[str, str] = {}
         self.version, self.library = "", "NCCL"
         self.warnings: list[tuple[str, str]] = []
@@ -88,119 +88,119 @@ class _Reader:
             self.note(here, f"{len(self.warnings)} warnings or failures of NCCL, the first: {first[:120]}")
 
     def _line(self, line: str, here: str) -> Iterator[BenchmarkRun]:
-        if found := _WARNING.search(line) or _FAILURE.search(line):
-            self.warnings.append((here, found[found.re.groups].strip()))
-            if found.re is _WARNING and not _CELLS.search(line):
+        if match := _WARNING.search(line) or _FAILURE.search(line):
+            self.warnings.append((here, match[match.re.groups].strip()))
+            if match.re is _WARNING and not _CELLS.search(line):
                 return
-        if found := _LIBRARY.search(line):
-            self.version = found[2] or dotted(int(found[1]))
+        if match := _LIBRARY.search(line):
+            self.version = match[2] or dotted(int(match[1]))
         if line.lstrip().startswith("rccl-tests"):
             self.library = "RCCL"
-        if found := _RUN.search(line):
-            yield from self._begin(_label(line, found), here)
-        elif found := _RANK.search(line):
-            if one := self._of(_label(line, found)):
-                rank, group, process, host, gpu = found.groups()
-                one.run.devices.append(Device(int(rank), int(group or 0), process, host, gpu))
-        elif found := _HEADING.search(line):
-            self._heading(found, _label(line, found), here)
-        elif found := _END.search(line):
-            key = self._key(_label(line, found))
+        if match := _RUN.search(line):
+            yield from self._begin(_label(line, match), here)
+        elif match := _RANK.search(line):
+            if open_run := self._of(_label(line, match)):
+                rank, group, process, host, gpu = match.groups()
+                open_run.run.devices.append(Device(int(rank), int(group or 0), process, host, gpu))
+        elif match := _HEADING.search(line):
+            self._heading(match, _label(line, match), here)
+        elif match := _END.search(line):
+            key = self._key(_label(line, match))
             if key is not None and self.open[key].columns:
                 self.open[key].ends += 1
                 if self.open[key].ends >= self.open[key].starts:
                     yield from self._close(key, here)
-        elif found := _CELLS.search(line):
-            self._row(found, _label(line, found), here)
-        elif found := _BLOCKING.search(line):
+        elif match := _CELLS.search(line):
+            self._row(match, _label(line, match), here)
+        elif match := _BLOCKING.search(line):
             self.note(here, "blocking calls (-z): the times hold the waiting of the hosts, too")
-        elif found := _PLACES.search(line):
-            if one := self._of(_label(line, found)):
-                one.only_in_place = "out-of-place" not in line
-        elif "concluded" not in line and (found := _TEST.search(line)):
-            key = self._key(_label(line, found))
-            self.named[_before_hash(line[: found.start()])] = found[1]
+        elif match := _PLACES.search(line):
+            if open_run := self._of(_label(line, match)):
+                open_run.only_in_place = "out-of-place" not in line
+        elif "concluded" not in line and (match := _TEST.search(line)):
+            key = self._key(_label(line, match))
+            self.named[_before_hash(line[: match.start()])] = match[1]
             if key is not None and not self.open[key].columns:
-                self.open[key].run.test = self.open[key].run.test or found[1]
-        elif found := _NUMBERS.search(line):
-            self._continued(found[0], self._of(_label(line, found)))
+                self.open[key].run.test = self.open[key].run.test or match[1]
+        elif match := _NUMBERS.search(line):
+            self._continued(match[0], self._of(_label(line, match)))
 
     def _key(self, label: str) -> str | None:
         """The output of a line: that of its label, else the only one."""
         return label if label in self.open else next(iter(self.open)) if len(self.open) == 1 else None
 
-    def _of(self, label: str) -> _Open | None:
+    def _of(self, label: str) -> _OpenRun | None:
         key = self._key(label)
         return None if key is None else self.open[key]
 
     def _begin(self, label: str, here: str) -> Iterator[BenchmarkRun]:
-        one = self.open.get(label)
-        if one and not one.columns:
-            one.starts += 1  # another process that prints into the same output
+        open_run = self.open.get(label)
+        if open_run and not open_run.columns:
+            open_run.starts += 1  # another process that prints into the same output
             return
-        yield from self._close(label, here) if one else ()
-        named = self.named.pop(label, "")
-        if not named and len(self.named) == 1:
-            (named,) = self.named.values()
-        self.open[label] = _Open(BenchmarkRun(here, named))
+        yield from self._close(label, here) if open_run else ()
+        test = self.named.pop(label, "")
+        if not test and len(self.named) == 1:
+            (test,) = self.named.values()
+        self.open[label] = _OpenRun(BenchmarkRun(here, test))
 
-    def _heading(self, found: re.Match, label: str, here: str) -> None:
-        one = self._of(label)
-        if one is None:
-            one = self.open[label] = _Open(BenchmarkRun(here, self.named.pop(label, "")))
-        one.columns = found[0].lstrip("# \t").split()
-        one.run.of_host = "cputime" in one.columns
-        one.run.version, one.run.library = self.version, self.library
+    def _heading(self, match: re.Match, label: str, here: str) -> None:
+        open_run = self._of(label)
+        if open_run is None:
+            open_run = self.open[label] = _OpenRun(BenchmarkRun(here, self.named.pop(label, "")))
+        open_run.columns = match[0].lstrip("# \t").split()
+        open_run.run.of_host = "cputime" in open_run.columns
+        open_run.run.version, open_run.run.library = self.version, self.library
 
-    def _row(self, found: re.Match, label: str, here: str) -> None:
-        one = self._of(label)
-        if one is None or not one.columns:
-            if re.search(r"(?:\s+\d[\d.e+]*){3}", found[4]):
+    def _row(self, match: re.Match, label: str, here: str) -> None:
+        open_run = self._of(label)
+        if open_run is None or not open_run.columns:
+            if re.search(r"(?:\s+\d[\d.e+]*){3}", match[4]):
                 self.leave(here, 'no heading "size count type …" is above this row', WHOLE)
             return
-        self._drop_cut(one)
-        text = found[0]
-        for host in {device.host for device in one.run.devices}:  # a message of NCCL that follows on the same line
+        self._drop_cut(open_run)
+        text = match[0]
+        for host in {device.host for device in open_run.run.devices}:  # a message of NCCL that follows on the same line
             text = re.split(rf"{re.escape(host)}:\d+:\d+ \[\d+\] NCCL ", text)[0]
-        if not self._times(text, here, one):
-            one.cut = here, text
+        if not self._times(text, here, open_run):
+            open_run.cut = here, text
 
-    def _continued(self, text: str, one: _Open | None) -> None:
+    def _continued(self, text: str, open_run: _OpenRun | None) -> None:
         """The rest of a row into which another program printed."""
-        if one and one.cut:
-            here, begun = one.cut
-            if self._times(f"{begun} {text}", here, one):
-                one.cut = None
+        if open_run and open_run.cut:
+            here, begun = open_run.cut
+            if self._times(f"{begun} {text}", here, open_run):
+                open_run.cut = None
             else:
-                one.cut = here, f"{begun} {text}"
+                open_run.cut = here, f"{begun} {text}"
 
-    def _drop_cut(self, one: _Open) -> None:
-        if one.cut:
-            self.leave(one.cut[0], "a row of nccl-tests is cut", WHOLE)
-            one.cut = None
+    def _drop_cut(self, open_run: _OpenRun) -> None:
+        if open_run.cut:
+            self.leave(open_run.cut[0], "a row of nccl-tests is cut", WHOLE)
+            open_run.cut = None
 
-    def _times(self, text: str, here: str, one: _Open) -> bool:
+    def _times(self, text: str, here: str, open_run: _OpenRun) -> bool:
         """Take the times of a row; False: it does not have the columns of the heading."""
-        found = _row_cells(text, one.columns)
-        if found is None:
+        parts = _row_cells(text, open_run.columns)
+        if parts is None:
             return False
-        (size, dtype, redop), blocks = found
-        in_place = ("1",) if one.only_in_place and len(blocks) == 1 else ("0", "1")
+        (size, dtype, redop), blocks = parts
+        in_place = ("1",) if open_run.only_in_place and len(blocks) == 1 else ("0", "1")
         for place, cells in zip(in_place, blocks, strict=False):
             us = cells.get("time") or cells.get("cputime") or "N/A"
             wrong = cells.get("#wrong", "")  # before 2.12 a row had the largest rounding error instead
             numbers = (us, cells.get("algbw", ""), cells.get("busbw", ""), wrong)
-            one.run.times.append(Time(here, size, dtype, redop, place, *numbers))
+            open_run.run.times.append(Time(here, size, dtype, redop, place, *numbers))
         return True
 
     def _close(self, key: str, here: str) -> Iterator[BenchmarkRun]:
-        one = self.open.pop(key)
-        self._drop_cut(one)
-        if one.ends:
-            if one.ends < one.starts:
-                self.note(here, f"{one.starts - one.ends} of {one.starts} runs in the same output did not end")
-            yield one.run
-        elif one.columns or one.run.devices:
+        entry = self.open.pop(key)
+        self._drop_cut(entry)
+        if entry.ends:
+            if entry.ends < entry.starts:
+                self.note(here, f"{entry.starts - entry.ends} of {entry.starts} runs in the same output did not end")
+            yield entry.run
+        elif entry.columns or entry.run.devices:
             problem = 'the output of nccl-tests ends in the middle: "# Avg bus bandwidth" does not follow'
             self.leave(here, problem, WHOLE)
 
@@ -213,8 +213,8 @@ def runs(text: str, place: str, leave: Leave, note: Note) -> Iterator[BenchmarkR
 def _row_cells(text: str, columns: list[str]) -> tuple[tuple[str, str, str], list[dict[str, str]]] | None:
     """Size, type and reduction of a row, and the cells of each place by the names of their columns."""
     words, names = text.split(), [name for name in columns if name != _STAMP]
-    first = next((at for at, name in enumerate(names) if name not in _LEADING), 0)
-    firsts = [at for at, name in enumerate(names) if name == names[first]]
+    first = next((column for column, name in enumerate(names) if name not in _LEADING), 0)
+    firsts = [column for column, name in enumerate(names) if name == names[first]]
     if len(words) < 3 or not first or not {*_TIMES} & {*names}:
         return None
     size, _, dtype, *rest = words
@@ -223,7 +223,7 @@ def _row_cells(text: str, columns: list[str]) -> tuple[tuple[str, str, str], lis
         redop = rest.pop(0)  # some tests leave it blank
     if "root" in names:
         rest = rest[1:]
-    blocks = [names[at:until] for at, until in zip(firsts, [*firsts[1:], len(names)], strict=True)]
+    blocks = [names[start:until] for start, until in zip(firsts, [*firsts[1:], len(names)], strict=True)]
     if len(rest) == len(blocks[-1]) < sum(map(len, blocks)) and re.search(rf"\s{{20,}}{re.escape(rest[0])}\s", text):
         return (size, dtype, redop), [*({} for _ in blocks[1:]), dict(zip(blocks[-1], rest, strict=True))]
     total = sum(map(len, blocks))
@@ -233,8 +233,8 @@ def _row_cells(text: str, columns: list[str]) -> tuple[tuple[str, str, str], lis
     return (size, dtype, redop), [dict(zip(block, values, strict=False)) for block in blocks]
 
 
-def _label(line: str, found: re.Match) -> str:
-    return _before_hash(line[: found.start()])
+def _label(line: str, match: re.Match) -> str:
+    return _before_hash(line[: match.start()])
 
 
 def _before_hash(text: str) -> str:

@@ -68,7 +68,7 @@ class MeasuredRow:
     @property
     def point(self) -> tuple:
         """Key that repeats of one point share."""
-        return tuple(getattr(self, one.name) for one in fields(self) if one.name not in ("place", "time_ps", "repeat"))
+        return tuple(getattr(self, f.name) for f in fields(self) if f.name not in ("place", "time_ps", "repeat"))
 
     @property
     def preset(self) -> str | None:
@@ -97,12 +97,12 @@ def read_rows(paths: Sequence[str | os.PathLike], warnings: list[str] | None = N
     warnings = [] if warnings is None else warnings
     for path in paths:
         text, place = read_text(path, _WHAT), os.fspath(path)
-        written = nccl_files.is_json(text) or nccl_files.is_table(text)
-        if written or nccl_tests.is_output(text):
-            found = _benchmarked(text, place, written, warnings)
-            rows += (replace(_row(cells, here), repeat=0) for here, cells in found)
+        is_file = nccl_files.is_json(text) or nccl_files.is_table(text)
+        if is_file or nccl_tests.is_output(text):
+            measured_cells = _benchmarked(text, place, is_file, warnings)
+            rows += (replace(_row(cells, row_place), repeat=0) for row_place, cells in measured_cells)
         elif _is_table(text):
-            rows += (_row(cells, here) for here, cells in table_rows(text, place, _WHAT, REQUIRED))
+            rows += (_row(cells, row_place) for row_place, cells in table_rows(text, place, _WHAT, REQUIRED))
         else:
             problem = "has neither the columns of measured times nor the output of nccl-tests"
             raise UsageError(f"{place}:1", problem, f"name {_WHAT}; a CSV has {', '.join(REQUIRED)}")
@@ -115,36 +115,36 @@ def _is_table(text: str) -> bool:
     return bool(names & {*REQUIRED, *OPTIONAL}) or not text.strip()
 
 
-def _benchmarked(text: str, place: str, written: bool, warnings: list[str]) -> Iterator[tuple[str, dict[str, str]]]:
+def _benchmarked(text: str, place: str, is_file: bool, warnings: list[str]) -> Iterator[tuple[str, dict[str, str]]]:
     """``file:line`` and cells of the times that nccl-tests measured; adds what is left out to `warnings`.
 
-    `written`: it is a file that they write, not what they print.
+    `is_file`: it is a file that they write, not what they print.
     """
-    left: dict[str, list[str]] = {}
+    reasons: dict[str, list[str]] = {}
     remedies: dict[str, str] = {}
     notes: list[str] = []
 
     def leave(here: str, why: str, remedy: str) -> None:
-        left.setdefault(why, []).append(here)
+        reasons.setdefault(why, []).append(here)
         remedies.setdefault(why, remedy)
 
     def note(here: str, text: str) -> None:
         notes.append(f"{here}: {text}")
 
-    runs = nccl_files.runs(text, place, note) if written else nccl_tests.runs(text, place, leave, note)
-    found = [cell for run in runs for cell in benchmark.cells(run, place, leave, note)]
-    if not found:
-        if not left:
+    runs = nccl_files.runs(text, place, note) if is_file else nccl_tests.runs(text, place, leave, note)
+    measured_cells = [cell for run in runs for cell in benchmark.cells(run, place, leave, note)]
+    if not measured_cells:
+        if not reasons:
             remedy = "; ".join(notes) or "name a finished run"
             raise UsageError(
                 f"{place}:{1 + text.count(chr(10))}", "there is no time in the output of nccl-tests", remedy
             )
-        why, places = next(iter(left.items()))
+        why, places = next(iter(reasons.items()))
         raise UsageError(places[0], why, remedies[why])
-    for why, places in left.items():
+    for why, places in reasons.items():
         notes.append(f"{places[0]}: {why} ({len(places)} left out)")
     warnings += notes
-    yield from found
+    yield from measured_cells
 
 
 def _row(cells: dict[str, str], here: str) -> MeasuredRow:
@@ -183,14 +183,14 @@ def _numbered(rows: list[MeasuredRow]) -> list[MeasuredRow]:
     seen: dict[tuple, dict[int, MeasuredRow]] = {}
     out = []
     for row in rows:
-        known = seen.setdefault(row.point, {})
+        repeats = seen.setdefault(row.point, {})
         if not row.repeat:
-            row = replace(row, repeat=len(known) + 1)
-        other = known.setdefault(row.repeat, row)
-        if other.time_ps != row.time_ps:
-            problem = f"another time stands for the same point and repeat at {other.place}"
+            row = replace(row, repeat=len(repeats) + 1)
+        earlier = repeats.setdefault(row.repeat, row)
+        if earlier.time_ps != row.time_ps:
+            problem = f"another time stands for the same point and repeat at {earlier.place}"
             raise UsageError(row.place, problem, "drop one, or number them in a column repeat")
-        first = next(iter(known.values()))
+        first = next(iter(repeats.values()))
         ratio = row.time_ps / first.time_ps
         if not 1 / _CONTRADICTION < ratio < _CONTRADICTION:
             problem = f"{ratio:.3g} times the time of the same point at {first.place}"
@@ -205,8 +205,8 @@ def mean_of_repeats(rows: Iterable[MeasuredRow]) -> list[MeasuredRow]:
     for row in rows:
         points.setdefault(row.point, []).append(row)
     return [
-        replace(same[0], time_ps=round(math.exp(np.mean(np.log([row.time_ps for row in same])))))
-        for same in points.values()
+        replace(repeats[0], time_ps=round(math.exp(np.mean(np.log([row.time_ps for row in repeats])))))
+        for repeats in points.values()
     ]
 
 
@@ -217,13 +217,13 @@ def left_out_lines(reasons: Mapping[str, int]) -> list[str]:
 
 def chooser(text: str) -> Callable[[MeasuredRow], bool]:
     """A condition such as ``ranks=2,8``, ``platform=H100-SXM`` or ``bytes>=1 MiB``. Raises UsageError."""
-    found = re.fullmatch(r"\s*(\w+)\s*(>=|<=|=)\s*(.+?)\s*", text)
-    known = tuple(name for name in (*REQUIRED, *OPTIONAL) if name != "time_us")
-    if found is None:
+    match = re.fullmatch(r"\s*(\w+)\s*(>=|<=|=)\s*(.+?)\s*", text)
+    columns = tuple(name for name in (*REQUIRED, *OPTIONAL) if name != "time_us")
+    if match is None:
         raise UsageError("", f'"{text[:64]}" is no condition', 'write e.g. ranks=2,8, or "bytes>=1 MiB"')
-    key, relation, values = found.groups()
-    if key not in known:
-        raise UsageError("", f'"{key}" is no column', did_you_mean(key, known))
+    key, relation, values = match.groups()
+    if key not in columns:
+        raise UsageError("", f'"{key}" is no column', did_you_mean(key, columns))
     if key not in _COUNTS:
         if relation != "=":
             raise UsageError("", f"{key} is no number", f"write {key}=VALUE")

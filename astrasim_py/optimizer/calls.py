@@ -60,8 +60,8 @@ class CallClass:
 
     def holds(self, instance: Instance, names: Sequence[str]) -> bool:
         """Whether a call is of this class. `names`: of the jobs of its plan, as `Choice.job` says."""
-        own = names[instance.job], instance.type, role_of(instance.group), len(instance.members)
-        if own != (self.job, self.collective, self.role, self.ranks):
+        key = names[instance.job], instance.type, role_of(instance.group), len(instance.members)
+        if key != (self.job, self.collective, self.role, self.ranks):
             return False
         return (self.over is None or instance.size > self.over) and (self.upto is None or instance.size <= self.upto)
 
@@ -69,8 +69,8 @@ class CallClass:
         """The condition under which a case of a scenario is for these calls."""
         limits = [f"> {self.over} B"] if self.over is not None else []
         limits += [f"<= {self.upto} B"] if self.upto is not None else []
-        found = {"size": " and ".join(limits), "ranks": f"== {self.ranks}", "group": self.role}
-        return {key: text for key, text in found.items() if text}
+        condition = {"size": " and ".join(limits), "ranks": f"== {self.ranks}", "group": self.role}
+        return {key: text for key, text in condition.items() if text}
 
 
 def classes_of(plan: Plan, names: Sequence[str]) -> list[CallClass]:
@@ -81,18 +81,18 @@ def classes_of(plan: Plan, names: Sequence[str]) -> list[CallClass]:
         if len(instance.members) > 1:
             key = instance.job, instance.type, role_of(instance.group), len(instance.members)
             kinds.setdefault(key, []).append((instance.size, count, instance, nodes))
-    found = []
-    for (job, collective, role, ranks), every in kinds.items():
+    classes = []
+    for (job, collective, role, ranks), calls in kinds.items():
         ends: list[list[int]] = []
-        for size in sorted({size for size, *_ in every}):
+        for size in sorted({size for size, *_ in calls}):
             if ends and size <= _ALIKE * max(ends[-1][0], 1):
                 ends[-1].append(size)
             else:
                 ends.append([size])
         for place, sizes in enumerate(ends):
-            own = [each for each in every if sizes[0] <= each[0] <= sizes[-1]]
-            size, _, largest, _ = max(own, key=lambda each: each[0])
-            found.append(
+            alike = [call for call in calls if sizes[0] <= call[0] <= sizes[-1]]
+            size, _, largest, _ = max(alike, key=lambda call: call[0])
+            classes.append(
                 CallClass(
                     job=names[job],
                     collective=collective,
@@ -104,23 +104,23 @@ def classes_of(plan: Plan, names: Sequence[str]) -> list[CallClass]:
                     group=largest.group,
                     size=size,
                     root=largest.root,
-                    total=sum(size * count for size, count, *_ in own),
-                    nodes=tuple(sorted(set().union(*(nodes for *_, nodes in own)))),
+                    total=sum(size * count for size, count, *_ in alike),
+                    nodes=tuple(sorted(set().union(*(nodes for *_, nodes in alike)))),
                 )
             )
-    return sorted(found, key=lambda each: -each.total)
+    return sorted(classes, key=lambda calls: -calls.total)
 
 
 def _nodes_of(plan: Plan) -> list[set[int]]:
     """By distinct instance of a plan, the ids of the nodes that call it, as the first rank with each trace does."""
-    found: list[set[int]] = [set() for _ in plan.instances.values]
+    nodes_by_instance: list[set[int]] = [set() for _ in plan.instances.values]
     ranks = {plan.trace(rank, -1): rank for rank in reversed(range(plan.npu_ranks))}
     for program in map(plan.workload.__getitem__, ranks.values()):
-        at = np.flatnonzero(program.structure.kind == COLLECTIVE)
-        places = plan.instances.which[program.instance[at]].tolist()
-        for place, node in zip(places, program.node_id[at].tolist(), strict=True):
-            found[place].add(node)
-    return found
+        rows = np.flatnonzero(program.structure.kind == COLLECTIVE)
+        places = plan.instances.which[program.instance[rows]].tolist()
+        for place, node in zip(places, program.node_id[rows].tolist(), strict=True):
+            nodes_by_instance[place].add(node)
+    return nodes_by_instance
 
 
 def role_of(group: str) -> str:
@@ -190,43 +190,43 @@ class AlgorithmChoice(Choice):
         return (AlgorithmCase.of(only), *value[-_EXCEPTIONS:])
 
 
-def _case_text(said: Mapping[str, Any]) -> str:
-    options = ", ".join(f"{key} {_text(own)}" for key, own in said.items() if key not in ("builder", "when"))
-    name = f"{said['builder']} ({options})" if "builder" in said and options else said.get("builder") or options
-    return f"{name} for {_text(said['when'])}" if "when" in said else name
+def _case_text(case: Mapping[str, Any]) -> str:
+    options = ", ".join(f"{key} {_text(option)}" for key, option in case.items() if key not in ("builder", "when"))
+    name = f"{case['builder']} ({options})" if "builder" in case and options else case.get("builder") or options
+    return f"{name} for {_text(case['when'])}" if "when" in case else name
 
 
 def _text(value: Any) -> str:
     if isinstance(value, Mapping):
-        return _text([f"{key} {_text(own)}" for key, own in value.items()])
+        return _text([f"{key} {_text(entry)}" for key, entry in value.items()])
     return "+".join(map(_text, value)) if isinstance(value, list) else str(value).lower()
 
 
-def write_cases(config: dict[str, Any], chosen: list[tuple[AlgorithmChoice, Cases]]) -> None:
+def write_cases(config: dict[str, Any], choices: list[tuple[AlgorithmChoice, Cases]]) -> None:
     """Write the algorithms of classes into the configuration of a point, before the cases that it has."""
     cases: dict[tuple[str, str], list] = {}
-    for choice, value in chosen:
+    for choice, value in choices:
         cases.setdefault((choice.job, choice.calls.collective), []).extend(choice.cases(value))
-    for (job, collective), listed in cases.items():
-        own = holder(config, job)
-        said = by_collective(own.get("algorithms"))
-        rest = [] if "when" not in listed[-1] else said_cases(config, job, collective)
-        every = [*listed, *rest]
-        own["algorithms"] = {**said, collective: every[0] if len(every) == 1 else every}
+    for (job, collective), new_cases in cases.items():
+        keys = holder(config, job)
+        algorithms = by_collective(keys.get("algorithms"))
+        other_cases = [] if "when" not in new_cases[-1] else said_cases(config, job, collective)
+        all_cases = [*new_cases, *other_cases]
+        keys["algorithms"] = {**algorithms, collective: all_cases[0] if len(all_cases) == 1 else all_cases}
 
 
-def by_collective(said: Any) -> dict[str, Any]:
+def by_collective(algorithms: Any) -> dict[str, Any]:
     """Algorithms as a scenario says them, by collective."""
-    return dict.fromkeys(COLLECTIVES, said) if isinstance(said, str) else dict(said or {})
+    return dict.fromkeys(COLLECTIVES, algorithms) if isinstance(algorithms, str) else dict(algorithms or {})
 
 
 def said_cases(config: dict[str, Any], job: str, collective: str) -> list[dict[str, Any]]:
     """The cases of a collective in a scenario, its default where it has none."""
     for keys in (holder(config, job), config):
-        said = by_collective(keys.get("algorithms")).get(collective)
-        if said is not None:
-            listed = said if isinstance(said, list) else [said]
-            return [{"builder": each} if isinstance(each, str) else each for each in listed]
+        algorithm = by_collective(keys.get("algorithms")).get(collective)
+        if algorithm is not None:
+            entries = algorithm if isinstance(algorithm, list) else [algorithm]
+            return [{"builder": entry} if isinstance(entry, str) else entry for entry in entries]
     return [{"builder": default_algorithm(collective)}]
 
 
@@ -234,27 +234,27 @@ def algorithm_choices(
     plan: Plan, names: Sequence[str], config: dict[str, Any], kinds: tuple[str, ...]
 ) -> list[AlgorithmChoice]:
     """The choices of algorithms (``algorithms`` in `kinds`) and of their pieces (``chunks``)."""
-    classes = [each for each in classes_of(plan, names) if each.collective in COLLECTIVES]
+    classes = [kind for kind in classes_of(plan, names) if kind.collective in COLLECTIVES]
     choices = []
     for calls in classes:
-        said = said_cases(config, calls.job, calls.collective)
-        known = [{key: own for key, own in each.items() if key != "when"} for each in said]
-        tried = list(known)
+        cases = said_cases(config, calls.job, calls.collective)
+        options = [{key: option for key, option in case.items() if key != "when"} for case in cases]
+        candidates = list(options)
         if "algorithms" in kinds:
-            tried += _builders(plan, calls)
-        elif calls.collective in COLLECTIVES and len(known) > 1:
-            tried = []  # which of them carries the calls out is not known here
+            candidates += _builders(plan, calls)
+        elif calls.collective in COLLECTIVES and len(options) > 1:
+            candidates = []  # which of them carries the calls out is not known here
         if "chunks" in kinds:
-            tried += [each for one in list(tried) for each in _in_pieces(one)]
-        plain = known[0] if len(said) == 1 and "when" not in said[0] else None
+            candidates += [pieces for case in list(candidates) for pieces in _in_pieces(case)]
+        plain = options[0] if len(cases) == 1 and "when" not in cases[0] else None
         values = dict.fromkeys(
-            (AlgorithmCase.of(each),)
-            for each in tried
-            if each != plain and ("builder" not in each or _builds(each, calls))
+            (AlgorithmCase.of(case),)
+            for case in candidates
+            if case != plain and ("builder" not in case or _builds(case, calls))
         )
         if values:
             kind = "algorithms" if "algorithms" in kinds else "chunks"
-            alone = sum((each.job, each.collective) == (calls.job, calls.collective) for each in classes) == 1
+            alone = sum((kind.job, kind.collective) == (calls.job, calls.collective) for kind in classes) == 1
             name = calls.name if kind == "algorithms" else f"pieces of {calls.name}"
             choices.append(
                 AlgorithmChoice(
@@ -295,24 +295,24 @@ def _builders(plan: Plan, calls: CallClass) -> Iterator[dict[str, Any]]:
                 yield {"builder": "hierarchical", "algorithms": levels}
 
 
-def _in_pieces(said: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _in_pieces(case: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The cases of a builder with other numbers of pieces, and of messages in flight."""
-    options = options_of(said["builder"]) if said.get("builder") in BUILDERS else ()
+    options = options_of(case["builder"]) if case.get("builder") in BUILDERS else ()
     for option, counts in (("chunks", _PIECES), ("window", _WINDOWS)):
         if option in options:
-            yield from ({**said, option: count} for count in counts if said.get(option) != count)
+            yield from ({**case, option: count} for count in counts if case.get(option) != count)
 
 
-def _builds(said: dict[str, Any], calls: CallClass) -> bool:
+def _builds(case: dict[str, Any], calls: CallClass) -> bool:
     """Whether a builder is defined for the calls of a class, as far as their number of ranks says."""
-    name, fitted = said["builder"], {"channels": 1, "nodes": None, "protocol": None}
+    name, fitted = case["builder"], {"channels": 1, "nodes": None, "protocol": None}
     if name not in ALGORITHMS:
         return True
-    options = {key: own for key, own in said.items() if key != "builder" and key not in fitted}
+    options = {key: option for key, option in case.items() if key != "builder" and key not in fitted}
     if name == "hierarchical":
         return True
     try:
-        made: Algorithm = build(name, calls.collective, calls.ranks, **options)
+        algorithm: Algorithm = build(name, calls.collective, calls.ranks, **options)
     except AstraError:
         return False
-    return made is not None
+    return algorithm is not None

@@ -38,8 +38,8 @@ class Choice:
 
     def move(self, value: Any, random: Random, likely: Sequence = ()) -> Any:
         """A value near another one; `likely`: values that have proved good."""
-        others = [each for each in self.values if each != value]
-        return random.choice(others) if others else value
+        alternatives = [candidate for candidate in self.values if candidate != value]
+        return random.choice(alternatives) if alternatives else value
 
     def say(self, value: Any) -> str:
         """A value for people."""

@@ -21,11 +21,11 @@ INLINED = "inlined"
 _MESSAGES, _ALGORITHMS, _NODES = 2**18, 64, 300_000
 
 
-def algorithms_of(plan: Plan, made: Mapping[str, Algorithm]) -> tuple[dict[str, tuple[Algorithm, str]], list[str]]:
+def algorithms_of(plan: Plan, named: Mapping[str, Algorithm]) -> tuple[dict[str, tuple[Algorithm, str]], list[str]]:
     """The algorithms that carry out the calls of a plan, each with what it does in words, by name of its file; and what
-    is left out. `made`: those that the scenario names, by file."""
-    names = {algorithm.digest(): name for name, algorithm in made.items()}
-    found: dict[str, tuple[Algorithm, list[str]]] = {}
+    is left out. `named`: those that the scenario names, by file."""
+    names = {algorithm.digest(): name for name, algorithm in named.items()}
+    files: dict[str, tuple[Algorithm, list[str]]] = {}
     notes: dict[str, None] = {}
     for instance in plan.instances.values:
         if len(instance.members) < 2:
@@ -38,12 +38,12 @@ def algorithms_of(plan: Plan, made: Mapping[str, Algorithm]) -> tuple[dict[str, 
                 notes[f"No file of {algorithm.name} for {' '.join(words)}: it has {much}"] = None
                 continue
             name = names.setdefault(algorithm.digest(), file_name(algorithm, role))
-            if name not in found and len(found) == _ALGORITHMS:
+            if name not in files and len(files) == _ALGORITHMS:
                 notes[f"Not all algorithms are there as files: there are more than {_ALGORITHMS}"] = None
                 continue
-            _, uses = found.setdefault(name, (algorithm, []))
+            _, uses = files.setdefault(name, (algorithm, []))
             uses += [" ".join(words)] if " ".join(words) not in uses else []
-    return {name: (algorithm, ", ".join(uses)) for name, (algorithm, uses) in found.items()}, list(notes)
+    return {name: (algorithm, ", ".join(uses)) for name, (algorithm, uses) in files.items()}, list(notes)
 
 
 def inlined_files(problem: Problem, plan: Plan) -> tuple[dict[str, bytes], list[str]]:
@@ -51,23 +51,23 @@ def inlined_files(problem: Problem, plan: Plan) -> tuple[dict[str, bytes], list[
     files: dict[str, bytes] = {}
     notes: list[str] = []
     for number, job in enumerate(problem.jobs):
-        what = f"No inlined traces of {job.name}" if len(problem.jobs) > 1 else "No inlined traces"
+        heading = f"No inlined traces of {job.name}" if len(problem.jobs) > 1 else "No inlined traces"
         if plan.row_count > _NODES:
-            notes.append(f"{what}: {number_of(plan.row_count, 'node')}, more than {_NODES:,}")
+            notes.append(f"{heading}: {number_of(plan.row_count, 'node')}, more than {_NODES:,}")
             continue
         try:
-            workload, lost, _ = inline(problem, number)
+            workload, losses, _ = inline(problem, number)
         except AstraError as error:
-            notes.append(f"{what}: {error.place}: {error.problem}")
+            notes.append(f"{heading}: {error.place}: {error.problem}")
             continue
-        notes += [f"The inlined traces do not say {each}" for each in lost]
+        notes += [f"The inlined traces do not say {loss}" for loss in losses]
         files |= trace_files(f"{INLINED}/{job.name}", workload)
     return files, notes
 
 
-def algorithm_bytes(found: Mapping[str, tuple[Algorithm, str]]) -> Iterator[tuple[str, bytes]]:
+def algorithm_bytes(algorithms: Mapping[str, tuple[Algorithm, str]]) -> Iterator[tuple[str, bytes]]:
     """Files of algorithms."""
-    for name, (algorithm, _) in found.items():
+    for name, (algorithm, _) in algorithms.items():
         yield name, encode_npz(algorithm, name)
 
 

@@ -143,8 +143,8 @@ class Judge:
         key = digest([value for choice, value in pairs if isinstance(choice, KeyChoice | PlacementChoice)])
         if key not in self._bounds:
             parts = bound_parts(plan_for(self.space.problem(candidate)))
-            found = Bound(None, "") if parts is None else Bound(*max((ps, of) for of, ps in parts.items()))
-            self._bounds[key] = found
+            bound = Bound(None, "") if parts is None else Bound(*max((ps, of) for of, ps in parts.items()))
+            self._bounds[key] = bound
         return self._bounds[key]
 
     def alone(self, choice: AlgorithmChoice, number: int, value: object, most: int) -> tuple[int, int]:
@@ -162,8 +162,8 @@ class Judge:
         calls = choice.calls
         jobs = [job.name for job in self.plan.problem.jobs] if calls.job else [""]
         try:
-            found = self.space.problem(self.space.with_value(self.space.baseline, number, value))
-            table = found.jobs[jobs.index(calls.job)].algorithms
+            base = self.space.problem(self.space.with_value(self.space.baseline, number, value))
+            table = base.jobs[jobs.index(calls.job)].algorithms
             algorithm = table.select(
                 calls.collective, calls.size, calls.ranks, calls.group, root=calls.root, npus=calls.npus
             )
@@ -172,7 +172,7 @@ class Judge:
             job = Job(workload=generate([call], calls.ranks), placement=calls.npus, algorithms=table)
             limits = self._limits(most)
             alone = Problem(
-                jobs=(job,), topology=found.topology, network=found.network, semantics=found.semantics, limits=limits
+                jobs=(job,), topology=base.topology, network=base.network, semantics=base.semantics, limits=limits
             )
             plan = plan_for(alone, bounds=False)
             records = simulate(plan, level="summary")

@@ -62,7 +62,7 @@ def _of_items(items: list[Mapping[str, Any]], job: str) -> Iterator[KeyChoice]:
 
 def _choice(kind: str, name: str, job: str, path: tuple, keys: Any, values: tuple) -> KeyChoice:
     """The choice of a key, with the value that it has first."""
-    own = keys
+    part = keys
     for key in path:
-        own = own.get(key) if isinstance(own, Mapping) else own[key] if isinstance(own, list | tuple) else None
-    return KeyChoice(kind=kind, name=name, job=job, values=tuple(dict.fromkeys((own, *values))), path=path)
+        part = part.get(key) if isinstance(part, Mapping) else part[key] if isinstance(part, list | tuple) else None
+    return KeyChoice(kind=kind, name=name, job=job, values=tuple(dict.fromkeys((part, *values))), path=path)

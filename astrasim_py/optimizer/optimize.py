@@ -66,11 +66,11 @@ def kinds_of(text: str | None) -> tuple[str, ...]:
     """The kinds of choices that ``--over`` names; all by default. Raises UsageError."""
     if text is None:
         return KINDS
-    named = [part.strip() for part in text.split(",")]
-    for name in named:
+    names = [part.strip() for part in text.split(",")]
+    for name in names:
         if name not in KINDS:
             raise UsageError("--over", f'"{name}" cannot be chosen', did_you_mean(name, KINDS))
-    return tuple(kind for kind in KINDS if kind in named)
+    return tuple(kind for kind in KINDS if kind in names)
 
 
 def optimize(
@@ -118,36 +118,36 @@ def optimize(
     kinds, folder = kinds_of(over), Path(out)
     point = point_of(scenario, wanted or {})
     engine = engine or scenario.engine
-    asked = asked_of(point, kinds, seed, engine)
-    known = load_state(folder, asked)
+    arguments = asked_of(point, kinds, seed, engine)
+    makespans = load_state(folder, arguments)
     space, plan = space_of(point, kinds)
     saved = time.monotonic()
 
     def save() -> None:
         nonlocal saved
         if time.monotonic() - saved > _SAVED:
-            save_state(folder, asked, known)
+            save_state(folder, arguments, makespans)
             saved = time.monotonic()
 
     judge = Judge(
         space=space,
         plan=plan,
         engine=engine,
-        known=known,
+        known=makespans,
         evaluations=evaluations,
         seconds=seconds,
         tell=tell,
         save=save,
     )
-    found = search(judge, seed)
+    notes = search(judge, seed)
     space = judge.space
-    spent, simulated = time.monotonic() - judge.began, judge.simulated
+    took, simulated = time.monotonic() - judge.began, judge.simulated
     judge.free = True
     best, makespan = judge.best, judge.makespan
     brings: tuple = ()
-    if not found.interrupted:
+    if not notes.interrupted:
         best, makespan, brings = _needed(space, judge, best, makespan)
-    save_state(folder, asked, known)
+    save_state(folder, arguments, makespans)
     return Optimized(
         space=space,
         best=best,
@@ -155,11 +155,11 @@ def optimize(
         makespan_ps=makespan,
         baseline_bound=judge.bound_of(space.baseline),
         bound=judge.bound_of(best),
-        found=found,
+        found=notes,
         brings=brings,
         evaluations=judge.counted,
         simulated=simulated,
-        seconds=spent,
+        seconds=took,
     )
 
 
@@ -169,10 +169,10 @@ def _needed(space: Space, judge: Judge, best: Candidate, makespan: int) -> tuple
     """
     for number in space.changes(best):
         without = space.with_value(best, number, space.baseline[number])
-        if (made := judge(without)) <= makespan:
-            best, makespan = without, made
+        if (changed := judge(without)) <= makespan:
+            best, makespan = without, changed
     brings = []
     for number in space.changes(best):
-        made = judge(space.with_value(best, number, space.baseline[number]))
-        brings.append((number, None if made == NEVER else made - makespan))
+        changed = judge(space.with_value(best, number, space.baseline[number]))
+        brings.append((number, None if changed == NEVER else changed - makespan))
     return best, makespan, tuple(brings)

@@ -53,14 +53,14 @@ class TraceChoice(Choice):
 
         Raises TraceError: the order does not fit it, or moves collectives of which other ranks would not know.
         """
-        made = {}
+        reordered = {}
         for number, trace in enumerate(dict.fromkeys(workload.traces)):
             rows = facts.rows[number]
-            made[trace] = self.changed(number, trace, rows[np.argsort(trace.node_id[rows])], value, facts)
-            if _staying(made[trace], rows, facts.dependencies) != facts.stay[number]:
+            reordered[trace] = self.changed(number, trace, rows[np.argsort(trace.node_id[rows])], value, facts)
+            if _staying(reordered[trace], rows, facts.dependencies) != facts.stay[number]:
                 problem = "this order moves a collective that ranks with other traces call as well"
                 raise TraceError(trace.place, problem, "keep the order of such collectives")
-        return replace(workload, traces=tuple(made[trace] for trace in workload.traces))
+        return replace(workload, traces=tuple(reordered[trace] for trace in workload.traces))
 
     def changed(self, number: int, trace: ExecutionTrace, rows: np.ndarray, value: Any, facts: Facts) -> ExecutionTrace:
         """The distinct trace of this number in a new order; `rows`: its movable ones, by id."""
@@ -110,20 +110,20 @@ def _movable(workload: Workload) -> list[np.ndarray]:
     groups: dict[ExecutionTrace, dict[str, set[str]]] = {trace: {} for trace in workload.traces}
     for rank, trace in enumerate(workload.traces):
         for name in trace.group_of()[1]:
-            own = workload.group(name, rank)
-            groups[trace].setdefault(name, set()).add("" if own in ("0", "world") else own)
-    found = []
+            group_name = workload.group(name, rank)
+            groups[trace].setdefault(name, set()).add("" if group_name in ("0", "world") else group_name)
+    movable = []
     for trace in groups:
         others = {
-            group for each, names in groups.items() if each is not trace for own in names.values() for group in own
+            group for t, names in groups.items() if t is not trace for members in names.values() for group in members
         }
         codes, names = trace.group_of()
         single = len(groups) == 1  # then all ranks have this trace
-        alone = [single or ("" not in own and own.isdisjoint(others)) for own in (groups[trace][n] for n in names)]
-        own = np.array([*alone, single])[codes]
-        rows = np.flatnonzero((trace.type == NodeType.COMP) | ((trace.type == NodeType.COMM_COLL) & own))
-        found.append(rows[np.argsort(trace.node_id[rows])])
-    return found
+        alone = [single or ("" not in m and m.isdisjoint(others)) for m in (groups[trace][n] for n in names)]
+        in_group = np.array([*alone, single])[codes]
+        rows = np.flatnonzero((trace.type == NodeType.COMP) | ((trace.type == NodeType.COMM_COLL) & in_group))
+        movable.append(rows[np.argsort(trace.node_id[rows])])
+    return movable
 
 
 def _staying(trace: ExecutionTrace, rows: np.ndarray, dependencies: str) -> list[int]:
@@ -152,13 +152,13 @@ def renumbered(trace: ExecutionTrace, rows: np.ndarray, order: np.ndarray) -> Ex
 
 def facts_of(plan: Plan, job: int) -> Facts:
     """Facts of the workload of a job of a plan."""
-    own = plan.problem.jobs[job]
-    workload, dependencies = own.workload, own.ordered_by(plan.problem.semantics)
-    distinct, every = list(dict.fromkeys(workload.traces)), _movable(workload)
+    placed_job = plan.problem.jobs[job]
+    workload, dependencies = placed_job.workload, placed_job.ordered_by(plan.problem.semantics)
+    distinct, movable = list(dict.fromkeys(workload.traces)), _movable(workload)
     ranks = [plan.first_rank[job] + workload.traces.index(trace) for trace in distinct]
     return Facts(
-        rows=tuple(every),
-        stay=tuple(_staying(trace, rows, dependencies) for trace, rows in zip(distinct, every, strict=True)),
+        rows=tuple(movable),
+        stay=tuple(_staying(trace, rows, dependencies) for trace, rows in zip(distinct, movable, strict=True)),
         keys=tuple(_keys(plan, rank, dependencies) for rank in ranks),
         dependencies=dependencies,
     )
@@ -168,28 +168,28 @@ def order_choices(
     plan: Plan, job: int, name: str, kinds: tuple[str, ...], *, exchanges: bool = True
 ) -> Iterator[Choice]:
     """The choices of orders in the workload of a job; none where nothing is free. `exchanges`: also of ``order``."""
-    own = plan.problem.jobs[job]
-    distinct = list(dict.fromkeys(own.workload.traces))
+    placed_job = plan.problem.jobs[job]
+    distinct = list(dict.fromkeys(placed_job.workload.traces))
     if {"order", "priority"}.isdisjoint(kinds) or max(map(len, distinct)) > _MOST_NODES:
         return
-    if own.skeleton or own.iterations > 1 or own.algorithms.nodes:
+    if placed_job.skeleton or placed_job.iterations > 1 or placed_job.algorithms.nodes:
         return
-    dependencies = own.ordered_by(plan.problem.semantics)
-    every = _movable(own.workload)
-    free = [_free(trace, rows, dependencies) for trace, rows in zip(distinct, every, strict=True)]
+    dependencies = placed_job.ordered_by(plan.problem.semantics)
+    movable = _movable(placed_job.workload)
+    free = [_free(trace, rows, dependencies) for trace, rows in zip(distinct, movable, strict=True)]
     if "priority" in kinds and any(free):
         values = ("as in the workload", LONGEST, CALLS)
         yield PriorityChoice(kind="priority", name="issue order", job=name, values=values)
     for number, (trace, pairs) in enumerate(zip(distinct, free, strict=True)):
         if pairs and exchanges and "order" in kinds:
-            listed = _extensions(trace, every[number], dependencies) if len(every[number]) <= _MOST_LISTED else None
-            like = " and of those like it" if len(distinct) < own.ranks else ""
+            orders = _extensions(trace, movable[number], dependencies) if len(movable[number]) <= _MOST_LISTED else None
+            like = " and of those like it" if len(distinct) < placed_job.ranks else ""
             yield OrderChoice(
                 kind="order",
-                name=f"order of the nodes of rank {own.workload.traces.index(trace)}{like}",
+                name=f"order of the nodes of rank {placed_job.workload.traces.index(trace)}{like}",
                 job=name,
-                values=((),) if listed is None else listed,
-                whole=listed is not None,
+                values=((),) if orders is None else orders,
+                whole=orders is not None,
                 trace=number,
                 free=pairs,
             )
@@ -207,44 +207,44 @@ def _before(trace: ExecutionTrace, dependencies: str) -> list[int]:
 
 def _free(trace: ExecutionTrace, rows: np.ndarray, dependencies: str) -> dict[int, tuple[int, ...]]:
     """Places among `rows` -> near later places of rows of which neither depends on the other."""
-    before, found = _before(trace, dependencies), {}
-    listed = rows.tolist()
-    for place, row in enumerate(listed):
-        near = enumerate(listed[place + 1 : place + 1 + _REACH], place + 1)
-        apart = tuple(at for at, other in near if not (before[other] >> row | before[row] >> other) & 1)
+    before, near_of = _before(trace, dependencies), {}
+    row_list = rows.tolist()
+    for place, row in enumerate(row_list):
+        near = enumerate(row_list[place + 1 : place + 1 + _REACH], place + 1)
+        apart = tuple(later for later, other in near if not (before[other] >> row | before[row] >> other) & 1)
         if apart:
-            found[place] = apart
-    return found
+            near_of[place] = apart
+    return near_of
 
 
 def _extensions(trace: ExecutionTrace, rows: np.ndarray, dependencies: str) -> tuple | None:
     """Every order of `rows` that dependencies allow, as exchanges; None where there are too many."""
-    before, listed = _before(trace, dependencies), rows.tolist()
+    before, row_list = _before(trace, dependencies), rows.tolist()
     orders: list[list[int]] = []
 
-    def extend(chosen: list[int]) -> None:
+    def extend(order: list[int]) -> None:
         if len(orders) > _MOST_ORDERS:
             return
-        if len(chosen) == len(listed):
-            orders.append(chosen)
-        for row in listed:
-            if row not in chosen and not any(before[row] >> other & 1 for other in listed if other not in chosen):
-                extend([*chosen, row])
+        if len(order) == len(row_list):
+            orders.append(order)
+        for row in row_list:
+            if row not in order and not any(before[row] >> other & 1 for other in row_list if other not in order):
+                extend([*order, row])
 
     extend([])
     if len(orders) > _MOST_ORDERS:
         return None
-    found = dict.fromkeys(_exchanges(listed, order) for order in orders)
-    return tuple(dict.fromkeys(((), *found)))
+    exchanges = dict.fromkeys(_exchanges(row_list, order) for order in orders)
+    return tuple(dict.fromkeys(((), *exchanges)))
 
 
-def _exchanges(listed: list[int], order: list[int]) -> tuple[tuple[int, int], ...]:
+def _exchanges(rows: list[int], order: list[int]) -> tuple[tuple[int, int], ...]:
     """Exchanges of places that bring a list into an order."""
-    now, pairs = list(listed), []
+    current, pairs = list(rows), []
     for place, row in enumerate(order):
-        other = now.index(row)
+        other = current.index(row)
         if other != place:
-            now[place], now[other] = now[other], now[place]
+            current[place], current[other] = current[other], current[place]
             pairs.append((place, other))
     return tuple(pairs)
 

@@ -23,18 +23,18 @@ class PlacementChoice(Choice):
     block: int = 1
 
     def apply(self, config: dict[str, Any], value: Any) -> None:
-        own = holder(config, self.job)
-        own.pop("ranks", None)
-        own["placement"] = list(value)
+        keys = holder(config, self.job)
+        keys.pop("ranks", None)
+        keys["placement"] = list(value)
 
     def move(self, value: Any, random: Random, likely: Sequence = ()) -> Any:
         if self.whole:
             return super().move(value, random)
         size = self.block if self.block > 1 and random.random() < 0.5 else 1
         a, b = (size * place for place in random.sample(range(len(value) // size), 2))
-        found = list(value)
-        found[a : a + size], found[b : b + size] = value[b : b + size], value[a : a + size]
-        return tuple(found)
+        moved = list(value)
+        moved[a : a + size], moved[b : b + size] = value[b : b + size], value[a : a + size]
+        return tuple(moved)
 
     def say(self, value: Any) -> str:
         moved = sum(a != b for a, b in zip(value, self.values[0], strict=True))
@@ -43,21 +43,21 @@ class PlacementChoice(Choice):
 
 def placement_choice(problem: Problem, job: int, name: str) -> PlacementChoice | None:
     """The choice of the placement of a job; None where it has one rank."""
-    own, topology = problem.jobs[job], problem.topology
-    if own.ranks < 2:
+    job_plan, topology = problem.jobs[job], problem.topology
+    if job_plan.ranks < 2:
         return None
-    if own.ranks <= _MOST_LISTED:
+    if job_plan.ranks <= _MOST_LISTED:
         return PlacementChoice(
             kind="placement",
             name="placement",
             job=name,
-            values=tuple(dict.fromkeys((own.placement, *permutations(own.placement)))),
+            values=tuple(dict.fromkeys((job_plan.placement, *permutations(job_plan.placement)))),
         )
-    values = [own.placement]
-    values += [tuple(own.placement[rank] for rank in inverse(order)) for order in _by_role(problem, job)]
+    values = [job_plan.placement]
+    values += [tuple(job_plan.placement[rank] for rank in inverse(order)) for order in _by_role(problem, job)]
     if len(problem.jobs) == 1 and topology.dims:
         with suppress(AstraError):  # it has no room for all
-            values.append(placement(topology, "snake", own.ranks))
+            values.append(placement(topology, "snake", job_plan.ranks))
     local = topology.dims[0].size if topology.dims else 1
     return PlacementChoice(
         kind="placement",
@@ -65,16 +65,16 @@ def placement_choice(problem: Problem, job: int, name: str) -> PlacementChoice |
         job=name,
         values=tuple(dict.fromkeys(values)),
         whole=False,
-        block=local if own.ranks % local == 0 and 1 < local < own.ranks else 1,
+        block=local if job_plan.ranks % local == 0 and 1 < local < job_plan.ranks else 1,
     )
 
 
 def inverse(order: list[int]) -> list[int]:
     """Of a list of ranks, the place of each."""
-    found = [0] * len(order)
+    places = [0] * len(order)
     for place, rank in enumerate(order):
-        found[rank] = place
-    return found
+        places[rank] = place
+    return places
 
 
 def _by_role(problem: Problem, job: int) -> Iterator[list[int]]:

@@ -46,27 +46,27 @@ def search(judge: Judge, seed: int) -> SearchNotes:
 
     The space of the judge gets the algorithms that are synthesized on the way.
     """
-    found, space = SearchNotes(), judge.space
+    notes, space = SearchNotes(), judge.space
     judge(space.baseline)
     try:
-        promising, costly = _starts(space, judge, found)
+        promising, costly = _starts(space, judge, notes)
         candidate = _descend(space, judge, _start(space, judge, promising), promising)
         _descend(space, judge, judge.best, costly)
-        space, candidate = _synthesize(judge, seed, candidate, promising, found)
+        space, candidate = _synthesize(judge, seed, candidate, promising, notes)
         if space.count is not None and space.count <= MOST_TRIED:
             for candidate in space.listed():
                 judge(candidate, judge.makespan)
-            found.whole = True
+            notes.whole = True
         else:
             _climb(space, judge, candidate, promising, Random(seed))
     except Stop:
         pass
     except KeyboardInterrupt:
-        found.interrupted = True
-    return found
+        notes.interrupted = True
+    return notes
 
 
-def _starts(space: Space, judge: Judge, found: SearchNotes) -> tuple[list[tuple], list[tuple]]:
+def _starts(space: Space, judge: Judge, notes: SearchNotes) -> tuple[list[tuple], list[tuple]]:
     """Judge uniform choices, and the best ones one by one; returns the promising values of each choice, best first, and
     those of them that are costly to simulate."""
     promising = [choice.values for choice in space.choices]
@@ -80,24 +80,24 @@ def _starts(space: Space, judge: Judge, found: SearchNotes) -> tuple[list[tuple]
             most = _PROMISING * min(times.values(), default=NEVER)
             times[value], messages[value] = judge.alone(choice, number, value, most)
         fastest = min(times.values())
-        listed = [v for v in times if times[v] <= min(_PROMISING * fastest, NEVER - 1)]
-        listed.sort(key=times.__getitem__)
+        near_best = [v for v in times if times[v] <= min(_PROMISING * fastest, NEVER - 1)]
+        near_best.sort(key=times.__getitem__)
         costly[number] = tuple(
             value
-            for value in listed
-            if any(times[o] <= _ALIKE * times[value] and _COSTLY * messages[o] < messages[value] for o in listed)
+            for value in near_best
+            if any(times[o] <= _ALIKE * times[value] and _COSTLY * messages[o] < messages[value] for o in near_best)
         )
-        promising[number] = tuple(value for value in listed if value not in costly[number])
+        promising[number] = tuple(value for value in near_best if value not in costly[number])
         if fastest < times[choice.values[0]]:
-            best = space.with_value(best, number, listed[0])
+            best = space.with_value(best, number, near_best[0])
     if algorithms:
-        found.alone = best, judge(best)
+        notes.alone = best, judge(best)
     for value in dict.fromkeys(value for _, choice in algorithms for value in choice.plain):
         candidate = space.baseline
         for number, choice in algorithms:
             candidate = space.with_value(candidate, number, value) if value in choice.values else candidate
         label = next(choice.say(value) for _, choice in algorithms if value in choice.values)
-        found.uniform[label] = judge(candidate, min(found.uniform.values(), default=NEVER))
+        notes.uniform[label] = judge(candidate, min(notes.uniform.values(), default=NEVER))
     return promising, costly
 
 
@@ -111,7 +111,7 @@ def _start(space: Space, judge: Judge, promising: list[tuple]) -> Candidate:
 
 
 def _synthesize(
-    judge: Judge, seed: int, candidate: Candidate, promising: list[tuple], found: SearchNotes
+    judge: Judge, seed: int, candidate: Candidate, promising: list[tuple], notes: SearchNotes
 ) -> tuple[Space, Candidate]:
     """Add algorithms that are synthesized for one class of calls after the other, as each is in the best step by then;
     again while that brings something. Then descend."""
@@ -124,24 +124,24 @@ def _synthesize(
                 continue
             if step is None or step.of != judge.best:
                 step = TracedStep.of_plan(judge.best, plan_for(space.problem(judge.best)), space.job_names)
-            for made in synthesized(choice.calls, step, seed, judge.spend):
-                if made.value and made.value in promising[number]:
+            for result in synthesized(choice.calls, step, seed, judge.spend):
+                if result.value and result.value in promising[number]:
                     continue
-                found.made |= {made.text: made.name}
-                if made.value:
-                    judge.space = space = space.wider(number, made.value, made.algorithms)
-                    promising[number] = (*promising[number], made.value)
-                    judge(space.with_value(judge.best, number, made.value), judge.makespan)
+                notes.made |= {result.text: result.name}
+                if result.value:
+                    judge.space = space = space.wider(number, result.value, result.algorithms)
+                    promising[number] = (*promising[number], result.value)
+                    judge(space.with_value(judge.best, number, result.value), judge.makespan)
         if judge.makespan == before:
             break
-    if found.made:
+    if notes.made:
         candidate = _descend(space, judge, _start(space, judge, promising), promising)
     return space, candidate
 
 
 def _descend(space: Space, judge: Judge, candidate: Candidate, values: list[tuple]) -> Candidate:
     """Take the best of the values of one choice after the other until none is better."""
-    now = judge(candidate)
+    best = judge(candidate)
     order = sorted(range(len(space.choices)), key=lambda number: len(values[number]))
     changed = True
     while changed:
@@ -149,8 +149,8 @@ def _descend(space: Space, judge: Judge, candidate: Candidate, values: list[tupl
         for number in order:
             for value in values[number]:
                 other = space.with_value(candidate, number, value)
-                if (made := judge(other, now)) < now:
-                    candidate, now, changed = other, made, True
+                if (makespan := judge(other, best)) < best:
+                    candidate, best, changed = other, makespan, True
     return candidate
 
 
@@ -167,10 +167,10 @@ def _climb(space: Space, judge: Judge, best: Candidate, promising: list[tuple], 
             value = space.choices[number].move(candidate[number], random, promising[number])
             candidate = space.with_value(candidate, number, value)
         before = judge.counted
-        made = judge(candidate, max(now, late[step % _LATE]))
+        makespan = judge(candidate, max(now, late[step % _LATE]))
         stale = 0 if judge.counted > before else stale + 1
-        if made < NEVER:
-            current, now = candidate, made
+        if makespan < NEVER:
+            current, now = candidate, makespan
         late[step % _LATE] = now
         step += 1
         idle += 1

@@ -70,7 +70,7 @@ class Space:
 
     def changes(self, candidate: Candidate) -> list[int]:
         """Numbers of the choices in which a candidate differs from the baseline."""
-        return [k for k, (own, first) in enumerate(zip(candidate, self.baseline, strict=True)) if own != first]
+        return [k for k, (value, first) in enumerate(zip(candidate, self.baseline, strict=True)) if value != first]
 
     def with_value(self, candidate: Candidate, number: int, value: Any) -> Candidate:
         """The candidate with another value of one choice."""
@@ -93,11 +93,11 @@ class Space:
     def problem(self, candidate: Candidate, limits: Limits | None = None) -> Problem:
         """The problem of a candidate. Raises AstraError: there is none with these values together."""
         try:
-            found = prepare(replace(self.point, config=self.config(candidate)), limits=limits, given=self.made).problem
+            base = prepare(replace(self.point, config=self.config(candidate)), limits=limits, given=self.made).problem
         except ValidationError as error:
             wrong = next(mistakes(error))
             raise ScenarioError(wrong.path(""), wrong.problem, wrong.remedy) from None
-        return self._ordered(found, candidate)
+        return self._ordered(base, candidate)
 
     def _ordered(self, problem: Problem, candidate: Candidate) -> Problem:
         """The problem with the orders of a candidate."""
@@ -157,14 +157,14 @@ def space_of(point: Point, kinds: tuple[str, ...]) -> tuple[Space, Plan]:
         choices += algorithm_choices(plan, names, config, kinds)
     choices += _effective(point, problem, list(key_choices(config, kinds)))
     for number, name in enumerate(names):
-        if "placement" in kinds and (found := placement_choice(problem, number, name)):
-            choices.append(found)
+        if "placement" in kinds and (choice := placement_choice(problem, number, name)):
+            choices.append(choice)
         choices += order_choices(plan, number, name, kinds, exchanges=not is_training(config, name))
     unsearched = [name for name in names if is_training(config, name)] if "order" in kinds and kinds != KINDS else []
     if not choices:
-        nothing = f"has nothing to choose under {', '.join(kinds)}"
+        reason = f"has nothing to choose under {', '.join(kinds)}"
         remedy = "write --over priority, as trainings have no order" if unsearched else "name more kinds with --over"
-        raise UsageError(point.scenario, nothing, f"{remedy}, or drop it")
+        raise UsageError(point.scenario, reason, f"{remedy}, or drop it")
     if unsearched:
         warnings.append(
             f"{point.scenario}: trainings have no choice of order, which brought nothing; priority orders them"
@@ -172,20 +172,20 @@ def space_of(point: Point, kinds: tuple[str, ...]) -> tuple[Space, Plan]:
     return Space(point=point, choices=tuple(choices), warnings=tuple(warnings)), plan
 
 
-def _effective(point: Point, problem: Problem, found: list[KeyChoice]) -> list[KeyChoice]:
+def _effective(point: Point, problem: Problem, choices: list[KeyChoice]) -> list[KeyChoice]:
     """Choices of keys, without values that are refused alone or make the same workload as one before."""
-    kept = []
-    for choice in found:
+    effective = []
+    for choice in choices:
         alone = Space(point=point, choices=(choice,))
-        made: dict[str, Any] = {_made(problem): choice.values[0]}
+        by_digest: dict[str, Any] = {_made(problem): choice.values[0]}
         for value in choice.values[1:]:
             try:
-                made.setdefault(_made(alone.problem((value,))), value)
+                by_digest.setdefault(_made(alone.problem((value,))), value)
             except AstraError:
                 continue
-        if len(made) > 1:
-            kept.append(replace(choice, values=tuple(made.values())))
-    return kept
+        if len(by_digest) > 1:
+            effective.append(replace(choice, values=tuple(by_digest.values())))
+    return effective
 
 
 def _made(problem: Problem) -> str:

@@ -29,7 +29,7 @@ def asked_of(point: Point, kinds: tuple[str, ...], seed: int, engine: str) -> di
     }
 
 
-def load_state(folder: Path, asked: Mapping[str, object]) -> dict[str, int]:
+def load_state(folder: Path, arguments: Mapping[str, object]) -> dict[str, int]:
     """Makespans by key of a candidate that an earlier run of the same search left; none in a new or empty folder.
 
     Raises UsageError: the folder has other content, or the state of another search.
@@ -47,24 +47,24 @@ def load_state(folder: Path, asked: Mapping[str, object]) -> dict[str, int]:
         return {}
     remedy = "name another folder"
     try:
-        found = json.loads(read_regular(path, _MOST, UsageError, what="the state of a search", remedy=remedy))
-        before, known = found["asked"], found["makespans"]
-        if found["sha256"] != _sha256(before, known):
+        state = json.loads(read_regular(path, _MOST, UsageError, what="the state of a search", remedy=remedy))
+        before, makespans = state["asked"], state["makespans"]
+        if state["sha256"] != _sha256(before, makespans):
             raise ValueError
     except (ValueError, KeyError, TypeError, RecursionError):
         raise UsageError(str(path), "is not the state of a search, or was edited", remedy) from None
-    if before != dict(asked):
-        differ = [key for key in asked if not isinstance(before, dict) or before.get(key) != asked[key]]
+    if before != dict(arguments):
+        differ = [key for key in arguments if not isinstance(before, dict) or before.get(key) != arguments[key]]
         problem = f"{folder} holds a search with another {' and '.join(differ) or 'version'}"
         raise UsageError("--out", problem, "repeat its arguments to go on, or name another folder")
-    return known
+    return makespans
 
 
-def _sha256(asked: Mapping[str, object], known: Mapping[str, int]) -> str:
-    return digest({"asked": asked, "makespans": known})
+def _sha256(arguments: Mapping[str, object], makespans: Mapping[str, int]) -> str:
+    return digest({"asked": arguments, "makespans": makespans})
 
 
-def save_state(folder: Path, asked: Mapping[str, object], known: Mapping[str, int]) -> None:
+def save_state(folder: Path, arguments: Mapping[str, object], makespans: Mapping[str, int]) -> None:
     """Write the state. Raises OutputError."""
-    text = json.dumps({"asked": asked, "makespans": known, "sha256": _sha256(asked, known)}, indent=0)
+    text = json.dumps({"asked": arguments, "makespans": makespans, "sha256": _sha256(arguments, makespans)}, indent=0)
     write_file(folder / STATE, text.encode(), make_folder=True, sync=False)

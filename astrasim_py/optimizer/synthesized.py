@@ -79,17 +79,17 @@ def synthesized(calls: CallClass, step: TracedStep, seed: int, spend: Callable[[
     `spend`: raises where the time is over.
     """
     instances = step.plan.instances
-    own = [i for i in range(len(instances)) if calls.holds(instances[i], step.names)]
-    groups = _Groups(step, [instances[i] for i in own])
+    numbers = [i for i in range(len(instances)) if calls.holds(instances[i], step.names)]
+    groups = _Groups(step, [instances[i] for i in numbers])
     if groups.refusal:
         yield SynthesizedCalls(name=calls.name, algorithms={}, text=f"nothing: {groups.refusal}")
         return
     alone: dict[tuple[int, ...], tuple[Occupied, ...]] = dict.fromkeys(groups.layouts, ())
-    made = _made(calls, step, groups, alone, False, seed, spend)
-    yield made
-    if made.value and step.records is not None:
-        busy = {npus: (_busy(step, step.records, own, npus),) for npus in groups.layouts}
-        if any(len(each.link) for (each,) in busy.values()):
+    result = _made(calls, step, groups, alone, False, seed, spend)
+    yield result
+    if result.value and step.records is not None:
+        busy = {npus: (_busy(step, step.records, numbers, npus),) for npus in groups.layouts}
+        if any(len(occupied.link) for (occupied,) in busy.values()):
             for clock in (False, True):
                 yield _made(calls, step, groups, busy, clock, seed, spend)
 
@@ -123,13 +123,13 @@ def _made(
             rounds=_ROUNDS,
         )
         try:
-            found = _fastest(request, spend)
-            algorithm = emit(found.schedule, clock=clock)
+            result = _fastest(request, spend)
+            algorithm = emit(result.schedule, clock=clock)
         except AstraError as error:
             return SynthesizedCalls(name=calls.name, algorithms={}, text=f"nothing: {error.problem}")
         name = file_name(algorithm, calls.role)
         algorithms[name] = algorithm
-        texts.append(f"{name} ({', '.join(_told(found, busy[npus], clock, members if cases else ()))})")
+        texts.append(f"{name} ({', '.join(_told(result, busy[npus], clock, members if cases else ()))})")
         cases += [{"file": name, "when": {"group": group}} for group in members] if cases else [{"file": name}]
     value = tuple(map(AlgorithmCase.of, (*cases[1:], cases[0])))
     return SynthesizedCalls(
@@ -146,11 +146,11 @@ def file_name(algorithm: Algorithm, role: str = "") -> str:
     return f"{FOLDER}/{'-'.join([name, algorithm.collective, *([role] if role else []), algorithm.digest()[:8]])}.npz"
 
 
-def _told(found: SynthesisResult, busy: Sequence[Occupied], clock: bool, members: Sequence[str]) -> Iterator[str]:
-    schedule = found.schedule
+def _told(result: SynthesisResult, busy: Sequence[Occupied], clock: bool, members: Sequence[str]) -> Iterator[str]:
+    schedule = result.schedule
     if members:
         yield f"for {' '.join(members)}"
-    yield number_of(found.chunks, "chunk")
+    yield number_of(result.chunks, "chunk")
     yield "beside other calls" if busy else "alone"
     if clock:
         yield "with a clock"
@@ -171,24 +171,24 @@ class _Groups:
         if self.refusal:
             return
         self.largest = max(instances, key=lambda each: each.size)
-        own: dict[tuple[int, ...], str] = {}
-        for each in (self.largest, *instances):
-            own.setdefault(step.npus(each), each.group)
+        group_of: dict[tuple[int, ...], str] = {}
+        for instance in (self.largest, *instances):
+            group_of.setdefault(step.npus(instance), instance.group)
         alike: dict[str, tuple[int, ...]] = {}
         self.layouts: dict[tuple[int, ...], list[str]] = {}
-        for npus, group in own.items() if len(own) <= _COMPARED else ():
+        for npus, group in group_of.items() if len(group_of) <= _COMPARED else ():
             key = _layout(step.plan.problem.topology.without_events, npus)
             self.layouts.setdefault(alike.setdefault(key, npus), []).append(group)
         others = sum(map(len, list(self.layouts.values())[1:]))
-        if len(own) > _COMPARED or others > _OWN:
+        if len(group_of) > _COMPARED or others > _OWN:
             first = step.npus(self.largest)
-            self.layouts = {first: [own[first]]}
-            self.shared = f", made for group {own[first]}; others that lie differently have it as well"
+            self.layouts = {first: [group_of[first]]}
+            self.shared = f", made for group {group_of[first]}; others that lie differently have it as well"
 
     def _refusal(self, instances: Sequence[Instance]) -> str:
         if not instances:
             return "no such calls in the best step"
-        ranks, roots = len(instances[0].members), {each.root for each in instances}
+        ranks, roots = len(instances[0].members), {instance.root for instance in instances}
         if ranks > _RANKS:
             return f"groups of {ranks} ranks, more than {_RANKS}"
         if promise_of(instances[0].type).rooted and len(roots) > 1:
@@ -202,8 +202,8 @@ def _layout(topology: Topology, npus: tuple[int, ...]) -> str:
         network = Network.of(topology, npus)
     except AstraError:
         return ""
-    _, first, at = np.unique(network.hop, return_index=True, return_inverse=True)
-    number = np.argsort(np.argsort(first, kind="stable"), kind="stable")[at]  # of each link, by its first use
+    _, first, position = np.unique(network.hop, return_index=True, return_inverse=True)
+    number = np.argsort(np.argsort(first, kind="stable"), kind="stable")[position]  # of each link, by its first use
     services = hop_services(topology, network.links[network.hop], (1, 2**30))
     return digest([network.src, network.dst, network.hop_ptr, number, *services])
 
@@ -215,22 +215,22 @@ def _fastest(request: Request, spend: Callable[[], None]) -> SynthesisResult:
     once *= 2 if request.collective == "all_reduce" else 1
     best = None
     while best is None or chunks * once <= _TRANSFERS:
-        found = find(replace(request, chunks=chunks))
-        if best is not None and found.schedule.time >= best.schedule.time:
+        result = find(replace(request, chunks=chunks))
+        if best is not None and result.schedule.time >= best.schedule.time:
             break
-        best, chunks = found, 2 * chunks
+        best, chunks = result, 2 * chunks
         spend()
     return best
 
 
-def _busy(step: TracedStep, records: Records, own: Sequence[int], npus: tuple[int, ...]) -> Occupied:
+def _busy(step: TracedStep, records: Records, numbers: Sequence[int], npus: tuple[int, ...]) -> Occupied:
     """When others hold links of a group during the longest of its largest calls, ps from its start on.
 
-    `own`: the calls of its class.
+    `numbers`: the calls of its class.
     """
     instances = step.plan.instances
     began, ended = records.collective["start"], records.collective["end"]
-    calls = [i for i in own if step.npus(instances[i]) == npus]
+    calls = [i for i in numbers if step.npus(instances[i]) == npus]
     call = max(calls, key=lambda i: (instances[i].size, int(ended[i] - began[i])))
     begin, took = int(began[call]), int(ended[call] - began[call])
     hop = records.hop

@@ -27,8 +27,8 @@ def tried(result: Optimized) -> str:
     combinations = "" if result.space.count is None else number_of(result.space.count, "combination")
     if result.found.whole:
         return f"all {combinations} were tried"
-    every = f" of {combinations}" if combinations else ""
-    return f"{result.evaluations:,}{every} were tried" if every else number_of(result.evaluations, "evaluation")
+    of_all = f" of {combinations}" if combinations else ""
+    return f"{result.evaluations:,}{of_all} were tried" if of_all else number_of(result.evaluations, "evaluation")
 
 
 def changes(result: Optimized) -> Iterator[tuple[str, str, str, str]]:
@@ -36,11 +36,11 @@ def changes(result: Optimized) -> Iterator[tuple[str, str, str, str]]:
     space, brings = result.space, dict(result.brings)
     for number in space.changes(result.best):
         choice = space.choices[number]
-        lost = "not known"
+        loss = "not known"
         if number in brings:
             brought = brings[number]
-            lost = "does not run" if brought is None else f"+{format_time(brought)}"
-        yield choice.name, choice.say(choice.values[0]), choice.say(result.best[number]), lost
+            loss = "does not run" if brought is None else f"+{format_time(brought)}"
+        yield choice.name, choice.say(choice.values[0]), choice.say(result.best[number]), loss
 
 
 def report(result: Optimized, algorithms: Mapping[str, str], notes: list[str], figure: str | None) -> str:
@@ -61,10 +61,10 @@ def report(result: Optimized, algorithms: Mapping[str, str], notes: list[str], f
         above = "no bound applies" if gap is None else f"{100 * gap:.1f} %"
         lines.append(f"| {name} | {format_time(makespan)} | {share(makespan - before, before)} | {above} |")
     lines += ["", "The bound is of the workload on its placement, for all algorithms and orders.", "", "## Changes", ""]
-    listed = list(changes(result))
-    if listed:
+    change_rows = list(changes(result))
+    if change_rows:
         lines += ["| what | before | after | without this change alone |", "|---|---|---|---|"]
-        lines += [f"| {' | '.join(row)} |" for row in listed]
+        lines += [f"| {' | '.join(row)} |" for row in change_rows]
     else:
         lines.append("None.")
     lines += ["", "## Algorithms", ""]

@@ -57,8 +57,8 @@ def write_optimized(result: Optimized, folder: Path) -> list[str]:
     config = space.config(best)
     if space.reordered(best):
         for job in problem.jobs:
-            named = job.name if config.get("jobs") else ""
-            files |= dict(_traces(holder(config, named), job))
+            job_name = job.name if config.get("jobs") else ""
+            files |= dict(_traces(holder(config, job_name), job))
     files[SCENARIO] = _document(space, config)
     algorithms, notes = algorithms_of(plans[1], space.made)
     files |= dict(algorithm_bytes(algorithms))
@@ -101,11 +101,11 @@ def _document(space: Space, config: dict[str, Any]) -> bytes:
 
 def _traces(keys: dict[str, Any], job) -> Iterator[tuple[str, bytes]]:
     """Files of the traces of a job, which its keys then name."""
-    workload, said = job.workload, keys["workload"]
+    workload, section = job.workload, keys["workload"]
     prefix = f"{_TRACES}/{job.name}"
     yield from trace_files(prefix, workload)
-    kept = {"dependencies": said["dependencies"]} if isinstance(said, dict) and "dependencies" in said else {}
-    keys["workload"] = {"trace": prefix, "groups": f"{prefix}.groups.json", **kept}
+    rules = {"dependencies": section["dependencies"]} if isinstance(section, dict) and "dependencies" in section else {}
+    keys["workload"] = {"trace": prefix, "groups": f"{prefix}.groups.json", **rules}
     keys.pop("groups", None)
 
 
@@ -128,8 +128,8 @@ def _figure(plans: tuple[Plan, Plan], result: Optimized) -> bytes | None:
                 shares=plan.problem.network.model == "fluid",
             )
         )
-    drawn = plots.draw({"kind": "gantt", "format": ["svg"]}, (), panels, title=result.space.point.scenario)
-    return b"".join(drawn.data["svg"])
+    drawing = plots.draw({"kind": "gantt", "format": ["svg"]}, (), panels, title=result.space.point.scenario)
+    return b"".join(drawing.data["svg"])
 
 
 def _makespan(folder: Path, point: Point) -> int:

@@ -57,7 +57,7 @@ def learn(original: Original, *, nodes: bool | None = None) -> WorkloadModel:
     workload = original.workload
     nodes = workload.ranks == 1 if nodes is None else nodes
     like = range(workload.ranks) if nodes else original.like
-    made: dict[int, tuple[list[_Place], Motif | None]] = {}
+    learned: dict[int, tuple[list[_Place], Motif | None]] = {}
     for rank in dict.fromkeys(like):
         trace = workload.traces[rank]
         places = (
@@ -66,8 +66,8 @@ def learn(original: Original, *, nodes: bool | None = None) -> WorkloadModel:
             else _of_calls(original.skeletons[rank])
         )
         _set_keys(places, trace, nodes)
-        made[rank] = places, find_motif([place.key for place in places])
-    sequences, motifs = zip(*(made[first] for first in like), strict=True)
+        learned[rank] = places, find_motif([place.key for place in places])
+    sequences, motifs = zip(*(learned[first] for first in like), strict=True)
     tagged = _together(workload, sequences, motifs)
     if not tagged:
         motifs = tuple(_steady(workload, sequences, motifs) or [None] * workload.ranks)
@@ -82,8 +82,8 @@ def learn(original: Original, *, nodes: bool | None = None) -> WorkloadModel:
         if like[rank] == rank:
             program = _program(trace, places, motifs[rank], groups, peers, tagged)
             number_of[rank], _ = programs.setdefault(program.model_dump_json(), (len(programs), program))
-        own = number_of[like[rank]]
-        models.append(RankModel(program=own, groups=tuple(map(numbers.__getitem__, groups)), peers=tuple(peers)))
+        number = number_of[like[rank]]
+        models.append(RankModel(program=number, groups=tuple(map(numbers.__getitem__, groups)), peers=tuple(peers)))
     simulated = original.simulate(original.with_skeletons(original.skeletons))
     nominal = max(int(ends.max(initial=0)) for _, ends in simulated)
     made_of = tuple(program for _, program in programs.values())
@@ -113,8 +113,8 @@ def _of_calls(skeleton: Skeleton) -> list[_Place]:
             places[target].steps.append(_Step(ps - chained, [last]))
             chained, last = ps, (target, len(places[target].steps) - 1, 0)
             waits[target].append(last)
-    for place, own in zip(places, waits, strict=True):
-        place.steps.append(_Step(0, own))
+    for place, place_waits in zip(places, waits, strict=True):
+        place.steps.append(_Step(0, place_waits))
     return places
 
 
@@ -247,11 +247,11 @@ def _steady(workload: Workload, sequences: Sequence[list[_Place]], motifs: Seque
     def many(motif: Motif, messages: list) -> int:
         return sum(motif.start <= number < motif.start + motif.period for *_, number in messages)
 
-    most = [max(many(motif, side[pair]) for side, at in ((sent, 0), (received, 1)) for pair in side if pair[at] == rank)
+    most = [max(many(motif, side[pair]) for side, e in ((sent, 0), (received, 1)) for pair in side if pair[e] == rank)
             if any(rank in pair for pair in sent) else 0 for rank, motif in enumerate(blocks)]  # fmt: skip
     if 0 in most:
         return None
-    times = [lcm(*most) // each for each in most]
+    times = [lcm(*most) // count for count in most]
     repeats = min(motif.repeats // factor for motif, factor in zip(blocks, times, strict=True))
     blocks = [Motif(motif.start, motif.period * factor, repeats) for motif, factor in zip(blocks, times, strict=True)]
     alike = all(many(blocks[pair[0]], sent[pair]) == many(blocks[pair[1]], received[pair]) for pair in sent)
@@ -274,8 +274,8 @@ def _program(
     def part(first: int, stop: int, times: int) -> tuple[Place, ...]:
         period = stop - first
         rows = ([first + number + period * time for time in range(times)] for number in range(period))
-        made = (_place(trace, places, numbers, motif, groups, peers) for numbers in rows)
-        return tuple(place if tagged else place.model_copy(update={"tags": (0,) * len(place.tags)}) for place in made)
+        placed = (_place(trace, places, numbers, motif, groups, peers) for numbers in rows)
+        return tuple(place if tagged else place.model_copy(update={"tags": (0,) * len(place.tags)}) for place in placed)
 
     return PlaceProgram(
         prefix=part(0, motif.start, 1),
@@ -291,10 +291,10 @@ def _place(trace, places: list[_Place], numbers: list[int], motif: Motif, groups
     row = rows[0]
     kind: Kind = _KINDS.get(trace.type[row], "compute") if row >= 0 else "compute"
     codes, names = trace.group_of()
-    named = names[codes[row]] if row >= 0 and codes[row] >= 0 else ""
-    own = [places[number].steps for number in numbers]
-    most = max(map(len, own))
-    columns = zip(*([*([None] * (most - len(steps))), *steps] for steps in own), strict=True)
+    group = names[codes[row]] if row >= 0 and codes[row] >= 0 else ""
+    steps_of = [places[number].steps for number in numbers]
+    most = max(map(len, steps_of))
+    columns = zip(*([*([None] * (most - len(steps))), *steps] for steps in steps_of), strict=True)
     steps = tuple(_step(column, numbers, places, motif) for column in columns)
 
     def of_rows(columns: Sequence[str], value: Callable):
@@ -304,7 +304,7 @@ def _place(trace, places: list[_Place], numbers: list[int], motif: Motif, groups
     message = kind in ("send", "recv")
     return Place(
         kind=kind,
-        group=groups.index(named) if named in groups and kind == "collective" else None,
+        group=groups.index(group) if group in groups and kind == "collective" else None,
         peer=peers.index(_peer(trace, row)) if message else None,
         attributes=of_rows(_ATTRIBUTES, lambda column: int(column[row])),
         sizes=of_rows(_SIZES, lambda column: tuple(np.maximum(column[rows], 0).tolist())),
@@ -313,17 +313,17 @@ def _place(trace, places: list[_Place], numbers: list[int], motif: Motif, groups
     )
 
 
-def _step(own: Sequence[_Step | None], numbers: list[int], places: list[_Place], motif: Motif) -> PlaceStep:
+def _step(occurrences: Sequence[_Step | None], numbers: list[int], places: list[_Place], motif: Motif) -> PlaceStep:
     """A step from its occurrences, None where one lacks it."""
-    found: dict[tuple, list[int | None]] = {}
-    for occurrence, (step, number) in enumerate(zip(own, numbers, strict=True)):
+    waits_of: dict[tuple, list[int | None]] = {}
+    for occurrence, (step, number) in enumerate(zip(occurrences, numbers, strict=True)):
         for source, index, ps in step.waits if step is not None else ():
             far = source < 0 or (number - source > 2 * motif.period and source < motif.start <= number)
             index -= len(places[source].steps) if index >= 0 else 0  # from the end
             key = ("at", source, index) if far else ("back", number - source, index)
-            values = found.setdefault(key, [None] * len(own))
+            values = waits_of.setdefault(key, [None] * len(occurrences))
             values[occurrence] = max(values[occurrence] or 0, ps)
-    takes = tuple(None if step is None else step.takes for step in own)
-    waits = tuple(Wait(**{way: far}, step=index, ps=tuple(ps)) for (way, far, index), ps in found.items())
-    cpu = any(step is not None and step.cpu for step in own)
-    return PlaceStep(takes_ps=takes if any(each != 0 for each in takes) else (), cpu=cpu, waits=waits)
+    takes = tuple(None if step is None else step.takes for step in occurrences)
+    waits = tuple(Wait(**{way: far}, step=index, ps=tuple(ps)) for (way, far, index), ps in waits_of.items())
+    cpu = any(step is not None and step.cpu for step in occurrences)
+    return PlaceStep(takes_ps=takes if any(duration != 0 for duration in takes) else (), cpu=cpu, waits=waits)

@@ -61,8 +61,8 @@ class Original:
 
     def each(self, change: Callable[[ExecutionTrace], ExecutionTrace]) -> Workload:
         """The workload with other traces; ranks that share one still do."""
-        made = {trace: change(trace) for trace in dict.fromkeys(self.workload.traces)}
-        return Workload(tuple(map(made.__getitem__, self.workload.traces)), self.workload.groups)
+        changed = {trace: change(trace) for trace in dict.fromkeys(self.workload.traces)}
+        return Workload(tuple(map(changed.__getitem__, self.workload.traces)), self.workload.groups)
 
     @cached_property
     def like(self) -> tuple[int, ...]:
@@ -76,36 +76,36 @@ class Original:
     @cached_property
     def skeletons(self) -> tuple[Skeleton, ...]:
         """By rank; ranks that share a trace share it."""
-        made: dict[ExecutionTrace, Skeleton] = {}
+        skeletons: dict[ExecutionTrace, Skeleton] = {}
         for first, trace in zip(self.like, self.workload.traces, strict=True):
-            like = made.get(self.workload.traces[first])
-            own = self.chained[trace]
-            if trace not in made:
-                made[trace] = (
-                    replace(like, trace=own)
+            like = skeletons.get(self.workload.traces[first])
+            chained = self.chained[trace]
+            if trace not in skeletons:
+                skeletons[trace] = (
+                    replace(like, trace=chained)
                     if like
-                    else find_skeleton(own, self.duration[trace], self.dependencies, exact=False)
+                    else find_skeleton(chained, self.duration[trace], self.dependencies, exact=False)
                 )
-        return tuple(map(made.__getitem__, self.workload.traces))
+        return tuple(map(skeletons.__getitem__, self.workload.traces))
 
     def with_skeletons(self, skeletons: Sequence[Skeleton]) -> Workload:
         """The workload of some skeletons, without names."""
-        built = {each: each.build() for each in dict.fromkeys(skeletons)}
-        made = {each: t.replace(names=[""] * len(t), place="", rank=None) for each, t in built.items()}
-        return Workload(tuple(map(made.__getitem__, skeletons)), self.workload.groups)
+        traces = {skeleton: skeleton.build() for skeleton in dict.fromkeys(skeletons)}
+        nameless = {skeleton: t.replace(names=[""] * len(t), place="", rank=None) for skeleton, t in traces.items()}
+        return Workload(tuple(map(nameless.__getitem__, skeletons)), self.workload.groups)
 
 
 def _shape(trace: ExecutionTrace, duration: np.ndarray, dependencies: str) -> tuple[bytes, ...]:
     """Key of a rank's program: equal for ranks that differ only in names, groups and peers."""
     codes, names = trace.group_of()
-    every = np.array([name in ("", "0") for name in names] + [True])  # the last one of -1
+    is_world = np.array([name in ("", "0") for name in names] + [True])  # the last one of -1
     send, recv = (trace.type == kind for kind in (NodeType.COMM_SEND, NodeType.COMM_RECV))
     peers = np.where(send, trace.column("comm_dst"), np.where(recv, trace.column("comm_src"), -1))
     columns = [trace.type, trace.node_id, duration, *trace.parents(dependencies)]
     columns += [trace.column(name) for name in INT_COLUMNS if name not in ("comm_src", "comm_dst")]
-    for named in (np.where(every[codes], -1, codes), peers):
-        _, first, place = np.unique(named, return_index=True, return_inverse=True)
-        columns.append(np.where(named < 0, -1, first[place]))
+    for labels in (np.where(is_world[codes], -1, codes), peers):
+        _, first, place = np.unique(labels, return_index=True, return_inverse=True)
+        columns.append(np.where(labels < 0, -1, first[place]))
     return tuple(np.ascontiguousarray(column).tobytes() for column in columns)
 
 
@@ -119,8 +119,8 @@ def kind_of(name: str) -> str:
     ('gpu:gemm', 'gap', 'gpu:other')
     """
     name = name.lower()
-    found = (kind for kind, pattern in _KINDS.items() if re.search(pattern, name))
-    return "gap" if name.startswith("gap") else f"gpu:{next(found, 'other')}"
+    kinds = (kind for kind, pattern in _KINDS.items() if re.search(pattern, name))
+    return "gap" if name.startswith("gap") else f"gpu:{next(kinds, 'other')}"
 
 
 def stripped(trace: ExecutionTrace, dependencies: str) -> ExecutionTrace:
@@ -190,13 +190,13 @@ def shuffled(trace: ExecutionTrace, fixed: np.ndarray, rng: np.random.Generator)
 def renumbered(workload: Workload, rng: np.random.Generator) -> Workload:
     """The workload with numbers for groups, in random order."""
     names = sorted(set(workload.groups) - {"", "0"})
-    number = dict(zip(names, (str(each + 1) for each in rng.permutation(len(names)).tolist()), strict=True))
-    made: dict[ExecutionTrace, ExecutionTrace] = {}
+    number = dict(zip(names, (str(value + 1) for value in rng.permutation(len(names)).tolist()), strict=True))
+    renamed: dict[ExecutionTrace, ExecutionTrace] = {}
     for trace in dict.fromkeys(workload.traces):
         codes, called = trace.group_of()
-        made[trace] = trace.replace(pg_name=[number.get(called[code]) if code >= 0 else None for code in codes])
+        renamed[trace] = trace.replace(pg_name=[number.get(called[code]) if code >= 0 else None for code in codes])
     groups = {number[name]: workload.groups[name] for name in sorted(names, key=lambda name: int(number[name]))}
-    return Workload(tuple(map(made.__getitem__, workload.traces)), groups)
+    return Workload(tuple(map(renamed.__getitem__, workload.traces)), groups)
 
 
 def hashed(original: Original, rng: np.random.Generator) -> Workload:
@@ -205,11 +205,11 @@ def hashed(original: Original, rng: np.random.Generator) -> Workload:
 
     workload = original.each(change)
     kinds = sorted({name for trace in dict.fromkeys(workload.traces) for name in trace.names})
-    drawn = rng.choice(len(_LETTERS) ** 3, size=len(kinds), replace=False).tolist()
-    labels = ("".join(_LETTERS[each // len(_LETTERS) ** k % len(_LETTERS)] for k in range(3)) for each in drawn)
+    numbers = rng.choice(len(_LETTERS) ** 3, size=len(kinds), replace=False).tolist()
+    labels = ("".join(_LETTERS[value // len(_LETTERS) ** k % len(_LETTERS)] for k in range(3)) for value in numbers)
     label = dict(zip(kinds, labels, strict=True))
-    named = {t: t.replace(names=[*map(label.__getitem__, t.names)]) for t in dict.fromkeys(workload.traces)}
-    return renumbered(replace(workload, traces=tuple(map(named.__getitem__, workload.traces))), rng)
+    relabelled = {t: t.replace(names=[*map(label.__getitem__, t.names)]) for t in dict.fromkeys(workload.traces)}
+    return renumbered(replace(workload, traces=tuple(map(relabelled.__getitem__, workload.traces))), rng)
 
 
 # -- skeleton ----------------------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ _GBPS, _NS = 10**9, 1000
 
 def networks(ranks: int) -> dict[str, Topology]:
     """The networks on which the price of a level is measured; of one rank, only those that have one."""
-    made = {
+    shapes = {
         "switch 400 GB/s": (Switch, 400, 500),
         "switch 25 GB/s": (Switch, 25, 2000),
         "ring 100 GB/s": (Ring, 100, 500),
@@ -55,7 +55,7 @@ def networks(ranks: int) -> dict[str, Topology]:
     return {
         name: shape(**({"dims": [ranks]} if shape is Mesh else {"npus": ranks}), bandwidth=Fraction(rate * _GBPS),
                     latency=latency * _NS).build()
-        for name, (shape, rate, latency) in made.items()
+        for name, (shape, rate, latency) in shapes.items()
         if ranks > 1 or shape is Switch
     }  # fmt: skip
 
@@ -97,16 +97,16 @@ class Rules:
     def times(self, workload: Workload) -> Times:
         """When each node of each rank begins and ends on an ordinary network."""
         node = self.run(workload, _network(workload.ranks), "nodes", engine=COMPILED).node
-        own = node["instance"] < 0
-        rank, ids, start, end = (node[name][own] for name in ("rank", "node", "start", "end"))
+        of_node = node["instance"] < 0
+        rank, ids, start, end = (node[name][of_node] for name in ("rank", "node", "start", "end"))
         by_rank = np.lexsort((ids, rank))
         bounds = np.searchsorted(rank[by_rank], np.arange(workload.ranks + 1)).tolist()
-        found = []
+        spans = []
         for number, trace in enumerate(workload.traces):
             rows = by_rank[bounds[number] : bounds[number + 1]]
             place = np.searchsorted(ids[rows], trace.node_id.astype(ids.dtype))
-            found.append((start[rows][place], end[rows][place]))
-        return found
+            spans.append((start[rows][place], end[rows][place]))
+        return spans
 
 
 def _network(ranks: int, free: bool = False) -> Topology:
@@ -122,22 +122,22 @@ def original_of(workload: Workload, rules: Rules | None = None) -> Original:
     network; on others it may be another one. Raises TraceError: a trace that cannot be run.
     """
     rules = rules or Rules()
-    own = Workload(tuple(workload.trace(rank) for rank in range(workload.ranks)), workload.groups, workload.name)
+    traced = Workload(tuple(workload.trace(rank) for rank in range(workload.ranks)), workload.groups, workload.name)
     dependencies = rules.semantics.said_dependencies or workload.dependencies
     duration, slot, waits = {}, {}, {}
-    for trace in dict.fromkeys(own.traces):
+    for trace in dict.fromkeys(traced.traces):
         table = Program.of_traces([trace], dependencies)
         duration[trace] = workload_ps(table, rules.compute, rules.semantics, Fraction(1))
         slot[trace] = slots_of(table)
         waits[trace] = [holds for holds in _holders(trace, slot[trace], rules) if _waits(trace, holds, dependencies)]
     starts = {}
     if any(waits.values()):
-        starts = dict(zip(own.traces, (start for start, _ in rules.times(own)), strict=True))
+        starts = dict(zip(traced.traces, (start for start, _ in rules.times(traced)), strict=True))
     chained = {
         trace: _chained(trace, starts[trace], held, dependencies) if held else trace for trace, held in waits.items()
     }
     return Original(
-        workload=own, chained=chained, duration=duration, slot=slot, dependencies=dependencies, simulate=rules.times
+        workload=traced, chained=chained, duration=duration, slot=slot, dependencies=dependencies, simulate=rules.times
     )
 
 
@@ -169,8 +169,8 @@ def _chained(trace: ExecutionTrace, start: np.ndarray, held: Sequence[np.ndarray
 
 def share(original: Original, level: str, *, seed: int = 0, scales: Scales = NO_SCALES) -> Workload:
     """What a level leaves of a workload, scaled; the same seed gives the same."""
-    made = LEVELS[level](original, np.random.default_rng([seed, *level.encode()]))
-    return made if scales == NO_SCALES else scales.workload(made)
+    level_workload = LEVELS[level](original, np.random.default_rng([seed, *level.encode()]))
+    return level_workload if scales == NO_SCALES else scales.workload(level_workload)
 
 
 @dataclass(frozen=True)
@@ -186,11 +186,11 @@ class Price:
 
     @property
     def mean(self) -> float:
-        return float(np.mean([abs(each) for each in self.error.values()]))
+        return float(np.mean([abs(error) for error in self.error.values()]))
 
     @property
     def largest(self) -> float:
-        return max(abs(each) for each in self.error.values())
+        return max(abs(error) for error in self.error.values())
 
 
 def price(original: Original, shared: Workload, rules: Rules, scales: Scales = NO_SCALES) -> Price:
@@ -206,8 +206,8 @@ def price(original: Original, shared: Workload, rules: Rules, scales: Scales = N
 
 def rank_correlation(before: np.ndarray, after: np.ndarray) -> float:
     """Rank correlation; times about as many percent above the least have one rank, and all of one rank any order."""
-    logs = [np.round(np.log((each + 1) / (each.min() + 1)), 2) for each in (before, after)]
-    ranks = [((each[:, None] > each).astype(int) + (each[:, None] >= each)).sum(axis=1) for each in logs]
+    logs = [np.round(np.log((times + 1) / (times.min() + 1)), 2) for times in (before, after)]
+    ranks = [((times[:, None] > times).astype(int) + (times[:, None] >= times)).sum(axis=1) for times in logs]
     if not all(map(np.ptp, ranks)):
         return float(not np.ptp(ranks[0]))
     return round(float(np.corrcoef(*ranks)[0, 1]), 9)
@@ -215,12 +215,12 @@ def rank_correlation(before: np.ndarray, after: np.ndarray) -> float:
 
 def removed(before: Workload, after: Workload, attributes: Collection[str]) -> dict[str, object]:
     """What a level has taken away: nodes before and after; how many names, groups and metadata; which `attributes`."""
-    old, new = ({name for trace in dict.fromkeys(each.traces) for name in trace.names} for each in (before, after))
+    old, new = ({name for trace in dict.fromkeys(w.traces) for name in trace.names} for w in (before, after))
     kept = {name for name in INT_COLUMNS if any(trace.has_column(name) for trace in dict.fromkeys(after.traces))}
     return {
-        "nodes": [sum(map(len, each.traces)) for each in (before, after)],
+        "nodes": [sum(map(len, workload.traces)) for workload in (before, after)],
         "names": len(old - new),
         "groups": len(set(before.groups) - set(after.groups)),
-        "metadata": len({each.name for trace in dict.fromkeys(before.traces) for each in trace.metadata}),
+        "metadata": len({entry.name for trace in dict.fromkeys(before.traces) for entry in trace.metadata}),
         "attributes": sorted(set(attributes) - kept - {"pg_name"}),
     }

@@ -37,8 +37,8 @@ class Scales:
 
     def workload(self, workload: Workload) -> Workload:
         """The workload with scaled times and sizes; times of remote memory are scaled as its sizes are."""
-        made = {trace: self._trace(trace) for trace in dict.fromkeys(workload.traces)}
-        return Workload(tuple(map(made.__getitem__, workload.traces)), workload.groups)
+        scaled = {trace: self._trace(trace) for trace in dict.fromkeys(workload.traces)}
+        return Workload(tuple(map(scaled.__getitem__, workload.traces)), workload.groups)
 
     def _trace(self, trace: ExecutionTrace) -> ExecutionTrace:
         compute = trace.type == NodeType.COMP
@@ -76,53 +76,53 @@ def strings_of(workload: Workload) -> tuple[set[str], set[str]]:
     """All texts of a workload – names, groups, metadata, values of attributes, lists of inputs and outputs – and the
     names of its attributes.
     """
-    found, names = set(workload.groups), set()
+    texts, names = set(workload.groups), set()
     for trace in dict.fromkeys(workload.traces):
-        found |= {*trace.names, *trace.group_of()[1], trace.version}
-        found |= {text for each in trace.metadata for text in (each.name, each.doc, *_texts(each.value))}
+        texts |= {*trace.names, *trace.group_of()[1], trace.version}
+        texts |= {text for entry in trace.metadata for text in (entry.name, entry.doc, *_texts(entry.value))}
         names |= {name for name in INT_COLUMNS if trace.has_column(name)}
         for row in range(len(trace)) if trace.raw is not None else ():
             node = trace.node(row)
-            found |= {text for side in (node.inputs, node.outputs) for _, text in side.ListFields()}
-            for each in attributes(node.attr):
-                found |= {each.doc, *_texts(each.value)}
-                names.add(each.name)
-    return found, names
+            texts |= {text for side in (node.inputs, node.outputs) for _, text in side.ListFields()}
+            for attribute in attributes(node.attr):
+                texts |= {attribute.doc, *_texts(attribute.value)}
+                names.add(attribute.name)
+    return texts, names
 
 
 def _texts(value: object) -> Iterable[str]:
-    for each in value if isinstance(value, tuple | list) else (value,):
-        if isinstance(each, str | bytes):
-            yield each if isinstance(each, str) else each.decode("latin-1")
+    for item in value if isinstance(value, tuple | list) else (value,):
+        if isinstance(item, str | bytes):
+            yield item if isinstance(item, str) else item.decode("latin-1")
 
 
 def surviving(strings: Iterable[str], files: Mapping[str, bytes]) -> list[tuple[str, str]]:
     """Strings of `SHORTEST` characters or more that are in a file, or in a gzip member of it: (string, file)."""
-    wanted: dict[int, set[bytes]] = {}
+    by_head: dict[int, set[bytes]] = {}
     for text in strings:
         data = text.encode("utf-8", "surrogateescape")
         if len(text) >= SHORTEST and text not in _WORDS:
-            wanted.setdefault(int.from_bytes(data[:4], "little"), set()).add(data)
-    heads = np.array(sorted(wanted), dtype=np.uint32)
-    found = set()
+            by_head.setdefault(int.from_bytes(data[:4], "little"), set()).add(data)
+    heads = np.array(sorted(by_head), dtype=np.uint32)
+    matches = set()
     for name, content in files.items():
         for data in (content, *_members(content)):
             if len(data) < SHORTEST or not len(heads):
                 continue
             bytes_ = np.frombuffer(data, dtype=np.uint8).astype(np.uint32)
             words = bytes_[:-3] | bytes_[1:-2] << 8 | bytes_[2:-1] << 16 | bytes_[3:] << 24
-            for at in np.flatnonzero(np.isin(words, heads)).tolist():
-                for each in wanted[int(words[at])]:
-                    if data.startswith(each, at):
-                        found.add((each.decode("utf-8", "surrogateescape"), name))
-    return sorted(found)
+            for position in np.flatnonzero(np.isin(words, heads)).tolist():
+                for text_bytes in by_head[int(words[position])]:
+                    if data.startswith(text_bytes, position):
+                        matches.add((text_bytes.decode("utf-8", "surrogateescape"), name))
+    return sorted(matches)
 
 
 def _members(data: bytes) -> list[bytes]:
     """Contents of the gzip members that begin anywhere in some bytes."""
-    made, at = [], data.find(b"\x1f\x8b\x08")
-    while at >= 0:
+    contents, start = [], data.find(b"\x1f\x8b\x08")
+    while start >= 0:
         with suppress(zlib.error):
-            made.append(zlib.decompressobj(wbits=31).decompress(data[at:]))
-        at = data.find(b"\x1f\x8b\x08", at + 1)
-    return made
+            contents.append(zlib.decompressobj(wbits=31).decompress(data[start:]))
+        start = data.find(b"\x1f\x8b\x08", start + 1)
+    return contents

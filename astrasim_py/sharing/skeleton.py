@@ -59,18 +59,18 @@ class Skeleton:
         node_of: dict[int, tuple[int, ...]] = {START: ()}
         begin = np.searchsorted(self.target, np.arange(len(self.kept) + 2)).tolist()
         paths = list(zip(self.source.tolist(), self.ps.tolist(), self.steps.tolist(), strict=True))
-        whole = np.append(is_call(self.trace)[self.kept] | self.exact, True).tolist()
-        own = [*self.duration.tolist(), 0]
+        exact = np.append(is_call(self.trace)[self.kept] | self.exact, True).tolist()
+        durations = [*self.duration.tolist(), 0]
         for place in range(len(self.kept) + 1):
             graph.leads_to, into = place, paths[begin[place] : begin[place + 1]]
             # A kept compute node takes the common part of all paths to it, so one path fewer needs a node.
-            common = 0 if whole[place] else min(ps for _, ps, _ in into)
+            common = 0 if exact[place] else min(ps for _, ps, _ in into)
             alike: dict[tuple[int, int], list[int]] = {}
             for source, ps, steps in into:
                 alike.setdefault((ps - common, steps), []).append(source)
             ends = [graph.path(tuple(s), sum((node_of[e] for e in s), ()), *path) for path, s in alike.items()]
             if place < len(self.kept):
-                node_of[place] = (graph.add(place, sum(ends, ()), own[place] + common),)
+                node_of[place] = (graph.add(place, sum(ends, ()), durations[place] + common),)
         if not graph.deps:
             graph.add(-1, ())
         return graph
@@ -81,10 +81,10 @@ class Skeleton:
         place, duration = self.places, np.array(graph.duration, dtype=np.int64)
         number = np.append(self.number, len(self.kept))[graph.anchor]  # compute comes just before its successor
         ids = np.argsort(np.argsort(number, kind="stable"))
-        deps = [[*map(ids.__getitem__, own)] for own in graph.deps]
-        trace, made = self.trace, place < 0
+        deps = [[*map(ids.__getitem__, parents)] for parents in graph.deps]
+        trace, is_new = self.trace, place < 0
         rows = self.kept[np.maximum(place, 0)] if len(self.kept) else np.zeros(len(place), np.int64)
-        compute = made | ~is_call(trace)[rows]
+        compute = is_new | ~is_call(trace)[rows]
         codes, names = trace.group_of()
         columns = {name: trace.column(name)[rows] for name in INT_COLUMNS if trace.has_column(name)}
         columns = {name: np.where(compute, MISSING, column) for name, column in columns.items()}
@@ -96,7 +96,7 @@ class Skeleton:
             names=["compute" if c else trace.names[row] for c, row in zip(compute, rows.tolist(), strict=True)],
             pg_name=(np.where(compute, -1, codes[rows]).astype(np.int32), names),
             duration_micros=np.where(compute, -(-duration // 10**6), 0),
-            data_deps=Csr(pointers([*map(len, deps)]), np.array([node for own in deps for node in own], np.uint64)),
+            data_deps=Csr(pointers([*map(len, deps)]), np.array([node for row in deps for node in row], np.uint64)),
             place=trace.place,
             rank=trace.rank,
             **columns,
@@ -164,8 +164,8 @@ def find_skeleton(
     duration = np.where(trace.type == NodeType.COMP, duration, 0)
     into, end = _smallest(trace, duration, dependencies, exact)
     kept = np.array(list(into), dtype=np.int64)
-    place = {START: START} | {row: at for at, row in enumerate(kept.tolist())}
-    paths = [(place[t], place[s], length) for t, found in into.items() for s, length in found.items()]
+    place = {START: START} | {row: number for number, row in enumerate(kept.tolist())}
+    paths = [(place[t], place[s], length) for t, sources in into.items() for s, length in sources.items()]
     paths += [(len(kept), place[s], length) for s, length in end.items() if length >= _UNIT]
     target, source, length = zip(*sorted(paths), strict=True) if paths else ((), (), ())
     return Skeleton(
@@ -175,8 +175,8 @@ def find_skeleton(
         duration=np.where(call[kept] | (not exact), 0, duration[kept]),
         source=np.array(source, dtype=np.int64),
         target=np.array(target, dtype=np.int64),
-        ps=np.array([each // _UNIT for each in length], dtype=np.int64),
-        steps=np.array([each % _UNIT for each in length], dtype=np.int64),
+        ps=np.array([path // _UNIT for path in length], dtype=np.int64),
+        steps=np.array([path % _UNIT for path in length], dtype=np.int64),
         exact=exact,
     )
 
@@ -194,14 +194,14 @@ def exact_skeleton(
     for kind, name in enumerate(_SLOTS):
         if name in limited and (trace.type[slot == kind] == NodeType.COMP).any():
             check_chain(trace, slot == kind, name, dependencies)
-    made = find_skeleton(trace, duration, dependencies).build()
-    before, after = trace.order(dependencies), made.order()
+    skeleton = find_skeleton(trace, duration, dependencies).build()
+    before, after = trace.order(dependencies), skeleton.order()
     before = trace.node_id[before[trace.type[before] == NodeType.COMM_COLL]]
-    after = after[made.type[after] == NodeType.COMM_COLL]
+    after = after[skeleton.type[after] == NodeType.COMM_COLL]
     if not np.array_equal(np.argsort(np.argsort(before)), np.argsort(np.argsort(after))):
         remedy = "use the full trace, or number its nodes in the order of execution"
         raise TraceError(trace.place, "without its compute the order of its collectives would change", remedy)
-    return made
+    return skeleton
 
 
 def check_chain(trace: ExecutionTrace, holds: np.ndarray, name: str, dependencies: str) -> None:
@@ -212,8 +212,8 @@ def check_chain(trace: ExecutionTrace, holds: np.ndarray, name: str, dependencie
         latest[row] = max([latest[p] for p in parents[ptr[row] : ptr[row + 1]]], default=0)
         if held[row]:
             if latest[row] < len(chain) - 1:
-                one, two = sorted(int(trace.node_id[each]) for each in (chain[-1], row))
-                problem = f"nodes {one} and {two} may be ready at once, and {name} would decide which goes first"
+                lower, higher = sorted(int(trace.node_id[node]) for node in (chain[-1], row))
+                problem = f"nodes {lower} and {higher} may be ready at once, and {name} would decide which goes first"
                 raise TraceError(trace.place, problem, f"write {name}: unlimited, or use the full trace")
             latest[row] = len(chain)
             chain.append(row)
@@ -231,7 +231,7 @@ def _smallest(
     calls, order = is_call(trace).tolist(), trace.order(dependencies).tolist()
     ptr, parents = (array.tolist() for array in trace.parents(dependencies))
     lists = order, ptr, parents, calls
-    own = [ps * _UNIT if ps else int(exact) for ps in duration.tolist()]
+    weights = [ps * _UNIT if ps else int(exact) for ps in duration.tolist()]
     forks, count = _forks(*lists), sum(calls)
     best: tuple[dict[int, dict[int, int]], dict[int, int]] = {}, {}
     fewest = float("inf")
@@ -240,8 +240,8 @@ def _smallest(
         def keeps(row: int, sources: int, most: int = most) -> bool:
             return sources > most and forks[row]
 
-        into, end = _walk(*lists, own, keeps, exact)
-        paths = {path for each in (*into.values(), end) for path in each.items() if path[1]}
+        into, end = _walk(*lists, weights, keeps, exact)
+        paths = {path for lengths in (*into.values(), end) for path in lengths.items() if path[1]}
         nodes = len(paths) + (len(into) if exact else count)  # else a path leads into a kept node
         if nodes < fewest:
             best, fewest = (into, end), nodes
@@ -255,7 +255,7 @@ def _walk(
     ptr: list[int],
     parents: list[int],
     calls: list[bool],
-    own: list[int],
+    weights: list[int],
     keeps: Callable[[int, int], bool],
     exact: bool,
 ) -> tuple[dict[int, dict[int, int]], dict[int, int]]:
@@ -263,7 +263,7 @@ def _walk(
 
     One pass in topological order: every node carries the lengths of the longest paths to its end, by the kept node that
     they come from. Lengths restart at a call. A node with one parent shares the lengths of its parent, with an offset.
-    `own`: lengths of nodes. `keeps`: whether a compute node, of so many sources, is kept.
+    `weights`: lengths of nodes. `keeps`: whether a compute node, of so many sources, is kept.
     """
     carried: list[dict[int, int]] = [{}] * len(calls)
     offset = [0] * len(calls)
@@ -271,29 +271,29 @@ def _walk(
     around: dict[int, dict[int, int]] = {START: {}}  # lengths of paths to the end of a kept node, from earlier ones
 
     def merged(rows: list[int]) -> dict[int, int]:
-        found: dict[int, int] = {}
+        lengths: dict[int, int] = {}
         for row in rows:
             add = offset[row]
             for source, length in carried[row].items():
                 length = _then(length, add) if add else length
-                if length >= found.get(source, 0):
-                    found[source] = length
-        return _pruned(found, around) if len(found) > 1 else found
+                if length >= lengths.get(source, 0):
+                    lengths[source] = length
+        return _pruned(lengths, around) if len(lengths) > 1 else lengths
 
     for row in order:
         rows = parents[ptr[row] : ptr[row + 1]]
         if len(rows) == 1 and not calls[row]:
-            carried[row], offset[row] = carried[rows[0]], _then(offset[rows[0]], own[row])
+            carried[row], offset[row] = carried[rows[0]], _then(offset[rows[0]], weights[row])
             continue
-        found = merged(rows) if rows else {START: 0}
-        if not calls[row] and not keeps(row, len(found)):
-            carried[row], offset[row] = found, own[row]
+        lengths = merged(rows) if rows else {START: 0}
+        if not calls[row] and not keeps(row, len(lengths)):
+            carried[row], offset[row] = lengths, weights[row]
             continue
-        takes = 0 if calls[row] else own[row]
+        takes = 0 if calls[row] else weights[row]
         if takes and not exact:
-            found, takes = {source: _then(length, takes) for source, length in found.items()}, 0
-        into[row] = found
-        carried[row], around[row] = {row: 0}, _around(found, around, takes)
+            lengths, takes = {source: _then(length, takes) for source, length in lengths.items()}, 0
+        into[row] = lengths
+        carried[row], around[row] = {row: 0}, _around(lengths, around, takes)
     last = np.bincount(np.array(parents, dtype=np.int64), minlength=len(calls)) == 0
     return into, merged(np.flatnonzero(last).tolist())
 
@@ -305,23 +305,23 @@ def _forks(order: list[int], ptr: list[int], parents: list[int], calls: list[boo
         end = row if calls[row] or towards[row] == -1 else towards[row]
         for parent in parents[ptr[row] : ptr[row + 1]]:
             towards[parent] = end if towards[parent] in (-1, end) else -2
-    return [each == -2 for each in towards]
+    return [target == -2 for target in towards]
 
 
-def _pruned(found: dict[int, int], around: dict[int, dict[int, int]]) -> dict[int, int]:
+def _pruned(lengths: dict[int, int], around: dict[int, dict[int, int]]) -> dict[int, int]:
     """Lengths of paths without those that follow from others: a way by another kept node is as long."""
     follows = set()
-    for way, rest in found.items():
+    for way, rest in lengths.items():
         for source, length in around[way].items():
-            if source in found and _then(length, rest) >= found[source]:
+            if source in lengths and _then(length, rest) >= lengths[source]:
                 follows.add(source)
-    return {source: length for source, length in found.items() if source not in follows} if follows else found
+    return {source: length for source, length in lengths.items() if source not in follows} if follows else lengths
 
 
-def _around(found: dict[int, int], around: dict[int, dict[int, int]], takes: int) -> dict[int, int]:
+def _around(lengths: dict[int, int], around: dict[int, dict[int, int]], takes: int) -> dict[int, int]:
     """Least times from earlier kept nodes to the end of one that takes `takes`, calls taking no time."""
     reached: dict[int, int] = {}
-    for way, rest in found.items():
+    for way, rest in lengths.items():
         rest = _then(rest, takes)
         for source, length in [*around[way].items(), (way, 0)]:
             reached[source] = max(reached.get(source, 0), _then(length, rest))

@@ -69,7 +69,7 @@ class Place(StrictModel):
         waits = [wait.ps for step in self.steps for wait in step.waits]
         return [*waits, *(step.takes_ps for step in self.steps), *self.sizes.values(), self.tags]
 
-    def check(self, occurrences: int, prefix: int, at: int) -> None:
+    def check(self, occurrences: int, prefix: int, first: int) -> None:
         if any(len(values) not in (0, occurrences) for values in self.values()):
             raise wrong("does not have one value for each occurrence", f"write {occurrences}", ("steps",))
         if None in self.steps[-1].takes_ps:
@@ -77,7 +77,7 @@ class Place(StrictModel):
         for number, step in enumerate(self.steps):
             for wait in step.waits:
                 later = wait.back == 0 and not 0 <= wait.step + len(self.steps) < number
-                if later or (wait.at is not None and wait.at >= min(prefix, at)) or not wait.ps:
+                if later or (wait.at is not None and wait.at >= min(prefix, first)) or not wait.ps:
                     raise wrong("waits for what comes later, or for no time", "wait for a step before it", ("steps",))
         if (self.kind in ("send", "recv")) != (self.peer is not None):
             raise wrong("messages have a peer, and nothing else has", "write peer: 0", ("peer",))
@@ -116,13 +116,13 @@ class WorkloadModel(StrictModel):
     def _complete(self) -> None:
         if len({program.occurrences for program in self.programs}) > 1:
             raise wrong("programs have blocks of different numbers", "write the same occurrences", ("programs",))
-        for rank, own in enumerate(self.ranks):
-            if own.program >= len(self.programs):
-                raise wrong(f"there is no program {own.program}", "write one that is there", ("ranks", rank))
-            program = self.programs[own.program]
+        for rank, rank_model in enumerate(self.ranks):
+            if rank_model.program >= len(self.programs):
+                raise wrong(f"there is no program {rank_model.program}", "write one that is there", ("ranks", rank))
+            program = self.programs[rank_model.program]
             for place in (*program.prefix, *program.block, *program.suffix):
-                if (place.group or 0) > len(own.groups) - (place.group is not None) or (
-                    place.peer is not None and place.peer >= len(own.peers)
+                if (place.group or 0) > len(rank_model.groups) - (place.group is not None) or (
+                    place.peer is not None and place.peer >= len(rank_model.peers)
                 ):
                     raise wrong("lacks a group or a peer of its program", "write all of them", ("ranks", rank))
 
@@ -152,7 +152,7 @@ def _lines(value: object, depth: int) -> str:
     pad, end = "\n" + " " * (depth + 1), "\n" + " " * depth
     if isinstance(value, dict):
         return "{" + ",".join(f"{pad}{json.dumps(k)}: {_lines(v, depth + 1)}" for k, v in value.items()) + end + "}"
-    return "[" + ",".join(pad + _lines(each, depth + 1) for each in value) + end + "]"
+    return "[" + ",".join(pad + _lines(item, depth + 1) for item in value) + end + "]"
 
 
 def read_model(path: str | os.PathLike) -> SynthesisModel:

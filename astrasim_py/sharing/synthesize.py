@@ -40,8 +40,8 @@ KINDS = (*dict.fromkeys(COLLECTIVE_OF_CODE.values()), "message", "load", "store"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """Wanted properties of the workload.
+class Goal:
+    """Goal properties of the workload.
 
     `repeats`: of the block, by default as in the model. `size_factor`, `compute_factor`: of sizes and of times of
     compute. `ranks`: by default as in the model. `drawn_from`: occurrences of the block that are drawn, by default all.
@@ -59,54 +59,54 @@ class Wanted:
     compute_ps: int | None = None
 
 
-AS_IS = Wanted()
+AS_IS = Goal()
 
 
-def choose(models: Sequence[WorkloadModel], wanted: Wanted, rng: np.random.Generator) -> tuple[int, Wanted]:
+def choose(models: Sequence[WorkloadModel], target: Goal, rng: np.random.Generator) -> tuple[int, Goal]:
     """Number of the workload to make another of, and what is wanted of it: any, or the one with the nearest calls.
 
     With `calls`, every kind of them must be there; numbers of calls are compared, once the block is repeated as often
     as gives their sum, and then sizes. Raises TraceError: no workload has the kinds, or can have the ranks.
     """
-    found, error = [], None
+    distances, error = [], None
     for number, model in enumerate(models):
         try:
-            with_ranks(model, wanted.ranks or len(model.ranks))
-            found.append((_distance(model, wanted), number))
+            with_ranks(model, target.ranks or len(model.ranks))
+            distances.append((_distance(model, target), number))
         except TraceError as refused:
             error = error or refused
-    if error is not None and not found:
+    if error is not None and not distances:
         raise error
-    if not wanted.calls:
-        return found[int(rng.integers(len(found)))][1], wanted
-    (_, repeats), number = min(found)
-    return number, replace(wanted, repeats=repeats)
+    if not target.calls:
+        return distances[int(rng.integers(len(distances)))][1], target
+    (_, repeats), number = min(distances)
+    return number, replace(target, repeats=repeats)
 
 
-def _distance(model: WorkloadModel, wanted: Wanted) -> tuple[tuple[float, float], int | None]:
+def _distance(model: WorkloadModel, target: Goal) -> tuple[tuple[float, float], int | None]:
     """Distance of calls from the wanted ones, in numbers and sizes, and the best number of blocks."""
-    around, one = (totals(model, drawn) for drawn in ((), range(min(model.repeats, 1))))
-    lacks = sorted(wanted.calls.keys() - one.keys())
+    around, single = (totals(model, part) for part in ((), range(min(model.repeats, 1))))
+    lacks = sorted(target.calls.keys() - single.keys())
     if lacks:
-        raise TraceError("--want", f"nothing learned has {lacks[0]}", f"write some of {', '.join(one) or 'compute'}")
-    ranks, repeats = len(model.ranks), wanted.repeats
-    block = {kind: np.subtract(each, around.get(kind, (0, 0))) for kind, each in one.items()}
+        raise TraceError("--want", f"nothing learned has {lacks[0]}", f"write some of {', '.join(single) or 'compute'}")
+    ranks, repeats = len(model.ranks), target.repeats
+    block = {kind: np.subtract(numbers, around.get(kind, (0, 0))) for kind, numbers in single.items()}
     many = sum(calls for calls, _ in block.values())
     if repeats is None and many:
-        missing = ranks * sum(calls for calls, _ in wanted.calls.values()) - sum(calls for calls, _ in around.values())
+        missing = ranks * sum(calls for calls, _ in target.calls.values()) - sum(calls for calls, _ in around.values())
         repeats = max(round(missing / many), 1)
     apart = [0.0, 0.0]
-    for kind, each in block.items():
-        own = wanted.calls.get(kind, (0, 0))
-        have = (np.array(around.get(kind, (0, 0))) + each * (repeats or 0)) / ranks
-        apart = apart + (np.log1p(have) - np.log1p([own[0], own[0] * own[1]])) ** 2
+    for kind, numbers in block.items():
+        goal = target.calls.get(kind, (0, 0))
+        have = (np.array(around.get(kind, (0, 0))) + numbers * (repeats or 0)) / ranks
+        apart = apart + (np.log1p(have) - np.log1p([goal[0], goal[0] * goal[1]])) ** 2
     return (round(apart[0], 9), apart[1]), repeats
 
 
 def synthesize(
     model: WorkloadModel,
     rng: np.random.Generator | None,
-    wanted: Wanted = AS_IS,
+    target: Goal = AS_IS,
     makespan: Callable[[Workload, bool], int] | None = None,
 ) -> Workload:
     """Make a workload: the prefix, blocks drawn from the occurrences, the suffix; draws are the same on all ranks.
@@ -118,29 +118,29 @@ def synthesize(
     Raises TraceError: `repeats` of what repeats nothing; `ranks` that the groups cannot grow to; `compute_ps` of what
     computes nothing.
     """
-    if wanted.repeats is not None and not model.repeats:
+    if target.repeats is not None and not model.repeats:
         raise TraceError("--repeats", "nothing repeats on all ranks together", "drop it")
-    repeats = model.repeats if wanted.repeats is None else wanted.repeats
+    repeats = model.repeats if target.repeats is None else target.repeats
     longest = max((len(p.block) * repeats + len(p.prefix) + len(p.suffix) for p in model.programs), default=0)
-    _check_size(longest * (wanted.ranks or len(model.ranks)))
-    same = wanted.repeats is None and wanted.ranks in (None, len(model.ranks))
-    model = with_ranks(model, wanted.ranks or len(model.ranks))
-    drawn = _draw(wanted.drawn_from or range(model.repeats), repeats, rng)
-    factors = np.ones(longest) if rng is None else rng.lognormal(-(wanted.sigma**2) / 2, wanted.sigma, longest)
-    made = _Made(model, drawn, factors * wanted.compute_factor, _size_factors(model, drawn, wanted, same))
-    workload = made.workload()
-    if makespan and wanted.compute_ps is not None:
+    _check_size(longest * (target.ranks or len(model.ranks)))
+    same = target.repeats is None and target.ranks in (None, len(model.ranks))
+    model = with_ranks(model, target.ranks or len(model.ranks))
+    order = _draw(target.drawn_from or range(model.repeats), repeats, rng)
+    factors = np.ones(longest) if rng is None else rng.lognormal(-(target.sigma**2) / 2, target.sigma, longest)
+    draft = _SynthesisDraft(model, order, factors * target.compute_factor, _size_factors(model, order, target, same))
+    workload = draft.workload()
+    if makespan and target.compute_ps is not None:
         if not (free := makespan(workload, True)):
             raise TraceError("--want", "what was learned computes nothing", "drop compute")
-        return replace(made, times=factors * (wanted.compute_ps / free * wanted.compute_factor)).workload()
-    if not (same and makespan and wanted.compute_factor == 1 and wanted.size_factor == 1 and not wanted.calls):
+        return replace(draft, times=factors * (target.compute_ps / free * target.compute_factor)).workload()
+    if not (same and makespan and target.compute_factor == 1 and target.size_factor == 1 and not target.calls):
         return workload
     first = makespan(workload, False)
     scale = model.nominal_ps / max(first, 1)
-    second = makespan(replace(made, times=factors * scale).workload(), False)
+    second = makespan(replace(draft, times=factors * scale).workload(), False)
     if second != first:  # network times do not scale
         scale = 1 + (scale - 1) * (model.nominal_ps - first) / (second - first)
-    return replace(made, times=factors * min(max(scale, 1 / _MOST), _MOST)).workload()
+    return replace(draft, times=factors * min(max(scale, 1 / _MOST), _MOST)).workload()
 
 
 def _check_size(places: int) -> None:
@@ -167,35 +167,35 @@ def _draw(occurrences: Sequence[int], repeats: int, rng: np.random.Generator | N
     return [*occurrences[:1], *inner[: max(repeats - 2, 0)], *occurrences[-1:]][:repeats]
 
 
-def _parts(program: PlaceProgram, drawn: Sequence[int]) -> chain:
+def _parts(program: PlaceProgram, order: Sequence[int]) -> chain:
     """Every place with its occurrence, and the number of its part."""
-    block = ((place, time, part) for part, time in enumerate(drawn, 1) for place in program.block)
+    block = ((place, time, part) for part, time in enumerate(order, 1) for place in program.block)
     prefix = ((place, 0, 0) for place in program.prefix)
-    return chain(prefix, block, ((place, 0, len(drawn) + 1) for place in program.suffix))
+    return chain(prefix, block, ((place, 0, len(order) + 1) for place in program.suffix))
 
 
-def totals(model: WorkloadModel, drawn: Sequence[int] | None = None) -> dict[str, tuple[float, float]]:
+def totals(model: WorkloadModel, order: Sequence[int] | None = None) -> dict[str, tuple[float, float]]:
     """Calls and their bytes by kind, of all ranks, with some occurrences of the block; messages count where they start.
 
-    `drawn`: occurrences, by default each in its place.
+    `order`: of occurrences, by default each in its place.
     """
-    found: dict[str, list[float]] = {}
+    by_kind: dict[str, list[float]] = {}
     for number, count in Counter(rank.program for rank in model.ranks).items():
-        for place, time, _ in _parts(model.programs[number], range(model.repeats) if drawn is None else drawn):
+        for place, time, _ in _parts(model.programs[number], range(model.repeats) if order is None else order):
             if place.kind not in ("compute", "recv"):
-                own = found.setdefault(_kind(place), [0.0, 0.0])
-                own[0] += count
-                own[1] += count * max((sizes[time] for sizes in place.sizes.values()), default=0)
-    return {kind: (calls, size) for kind, (calls, size) in found.items()}
+                total = by_kind.setdefault(_kind(place), [0.0, 0.0])
+                total[0] += count
+                total[1] += count * max((sizes[time] for sizes in place.sizes.values()), default=0)
+    return {kind: (calls, size) for kind, (calls, size) in by_kind.items()}
 
 
-def _size_factors(model: WorkloadModel, drawn: list[int], wanted: Wanted, same: bool) -> dict[str, float]:
+def _size_factors(model: WorkloadModel, order: list[int], goal: Goal, same: bool) -> dict[str, float]:
     """By kind of call: factor of its sizes."""
-    before, after = totals(model), totals(model, drawn)
+    before, after = totals(model), totals(model, order)
     target = {kind: size for kind, (_, size) in before.items()} if same else {}
-    target |= {kind: calls * size * len(model.ranks) for kind, (calls, size) in wanted.calls.items()}
+    target |= {kind: calls * size * len(model.ranks) for kind, (calls, size) in goal.calls.items()}
     factors = {kind: target[kind] / size if kind in target and size else 1.0 for kind, (_, size) in after.items()}
-    return {kind: factor * wanted.size_factor for kind, factor in factors.items()}
+    return {kind: factor * goal.size_factor for kind, factor in factors.items()}
 
 
 def _kind(place: Place) -> str:
@@ -204,7 +204,7 @@ def _kind(place: Place) -> str:
 
 
 @dataclass(frozen=True)
-class _Made:
+class _SynthesisDraft:
     """One choice of blocks and factors; `times`: of places by number, `sizes`: by kind of call."""
 
     model: WorkloadModel
@@ -217,7 +217,7 @@ class _Made:
                       (*program.prefix, *program.block, *program.suffix)), default=0)  # fmt: skip
         stride += stride > 0  # without tags, messages are matched in order
         bodies = [self._nodes(program, stride) for program in self.model.programs]
-        traces = tuple(bodies[own.program].trace(own, rank) for rank, own in enumerate(self.model.ranks))
+        traces = tuple(bodies[r.program].trace(r, rank) for rank, r in enumerate(self.model.ranks))
         return Workload(traces, self.model.groups)
 
     def _nodes(self, program: PlaceProgram, stride: int) -> "_Nodes":
@@ -226,18 +226,18 @@ class _Made:
         parts = list(_parts(program, self.drawn))
         for number, (place, time, part) in enumerate(parts):
             factor = float(self.times[number * len(self.times) // len(parts)])
-            own: list[int | None] = [None] * len(place.steps)
-            ends.append(own)
+            step_nodes: list[int | None] = [None] * len(place.steps)
+            ends.append(step_nodes)
             for index, step in enumerate(place.steps):
                 takes = step.takes_ps[time] if step.takes_ps else 0
                 if takes is None:
                     continue
                 deps = _deps(nodes, step.waits, time, number, factor, ends)
-                if index == len(own) - 1 and place.kind != "compute":
-                    own[index] = nodes.add(self._call(place, time, part * stride), deps, place)
+                if index == len(step_nodes) - 1 and place.kind != "compute":
+                    step_nodes[index] = nodes.add(self._call(place, time, part * stride), deps, place)
                 else:
                     host = {"is_cpu_op": 1} if step.cpu else {}
-                    own[index] = nodes.add({"duration_ps": round(takes * factor)} | host, deps)
+                    step_nodes[index] = nodes.add({"duration_ps": round(takes * factor)} | host, deps)
         return nodes
 
     def _call(self, place: Place, time: int, tag: int) -> dict[str, int]:
@@ -267,7 +267,7 @@ class _Nodes:
         self.deps.append(sorted(set(deps)))
         return len(self.values) - 1
 
-    def trace(self, own: RankModel, rank: int) -> ExecutionTrace:
+    def trace(self, rank_model: RankModel, rank: int) -> ExecutionTrace:
         columns: dict[str, np.ndarray] = {}
         size = len(self.values)
         for name in _COLUMNS:
@@ -276,9 +276,9 @@ class _Nodes:
         groups: list[str | None] = [None] * size
         for row, place in self.calls.items():
             types[row] = _TYPES[place.kind]
-            groups[row] = own.groups[place.group] if place.group is not None else None
+            groups[row] = rank_model.groups[place.group] if place.group is not None else None
             if place.peer is not None:
-                ends = (rank, own.peers[place.peer])
+                ends = (rank, rank_model.peers[place.peer])
                 columns["comm_src"][row], columns["comm_dst"][row] = ends if place.kind == "send" else ends[::-1]
         return ExecutionTrace.from_columns(
             node_id=np.arange(size),
@@ -323,8 +323,8 @@ def with_ranks(model: WorkloadModel, ranks: int) -> WorkloadModel:
         return model
     _check_size(ranks)
     for slab in range(1, max(before, 2)):  # copies of a single slab would not communicate with each other
-        if before % slab == 0 and ranks % slab == 0 and (joined := _joined(model, slab)) is not None:
-            return _copied(model, slab, ranks, joined)
+        if before % slab == 0 and ranks % slab == 0 and (shared := _joined(model, slab)) is not None:
+            return _copied(model, slab, ranks, shared)
     problem = f"groups of {before} ranks do not say how they would be of {ranks}"
     if ranks % before == 0:
         problem = f"the {before} ranks differ, as the stages of a pipeline do, and cannot be copied"
@@ -335,37 +335,37 @@ def _joined(model: WorkloadModel, slab: int) -> set[str] | None:
     """Names of the groups that join slabs; None if slabs are not the same."""
     before = len(model.ranks)
     shape: dict[tuple[int, ...], str] = {ranks or tuple(range(before)): name for name, ranks in model.groups.items()}
-    joined = {name for ranks, name in shape.items() if len({rank // slab for rank in ranks}) > 1}
+    shared = {name for ranks, name in shape.items() if len({rank // slab for rank in ranks}) > 1}
     across = {tuple(range(first, before, slab)) for first in range(slab)} | {tuple(range(before))}
-    if any(ranks not in across for ranks, name in shape.items() if name in joined) or len(shape) < len(model.groups):
+    if any(ranks not in across for ranks, name in shape.items() if name in shared) or len(shape) < len(model.groups):
         return None
-    for rank, own in enumerate(model.ranks):
+    for rank, rank_model in enumerate(model.ranks):
         base, shift = model.ranks[rank % slab], rank // slab * slab
-        if own.program != base.program or own.peers != tuple(peer + shift for peer in base.peers):
+        if rank_model.program != base.program or rank_model.peers != tuple(peer + shift for peer in base.peers):
             return None
         if any(peer // slab for peer in base.peers):
             return None
-        for name, first in zip(own.groups, base.groups, strict=False):
+        for name, first in zip(rank_model.groups, base.groups, strict=False):
             moved = tuple(member + shift for member in model.groups[first])
-            if name != first if first in joined else model.groups[name] != moved:
+            if name != first if first in shared else model.groups[name] != moved:
                 return None
-    return joined
+    return shared
 
 
-def _copied(model: WorkloadModel, slab: int, ranks: int, joined: set[str]) -> WorkloadModel:
+def _copied(model: WorkloadModel, slab: int, ranks: int, shared: set[str]) -> WorkloadModel:
     before = len(model.ranks)
     groups: dict[str, tuple[int, ...]] = {}
-    for name, own in model.groups.items():
-        members = own or tuple(range(before))
-        if name in joined:
-            whole = len(members) == before and before > slab
-            groups[name] = tuple(range(ranks)) if whole else tuple(range(members[0], ranks, slab))
+    for name, listed_ranks in model.groups.items():
+        members = listed_ranks or tuple(range(before))
+        if name in shared:
+            of_all = len(members) == before and before > slab
+            groups[name] = tuple(range(ranks)) if of_all else tuple(range(members[0], ranks, slab))
         elif all(member < slab for member in members):
             for number in range(ranks // slab):
                 groups[f"{name}.{number}"] = tuple(member + number * slab for member in members)
-    made = []
+    copies = []
     for rank in range(ranks):
         base, number = model.ranks[rank % slab], rank // slab
-        named = tuple(name if name in joined else f"{name}.{number}" for name in base.groups)
-        made.append(base.model_copy(update={"groups": named, "peers": tuple(p + number * slab for p in base.peers)}))
-    return model.model_copy(update={"groups": groups, "ranks": tuple(made)})
+        names = tuple(name if name in shared else f"{name}.{number}" for name in base.groups)
+        copies.append(base.model_copy(update={"groups": names, "peers": tuple(p + number * slab for p in base.peers)}))
+    return model.model_copy(update={"groups": groups, "ranks": tuple(copies)})

@@ -154,7 +154,7 @@ def _smaller(layout: Layout[int]) -> Iterator[dict[str, Any]]:
     yield from chain(zero, again, fewer, [{"fused_loss": True}], doubled("ep"), wider, doubled("cp"))
     steps: tuple[list[dict[str, Any]], ...]
     steps = (zero[-1:], again, fewer[-1:], [{}, *doubled("ep")], [{}, *wider])
-    whole = [dict(chain(*(one.items() for one in some))) for some in product(*(step or [{}] for step in steps))]
+    whole = [{k: v for keys in some for k, v in keys.items()} for some in product(*(step or [{}] for step in steps))]
     yield from whole
     yield from (keys | more for more in doubled("ranks") for keys in ({}, *zero, *whole))
 

@@ -49,14 +49,14 @@ def read_cases(path: str | os.PathLike, sets: Sequence[str] = ()) -> list[AstraS
     """Rows of a CSV of cases, in order. `path`: files that it names are relative to its folder. `sets`: only these; all
     where empty. Raises UsageError: ``file:line``: what is wrong.
     """
-    place, what = os.fspath(path), "a CSV of cases"
-    rows = table_rows(read_text(path, what), place, what, REQUIRED, OPTIONAL)
-    known = dict.fromkeys(row["set"] for _, row in rows)
+    place, title = os.fspath(path), "a CSV of cases"
+    rows = table_rows(read_text(path, title), place, title, REQUIRED, OPTIONAL)
+    names = dict.fromkeys(row["set"] for _, row in rows)
     for name in sets:
-        if name not in known:
-            raise UsageError("--set", f"{place} has no set {shown(name)}", f"write one of {', '.join(known) or 'none'}")
+        if name not in names:
+            raise UsageError("--set", f"{place} has no set {shown(name)}", f"write one of {', '.join(names) or 'none'}")
     folder = Path(path).resolve().parent
-    return [_case(row, here, folder) for here, row in rows if not sets or row["set"] in sets]
+    return [_case(row, row_place, folder) for row_place, row in rows if not sets or row["set"] in sets]
 
 
 def _case(row: Mapping[str, str], here: str, folder: Path) -> AstraSimCase:
@@ -107,15 +107,15 @@ def find_workload(folder: Path, name: str, npus: int, here: str) -> tuple[Path, 
     if not name or "/" in name or "\\" in name:
         raise UsageError(f"{here}: workload", f"{shown(name)} is no name of a workload", "write the name of its files")
     for stem in (f"wl_{name}", name):
-        own = folder / "workloads" / f"{stem}_{npus}npus"
-        if os.path.isdir(own):
+        rank_folder = folder / "workloads" / f"{stem}_{npus}npus"
+        if os.path.isdir(rank_folder):
             # A missing rank is for the reader to tell: ASTRA-sim ends with an error there, too.
-            return tuple(own / f"{stem}.{rank}.et" for rank in range(npus))
+            return tuple(rank_folder / f"{stem}.{rank}.et" for rank in range(npus))
     # Requests to remote memory share one file, whatever the row calls them.
     for stem in (f"wl_{name}", name, *(["wl_mem"] if name.split("_")[0] == "mem" else [])):
-        same = folder / "workloads_same_on_every_rank" / f"{stem}.et"
-        if os.path.isfile(same):
-            return (same,) * npus
+        shared_file = folder / "workloads_same_on_every_rank" / f"{stem}.et"
+        if os.path.isfile(shared_file):
+            return (shared_file,) * npus
     short = shown(name)[1:-1]
     problem = f"there is neither workloads/wl_{short}_{npus}npus/ nor workloads_same_on_every_rank/{short}.et"
     raise UsageError(f"{here}: workload", problem, f"put it into {folder}")
@@ -123,7 +123,7 @@ def find_workload(folder: Path, name: str, npus: int, here: str) -> tuple[Path, 
 
 def _flags(text: str, place: str) -> dict[str, Any]:
     """Flags of ASTRA-sim that change what is simulated; those without effect are accepted."""
-    found: dict[str, Any] = {}
+    flags: dict[str, Any] = {}
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -141,9 +141,9 @@ def _flags(text: str, place: str) -> dict[str, Any]:
             )
             raise UsageError(where, "is no flag that changes a result", remedy)
         field_name, read = _FLAGS[name]
-        found[field_name] = read(value, where)
-    found.pop("", None)
-    return found
+        flags[field_name] = read(value, where)
+    flags.pop("", None)
+    return flags
 
 
 def _scale(text: str, place: str) -> Fraction:

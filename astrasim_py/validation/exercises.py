@@ -52,8 +52,8 @@ class Exercise:
 
 def exercises() -> list[Exercise]:
     """All exercises, in the order of the class."""
-    found = yaml.safe_load((_DATA / "exercises.yaml").read_text("utf-8"))
-    return [Exercise(**{**one, "questions": tuple(Question(**q) for q in one["questions"])}) for one in found]
+    items = yaml.safe_load((_DATA / "exercises.yaml").read_text("utf-8"))
+    return [Exercise(**{**item, "questions": tuple(Question(**q) for q in item["questions"])}) for item in items]
 
 
 def answer_to(exercise: Exercise, question: Question) -> Fraction:
@@ -67,19 +67,19 @@ def answer_to(exercise: Exercise, question: Question) -> Fraction:
         rows = run_scenario(scenario, out=folder, figures=False).rows
 
     def value(where: Mapping[str, object]) -> Fraction:
-        (row,) = (row for row in rows if all(row.sweep[key] == str(wanted) for key, wanted in where.items()))
+        (row,) = (row for row in rows if all(row.sweep[key] == str(cell) for key, cell in where.items()))
         return Fraction(row[question.value])
 
-    found = value(question.at or {})
+    answer = value(question.at or {})
     if question.over is not None:
-        return found / value(question.over)
-    return found * PS_PER_NS / parse_time(f"1 {question.unit}") if question.value.endswith("_ns") else found
+        return answer / value(question.over)
+    return answer * PS_PER_NS / parse_time(f"1 {question.unit}") if question.value.endswith("_ns") else answer
 
 
 def _share_busy(scenario: LoadedScenario, question: Question, link: str) -> Fraction:
     """Percent of the run in which a link is busy."""
-    wanted = dict(part.split("=") for part in question.points[0].split(","))
-    (point,) = (point for point in expand(scenario) if wanted.items() <= point.values.items())
+    keys = dict(part.split("=") for part in question.points[0].split(","))
+    (point,) = (point for point in expand(scenario) if keys.items() <= point.values.items())
     problem = prepare(point).problem
     records, topology = simulate(problem, level="links"), problem.topology
     ends = [*map(topology.link_name, range(topology.links))]
@@ -105,13 +105,13 @@ def typed(text: str, unit: str) -> Fraction:
     raise UsageError(f'"{text}"'[:80], "is not an answer", f"write a number{unit and ' of ' + unit}, e.g. 2.5")
 
 
-def judged(question: Question, right: Fraction, given: Fraction) -> tuple[bool, str]:
+def judged(question: Question, right: Fraction, answer: Fraction) -> tuple[bool, str]:
     """Whether an answer is right, and a sentence that says why, or where a wrong one may come from."""
 
-    def near(other: Fraction) -> bool:
-        return abs(given - other) <= Fraction(str(question.within)) * abs(other)
+    def near(target: Fraction) -> bool:
+        return abs(answer - target) <= Fraction(str(question.within)) * abs(target)
 
     if near(right):
         return True, question.why
     hint = next((hint["why"] for hint in question.hints if near(Fraction(str(hint["answer"])))), None)
-    return False, hint or f"It is too {'large' if given > right else 'small'}."
+    return False, hint or f"It is too {'large' if answer > right else 'small'}."

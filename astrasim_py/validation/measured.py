@@ -68,7 +68,7 @@ class MeasuredReport:
 
     def group(self, **of: Any) -> CallErrors:
         """Errors of rows of a platform, collective, number of ranks, or band."""
-        errors = np.array([one.error for one in self.predicted if all(_key(one.row, k) == v for k, v in of.items())])
+        errors = np.array([call.error for call in self.predicted if all(_key(call.row, k) == v for k, v in of.items())])
         off = np.abs(errors)
         return CallErrors(
             **of,
@@ -80,9 +80,9 @@ class MeasuredReport:
 
     def groups(self, *keys: str, **of: Any) -> list[CallErrors]:
         """A group for every combination of the keys that occurs in `of`, as of `group`."""
-        rows = [one.row for one in self.predicted if all(_key(one.row, k) == v for k, v in of.items())]
-        found = dict.fromkeys(tuple(_key(row, key) for key in keys) for row in rows)
-        return [self.group(**of, **dict(zip(keys, values, strict=True))) for values in sorted(found, key=_order)]
+        rows = [call.row for call in self.predicted if all(_key(call.row, k) == v for k, v in of.items())]
+        combinations = dict.fromkeys(tuple(_key(row, key) for key in keys) for row in rows)
+        return [self.group(**of, **dict(zip(keys, values, strict=True))) for values in sorted(combinations, key=_order)]
 
     @property
     def worst(self) -> list[PredictedCall]:
@@ -109,8 +109,8 @@ class MeasuredMachine:
 
     def __init__(self, name: str, preset: Preset, engine: str = "auto", programs: str | None = None) -> None:
         if preset.collectives is None or preset.topology is None:
-            known = ", ".join(preset_names("collectives"))
-            raise TopologyError(name, "has no numbers of collectives on a machine", f"write one of {known}")
+            names = ", ".join(preset_names("collectives"))
+            raise TopologyError(name, "has no numbers of collectives on a machine", f"write one of {names}")
         if "npus" not in preset.topology:
             problem = f"is a {preset.topology['shape']}, which is no node of so many NPUs"
             raise TopologyError(name, problem, "write the preset of a node, e.g. dgx_h100")
@@ -184,7 +184,7 @@ def compare(
     """
     machines: dict[str, MeasuredMachine] = {}
     left_out: Counter[str] = Counter()
-    found, beyond = [], 0
+    predicted, beyond = [], 0
     first: tuple[MeasuredRow, str] | None = None
     rows = mean_of_repeats(rows)
     in_place = all(row.in_place == "1" for row in rows)
@@ -203,8 +203,8 @@ def compare(
             left_out[why] += 1
         else:
             beyond += machine.beyond(row)
-            found.append(PredictedCall(row, machine.time(row)))
-    if first is not None and not found:
+            predicted.append(PredictedCall(row, machine.time(row)))
+    if first is not None and not predicted:
         row, why = first
         remedy = f"name one with --profile, e.g. {', '.join(preset_names('collectives')[:3])}"
         if profile or row.preset:
@@ -213,7 +213,7 @@ def compare(
     notes = left_out_lines(left_out)
     if beyond:
         notes.append(f"beyond the sizes, ranks or number formats for which their profile has numbers: {beyond} rows")
-    return MeasuredReport(predicted=tuple(found), notes=tuple(notes))
+    return MeasuredReport(predicted=tuple(predicted), notes=tuple(notes))
 
 
 def packaged_rows() -> list[MeasuredRow]:
@@ -223,31 +223,31 @@ def packaged_rows() -> list[MeasuredRow]:
 
 def figures(report: MeasuredReport) -> dict[str, bytes]:
     """File name → content: a figure per platform and number format."""
-    found: dict[str, bytes] = {}
-    for group in sorted({(one.row.platform, one.row.dtype) for one in report.predicted}):
-        chosen = [one for one in report.predicted if (one.row.platform, one.row.dtype) == group]
+    drawings: dict[str, bytes] = {}
+    for group in sorted({(call.row.platform, call.row.dtype) for call in report.predicted}):
+        calls = [call for call in report.predicted if (call.row.platform, call.row.dtype) == group]
         panels = {
             kind: [
-                _curve(ranks, [one for one in chosen if (one.row.collective, one.row.ranks) == (kind, ranks)])
-                for ranks in sorted({one.row.ranks for one in chosen if one.row.collective == kind})
+                _curve(ranks, [call for call in calls if (call.row.collective, call.row.ranks) == (kind, ranks)])
+                for ranks in sorted({call.row.ranks for call in calls if call.row.collective == kind})
             ]
-            for kind in sorted({one.row.collective for one in chosen})
+            for kind in sorted({call.row.collective for call in calls})
         }
         heading = f"{group[0]}, {group[1]}: measured points over simulated curves ± 10 %"
         name = re.sub(r"[^\w.-]+", "_", "_".join(group))
-        found |= drawn(name, partial(bus_bandwidths, heading, panels))
-    return found
+        drawings |= drawn(name, partial(bus_bandwidths, heading, panels))
+    return drawings
 
 
 def _curve(ranks: int, of: Sequence[PredictedCall]) -> Curve:
     factor = float(busbw_factor(of[0].row.collective, ranks) or 0)
-    simulated = {one.row.bytes: one.time_ps for one in of}
-    sizes = sorted(simulated)
+    times = {call.row.bytes: call.time_ps for call in of}
+    sizes = sorted(times)
     # bytes per ps are 1000 GB/s
     return Curve(
         ranks=ranks,
         sizes=sizes,
-        simulated=[1000 * factor * size / simulated[size] for size in sizes],
-        measured_sizes=[one.row.bytes for one in of],
-        measured=[1000 * factor * one.row.bytes / one.row.time_ps for one in of],
+        simulated=[1000 * factor * size / times[size] for size in sizes],
+        measured_sizes=[call.row.bytes for call in of],
+        measured=[1000 * factor * call.row.bytes / call.row.time_ps for call in of],
     )

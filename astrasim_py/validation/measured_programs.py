@@ -35,34 +35,34 @@ def calibrate_programs(
 
     Raises UsageError: fewer rows than numbers, or nothing is held out.
     """
-    kept, held = split(rows, hold_out) if hold_out else (tuple(rows), ())
+    train, held_out = split(rows, hold_out) if hold_out else (tuple(rows), ())
     numbers: dict[tuple[str, str], float] = {}
     deviations: dict[tuple[str, str], float] = {}
     loss, fitted = 0.0, dict(machine.profile.programs or {})
-    for protocol in sorted({row.protocol for row in kept}):
-        own = [row for row in kept if row.protocol == protocol]
-        found, deviation, cost = _fit(own, machine, protocol)
-        fitted[protocol] = _changed(fitted[protocol], found)
-        numbers |= {(protocol, name): value for name, value in found.items()}
+    for protocol in sorted({row.protocol for row in train}):
+        protocol_rows = [row for row in train if row.protocol == protocol]
+        costs, deviation, cost = _fit(protocol_rows, machine, protocol)
+        fitted[protocol] = _changed(fitted[protocol], costs)
+        numbers |= {(protocol, name): value for name, value in costs.items()}
         deviations |= {(protocol, name): value for name, value in deviation.items()}
         loss += cost
     best = _with_programs(machine, fitted)
     return Calibration(
-        fit=Fit(numbers=numbers, deviations=deviations, channels=machine.profile.channels, rows=len(kept), loss=loss),
-        rows=kept,
-        errors=_errors(best, kept),
+        fit=Fit(numbers=numbers, deviations=deviations, channels=machine.profile.channels, rows=len(train), loss=loss),
+        rows=train,
+        errors=_errors(best, train),
         apart=hold_out or "none",
-        held_out=held,
-        held_out_errors=_errors(best, held),
+        held_out=held_out,
+        held_out_errors=_errors(best, held_out),
     )
 
 
-def program_texts(found: Fit) -> dict[str, dict[str, str]]:
+def program_texts(result: Fit) -> dict[str, dict[str, str]]:
     """The numbers of a fit as in a preset file, by protocol."""
-    made: dict[str, dict[str, str]] = {}
-    for (protocol, name), value in found.numbers.items():
-        made.setdefault(protocol, {})[name] = number_text((protocol, name), value)
-    return made
+    texts: dict[str, dict[str, str]] = {}
+    for (protocol, name), value in result.numbers.items():
+        texts.setdefault(protocol, {})[name] = number_text((protocol, name), value)
+    return texts
 
 
 def _fit(
@@ -85,8 +85,8 @@ def _fit(
 
     best = least_squares(residuals, prior, loss="soft_l1", f_scale=SCALE, diff_step=_STEP, max_nfev=_MOST)
     deviation = SCALE * np.sqrt(np.diag(np.linalg.inv(best.jac.T @ best.jac)))
-    found = dict(zip(names, np.exp(best.x).tolist(), strict=True))
-    return found, dict(zip(names, deviation.tolist(), strict=True)), float(best.cost)
+    numbers = dict(zip(names, np.exp(best.x).tolist(), strict=True))
+    return numbers, dict(zip(names, deviation.tolist(), strict=True)), float(best.cost)
 
 
 def _changed(costs: ProgramProtocol, numbers: Mapping[str, float]) -> ProgramProtocol:
@@ -96,9 +96,9 @@ def _changed(costs: ProgramProtocol, numbers: Mapping[str, float]) -> ProgramPro
 
 def _with_programs(machine: MeasuredMachine, programs: Mapping[str, ProgramProtocol]) -> MeasuredMachine:
     """The machine with other costs of programs; topologies and algorithms are shared."""
-    other = copy(machine)
-    other.profile, other.times = machine.profile.model_copy(update={"programs": dict(programs)}), {}
-    return other
+    changed = copy(machine)
+    changed.profile, changed.times = machine.profile.model_copy(update={"programs": dict(programs)}), {}
+    return changed
 
 
 def _errors(machine: MeasuredMachine, rows: Sequence[MeasuredRow]) -> np.ndarray:

@@ -52,15 +52,15 @@ class PredictedSteps(NamedTuple):
 
 def predict(rows: Sequence[TrainingRow]) -> PredictedSteps:
     """Terms of all rows that can be predicted. Raises UsageError: no row can."""
-    kept, found = [], []
+    predictable, row_terms = [], []
     for row in rows:
         if row.layout is not None and row.system is not None and not row.problem:
             prices = Prices(row.system, row.layout.dtype, row.layout.attention, replace(row.constants, gemm=1.0))
-            kept.append(row)
-            found.append(terms(row.layout, prices))
-    if not kept:
+            predictable.append(row)
+            row_terms.append(terms(row.layout, prices))
+    if not predictable:
         raise UsageError(rows[0].place, f"no row can be predicted; this one: {rows[0].problem}", "add rows that can")
-    return PredictedSteps(tuple(kept), stacked(found), np.array([row.measured for row in kept]))
+    return PredictedSteps(tuple(predictable), stacked(row_terms), np.array([row.measured for row in predictable]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,33 +97,33 @@ def compare(rows: Sequence[TrainingRow], *, calibrate: bool = False) -> RowsRepo
 
     Raises UsageError: no row can be predicted.
     """
-    found = predict(rows)
-    source = np.array([row.source for row in found.rows])
-    experts = np.array([row.experts for row in found.rows])
-    errors = np.abs(found.errors())
+    predicted = predict(rows)
+    source = np.array([row.source for row in predicted.rows])
+    experts = np.array([row.experts for row in predicted.rows])
+    errors = np.abs(predicted.errors())
     fitted, held_out, constants = (np.full(len(source), np.nan), np.full(len(source), np.nan), {})
     names = dict.fromkeys(zip(source.tolist(), experts.tolist(), strict=True))
     for name in names if calibrate else ():
-        here = np.flatnonzero((source == name[0]) & (experts == name[1]))
-        constants[name] = fit(found, here)
-        fitted[here] = np.abs(found.taken(here).errors(constants[name]))
-        for fold in range(min(5, len(here)) if len(here) > 1 else 0):
-            out = np.arange(len(here)) % 5 == fold
-            held_out[here[out]] = np.abs(found.taken(here[out]).errors(fit(found, here[~out])))
+        indices = np.flatnonzero((source == name[0]) & (experts == name[1]))
+        constants[name] = fit(predicted, indices)
+        fitted[indices] = np.abs(predicted.taken(indices).errors(constants[name]))
+        for fold in range(min(5, len(indices)) if len(indices) > 1 else 0):
+            out = np.arange(len(indices)) % 5 == fold
+            held_out[indices[out]] = np.abs(predicted.taken(indices[out]).errors(fit(predicted, indices[~out])))
 
-    def group(name: str, kind: bool | None, chosen: np.ndarray, own: dict | None = None) -> Errors:
+    def group(name: str, kind: bool | None, selected: np.ndarray, best: dict | None = None) -> Errors:
         more = {}
         if calibrate:
-            known = held_out[chosen][~np.isnan(held_out[chosen])]
+            held_errors = held_out[selected][~np.isnan(held_out[selected])]
             more = {
-                "fitted_median_rel_error": float(np.median(fitted[chosen])),
-                "fitted_p90_rel_error": float(np.quantile(fitted[chosen], 0.9)),
-                "held_out_median_rel_error": float(np.median(known)) if len(known) else None,
+                "fitted_median_rel_error": float(np.median(fitted[selected])),
+                "fitted_p90_rel_error": float(np.quantile(fitted[selected], 0.9)),
+                "held_out_median_rel_error": float(np.median(held_errors)) if len(held_errors) else None,
             }
-        part = errors[chosen]
-        median, p90 = float(np.median(part)), float(np.quantile(part, 0.9))
+        part = errors[selected]
+        mid, p90 = float(np.median(part)), float(np.quantile(part, 0.9))
         return Errors(
-            group=name, experts=kind, cases=len(part), median_rel_error=median, p90_rel_error=p90, constants=own, **more
+            group=name, experts=kind, cases=len(part), median_rel_error=mid, p90_rel_error=p90, constants=best, **more
         )
 
     groups = [group(*name, (source == name[0]) & (experts == name[1]), constants.get(name)) for name in names]
@@ -138,23 +138,23 @@ def compare(rows: Sequence[TrainingRow], *, calibrate: bool = False) -> RowsRepo
     )
 
 
-def fit(found: PredictedSteps, chosen: np.ndarray) -> dict[str, float]:
-    """Values of `FITTED` with the least mean of |log(ours / measured)| over the `chosen` rows.
+def fit(predicted: PredictedSteps, indices: np.ndarray) -> dict[str, float]:
+    """Values of `FITTED` with the least mean of |log(ours / measured)| over the `indices` rows.
 
     One constant after the other, twice around: 13 values over its range, then between the neighbours of the best, four
     times. A constant that does not matter keeps its default: moving one costs a thousandth of the range it moves.
     """
-    part = found.taken(chosen)
+    part = predicted.taken(indices)
     best = {key: 1.0 if key == "host" else float(np.median(getattr(Constants(), key))) for key in FITTED}
     default = dict(best)
     for _ in range(2):
         for key, (low, high) in FITTED.items():
             span = high - low
             for _ in range(4):
-                tried = np.append(np.linspace(low, high, 13), best[key])
-                ratios = part.errors(best | {key: tried[:, None]}) + 1
-                losses = np.abs(np.log(ratios)).mean(axis=1) + 1e-3 * np.abs(tried - default[key]) / span
-                best[key] = float(tried[np.argmin(losses)])
+                values = np.append(np.linspace(low, high, 13), best[key])
+                ratios = part.errors(best | {key: values[:, None]}) + 1
+                losses = np.abs(np.log(ratios)).mean(axis=1) + 1e-3 * np.abs(values - default[key]) / span
+                best[key] = float(values[np.argmin(losses)])
                 step_size = (high - low) / 12
                 low, high = max(FITTED[key][0], best[key] - step_size), min(FITTED[key][1], best[key] + step_size)
     return best

@@ -98,12 +98,12 @@ def read_rows(path: str | os.PathLike, sources: Sequence[str] = ()) -> list[Trai
 
     Raises UsageError: ``file:line``: what is wrong, and what to write instead.
     """
-    place, what = os.fspath(path), "a CSV of training throughput"
-    rows = [_row(row, here) for here, row in table_rows(read_text(path, what), place, what, REQUIRED)]
-    known = dict.fromkeys(row.source for row in rows)
+    place, title = os.fspath(path), "a CSV of training throughput"
+    rows = [_row(row, row_place) for row_place, row in table_rows(read_text(path, title), place, title, REQUIRED)]
+    names = dict.fromkeys(row.source for row in rows)
     for name in sources:
-        if name not in known:
-            raise UsageError("--set", f'{place} has no source "{name}"', f"write one of {', '.join(known)}")
+        if name not in names:
+            raise UsageError("--set", f'{place} has no source "{name}"', f"write one of {', '.join(names)}")
     return [row for row in rows if not sources or row.source in sources]
 
 
@@ -111,21 +111,21 @@ def _row(row: Mapping[str, str], here: str) -> TrainingRow:
     measured = _number(row, "step_s", here)
     if not measured or measured <= 0:
         raise UsageError(f"{here}: step_s", f'"{row["step_s"]}" is no step time', "write seconds, e.g. 3.5")
-    found = TrainingRow(here, row["id"], row["source"], bool(_number(row, "experts", here)), measured)
+    result = TrainingRow(here, row["id"], row["source"], bool(_number(row, "experts", here)), measured)
     problem = _unpredictable(row)
     if problem:
-        return replace(found, problem=problem)
+        return replace(result, problem=problem)
     software = _software(row, here)
     constants = Constants(**{key: software.pop(key) for key in CONSTANTS if key in software})
     try:
         layout = Training(**_training(row, here, software)).layout(_whole(row, "gpus", here))
     except ScenarioError as error:
-        return replace(found, problem=f"{error.problem}; {error.remedy}")
+        return replace(result, problem=f"{error.problem}; {error.remedy}")
     nic = _number(row, "nic_gb_s_per_gpu", here)
     if nic is not None and nic <= 0:
         raise UsageError(f"{here}: nic_gb_s_per_gpu", f'"{row["nic_gb_s_per_gpu"]}" is no rate', "write GB/s, e.g. 50")
     machine = _machine(GPUS[row["gpu"]], nic)
-    return replace(found, layout=layout, system=machine, constants=constants)
+    return replace(result, layout=layout, system=machine, constants=constants)
 
 
 def _unpredictable(row: Mapping[str, str]) -> str:
@@ -137,8 +137,8 @@ def _unpredictable(row: Mapping[str, str]) -> str:
     for key in _COUNTS:
         if not row[key]:
             return f"{key} is not stated"
-    kind, at, group = row["sharding"].partition("@")
-    if kind not in _ZERO or (at and not group.isdecimal()):
+    kind, at_sign, group = row["sharding"].partition("@")
+    if kind not in _ZERO or (at_sign and not group.isdecimal()):
         return f'the sharding "{row["sharding"]}" is unknown; there are {", ".join(_ZERO)}, or zero1@8'
     if row.get("schedule") and row["schedule"] not in SCHEDULES:
         return f'the schedule "{row["schedule"]}" is unknown; there are {", ".join(SCHEDULES)}'
@@ -199,8 +199,8 @@ def _software(row: Mapping[str, str], here: str) -> dict[str, Any]:
         try:
             software[key] = SOFTWARE[key](text)
         except (KeyError, ValueError):
-            wanted = "a number" if SOFTWARE[key] is float else "yes or no"
-            raise UsageError(f"{here}: {key}", f'"{text}" is not {wanted}', f"write {wanted}, or nothing") from None
+            expected = "a number" if SOFTWARE[key] is float else "yes or no"
+            raise UsageError(f"{here}: {key}", f'"{text}" is not {expected}', f"write {expected}, or nothing") from None
     return software
 
 
@@ -221,10 +221,10 @@ def _dtype(row: Mapping[str, str]) -> str | None:
 
 def _recompute(text: str) -> str | float | None:
     text = text.removesuffix("+sp")
-    if found := re.fullmatch(r"partial:(\d*\.?\d+)", text):
-        return min(float(found[1]), 1.0)
-    if found := re.fullmatch(r"full-(\d+)of([1-9]\d*)", text):  # full in some of the layers
-        return min(int(found[1]) / int(found[2]), 1.0)
+    if match := re.fullmatch(r"partial:(\d*\.?\d+)", text):
+        return min(float(match[1]), 1.0)
+    if match := re.fullmatch(r"full-(\d+)of([1-9]\d*)", text):  # full in some of the layers
+        return min(int(match[1]) / int(match[2]), 1.0)
     return RECOMPUTE.get(text)
 
 

@@ -126,51 +126,51 @@ def packaged_items(sets: Sequence[str] = ()) -> Iterator[list[AstraSimCase | Clo
     """The packaged items; the files that they name exist while the context is open. `sets`: only these; all where
     empty. Measured times are not among them. Raises UsageError: there is no such set.
     """
-    found = json.loads(files("astrasim_py").joinpath("data/validation/astra_sim.json").read_text("utf-8"))
-    names = dict.fromkeys([ClosedForm.set, *(one["set"] for one in found["cases"]), MEASURED])
+    packaged = json.loads(files("astrasim_py").joinpath("data/validation/astra_sim.json").read_text("utf-8"))
+    names = dict.fromkeys([ClosedForm.set, *(case["set"] for case in packaged["cases"]), MEASURED])
     for name in sets:
         if name not in names:
             raise UsageError("--set", f'there is no packaged set "{name}"', f"write one of {', '.join(names)}")
     with tempfile.TemporaryDirectory(prefix="astrasim_py-validate-") as folder:
-        items: list[AstraSimCase | ClosedForm] = [*closed_forms(), *_cases(Path(folder), found)]
+        items: list[AstraSimCase | ClosedForm] = [*closed_forms(), *_cases(Path(folder), packaged)]
         yield [item for item in items if not sets or item.set in sets]
 
 
-def _cases(folder: Path, found: Mapping) -> Iterator[AstraSimCase]:
-    for name, network in found["networks"].items():
+def _cases(folder: Path, packaged: Mapping) -> Iterator[AstraSimCase]:
+    for name, network in packaged["networks"].items():
         (folder / f"{name}.yml").write_text(yaml.safe_dump(network), "utf-8")
-    for name, system in found["systems"].items():
+    for name, system in packaged["systems"].items():
         (folder / f"{name}.json").write_text(json.dumps(system), "utf-8")
     memory = folder / "no_memory_expansion.json"
     memory.write_text(json.dumps({"memory-type": "NO_MEMORY_EXPANSION"}), "utf-8")
-    for prefix, ring in found["injected"].items():
+    for prefix, ring in packaged["injected"].items():
         (folder / prefix).parent.mkdir(parents=True, exist_ok=True)
         write_prefix(folder / prefix, ring_traces(ring["npus"], ring["message"], ring["reduce_micros"]))
-    written: dict[tuple, tuple[Path, ...]] = {}
-    for number, one in enumerate(found["cases"]):
-        npus = int(np.prod(found["networks"][one["network"]]["npus_count"]))
-        ((collective, size),) = one["workload"].items()
+    workloads: dict[tuple, tuple[Path, ...]] = {}
+    for number, case in enumerate(packaged["cases"]):
+        npus = int(np.prod(packaged["networks"][case["network"]]["npus_count"]))
+        ((collective, size),) = case["workload"].items()
         key = (collective, size, npus)
-        if key not in written:
-            written[key] = _workload(folder, *key)
-        times = one.get("times", [])
+        if key not in workloads:
+            workloads[key] = _workload(folder, *key)
+        times = case.get("times", [])
         flags: dict[str, Any] = {
-            key: Fraction(v) if key == "injection_scale" else v for key, v in one.get("flags", {}).items()
+            key: Fraction(v) if key == "injection_scale" else v for key, v in case.get("flags", {}).items()
         }
         yield AstraSimCase(
             place=f"packaged case {number}",
-            set=one["set"],
-            label=f"{one['network']} {one['backend']} {collective} {size} {one['system']}",
-            backend=one["backend"],
-            network=folder / f"{one['network']}.yml",
-            system=folder / f"{one['system']}.json",
+            set=case["set"],
+            label=f"{case['network']} {case['backend']} {collective} {size} {case['system']}",
+            backend=case["backend"],
+            network=folder / f"{case['network']}.yml",
+            system=folder / f"{case['system']}.json",
             memory=memory,
-            workload=written[key],
+            workload=workloads[key],
             folder=folder,
             npus=npus,
             finishes=bool(times),
             times=_per_rank(times, npus),
-            exposed=_per_rank(one.get("exposed", times), npus),
+            exposed=_per_rank(case.get("exposed", times), npus),
             **flags,
         )
 
@@ -281,18 +281,18 @@ def validate(
     batches = _batches(items)
     tasks = [(engine, [items[number] for number in batch]) for batch in batches]
     workers = min(cores() if jobs is None else jobs, len(batches))
-    found: dict[int, Finding] = {}
+    finding_of: dict[int, Finding] = {}
     progress.begin(len(items), 0)
     try:
         for batch, results in run_tasks(find_all, tasks, workers) if workers > 1 else enumerate(map(find_all, tasks)):
             if isinstance(results, Killed):
                 results = [_finding(item, results.reason) for item in tasks[batch][1]]
             for number, finding in zip(batches[batch], results, strict=True):
-                found[number] = finding
+                finding_of[number] = finding
                 progress.point(finding.label, "done" if finding.exact else "off", 0)
     finally:
         progress.end()
-    findings = tuple(found[number] for number in range(len(items)))
+    findings = tuple(finding_of[number] for number in range(len(items)))
     names = dict.fromkeys((f.set, f.judged) for f in findings)
     groups = tuple(_group(*name, [f for f in findings if (f.set, f.judged) == name]) for name in names)
     return Report(findings=findings, groups=groups)
@@ -359,13 +359,13 @@ def _compared(item: Item, ours: Sequence[int], theirs: Sequence[int], figures: S
     if tuple(ours) == tuple(theirs):
         return _finding(item, "", engine, 0.0)
     errors = [abs(a - b) / max(b, 1) for a, b in zip(ours, theirs, strict=True)]
-    at = max(range(len(errors)), key=errors.__getitem__)
+    worst = max(range(len(errors)), key=errors.__getitem__)
     where = ""
     if figures:
         ranks = len(theirs) // len(figures)
-        where = f" ({figures[at // ranks]} of rank {at % ranks})"
+        where = f" ({figures[worst // ranks]} of rank {worst % ranks})"
     unit = "ns" if isinstance(item, AstraSimCase) else "ps"
-    return _finding(item, f"here {ours[at]} {unit}, should be {theirs[at]} {unit}{where}", engine, errors[at])
+    return _finding(item, f"here {ours[worst]} {unit}, should be {theirs[worst]} {unit}{where}", engine, errors[worst])
 
 
 def _finding(item: Item, note: str, engine: str = "", rel_error: float | None = None) -> Finding:

@@ -25,7 +25,7 @@ from astrasim_py.sharing.learn import learn
 from astrasim_py.sharing.motifs import Motif, find_motif
 from astrasim_py.sharing.price import Rules, networks, original_of
 from astrasim_py.sharing.synthesis_model import SynthesisModel, read_model, write_model
-from astrasim_py.sharing.synthesize import Wanted, choose, synthesize, totals, with_ranks
+from astrasim_py.sharing.synthesize import Goal, choose, synthesize, totals, with_ranks
 from astrasim_py.training.traces import training_workload
 
 MODEL = {"layers": 4, "hidden": 1024, "ffn": 4096, "heads": 8, "vocab": 5120}
@@ -115,7 +115,7 @@ def test_twice_the_blocks_are_twice_the_calls_of_a_block():
     model = learned(tp=2)
 
     def calls(repeats: int) -> int:
-        made = synthesize(model, np.random.default_rng(1), Wanted(repeats=repeats))
+        made = synthesize(model, np.random.default_rng(1), Goal(repeats=repeats))
         return sum(int((trace.type == 7).sum()) for trace in made.traces)
 
     block = sum(place.kind == "collective" for place in model.programs[0].block) * len(model.ranks)
@@ -126,7 +126,7 @@ def test_twice_the_blocks_are_twice_the_calls_of_a_block():
 def test_factors_multiply_sizes_and_times():
     model = learned(tp=2)
     plain = synthesize(model, None).traces[0]
-    more = synthesize(model, None, Wanted(size_factor=3.0, compute_factor=2.0)).traces[0]
+    more = synthesize(model, None, Goal(size_factor=3.0, compute_factor=2.0)).traces[0]
     assert (more.column("comm_size") == 3 * plain.column("comm_size"))[plain.type == 7].all()
     took = plain.column("duration_ps")
     assert (more.column("duration_ps")[took > 0] == 2 * took[took > 0]).all()
@@ -145,7 +145,7 @@ def test_other_numbers_of_ranks_grow_groups_across_slabs():
     assert sorted(model.groups.values()) == sorted(
         [*(tuple(range(first, first + 2)) for first in range(0, 12, 2)), *(tuple(range(k, 12, 2)) for k in (0, 1))]
     )
-    made = synthesize(learned(tp=2), np.random.default_rng(0), Wanted(ranks=12))
+    made = synthesize(learned(tp=2), np.random.default_rng(0), Goal(ranks=12))
     assert made.ranks == 12 and not [f for f in lint(made.traces, made.groups) if f.severity != "info"]
     assert Rules().makespan(made) > 0
     with pytest.raises(TraceError, match="stages of a pipeline"):
@@ -157,11 +157,11 @@ def test_the_workload_with_the_nearest_calls_gets_the_wanted_blocks_bytes_and_co
     rng = np.random.default_rng(0)
     for number, model in enumerate(models):
         calls = {kind: (each / 8, size / each) for kind, (each, size) in totals(model).items()}
-        found, wanted = choose(models, Wanted(calls=calls), rng)
+        found, wanted = choose(models, Goal(calls=calls), rng)
         assert (found, wanted.repeats or 0) == (number, model.repeats)
     has = totals(learned(tp=2))
     more = {kind: (2 * each / 8, 3 * size / each) for kind, (each, size) in has.items()}
-    number, wanted = choose(models, Wanted(calls=more, compute_ps=7 * 10**10), rng)
+    number, wanted = choose(models, Goal(calls=more, compute_ps=7 * 10**10), rng)
     assert number == 1 and wanted.repeats == pytest.approx(2 * models[1].repeats, abs=1)
     made = synthesize(models[1], rng, wanted, Rules().makespan)
     assert Rules().makespan(made, free=True) == pytest.approx(7 * 10**10, rel=1e-6)
@@ -169,32 +169,32 @@ def test_the_workload_with_the_nearest_calls_gets_the_wanted_blocks_bytes_and_co
     sizes = sum(np.maximum(np.max(each, axis=0), 0).sum() for each in columns)
     assert sizes == pytest.approx(6 * sum(size for _, size in has.values()), rel=1e-4)
     with pytest.raises(TraceError, match="nothing learned has all_to_all"):
-        choose(models, Wanted(calls={"all_to_all": (1, 1)}), rng)
+        choose(models, Goal(calls={"all_to_all": (1, 1)}), rng)
 
 
 @pytest.mark.parametrize(("keys", "more"), [({"pp": 4}, 8), ({"tp": 2, "pp": 2}, 16)], ids=str)
 def test_a_pipeline_of_more_micro_batches_takes_what_the_real_one_takes(keys, more):
     """Blocks of the steady state; stages are at different micro-batches."""
     model = learned(gbs=32, **keys)
-    made = synthesize(model, None, Wanted(repeats=model.repeats + more))
+    made = synthesize(model, None, Goal(repeats=model.repeats + more))
     assert not [found for found in lint(made.traces, made.groups) if found.severity != "info"]
     for topology in [*networks(8).values()][1::3]:
         real = Rules().run(original(gbs=64, **keys).workload, topology).makespan
         assert Rules().run(made, topology, engine="both").makespan == real
-    drawn = synthesize(model, np.random.default_rng(3), Wanted(repeats=2))
+    drawn = synthesize(model, np.random.default_rng(3), Goal(repeats=2))
     assert not [found for found in lint(drawn.traces, drawn.groups) if found.severity != "info"]
     assert Rules().run(drawn, [*networks(8).values()][1], engine="both").makespan > 0
 
 
 def test_of_several_workloads_one_that_can_have_the_ranks_is_taken():
     models = [learned(pp=4), learned(tp=2)]
-    assert {choose(models, Wanted(ranks=12), np.random.default_rng(seed))[0] for seed in range(9)} == {1}
+    assert {choose(models, Goal(ranks=12), np.random.default_rng(seed))[0] for seed in range(9)} == {1}
 
 
 @pytest.mark.parametrize("keys", [{"tp": 2}, {"pp": 4}], ids=str)
 def test_both_engines_run_what_is_made(keys):
     model = learned(**keys)
-    made = synthesize(model, np.random.default_rng(2), Wanted(repeats=1 if model.repeats else None))
+    made = synthesize(model, np.random.default_rng(2), Goal(repeats=1 if model.repeats else None))
     assert Rules().run(made, [*networks(8).values()][1], engine="both").makespan > 0  # compares every record
 
 
@@ -310,7 +310,7 @@ def test_recorded_steps_are_predicted_from_half_of_their_blocks(tmp_path, name, 
     model = learn(original_of(recorded))
     (program,) = model.programs
     assert (len(program.block), program.occurrences) == (period, repeats)
-    half = Wanted(repeats=repeats, drawn_from=tuple(range(0, repeats, 2)))
+    half = Goal(repeats=repeats, drawn_from=tuple(range(0, repeats, 2)))
     errors = [
         Rules().makespan(synthesize(model, np.random.default_rng(seed), half)) / Rules().makespan(recorded) - 1
         for seed in range(4)
