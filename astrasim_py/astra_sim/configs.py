@@ -168,28 +168,28 @@ def _flag(json: JsonFile, key: str, value: object) -> bool:
 
 
 def _words(json: JsonFile, key: str, value: object) -> tuple[Implementation, ...]:
-    listed = [value] if isinstance(value, str) else value
-    if not isinstance(listed, list) or not listed or not all(isinstance(word, str) for word in listed):
+    words = [value] if isinstance(value, str) else value
+    if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
         raise json.error(key, f"{shown(value)} is not a list of implementations", 'write e.g. ["ring"]')
-    if len(listed) > MAX_DIMS:
-        raise json.error(key, f"{len(listed)} implementations", f"write at most {MAX_DIMS}")
-    found = []
-    for word in listed:
+    if len(words) > MAX_DIMS:
+        raise json.error(key, f"{len(words)} implementations", f"write at most {MAX_DIMS}")
+    implementations = []
+    for word in words:
         try:
-            found.append(Implementation.parse(word, json.place(key)))
+            implementations.append(Implementation.parse(word, json.place(key)))
         except AlgorithmError as error:
             known = ("ring", "direct", "halvingDoubling", "doubleBinaryTree", "oneRing", "oneDirect")
             hint = did_you_mean(word, (*known, "oneHalvingDoubling"))
             raise json.error(key, error.problem, hint or error.remedy) from None
-    return tuple(found)
+    return tuple(implementations)
 
 
 def _prefix(json: JsonFile, key: str, value: object) -> str:
-    listed = [value] if isinstance(value, str) else value
-    if not isinstance(listed, list) or len(listed) != 1 or not isinstance(listed[0], str) or not listed[0]:
+    prefixes = [value] if isinstance(value, str) else value
+    if not isinstance(prefixes, list) or len(prefixes) != 1 or not isinstance(prefixes[0], str) or not prefixes[0]:
         remedy = 'write a list of exactly one prefix, e.g. ["algorithms/ring_8"]: it covers all dimensions'
         raise json.error(key, f"{shown(value)} is not one file prefix", remedy)
-    return listed[0]
+    return prefixes[0]
 
 
 def _text(json: JsonFile, key: str, value: object) -> str:
@@ -310,17 +310,17 @@ def read_memory(path: str | os.PathLike, npus: int, warnings: list[str]) -> Memo
     if kind == "none":
         return NO_MEMORY
 
-    def needed(read: Callable, key: str):
+    def field(read: Callable, key: str):
         if key not in json.data:
             raise json.error(key, f"is missing, and {word} needs it", f'write e.g. "{key}": 100')
         return read(json, key, json.data[key])
 
-    latency, bandwidth = needed(_whole, "remote-mem-latency"), needed(_number, "remote-mem-bw")
+    latency, bandwidth = field(_whole, "remote-mem-latency"), field(_number, "remote-mem-bw")
     if not bandwidth:
         raise json.error("remote-mem-bw", "is 0", "write GB/s, e.g. 100")
     per_node = 1
     if kind == "per_node":
-        nodes, per_node = needed(_positive, "num-nodes"), needed(_positive, "num-npus-per-node")
+        nodes, per_node = field(_positive, "num-nodes"), field(_positive, "num-npus-per-node")
         if nodes * per_node < npus:
             problem = f"{nodes} nodes of {per_node} NPUs do not hold the {npus} NPUs of the network"
             raise json.error("num-nodes", problem, "let num-nodes times num-npus-per-node be the number of NPUs")
@@ -335,13 +335,13 @@ def read_per_node(path: str | os.PathLike) -> dict[int, str]:
     document = read_document(path)
     if not isinstance(document.data, dict):
         raise ScenarioError(document.place, "is not a map", 'write e.g. 7: "algorithms/ring_8"')
-    found: dict[int, str] = {}
+    prefixes: dict[int, str] = {}
     for key, value in document.data.items():
         if not (key.isascii() and key.isdecimal() and len(key) < 20):
             raise ScenarioError(document.key_place(key), f"{shown(key)} is not a node id", "write a whole number")
         # A list of exactly one prefix is what the system JSON writes.
-        one = value.data[0] if isinstance(value.data, list) and len(value.data) == 1 else value
-        if not isinstance(one.data, str) or not one.data:
+        prefix = value.data[0] if isinstance(value.data, list) and len(value.data) == 1 else value
+        if not isinstance(prefix.data, str) or not prefix.data:
             raise ScenarioError(value.place, f"{shown(value.plain())} is not a file prefix", "write its path")
-        found[int(key)] = one.data
-    return found
+        prefixes[int(key)] = prefix.data
+    return prefixes

@@ -31,10 +31,10 @@ class Injected:
 
         Raises TraceError: a damaged file. Raises AlgorithmError: ASTRA-sim would abort on it or wait for ever.
         """
-        named = self.inputs.per_node.get(call.node, self.inputs.system.injected(call.type))
-        if named is None:
+        name = self.inputs.per_node.get(call.node, self.inputs.system.injected(call.type))
+        if name is None:
             return None
-        prefix = str(self.inputs.folder / named)
+        prefix = str(self.inputs.folder / name)
         ordered = sorted(call.members)
         position = tuple(range(len(ordered)))
         if list(call.members) != ordered and not self.corrected:
@@ -43,14 +43,14 @@ class Injected:
         key = ("algorithm", prefix, call.type, position, self.corrected)
         if key not in self.cache:
             self.cache[key] = self._read(prefix, call.type, position)
-        found = self.cache[key]
+        algorithm = self.cache[key]
         if not self.corrected:
             warn(self.warnings, "injected-size", prefix)
-        elif not found.scales:
+        elif not algorithm.scales:
             text = f"{prefix}: its sizes are in bytes and stay as written (in a scenario, made_for rescales them)"
             if text not in self.warnings:
                 self.warnings.append(text)
-        return found
+        return algorithm
 
     def _read(self, prefix: str, collective: str, position: tuple[int, ...]) -> Algorithm:
         traces = read_set(prefix, len(position), f"the group that calls {collective}", self.cache)

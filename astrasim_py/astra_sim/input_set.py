@@ -68,32 +68,32 @@ class Inputs:
         return int(self.system.endpoint_delay * float(self.injection_scale))
 
 
-def read_inputs(given: Arguments, cache: MutableMapping | None = None) -> Inputs:
+def read_inputs(arguments: Arguments, cache: MutableMapping | None = None) -> Inputs:
     """Read all files of a run.
 
     `cache`: traces read before, shared between calls; only while the files do not change. Raises ScenarioError,
     TraceError, UsageError: a file that is missing, cannot be read, or says what ASTRA-sim could not use.
     """
-    if given.backend not in BACKENDS:
-        raise UsageError("--backend", f'"{given.backend}" is unknown', f"write {UNAWARE} or {AWARE}")
-    queues, scale = given.queues_per_dim, Fraction(str(given.injection_scale))
+    if arguments.backend not in BACKENDS:
+        raise UsageError("--backend", f'"{arguments.backend}" is unknown', f"write {UNAWARE} or {AWARE}")
+    queues, scale = arguments.queues_per_dim, Fraction(str(arguments.injection_scale))
     if not 1 <= queues <= MAX_QUEUES:
         raise UsageError("--num-queues-per-dim", f"{queues} is out of range", f"write 1 to {MAX_QUEUES}")
     if not 0 <= scale <= 10**9:
-        problem = f"{given.injection_scale} is out of range"
+        problem = f"{arguments.injection_scale} is out of range"
         raise UsageError("--injection-scale", problem, "write a number from 0, e.g. 1")
     warnings: list[str] = []
-    network = configs.read_network(given.network, warnings)
-    system = configs.read_system(given.system, warnings)
-    if given.memory is None:
+    network = configs.read_network(arguments.network, warnings)
+    system = configs.read_system(arguments.system, warnings)
+    if arguments.memory is None:
         warnings.append("no remote memory configuration: there is none, as under NO_MEMORY_EXPANSION")
-    memory = NO_MEMORY if given.memory is None else configs.read_memory(given.memory, network.npus, warnings)
-    files = [os.fspath(file) for file in (given.system, given.network, given.memory) if file is not None]
-    groups = None if given.groups in (None, EMPTY) else os.fspath(given.groups)
-    workload = _workload(given.workload, groups, network.npus, warnings, cache)
+    memory = NO_MEMORY if arguments.memory is None else configs.read_memory(arguments.memory, network.npus, warnings)
+    files = [os.fspath(file) for file in (arguments.system, arguments.network, arguments.memory) if file is not None]
+    groups = None if arguments.groups in (None, EMPTY) else os.fspath(arguments.groups)
+    workload = _workload(arguments.workload, groups, network.npus, warnings, cache)
     per_node: dict[int, str] = {}
     if system.per_node_custom_implementation:
-        name = given.folder / Path(system.per_node_custom_implementation)
+        name = arguments.folder / Path(system.per_node_custom_implementation)
         per_node = configs.read_per_node(name)
         files.append(os.fspath(name))
         called = {
@@ -109,36 +109,36 @@ def read_inputs(given: Arguments, cache: MutableMapping | None = None) -> Inputs
         system=system,
         memory=memory,
         per_node=per_node,
-        backend=given.backend,
+        backend=arguments.backend,
         queues_per_dim=queues,
         injection_scale=scale,
-        rendezvous=given.rendezvous,
-        folder=Path(given.folder),
+        rendezvous=arguments.rendezvous,
+        folder=Path(arguments.folder),
         warnings=tuple(warnings),
         files=tuple(files if groups is None else [*files, groups]),
     )
 
 
 def _workload(
-    given: Name | Sequence[Name],
+    files: Name | Sequence[Name],
     groups: str | None,
     npus: int,
     warnings: list[str],
     cache: MutableMapping | None,
 ) -> Workload:
-    if isinstance(given, str | os.PathLike):
-        name = os.path.basename(os.fspath(given))
-        traces = read_set(given, npus, "the network", cache)
-        if os.path.exists(f"{os.fspath(given)}.{npus}.et"):
-            warnings.append(f"{os.fspath(given)}: files beyond rank {npus - 1} are not read: there are {npus} NPUs")
+    if isinstance(files, str | os.PathLike):
+        name = os.path.basename(os.fspath(files))
+        traces = read_set(files, npus, "the network", cache)
+        if os.path.exists(f"{os.fspath(files)}.{npus}.et"):
+            warnings.append(f"{os.fspath(files)}: files beyond rank {npus - 1} are not read: there are {npus} NPUs")
     else:
-        name = os.path.basename(os.fspath(given[0])) if given else ""
-        traces = _read([os.fspath(path) for path in given], cache)
+        name = os.path.basename(os.fspath(files[0])) if files else ""
+        traces = _read([os.fspath(path) for path in files], cache)
     if len(traces) != npus:
         raise TraceError(name, f"{len(traces)} traces for {npus} NPUs", "give one per NPU")
-    found: dict[str, tuple[int, ...]] = {}
+    groups_by_id: dict[str, tuple[int, ...]] = {}
     for trace in dict.fromkeys(traces):
-        found.update(groups_from_metadata(trace))
+        groups_by_id.update(groups_from_metadata(trace))
     for key, members in groups_from_json(groups).items() if groups is not None else ():
         if not (key.isascii() and key.isdecimal()) or len(key) > 9 or int(key) == 0:
             raise TraceError(f"{groups}: {key[:40]}", "is not a group id", "write whole numbers from 1")
@@ -146,13 +146,13 @@ def _workload(
             raise TraceError(f"{groups}: {key}", "is a group without ranks", "list its ranks")
         if max(members) >= npus:
             raise TraceError(f"{groups}: {key}", f"rank {max(members)} is not one of {npus} NPUs")
-        found[str(int(key))] = members
+        groups_by_id[str(int(key))] = members
     if groups is not None:
-        if said := other_names(traces, traces):
-            warnings.append(f"{said}, which ASTRA-sim does not read: they are of all NPUs; write pg_name")
-        if found and unnamed(traces, [*found]) == [*found]:
+        if unread := other_names(traces, traces):
+            warnings.append(f"{unread}, which ASTRA-sim does not read: they are of all NPUs; write pg_name")
+        if groups_by_id and unnamed(traces, [*groups_by_id]) == [*groups_by_id]:
             warnings.append(f"{groups}: none of its groups is named by a collective")
-    return Workload(traces, found, name)
+    return Workload(traces, groups_by_id, name)
 
 
 def read_set(prefix: Name, ranks: int, whose: str, cache: MutableMapping | None = None) -> tuple[ExecutionTrace, ...]:
@@ -175,11 +175,11 @@ def read_set(prefix: Name, ranks: int, whose: str, cache: MutableMapping | None 
 
 
 def _read(paths: Sequence[str], cache: MutableMapping | None) -> tuple[ExecutionTrace, ...]:
-    known = {} if cache is None else cache
+    read_files = {} if cache is None else cache
     new: dict[str, int] = {}
     for rank, path in enumerate(paths):
-        if ("trace", path) not in known:
+        if ("trace", path) not in read_files:
             new.setdefault(path, rank)
     for path, trace in zip(new, read_traces(list(new), list(new.values())), strict=True):
-        known["trace", path] = trace
-    return tuple(known["trace", path] for path in paths)
+        read_files["trace", path] = trace
+    return tuple(read_files["trace", path] for path in paths)

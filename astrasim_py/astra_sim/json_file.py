@@ -53,10 +53,10 @@ def _not_finite(word: str) -> float:
     raise ValueError(f"{word} is not a number of JSON")
 
 
-def read_json(path: str | os.PathLike, what: str, example: str, warnings: list[str]) -> JsonFile:
+def read_json(path: str | os.PathLike, title: str, example: str, warnings: list[str]) -> JsonFile:
     """Read an object from a JSON file.
 
-    `what`: what it should be, as in ``a system configuration``. `example`: what to write instead. `warnings`: a key
+    `title`: what it should be, as in ``a system configuration``. `example`: what to write instead. `warnings`: a key
     that appears twice is added: the last counts, as it does for ASTRA-sim. Raises ScenarioError: missing, not a
     regular file, too large, no JSON, no object.
     """
@@ -68,7 +68,7 @@ def read_json(path: str | os.PathLike, what: str, example: str, warnings: list[s
         twice.extend(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
         return dict(pairs)
 
-    data = read_regular(file, MAX_BYTES, ScenarioError, what=what, remedy=f"write {example}")
+    data = read_regular(file, MAX_BYTES, ScenarioError, what=title, remedy=f"write {example}")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -96,16 +96,16 @@ def read_json(path: str | os.PathLike, what: str, example: str, warnings: list[s
 def _key_lines(text: str) -> dict[str, int]:
     """Line of every key of the outermost object of valid JSON."""
     lines: dict[str, int] = {}
-    decode, at = json.JSONDecoder().raw_decode, text.index("{") + 1
-    while text[at := _skipped(text, at)] != "}":
-        key, end = decode(text, at)
-        lines[key] = text.count("\n", 0, at) + 1
-        _, at = decode(text, _skipped(text, end))
+    decode, position = json.JSONDecoder().raw_decode, text.index("{") + 1
+    while text[position := _skipped(text, position)] != "}":
+        key, end = decode(text, position)
+        lines[key] = text.count("\n", 0, position) + 1
+        _, position = decode(text, _skipped(text, end))
     return lines
 
 
-def _skipped(text: str, at: int) -> int:
+def _skipped(text: str, position: int) -> int:
     """Where the next value of valid JSON begins."""
-    while text[at] in " \t\r\n,:":
-        at += 1
-    return at
+    while text[position] in " \t\r\n,:":
+        position += 1
+    return position

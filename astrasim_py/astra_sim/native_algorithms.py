@@ -124,11 +124,11 @@ class Charges:
         """
 
         def packet_ns(p: int, size: int) -> int:
-            cycle, at = divmod(p, plain + flagged)
-            if at < plain:
+            cycle, turn = divmod(p, plain + flagged)
+            if turn < plain:
                 return self.packet_ns(size)
             reduced = collective == "reduce_scatter" or (collective == "all_reduce" and cycle % 2 == 0)
-            return self.packet_ns(size, flagged=True, reduced=reduced, last=at >= flagged)
+            return self.packet_ns(size, flagged=True, reduced=reduced, last=turn >= flagged)
 
         return packet_ns
 
@@ -166,7 +166,7 @@ def _direct(
     check_nodes(f"direct {collective} over {n} ranks", 3 * halves * (n - 1), of_rank=True)
     packet_ns = charges.by_order(collective, window, window * (n - 1) if local else window)
     draft, pair = Draft(1, 0), np.arange(halves * (n - 1))
-    half, at = np.divmod(pair, n - 1)
+    half, peer = np.divmod(pair, n - 1)
     late, count = pair >= window, pair - window + 1
 
     def after_packet(k: Any, place: Any) -> Any:
@@ -184,11 +184,11 @@ def _direct(
     after = np.where(late, NONE, first), np.where(half > 0, opens, NONE)
     waits = {"count_of": np.where(late, PASSED, MISSING), "count_k": np.where(late, count, MISSING), "after": after}
     shared: dict[str, Any] = {"tag": half, "comm_size": message, **waits}
-    draft.send(peer=direction * (at + 1) % n, detached=1, order=after_packet(turn, 3 + 2 * pair), **shared)
-    draft.recv(peer=-direction * (at + 1) % n, counter=RECEIVED, order=after_packet(turn, 4 + 2 * pair), **shared)
+    draft.send(peer=direction * (peer + 1) % n, detached=1, order=after_packet(turn, 3 + 2 * pair), **shared)
+    draft.recv(peer=-direction * (peer + 1) % n, counter=RECEIVED, order=after_packet(turn, 4 + 2 * pair), **shared)
     duration = [1000 * packet_ns(window + p, message) for p in pair.tolist()]
-    counted = {"duration_ps": np.array(duration), "count_k": pair + 1, "order": after_packet(pair + 1, 0)}
-    draft.join(counter=PASSED, count_of=RECEIVED, **counted)
+    columns = {"duration_ps": np.array(duration), "count_k": pair + 1, "order": after_packet(pair + 1, 0)}
+    draft.join(counter=PASSED, count_of=RECEIVED, **columns)
     return Traces.of_rotation(Rotated(Rotation((n,)), draft.program().traces()[0]))
 
 
@@ -230,25 +230,25 @@ def _double_binary_tree(size: int, n: int, tree: str, charges: Charges) -> Trace
     parent = np.array(_tree_parents(n, tree))
     below = np.flatnonzero(parent >= 0)
     above, draft = parent[below], Draft(n, 0)
-    leaves, which = np.setdiff1d(np.arange(n), above), numbered(above, below)
-    plain, reduced = (1000 * charges.packet_ns(size, reduced=each) for each in (False, True))
+    leaves, child = np.setdiff1d(np.arange(n), above), numbered(above, below)
+    plain, reduced = (1000 * charges.packet_ns(size, reduced=reduces) for reduces in (False, True))
     begin, passed, up_of = np.full((3, n), NONE)
     begin[leaves] = draft.join(leaves, duration_ps=plain, order=0)
-    got = draft.recv(rank=above, peer=below, tag=0, comm_size=size, order=1 + which)
-    done = draft.join(above, duration_ps=reduced, after=(got,), order=3 + which)
+    receives = draft.recv(rank=above, peer=below, tag=0, comm_size=size, order=1 + child)
+    reductions = draft.join(above, duration_ps=reduced, after=(receives,), order=3 + child)
     sides: dict[str, Any] = {"rank": below, "peer": above, "comm_size": size, "after": (begin[below],)}
     up = draft.send(tag=0, detached=1, order=5, **sides)
     down = draft.recv(tag=1, order=6, **sides)
     duration = np.where(begin[below] == NONE, reduced, plain)
     passed[below] = draft.join(below, duration_ps=duration, after=(down,), order=7)
     back: dict[str, Any] = {"rank": above, "peer": below, "comm_size": size, "after": (passed[above],)}
-    give = draft.send(tag=1, detached=1, order=8 + which, **back)
+    give = draft.send(tag=1, detached=1, order=8 + child, **back)
     # The root has one child, which it answers; others pass on what all their children gave.
     up_of[below] = np.arange(len(below))
     inner = parent[above] >= 0
     for waiting in (up, down):
-        draft.depend(waiting[up_of[above[inner]]], done[inner])
-    draft.depend(give[~inner], done[~inner])
+        draft.depend(waiting[up_of[above[inner]]], reductions[inner])
+    draft.depend(give[~inner], reductions[~inner])
     return Traces(n, draft=draft.program)
 
 

@@ -91,11 +91,11 @@ class CompatiblePlanner:
         splits = self.system.preferred_dataset_splits
         if not splits:
             problem = f"{'is missing' if splits is None else 'is 0'}: ASTRA-sim divides by it for every collective"
-            at = self.system.at("preferred_dataset_splits")
-            raise ScenarioError(at, problem, 'write "preferred-dataset-splits": 1')
-        found = self.injected.algorithm(call)
-        if found is not None:
-            return found
+            error_place = self.system.at("preferred_dataset_splits")
+            raise ScenarioError(error_place, problem, 'write "preferred-dataset-splits": 1')
+        injected = self.injected.algorithm(call)
+        if injected is not None:
+            return injected
         rank = call.members[0]
         place = f"{self.inputs.workload.traces[rank].place or f'rank {rank}'}: node {call.node}"
         if len(self.sizes) > MAX_DIMS and call.dims is None:
@@ -107,8 +107,8 @@ class CompatiblePlanner:
             try:
                 self._plans[call] = self._planned(call, splits)
             except AlgorithmError as error:
-                at = f"{place}: {error.place}" if error.place else place
-                raise AlgorithmError(at, error.problem, f"{error.remedy}, or use --corrected") from None
+                error_place = f"{place}: {error.place}" if error.place else place
+                raise AlgorithmError(error_place, error.problem, f"{error.remedy}, or use --corrected") from None
         if self.inputs.backend == UNAWARE and max(self.capacity) > 1 and len(self._plans[call]) > 1:
             self.warn("free-concurrency")
         return self._plans[call]
@@ -122,8 +122,8 @@ class CompatiblePlanner:
         dims = self.dimensions(call, local, place)
         order = [
             dim
-            for dim, each in enumerate(dims)
-            if each.n > 1 and (call.dims is None or call.group not in WORLD or dim >= len(call.dims) or call.dims[dim])
+            for dim, rows in enumerate(dims)
+            if rows.n > 1 and (call.dims is None or call.group not in WORLD or dim >= len(call.dims) or call.dims[dim])
         ]
         if not order:
             problem = "no dimension is involved that has more than one NPU (ASTRA-sim waits for it for ever)"
@@ -156,7 +156,7 @@ class CompatiblePlanner:
         turns = self._turns.get(members[0])
         if turns is None or any(self._turns.get(member) is not turns for member in members):
             old = turns or tuple(QueueTurns(self.queues) for _ in self.sizes)
-            turns = tuple(each.copy() for each in old)
+            turns = tuple(counters.copy() for counters in old)
             for member in members:
                 self._turns[member] = turns
         return turns
@@ -179,41 +179,41 @@ class CompatiblePlanner:
     def dimensions(self, call: CollectiveRequest, local: bool, place: str) -> tuple[_Dim, ...]:
         key = (call.type, call.members if local else None)
         if key not in self._dims:
-            given, name = self.system.implementation(call.type), f"{call.type.replace('_', '-')}-implementation"
-            if not given:
+            words, name = self.system.implementation(call.type), f"{call.type.replace('_', '-')}-implementation"
+            if not words:
                 problem, remedy = "is missing, and the workload calls it", "list one implementation per dimension"
                 raise AlgorithmError("", f"{name} {problem}", f"{remedy} of the network")
-            if len(given) > len(self.sizes):
-                problem = f"{name} lists {len(given)} implementations for {len(self.sizes)} dimensions"
+            if len(words) > len(self.sizes):
+                problem = f"{name} lists {len(words)} implementations for {len(self.sizes)} dimensions"
                 raise AlgorithmError("", f"{problem} (ASTRA-sim aborts)", "list one per dimension")
-            self._dims[key] = self._local(call, given, place) if local else self._world(given, place)
+            self._dims[key] = self._local(call, words, place) if local else self._world(words, place)
         return self._dims[key]
 
-    def _local(self, call: CollectiveRequest, given: Sequence[native.Implementation], place: str) -> tuple[_Dim, ...]:
-        if len(given) > 1:
+    def _local(self, call: CollectiveRequest, words: Sequence[native.Implementation], place: str) -> tuple[_Dim, ...]:
+        if len(words) > 1:
             self.warn("local-ring")
-            given = (native.Implementation(native.RING),)
-        if given[0].kind == native.TREE:
+            words = (native.Implementation(native.RING),)
+        if words[0].kind == native.TREE:
             problem = "doubleBinaryTree on a group smaller than the world crashes ASTRA-sim"
             raise AlgorithmError(place, problem, "use ring, direct or halvingDoubling")
         if self.charges.endpoint_ns != native.LOCAL_DELAY_NS:
             self.warn("local-delay")
         # Rings go through the members in the order in which the group lists them.
-        return (_Dim((call.members,), given[0]),)
+        return (_Dim((call.members,), words[0]),)
 
-    def _world(self, given: Sequence[native.Implementation], place: str) -> tuple[_Dim, ...]:
+    def _world(self, words: Sequence[native.Implementation], place: str) -> tuple[_Dim, ...]:
         dims: list[_Dim] = []
         everyone = tuple(range(self.npus))
-        for dim, implementation in enumerate(given):
+        for dim, implementation in enumerate(words):
             if implementation.whole:
                 if len(self.sizes) > 1:
                     self.warn("whole")
-                if dim + 1 < len(given):
+                if dim + 1 < len(words):
                     self.warn("ignored-words")
                 return (*dims, _Dim((everyone,), implementation))
             dims.append(_Dim(rows_along(everyone, dim, self.sizes), implementation))
-        if len(given) < len(self.sizes):
-            if given[-1].kind == native.TREE:
+        if len(words) < len(self.sizes):
+            if words[-1].kind == native.TREE:
                 problem = "a doubleBinaryTree that is listed last must be in the last dimension of the network"
                 problem = f"{problem} (ASTRA-sim builds it over the wrong NPUs and crashes)"
                 raise AlgorithmError(place, problem, "list one implementation per dimension")
@@ -229,9 +229,9 @@ class CompatiblePlanner:
         kind, n, window = dim.implementation.kind, dim.n, dim.implementation.window
         options: dict[str, object] = {"direction": direction} if kind in (native.RING, native.DIRECT) else {}
         if kind == native.TREE:
-            built = self._trees.get((call.type, visit.dim), 0)
-            self._trees[call.type, visit.dim] = built + 1
-            options["tree"] = native.MIN if built % 2 else native.MAX
+            trees = self._trees.get((call.type, visit.dim), 0)
+            self._trees[call.type, visit.dim] = trees + 1
+            options["tree"] = native.MIN if trees % 2 else native.MAX
         elif kind == native.DIRECT:
             options |= {"window": window, "local": local}
         charges = replace(self.charges, endpoint_ns=native.LOCAL_DELAY_NS, bus=None) if local else self.charges
@@ -292,16 +292,16 @@ class CorrectedPlanner:
             endpoint_delay=inputs.endpoint_delay_ns * 1000,
         )
         self.built = cache(self._built)
-        self.by_dimension, self.whole = self._planner(whole=False), self._planner(whole=True)
+        self.by_dimension, self.whole = self._planner(flat=False), self._planner(flat=True)
         self.capacity = self.by_dimension.capacity
         self.table = AlgorithmTable({}, self.fallback)
 
-    def _planner(self, *, whole: bool) -> DimensionPlanner:
-        """A planner; `whole`: one that sees all NPUs as one dimension."""
+    def _planner(self, *, flat: bool) -> DimensionPlanner:
+        """A planner; `flat`: one that sees all NPUs as one dimension."""
         network = self.inputs.network
-        dims = network.dims[:1] if whole else network.dims
+        dims = network.dims[:1] if flat else network.dims
         return DimensionPlanner(
-            sizes=(network.npus,) if whole else network.sizes,
+            sizes=(network.npus,) if flat else network.sizes,
             make=self.make,
             how=self.how,
             rate=tuple(dim.bandwidth for dim in dims),
@@ -309,9 +309,9 @@ class CorrectedPlanner:
         )
 
     def plan(self, call: CollectiveRequest) -> tuple[PlannedChunk, ...] | Algorithm | None:
-        found = self.injected.algorithm(call)
-        if found is not None:
-            return found
+        injected = self.injected.algorithm(call)
+        if injected is not None:
+            return injected
         words = self.inputs.system.implementation(call.type)
         return (self.whole if words and words[0].whole else self.by_dimension).plan(call)
 
@@ -325,8 +325,8 @@ class CorrectedPlanner:
         """The algorithm of a collective that is not planned by dimension."""
         if collective in BY_DIMENSION:
             words = self.inputs.system.implementation(collective)
-            made = self.built(collective, ranks, words[0] if words else None)
-            return with_endpoint_delay(made, self.how.endpoint_delay)
+            algorithm = self.built(collective, ranks, words[0] if words else None)
+            return with_endpoint_delay(algorithm, self.how.endpoint_delay)
         return build_default(collective, ranks, root)
 
     def _built(self, collective: str, ranks: int, word: native.Implementation | None) -> Algorithm:

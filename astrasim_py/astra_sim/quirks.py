@@ -107,8 +107,8 @@ _OWN_ATTRIBUTES = (
 
 def without_own_attributes(trace: ExecutionTrace, warnings: list[str]) -> ExecutionTrace:
     """A trace as ASTRA-sim reads it: without attributes that only this package knows."""
-    own = [name for name in _OWN_ATTRIBUTES if trace.has_column(name)]
-    if not own:
+    names = [name for name in _OWN_ATTRIBUTES if trace.has_column(name)]
+    if not names:
         return trace
-    warn(warnings, "own-attributes", ", ".join(own))
-    return trace.with_columns({name: np.full(len(trace), MISSING) for name in own})
+    warn(warnings, "own-attributes", ", ".join(names))
+    return trace.with_columns({name: np.full(len(trace), MISSING) for name in names})

@@ -99,12 +99,12 @@ class TextWorkload:
             "bytes without a collective, {}": (sum(bool(p.size and not p.collectives) for p in phases), "time"),
             "collectives of 0 bytes, {}": (sum(bool(p.collectives and not p.size) for p in phases), "time"),
         }
-        found = [what.format(number_of(*count)) for what, count in counts.items() if count[0]]
+        lines = [text.format(number_of(*count)) for text, count in counts.items() if count[0]]
         used = {"all_gpus", *(("ep", "pp", MODEL) if self.kind in (*TRANSFORMERS, "HYBRID_CUSTOMIZED") else ()),
                 *(_LISTS if self.kind == "HYBRID_TRANSFORMER_FWD_IN_BCKWD" else ()),
                 *(("DLRM_LAST_BOTTOM_LAYER",) if self.kind in DLRM else ())}  # fmt: skip
-        given = [name for name, values in self.numbers.items() if values and name not in used]
-        return found + ([f"{', '.join(given)} of the first line"] if given else [])
+        names = [name for name, values in self.numbers.items() if values and name not in used]
+        return lines + ([f"{', '.join(names)} of the first line"] if names else [])
 
 
 def read_text(path: str) -> TextWorkload:
@@ -124,14 +124,14 @@ def read_text(path: str) -> TextWorkload:
     if kind not in KINDS:
         raise TraceError(first, f'"{kind}" is no kind of parallelism', f"write one of {', '.join(KINDS)}")
     numbers = _numbers(words[0][1][1:], first)
-    given = _number(words[1][1][0], f"{path}:{words[1][0]}", "the number of layers")
-    if given != len(words) - 2 or not 0 < given <= _MOST_LAYERS:
-        raise TraceError(f"{path}:{words[1][0]}", f"says {given} layers, and {len(words) - 2} follow", "write them all")
+    count = _number(words[1][1][0], f"{path}:{words[1][0]}", "the number of layers")
+    if count != len(words) - 2 or not 0 < count <= _MOST_LAYERS:
+        raise TraceError(f"{path}:{words[1][0]}", f"says {count} layers, and {len(words) - 2} follow", "write them all")
     for name in _OF_LAYERS:
         for index in numbers.get(name, ()):
-            if index >= given:
-                raise TraceError(first, f"{name} names layer {index} of {given}", f"write 0 to {given - 1}")
-    layers = tuple(_layer(own, f"{path}:{number}", kind) for number, own in words[2:])
+            if index >= count:
+                raise TraceError(first, f"{name} names layer {index} of {count}", f"write 0 to {count - 1}")
+    layers = tuple(_layer(cells, f"{path}:{number}", kind) for number, cells in words[2:])
     ended = next((layer for layer in layers if any(phase.group for phase in layer.phases)), None)
     if ended is not None and not ("ep" in numbers and ended.kind in TRANSFORMERS):
         problem = "names a group of experts, and the first line gives no ep of a transformer"
@@ -139,28 +139,28 @@ def read_text(path: str) -> TextWorkload:
     return TextWorkload(kind, layers, numbers, first, comments)
 
 
-def _number(text: str, place: str, what: str) -> int:
+def _number(text: str, place: str, noun: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 19 or int(text) > _MOST_NUMBER:
-        raise TraceError(place, f'"{text}" is not {what}', "write a whole number")
+        raise TraceError(place, f'"{text}" is not {noun}', "write a whole number")
     return int(text)
 
 
 def _numbers(words: Sequence[str], place: str) -> dict[str, tuple[int, ...]]:
     """``name: number …`` of the first line; lists begin with their length."""
-    found: dict[str, tuple[int, ...]] = {}
+    numbers: dict[str, tuple[int, ...]] = {}
     name = ""
     if len(words) == 1 and words[0].isdigit():
         return {"DLRM_LAST_BOTTOM_LAYER": (int(words[0]),)}  # as Chakra's converter has it
     for word in words:
         if word[0].isdigit() and name:
             # SimAI divides some.
-            found[name] += (_number(word.removesuffix(".0"), place, f"a value of {name}"),)
+            numbers[name] += (_number(word.removesuffix(".0"), place, f"a value of {name}"),)
         else:
             name = word.rstrip(":")
-            if name in found:
+            if name in numbers:
                 raise TraceError(place, f"gives {name} twice", "keep one of them")
-            found[name] = ()
-    for name, values in found.items():
+            numbers[name] = ()
+    for name, values in numbers.items():
         if name not in _NAMES:
             raise TraceError(
                 place, f'"{name}" is no name of ASTRA-sim 1.0 or SimAI', f"write one of {', '.join(_NAMES)}"
@@ -173,27 +173,27 @@ def _numbers(words: Sequence[str], place: str) -> dict[str, tuple[int, ...]]:
         if name == "ep" and values == (0,):
             raise TraceError(place, "ep is 0", "write 1 where there are no experts")
     for name in _LISTS:
-        count, *items = found.get(name, (0,)) or (0,)
+        count, *items = numbers.get(name, (0,)) or (0,)
         if count != len(items):
             raise TraceError(place, f"{name} says {count}, and {len(items)} follow", "write the number, then that many")
-        found[name] = tuple(items)
-    return found
+        numbers[name] = tuple(items)
+    return numbers
 
 
 def _layer(words: Sequence[str], place: str, kind: str) -> Layer:
-    own = kind == "HYBRID_CUSTOMIZED"
-    if len(words) != 12 + own:
-        raise TraceError(place, f"has {len(words)} words", f"write {12 + own}: see docs/traces.md")
+    mixed = kind == "HYBRID_CUSTOMIZED"
+    if len(words) != 12 + mixed:
+        raise TraceError(place, f"has {len(words)} words", f"write {12 + mixed}: see docs/traces.md")
     phases = []
-    for at in (2, 5, 8):
-        end = next((end for end in _ENDS if words[at + 1].endswith(end)), "")
-        called = words[at + 1].removesuffix(end)
+    for i in (2, 5, 8):
+        end = next((end for end in _ENDS if words[i + 1].endswith(end)), "")
+        called = words[i + 1].removesuffix(end)
         if called not in (_WITH_END if end else _COLLECTIVES):
             known = f"{', '.join(_COLLECTIVES)}, or with _EP or _DP_EP one of {', '.join(_WITH_END)}"
-            raise TraceError(place, f'"{words[at + 1]}" is no collective', f"write one of {known}")
-        cycles, size = _number(words[at], place, "a compute time"), _number(words[at + 2], place, "a number of bytes")
+            raise TraceError(place, f'"{words[i + 1]}" is no collective', f"write one of {known}")
+        cycles, size = _number(words[i], place, "a compute time"), _number(words[i + 2], place, "a number of bytes")
         phases.append(Phase(cycles, _COLLECTIVES[called], size, end[1:]))
-    if own and words[12] not in _SIMPLE:
+    if mixed and words[12] not in _SIMPLE:
         raise TraceError(place, f'"{words[12]}" is no kind of a layer', f"write one of {', '.join(_SIMPLE)}")
     update = _number(words[11], place, "a time of an update")
-    return Layer(words[0], phases[0], phases[1], phases[2], update, words[12] if own else kind, place, words[1])
+    return Layer(words[0], phases[0], phases[1], phases[2], update, words[12] if mixed else kind, place, words[1])

@@ -37,14 +37,15 @@ def read(args: argparse.Namespace, say: Callable[[str], None]) -> Conversion:
         raise UsageError("--cycle", "is not positive", "write e.g. 1ns")
     notes = Notes()
     options = {"passes": args.passes, "cycle": cycle, "like_chakra": chakra, "notes": notes}
-    made, left_out = text_workload(args.input, [int(word) for word in words], **options)
+    workload, left_out = text_workload(args.input, [int(word) for word in words], **options)
     kind = read_text(args.input).kind
-    report = {"format": "astra_sim_text", "kind": kind, "npus": made.ranks, "nodes_per_npu": len(made.traces[0])}
-    lines = [f"{kind}: {made.ranks} NPUs, {len(made.traces[0])} nodes each"]
+    npus, nodes = workload.ranks, len(workload.traces[0])
+    report = {"format": "astra_sim_text", "kind": kind, "npus": npus, "nodes_per_npu": nodes}
+    lines = [f"{kind}: {npus} NPUs, {nodes} nodes each"]
     lines += [
         f"left out, as {kind} does not have them on {args.dims} NPUs: collectives of {PHASE_NAMES[phase]}, {count}"
         for phase, count in sorted(left_out.items())
     ]
     unused = [hint.removeprefix(f"{args.input}: ") for hint in notes.hints]
     report |= {"left_out": left_out, "unused": unused}
-    return Conversion(made, report, [*lines, *unused], notes.warnings)
+    return Conversion(workload, report, [*lines, *unused], notes.warnings)

@@ -57,8 +57,8 @@ class _Groups:
             inner = self.dims[0]
         first = (kind != "HYBRID_MODEL_DATA") != weights  # whether it runs over the first dimension
         members = inner if first else self.ranks // inner
-        own = [rank // inner if first else rank % inner for rank in range(self.ranks)]
-        return self._made(f"{'inner' if first else 'outer'}{inner}", own, members)
+        group_of = [rank // inner if first else rank % inner for rank in range(self.ranks)]
+        return self._made(f"{'inner' if first else 'outer'}{inner}", group_of, members)
 
     def _of_experts(self, end: str) -> tuple[str, int] | None:
         """Of SimAI: ranks of one place in their model-parallel groups, `ep` neighbours of them, or each `ep`-th."""
@@ -67,29 +67,29 @@ class _Groups:
         if copies % experts:
             problem = f"ep {experts} does not divide {copies} groups of {MODEL}"
             raise TraceError(self.text.place, problem, f"write a divisor of {copies}")
-        own = [
+        group_of = [
             rank % inner + inner * (rank // inner // experts if end == "EP" else rank // inner % experts)
             for rank in range(self.ranks)
         ]
-        return self._made(f"{end.lower()}{experts}", own, experts if end == "EP" else copies // experts)
+        return self._made(f"{end.lower()}{experts}", group_of, experts if end == "EP" else copies // experts)
 
-    def _made(self, name: str, own: list[int], members: int) -> tuple[str, int] | None:
+    def _made(self, name: str, group_of: list[int], members: int) -> tuple[str, int] | None:
         """A role in which each rank has the group of its number; None: alone."""
         if members == 1:
             return None
         if name not in self.roles:
-            self.roles[name] = [f"{name}.{group}" for group in own]
-            for rank, group in enumerate(own):
+            self.roles[name] = [f"{name}.{group}" for group in group_of]
+            for rank, group in enumerate(group_of):
                 self.groups[f"{name}.{group}"] = (*self.groups.get(f"{name}.{group}", ()), rank)
         return name, members
 
     def _model_ranks(self) -> int:
-        found, remedy = self.text.number(MODEL), f"write e.g. {MODEL}: 4"
-        if not found:
+        ranks, remedy = self.text.number(MODEL), f"write e.g. {MODEL}: 4"
+        if not ranks:
             raise TraceError(self.text.place, f"gives no {MODEL}", remedy)
-        if self.ranks % found:
-            raise TraceError(self.text.place, f"{MODEL} {found} does not divide {self.ranks} NPUs", remedy)
-        return found
+        if self.ranks % ranks:
+            raise TraceError(self.text.place, f"{MODEL} {ranks} does not divide {self.ranks} NPUs", remedy)
+        return ranks
 
 
 class _Npu:
@@ -116,13 +116,13 @@ class _Npu:
     def collect(self, index: int, phase: str) -> list[int]:
         """The collectives of a layer's phase after what came before; returns what waits for them has to wait for."""
         layer, rows = self.text.layers[index], list(dict.fromkeys(self.before))
-        own: Phase = getattr(layer, phase)
-        role = self.groups.role(layer.kind, index, phase == "weight_gradient", own.group)
-        if role is None or not own.collectives or not own.size:
+        calls: Phase = getattr(layer, phase)
+        role = self.groups.role(layer.kind, index, phase == "weight_gradient", calls.group)
+        if role is None or not calls.collectives or not calls.size:
             return []
-        for kind in own.collectives:
+        for kind in calls.collectives:
             shard = kind == "all_gather" and not (self.text.simai and not self.groups.whole)
-            size = own.size * role[1] if shard else own.size
+            size = calls.size * role[1] if shard else calls.size
             name = f"{layer.name}.{phase}.{kind}{self.suffix}"
             rows = [self.block.collective(name, kind, size, role[0], role[1], after=rows, layer=index)]
         if self.updates and layer.update:
@@ -198,10 +198,10 @@ class _Npu:
         self.before = self.collect(index, "forward") or self.before
 
     def _checkpoint(self, index: int) -> int:
-        found = [layer for layer in self.text.numbers["checkpoints"] if layer <= index]
-        if not found:
+        before = [layer for layer in self.text.numbers["checkpoints"] if layer <= index]
+        if not before:
             raise TraceError(self.text.place, f"layer {index} has no checkpoint before it", "add one to checkpoints:")
-        return max(found)
+        return max(before)
 
     def inference(self) -> None:
         """Forward passes with collectives that block."""
@@ -255,9 +255,9 @@ def text_workload(
         The file is not of the format; its groups do not divide the NPUs.
     """
     text = read_text(path)
-    told = Notes(hints=[f"{path}: not used: {what}" for what in text.unused()])
+    lines = Notes(hints=[f"{path}: not used: {line}" for line in text.unused()])
     if (gpus := text.number("all_gpus")) not in (0, prod(dims)):
-        told.warnings.append(f"{text.place}: all_gpus is {gpus}, and the dimensions have {prod(dims)} NPUs")
+        lines.warnings.append(f"{text.place}: all_gpus is {gpus}, and the dimensions have {prod(dims)} NPUs")
     if len(text.layers) * passes * 10 > _MOST_NODES:
         raise TraceError(path, f"{passes} passes would be too many nodes", "write fewer passes")
     groups = _Groups(tuple(dims), text, like_chakra)
@@ -268,25 +268,25 @@ def text_workload(
         npu.suffix = f" pass {number}" if passes > 1 else ""
         kinds.get(text.kind, npu.model)()
     trace = assemble([(npu.block, (-1,))])
-    roles = {name: own for name, own in groups.roles.items() if name in trace.group_of()[1]}
-    used = {group for own in roles.values() for group in own}
-    named = {name: ranks for name, ranks in groups.groups.items() if name in used}
-    own = (
+    roles = {name: groups_of for name, groups_of in groups.roles.items() if name in trace.group_of()[1]}
+    used = {group for groups_of in roles.values() for group in groups_of}
+    members_of = {name: ranks for name, ranks in groups.groups.items() if name in used}
+    layer_phases = (
         (index, phase)
         for index, layer in enumerate(text.layers)
         for phase in PHASES
         if getattr(layer, phase).size and getattr(layer, phase).collectives
     )
-    left_out = Counter(phase for index, phase in own if (index, phase) not in npu.made)
+    left_out = Counter(phase for index, phase in layer_phases if (index, phase) not in npu.made)
     with_update = {index for index, layer in enumerate(text.layers) if layer.update}
     if idle := with_update - (set() if like_chakra else {index for index, _ in npu.made}):
-        told.hints.append(f"{path}: not used: the update time of {number_of(len(idle), 'layer')} without a collective")
+        lines.hints.append(f"{path}: not used: the update time of {number_of(len(idle), 'layer')} without a collective")
     if text.simai and like_chakra and any("all_gather" in p.collectives for layer in text.layers for p in layer.phases):
-        told.hints.append(
+        lines.hints.append(
             f"{path}: bytes of an ALLGATHER, the whole buffer to SimAI, are one shard to Chakra's converter"
         )
     if notes is None:
-        told.warn()
+        lines.warn()
     else:
-        notes.add(told)
-    return Workload((trace,) * groups.ranks, named, roles=roles), dict(left_out)
+        notes.add(lines)
+    return Workload((trace,) * groups.ranks, members_of, roles=roles), dict(left_out)

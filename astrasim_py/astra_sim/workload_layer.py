@@ -48,20 +48,20 @@ def _refuse(trace: ExecutionTrace, rank: int, wrong: np.ndarray, problem: str, r
 def compatible_workload(inputs: Inputs, warnings: list[str]) -> Workload:
     """The workload as ASTRA-sim runs it; raises TraceError: a node on which ASTRA-sim aborts; it is named."""
     compute = compute_model(inputs)
-    made: dict[ExecutionTrace, ExecutionTrace] = {}
+    changed: dict[ExecutionTrace, ExecutionTrace] = {}
     replayed = zero = False
     skipped = ""
     cleaned = {trace: without_own_attributes(trace, warnings) for trace in dict.fromkeys(inputs.workload.traces)}
     traces = [cleaned[trace] for trace in inputs.workload.traces]
     for rank, trace in enumerate(traces):
-        if trace in made:
+        if trace in changed:
             continue
         _refuse(trace, rank, trace.type == NodeType.METADATA, "ASTRA-sim aborts on METADATA nodes", _CORRECTED)
-        made[trace] = trace
+        changed[trace] = trace
         durations = trace.type == NodeType.COMP
         if inputs.system.replay_only:
             zero |= bool((trace.duration_micros == 0).any())
-            made[trace] = with_replayed(trace, np.ones(len(trace), dtype=bool))
+            changed[trace] = with_replayed(trace, np.ones(len(trace), dtype=bool))
             continue
         _check_communication(trace, rank)
         _warn_of_misspelt_dims(trace, rank, warnings)
@@ -74,22 +74,22 @@ def compatible_workload(inputs: Inputs, warnings: list[str]) -> Workload:
             durations &= ~on_gpu
             _check_roofline(trace, rank, on_gpu & ~skip, compute)
         zero |= bool(((durations | broadcast) & (trace.duration_micros == 0)).any())
-        made[trace] = with_replayed(trace, broadcast)
+        changed[trace] = with_replayed(trace, broadcast)
         if skip.any():
             skipped = skipped or node_place(trace, int(np.flatnonzero(skip)[0]), f"rank {rank}")
-            made[trace] = with_skipped(made[trace], skip)
-    for met, quirk in ((skipped, "skipped-node"), (replayed, "broadcast-replayed"), (zero, "zero-duration")):
-        if met:
-            warnings.append(warning(quirk, met if isinstance(met, str) else ""))
-    return Workload(tuple(made[trace] for trace in traces), inputs.workload.groups, inputs.workload.name)
+            changed[trace] = with_skipped(changed[trace], skip)
+    for place, quirk in ((skipped, "skipped-node"), (replayed, "broadcast-replayed"), (zero, "zero-duration")):
+        if place:
+            warnings.append(warning(quirk, place if isinstance(place, str) else ""))
+    return Workload(tuple(changed[trace] for trace in traces), inputs.workload.groups, inputs.workload.name)
 
 
 def corrected_workload(inputs: Inputs) -> Workload:
     """The workload as it is; under replay-only with every node replaced by its duration."""
     if not inputs.system.replay_only:
         return inputs.workload
-    made = {t: with_replayed(t, np.ones(len(t), dtype=bool)) for t in inputs.workload.traces}
-    return Workload(tuple(made[t] for t in inputs.workload.traces), inputs.workload.groups, inputs.workload.name)
+    replayed = {t: with_replayed(t, np.ones(len(t), dtype=bool)) for t in inputs.workload.traces}
+    return Workload(tuple(replayed[t] for t in inputs.workload.traces), inputs.workload.groups, inputs.workload.name)
 
 
 def with_replayed(trace: ExecutionTrace, replayed: np.ndarray) -> ExecutionTrace:
@@ -175,7 +175,7 @@ def with_skipped(trace: ExecutionTrace, skip: np.ndarray) -> ExecutionTrace:
     for row, parent in zip(child[late].tolist(), parents[late].tolist(), strict=True):
         if parent not in of_child.setdefault(row, []):
             of_child[row].append(parent)
-    several = {row: found for row, found in of_child.items() if len(found) > 1}
+    several = {row: skipped_parents for row, skipped_parents in of_child.items() if len(skipped_parents) > 1}
     if several:
         # The last of several skipped parents is known only by running: an instant node waits for all of them.
         trace = _with_joins(trace, several)
@@ -186,9 +186,9 @@ def with_skipped(trace: ExecutionTrace, skip: np.ndarray) -> ExecutionTrace:
         joins = {}
     count_of = np.full(len(trace), MISSING, dtype=np.int64)
     count_k, count_from = count_of.copy(), count_of.copy()
-    for row, found in of_child.items():
+    for row, skipped_parents in of_child.items():
         count_of[row], count_k[row] = 0, 1
-        count_from[row] = int(ids[joins.get(row, found[0])])
+        count_from[row] = int(ids[joins.get(row, skipped_parents[0])])
     return trace.replace(
         type=np.where(skip, NodeType.INVALID, trace.type),
         counter=np.where(skip, MISSING, 0),

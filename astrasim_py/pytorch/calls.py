@@ -35,8 +35,8 @@ class Call:
         """Bytes as Chakra counts them: the shard of an all_gather, of other collectives the full buffer."""
         members = len(self.members)
         if self.kind in ("gather", "scatter"):
-            own = self.in_bytes if self.kind == "gather" else self.out_bytes
-            return own * members if own is not None and members else self.in_bytes
+            nbytes = self.in_bytes if self.kind == "gather" else self.out_bytes
+            return nbytes * members if nbytes is not None and members else self.in_bytes
         if self.kind == "barrier":
             return 0
         if self.in_bytes is None and self.out_bytes is not None and members:
@@ -135,7 +135,7 @@ def device_calls(
     A kernel that several calls share is each of them. `rules`: from `kernel_rules`.
     """
     events = recording.events
-    found: dict[int, tuple[dict, str]] = {}
+    kernels: dict[int, tuple[dict, str]] = {}
     kinds = [
         next(((kind, group) for rule, kind, group in rules if rule.search(name)), None) for name in recording.names
     ]
@@ -145,28 +145,28 @@ def device_calls(
         args = events.args.get(row, {})
         if (ruled := kinds[code]) is not None:
             kind, group = ruled
-            found[row] = {"kind": kind, **({"group": group} if group else {})}, ""
+            kernels[row] = {"kind": kind, **({"group": group} if group else {})}, ""
         elif by_name[code] is not None or "Collective name" in args:
             # The kernel of a batch of messages has the name of an all_to_all.
             last = by_name[code] if by_name[code] != "all_to_all" or "Collective name" not in args else ""
-            found[row] = facts_of_args(args), last or ""
-    paired = pair(recording, node_of, {*found})
-    found = {row: ({}, "") for row in paired.of} | found
-    launches = {row: int(events.launch[row]) for row in found}
+            kernels[row] = facts_of_args(args), last or ""
+    paired = pair(recording, node_of, {*kernels})
+    kernels = {row: ({}, "") for row in paired.of} | kernels
+    launches = {row: int(events.launch[row]) for row in kernels}
     points = [launch if launch >= 0 else row for row, launch in launches.items()]
-    chains = dict(zip(found, ranges_around(recording, points, events.start[points].tolist()), strict=True))
+    chains = dict(zip(kernels, ranges_around(recording, points, events.start[points].tolist()), strict=True))
     calls, unknown = [], []
-    order = sorted(found, key=lambda row: (events.correlation[row], events.start[row], row))
+    order = sorted(kernels, key=lambda row: (events.correlation[row], events.start[row], row))
     for issued, row in enumerate(order):
-        facts, last = found[row]
-        said = [paired.said[number].facts for number in paired.of.get(row, ())]
-        if len(said) > 1:
-            combined = [merged([one, {"group": facts.get("group", "")}]) for one in said]
+        facts, last = kernels[row]
+        sets = [paired.said[number].facts for number in paired.of.get(row, ())]
+        if len(sets) > 1:
+            combined = [merged([stated, {"group": facts.get("group", "")}]) for stated in sets]
         else:
             chain = chains[row] if launches[row] >= 0 else []
-            combined = [merged([facts, *said, *sources_of(recording, chain, node_of), {"kind": last} if last else {}])]
-        made = [call_of(row, issued, one, table) for one in combined]
-        calls += [call for call in made if call is not None]
-        if None in made:
+            combined = [merged([facts, *sets, *sources_of(recording, chain, node_of), {"kind": last} if last else {}])]
+        new_calls = [call_of(row, issued, fact_set, table) for fact_set in combined]
+        calls += [call for call in new_calls if call is not None]
+        if None in new_calls:
             unknown.append(row)
     return DeviceCalls(calls, unknown, list(paired.notes))

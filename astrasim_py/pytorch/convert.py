@@ -105,20 +105,21 @@ def convert_pytorch(
     build = _Building(host, without, kernel_rules(map_kernel), say, replay)
     ranks, traces = _ranks(names, hosts if et else (), None if step == "all" else step, options.replicate, build)
     say(f"matching the calls of {len(ranks)} ranks")
-    world = max((one.recording.world_size or 0 for one in ranks.values()), default=0) or None
-    graphs = {rank: one.graph for rank, one in ranks.items()}
-    built = build_workload(graphs, world, options, "pytorch", {rank: _metadata(one) for rank, one in ranks.items()})
-    problems = _problems(ranks, traces) + built.problems
-    doubts = [*built.warnings, *_doubts(ranks)]
-    report = _report(ranks, built, problems, doubts) | {
-        "replay_errors": _together(graphs, built, options.skew) if replay else {}
+    world = max((record.recording.world_size or 0 for record in ranks.values()), default=0) or None
+    graphs = {rank: record.graph for rank, record in ranks.items()}
+    metadata = {rank: _metadata(record) for rank, record in ranks.items()}
+    parts = build_workload(graphs, world, options, "pytorch", metadata)
+    problems = _problems(ranks, traces) + parts.problems
+    doubts = [*parts.warnings, *_doubts(ranks)]
+    report = _report(ranks, parts, problems, doubts) | {
+        "replay_errors": _together(graphs, parts, options.skew) if replay else {}
     }
     for text in doubts:
         if warnings is None:
             warn(text, stacklevel=2)
         else:
             warnings.append(text)
-    return Conversion(built.workload, report, _lines(report), problems, doubts)
+    return Conversion(parts.workload, report, _lines(report), problems, doubts)
 
 
 def _check(without: Collection[str], options: Options) -> None:
@@ -154,14 +155,14 @@ def _ranks(
     # Number of ranks, where no header says it.
     world = replicate or (1 + max(rank or 0 for rank in files) if len(files) > 1 else None)
     ranks: dict[int, _Rank] = {}
-    for number, (named, source) in enumerate(files.items()):
+    for number, (label, source) in enumerate(files.items()):
         recording = read_recording(source, step, _telling(say, source, number, len(files)))
         if step == "median" and recording.step.name:
             step = recording.step.name.removeprefix(MARK)  # the same iteration of all ranks
-        rank = _own_rank(named, recording, guessed)
+        rank = _own_rank(label, recording, guessed)
         if rank in ranks:
             raise TraceError(source, f"is of rank {rank}, as {ranks[rank].recording.source} is", "name one of them")
-        of_host = next(iter(traces.values())) if len(traces) == len(files) == 1 else traces.get(named, traces.get(rank))
+        of_host = next(iter(traces.values())) if len(traces) == len(files) == 1 else traces.get(label, traces.get(rank))
         trace = read_host_trace(of_host, _telling(say, of_host, number, len(files))) if of_host else None
         say(f"making the graph of rank {rank}")
         try:
@@ -179,15 +180,15 @@ def _telling(say: Callable[[str], None], source: str, number: int, count: int) -
     return lambda share: say(f"reading {source} ({number + 1} of {count}): {share:.0%}")
 
 
-def _own_rank(named: int | None, recording: Recording, guessed: bool) -> int:
+def _own_rank(label: int | None, recording: Recording, guessed: bool) -> int:
     """The rank of a recording, which its name and its header may say; 0 if neither does."""
-    said = recording.rank
-    if said is not None and (guessed or named is None):
-        return said
-    if said is not None and named != said:
-        problem = f"is of rank {said} by its header and of rank {named} by its name"
+    header = recording.rank
+    if header is not None and (guessed or label is None):
+        return header
+    if header is not None and label != header:
+        problem = f"is of rank {header} by its header and of rank {label} by its name"
         raise TraceError(recording.source, problem, "rename it, or write another pattern")
-    return named or 0
+    return label or 0
 
 
 def _one_rank(recording: Recording, trace: HostTrace | None, world: int | None, build: _Building) -> _Rank:
@@ -199,8 +200,8 @@ def _one_rank(recording: Recording, trace: HostTrace | None, world: int | None, 
     host_rows = joined.host_row if joined and joined.same_run else None
 
     def node_of(row: int) -> Arguments | None:
-        at = int(host_rows[row]) if host_rows is not None else -1
-        return trace.communication.get(at) if trace is not None and at >= 0 else None
+        host_row = int(host_rows[row]) if host_rows is not None else -1
+        return trace.communication.get(host_row) if trace is not None and host_row >= 0 else None
 
     host_groups = trace.groups if trace is not None and host_rows is not None else ()
     table = GroupTable(world, (*recording.groups, *host_groups), recording.source)
@@ -208,116 +209,116 @@ def _one_rank(recording: Recording, trace: HostTrace | None, world: int | None, 
         calls, unknown, notes = device_calls(recording, table, node_of, rules)
         graph = RankGraph(build_graph(recording, host, without, {*unknown, *(call.row for call in calls)}), calls, True)
     else:
-        for option, given in (("--host", host == "none"), ("--without", without), ("--map-kernel", rules)):
-            if given:
+        for option, is_set in (("--host", host == "none"), ("--without", without), ("--map-kernel", rules)):
+            if is_set:
                 raise UsageError(option, f"{recording.source} has no work of a device", "drop the option")
         spans, unknown, notes = transfers(recording, node_of), [], []
         graph = RankGraph(host_graph(recording, spans), host_calls(recording, spans, table, node_of), False)
     return _Rank(recording, joined, graph, len(unknown), notes, {}, table.assumed)
 
 
-def _replayed(one: _Rank, host: str, without: Collection[str]) -> dict[str, float | None]:
+def _replayed(record: _Rank, host: str, without: Collection[str]) -> dict[str, float | None]:
     """Relative errors of replays of one rank; None where there is no other step that does the same."""
-    recording, graph = one.recording, one.graph.graph
-    found = {"constants": constants_error(graph), "next_step": None}
-    at = next((place for place, step in enumerate(recording.steps) if step == recording.step), -1)
-    if at >= 0 and len(recording.steps) > 1 and one.graph.device:
-        other = recording.steps[at + 1 if at + 1 < len(recording.steps) else at - 1].name.partition("#")[2]
+    recording, graph = record.recording, record.graph.graph
+    errors = {"constants": constants_error(graph), "next_step": None}
+    index = next((place for place, step in enumerate(recording.steps) if step == recording.step), -1)
+    if index >= 0 and len(recording.steps) > 1 and record.graph.device:
+        other = recording.steps[index + 1 if index + 1 < len(recording.steps) else index - 1].name.partition("#")[2]
         second = build_graph(read_recording(recording.source, other), host, without)
-        found["next_step"] = next_step_error(graph, second)
-    return found
+        errors["next_step"] = next_step_error(graph, second)
+    return errors
 
 
-def _together(graphs: dict[int, RankGraph], built: Built, skew: str) -> dict[str, float]:
+def _together(graphs: dict[int, RankGraph], parts: Built, skew: str) -> dict[str, float]:
     """Largest relative error of the end of a rank when all ranks are replayed together, each begun as recorded: with
     recorded gaps, with three constants; their time if they begin at once; empty where not all calls meet."""
-    if len(graphs) < 2 or built.kept:
+    if len(graphs) < 2 or parts.kept:
         return {}
-    found = {}
+    worst = {}
     for name, with_constants in (("together", False), ("together_constants", True)):
-        ends = replay_together(graphs, built.meeting, with_constants=with_constants)
-        found[name] = max(abs(end / max(recorded, 1) - 1) for end, recorded in ends.values())
+        ends = replay_together(graphs, parts.meeting, with_constants=with_constants)
+        worst[name] = max(abs(end / max(recorded, 1) - 1) for end, recorded in ends.values())
     if skew == "drop":
-        found["at_once_us"] = max(end for end, _ in replay_together(graphs, built.meeting, skew=False).values()) / 1000
-    return found
+        worst["at_once_us"] = max(end for end, _ in replay_together(graphs, parts.meeting, skew=False).values()) / 1000
+    return worst
 
 
 # -- the report -----------------------------------------------------------------------------------------------------
 
 
-def _by_text(said: Iterable[tuple[int, str]]) -> list[str]:
+def _by_text(lines: Iterable[tuple[int, str]]) -> list[str]:
     """Lines about ranks, one for all ranks of which the same is to say."""
     ranks: dict[str, list[int]] = {}
-    for rank, text in said:
+    for rank, text in lines:
         ranks.setdefault(text, []).append(rank)
     return [
-        f"rank {own[0]}: {text}" if len(own) == 1 else f"{len(own)} ranks, rank {own[0]} the first: {text}"
-        for text, own in ranks.items()
+        f"rank {group[0]}: {text}" if len(group) == 1 else f"{len(group)} ranks, rank {group[0]} the first: {text}"
+        for text, group in ranks.items()
     ]
 
 
 def _problems(ranks: dict[int, _Rank], traces: dict[int | None, str]) -> list[str]:
-    said = []
-    for rank, one in ranks.items():
-        if one.joined and not one.joined.same_run:
-            said.append((rank, f"{one.joined}, so its host trace is left out"))
-        elif one.joined and one.joined.strangers:
-            said.append((rank, "its host trace is that of another process, of another rank or run"))
-        if count := one.unknown:
+    lines = []
+    for rank, record in ranks.items():
+        if record.joined and not record.joined.same_run:
+            lines.append((rank, f"{record.joined}, so its host trace is left out"))
+        elif record.joined and record.joined.strangers:
+            lines.append((rank, "its host trace is that of another process, of another rank or run"))
+        if count := record.unknown:
             kernels = "1 kernel" if count == 1 else f"{count} kernels"
             problem = f"the kind of {kernels} of communication is unknown, as no call of the host says it"
-            said.append((rank, f"{problem}: trace convert --map-kernel names it"))
-    found = _by_text(said)
-    steps = sorted({one.recording.step.name or "all" for one in ranks.values()})
+            lines.append((rank, f"{problem}: trace convert --map-kernel names it"))
+    problems = _by_text(lines)
+    steps = sorted({record.recording.step.name or "all" for record in ranks.values()})
     if len(steps) > 1:
-        found.append(f"ranks were recorded in different iterations ({', '.join(steps)}); choose one by --step")
+        problems.append(f"ranks were recorded in different iterations ({', '.join(steps)}); choose one by --step")
     if traces and len(ranks) > 1 and (lacking := [rank for rank in ranks if rank not in traces]):
-        found.append(f"{len(lacking)} of {len(ranks)} ranks have no host trace, rank {lacking[0]} the first")
-    return found
+        problems.append(f"{len(lacking)} of {len(ranks)} ranks have no host trace, rank {lacking[0]} the first")
+    return problems
 
 
 def _doubts(ranks: dict[int, _Rank]) -> list[str]:
     """Notes on parts of a recording that its graph does not show."""
-    assumed = sum(one.assumed for one in ranks.values())
-    found = (
+    assumed = sum(record.assumed for record in ranks.values())
+    doubts = (
         [f"calls of {assumed} rank{'s' * (assumed > 1)} have no group, and count as calls of all ranks"]
         if assumed
         else []
     )
-    said = []
-    for rank, one in ranks.items():
-        said += [(rank, note) for note in one.notes]
-        recording, events = one.recording, one.recording.events
+    lines = []
+    for rank, record in ranks.items():
+        lines += [(rank, note) for note in record.notes]
+        recording, events = record.recording, record.recording.events
         spans = [code for code, name in enumerate(recording.names) if name.startswith(CPU_BACKENDS)]
-        if one.graph.device and (count := int(np.isin(events.name, spans).sum())):
-            said.append((rank, f"{count} transfers by threads of the host stay work of these threads"))
+        if record.graph.device and (count := int(np.isin(events.name, spans).sum())):
+            lines.append((rank, f"{count} transfers by threads of the host stay work of these threads"))
         calls = events.correlation[(events.category == Category.CALL) & (events.correlation >= 0)]
         graphs = [code for code, name in enumerate(recording.names) if "Graph" in name]
         launches = events.launch[events.on_device & (events.launch >= 0)]
         launches = launches[~np.isin(events.name[launches], graphs)]
         if count := len(calls) - len(np.unique(calls)) + len(launches) - len(np.unique(launches)):
             text = f"{count} calls and operations have the correlation of another one; its first call counts"
-            said.append((rank, text))
-    return found + _by_text(said)
+            lines.append((rank, text))
+    return doubts + _by_text(lines)
 
 
-def _report(ranks: dict[int, _Rank], built: Built, problems: Sequence[str], warnings: Sequence[str]) -> dict[str, Any]:
-    calls = Counter(call.kind for one in ranks.values() for call in one.graph.calls)
+def _report(ranks: dict[int, _Rank], parts: Built, problems: Sequence[str], warnings: Sequence[str]) -> dict[str, Any]:
+    calls = Counter(call.kind for record in ranks.values() for call in record.graph.calls)
     return {
         "format": "pytorch",
-        "ranks": [{"rank": rank, **_of_rank(one)} for rank, one in ranks.items()],
-        "nodes": sum(len(trace) for trace in built.workload.traces),
-        "groups": {name: list(members) for name, members in built.workload.groups.items()},
+        "ranks": [{"rank": rank, **_of_rank(record)} for rank, record in ranks.items()],
+        "nodes": sum(len(trace) for trace in parts.workload.traces),
+        "groups": {name: list(members) for name, members in parts.workload.groups.items()},
         "calls": dict(sorted(calls.items())),
-        "calls_kept_as_computation": built.kept,
+        "calls_kept_as_computation": parts.kept,
         "problems": list(problems),
         "warnings": list(warnings),
-        "notes": built.notes,
+        "notes": parts.notes,
     }
 
 
-def _of_rank(one: _Rank) -> dict[str, Any]:
-    recording, graph = one.recording, one.graph.graph
+def _of_rank(record: _Rank) -> dict[str, Any]:
+    recording, graph = record.recording, record.graph.graph
     linked = recording.events.launch[recording.work] >= 0
     return {
         "source": recording.source,
@@ -327,22 +328,22 @@ def _of_rank(one: _Rank) -> dict[str, Any]:
         "device_ops": len(recording.work),
         "linked": int(linked.sum()),
         "backlog": len(recording.backlog),
-        "join": _of_join(one.joined),
+        "join": _of_join(record.joined),
         "edges": graph.edges_by_kind(),
         "dropped_edges": graph.dropped,
         "unexplained": graph.unexplained,
         "largest_gaps": [_of_gap(graph, gap) for gap in graph.largest_gaps()],
-        "replay_errors": one.errors,
+        "replay_errors": record.errors,
         "events": recording.counts,
     }
 
 
-def _metadata(one: _Rank) -> dict[str, Any]:
+def _metadata(record: _Rank) -> dict[str, Any]:
     """Metadata of a trace about its recording."""
-    recording = one.recording
-    found = {"recorded_step": recording.step.name or "all", "recorded_span_ns": recording.span_ns}
-    found |= {"recorded_begin_ns": recording.base_ns, "unexplained_share": one.graph.graph.unexplained}
-    return found | ({"joined_share": one.joined.rate} if one.joined else {})
+    recording = record.recording
+    metadata = {"recorded_step": recording.step.name or "all", "recorded_span_ns": recording.span_ns}
+    metadata |= {"recorded_begin_ns": recording.base_ns, "unexplained_share": record.graph.graph.unexplained}
+    return metadata | ({"joined_share": record.joined.rate} if record.joined else {})
 
 
 def _of_join(joined: Joined | None) -> dict[str, Any] | None:
@@ -363,29 +364,29 @@ def _of_gap(graph: Graph, gap) -> dict[str, Any]:
 def _lines(report: dict[str, Any]) -> list[str]:
     """The report for a person."""
     ranks = report["ranks"]
-    spans = sorted(one["span_us"] for one in ranks)
+    spans = sorted(rank["span_us"] for rank in ranks)
     between = f"{spans[0]:,.3f}" if len(spans) == 1 else f"{spans[0]:,.3f} to {spans[-1]:,.3f}"
-    steps = ", ".join(sorted({one["step"] for one in ranks}))
+    steps = ", ".join(sorted({rank["step"] for rank in ranks}))
     lines = [f"{len(ranks)} rank{'s' * (len(ranks) > 1)}, step {steps}: {between} us, {report['nodes']:,} nodes"]
-    work = sum(one["device_ops"] for one in ranks)
+    work = sum(rank["device_ops"] for rank in ranks)
     if work:
-        linked, backlog = (sum(one[key] for one in ranks) for key in ("linked", "backlog"))
-        left = f", and {backlog:,} of before the step" if backlog else ""
-        lines.append(f"work of devices: {work:,}, of which {linked:,} have their launch{left}")
-    joins = [one["join"] for one in ranks if one["join"]]
+        linked, backlog = (sum(rank[key] for rank in ranks) for key in ("linked", "backlog"))
+        backlog_text = f", and {backlog:,} of before the step" if backlog else ""
+        lines.append(f"work of devices: {work:,}, of which {linked:,} have their launch{backlog_text}")
+    joins = [rank["join"] for rank in ranks if rank["join"]]
     if joins:
-        worst = min(joins, key=lambda one: one["rate"])
+        worst = min(joins, key=lambda join: join["rate"])
         counts = f"{worst['joined']:,} of {worst['operators']:,} operators, of {worst['nodes']:,} nodes"
         lines.append(
             f"joined: {100 * worst['rate']:.1f} % {worst['how']} ({counts}{', the worst rank' * (len(joins) > 1)})"
         )
     edges: Counter[str] = Counter()
-    for one in ranks:
-        edges.update(one["edges"])
+    for rank in ranks:
+        edges.update(rank["edges"])
     lines.append(f"edges: {', '.join(f'{count:,} {kind}' for kind, count in edges.items()) or 'none'}")
     calls = ", ".join(f"{count} {kind}" for kind, count in report["calls"].items())
     lines.append(f"calls: {calls or 'none'}")
-    worst = max(ranks, key=lambda one: one["unexplained"])
+    worst = max(ranks, key=lambda rank: rank["unexplained"])
     much = " (much: the graph lacks something)" if worst["unexplained"] > MUCH_UNEXPLAINED else ""
     gaps = "; the largest gaps:" if worst["largest_gaps"] else ""
     lines.append(f"unexplained: {100 * worst['unexplained']:.1f} % of the span{much}{gaps}")
@@ -394,10 +395,10 @@ def _lines(report: dict[str, Any]) -> list[str]:
         place = f"  {gap['us']:,.3f} us at {gap['at_us']:,.3f} before {gap['before']}"
         lines.append(f"{place}; {', '.join(others) or 'no other stream busy'}")
     for name, title in (("constants", "three constants"), ("next_step", "the next step's durations")):
-        errors = [one["replay_errors"].get(name) for one in ranks]
-        told = [abs(error) for error in errors if error is not None]
-        if any(one["replay_errors"] for one in ranks):
-            lines.append(f"replay with {title}: {f'error {100 * max(told):.2f} %' if told else 'not possible'}")
+        errors = [rank["replay_errors"].get(name) for rank in ranks]
+        sizes = [abs(error) for error in errors if error is not None]
+        if any(rank["replay_errors"] for rank in ranks):
+            lines.append(f"replay with {title}: {f'error {100 * max(sizes):.2f} %' if sizes else 'not possible'}")
     for name, title in (("together", "recorded gaps"), ("together_constants", "three constants")):
         if name in report["replay_errors"]:
             error = 100 * report["replay_errors"][name]

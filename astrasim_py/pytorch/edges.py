@@ -32,13 +32,13 @@ class _InOrder:
         ops = ops[np.argsort(np.frombuffer(times, np.int64)[ops], kind="stable")]
         self.ops, self.times = plain_array(ops), plain_array(np.frombuffer(times, np.int64)[ops])
 
-    def after(self, at: int) -> Iterator[int]:
+    def after(self, time: int) -> Iterator[int]:
         """Those at or after a time, the first one first."""
-        return map(self.ops.__getitem__, range(bisect_left(self.times, at), len(self.ops)))
+        return map(self.ops.__getitem__, range(bisect_left(self.times, time), len(self.ops)))
 
-    def before(self, at: int) -> Iterator[int]:
+    def before(self, time: int) -> Iterator[int]:
         """Those before a time, the last one first."""
-        return map(self.ops.__getitem__, range(bisect_left(self.times, at) - 1, -1, -1))
+        return map(self.ops.__getitem__, range(bisect_left(self.times, time) - 1, -1, -1))
 
 
 class DeviceEdges:
@@ -118,40 +118,40 @@ class DeviceEdges:
 
     def _wait_by_times(self, call: int, needs: np.ndarray) -> Pair | None:
         """The wait whose source ended just before the target started and later than all else the target needs."""
-        at = int(self.events.start[call])
-        best, seen = None, set()
-        for target in self.by_launch.after(at):
+        issued = int(self.events.start[call])
+        best, lanes = None, set()
+        for target in self.by_launch.after(issued):
             lane, begin = self.work.lane[target], self.starts[target]
-            if self.launched[target] > at + _WAIT_REACH_NS:
+            if self.launched[target] > issued + _WAIT_REACH_NS:
                 break
-            if lane in seen:
+            if lane in lanes:
                 continue
-            seen.add(lane)
+            lanes.add(lane)
             earliest = max(begin - _WAIT_START_NS, int(needs[target]) + 3 * self.slack + 1)
             for source in self.by_end.before(begin + self.slack + 1):
                 if self.ends[source] < earliest:
                     break
-                if self.work.lane[source] != lane and self.launched[source] < at:
-                    found = (self.ends[source] - begin, source, target)
-                    best = found if best is None else max(best, found)
+                if self.work.lane[source] != lane and self.launched[source] < issued:
+                    wait = (self.ends[source] - begin, source, target)
+                    best = wait if best is None else max(best, wait)
                     break
         return best[1:] if best else None
 
     def _wait_by_order(self, call: int) -> Pair | None:
         """The wait for what the thread used before, where its next launch communicates, else for what ended last."""
-        at, mine = int(self.events.start[call]), self.of_thread[int(self.events.thread[call])]
-        target = next(mine.after(at), -1)
+        issued, thread_ops = int(self.events.start[call]), self.of_thread[int(self.events.thread[call])]
+        target = next(thread_ops.after(issued), -1)
         if target < 0:
             return None
         lane = self.work.lane[target]
         row = int(self.work.row[target])
         if row in self.communicating or "nccl" in self.recording.names[self.events.name[row]].lower():
-            source = next((op for op in mine.before(at) if self.work.lane[op] != lane), -1)
+            source = next((op for op in thread_ops.before(issued) if self.work.lane[op] != lane), -1)
         else:
             limit = self.starts[target] + self.slack + 1
             others = (of for other, of in enumerate(self.ended_of_lane) if other != lane)
-            found = [next((op for op in of.before(limit) if self.launched[op] < at), -1) for of in others]
-            source = max((op for op in found if op >= 0), key=self.ends.__getitem__, default=-1)
+            latest = [next((op for op in of.before(limit) if self.launched[op] < issued), -1) for of in others]
+            source = max((op for op in latest if op >= 0), key=self.ends.__getitem__, default=-1)
         return (source, target) if source >= 0 else None
 
     # -- the CPU waits for the device --------------------------------------------------------------------------
@@ -174,28 +174,28 @@ class DeviceEdges:
 
     def _awaited(self, kind: str, call: int) -> list[int]:
         """Operations that one call of the runtime waits for; -1 for none."""
-        at, until = int(self.events.start[call]), int(self.returns[call]) + self.slack
+        begin, until = int(self.events.start[call]), int(self.returns[call]) + self.slack
         if kind == "device":
-            return [self._last_before(lane, at) for lane in range(len(self.work.lanes))]
+            return [self._last_before(lane, begin) for lane in range(len(self.work.lanes))]
         sync = self.known.get(call, -1)
         lane = self._lane(sync, "stream" if kind == "stream" else "wait_on_stream") if sync >= 0 else -1
         if lane >= 0:
-            return [self._last_before(lane, at) if kind == "stream" else self._recorded(sync, call)]
-        recent = takewhile(lambda op: self.ends[op] >= at, self.by_end.before(until + 1))
-        inside = next((op for op in recent if self.launched[op] < at), -1)
+            return [self._last_before(lane, begin) if kind == "stream" else self._recorded(sync, call)]
+        recent = takewhile(lambda op: self.ends[op] >= begin, self.by_end.before(until + 1))
+        inside = next((op for op in recent if self.launched[op] < begin), -1)
         if inside < 0 and kind == "stream":
-            inside = next(self.of_thread[int(self.events.thread[call])].before(at), -1)
+            inside = next(self.of_thread[int(self.events.thread[call])].before(begin), -1)
         return [inside]
 
     # -- looking up --------------------------------------------------------------------------------------------
 
     def _lane(self, sync: int, key: str) -> int:
         """The lane of a stream that a recorded wait names; -1 if it ran nothing."""
-        said = self.events.args.get(sync, {})
-        stream = int(self.events.stream[sync]) if key == "stream" else integer(said.get(key))
-        found = [lane for lane, (_, other) in enumerate(self.work.lanes) if other == stream]
-        same = [lane for lane in found if self.work.lanes[lane][0] == self.events.device[sync]]
-        return next(iter(same or found), -1)
+        args = self.events.args.get(sync, {})
+        stream = int(self.events.stream[sync]) if key == "stream" else integer(args.get(key))
+        lanes = [lane for lane, (_, other) in enumerate(self.work.lanes) if other == stream]
+        same = [lane for lane in lanes if self.work.lanes[lane][0] == self.events.device[sync]]
+        return next(iter(same or lanes), -1)
 
     def _recorded(self, sync: int, call: int) -> int:
         """Last operation on the stream before the record of the event that was waited for; -1 if there is none."""
@@ -205,6 +205,6 @@ class DeviceEdges:
             return self._last_before(lane, int(self.events.start[call]))
         return next((op for op in self.of_lane[lane].before(_LATEST) if self.correlation[op] < record), -1)
 
-    def _last_before(self, lane: int, at: int) -> int:
+    def _last_before(self, lane: int, time: int) -> int:
         """Last operation launched on a lane before a time; -1 if there is none."""
-        return next(self.of_lane[lane].before(at), -1) if lane >= 0 else -1
+        return next(self.of_lane[lane].before(time), -1) if lane >= 0 else -1

@@ -95,8 +95,8 @@ def kind_of(name: str) -> str:
 
 def kernel_kind(name: str) -> str | None:
     """Kind of a communication kernel by its name alone, empty if the name does not say; None for other kernels."""
-    found = _KERNEL.match(name)
-    return kind_of(found["what"]) if found else None
+    match = _KERNEL.match(name)
+    return kind_of(match["what"]) if match else None
 
 
 def width_of(dtype: str) -> int:
@@ -121,25 +121,25 @@ def facts_of_host(name: str, args: Mapping) -> dict:
 
 def facts_of_node(name: str, node: Arguments) -> dict:
     """The same of a node of the host's trace."""
-    given = {"Input Dims": node.shapes, "Input type": node.types, "values": node.inputs}
+    described = {"Input Dims": node.shapes, "Input type": node.types, "values": node.inputs}
     if name != RECORD:
-        return _of_operation(name, given)
+        return _of_operation(name, described)
     values = node.inputs
     facts = _described(node.attributes, _ATTRIBUTES, str(node.attributes.get("collective_name", "")))
-    at = next((i for i, value in enumerate(values) if isinstance(value, str) and (kind_of(value) or value in IDLE)), -1)
-    if at < 2:
+    place = next((i for i, v in enumerate(values) if isinstance(v, str) and (kind_of(v) or v in IDLE)), -1)
+    if place < 2:
         return facts
-    kind = facts.get("kind") or kind_of(values[at])
-    if values[at] in IDLE or not kind:
+    kind = facts.get("kind") or kind_of(values[place])
+    if values[place] in IDLE or not kind:
         return {}
-    group = values[at - 2]
-    named = {"group": group[0]} if isinstance(group, list) and group else {"pointer": group} if group else {}
-    tail = dict(zip(("in_splits", "out_splits", "start", "stride", "size"), values[at + 1 :], strict=False))
-    return _cleaned({"kind": kind, **_sized(given, 0, None), **named, **tail, **facts})
+    group = values[place - 2]
+    group_fact = {"group": group[0]} if isinstance(group, list) and group else {"pointer": group} if group else {}
+    tail = dict(zip(("in_splits", "out_splits", "start", "stride", "size"), values[place + 1 :], strict=False))
+    return _cleaned({"kind": kind, **_sized(described, 0, None), **group_fact, **tail, **facts})
 
 
-def _described(given: Mapping, keys: Mapping[str, str], collective: str) -> dict:
-    facts = {field: given[key] for field, key in keys.items() if given.get(key) not in (None, "")}
+def _described(attributes: Mapping, keys: Mapping[str, str], collective: str) -> dict:
+    facts = {field: attributes[key] for field, key in keys.items() if attributes.get(key) not in (None, "")}
     if kind_of(collective):
         facts["kind"] = kind_of(collective)
     return _cleaned(facts)
@@ -157,8 +157,8 @@ def _cleaned(facts: dict) -> dict:
         del facts["tag"]
     for field in ("in_splits", "out_splits"):
         if field in facts:
-            splits, whole = parse_list(facts[field])
-            facts[field] = splits if whole else None
+            splits, complete = parse_list(facts[field])
+            facts[field] = splits if complete else None
             if not splits or min(splits) < 0:
                 del facts[field]
     width = width_of(str(facts.get("dtype", "")))
@@ -169,31 +169,31 @@ def _cleaned(facts: dict) -> dict:
     return {key: value for key, value in facts.items() if value is not None}
 
 
-def _of_operation(name: str, given: Mapping) -> dict:
+def _of_operation(name: str, described: Mapping) -> dict:
     span, operation = _SPAN.match(name), _OPERATION.match(name)
     if span:
         kind = kind_of(span["what"])
-        return {"span": kind, **_sized(given, 0, None)} if kind else {}
-    what = operation["what"] if operation else ""
-    kind = kind_of(what)
+        return {"span": kind, **_sized(described, 0, None)} if kind else {}
+    noun = operation["what"] if operation else ""
+    kind = kind_of(noun)
     if not kind:
         return {}
-    values = given["values"]
+    values = described["values"]
     if "functional" in name:
         texts = [value for value in values if isinstance(value, str) and value and not value.startswith("<")]
         return {"kind": kind, **({"group": texts[-1]} if texts and values[-1] == texts[-1] else {})}
     out, into, others = _ARGUMENTS[kind]
     if kind == "recv" and "any_source" in name:
         others = {"tag": 2}
-    facts = {"kind": kind, **_sized(given, into, out)}
+    facts = {"kind": kind, **_sized(described, into, out)}
     for field, place in others.items():
         value = values[place] if place < len(values) else None
         if field.endswith("splits"):
             facts[field] = value if isinstance(value, list) else None
         elif isinstance(value, int) and not isinstance(value, bool):
             facts[field] = value
-    shapes = _listed(given.get("Input Dims"))
-    if kind == "all_to_all" and what.strip("_") == "alltoall" and len(shapes) > 1:
+    shapes = _listed(described.get("Input Dims"))
+    if kind == "all_to_all" and noun.strip("_") == "alltoall" and len(shapes) > 1:
         # A list of tensors, one to each member.
         facts |= {
             "out_splits": [_elements(s) or 0 for s in _listed(shapes[0])],
@@ -245,10 +245,10 @@ def _sum(numbers: Iterable[int | None]) -> int | None:
     return total
 
 
-def _sized(given: Mapping, into: int, out: int | None) -> dict:
+def _sized(described: Mapping, into: int, out: int | None) -> dict:
     """Bytes read and written, by the places of the tensors among the inputs."""
     facts = {}
-    shapes, types, values = (_listed(given.get(key)) for key in ("Input Dims", "Input type", "values"))
+    shapes, types, values = (_listed(described.get(key)) for key in ("Input Dims", "Input type", "values"))
     for field, place in (("in_bytes", into), ("out_bytes", out)):
         if place is None:
             continue

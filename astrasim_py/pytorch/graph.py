@@ -86,7 +86,7 @@ class Graph:
         """The five longest gaps of more than 20 us, longest first."""
         lane, end = np.where(self.kind == NodeKind.PIECE, -1, self.lane), self.start + self.duration
         order = np.argsort(-self.gap, kind="stable")[:_LARGEST]
-        found = []
+        gaps = []
         for node in order[self.gap[order] > UNEXPLAINED_NS].tolist():
             length, until = int(self.gap[node]), int(self.start[node])
             inside = np.minimum(end, until) - np.maximum(self.start, until - length)
@@ -94,8 +94,8 @@ class Graph:
             busy = np.zeros(len(self.lanes), dtype=np.int64)
             np.add.at(busy, lane[other], inside[other])
             meanwhile = tuple((*self.lanes[i], int(busy[i])) for i in np.flatnonzero(busy).tolist())
-            found.append(Gap(node, until - length, length, meanwhile))
-        return tuple(found)
+            gaps.append(Gap(node, until - length, length, meanwhile))
+        return tuple(gaps)
 
     def edges_by_kind(self) -> dict[str, int]:
         """Number of edges of each kind."""
@@ -180,8 +180,8 @@ def build_graph(
     return assemble(recording, nodes, kept, work.lanes)
 
 
-def _pairs(found: list[Pair]) -> np.ndarray:
-    return np.array(found, dtype=np.int64).reshape(-1, 2)
+def _pairs(pairs: list[Pair]) -> np.ndarray:
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2)
 
 
 def assemble(recording: Recording, nodes: Nodes, edges: Sequence[Edges], lanes: tuple[tuple[int, int], ...]) -> Graph:
@@ -240,7 +240,7 @@ def _placed_in_time(
     `piece`:
     bool.
     """
-    begins, sources_, at, until = map(csr.plain_array, (pointers, sources, start, end))
+    begins, sources_, time, until = map(csr.plain_array, (pointers, sources, start, end))
     is_piece, zeros = piece.tolist(), np.zeros_like(start)
     ends, gap, binding = csr.plain_array(zeros), csr.plain_array(zeros), csr.plain_array(zeros - 1)
     for node in order.data:
@@ -249,12 +249,12 @@ def _placed_in_time(
             if ends[sources_[edge]] > need or binding[node] < 0:
                 need, binding[node] = max(need, ends[sources_[edge]]), edge
         if is_piece[node]:
-            at[node] = need
+            time[node] = need
             ends[node] = max(until[node], need)
         else:
-            gap[node] = max(0, at[node] - need)
-            length = until[node] - at[node]
-            at[node] = need + gap[node]
-            ends[node] = at[node] + length
-    begin, stop, gaps, edges = (np.array(column, np.int64) for column in (at, ends, gap, binding))
+            gap[node] = max(0, time[node] - need)
+            length = until[node] - time[node]
+            time[node] = need + gap[node]
+            ends[node] = time[node] + length
+    begin, stop, gaps, edges = (np.array(column, np.int64) for column in (time, ends, gap, binding))
     return {"start": begin, "duration": stop - begin, "gap": gaps, "binding": edges}

@@ -87,11 +87,11 @@ class GroupTable:
     def _find(self, facts: Mapping) -> Communicator:
         name = str(facts.get("group", ""))
         size = facts.get("size")
-        shown, whole = parse_list(facts.get("ranks", ()))
-        members = None if whole else self._declared(name, size, shown)
+        shown, complete = parse_list(facts.get("ranks", ()))
+        members = None if complete else self._declared(name, size, shown)
         if members is None:
-            found = self._members(facts.get("ranks", ()), size, facts.get("start"), facts.get("stride"))
-            members = self._once(found) if found else self._declared(name, size, ())
+            ranks = self._members(facts.get("ranks", ()), size, facts.get("start"), facts.get("stride"))
+            members = self._once(ranks) if ranks else self._declared(name, size, ())
         if members is None and self.world and size in (None, self.world) and not self.declared:
             members, self.assumed = self._once(tuple(range(self.world))), self.assumed or size is None
         if members is None and not name:
@@ -102,8 +102,8 @@ class GroupTable:
 
     def _declared(self, name: str, size: object, shown: tuple[int, ...]) -> tuple[int, ...] | None:
         """The only declared group of a name that has a size, as far as it is known, and ranks among its members."""
-        alike = [one for one in (self.declared.get(name), *self._others.get(name, ())) if one is not None]
-        sized = [one for one in alike if size in (None, len(one)) and {*one}.issuperset(shown)]
+        alike = [members for members in (self.declared.get(name), *self._others.get(name, ())) if members is not None]
+        sized = [members for members in alike if size in (None, len(members)) and {*members}.issuperset(shown)]
         return sized[0] if len(sized) == 1 else alike[0] if len(alike) == 1 and not shown else None
 
     def _once(self, members: tuple[int, ...]) -> tuple[int, ...]:
@@ -116,10 +116,10 @@ class GroupTable:
         return self._distinct.setdefault(members, members)
 
     def _members(self, ranks: object, size: object, start: object, stride: object) -> tuple[int, ...] | None:
-        shown, whole = parse_list(ranks)
+        shown, complete = parse_list(ranks)
         fits = len(set(shown)) == len(shown) and min(shown, default=0) >= 0 and max(shown, default=0) < MAX_RANKS
         shown = shown if fits else ()
-        if shown and whole:
+        if shown and complete:
             return shown if size in (None, len(shown)) else None
         size = size if isinstance(size, int) else self.world if start == 0 and stride == 1 else None
         if size is None:

@@ -111,10 +111,10 @@ def _arguments(node: dict, attributes: dict) -> Arguments:
 
     inputs, outputs = node.get("inputs"), node.get("outputs")
     if isinstance(inputs, dict):
-        given = [inputs.get(key) for key in ("values", "shapes", "types")]
+        parts = [inputs.get(key) for key in ("values", "shapes", "types")]
     else:
-        given = [inputs, node.get("input_shapes"), node.get("input_types")]
-    values, shapes, types = map(listed, given)
+        parts = [inputs, node.get("input_shapes"), node.get("input_types")]
+    values, shapes, types = map(listed, parts)
     written = listed(outputs.get("values") if isinstance(outputs, dict) else outputs)
     return Arguments(values, shapes, types, written, attributes)
 

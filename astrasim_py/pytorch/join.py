@@ -25,7 +25,7 @@ def enclosing(recording: Recording) -> np.ndarray:
     another without nesting, and the spans of a backend, enclose nothing.
     """
     events = recording.events
-    found = np.full(len(events), -1, np.int32)
+    innermost = np.full(len(events), -1, np.int32)
     spans = {code for code, name in enumerate(recording.names) if name.startswith(CPU_BACKENDS)}
     host = np.flatnonzero(events.category <= Category.CALL)
     stacks: dict[int, list[tuple[int, int, bool]]] = defaultdict(list)  # by thread: (end, row, is an operator)
@@ -33,15 +33,15 @@ def enclosing(recording: Recording) -> np.ndarray:
     for row, category, name, thread, start, end in zip(*(column.data for column in columns), strict=True):
         stack = stacks[thread]
         if category == Category.CALL:
-            around = [(at, is_operator) for last, at, is_operator in reversed(stack) if last >= start]
-            found[row] = next((at for at, is_operator in around if is_operator), around[0][0] if around else -1)
+            around = [(op, is_operator) for last, op, is_operator in reversed(stack) if last >= start]
+            innermost[row] = next((op for op, is_operator in around if is_operator), around[0][0] if around else -1)
             continue
         while stack and stack[-1][0] <= start:
             stack.pop()
-        found[row] = stack[-1][1] if stack else -1
+        innermost[row] = stack[-1][1] if stack else -1
         if name not in spans and (not stack or end <= stack[-1][0] + recording.resolution_ns):
             stack.append((end, row, category == Category.OP))
-    return found
+    return innermost
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,30 +92,30 @@ def join(recording: Recording, host: HostTrace) -> Joined:
 
 
 def _by_record_id(record_ids: np.ndarray, names: np.ndarray, host: HostTrace) -> np.ndarray:
-    known, at = np.unique(host.record_ids, return_index=True)
+    known, rows = np.unique(host.record_ids, return_index=True)
     if not len(known):
         return np.full(len(record_ids), -1)
     place = np.searchsorted(known, record_ids).clip(max=len(known) - 1)
-    row = at[place]
+    row = rows[place]
     return np.where((known[place] == record_ids) & (record_ids >= 0) & (host.name[row] == names), row, -1)
 
 
 def _by_names(threads: np.ndarray, names: np.ndarray, host: HostTrace) -> np.ndarray:
     """Pair threads by common names, most first, and walk each pair."""
-    found = np.full(len(names), -1)
-    mine = {thread: np.flatnonzero(threads == thread) for thread in np.unique(threads).tolist()}
-    theirs = {thread: np.flatnonzero(host.threads == thread) for thread in np.unique(host.threads).tolist()}
-    counted = [
-        {t: Counter(of[r].tolist()) for t, r in rows.items()} for rows, of in ((mine, names), (theirs, host.name))
+    host_rows = np.full(len(names), -1)
+    lanes = {thread: np.flatnonzero(threads == thread) for thread in np.unique(threads).tolist()}
+    hosts = {thread: np.flatnonzero(host.threads == thread) for thread in np.unique(host.threads).tolist()}
+    counts = [
+        {t: Counter(of[r].tolist()) for t, r in rows.items()} for rows, of in ((lanes, names), (hosts, host.name))
     ]
-    common = [((a & b).total(), left, right) for left, a in counted[0].items() for right, b in counted[1].items()]
+    common = [((a & b).total(), left, right) for left, a in counts[0].items() for right, b in counts[1].items()]
     paired: set[tuple[str, int]] = set()
     for count, left, right in sorted(common, key=lambda pair: (-pair[0], *pair[1:])):
         if count and not paired & {("mine", left), ("theirs", right)}:
             paired |= {("mine", left), ("theirs", right)}
-            for at, other in _best_walk(names[mine[left]].tolist(), host.name[theirs[right]].tolist()):
-                found[mine[left][at]] = theirs[right][other]
-    return found
+            for place, other in _best_walk(names[lanes[left]].tolist(), host.name[hosts[right]].tolist()):
+                host_rows[lanes[left][place]] = hosts[right][other]
+    return host_rows
 
 
 def _best_walk(left: list[int], right: list[int]) -> list[tuple[int, int]]:
@@ -123,9 +123,9 @@ def _best_walk(left: list[int], right: list[int]) -> list[tuple[int, int]]:
     best = _walk(left, right)
     if len(best) < SAME_RUN * len(right) and len(left) > 2 * len(right) and best:
         mark = right[best[0][1] : best[0][1] + AGREE]
-        starts = [at for at in range(1, len(left)) if left[at] == mark[0] and left[at : at + AGREE] == mark]
+        starts = [i for i in range(1, len(left)) if left[i] == mark[0] and left[i : i + AGREE] == mark]
         for start in starts[:: 1 + len(starts) // MOST_STARTS]:
-            walked = [(at + start, other) for at, other in _walk(left[start : start + 2 * len(right)], right)]
+            walked = [(i + start, other) for i, other in _walk(left[start : start + 2 * len(right)], right)]
             best = max(best, walked, key=len)
     return best
 
@@ -135,12 +135,12 @@ def _walk(left: list[int], right: list[int]) -> list[tuple[int, int]]:
     padding = [-2] * AGREE  # so that the two ends agree
     left, right, length, other = left + padding, right + padding, len(left), len(right)
     grams: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for at in range(other):
-        grams[tuple(right[at : at + AGREE])].append(at)
-    found, i, j = [], 0, 0
+    for place in range(other):
+        grams[tuple(right[place : place + AGREE])].append(place)
+    pairs, i, j = [], 0, 0
     while i < length and j < other:
         if left[i] == right[j]:
-            found.append((i, j))
+            pairs.append((i, j))
             i, j = i + 1, j + 1
             continue
         best, meet, ahead = length + other, (length, other), 0
@@ -151,4 +151,4 @@ def _walk(left: list[int], right: list[int]) -> list[tuple[int, int]]:
                 best, meet = ahead + places[first] - j, (i + ahead, places[first])
             ahead += 1
         i, j = meet
-    return found
+    return pairs

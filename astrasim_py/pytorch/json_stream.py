@@ -67,14 +67,14 @@ class _Window:
 
     def take(self, expected: str) -> str:
         """Go past the next character, which must be one of `expected`."""
-        found = self.peek()
-        if not found:
+        character = self.peek()
+        if not character:
             problem = "is empty" if expected == "{[" else "is cut short"
             raise TraceError(self.source, problem, "record or copy it again")
-        if found not in expected:
-            self.fail(f'is not JSON: "{found}" in place of {" or ".join(expected)}')
+        if character not in expected:
+            self.fail(f'is not JSON: "{character}" in place of {" or ".join(expected)}')
         self.at += 1
-        return found
+        return character
 
     def value(self) -> object:
         """The next value, whole."""
@@ -98,37 +98,37 @@ class _Window:
                 self.fail(f"has a malformed number: {error}")
 
 
-def elements(source: str, listed: str, tell: Callable[[float], None] = unheard) -> Iterator[tuple[str, object]]:
+def elements(source: str, list_key: str, tell: Callable[[float], None] = unheard) -> Iterator[tuple[str, object]]:
     """The content of a JSON object, or of a bare list, in order of the text.
 
-    `source`: ``path``, or ``path!member`` of a tar archive. `listed`: the key whose list is too long to be held.
-    `tell`: as of `chunks`. Yields (`listed`, element) for each of its elements, and of a bare list, and (key, value)
+    `source`: ``path``, or ``path!member`` of a tar archive. `list_key`: the key whose list is too long to be held.
+    `tell`: as of `chunks`. Yields (`list_key`, element) for each of its elements, and of a bare list, and (key, value)
     for all other keys. Numbers with a decimal point, and NaN, come as text; integers as int.
 
     Raises TraceError: not readable, not JSON, cut short, nested too deeply, a value of more than `MAX_VALUE`
     characters, an object without that key.
     """
-    window, found = _Window(source, tell), False
+    window, has_list = _Window(source, tell), False
     try:
         if window.take("{[") == "[":
-            found = True
-            yield from ((listed, value) for value in _list(window))
+            has_list = True
+            yield from ((list_key, value) for value in _list(window))
         else:
             mark = "," if window.peek() != "}" else window.take("}")
             while mark == ",":
                 key = window.value()
                 window.take(":")
-                if key == listed:
-                    found = True
+                if key == list_key:
+                    has_list = True
                     window.take("[")
-                    yield from ((listed, value) for value in _list(window))
+                    yield from ((list_key, value) for value in _list(window))
                 else:
                     yield str(key), window.value()
                 mark = window.take(",}")
         if window.peek():
             window.fail("has text after its end")
-        if not found:
-            raise TraceError(source, f'has no "{listed}"', "name another file")
+        if not has_list:
+            raise TraceError(source, f'has no "{list_key}"', "name another file")
     finally:
         window.chunks.close()
 

@@ -233,12 +233,12 @@ def _membership(
     """
     device = (category >= Category.KERNEL) & (category <= Category.MEMSET)
     calls = np.flatnonzero((category == Category.CALL) & (correlation >= 0) & (start >= first))
-    known, at = np.unique(correlation[calls], return_index=True)
+    known, first_call = np.unique(correlation[calls], return_index=True)
     launch = np.full(len(start), -1, np.int32)
     dependent = np.flatnonzero((device | (category == Category.SYNC)) & (correlation >= 0))
     if len(known):
         place = np.searchsorted(known, correlation[dependent]).clip(max=len(known) - 1)
-        launch[dependent] = np.where(known[place] == correlation[dependent], calls[at[place]], -1)
+        launch[dependent] = np.where(known[place] == correlation[dependent], calls[first_call[place]], -1)
     linked = launch >= 0
     lowest, highest = (int(known[0]), int(known[-1])) if len(known) else (-1, 2**62)
     unknown = correlation < 0

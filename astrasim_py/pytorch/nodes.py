@@ -39,9 +39,9 @@ class _Table:
     def __init__(self, graph: Graph):
         recording = graph.recording
         names = (recording.names[code] for code in recording.events.name[graph.row].tolist())
-        given = {NodeKind.PIECE: "cpu", NodeKind.BACKLOG: "backlog"}
+        label = {NodeKind.PIECE: "cpu", NodeKind.BACKLOG: "backlog"}
         self.graph = graph
-        self.name = [given.get(kind, name) for kind, name in zip(graph.kind.tolist(), names, strict=True)]
+        self.name = [label.get(kind, name) for kind, name in zip(graph.kind.tolist(), names, strict=True)]
         self.type = [int(NodeType.COMP)] * len(graph)
         self.duration, self.start, self.issue = map(csr.plain_array, (graph.duration, graph.start, graph.issue))  # ns
         self.like = csr.plain_array(np.arange(len(graph)))  # node of the graph that it stems from; -1 for none
@@ -63,14 +63,14 @@ class _Table:
 
     def add_gaps(self) -> dict[int, int]:
         """A node for each gap, on the binding edge; the new edges by node."""
-        found = {}
+        edge_of = {}
         for node in np.flatnonzero(self.graph.gap > 0).tolist():
             length, binding = int(self.graph.gap[node]), int(self.graph.binding[node])
             gap = self.add("gap", length, self.start[node] - length, node)
             if binding >= 0:
                 self.target[binding] = gap
-            found[node] = self.depend(node, gap, EdgeKind.GAP)
-        return found
+            edge_of[node] = self.depend(node, gap, EdgeKind.GAP)
+        return edge_of
 
     def add_calls(
         self, calls: Mapping[int, Sequence[Communication]], moving: Mapping[int, int], gap_edges: Mapping[int, int]
@@ -87,11 +87,11 @@ class _Table:
             messages, places = calls[row], [node]
             self.duration[node] = 0
             if len(messages) > 1:
-                own = [*range(graph.pointers[node], graph.pointers[node + 1]), gap_edges.get(node, 0)]
-                own = [edge for edge in dict.fromkeys(own) if self.target[edge] == node]
+                inputs = [*range(graph.pointers[node], graph.pointers[node + 1]), gap_edges.get(node, 0)]
+                inputs = [edge for edge in dict.fromkeys(inputs) if self.target[edge] == node]
                 places = [self.add(self.name[node], 0, self.start[node], node) for _ in messages]
                 for number, place in enumerate(places):
-                    for edge in own:
+                    for edge in inputs:
                         if number:
                             self.depend(place, self.source[edge], self.why[edge])
                         else:
@@ -165,9 +165,9 @@ def rank_trace(
     why = np.array(table.why, dtype=np.uint8)[by_target].tobytes()
     rest, fields = _rest(graph, like, pointers, why)
     if declared is not None:
-        listed = json.dumps([{"pg_name": key, "ranks": list(ranks)} for key, ranks in declared.items()])
+        group_json = json.dumps([{"pg_name": key, "ranks": list(ranks)} for key, ranks in declared.items()])
         rest[-1] = len(fields)
-        fields.append(pb.Node(inputs=pb.IOInfo(values=listed)).SerializeToString())
+        fields.append(pb.Node(inputs=pb.IOInfo(values=group_json)).SerializeToString())
     return ExecutionTrace.from_columns(
         node_id=np.arange(len(order), dtype=np.uint64),
         type=types,
@@ -182,14 +182,14 @@ def rank_trace(
         rank=rank,
         metadata=metadata or {},
         rest=(rest, tuple(fields)),
-        **{name: _spread(place, given, MISSING) for name, given in columns.items()},
+        **{name: _spread(place, values, MISSING) for name, values in columns.items()},
     )
 
 
-def _spread(place: np.ndarray, given: Mapping[int, int], absent: int) -> np.ndarray:
+def _spread(place: np.ndarray, values: Mapping[int, int], absent: int) -> np.ndarray:
     """A column of all nodes, by their place, from the values that some of them have."""
     column = np.full(len(place), absent, dtype=np.int64)
-    column[place[list(given)]] = list(given.values())
+    column[place[list(values)]] = list(values.values())
     return column
 
 

@@ -42,47 +42,47 @@ class Paired:
     notes: Sequence[str]
 
 
-def pair(recording: Recording, node_of: NodeOf, named: set[int]) -> Paired:
-    """The kernel of each call. `named`: rows of kernels that communicate by their names or arguments."""
-    said, mute = stated(recording, node_of)
-    if not said and not mute:
-        return Paired((), {}, _lonely(recording, named, {}))
-    pairing = _Pairing(recording, said, named)
+def pair(recording: Recording, node_of: NodeOf, by_name: set[int]) -> Paired:
+    """The kernel of each call. `by_name`: rows of kernels that communicate by their names or arguments."""
+    statements, mute = stated(recording, node_of)
+    if not statements and not mute:
+        return Paired((), {}, _lonely(recording, by_name, {}))
+    pairing = _Pairing(recording, statements, by_name)
     pairing.by_launch()
     for way in (pairing.by_external_id, pairing.together, pairing.in_order, pairing.by_stream):
         if pairing.free:
             way()
-    notes = [*pairing.left(), *pairing.muted(mute), *_lonely(recording, named, pairing.of)]
-    return Paired(said, pairing.of, notes)
+    notes = [*pairing.left(), *pairing.muted(mute), *_lonely(recording, by_name, pairing.of)]
+    return Paired(statements, pairing.of, notes)
 
 
 class _Pairing:
-    def __init__(self, recording: Recording, said: list[Statement], named: set[int]) -> None:
+    def __init__(self, recording: Recording, statements: list[Statement], by_name: set[int]) -> None:
         events = recording.events
-        self.recording, self.events, self.said, self.named = recording, events, said, named
+        self.recording, self.events, self.said, self.named = recording, events, statements, by_name
         self.kernels = recording.work[events.category[recording.work] == Category.KERNEL]
         self.like = [_looks_like(name) for name in recording.names]
         self.computes = [bool(_COMPUTES.search(name)) for name in recording.names]
         self.of: dict[int, list[int]] = {}
-        self.free = set(range(len(said)))
+        self.free = set(range(len(statements)))
         self.launched = self._launched()
 
     def _launched(self) -> np.ndarray:
         """Number of the call in whose range each kernel was launched; -1 for none."""
-        events, found = self.events, np.full(len(self.kernels), -1, np.int64)
+        events, calls = self.events, np.full(len(self.kernels), -1, np.int64)
         launch = events.launch[self.kernels]
         known = np.flatnonzero(launch >= 0)
         by_thread = defaultdict(list)
-        for number, one in enumerate(self.said):
-            by_thread[one.thread].append(number)
+        for number, statement in enumerate(self.said):
+            by_thread[statement.thread].append(number)
         for thread, numbers in by_thread.items():
             starts, ends = (np.array([getattr(self.said[n], key) for n in numbers]) for key in ("start", "end"))
-            mine = known[events.thread[launch[known]] == thread]
-            times = events.start[launch[mine]]
-            at = np.searchsorted(starts, times, side="right") - 1
-            inside = (at >= 0) & (times <= ends[at])
-            found[mine[inside]] = np.array(numbers)[at[inside]]
-        return found
+            of_thread = known[events.thread[launch[known]] == thread]
+            times = events.start[launch[of_thread]]
+            place = np.searchsorted(starts, times, side="right") - 1
+            inside = (place >= 0) & (times <= ends[place])
+            calls[of_thread[inside]] = np.array(numbers)[place[inside]]
+        return calls
 
     def _take(self, kernel: int, calls: Sequence[int]) -> None:
         self.of[kernel] = list(calls)
@@ -90,13 +90,13 @@ class _Pairing:
 
     def _candidates(self, number: int, kernels: Sequence[int]) -> None:
         """Take the kernels of a call: those that are named so, else the likeliest of the others."""
-        named = [row for row in kernels if row in self.named]
+        candidates = [row for row in kernels if row in self.named]
         free = [row for row in kernels if row not in self.of]
         likely = [row for row in free if self.like[self.events.name[row]]]
         likely = likely or [row for row in free if not self.computes[self.events.name[row]]]
-        if not named and likely:
-            named = [max(likely, key=lambda row: (int(self.events.duration[row]), row))]
-        for row in named:
+        if not candidates and likely:
+            candidates = [max(likely, key=lambda row: (int(self.events.duration[row]), row))]
+        for row in candidates:
             self._take(row, [number])
 
     def by_launch(self) -> None:
@@ -113,13 +113,13 @@ class _Pairing:
             for row in (self.said[number].row, *self.said[number].around):
                 ids.setdefault(int(self.events.external_id[row]), number)
         ids.pop(-1, None)
-        own = self.events.external_id[self.kernels]
-        told = (own >= 0) & (own != self.events.correlation[self.kernels]) & (self.launched < 0)
-        found = defaultdict(list)
-        for place in np.flatnonzero(told).tolist():
-            if int(own[place]) in ids and int(self.kernels[place]) not in self.of:
-                found[ids[int(own[place])]].append(int(self.kernels[place]))
-        for number, kernels in sorted(found.items()):
+        external = self.events.external_id[self.kernels]
+        is_external = (external >= 0) & (external != self.events.correlation[self.kernels]) & (self.launched < 0)
+        kernels_of = defaultdict(list)
+        for place in np.flatnonzero(is_external).tolist():
+            if int(external[place]) in ids and int(self.kernels[place]) not in self.of:
+                kernels_of[ids[int(external[place])]].append(int(self.kernels[place]))
+        for number, kernels in sorted(kernels_of.items()):
             self._candidates(number, kernels)
 
     def _lone(self) -> list[int]:
@@ -134,23 +134,23 @@ class _Pairing:
         Nothing else is launched between calls that are issued together.
         """
         events, by_thread = self.events, defaultdict(list)
-        for number, one in enumerate(self.said):
-            by_thread[one.thread].append((one.end, number))
+        for number, statement in enumerate(self.said):
+            by_thread[statement.thread].append((statement.end, number))
         launch = events.launch[self.kernels]
         launch = launch[launch >= 0]
         launches = {thread: np.sort(events.start[launch[events.thread[launch] == thread]]) for thread in by_thread}
         for row in self._lone():
             launch = int(events.launch[row])
-            thread, at = int(events.thread[launch]), int(events.start[launch])
+            thread, time = int(events.thread[launch]), int(events.start[launch])
             if launch < 0 or thread not in by_thread:
                 continue
             before, calls = by_thread[thread], []
-            for end, number in reversed(before[: bisect_right(before, (at, len(self.said)))]):
-                between = np.diff(np.searchsorted(launches[thread], [end, at]))[0]
+            for end, number in reversed(before[: bisect_right(before, (time, len(self.said)))]):
+                between = np.diff(np.searchsorted(launches[thread], [end, time]))[0]
                 if between or number not in self.free or not self._fits(row, number):
                     break
                 calls.append(number)
-                at = self.said[number].start
+                time = self.said[number].start
             if calls:
                 self._take(row, calls[::-1])
 
@@ -178,7 +178,7 @@ class _Pairing:
     def by_stream(self) -> None:
         """Take the only stream that has as many other kernels as calls are left, each after its call."""
         calls, events = sorted(self.free), self.events
-        threads = {one.thread for one in self.said}
+        threads = {statement.thread for statement in self.said}
         streams = defaultdict(list)
         for row in self.kernels.tolist():
             launch = int(events.launch[row])
@@ -198,14 +198,14 @@ class _Pairing:
     def left(self) -> list[str]:
         """A line about calls of the step without a kernel."""
         last = self.recording.step.end
-        lost = [self.said[n] for n in sorted(self.free) if self.said[n].start >= 0 and self.said[n].end <= last]
-        if not lost:
+        unpaired = [self.said[n] for n in sorted(self.free) if self.said[n].start >= 0 and self.said[n].end <= last]
+        if not unpaired:
             return []
-        kinds = Counter(kind_said(one.facts) for one in lost)
+        kinds = Counter(kind_said(statement.facts) for statement in unpaired)
         shown = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-        one = len(lost) == 1
-        text = f"{len(lost)} host call{'' if one else 's'} ({shown}) found no kernel"
-        return [f"{text}: {'it is' if one else 'they are'} not in the workload"]
+        single = len(unpaired) == 1
+        text = f"{len(unpaired)} host call{'' if single else 's'} ({shown}) found no kernel"
+        return [f"{text}: {'it is' if single else 'they are'} not in the workload"]
 
     def muted(self, mute: Sequence[int]) -> list[str]:
         """A line about ranges that say nothing of the calls whose kernels they launched, nor do these."""
@@ -219,11 +219,11 @@ class _Pairing:
             ends = events.start[row], events.start[row] + events.duration[row] + 1
             low, high = first + np.searchsorted(start[first:last], ends)
             inside = launched[low:high].tolist()
-            told = any(
-                kernel_kind(self.recording.names[events.name[one]]) or one in events.args or one in self.of
-                for one in inside
+            is_known = any(
+                kernel_kind(self.recording.names[events.name[kernel]]) or kernel in events.args or kernel in self.of
+                for kernel in inside
             )
-            count += bool(inside) and not told
+            count += bool(inside) and not is_known
         if not count:
             return []
         text = f"{count} host call{'s' * (count > 1)} ({RECORD}) that launched kernels do not say what was called"
@@ -241,17 +241,17 @@ def _looks_like(name: str) -> bool:
     return kernel_kind(name) is not None or bool(_LIBRARY.search(function) or _BESIDE.search(function))
 
 
-def _lonely(recording: Recording, named: set[int], of: Mapping[int, list[int]]) -> list[str]:
+def _lonely(recording: Recording, by_name: set[int], of: Mapping[int, list[int]]) -> list[str]:
     """A line about kernels that look like communication, of which neither a call nor their name says more."""
     events = recording.events
     codes = {code for code, name in enumerate(recording.names) if _looks_like(name)}
     alike = recording.work[np.isin(events.name[recording.work], list(codes))]
     kernels = alike[events.category[alike] == Category.KERNEL]
-    rows = [row for row in kernels.tolist() if row not in named and row not in of]
+    rows = [row for row in kernels.tolist() if row not in by_name and row not in of]
     if not rows:
         return []
     names = dict.fromkeys(recording.names[events.name[row]][:60] for row in rows)
     shown = ", ".join(list(names)[:_TOLD]) + ", …" * (len(names) > _TOLD)
-    what = "1 kernel without a host call looks" if len(rows) == 1 else f"{len(rows)} kernels without a host call look"
-    text = f"{what} like communication ({shown}) and {'stays' if len(rows) == 1 else 'stay'} computation"
+    head = "1 kernel without a host call looks" if len(rows) == 1 else f"{len(rows)} kernels without a host call look"
+    text = f"{head} like communication ({shown}) and {'stays' if len(rows) == 1 else 'stay'} computation"
     return [f"{text}; name the call by trace convert --map-kernel"]

@@ -63,9 +63,9 @@ def calls_by_kind(recording: Recording) -> dict[str, np.ndarray]:
     """Rows of the calls that wait for the device, by what they wait for: device, stream, event, wait or copy."""
     kinds: dict[str, list[int]] = {}
     for code, name in enumerate(recording.names):
-        found = _CALL.fullmatch(name)
-        if found and found["what"] in _SYNCHRONISATIONS:
-            kinds.setdefault(_SYNCHRONISATIONS[found["what"]], []).append(code)
+        match = _CALL.fullmatch(name)
+        if match and match["what"] in _SYNCHRONISATIONS:
+            kinds.setdefault(_SYNCHRONISATIONS[match["what"]], []).append(code)
     rows = np.flatnonzero(recording.events.category == Category.CALL)
     codes = recording.events.name[rows]
     return {kind: rows[np.isin(codes, kinds.get(kind, []))] for kind in dict.fromkeys(_SYNCHRONISATIONS.values())}
@@ -78,20 +78,20 @@ def device_work(recording: Recording) -> Work:
     keys = np.stack([events.device, events.stream], axis=1)
     lanes, lane = np.unique(keys[np.concatenate([rows, recording.backlog])], axis=0, return_inverse=True)
     lane = lane.reshape(-1).astype(np.int64)
-    own, earlier = lane[: len(rows)], lane[len(rows) :]
+    lane_of, earlier = lane[: len(rows)], lane[len(rows) :]
     ends = events.end[recording.backlog]
     latest = np.lexsort((ends, earlier))
     last = latest[np.flatnonzero(np.diff(earlier[latest], append=-1))]
     until = ends[last]
     for i, number in enumerate(earlier[last].tolist()):  # the backlog ends before the first operation of its lane
-        until[i] = min(until[i], events.start[rows[own == number]].min(initial=until[i]))
+        until[i] = min(until[i], events.start[rows[lane_of == number]].min(initial=until[i]))
     row = np.concatenate([recording.backlog[last], rows]).astype(np.int64)
     backlog = np.arange(len(row)) < len(last)
     start = np.where(backlog, 0, events.start[row])
     end = np.concatenate([until, events.end[rows]])
     call = np.where(backlog, -1, events.launch[row]).astype(np.int64)
     order = np.argsort(start, kind="stable")
-    lane = np.concatenate([earlier[last], own])[order]
+    lane = np.concatenate([earlier[last], lane_of])[order]
     of_lanes = tuple(map(tuple, lanes.tolist()))
     return Work(row[order], start[order], end[order], lane, call[order], backlog[order], of_lanes)
 
@@ -106,9 +106,9 @@ def launch_ends(recording: Recording, work: Work) -> np.ndarray:
 def blocking_copies(recording: Recording, work: Work) -> np.ndarray:
     """Copies whose call returned after they had ended: bool of each operation."""
     events = recording.events
-    named = np.isin(work.call, calls_by_kind(recording)["copy"])
+    is_copy = np.isin(work.call, calls_by_kind(recording)["copy"])
     late = events.end[work.call] - work.end > BLOCKED_NS
-    return (work.call >= 0) & (events.category[work.row] == Category.MEMCPY) & (late | named)
+    return (work.call >= 0) & (events.category[work.row] == Category.MEMCPY) & (late | is_copy)
 
 
 def cut_threads(
@@ -128,7 +128,7 @@ def cut_threads(
     hands = _hand_overs(recording) if hand_overs else []
     main = main_thread(recording)
     ends = [] if main < 0 else [t1]
-    time = np.concatenate([at_launch, events.start[inside], [at for at, *_ in hands], ends]).astype(np.int64)
+    time = np.concatenate([at_launch, events.start[inside], [moment for moment, *_ in hands], ends]).astype(np.int64)
     thread = np.concatenate(
         [events.thread[calls], events.thread[inside], [p for _, p, *_ in hands], [main] * len(ends)]
     )
@@ -177,18 +177,18 @@ def _hand_overs(recording: Recording) -> list[tuple[int, int, int, int]]:
         begin, end = busy(start[rows], stop[rows], events.category[rows] == Category.ANNOTATION)
         cut = np.flatnonzero(begin[1:] - end[:-1] >= SILENCE_NS)
         bursts[thread] = begin[np.r_[0, cut + 1]], end[np.r_[cut, len(end) - 1]]
-    found = set()
+    hand_overs = set()
     for p, (p_begin, p_end) in bursts.items():
         since, until = p_end[:-1], p_begin[1:]  # P is silent
         for q, (q_begin, q_end) in bursts.items():
             first, last = np.searchsorted(q_begin, since), np.searchsorted(q_end, until, side="right") - 1
             idle = np.append(q_end, 0)[first - 1] * (first > 0) <= since
             for i in np.flatnonzero(idle & (np.append(q_begin, _NEVER)[first] < until) & (p != q)).tolist():
-                found.add((int(since[i]), p, q, int(q_begin[first[i]])))
+                hand_overs.add((int(since[i]), p, q, int(q_begin[first[i]])))
             idle = np.append(q_begin, _NEVER)[last + 1] >= until
             for i in np.flatnonzero(idle & (np.append(q_end, -1)[last] > since) & (p != q)).tolist():
-                found.add((int(q_end[last[i]]), q, p, int(until[i])))
-    return sorted(found)
+                hand_overs.add((int(q_end[last[i]]), q, p, int(until[i])))
+    return sorted(hand_overs)
 
 
 def busy(start: np.ndarray, end: np.ndarray, ranges: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:

@@ -25,21 +25,21 @@ def rank_files(names: Sequence[str], option: str) -> dict[int | None, str]:
     Raises UsageError: nothing found, two documents of one rank, ranks that cannot be told. Raises TraceError: a file
     that cannot be read.
     """
-    found: list[tuple[int | None, str]] = []
+    documents: list[tuple[int | None, str]] = []
     for name in names:
-        before = len(found)
-        found += _documents(name)
-        if len(found) == before:
+        before = len(documents)
+        documents += _documents(name)
+        if len(documents) == before:
             if os.path.exists(name):
                 raise UsageError(
                     option, f"{name} holds no {' or '.join(_ENDINGS)}", "name its member, as in FILE!MEMBER"
                 )
             raise UsageError(option, f"nothing is called {name}", "check the name")
-    ranks = [rank for rank, _ in found]
-    if len(found) > 1 and None in ranks:
-        ranks = _told_apart([source for _, source in found], option)
+    ranks = [rank for rank, _ in documents]
+    if len(documents) > 1 and None in ranks:
+        ranks = _told_apart([source for _, source in documents], option)
     by_rank: dict[int | None, str] = {}
-    for rank, (_, source) in zip(ranks, found, strict=True):
+    for rank, (_, source) in zip(ranks, documents, strict=True):
         if by_rank.setdefault(rank, source) != source:
             raise UsageError(option, f"rank {rank} has two files, {by_rank[rank]} and {source}", "name one of them")
         if rank is not None and rank >= MAX_RANKS:

@@ -52,31 +52,31 @@ def meet(ranks: Sequence[RankCalls], world: int) -> Meeting:
 
     `ranks`: distinct ones below `world`; calls in order of issue.
     """
-    by_rank = {one.rank: one for one in ranks}
-    found = Meeting()
+    by_rank = {calls_of.rank: calls_of for calls_of in ranks}
+    meeting = Meeting()
     names, keys = _named(ranks, world)
-    found.groups = {name: members for (_, members), name in names.items()}
+    meeting.groups = {name: members for (_, members), name in names.items()}
     sequences: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     ends: dict[tuple, dict[str, list[tuple[int, int]]]] = defaultdict(lambda: {"send": [], "recv": []})
-    for one in ranks:
+    for calls_of in ranks:
         strange = 0
-        for place, call in enumerate(one.calls):
+        for place, call in enumerate(calls_of.calls):
             if call.kind in MESSAGES and call.peer is not None:
-                pair = (one.rank, call.peer) if call.kind == "send" else (call.peer, one.rank)
-                ends[(*pair, call.tag)][call.kind].append((one.rank, place))
-            elif call.kind not in MESSAGES and one.rank in (call.group.members or ()):
-                sequences[names[keys[one.rank, place]]][one.rank].append(place)
+                pair = (calls_of.rank, call.peer) if call.kind == "send" else (call.peer, calls_of.rank)
+                ends[(*pair, call.tag)][call.kind].append((calls_of.rank, place))
+            elif call.kind not in MESSAGES and calls_of.rank in (call.group.members or ()):
+                sequences[names[keys[calls_of.rank, place]]][calls_of.rank].append(place)
             else:
                 strange += bool(call.group.members)
         if strange:
-            found.problems.append(f"rank {one.rank} is not in the groups of {strange} of its calls")
+            meeting.problems.append(f"rank {calls_of.rank} is not in the groups of {strange} of its calls")
     for group, places in sequences.items():
-        _match_collectives(group, found.groups[group], places, by_rank, found)
-    _match_messages(ends, by_rank, found)
-    _clocks(by_rank, found)
-    for instance in found.instances:
-        instance.moving_ns = _moving(instance, by_rank, found.shifts)
-    return found
+        _match_collectives(group, meeting.groups[group], places, by_rank, meeting)
+    _match_messages(ends, by_rank, meeting)
+    _clocks(by_rank, meeting)
+    for instance in meeting.instances:
+        instance.moving_ns = _moving(instance, by_rank, meeting.shifts)
+    return meeting
 
 
 def _named(ranks: Sequence[RankCalls], world: int) -> tuple[dict, dict]:
@@ -85,24 +85,24 @@ def _named(ranks: Sequence[RankCalls], world: int) -> tuple[dict, dict]:
     Ranks may know different names, or none, of a group: where each calls only one group of these members, it is one.
     """
     labels: dict[tuple[int, ...], dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for one in ranks:
-        for call in one.calls:
+    for rank_calls in ranks:
+        for call in rank_calls.calls:
             if call.kind not in MESSAGES and call.group.members:
-                known = labels[call.group.members][one.rank]
+                known = labels[call.group.members][rank_calls.rank]
                 if call.group.name not in known:
                     known.append(call.group.name)
     keys = {}
-    for one in ranks:
-        for place, call in enumerate(one.calls):
+    for rank_calls in ranks:
+        for place, call in enumerate(rank_calls.calls):
             if call.kind in MESSAGES or not call.group.members:
                 continue
             members, name = call.group.members, call.group.name
             by_rank = labels[members]
             first = by_rank[min(by_rank)]
             if name.startswith("pointer ") or all(len(of_rank) == 1 for of_rank in by_rank.values()):
-                at = by_rank[one.rank].index(name)
-                name = first[at] if at < len(first) else name
-            keys[one.rank, place] = (name, members)
+                position = by_rank[rank_calls.rank].index(name)
+                name = first[position] if position < len(first) else name
+            keys[rank_calls.rank, place] = (name, members)
     return numbered(keys.values(), world), keys
 
 
@@ -111,38 +111,38 @@ def _match_collectives(
     members: tuple[int, ...],
     places: Mapping[int, list[int]],
     by_rank: Mapping[int, RankCalls],
-    found: Meeting,
+    meeting: Meeting,
 ) -> None:
-    numbers = {rank: _numbers(by_rank[rank], own) for rank, own in places.items()}
+    numbers = {rank: _numbers(by_rank[rank], rank_places) for rank, rank_places in places.items()}
     if not all(numbers.values()):
-        numbers = {rank: list(range(len(own))) for rank, own in places.items()}
+        numbers = {rank: list(range(len(rank_places))) for rank, rank_places in places.items()}
     instances: dict[int, dict[int, int]] = defaultdict(dict)
-    for rank, own in places.items():
-        for number, place in zip(numbers[rank], own, strict=True):
+    for rank, rank_places in places.items():
+        for number, place in zip(numbers[rank], rank_places, strict=True):
             instances[number][rank] = place
     agreed = True
     for number, calls in sorted(instances.items()):
-        said = {rank: _text(by_rank[rank].calls[place]) for rank, place in sorted(calls.items())}
-        first, other = next(iter(said)), next((rank for rank in said if said[rank] != said[min(said)]), None)
+        texts = {rank: _text(by_rank[rank].calls[place]) for rank, place in sorted(calls.items())}
+        first, other = next(iter(texts)), next((rank for rank in texts if texts[rank] != texts[min(texts)]), None)
         if agreed and other is not None:
-            text = f"{said[first]} on rank {first} but {said[other]} on rank {other}"
-            found.problems.append(f"call {number} of group {group} is {text}")
+            text = f"{texts[first]} on rank {first} but {texts[other]} on rank {other}"
+            meeting.problems.append(f"call {number} of group {group} is {text}")
         agreed &= other is None
         lacks = tuple(rank for rank in members if rank not in calls)
         kind = by_rank[first].calls[calls[first]].kind if other is None else ""
-        found.instances.append(Instance(kind, group, dict(sorted(calls.items())), lacks))
-    absent = [[r for r in i.lacks if r in by_rank] for i in found.instances if i.group == group]
-    here = sorted({rank for ranks in absent for rank in ranks})
-    if here:
+        meeting.instances.append(Instance(kind, group, dict(sorted(calls.items())), lacks))
+    absent = [[r for r in i.lacks if r in by_rank] for i in meeting.instances if i.group == group]
+    absent_ranks = sorted({rank for ranks in absent for rank in ranks})
+    if absent_ranks:
         text = (
             f"{sum(map(bool, absent))} of {len(absent)} calls of group {group} lack members that were recorded: ranks"
         )
-        found.problems.append(f"{text} {_ranks(here)}")
+        meeting.problems.append(f"{text} {_ranks(absent_ranks)}")
 
 
-def _numbers(one: RankCalls, places: list[int]) -> list[int]:
+def _numbers(calls: RankCalls, places: list[int]) -> list[int]:
     """Recorded numbers of calls; empty unless each has one of its own."""
-    numbers = [seq for place in places if (seq := one.calls[place].seq) is not None]
+    numbers = [seq for place in places if (seq := calls.calls[place].seq) is not None]
     return numbers if len(set(numbers)) == len(places) else []
 
 
@@ -156,28 +156,28 @@ def _ranks(ranks: Sequence[int]) -> str:
     return ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")
 
 
-def _match_messages(ends: Mapping[tuple, dict], by_rank: Mapping[int, RankCalls], found: Meeting) -> None:
+def _match_messages(ends: Mapping[tuple, dict], by_rank: Mapping[int, RankCalls], meeting: Meeting) -> None:
     counts: dict[tuple[int, int], int] = defaultdict(int)
     left = 0
     for (source, target, tag), sides in sorted(ends.items(), key=str):
         for place in range(max(len(sides["send"]), len(sides["recv"]))):
-            pair = {kind: own[place] for kind, own in sides.items() if place < len(own)}
+            pair = {kind: side[place] for kind, side in sides.items() if place < len(side)}
             lacks = tuple(rank for kind, rank in (("send", source), ("recv", target)) if kind not in pair)
             left += any(rank in by_rank for rank in lacks)
             number = counts[source, target]
             counts[source, target] += 1
-            sizes = {by_rank[rank].calls[at].in_bytes for rank, at in pair.values()}
+            sizes = {by_rank[rank].calls[index].in_bytes for rank, index in pair.values()}
             kind = "message" if len(sizes) == 1 else ""
             instance = Instance(kind, "", dict(pair.values()), lacks, tag=number if tag is None else tag)
-            found.instances.append(instance)
+            meeting.instances.append(instance)
             if not kind:
                 text = f"message {place} from rank {source} to rank {target} has {max(sizes)} bytes on one side"
-                found.problems.append(f"{text} and {min(sizes)} on the other")
+                meeting.problems.append(f"{text} and {min(sizes)} on the other")
     if left:
-        found.problems.append(f"{left} messages lack their other side, which was recorded")
+        meeting.problems.append(f"{left} messages lack their other side, which was recorded")
 
 
-def _clocks(by_rank: Mapping[int, RankCalls], found: Meeting) -> None:
+def _clocks(by_rank: Mapping[int, RankCalls], meeting: Meeting) -> None:
     """Shift ranks to the clock of the first, by the median difference of the ends of common calls.
 
     The kernels of a collective end together. Spans of the host end together only roughly: they are shifted only where
@@ -185,15 +185,15 @@ def _clocks(by_rank: Mapping[int, RankCalls], found: Meeting) -> None:
     """
     differences: dict[tuple[int, int], list[int]] = defaultdict(list)
     impossible = set()
-    for instance in found.instances:
-        (a, at), *others = instance.calls.items()
+    for instance in meeting.instances:
+        (a, index), *others = instance.calls.items()
         if instance.kind == "message" and not by_rank[a].device:
             continue  # a send of the host may end long after its receive
         for b, place in others:
-            apart = by_rank[a].end[at] - by_rank[b].end[place]
+            apart = by_rank[a].end[index] - by_rank[b].end[place]
             differences[a, b].append(apart)
             differences[b, a].append(-apart)
-            for x, i, y, j in ((a, at, b, place), (b, place, a, at)):
+            for x, i, y, j in ((a, index, b, place), (b, place, a, index)):
                 if by_rank[x].end[i] < by_rank[y].start[j]:
                     impossible |= {(a, b), (b, a)}
     shifts: dict[int, int] = {}
@@ -208,17 +208,17 @@ def _clocks(by_rank: Mapping[int, RankCalls], found: Meeting) -> None:
                 needed = abs(apart) > CLOCK_NS and (by_rank[a].device or (a, b) in impossible)
                 shifts[b] = shifts[a] + (apart if needed else 0)
                 reached.append(b)
-    found.shifts = shifts
+    meeting.shifts = shifts
     moved = {rank: shift for rank, shift in shifts.items() if shift}
     if moved:
         far = max(moved, key=lambda rank: abs(moved[rank]))
-        found.notes.append(f"clocks of {len(moved)} ranks were shifted, of rank {far} by {moved[far] / 1000:.3f} us")
+        meeting.notes.append(f"clocks of {len(moved)} ranks were shifted, of rank {far} by {moved[far] / 1000:.3f} us")
 
 
 def _moving(instance: Instance, by_rank: Mapping[int, RankCalls], shifts: Mapping[int, int]) -> int:
     spans = [
-        (by_rank[r].start[at] + shifts[r], by_rank[r].end[at] + shifts[r], by_rank[r].calls[at].kind)
-        for r, at in instance.calls.items()
+        (by_rank[r].start[place] + shifts[r], by_rank[r].end[place] + shifts[r], by_rank[r].calls[place].kind)
+        for r, place in instance.calls.items()
     ]
     if instance.kind != "message" or len(spans) == 1:
         return min(end - start for start, end, _ in spans)

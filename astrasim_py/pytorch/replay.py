@@ -25,9 +25,9 @@ def latencies(graph: Graph, gaps: Mapping[EdgeKind, int] | None = None) -> np.nd
             np.array([gaps.get(kind, 0) for kind in EdgeKind])[graph.edge_kind]
             * (graph.kind != NodeKind.PIECE)[graph.target]
         )
-    found, bound = np.zeros(len(graph.source), dtype=np.int64), graph.binding >= 0
-    found[graph.binding[bound]] = graph.gap[bound]
-    return found
+    ns, bound = np.zeros(len(graph.source), dtype=np.int64), graph.binding >= 0
+    ns[graph.binding[bound]] = graph.gap[bound]
+    return ns
 
 
 def replay(

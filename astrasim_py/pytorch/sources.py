@@ -79,13 +79,13 @@ def _archive(file: IO[bytes]) -> tarfile.TarFile | None:
 
 
 def _members(archive: tarfile.TarFile, place: str) -> list[tarfile.TarInfo]:
-    found = []
+    members = []
     for count, info in enumerate(archive):
         if count == MAX_MEMBERS:
             raise TraceError(place, f"has more than {MAX_MEMBERS} members", "unpack it and name the files")
         if info.isreg() and not Path(info.name).name.startswith("."):
-            found.append(info)
-    return found
+            members.append(info)
+    return members
 
 
 @contextmanager
@@ -121,10 +121,10 @@ def open_source(source: str) -> Iterator[Opened]:
     with _opened(path or source, source) as (file, share):
         archive = _archive(file)
         if archive is not None:
-            found = [info for info in _members(archive, path) if member in ("", info.name)]
-            if len(found) != 1:
-                problem = f"has {len(found)} members" if not member else f"has {len(found)} members of this name"
+            members = [info for info in _members(archive, path) if member in ("", info.name)]
+            if len(members) != 1:
+                problem = f"has {len(members)} members" if not member else f"has {len(members)} members of this name"
                 raise TraceError(source, problem, f"name one, as in {path}!folder/file.json")
-            if (inner := archive.extractfile(found[0])) is not None:  # all of them are regular files
+            if (inner := archive.extractfile(members[0])) is not None:  # all of them are regular files
                 file = _unzipped(inner, source)
         yield file, share

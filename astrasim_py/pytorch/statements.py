@@ -41,20 +41,20 @@ def ranges_around(recording: Recording, rows: Sequence[int], times: Sequence[int
         for place, (row, time) in enumerate(zip(rows, times, strict=True))
     ]
     ranges = [(int(events.thread[row]), int(events.start[row]), 0, row) for row in _speaking(recording)]
-    found: list[list[int]] = [[] for _ in rows]
+    ranges_of: list[list[int]] = [[] for _ in rows]
     open_now: list[int] = []
     thread = None
-    for on, at, is_point, what in sorted(points + ranges):
+    for on, moment, is_point, number in sorted(points + ranges):
         if on != thread:
             thread, open_now = on, []
-        while open_now and events.start[open_now[-1]] + events.duration[open_now[-1]] < at:
+        while open_now and events.start[open_now[-1]] + events.duration[open_now[-1]] < moment:
             open_now.pop()
         if is_point:
             # A range may have ended below one that outlives it.
-            found[what] = [row for row in open_now[::-1] if events.start[row] + events.duration[row] >= at]
+            ranges_of[number] = [row for row in open_now[::-1] if events.start[row] + events.duration[row] >= moment]
         else:
-            open_now.append(what)
-    return found
+            open_now.append(number)
+    return ranges_of
 
 
 def _speaking(recording: Recording) -> list[int]:
@@ -94,32 +94,32 @@ def stated(recording: Recording, node_of: NodeOf) -> tuple[list[Statement], list
     around = ranges_around(recording, rows, events.start[rows].tolist())
     chains = {row: chain[chain.index(row) :] for row, chain in zip(rows, around, strict=True) if row in chain}
     marks = {row for row in chains if _name(recording, row).startswith(MARKS)}
-    chains = {row: [row, *(one for one in chain[1:] if one not in marks)] for row, chain in chains.items()}
-    own = {row: merged(sources_of(recording, [row], node_of)) for row in chains}
+    chains = {row: [row, *(r for r in chain[1:] if r not in marks)] for row, chain in chains.items()}
+    facts_of = {row: merged(sources_of(recording, [row], node_of)) for row in chains}
     idle = {row for row in chains if _idle(recording, row, node_of)}
     served = _served(recording)
     outer, used = set(served), set(served)
     for row in chains.keys() - marks - idle:
-        if kind_said(own[row]) or _name(recording, row) == RECORD:
+        if kind_said(facts_of[row]) or _name(recording, row) == RECORD:
             outer.update(chains[row][1:])
-    said, mute = [], []
+    statements, mute = [], []
     for row, chain in chains.items():
         outside = {*chain[1:]}
         if row in marks or row in outer or row in idle or outside & served:
             continue
         facts = merged(sources_of(recording, chain, node_of))
-        if kind_said(own[row]) or (kind_said(facts) and not outside & used):
+        if kind_said(facts_of[row]) or (kind_said(facts) and not outside & used):
             used |= outside
-            said.append(_statement(recording, chain, facts))
+            statements.append(_statement(recording, chain, facts))
         elif _name(recording, row) == RECORD and not kind_said(facts):
             mute.append(row)
-    known = {one.row for one in said}
+    stated_rows = {statement.row for statement in statements}
     for row in sorted(marks):  # they speak where nothing around them does
         facts = merged(sources_of(recording, chains[row], node_of))
-        if kind_said(facts) and not (known | served) & {*chains[row]}:
-            said.append(_statement(recording, chains[row], facts))
-    said.sort(key=lambda one: (one.start, one.row))
-    return [one for one in said if _between_ranks(one.facts, recording.world_size)], mute
+        if kind_said(facts) and not (stated_rows | served) & {*chains[row]}:
+            statements.append(_statement(recording, chains[row], facts))
+    statements.sort(key=lambda statement: (statement.start, statement.row))
+    return [statement for statement in statements if _between_ranks(statement.facts, recording.world_size)], mute
 
 
 def kind_said(facts: Mapping) -> str:
@@ -143,8 +143,8 @@ def _idle(recording: Recording, row: int, node_of: NodeOf) -> bool:
     if _name(recording, row) != RECORD:
         return False
     node = node_of(row)
-    said = recording.events.args[row].get("Collective name") or (node.attributes.get("collective_name") if node else "")
-    return said in IDLE or bool(node and any(value in IDLE for value in node.inputs if isinstance(value, str)))
+    name = recording.events.args[row].get("Collective name") or (node.attributes.get("collective_name") if node else "")
+    return name in IDLE or bool(node and any(value in IDLE for value in node.inputs if isinstance(value, str)))
 
 
 def _served(recording: Recording) -> set[int]:
@@ -154,10 +154,10 @@ def _served(recording: Recording) -> set[int]:
     spans = rows[[_name(recording, row).startswith(CPU_BACKENDS) for row in rows.tolist()]]
     calls = rows[[_name(recording, row).startswith("c10d::") for row in rows.tolist()]]
     calls = calls[np.argsort(events.record_id[calls], kind="stable")]
-    at = np.searchsorted(events.record_id[calls], events.record_id[spans]) - 1
-    return set(calls[at[(at >= 0) & (events.record_id[spans] >= 0)]].tolist())
+    place = np.searchsorted(events.record_id[calls], events.record_id[spans]) - 1
+    return set(calls[place[(place >= 0) & (events.record_id[spans] >= 0)]].tolist())
 
 
 def _between_ranks(facts: Mapping, world: int | None) -> bool:
-    ranks, whole = parse_list(facts.get("ranks", ()))
-    return 1 not in (world, facts.get("size"), len(ranks) if whole else None)
+    ranks, complete = parse_list(facts.get("ranks", ()))
+    return 1 not in (world, facts.get("size"), len(ranks) if complete else None)

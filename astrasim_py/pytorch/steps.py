@@ -29,9 +29,9 @@ def nanoseconds(value: object) -> int:
     elif not isinstance(value, str):
         raise ValueError(value)
     else:
-        whole, _, part = value.partition(".")
+        us, _, part = value.partition(".")
         try:
-            ns = int(whole + part.ljust(3, "0")) if len(part) <= 3 else _rounded(value)
+            ns = int(us + part.ljust(3, "0")) if len(part) <= 3 else _rounded(value)
         except ValueError:
             ns = _rounded(value)
     if not -LONGEST < ns < LONGEST:
@@ -60,41 +60,41 @@ def find_steps(source: str, tell: Callable[[float], None] = unheard) -> tuple[Re
 
     `source`, `tell`: as for `json_stream.elements`; errors as there.
     """
-    found: set[RecordedStep] = set()
-    held, done = "", 0  # `done`: how far the matches of `held` have been looked at
+    marked: set[RecordedStep] = set()
+    text, searched = "", 0  # `done`: how far the matches of `held` have been looked at
     for part in chain(chunks(source, tell), [""]):
-        held += part
-        limit = len(held) - (_REACH if part else 0)
-        for match in _QUOTED.finditer(held, done):
+        text += part
+        limit = len(text) - (_REACH if part else 0)
+        for match in _QUOTED.finditer(text, searched):
             if match.start() >= limit:
                 break
-            event = _around(held, match.start())
+            event = _around(text, match.start())
             if event is not None:
-                found.add(event)
-        done = max(done, limit)
-        cut = max(0, done - _REACH)
-        held, done = held[cut:], done - cut
-    kept: list[RecordedStep] = []
+                marked.add(event)
+        searched = max(searched, limit)
+        cut = max(0, searched - _REACH)
+        text, searched = text[cut:], searched - cut
+    steps: list[RecordedStep] = []
     latest: dict[str, int] = {}  # end of the last step of each name: several threads may mark one step
-    for step in sorted(found, key=lambda step: (step.start, -step.end, step.name)):
+    for step in sorted(marked, key=lambda step: (step.start, -step.end, step.name)):
         if step.start >= latest.get(step.name, step.start):
-            kept.append(step)
+            steps.append(step)
             latest[step.name] = step.end
-    return tuple(kept)
+    return tuple(steps)
 
 
-def _around(text: str, at: int) -> RecordedStep | None:
+def _around(text: str, place: int) -> RecordedStep | None:
     """The step whose event holds the name at a place, if it is one of the host."""
-    opening = at
+    opening = place
     for _ in range(8):
-        opening = text.rfind("{", max(0, at - _REACH), opening)
+        opening = text.rfind("{", max(0, place - _REACH), opening)
         if opening < 0:
             return None
         try:
             event, end = _DECODER.raw_decode(text, opening)
         except (ValueError, RecursionError):
             continue
-        if end > at and str(event.get("name")).startswith(MARK):
+        if end > place and str(event.get("name")).startswith(MARK):
             break
     else:
         return None
@@ -118,8 +118,8 @@ def choose_step(steps: Sequence[RecordedStep], wanted: str | int | None, source:
     if wanted == "median":
         inner = sorted(steps[1:-1] or steps, key=lambda step: (step.end - step.start, step.start))
         return inner[len(inner) // 2]
-    named = [step for step in steps if step.name == f"{MARK}{wanted}"]
-    if not named:
+    matches = [step for step in steps if step.name == f"{MARK}{wanted}"]
+    if not matches:
         known = ", ".join(step.name.removeprefix(MARK) for step in steps[:20]) or "none"
         raise UsageError(source, f"has no step {wanted}", f"its steps: {known}")
-    return named[0]
+    return matches[0]

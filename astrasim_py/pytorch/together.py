@@ -25,10 +25,10 @@ def replay_together(
     its gaps; see `astrasim_py.pytorch.replay.constants`. `waiting`: leave waiting in: calls last as long as recorded
     after all members came. `skew`: begin each rank when it began.
     """
-    begin = {rank: one.graph.recording.base_ns + met.shifts[rank] for rank, one in ranks.items()}
-    zero, graphs = min(begin.values()), {rank: one.graph for rank, one in ranks.items()}
+    begin = {rank: record.graph.recording.base_ns + met.shifts[rank] for rank, record in ranks.items()}
+    zero, graphs = min(begin.values()), {rank: record.graph for rank, record in ranks.items()}
     *places, size = np.cumsum([0, *map(len, graphs.values())]).tolist()
-    place, meetings = dict(zip(ranks, places, strict=True)), [one for one in met.instances if not one.lacks]
+    place, meetings = dict(zip(ranks, places, strict=True)), [i for i in met.instances if not i.lacks]
     parts = [(graph.source + place[rank], graph.target + place[rank]) for rank, graph in graphs.items()]
     source, target = map(np.concatenate, zip(*parts, strict=True))
     gaps = [latencies(graph, constants(graph) if with_constants else None) for graph in graphs.values()]

@@ -66,7 +66,7 @@ def build_workload(
     """
     world = max(world or 0, *(rank + 1 for rank in ranks), 1)
     ranks = {rank: _with_sizes(ranks[rank], options.size_default) for rank in sorted(ranks)}
-    met = meet([timed(rank, one) for rank, one in ranks.items()], world)
+    met = meet([timed(rank, record) for rank, record in ranks.items()], world)
     problems, notes = list(met.problems), list(met.notes)
     if options.replicate:
         _check_replicable(ranks)
@@ -75,7 +75,7 @@ def build_workload(
         _least_durations(met, ranks)
         notes.append("one rank stands for all: times without waiting are upper bounds")
     else:
-        called = [*met.groups.values(), *(one.lacks for one in met.instances if one.kind == "message")]
+        called = [*met.groups.values(), *(i.lacks for i in met.instances if i.kind == "message")]
         absent = sorted(set(range(world)).union(*called) - ranks.keys())
         if absent:
             shown = ", ".join(map(str, absent[:8])) + (", …" if len(absent) > 8 else "")
@@ -85,20 +85,20 @@ def build_workload(
     if options.replicate:
         groups, roles = _replicated(met, world, options.replicate, next(iter(ranks.values())).graph.recording.source)
     else:
-        whole = {key: members for key, members in met.groups.items() if ranks.keys() >= set(members)}
-        groups = {key: tuple(place[rank] for rank in members) for key, members in whole.items()}
+        complete = {key: members for key, members in met.groups.items() if ranks.keys() >= set(members)}
+        groups = {key: tuple(place[rank] for rank in members) for key, members in complete.items()}
     planned, taken, warnings = _plan(ranks, met, options, place)
-    kept = sum(len(one.calls) for one in ranks.values()) - taken
+    kept = sum(len(record.calls) for record in ranks.values()) - taken
     problems += _lacking(ranks)
-    begin = {rank: one.graph.recording.base_ns + met.shifts[rank] for rank, one in ranks.items()}
+    begin = {rank: record.graph.recording.base_ns + met.shifts[rank] for rank, record in ranks.items()}
     moving: dict[int, dict[int, int]] = {rank: {} for rank in ranks}
     for instance in met.instances if options.collectives == "recorded" else ():
-        for rank, at in instance.calls.items():
-            row = ranks[rank].calls[at].row
+        for rank, index in instance.calls.items():
+            row = ranks[rank].calls[index].row
             moving[rank][row] = max(instance.moving_ns, moving[rank].get(row, 0))
     traces = [
         rank_trace(
-            one.graph,
+            record.graph,
             planned[rank],
             gaps=options.gaps,
             moving={row: ns for row, ns in moving[rank].items() if row in planned[rank]},
@@ -107,40 +107,40 @@ def build_workload(
             metadata=(metadata or {}).get(rank),
             declared={key: () if options.replicate == len(members) else members for key, members in groups.items()},
         )
-        for rank, one in ranks.items()
+        for rank, record in ranks.items()
     ]
     workload = Workload(tuple(traces) * max(options.replicate, 1), groups, name, roles)
     return Built(workload, met, problems, notes, warnings, kept)
 
 
-def _with_sizes(one: RankGraph, default: int | None) -> RankGraph:
+def _with_sizes(rec: RankGraph, default: int | None) -> RankGraph:
     """The rank with inputs of known size: where only that of the output is recorded, the input follows from it."""
-    unsized = [call for call in one.calls if call.nbytes is None]
+    unsized = [call for call in rec.calls if call.nbytes is None]
     if unsized and default is None:
         kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(call.kind for call in unsized).items())
-        problem = f"the recording has no size for {len(unsized)} of {len(one.calls)} calls ({kinds})"
+        problem = f"the recording has no size for {len(unsized)} of {len(rec.calls)} calls ({kinds})"
         raise TraceError(
-            one.graph.recording.source, problem, "add the host's trace (--et), or give --size-default BYTES"
+            rec.graph.recording.source, problem, "add the host's trace (--et), or give --size-default BYTES"
         )
-    sized = [replace(call, in_bytes=default, out_bytes=default) if call.nbytes is None else call for call in one.calls]
+    sized = [replace(call, in_bytes=default, out_bytes=default) if call.nbytes is None else call for call in rec.calls]
     sized = [replace(call, in_bytes=call.nbytes) if call.in_bytes is None else call for call in sized]
-    return one._replace(calls=sized)
+    return rec._replace(calls=sized)
 
 
-def timed(rank: int, one: RankGraph) -> RankCalls:
+def timed(rank: int, record: RankGraph) -> RankCalls:
     """The calls of a rank with their times, for `meet`."""
-    graph = one.graph
-    at = {int(row): node for node, row in enumerate(graph.row.tolist()) if graph.kind[node] != NodeKind.PIECE}
-    start = [graph.recording.base_ns + int(graph.start[at[call.row]]) for call in one.calls]
-    end = [begin + int(graph.duration[at[call.row]]) for begin, call in zip(start, one.calls, strict=True)]
-    return RankCalls(rank, one.calls, start, end, one.device)
+    graph = record.graph
+    node_of = {int(row): node for node, row in enumerate(graph.row.tolist()) if graph.kind[node] != NodeKind.PIECE}
+    start = [graph.recording.base_ns + int(graph.start[node_of[call.row]]) for call in record.calls]
+    end = [begin + int(graph.duration[node_of[call.row]]) for begin, call in zip(start, record.calls, strict=True)]
+    return RankCalls(rank, record.calls, start, end, record.device)
 
 
 def _lacking(ranks: Mapping[int, RankGraph]) -> list[str]:
     lacks = Counter(
-        (what, call.kind) for one in ranks.values() for call in one.calls for what in call.missing() if what != "bytes"
+        (fact, call.kind) for r in ranks.values() for call in r.calls for fact in call.missing() if fact != "bytes"
     )
-    return [f"the {what} of {count} {kind} calls is not recorded" for (what, kind), count in sorted(lacks.items())]
+    return [f"the {fact} of {count} {kind} calls is not recorded" for (fact, kind), count in sorted(lacks.items())]
 
 
 # -- communication ----------------------------------------------------------------------------------------------------
@@ -156,18 +156,18 @@ def _plan(
     for number, instance in enumerate(met.instances):
         if instance.lacks or not instance.kind:
             continue
-        calls = {rank: ranks[rank].calls[at] for rank, at in instance.calls.items()}
+        calls = {rank: ranks[rank].calls[index] for rank, index in instance.calls.items()}
         uneven = _uneven(calls.values())
         root = max(call.root for call in calls.values())  # not all members may say it
         parts = {rank: call.parts() for rank, call in calls.items()} if uneven else {}
-        told = not uneven or _told(calls, parts)
-        unsplit += not told
+        stated = not uneven or _told(calls, parts)
+        unsplit += not stated
         for rank, call in calls.items():
             if call.peer is not None:
                 nodes = [_message(call.kind, place[rank], place[call.peer], call.size, instance.tag)]
             elif not uneven:
                 nodes = [_collective(call, instance.group, call.size, root)]
-            elif told and options.splits == "messages":
+            elif stated and options.splits == "messages":
                 nodes = list(_parts(rank, call.members, parts, place, tags + number))
             else:
                 largest = max(map(max, parts.values()))
@@ -187,10 +187,10 @@ def _uneven(calls: Collection[Call]) -> bool:
 
 def _told(calls: Mapping[int, Call], parts: Mapping[int, list[int]]) -> bool:
     """Whether all members state their splits, or some do and they are consistent with even splits of the others."""
-    said = [bool(call.in_splits) for call in calls.values()]
+    stated = [bool(call.in_splits) for call in calls.values()]
     members = next(iter(calls.values())).members
     received = map(sum, zip(*(parts[rank] for rank in members), strict=True))
-    return all(said) or (any(said) and [calls[rank].out_bytes for rank in members] == list(received))
+    return all(stated) or (any(stated) and [calls[rank].out_bytes for rank in members] == list(received))
 
 
 def _message(kind: str, me: int, peer: int, size: int, tag: int) -> Communication:
@@ -208,13 +208,13 @@ def _parts(
     rank: int, members: Sequence[int], parts: Mapping[int, list[int]], place: Mapping[int, int], tag: int
 ) -> Iterator[Communication]:
     """Messages of an uneven all_to_all, by what each rank says that it sends; nothing to itself."""
-    mine = members.index(rank)
+    position = members.index(rank)
     for peer, size in zip(members, parts[rank], strict=True):
         if peer != rank and size:
             yield _message("send", place[rank], place[peer], size, tag)
     for peer in members:
-        if peer != rank and parts[peer][mine]:
-            yield _message("recv", place[rank], place[peer], parts[peer][mine], tag)
+        if peer != rank and parts[peer][position]:
+            yield _message("recv", place[rank], place[peer], parts[peer][position], tag)
 
 
 # -- one rank for all -------------------------------------------------------------------------------------------------
@@ -224,8 +224,8 @@ def _check_replicable(ranks: Mapping[int, RankGraph]) -> None:
     source = next(iter(ranks.values())).graph.recording.source
     if len(ranks) > 1:
         raise TraceError(source, f"is one of {len(ranks)} recordings", "replicate one recording only")
-    (one,) = ranks.values()
-    messages = [call.kind for call in one.calls if call.kind in MESSAGES or _uneven([call])]
+    (only,) = ranks.values()
+    messages = [call.kind for call in only.calls if call.kind in MESSAGES or _uneven([call])]
     if messages:
         problem = f"has {len(messages)} messages or uneven all_to_all, which differ between ranks"
         raise TraceError(source, problem, "record all ranks")
@@ -233,10 +233,10 @@ def _check_replicable(ranks: Mapping[int, RankGraph]) -> None:
 
 def _least_durations(met: Meeting, ranks: Mapping[int, RankGraph]) -> None:
     """Take the shortest of all calls of one kind, size and group as the time without waiting."""
-    (one,) = ranks.values()
+    (only,) = ranks.values()
 
     def key(instance: Instance) -> tuple:
-        call = one.calls[next(iter(instance.calls.values()))]
+        call = only.calls[next(iter(instance.calls.values()))]
         return call.kind, call.nbytes, instance.group
 
     least: dict[tuple, int] = {}
@@ -254,7 +254,7 @@ def _replicated(
     if copies * len(met.groups) > MAX_MEMBERS:
         problem = f"has {len(met.groups)} groups, too many for {copies} ranks"
         raise TraceError(source, problem, f"replicate to at most {MAX_MEMBERS // len(met.groups)} ranks")
-    own: dict[str, tuple[int, int, dict[int, tuple]]] = {}
+    blocks: dict[str, tuple[int, int, dict[int, tuple]]] = {}
     for key, members in met.groups.items():
         size, stride = len(members), members[1] - members[0] if len(members) > 1 else 1
         if size == world:
@@ -268,14 +268,14 @@ def _replicated(
             problem = f"group {key} of ranks {', '.join(map(str, members[:8]))} cannot be repeated on {copies} ranks"
             raise TraceError(source, problem, "record all ranks, or replicate to a multiple of its ranks")
         firsts = (rank for rank in range(copies) if rank % block < stride)
-        own[key] = block, stride, {first: (key, arithmetic(first, stride, size)) for first in firsts}
-    names = numbered([group for _, _, alike in own.values() for group in alike.values()], copies)
+        blocks[key] = block, stride, {first: (key, arithmetic(first, stride, size)) for first in firsts}
+    names = numbered([group for _, _, alike in blocks.values() for group in alike.values()], copies)
     calls, roles = {}, {}
-    for key, (block, stride, alike) in own.items():
-        named = {first: names[group] for first, group in alike.items()}
-        calls[key] = next(iter(named.values())) if len(named) == 1 else f"group {key}"
-        if len(named) > 1:
-            roles[calls[key]] = [named[rank // block * block + rank % stride] for rank in range(copies)]
+    for key, (block, stride, alike) in blocks.items():
+        name_of = {first: names[group] for first, group in alike.items()}
+        calls[key] = next(iter(name_of.values())) if len(name_of) == 1 else f"group {key}"
+        if len(name_of) > 1:
+            roles[calls[key]] = [name_of[rank // block * block + rank % stride] for rank in range(copies)]
     for instance in met.instances:
         instance.group = calls[instance.group]
     return {key: members for (_, members), key in names.items()}, roles
