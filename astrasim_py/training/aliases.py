@@ -22,37 +22,37 @@ def ours(written: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
     Raises PydanticCustomError: a key is given twice, or has no counterpart here.
     """
     written = _nested(written)
-    found = {key: value for key, value in written.items() if key in known or key not in _TRANSLATED}
-    said = {key: key for key in found}
-    if isinstance(found.get("overlap"), Mapping):
-        said |= {f"overlap.{key}": "overlap" for key in found["overlap"]}
+    keys = {key: value for key, value in written.items() if key in known or key not in _TRANSLATED}
+    source_of = {key: key for key in keys}
+    if isinstance(keys.get("overlap"), Mapping):
+        source_of |= {f"overlap.{key}": "overlap" for key in keys["overlap"]}
     for alias, translate in _TRANSLATED.items():  # those that need others in our names come last
         if alias not in written:
             continue
-        for key, value in translate(written[alias], {**written, **found}).items():
-            if key in said:
-                raise wrong(f"says the same as {said[key]}", "write one of the two", (alias, "@key"))
-            said[key] = alias
+        for key, value in translate(written[alias], {**written, **keys}).items():
+            if key in source_of:
+                raise wrong(f"says the same as {source_of[key]}", "write one of the two", (alias, "@key"))
+            source_of[key] = alias
             group, dot, inner = key.partition(".")
             if dot:
-                others = found.get(group, {})
-                found[group] = {**others, inner: value} if isinstance(others, Mapping) else others
+                others = keys.get(group, {})
+                keys[group] = {**others, inner: value} if isinstance(others, Mapping) else others
             else:
-                found[key] = value
-    return found
+                keys[key] = value
+    return keys
 
 
 def _nested(written: Mapping[str, Any]) -> Mapping[str, Any]:
     """Keys such as ``zero_optimization.stage`` as mappings. Raises PydanticCustomError: one is given twice."""
-    made = {key: value for key, value in written.items() if "." not in key}
+    nested = {key: value for key, value in written.items() if "." not in key}
     for key, value in written.items():
         group, dot, inner = key.partition(".")
         if dot:
-            others = made.setdefault(group, {})
+            others = nested.setdefault(group, {})
             if not isinstance(others, Mapping) or inner in others:
                 raise wrong(f"is beside {group}, which says it", f"write it in {group}", (key, "@key"))
-            made[group] = {**others, inner: value}
-    return made
+            nested[group] = {**others, inner: value}
+    return nested
 
 
 def _one_of(value: Any, known: Mapping[Any, Any], key: str) -> Any:
@@ -87,14 +87,14 @@ def _switch(value: Any, key: str) -> bool:
     raise wrong(f"{shown(value)} is not true or false", "write true or false", (key,))
 
 
-def _standing_for(key: str, ours: str, value: int) -> Translation:
-    return lambda on, written: {ours: value} if _switch(on, key) else {}
+def _standing_for(key: str, our_key: str, value: int) -> Translation:
+    return lambda on, written: {our_key: value} if _switch(on, key) else {}
 
 
 def _distributed_optimizer(on: Any, written: Mapping[str, Any]) -> dict[str, Any]:
-    own = _switch(on, "use_distributed_optimizer")
+    is_on = _switch(on, "use_distributed_optimizer")
     more = written.get("use_megatron_fsdp") or written.get("use_torch_fsdp2")
-    return {} if more else {"zero": int(own)}
+    return {} if more else {"zero": int(is_on)}
 
 
 def _recompute(granularity: Any, written: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,13 +159,13 @@ def _shard_degree(shard: Any, written: Mapping[str, Any]) -> dict[str, Any]:
     for key, degree in (("data_parallel_shard_degree", shard), ("data_parallel_replicate_degree", copies)):
         if not _is_count(degree) and (degree, key) != (-1, "data_parallel_shard_degree"):
             raise wrong(f"{shown(degree)} is not a degree", "write a whole number from 1, or shard degree -1", (key,))
-    found: dict[str, Any] = {"dp": "fill" if shard == -1 else shard * copies}
+    keys: dict[str, Any] = {"dp": "fill" if shard == -1 else shard * copies}
     when = written.get("fsdp_reshard_after_forward", "default")
     usual = 2 if _count(written, "pp") > 1 else 3
     zero = _one_of(when, {"default": usual, "always": 3, "never": 2}, "fsdp_reshard_after_forward")
     if shard == 1:
-        return found | {"zero": 0}
-    return found | {"zero": zero, **({"zero_copies": copies} if copies > 1 else {})}
+        return keys | {"zero": 0}
+    return keys | {"zero": zero, **({"zero_copies": copies} if copies > 1 else {})}
 
 
 def _zero_optimization(value: Any, written: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def _zero_optimization(value: Any, written: Mapping[str, Any]) -> dict[str, Any]
     names = {"stage": "zero", "overlap_comm": "overlap.dp"}
     if not isinstance(value, Mapping) or not all(name in names for name in value):
         raise wrong("only stage and overlap_comm have a counterpart here", "write {stage: 1}", (key,))
-    return {names[name]: one for name, one in value.items()}
+    return {names[name]: setting for name, setting in value.items()}
 
 
 def _local_batch(size: Any, written: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,8 +183,8 @@ def _local_batch(size: Any, written: Mapping[str, Any]) -> dict[str, Any]:
     if not _is_count(size) or size % count:
         problem = f"{shown(size)} does not hold {count} microbatches, one per stage"
         raise wrong(problem, f"write a multiple of {count}, or mbs and gbs", ("local_batch_size",))
-    found = {"mbs": size // count}
-    return found if "gbs" in written else found | {"microbatches": count}
+    keys = {"mbs": size // count}
+    return keys if "gbs" in written else keys | {"microbatches": count}
 
 
 def _renamed(key: str) -> Translation:
@@ -207,13 +207,13 @@ _TRANSLATIONS: dict[str, Translation] = {
 def _from_table() -> Iterator[tuple[str, Translation]]:
     with _TABLE.open(newline="") as file:
         for row in csv.DictReader(file):
-            key, ours = row["key"], row["ours"]
+            key, our_key = row["key"], row["ours"]
             if row["beside"]:
                 yield key, _beside(key, row["beside"])
             elif row["true"]:
-                yield key, _standing_for(key, ours, int(row["true"]))
+                yield key, _standing_for(key, our_key, int(row["true"]))
             else:
-                yield key, _renamed(ours) if ours else _TRANSLATIONS[key]
+                yield key, _renamed(our_key) if our_key else _TRANSLATIONS[key]
 
 
 _TRANSLATED = dict(_from_table())

@@ -67,9 +67,9 @@ class Block:
         `group`, a role.
         """
         row = len(self.rows)
-        own = {"type": int(kind), "name": name, "stream": stream, "marks": marks, "lane": lane, "tag": tag}
+        row_keys = {"type": int(kind), "name": name, "stream": stream, "marks": marks, "lane": lane, "tag": tag}
         back = 0 if as_of is None else row - as_of
-        self.rows.append(own | {"behind": tuple(behind), "back": back} | columns)
+        self.rows.append(row_keys | {"behind": tuple(behind), "back": back} | columns)
         self.edges += [(row, before) for before in after]
         return row
 
@@ -87,9 +87,9 @@ class Block:
     def collective(self, name: str, kind: str, size: Amount, group: str | None, members: int, **others: Any) -> int:
         """Add a collective of `size` bytes, the full buffer, on a role's group of `members` ranks; None: on all."""
         others |= {} if group is None else {"group": group}
-        own = -(-size // members) if kind == "all_gather" else size
+        size_of = -(-size // members) if kind == "all_gather" else size
         return self.add(
-            NodeType.COMM_COLL, name, comm_type=COLLECTIVE_CODES[kind], comm_size=own, coll_size=size, **others
+            NodeType.COMM_COLL, name, comm_type=COLLECTIVE_CODES[kind], comm_size=size_of, coll_size=size, **others
         )
 
     def send(self, name: str, size: Amount, me: int, peer: int, **others: Any) -> int:
@@ -151,16 +151,16 @@ def assemble(program: Sequence[tuple[Block, tuple[int, ...]]], rank: int | None 
 def _column(values: list, source: np.ndarray, micro: np.ndarray) -> np.ndarray:
     """A column of the trace, given its value in each row of the blocks: an int, or an array by micro-batch."""
     arrays = [place for place, value in enumerate(values) if isinstance(value, np.ndarray)]
-    found = np.array([0 if isinstance(value, np.ndarray) else value for value in values], dtype=np.int64)[source]
+    column = np.array([0 if isinstance(value, np.ndarray) else value for value in values], dtype=np.int64)[source]
     if arrays:
         table = np.zeros((len(arrays), max(len(values[place]) for place in arrays)), dtype=np.int64)
         index = np.full(len(values), -1)
         for number, place in enumerate(arrays):
             table[number, : len(values[place])] = values[place]
             index[place] = number
-        chosen = np.flatnonzero(index[source] >= 0)
-        found[chosen] = table[index[source[chosen]], micro[chosen]]
-    return found
+        varying = np.flatnonzero(index[source] >= 0)
+        column[varying] = table[index[source[varying]], micro[varying]]
+    return column
 
 
 def _edges(program, which, begins, rows, source) -> np.ndarray:
@@ -178,16 +178,16 @@ def _edges(program, which, begins, rows, source) -> np.ndarray:
         #: Last member before each place.
         last = np.concatenate(([-1], np.maximum.accumulate(np.where(member, places, -1))[:-1]))
         waits = np.array([stream in names for names in behind])[source]
-        for chosen, found in ((np.flatnonzero(chained), last), (np.flatnonzero(waits), last[looks])):
-            keys.append(chosen[found[chosen] >= 0] * n + found[chosen][found[chosen] >= 0])
-    given = {
+        for nodes, before in ((np.flatnonzero(chained), last), (np.flatnonzero(waits), last[looks])):
+            keys.append(nodes[before[nodes] >= 0] * n + before[nodes][before[nodes] >= 0])
+    row_of = {
         key: begin + row
         for begin, (block, _) in zip(begins.tolist(), program, strict=False)
         for key, row in block.gives.items()
     }
     for index, block in enumerate(dict.fromkeys(block for block, _ in program)):
-        at = begins[:-1][which == index]
+        begin_of = begins[:-1][which == index]
         pairs = np.array(block.edges, dtype=np.int64).reshape(-1, 2)
-        keys.append(((at[:, None] + pairs[:, 0]) * n + at[:, None] + pairs[:, 1]).ravel())
-        keys += [(at + row) * n + given[key] for row, key in block.needs]
+        keys.append(((begin_of[:, None] + pairs[:, 0]) * n + begin_of[:, None] + pairs[:, 1]).ravel())
+        keys += [(begin_of + row) * n + row_of[key] for row, key in block.needs]
     return np.unique(np.concatenate(keys))

@@ -40,7 +40,7 @@ class Buckets:
             key = comm.group, comm.collective
             self.open.setdefault(key, []).append((unit, comm))
             self.others[key] = others | {"stream": "tie" if key[0] == "tie" and stream == "dp" else stream}
-            if sum(one.size for _, one in self.open[key]) >= self.size:
+            if sum(waiting.size for _, waiting in self.open[key]) >= self.size:
                 self._send(key)
 
     def close(self) -> dict[tuple[Unit, str], int]:
@@ -50,26 +50,26 @@ class Buckets:
         return self.rows
 
     def _send(self, key: tuple) -> None:
-        found = self.open.pop(key)
-        comm = replace(found[0][1], size=sum(one.size for _, one in found))
-        label = "-".join(dict.fromkeys((found[0][0].label, found[-1][0].label)))
+        bucket = self.open.pop(key)
+        comm = replace(bucket[0][1], size=sum(item.size for _, item in bucket))
+        label = "-".join(dict.fromkeys((bucket[0][0].label, bucket[-1][0].label)))
         name, others = f"{label}.{comm.name}", self.others[key]
         if self.parts is not None and comm.name == "gradients":
-            marks = self._marks(found, name, self.parts(key[0]), others["lane"])
-            row = self.collective(self.block.collective, found[0][0], comm, name, **others | {"after": marks})
+            marks = self._marks(bucket, name, self.parts(key[0]), others["lane"])
+            row = self.collective(self.block.collective, bucket[0][0], comm, name, **others | {"after": marks})
             for mark in marks:
                 self.block.rows[mark]["produces"] = row
         else:
-            row = self.collective(self.block.collective, found[0][0], comm, name, **others)
-        self.rows |= {(unit, key[0]): row for unit, _ in found}
+            row = self.collective(self.block.collective, bucket[0][0], comm, name, **others)
+        self.rows |= {(unit, key[0]): row for unit, _ in bucket}
 
-    def _marks(self, found: list[tuple[Unit, Comm]], name: str, parts: int, lane: int) -> list[int]:
+    def _marks(self, bucket: list[tuple[Unit, Comm]], name: str, parts: int, lane: int) -> list[int]:
         """Nodes that wait for all gradients of a part of a bucket each."""
-        total, spans, begin = sum(int(comm.size) for _, comm in found), [], 0
-        for unit, comm in found:
-            made, taken, size = self.made[unit, comm.group], 0, int(comm.size)
-            weights = sum(count for count, _ in made)
-            for count, row in made:
+        total, spans, begin = sum(int(comm.size) for _, comm in bucket), [], 0
+        for unit, comm in bucket:
+            weight_rows, taken, size = self.made[unit, comm.group], 0, int(comm.size)
+            weights = sum(count for count, _ in weight_rows)
+            for count, row in weight_rows:
                 first, last = (begin + size * part // weights for part in (taken, taken + count))
                 spans.append((first, last, row))
                 taken += count

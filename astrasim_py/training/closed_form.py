@@ -112,13 +112,13 @@ def step(priced: Terms, constants: Constants) -> StepTime:
     """
     m, nic = priced.microbatches, constants.nic
     spent = {name: _spent_by_pass(getattr(priced, name), priced, constants) for name in KINDS}
-    whole = {way: {kind: getattr(one, way).seconds for kind, one in spent.items()} for way in SpentByPass._fields}
+    times = {way: {kind: getattr(p, way).seconds for kind, p in spent.items()} for way in SpentByPass._fields}
     ranks, once, bubbles, stalled = [], [], [], stalls(priced, spent, constants)
     for place, layers_of in enumerate(priced.counts):
         once.append(exposed_once(priced, spent, layers_of, place, constants))
-        bubbles.append(_bubble(priced, *_others(priced, whole, layers_of, stalled, place)))
-        own = on_rank(whole["forward"], layers_of) + on_rank(whole["backward"], layers_of) + sum(stalled[place])
-        ranks.append(m * own * (1 + 1e-12) + bubbles[-1])
+        bubbles.append(_bubble(priced, *_others(priced, times, layers_of, stalled, place)))
+        busy = on_rank(times["forward"], layers_of) + on_rank(times["backward"], layers_of) + sum(stalled[place])
+        ranks.append(m * busy * (1 + 1e-12) + bubbles[-1])
     heaviest = np.argmax(np.broadcast_arrays(*ranks), axis=0)
 
     def picked(values: Iterable[Seconds]) -> Seconds:
@@ -126,8 +126,8 @@ def step(priced: Terms, constants: Constants) -> StepTime:
 
     counts = Counts(*map(picked, zip(*priced.counts, strict=True)))
     parts = ("busy", "waiting", "tp", "cp", "ep")
-    forward = spent_on_rank({kind: one.forward for kind, one in spent.items()}, counts, parts)
-    backward = spent_on_rank({kind: one.backward for kind, one in spent.items()}, counts, parts)
+    forward = spent_on_rank({kind: by_pass.forward for kind, by_pass in spent.items()}, counts, parts)
+    backward = spent_on_rank({kind: by_pass.backward for kind, by_pass in spent.items()}, counts, parts)
     ends = [exposed.backward for exposed in once]
     tied = priced.gradients.once["logits"].reduce.seconds(nic)
     fill = 2 * (priced.stages - 1) * priced.boundary.seconds(nic)
@@ -150,39 +150,39 @@ def step(priced: Terms, constants: Constants) -> StepTime:
 def _spent_by_pass(passes: Passes, priced: Terms, constants: Constants) -> SpentByPass:
     """Times of the forward pass, of the backward pass, and of its weight gradients."""
     busy = [
-        constants.gemm * one.gemm + one.attention + one.moved * priced.slower + one.operations * priced.wait
-        for one in passes
+        constants.gemm * part.gemm + part.attention + part.moved * priced.slower + part.operations * priced.wait
+        for part in passes
     ]
-    host = [constants.host * one.host for one in passes]
+    host = [constants.host * part.host for part in passes]
     waiting = [np.maximum(launched - done, 0.0) for launched, done in zip(host, busy, strict=True)]
     if np.any(priced.split):  # each block waits for its own launches
         inputs = np.maximum(host[1] - host[2] - (busy[1] - busy[2]), 0.0)
         waiting[1] = chosen(priced.split, inputs + waiting[2], waiting[1])
-    return SpentByPass(*(_spent(*own, priced, constants) for own in zip(passes, busy, waiting, strict=True)))
+    return SpentByPass(*(_spent(*values, priced, constants) for values in zip(passes, busy, waiting, strict=True)))
 
 
-def _spent(one: Pass, busy: Seconds, waiting: Seconds, priced: Terms, constants: Constants) -> Spent:
+def _spent(passed: Pass, busy: Seconds, waiting: Seconds, priced: Terms, constants: Constants) -> Spent:
     """Time of a pass; `busy`, `waiting`: seconds in which the GPU computes, and waits for the host."""
-    hiding = (one.attention + waiting) / priced.context
-    cp = (priced.context - 1) * np.maximum(one.ring.seconds(constants.nic) - hiding, 0.0)
-    both = zip((one.tp.seconds(constants.nic), one.ep.seconds(constants.nic)), priced.beside, strict=True)
+    hiding = (passed.attention + waiting) / priced.context
+    cp = (priced.context - 1) * np.maximum(passed.ring.seconds(constants.nic) - hiding, 0.0)
+    both = zip((passed.tp.seconds(constants.nic), passed.ep.seconds(constants.nic)), priced.beside, strict=True)
     tp, ep = (comm - part * np.minimum(comm, busy + waiting) for comm, part in both)
-    lead = one.lead.seconds(constants.nic)
-    head = np.where(lead > 0, 0.0, constants.gemm * one.head)
-    return Spent(busy, waiting, tp, cp, ep, one.tp.steps, one.ep.steps, lead, one.lead.steps, head)
+    lead = passed.lead.seconds(constants.nic)
+    head = np.where(lead > 0, 0.0, constants.gemm * passed.head)
+    return Spent(busy, waiting, tp, cp, ep, passed.tp.steps, passed.ep.steps, lead, passed.lead.steps, head)
 
 
 def _others(
-    priced: Terms, whole: Mapping[str, Mapping[str, Seconds]], counts: Counts, stalled: Sequence[BothPasses], place: int
+    priced: Terms, times: Mapping[str, Mapping[str, Seconds]], counts: Counts, stalled: Sequence[BothPasses], place: int
 ) -> tuple[Seconds, Seconds, Seconds]:
     """F, I and W of a microbatch on the pipeline ranks but that of a place, in the mean.
 
-    `whole`: seconds of passes by kind of layer; `counts`: the layers of the rank; `stalled`: what every place exposes
+    `times`: seconds of passes by kind of layer; `counts`: the layers of the rank; `stalled`: what every place exposes
     of gradients and weights with every microbatch.
     """
     others = np.maximum(priced.stages - 1, 1)
     forward, backward, weights = (
-        (on_rank(way, priced.mean) * priced.stages - on_rank(way, counts)) / others for way in whole.values()
+        (on_rank(way, priced.mean) * priced.stages - on_rank(way, counts)) / others for way in times.values()
     )
 
     def stalls_of(name: str) -> Seconds:
@@ -205,21 +205,21 @@ def _bubble(priced: Terms, forward: Seconds, inputs: Seconds, weights: Seconds) 
 
 def _layer(layout: Layouts, kind: str, prices: Prices) -> Passes:
     """The mean over layers of a kind, of which some may attend to a window."""
-    host, found = prices.host_seconds(layout, kind), []
-    for one, count in layout.by_attention(kind):
-        found.append((_passes(one, layers.forward(one, kind), layers.backward(one, kind), prices, host), count))
-    if len(found) == 1:
-        return found[0][0]
-    (local, few), (wide, more) = found
+    host, parts = prices.host_seconds(layout, kind), []
+    for form, count in layout.by_attention(kind):
+        parts.append((_passes(form, layers.forward(form, kind), layers.backward(form, kind), prices, host), count))
+    if len(parts) == 1:
+        return parts[0][0]
+    (local, few), (wide, more) = parts
     return mapped(lambda a, b: (few * a + more * b) / (few + more), local, wide)
 
 
 def _logits(layout: Layouts, prices: Prices) -> Passes:
     """The last stage's own: logits and loss, and layers that predict further tokens."""
-    found = _passes(layout, layers.logits(layout), (), prices, 0.0)
+    total = _passes(layout, layers.logits(layout), (), prices, 0.0)
     for _ in range(layout.model.mtp):
-        found = mapped(np.add, found, _layer(layout, "mtp", prices))
-    return found
+        total = mapped(np.add, total, _layer(layout, "mtp", prices))
+    return total
 
 
 def _passes(layout: Layouts, forward: Sequence, backward: Sequence, prices: Prices, host: Seconds) -> Passes:
@@ -231,19 +231,19 @@ def _passes(layout: Layouts, forward: Sequence, backward: Sequence, prices: Pric
         ways = ("forward",) if item.part == "F" else ("backward", "weights") if item.part == "W" else ("backward",)
         if isinstance(item, Op):
             busy, moved = prices.parts(item)
-            found = {"moved": moved, "operations": np.sign(item.nbytes)}
+            sums_of = {"moved": moved, "operations": np.sign(item.nbytes)}
             if item.kind != "elementwise":
-                found[item.kind] = busy * uneven if item.kind == "attention" else busy
+                sums_of[item.kind] = busy * uneven if item.kind == "attention" else busy
         else:
             key = {"cp": "ring", "etp": "ep"}.get(item.group, item.group)
-            found = {key: transfers(item)}
+            sums_of = {key: transfers(item)}
         for way in ways:
-            for key, value in found.items():
+            for key, value in sums_of.items():
                 sums[way][key] = sums[way][key] + value if key in sums[way] else value
     if prices.network is not None:
         for way, items in (("forward", forward), ("backward", backward)):
             sums[way] |= _beginning(
-                (one for one in items if (one.part == "F") == (way == "forward")), transfers, prices
+                (part for part in items if (part.part == "F") == (way == "forward")), transfers, prices
             )
     again = layers.recomputed(layout)
     return Passes(
@@ -257,32 +257,32 @@ def _beginning(items: Iterable, transfers: Callable, prices: Prices) -> dict:
     """`lead` and `head` of a pass: of the first block of its layer that is there, which is one node in traces."""
     lead, head, before = Transfer(), 0.0, np.asarray(True)
     for _, section in groupby(items, block_of):
-        there, joined, alone = np.asarray(False), before, before
+        present, in_lead, alone = np.asarray(False), before, before
         for item in section:
             if isinstance(item, Op):
                 head = head + alone * sum(prices.parts(item))
-                there = there | (np.asarray(item.nbytes) > 0)
+                present = present | (np.asarray(item.nbytes) > 0)
                 continue
             if item.collective == "all_gather" and item.group == "tp":
-                lead = lead + transfers(item) * joined
+                lead = lead + transfers(item) * in_lead
             elif item.group != "tp":
-                joined = joined & (np.asarray(item.size) == 0)
+                in_lead = in_lead & (np.asarray(item.size) == 0)
             alone = alone & (np.asarray(item.size) == 0)
-        before = before & ~there
+        before = before & ~present
     return {"lead": lead, "head": head}
 
 
 def _gradients(layout: Layouts, prices: Prices) -> Gradients:
     transfers = prices.transfers(layout)
-    found = {when: dict.fromkeys(KINDS, Exchange()) for when in ("iteration", "microbatch")}
+    exchanges = {when: dict.fromkeys(KINDS, Exchange()) for when in ("iteration", "microbatch")}
     for kind in KINDS:
         for comm in layers.gradient_comms(layout, kind) if kind != "moe" or layout.model.experts else ():
-            own = found[comm.when][kind]
+            exchange = exchanges[comm.when][kind]
             if comm.part == "W":
-                found[comm.when][kind] = own._replace(reduce=own.reduce + transfers(comm))
+                exchanges[comm.when][kind] = exchange._replace(reduce=exchange.reduce + transfers(comm))
             elif comm.part != "I":  # gathers for the backward pass are those of the forward pass
-                found[comm.when][kind] = own._replace(gather=own.gather + transfers(comm))
-    return Gradients(found["iteration"], found["microbatch"])
+                exchanges[comm.when][kind] = exchange._replace(gather=exchange.gather + transfers(comm))
+    return Gradients(exchanges["iteration"], exchanges["microbatch"])
 
 
 def _once(layout: Layouts, names: Sequence[str], function: Callable[[Layouts], Any]) -> Any:
@@ -297,5 +297,5 @@ def _once(layout: Layouts, names: Sequence[str], function: Callable[[Layouts], A
     if any((value[first][where] != value).any() for value in keys.values()):  # two combinations of one hash
         return function(layout)
     distinct: dict[str, Any] = {name: value[first] for name, value in keys.items()}
-    found = function(replace(layout, **distinct))
-    return mapped(lambda value: value[where] if isinstance(value, np.ndarray) and value.ndim else value, found)
+    result = function(replace(layout, **distinct))
+    return mapped(lambda value: value[where] if isinstance(value, np.ndarray) and value.ndim else value, result)

@@ -66,24 +66,24 @@ def evaluate(
     broken = np.broadcast_to(first_broken(layout), count).copy()
     memory = {kind: np.zeros(count, np.int64) for kind in KINDS}
     parts = {field.name: np.full(count, np.nan) for field in fields(StepTime)}
-    kept = np.flatnonzero(broken < 0)
-    for chosen in np.split(kept, range(BATCH, len(kept), BATCH)) if len(kept) else ():
-        some = _taken(layout, chosen)
-        peak = peak_memory(some)
-        own = prices
+    fitting = np.flatnonzero(broken < 0)
+    for batch in np.split(fitting, range(BATCH, len(fitting), BATCH)) if len(fitting) else ():
+        layouts = _taken(layout, batch)
+        peak = peak_memory(layouts)
+        own_prices = prices
         if expanded is not None:
-            own = prices.expanded(expand(some, peak, compute.memory, compute.memory_bandwidth, expanded))
-        spent = step(terms(some, own), own.constants)
+            own_prices = prices.expanded(expand(layouts, peak, compute.memory, compute.memory_bandwidth, expanded))
+        step_time = step(terms(layouts, own_prices), own_prices.constants)
         for kind, nbytes in peak.items():
-            memory[kind][chosen] = nbytes
+            memory[kind][batch] = nbytes
         for name, values in parts.items():
-            values[chosen] = getattr(spent, name)
-        broken[chosen] = np.where(sum(peak.values()) > capacity - kept_free, MEMORY, -1)
+            values[batch] = getattr(step_time, name)
+        broken[batch] = np.where(sum(peak.values()) > capacity - kept_free, MEMORY, -1)
     size = {"capacity": capacity, "reserve": kept_free}
     return Configurations(layout=layout, broken=broken, **size, memory=memory, step=StepTime(**parts))
 
 
-def _taken(layout: Layouts, chosen: np.ndarray) -> Layouts:
+def _taken(layout: Layouts, rows: np.ndarray) -> Layouts:
     """Some of the configurations."""
     arrays = {key: value for key, value in layout.__dict__.items() if isinstance(value, np.ndarray)}
-    return replace(layout, **{key: value[chosen] for key, value in arrays.items()})
+    return replace(layout, **{key: value[rows] for key, value in arrays.items()})

@@ -47,7 +47,7 @@ def exposed_once(
         hidden = np.any(priced.hidden[0])
         width = len(Transfer._fields) if hidden else 3  # exposed, it meets nothing on its links
         stream = Transfer(
-            *(on_rank({kind: one[part] for kind, one in streams.items()}, counts) for part in range(width))
+            *(on_rank({kind: comm_of[part] for kind, comm_of in streams.items()}, counts) for part in range(width))
         )
         comm = stream.seconds(constants.nic)
         if not hidden:
@@ -56,7 +56,7 @@ def exposed_once(
         chains = {kind: spent[kind][way] for kind in KINDS}
         if way and np.any(split):
             chains = {kind: mapped(partial(chosen, split), spent[kind].weights, chains[kind]) for kind in KINDS}
-        busy = on_rank({kind: one.seconds for kind, one in chains.items()}, counts)
+        busy = on_rank({kind: chain.seconds for kind, chain in chains.items()}, counts)
         pace: Seconds = 1.0
         pace_of_comm: Seconds = 1.0
         shared = np.any(stream.on_tp) or np.any(stream.on_ep)
@@ -66,20 +66,20 @@ def exposed_once(
             #: Of the computation, and of the communication, while both go on.
             pace, pace_of_comm = busy / np.maximum(slowed, TINY), moved / np.maximum(slowed, TINY)
         parts = _in_order(priced, counts, chains)
-        hiding = sum(count * own for _, count, own in parts)
+        hiding = sum(count * layer_seconds for _, count, layer_seconds in parts)
         left: Seconds = hiding
         behind: Seconds = 0.0
         longest = hiding
-        for kind, count, own in parts:
-            one = streams[kind].seconds(constants.nic)
+        for kind, count, layer_seconds in parts:
+            layer_comm = streams[kind].seconds(constants.nic)
             for before in (count,) if np.max(count) <= 1 else (np.minimum(count, 1), count):
-                ready, after = behind + before * one, left - np.maximum(before - 1, 0) * own
+                ready, after = behind + before * layer_comm, left - np.maximum(before - 1, 0) * layer_seconds
                 total = ready + after
                 if shared:
                     rest = (comm - ready) / pace_of_comm * (1 - pace)
                     total = ready / pace_of_comm + np.minimum(after / pace, after + rest)
                 longest = np.where(count > 0, np.maximum(longest, total), longest)
-            behind, left = behind + count * one, left - count * own
+            behind, left = behind + count * layer_comm, left - count * layer_seconds
         ahead = (0, np.minimum(1, priced.stages - 1), priced.stages - 1)[place] * busy / priced.chunks
         beside = np.maximum(longest - hiding - np.where(split & (way > 0), 0.0, ahead), 0.0)
         beside = beside + constants.interference * np.minimum(comm, busy)
@@ -108,14 +108,14 @@ def stalls(priced: Terms, spent: Mapping[str, SpentByPass], constants: Constants
     """Communication of gradients and weights with every microbatch that is exposed in the forward and in the backward
     pass of the first, the second and the last pipeline rank.
     """
-    each = priced.gradients.each
-    there = np.asarray(reduce(np.logical_or, (np.asarray(one.near) > 0 for both in each.values() for one in both)))
-    if not there.any():
+    sends = priced.gradients.each
+    mask = np.asarray(reduce(np.logical_or, (np.asarray(t.near) > 0 for both in sends.values() for t in both)))
+    if not mask.any():
         return [BothPasses(0.0, 0.0)] * 3
-    if not there.all() and not any(map(np.ndim, constants.__dict__.values())):  # the others have none
-        which = np.flatnonzero(there)
-        all_of_them = np.zeros((3, 2, len(there)))
-        all_of_them[:, :, which] = stalls(taken(priced, which), some(spent, which), constants)
+    if not mask.all() and not any(map(np.ndim, constants.__dict__.values())):  # the others have none
+        rows = np.flatnonzero(mask)
+        all_of_them = np.zeros((3, 2, len(mask)))
+        all_of_them[:, :, rows] = stalls(taken(priced, rows), some(spent, rows), constants)
         return [BothPasses(*both) for both in all_of_them]
     return [_exposed_chunks(priced, spent, counts, constants) for counts in priced.counts]
 
@@ -125,12 +125,12 @@ def _exposed_chunks(
 ) -> BothPasses:
     """`_exposed_each` of the chunks of a pipeline rank, of which one has the embedding or the logits."""
     chunks = priced.chunks
-    whole = Counts(counts.dense / chunks, counts.moe / chunks, counts.embedding / 1, counts.logits / 1)
-    first = _exposed_each(priced, spent, whole, constants)
+    per_chunk = Counts(counts.dense / chunks, counts.moe / chunks, counts.embedding / 1, counts.logits / 1)
+    first = _exposed_each(priced, spent, per_chunk, constants)
     if np.max(chunks) == 1:
         return first
-    inner = _exposed_each(priced, spent, whole._replace(embedding=0, logits=0), constants)
-    return BothPasses(*(one + (chunks - 1) * other for one, other in zip(first, inner, strict=True)))
+    inner = _exposed_each(priced, spent, per_chunk._replace(embedding=0, logits=0), constants)
+    return BothPasses(*(edge + (chunks - 1) * other for edge, other in zip(first, inner, strict=True)))
 
 
 def _exposed_each(priced: Terms, spent: Mapping[str, SpentByPass], counts: Counts, constants: Constants) -> BothPasses:
@@ -156,13 +156,13 @@ def _exposed_each(priced: Terms, spent: Mapping[str, SpentByPass], counts: Count
     exposed: list[Seconds] = [0.0, 0.0]
     for place, kind in enumerate(kinds):
         above, below = kinds[place + 1 :], kinds[:place][::-1]
-        own, after = gather[kind], reduced[kind]
+        gathered, after = gather[kind], reduced[kind]
         below_first = nearest(dict.fromkeys(kinds, Transfer()), below, after)  # the lowest layer: of the one before
-        up, down = nearest(gather, above, own), nearest(gather, below, own)
+        up, down = nearest(gather, above, gathered), nearest(gather, below, gathered)
         up_reduce = nearest(reduced, above, Transfer())
         passes = (
-            (own + below_first, own, up, up + below_first),
-            (own + up_reduce, own + after, down + after, down + up_reduce),
+            (gathered + below_first, gathered, up, up + below_first),
+            (gathered + up_reduce, gathered + after, down + after, down + up_reduce),
         )
         count = np.asarray(count_of[kind])
         for way, comms in enumerate(passes):

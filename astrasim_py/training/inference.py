@@ -88,8 +88,8 @@ def inference_memory(layout: Layout[int], sequences: int, tokens: int) -> dict[s
     """
     stages = []
     for stage in range(layout.pp):
-        kept = sum(layout.model.tokens_read(layer, tokens) for layer in _layers(layout, stage))
-        cache = sequences * up(kept, layout.cp) * _cached(layout, layout.tp)
+        tokens_kept = sum(layout.model.tokens_read(layer, tokens) for layer in _layers(layout, stage))
+        cache = sequences * up(tokens_kept, layout.cp) * _cached(layout, layout.tp)
         stages.append({"weights": sum(stage_params(layout, stage)) * layout.element, "cache": cache})
     largest = with_framework(max(stages, key=lambda one: sum(one.values())))
     return {kind: int(nbytes) for kind, nbytes in largest.items()}
@@ -146,10 +146,10 @@ def inference_workload(
         for role, (number, members) in layout.groups().items():
             names = [f"{pool}.{role}.{index}" for index in range(len(members))]
             groups |= {label: tuple((row + first).tolist()) for label, row in zip(names, members, strict=True)}
-            own = roles.setdefault(role, [None] * len(traces))
-            own[first : first + layout.ranks] = [names[index] if index >= 0 else None for index in number.tolist()]
+            names_of = roles.setdefault(role, [None] * len(traces))
+            names_of[first : first + layout.ranks] = [names[index] if index >= 0 else None for index in number.tolist()]
     used = {role for trace in dict.fromkeys(traces) for role in trace.group_of()[1]}
-    roles = {role: own for role, own in roles.items() if role in used}
+    roles = {role: names_of for role, names_of in roles.items() if role in used}
     return Workload(tuple(traces), groups, name, roles=roles, shifts=shifts)
 
 
@@ -181,9 +181,9 @@ def _check(prefill: Layout[int], decode: Layout[int]) -> None:
             raise ScenarioError("inference", problem, "write routing: {kind: balanced}")
     if prefill.model != decode.model or prefill.element != decode.element:
         raise ScenarioError("inference", "the pools differ in model or dtype", "write the same for both")
-    for what, a, b in (("tp", prefill.tp, decode.tp), ("dp", prefill.dp, decode.dp)):
+    for key, a, b in (("tp", prefill.tp, decode.tp), ("dp", prefill.dp, decode.dp)):
         if a % b and b % a:
-            raise ScenarioError("inference", f"{what} {a} and {b} of the pools do not divide", "write a multiple")
+            raise ScenarioError("inference", f"{key} {a} and {b} of the pools do not divide", "write a multiple")
     read, generated = prefill.dp * prefill.mbs, decode.dp * decode.mbs
     if read != generated:
         problem = f"a wave has {read} prompts, and the decode pool takes {generated} sequences"
@@ -202,13 +202,13 @@ def _layers(layout: Layout[int], stage: int) -> list[int]:
 def _links(prefill: Layout[int], decode: Layout[int]) -> list[tuple[int, int]]:
     """Ranks of a stage of each pool between which keys and values pass."""
     dp, tp = max(prefill.dp, decode.dp), max(prefill.tp, decode.tp)
-    found = []
+    links = []
     for replica, place, part in product(range(dp), range(prefill.cp), range(tp)):
         source = place + prefill.cp * (replica % prefill.dp)
-        found.append(
+        links.append(
             (part * prefill.tp // tp + prefill.tp * source, part * decode.tp // tp + decode.tp * (replica % decode.dp))
         )
-    return found
+    return links
 
 
 class _Rank(Stage):
@@ -266,7 +266,7 @@ class _Growing(LayerWriter):
                 tuple(cached_attention(layout, op, context) if op.kind == "attention" else op for op in ops)
                 for context in self.contexts
             ]
-            flops, nbytes, times = zip(*(super(_Growing, self).price(one, unit) for one in grown), strict=True)
+            flops, nbytes, times = zip(*(super(_Growing, self).price(part, unit) for part in grown), strict=True)
             time = None if times[0] is None else np.array(times)
             self.priced[ops, unit.wide] = np.array(flops), np.array(nbytes), time
         return self.priced[ops, unit.wide]
@@ -301,17 +301,17 @@ class _Generating(_Rank):
         """A step; between pipeline stages the token of the last one goes to the first one."""
         layout = self.layout
         lane = Lane(block := Block(), 0)
-        far, each = (layout.pp - 1) * int(layout.stage_ranks), 2 * (2 * layout.pp + 2)
+        far, messages = (layout.pp - 1) * int(layout.stage_ranks), 2 * (2 * layout.pp + 2)
         size = 4 * layout.mbs
         if layout.pp > 1 and self.stage == 0 and not first:
             name = "receive token"
-            row = block.receive(name, size, self.rank, self.rank + far, stream=name, tag=(0, each), phase=0)
+            row = block.receive(name, size, self.rank, self.rank + far, stream=name, tag=(0, messages), phase=0)
             lane.tail = [row]
         one_pass = LanePass(self, lane, PassKey(FORWARD, 0))
         while one_pass.step():
             pass
         if layout.pp > 1 and self.stage == layout.last_stage and not last:
-            to, tag = self.rank - far, (each, each)
+            to, tag = self.rank - far, (messages, messages)
             block.send("send token", size, self.rank, to, after=lane.tail, tag=tag, phase=0)
         return block
 

@@ -67,8 +67,8 @@ class Lane:
 
     def first(self) -> tuple[str, ...]:
         """Streams that the first node of a pass waits for; no other does."""
-        found, self.behind = self.behind, ()
-        return found
+        streams, self.behind = self.behind, ()
+        return streams
 
     def made(self, unit: Unit, ops: Iterable[Op], row: int) -> None:
         """Note what gradients of weights a node makes."""

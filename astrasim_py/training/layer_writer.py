@@ -68,8 +68,8 @@ class LayerWriter:
         """What a pass through a unit computes and sends."""
         layout = self.layout.reading_all if unit.wide else self.layout
         if unit.kind in ("embedding", "logits"):
-            everything = (embedding if unit.kind == "embedding" else logits)(layout)
-            items = [item for item in everything if (item.part == "F") == (step == FORWARD)]
+            all_items = (embedding if unit.kind == "embedding" else logits)(layout)
+            items = [item for item in all_items if (item.part == "F") == (step == FORWARD)]
         else:
             items = list((forward if step == FORWARD else backward)(layout, unit.kind))
         if step != FORWARD and self.split:

@@ -174,14 +174,14 @@ def gradient_comms(layout: Layouts, kind: str) -> tuple[Comm, ...]:
     every microbatch. 3: besides, all-gathers with every microbatch, for the forward (part F) and the backward pass (I).
     Where several copies are kept, their parts are all-reduced over ``copies``.
     """
-    found: list[Comm] = []
+    comms: list[Comm] = []
     z = np.asarray(layout.zero)
     dense, experts = layer_params(layout, kind)
     copies = layout.dp * layout.cp // layout.zero_group
 
     def add(name: str, collective: str, group: str, part: str, when: str, holds, nbytes: Numbers) -> None:
-        there = plain(np.where(holds, nbytes, 0))
-        found.append(Comm(name=name, block=kind, collective=collective, group=group, size=there, part=part, when=when))
+        size = plain(np.where(holds, nbytes, 0))
+        comms.append(Comm(name=name, block=kind, collective=collective, group=group, size=size, part=part, when=when))
 
     for group, size, count in (("dp", layout.zero_group, dense), ("edp", layout.expert_dp, experts)):
         gradients, weights, several = count * layout.grad_element, count * layout.element, np.asarray(size) != 1
@@ -197,7 +197,7 @@ def gradient_comms(layout: Layouts, kind: str) -> tuple[Comm, ...]:
     if kind in ("embedding", "logits") and layout.model.tied:
         later = np.asarray(layout.last_stage) > 0
         add("tie", "all_reduce", "tie", "W", "iteration", later, dense * layout.grad_element)
-    return tuple(comm for comm in found if comm.there)
+    return tuple(comm for comm in comms if comm.there)
 
 
 def recomputed(layout: Layouts) -> float | np.ndarray:
@@ -304,7 +304,7 @@ def _moe(layout: Layouts) -> list[_Step]:
     hidden = _hidden_bytes(layout, "moe")
     routed = np.where(layout.sp, up(layout.tokens, layout.tp), layout.tokens)
     gathered = np.where(layout.sp, 0, layout.tokens * h * e) * (np.asarray(layout.tp) > 1)
-    whole = Comm(name="tokens", block="moe", collective="all_gather", group="tp", size=plain(gathered))
+    gather = Comm(name="tokens", block="moe", collective="all_gather", group="tp", size=plain(gathered))
     shared = _dense_mlp(layout, "shared", "shared_", model.shared_ffn) if model.shared_ffn else []
     return [
         _elementwise(layout, "norm", "moe", hidden),
@@ -318,7 +318,7 @@ def _moe(layout: Layouts) -> list[_Step]:
         _spread(layout, "expert_sums", "reduce_scatter", rows * h * e),
         _exchange(layout, "combine", sent * h * e),
         _elementwise(layout, "unpermute", "moe", 2 * e * sent * h),
-        _Step((whole,), (replace(whole, part="I"),)),
+        _Step((gather,), (replace(gather, part="I"),)),
         *shared,
         _elementwise(layout, "residual", "moe", hidden),
     ]
@@ -372,7 +372,7 @@ def _gemm(layout: Layouts, name: str, block: str, m: Numbers, n: Numbers, k: Num
 def _column(layout: Layouts, block: str, name: str, gemms: list[tuple[str, Numbers, Numbers]]) -> _Step:
     """Products whose columns are cut: with SP, tokens are gathered before, and once more for the weight gradients."""
     gather, reduce = _enter(layout, block, name)
-    steps = [_gemm(layout, one, block, layout.tokens, n, k) for one, n, k in gemms]
+    steps = [_gemm(layout, gemm, block, layout.tokens, n, k) for gemm, n, k in gemms]
     again = replace(gather, part="W", name=f"{name}_in_again")
     inputs = [step.backward[0] for step in reversed(steps)]
     weights = [step.backward[1] for step in reversed(steps)]

@@ -40,41 +40,41 @@ def stage_memory(layout: Layouts, stage: Numbers, activations: Mapping | None = 
     `activations` are those of a layer of each kind, if they are known.
     """
     z, group = np.asarray(layout.zero), {"dense": layout.zero_group, "experts": layout.expert_dp}
-    found: dict[str, Numbers] = dict.fromkeys(KINDS, 0)
+    memory: dict[str, Numbers] = dict.fromkeys(KINDS, 0)
     for params, size in zip(stage_params(layout, stage), group.values(), strict=True):
         for kind, nbytes, cut in (
             ("weights", layout.element, z >= 3),
             ("gradients", layout.grad_element, (z >= 3) | (z == 2) & (np.asarray(layout.pp) == 1)),
             ("optimizer", STATE_BYTES, z >= 1),
         ):
-            found[kind] = found[kind] + up(params * nbytes, np.where(cut, size, 1))
-    kept: Numbers = 0
+            memory[kind] = memory[kind] + up(params * nbytes, np.where(cut, size, 1))
+    activation_bytes: Numbers = 0
     live: Numbers = 0
     counts = layout.stage_layers(stage)
     predicting = (stage == layout.last_stage) * layout.model.mtp  # beside the layers of the deepest kind
     counts = (counts[0], counts[1] + predicting) if layout.model.experts else (counts[0] + predicting, counts[1])
     for kind, layers in zip(("dense", "moe"), counts, strict=True):
         if np.any(layers):
-            whole, held = activations[kind] if activations else layer_activations(layout, kind)
-            kept = kept + up(layers * held * chunks_in_flight(layout, stage), layout.vp)
-            live = np.maximum(live, np.where((held < whole) & (layers > 0), whole, 0))
+            full, stored = activations[kind] if activations else layer_activations(layout, kind)
+            activation_bytes = activation_bytes + up(layers * stored * chunks_in_flight(layout, stage), layout.vp)
+            live = np.maximum(live, np.where((stored < full) & (layers > 0), full, 0))
             pairs = zip(layer_params(layout, kind), group.values(), strict=True)
             cut = sum(params * (np.asarray(size) > 1) for params, size in pairs)
             gathered = np.minimum(layers, 2) * layout.element * cut
-            found["gathered"] = np.maximum(found["gathered"], np.where(z >= 3, gathered, 0))
-    found["activations"], found["live"] = kept, live
+            memory["gathered"] = np.maximum(memory["gathered"], np.where(z >= 3, gathered, 0))
+    memory["activations"], memory["live"] = activation_bytes, live
     logits = (
         (1 + layout.model.mtp) * (6 if layout.fused_loss else 10) * layout.tokens * up(layout.model.vocab, layout.tp)
     )
-    found["logits"] = np.where(stage == layout.last_stage, logits, 0)
-    return with_framework({kind: found[kind] for kind in KINDS[:-1]})
+    memory["logits"] = np.where(stage == layout.last_stage, logits, 0)
+    return with_framework({kind: memory[kind] for kind in KINDS[:-1]})
 
 
-def with_framework(found: Mapping[str, Numbers]) -> dict[str, Numbers]:
+def with_framework(memory: Mapping[str, Numbers]) -> dict[str, Numbers]:
     """Bytes by kind, and those of the framework beside them."""
-    total = sum(found.values())
-    found = {**found, "framework": up(total * FRAMEWORK_SHARE, 1000) + FRAMEWORK_BYTES}
-    return {kind: plain(nbytes) for kind, nbytes in found.items()}
+    total = sum(memory.values())
+    memory = {**memory, "framework": up(total * FRAMEWORK_SHARE, 1000) + FRAMEWORK_BYTES}
+    return {kind: plain(nbytes) for kind, nbytes in memory.items()}
 
 
 def peak_memory(layout: Layouts) -> dict[str, Numbers]:
@@ -123,15 +123,15 @@ def shortage(
     bytes of `capacity` that stay free.
     """
     total, largest = sum(peak.values()), max(peak, key=lambda kind: peak[kind])
-    whole, capacity = capacity, capacity - reserve
-    kept = f" ({whole / 1e9:.1f} GB less a reserve of {reserve / 1e9:.1f} GB)" if reserve else ""
+    installed, capacity = capacity, capacity - reserve
+    kept = f" ({installed / 1e9:.1f} GB less a reserve of {reserve / 1e9:.1f} GB)" if reserve else ""
     problem = (
         f"needs {total / 1e9:.1f} GB of memory, {(total - capacity) / 1e9:.1f} GB more than {capacity / 1e9:.1f} GB"
         f"{kept}; most of it are {peak[largest] / 1e9:.1f} GB of {largest}"
     )
     if layout is not None and after is not None:
-        found = remedy(_smaller(layout), after, lambda one: bool(sum(peak_memory(one).values()) <= capacity))
-        return problem, found or "take many more NPUs, or NPUs with more memory"
+        changes = remedy(_smaller(layout), after, lambda one: bool(sum(peak_memory(one).values()) <= capacity))
+        return problem, changes or "take many more NPUs, or NPUs with more memory"
     remedies = {
         "tables": "take more NPUs, or expanded_memory",
         "cache": "write a larger tp, a smaller mbs, or fewer waves",
@@ -148,15 +148,15 @@ def _smaller(layout: Layout[int]) -> Iterator[dict[str, Any]]:
 
     zero = [{"zero": z} for z in range(layout.zero + 1, 4)]
     again = [{"recompute": "full"}] if layout.recompute != RECOMPUTE.index("full") else []
-    fewer = [{"mbs": one} for one in divisors(layout.mbs, layout.mbs) if one < layout.mbs]
+    fewer = [{"mbs": mbs} for mbs in divisors(layout.mbs, layout.mbs) if mbs < layout.mbs]
     tp = doubled("tp")
-    wider = [*(one for one in tp if one["tp"] <= 8), *doubled("pp"), *(one for one in tp if one["tp"] > 8)]
+    wider = [*(keys for keys in tp if keys["tp"] <= 8), *doubled("pp"), *(keys for keys in tp if keys["tp"] > 8)]
     yield from chain(zero, again, fewer, [{"fused_loss": True}], doubled("ep"), wider, doubled("cp"))
     steps: tuple[list[dict[str, Any]], ...]
     steps = (zero[-1:], again, fewer[-1:], [{}, *doubled("ep")], [{}, *wider])
-    whole = [{k: v for keys in some for k, v in keys.items()} for some in product(*(step or [{}] for step in steps))]
-    yield from whole
-    yield from (keys | more for more in doubled("ranks") for keys in ({}, *zero, *whole))
+    joint = [{k: v for keys in pick for k, v in keys.items()} for pick in product(*(step or [{}] for step in steps))]
+    yield from joint
+    yield from (keys | more for more in doubled("ranks") for keys in ({}, *zero, *joint))
 
 
 def layer_activations(layout: Layouts, kind: str) -> tuple[Numbers, Numbers]:
@@ -167,26 +167,26 @@ def layer_activations(layout: Layouts, kind: str) -> tuple[Numbers, Numbers]:
     key_value = heads * (model.qk_dim + model.out_dim) if model.mla else 2 * up(model.kv_heads, t) * model.head_dim
     heads_out = heads * (model.qk_dim + model.out_dim)
     scores: Numbers = 0
-    whole = up(4 * e * tokens * h, x) + e * tokens * (heads_out + key_value)
+    full = up(4 * e * tokens * h, x) + e * tokens * (heads_out + key_value)
     if not layout.fused_attention:
         scores = 5 * tokens * layout.seq * heads
-        whole = up(5 * e * tokens * h, x) + up(4 * e * tokens * h, t) + scores
+        full = up(5 * e * tokens * h, x) + up(4 * e * tokens * h, t) + scores
     if kind == "dense":
         width = up(model.ffn, t)
         wide = e * tokens * gates * width if layout.fused_attention else up(e * 8 * tokens * h, t)
     else:
         sent = up(tokens * model.topk, t)
         wide = e * sent * (h + gates * up(model.moe_ffn, layout.etp)) + e * tokens * gates * up(model.shared_ffn, t)
-    whole = whole + wide
+    full = full + wide
     edge = up(e * tokens * h, x)
     products = e * tokens * (heads_out - heads * model.out_dim + key_value) + 2 * edge + wide
-    half = np.minimum(whole, edge + e * tokens * heads * model.out_dim + up(products, 2))
-    part = (whole * (1000 - layout.recompute_part) + edge * layout.recompute_part) // 1000
-    held = np.choose(
+    half = np.minimum(full, edge + e * tokens * heads * model.out_dim + up(products, 2))
+    part = (full * (1000 - layout.recompute_part) + edge * layout.recompute_part) // 1000
+    stored = np.choose(
         layout.recompute,
-        [whole, whole - scores, up(whole + edge, 2), half, edge, part],  # in the order of RECOMPUTE
+        [full, full - scores, up(full + edge, 2), half, edge, part],  # in the order of RECOMPUTE
     )
-    return plain(whole), plain(held)
+    return plain(full), plain(stored)
 
 
 def chunks_in_flight(layout: Layouts, stage: Numbers) -> Numbers:
@@ -220,11 +220,11 @@ def effective_bandwidth(footprint, local, bandwidth, expanded):
 def placement(peak: Mapping[str, Numbers], local: Numbers) -> dict[str, Numbers]:
     """Bytes of each kind that go to expanded memory: the least used kinds first, until the rest fits."""
     outside = np.maximum(sum(peak.values()) - local, 0)
-    found = {}
+    moved = {}
     for kind in _COLD:
-        found[kind] = plain(np.minimum(outside, peak[kind]))
-        outside = outside - found[kind]
-    return found
+        moved[kind] = plain(np.minimum(outside, peak[kind]))
+        outside = outside - moved[kind]
+    return moved
 
 
 class Expansion(NamedTuple):

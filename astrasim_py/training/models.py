@@ -147,8 +147,8 @@ class Model(StrictModel):
         wide = (self.gates + 1) * self.hidden
         if kind == "dense":
             return self.attention_params() + wide * self.ffn
-        counted = self.experts if experts is None else experts
-        return self.attention_params() + self.hidden * self.experts + wide * (counted * self.moe_ffn + self.shared_ffn)
+        held = self.experts if experts is None else experts
+        return self.attention_params() + self.hidden * self.experts + wide * (held * self.moe_ffn + self.shared_ffn)
 
     @property
     def params_total(self) -> int:

@@ -80,15 +80,15 @@ class NetworkCosts:
             ptr, links = self.topology.routes(groups[:, source].ravel(), groups[:, target].ravel())
             pair, slowest = graph.owners(ptr), self._seconds[links]
             part, place = np.tile(shares, len(groups))[pair], np.arange(len(links)) - ptr[pair]
-            own, load, queue = part * slowest, np.zeros(len(busy)), np.zeros(len(busy))
+            load_of, load, queue = part * slowest, np.zeros(len(busy)), np.zeros(len(busy))
             for hop in range(int(place.max(initial=-1)) + 1):
-                here = np.flatnonzero(place == hop)
+                at_hop = np.flatnonzero(place == hop)
                 if hop:  # a message holds a link as long as it arrives
-                    slowest[here] = np.maximum(slowest[here], slowest[here - 1])
-                arriving = np.bincount(links[here], own[here], len(busy))
+                    slowest[at_hop] = np.maximum(slowest[at_hop], slowest[at_hop - 1])
+                arriving = np.bincount(links[at_hop], load_of[at_hop], len(busy))
                 load, queue = load + arriving, np.maximum(queue, arriving)
             held = np.zeros(len(busy))
-            np.maximum.at(held, links, part * slowest - own)
+            np.maximum.at(held, links, part * slowest - load_of)
             delays = np.bincount(pair, self.topology.latency_ps[links], 1)
             rate += count * float((load + held).max())
             latency += count * float(delays.max()) / PS_PER_S
@@ -116,15 +116,15 @@ def _levels(algorithm: Algorithm) -> list[tuple[int, np.ndarray, np.ndarray, np.
     order = graph.topological_order(ptr, rows)
     level = graph.longest_path(ptr, rows, order, program.type == NodeType.COMM_SEND)[sends]
     shares = algorithm.bytes_of(program, LARGE)[sends] / LARGE
-    found: dict[tuple[bytes, ...], list] = {}
-    for each in np.unique(level).tolist():
-        chosen = level == each
-        columns = owners[chosen], targets[chosen], shares[chosen]
-        found.setdefault(tuple(column.tobytes() for column in columns), [0, *columns])[0] += 1
+    levels: dict[tuple[bytes, ...], list] = {}
+    for number in np.unique(level).tolist():
+        members = level == number
+        columns = owners[members], targets[members], shares[members]
+        levels.setdefault(tuple(column.tobytes() for column in columns), [0, *columns])[0] += 1
     if not rotation:
-        return [tuple(one) for one in found.values()]
+        return [tuple(entry) for entry in levels.values()]
     ranks = np.arange(algorithm.ranks)
     return [
         (count, np.repeat(ranks, len(to)), rotation.shift(ranks[:, None], to).ravel(), np.tile(part, len(ranks)))
-        for count, _, to, part in found.values()
+        for count, _, to, part in levels.values()
     ]

@@ -95,10 +95,10 @@ class Transfer(NamedTuple):
     ep_turns: float | np.ndarray = 0.0
 
     def __add__(self, other):
-        return Transfer(*(one + more for one, more in zip(self, other, strict=True)))
+        return Transfer(*(part + more for part, more in zip(self, other, strict=True)))
 
     def __mul__(self, times):
-        return Transfer(*(one * times for one in self))
+        return Transfer(*(part * times for part in self))
 
     def seconds(self, nic: float | np.ndarray) -> float | np.ndarray:
         """Time where collectives reach the share `nic` of the NIC bandwidth."""
@@ -169,11 +169,11 @@ class Prices:
 
     def host_seconds(self, layout: Layouts, kind: str):
         """Seconds, at scale 1, in which the host launches a layer's forward pass; the backward pass takes twice."""
-        own = self.constants
+        cost = self.constants
         conversions = 1.4 if self.dtype in WIDTH else 1.0
         if kind == "dense" or not layout.model.experts:
-            return own.host_layer * conversions
-        return own.host_layer * conversions + own.host_moe + own.host_expert * (layout.model.experts // layout.ep)
+            return cost.host_layer * conversions
+        return cost.host_layer * conversions + cost.host_moe + cost.host_expert * (layout.model.experts // layout.ep)
 
     def message(self, layout: Layouts, size) -> Transfer:
         """One message of every rank to its neighbour in the next pipeline stage."""
@@ -200,14 +200,14 @@ class Prices:
             return self._group(*_ROLES[role](layout))
 
         def transfer(comm: Comm) -> Transfer:
-            found, size = group(comm.group, comm.collective), comm.size
+            path, size = group(comm.group, comm.collective), comm.size
             if self.network is not None:
-                return found(size)
-            members, _, crosses, near, far, hops = found
+                return path(size)
+            members, _, crosses, near, far, hops = path
             if comm.collective == "ring":
                 return self._message(size, crosses)
             if comm.collective == "all_to_all":
-                return self._all_to_all(size, found, layout.model.topk)
+                return self._all_to_all(size, path, layout.model.topk)
             passes = 2 if comm.collective == "all_reduce" else 1
             moved = passes * size * ((members - 1) / members)
             return Transfer(moved * near, moved * far, (size > 0) * (passes * hops))
@@ -220,7 +220,7 @@ class Prices:
         """Size → time of a collective, or of a message, on the links of the network."""
         places = _ROLES[role](layout)
         others = [_ROLES[other](layout) if role in _STREAMS else (1, 1) for other in _SHARED]
-        keys = [np.ravel(key) for key in np.broadcast_arrays(*places, *(n for one in others for n in one))]
+        keys = [np.ravel(key) for key in np.broadcast_arrays(*places, *(n for pair in others for n in pair))]
         mixed = keys[0]
         for key in keys[1:]:
             mixed = mixed * (int(key.max()) + 1) + key
@@ -237,7 +237,7 @@ class Prices:
                 shared[2 * place : 2 * place + 2] = cost.busy[link], cost.turns[link]
             rows.append((cost.rate, cost.latency, cost.steps, *shared))
         columns = np.array(rows).T
-        rate, latency, steps, *shared = (one[where] if len(rows) > 1 and one.any() else one[0] for one in columns)
+        rate, latency, steps, *shared = (col[where] if len(rows) > 1 and col.any() else col[0] for col in columns)
 
         def transfer(size: Numbers) -> Transfer:
             there = np.sign(size)

@@ -34,8 +34,8 @@ class Routes:
         """
         ends = np.cumsum(self.tables[layer].sum(axis=1), axis=1)
         begins = ends - self.tables[layer].sum(axis=1)
-        whole, rest = divmod(value, self.sent)
-        first, last = (rows[:, place] * whole + rows[:, place] * rest // self.sent for rows in (begins, ends))
+        per_row, rest = divmod(value, self.sent)
+        first, last = (rows[:, place] * per_row + rows[:, place] * rest // self.sent for rows in (begins, ends))
         return last - first
 
 
@@ -57,8 +57,8 @@ def routes_of(layout: Layout[int]) -> Routes | None:
         raw = np.random.PCG64(layout.routing.seed).random_raw(int(np.prod(shape)) * model.experts)
         weights = -np.log((raw >> 11).astype(np.float64) * 2.0**-53 + 2.0**-54).reshape(*shape, model.experts)
     else:
-        given = _read(layout.routing.file, model.experts, len(layers))
-        weights = np.broadcast_to(given[:, None, None, :], (*shape, model.experts))
+        shares = _read(layout.routing.file, model.experts, len(layers))
+        weights = np.broadcast_to(shares[:, None, None, :], (*shape, model.experts))
     held = int(up(model.experts, x))  # experts of a rank
     padded = np.zeros((*shape, held * x))
     padded[..., : model.experts] = weights

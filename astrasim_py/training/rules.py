@@ -32,10 +32,10 @@ class Rule(NamedTuple):
 
 def first_broken(layout: Any) -> np.ndarray:
     """Place in `RULES` of the first rule that each configuration breaks, int64, or -1."""
-    found = np.asarray(-1)
+    places = np.asarray(-1)
     for place in reversed(range(len(RULES))):
-        found = np.where(RULES[place].broken(layout), place, found)
-    return found
+        places = np.where(RULES[place].broken(layout), place, places)
+    return places
 
 
 def _apart(a: Any, b: Any) -> Any:
@@ -51,17 +51,17 @@ def remedy(
     attempts: Iterable[Mapping[str, Any]], after: After, possible: Callable[[Any], bool] = lambda o: True
 ) -> str:
     """The first two attempts, of different keys, with which a layout keeps all rules and is `possible`, as text."""
-    found: dict[tuple, Mapping[str, Any]] = {}
+    attempts_by_keys: dict[tuple, Mapping[str, Any]] = {}
     for keys in attempts:
-        if any(tuple(keys)[: len(known)] == known for known in found):
+        if any(tuple(keys)[: len(known)] == known for known in attempts_by_keys):
             continue
-        tried = after(keys)
-        if tried is not None and not any(rule.broken(tried) for rule in RULES) and possible(tried):
-            found[tuple(keys)] = keys
-        if len(found) == 2:
+        changed = after(keys)
+        if changed is not None and not any(rule.broken(changed) for rule in RULES) and possible(changed):
+            attempts_by_keys[tuple(keys)] = keys
+        if len(attempts_by_keys) == 2:
             break
-    joined = ", or ".join(map(text, found.values()))
-    return joined.replace(", or write ", ", or ") if joined.startswith("write") else joined
+    answer = ", or ".join(map(text, attempts_by_keys.values()))
+    return answer.replace(", or write ", ", or ") if answer.startswith("write") else answer
 
 
 def text(keys: Mapping[str, Any]) -> str:
@@ -73,8 +73,8 @@ def text(keys: Mapping[str, Any]) -> str:
 
 def divisors(number: int, near: int) -> list[int]:
     """Divisors of a number, the nearest to another one first."""
-    small = [one for one in range(1, math.isqrt(number) + 1) if number % one == 0]
-    return sorted({*small, *(number // one for one in small)}, key=lambda one: (abs(one - near), one))
+    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
+    return sorted({*small, *(number // divisor for divisor in small)}, key=lambda one: (abs(one - near), one))
 
 
 def _multiples(of: int, near: int) -> list[int]:

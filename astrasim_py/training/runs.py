@@ -40,11 +40,11 @@ def runs_of(
     """
     items = list(items)
     if nodes == "fine":
-        found = _split(items, True, cut)
-        for run in found:
+        runs = _split(items, True, cut)
+        for run in runs:
             if isinstance(run, NodeOps) and run.ops:
                 run.name = f"{run.ops[0].block}.{run.ops[0].name}"
-        return found
+        return runs
     sections: list[list[Item]] = []
     for item in items:
         if not sections or block_of(sections[-1][-1]) != block_of(item):
@@ -58,22 +58,22 @@ def block_of(item: Item) -> tuple[str, bool]:
     return "moe" if item.block == "shared" else item.block, item.part == "R"
 
 
-def _split(items: list[Item], each: bool, cut: Container[str]) -> list[NodeOps | Comm]:
+def _split(items: list[Item], fine: bool, cut: Container[str]) -> list[NodeOps | Comm]:
     rings = [item for item in items if isinstance(item, Comm) and item.collective == "ring"]
-    found: list[NodeOps | Comm] = []
+    runs: list[NodeOps | Comm] = []
     run = NodeOps()
 
     def close() -> None:
         nonlocal run
         if run.ops or run.before or run.after:
-            found.append(run)
+            runs.append(run)
         run = NodeOps()
 
     for item in items:
         if isinstance(item, Op):
             ring = item.kind == "attention" and next((ring for ring in rings if ring.part == item.part), None)
             ends = any(comm.group in cut for comm in run.after)
-            if ring or (run.ops and (each or run.ring or ends) and not (ends and item.part == "W")):
+            if ring or (run.ops and (fine or run.ring or ends) and not (ends and item.part == "W")):
                 close()
             run.ops.append(item)
             run.ring = ring or None
@@ -83,15 +83,15 @@ def _split(items: list[Item], each: bool, cut: Container[str]) -> list[NodeOps |
             (run.before if brings(item) else run.after).append(item)
         elif item.collective == "all_to_all":
             close()
-            found.append(item)
+            runs.append(item)
         elif item.collective == "all_gather":
-            if each and run.ops:
+            if fine and run.ops:
                 close()
             run.before.append(item)
         elif item.collective != "ring":
             run.after.append(item)
     close()
-    return found
+    return runs
 
 
 def brings(comm: Comm) -> bool:
@@ -101,29 +101,29 @@ def brings(comm: Comm) -> bool:
     return comm.collective == "all_gather"
 
 
-def _joined(found: list[NodeOps | Comm], apart: bool, cut: Container[str]) -> list[NodeOps | Comm]:
+def _joined(runs: list[NodeOps | Comm], apart: bool, cut: Container[str]) -> list[NodeOps | Comm]:
     """The same without light runs, where their operations can be part of a neighbour."""
-    if any(isinstance(run, NodeOps) and run.uses(cut) for run in found):
-        return found
-    heavy = [run for run in found if isinstance(run, NodeOps) and not run.light and not run.ring]
-    gone: list[NodeOps] = []
-    for place, run in enumerate(found):
-        if isinstance(run, Comm) or not run.light or not heavy or (apart and isinstance(([None, *found])[place], Comm)):
+    if any(isinstance(run, NodeOps) and run.uses(cut) for run in runs):
+        return runs
+    heavy = [run for run in runs if isinstance(run, NodeOps) and not run.light and not run.ring]
+    removed: list[NodeOps] = []
+    for place, run in enumerate(runs):
+        if isinstance(run, Comm) or not run.light or not heavy or (apart and isinstance(([None, *runs])[place], Comm)):
             continue
-        before = [other for other in found[:place] if other in heavy]
+        before = [other for other in runs[:place] if other in heavy]
         into = before[-1] if before else heavy[0]
         into.ops = into.ops + run.ops if before else run.ops + into.ops
-        gone.append(run)
-    return [item for item in found if item not in gone]
+        removed.append(run)
+    return [item for item in runs if item not in removed]
 
 
-def _named(found: list[NodeOps | Comm]) -> list[NodeOps | Comm]:
+def _named(runs: list[NodeOps | Comm]) -> list[NodeOps | Comm]:
     """Runs named by their block, and by their first product where the block has several."""
-    own = [run for run in found if isinstance(run, NodeOps) and run.ops]
-    blocks = [main(run.ops).block for run in own]
-    for run, block in zip(own, blocks, strict=True):
+    computing = [run for run in runs if isinstance(run, NodeOps) and run.ops]
+    blocks = [main(run.ops).block for run in computing]
+    for run, block in zip(computing, blocks, strict=True):
         run.name = block if blocks.count(block) == 1 else f"{block}.{main(run.ops).name}"
-    return found
+    return runs
 
 
 def main(ops: Sequence[Op]) -> Op:

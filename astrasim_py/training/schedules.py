@@ -40,18 +40,18 @@ def programs(
     """
     if schedule not in SCHEDULES:
         raise ValueError(f"schedule {schedule!r} is not one of {', '.join(SCHEDULES)}")
-    wanted = {"interleaved": chunks, "zbv": 2}.get(schedule, 1)
-    if chunks != wanted:
-        raise ValueError(f"{schedule} has {wanted} chunks a rank, not {chunks}")
+    expected = {"interleaved": chunks, "zbv": 2}.get(schedule, 1)
+    if chunks != expected:
+        raise ValueError(f"{schedule} has {expected} chunks a rank, not {chunks}")
     if schedule == "interleaved" and microbatches % stages:
         raise ValueError(f"interleaved needs micro-batches that are a multiple of {stages} stages, not {microbatches}")
     if schedule in ("zb_h2", "zbv"):
-        found = _list_schedule(schedule, stages, microbatches, times if schedule == "zbv" else (1, 1, 1))
+        rows_of = _list_schedule(schedule, stages, microbatches, times if schedule == "zbv" else (1, 1, 1))
     else:
         make = {"gpipe": _gpipe, "1f1b": _one_forward_one_backward, "interleaved": _interleaved, "zb_h1": _zb_h1}
         shape = stages, microbatches, chunks, int(paired)
-        found = [list(make[schedule](*shape, rank)) for rank in range(stages)]
-    return tuple(np.array(rows, dtype=np.int64).reshape(-1, 3) for rows in found)
+        rows_of = [list(make[schedule](*shape, rank)) for rank in range(stages)]
+    return tuple(np.array(rows, dtype=np.int64).reshape(-1, 3) for rows in rows_of)
 
 
 def pairs(program: np.ndarray) -> np.ndarray:
@@ -148,11 +148,11 @@ def _list_schedule(schedule: str, stages: int, microbatches: int, times: tuple[i
     rank_of = {stage: rank for rank, owned in enumerate(stage_of) for stage in owned}
     #: Time at which the input of a block (pass, virtual stage, micro-batch) arrives; known once its producer has
     #: started.
-    there = {(FORWARD, 0, k): 0 for k in range(microbatches)}
+    arrivals = {(FORWARD, 0, k): 0 for k in range(microbatches)}
     done = {(kind, stage): 0 for kind in (FORWARD, BACKWARD) for stage in range(depth)}
     held, free = [0] * stages, [0] * stages
     weights: list[deque] = [deque() for _ in range(stages)]
-    found: list[list[tuple]] = [[] for _ in range(stages)]
+    blocks: list[list[tuple]] = [[] for _ in range(stages)]
 
     def choose(rank: int, now: int) -> tuple[int, int, int] | None:
         due = math.inf
@@ -160,7 +160,7 @@ def _list_schedule(schedule: str, stages: int, microbatches: int, times: tuple[i
             for chunk in order:
                 stage = stage_of[rank][chunk]
                 k = done[kind, stage]
-                arrival = there.get((kind, stage, k), math.inf)
+                arrival = arrivals.get((kind, stage, k), math.inf)
                 if kind == FORWARD and held[rank] >= room:
                     continue
                 if arrival <= now:
@@ -177,7 +177,7 @@ def _list_schedule(schedule: str, stages: int, microbatches: int, times: tuple[i
         if block is None:
             continue
         kind, k, chunk = block
-        found[rank].append(block)
+        blocks[rank].append(block)
         free[rank] = end = now + times[kind]
         heapq.heappush(wakes, (end, rank))
         if kind == WEIGHT:
@@ -192,6 +192,6 @@ def _list_schedule(schedule: str, stages: int, microbatches: int, times: tuple[i
             weights[rank].append((k, chunk))
             following = BACKWARD, stage - 1
         if following[1] >= 0:
-            there[*following, k] = end
+            arrivals[*following, k] = end
             heapq.heappush(wakes, (end, rank_of[following[1]]))
-    return found
+    return blocks

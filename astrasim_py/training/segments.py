@@ -84,7 +84,7 @@ def _parts(run: NodeOps, cut: Container[str], by_weights: bool) -> list[tuple[tu
     else:
         consumes = [op for op in ops[:1] if opens and op.part != "W"]
         produces = inner[-1:] if closes else []
-    reads, makes = ({id(op) for op in found} for found in (consumes, produces))
+    reads, makes = ({id(op) for op in operations} for operations in (consumes, produces))
     ends = max((place for place, op in enumerate(ops) if id(op) in makes), default=-1)
     keys, number = [], 0
     for place, op in enumerate(ops):
@@ -92,8 +92,8 @@ def _parts(run: NodeOps, cut: Container[str], by_weights: bool) -> list[tuple[tu
         if by_weights and not any(uses[:2]) and place and (op.kind == "gemm" or ops[place - 1].part == "W"):
             number += 1
         keys.append((number, uses))
-    found = groupby(zip(keys, ops, strict=True), key=lambda pair: pair[0])
-    return [(uses, [op for _, op in pairs]) for (_, uses), pairs in found]
+    groups = groupby(zip(keys, ops, strict=True), key=lambda pair: pair[0])
+    return [(uses, [op for _, op in pairs]) for (_, uses), pairs in groups]
 
 
 def _experts(ops: Sequence[Op]) -> bool:

@@ -58,18 +58,18 @@ class Stage:
         copies: list[tuple[Block, tuple[int, ...]]] = [(self._start(), (steps[0][1],))]
         place = 0
         while place < len(steps):
-            chosen = steps[place : place + (2 if place in together else 1)]
-            gathers = following[place] if layout.zero == 3 and chosen[0][0] != WEIGHT else None
+            passes = steps[place : place + (2 if place in together else 1)]
+            gathers = following[place] if layout.zero == 3 and passes[0][0] != WEIGHT else None
             keys = tuple(
-                PassKey(kind, chunk, first[chunk] == at, last[chunk] == at)
-                for at, (kind, _, chunk) in enumerate(chosen, place)
+                PassKey(kind, chunk, first[chunk] == index, last[chunk] == index)
+                for index, (kind, _, chunk) in enumerate(passes, place)
             )
             way = (gathers[0], gathers[2]) if gathers else None
             if (way, keys) not in self.blocks:
                 self.blocks[way, keys] = self.block(*keys, gathers=way)
-            micro = [k for _, k, _ in chosen] + ([gathers[1]] if gathers else [])
+            micro = [k for _, k, _ in passes] + ([gathers[1]] if gathers else [])
             copies.append((self.blocks[way, keys], tuple(micro)))
-            place += len(chosen)
+            place += len(passes)
         return [*copies, (self._end(), (-1,))]
 
     def block(self, *keys: PassKey, gathers: tuple[int, int] | None = None) -> Block:
@@ -77,7 +77,7 @@ class Stage:
         block = Block()
         passes = [LanePass(self, Lane(block, number), key, gathers) for number, key in enumerate(keys)]
         while passes:
-            passes = [one for one in passes if one.step()]
+            passes = [lane_pass for lane_pass in passes if lane_pass.step()]
         return block
 
     def _start(self) -> Block:
@@ -171,8 +171,8 @@ class LanePass:
     def _enter(self, unit: Unit) -> None:
         stage, lane, kind = self.stage, self.lane, self.key.kind
         self.begin, self.received = len(lane.block.rows), lane.tail
-        whole = stage.layout.zero == 3 and kind != WEIGHT and not stage.writer.weights
-        lane.behind = (*("tp",) * (not self.place), *("gather",) * whole, *stage.waits(unit))
+        gathers = stage.layout.zero == 3 and kind != WEIGHT and not stage.writer.weights
+        lane.behind = (*("tp",) * (not self.place), *("gather",) * gathers, *stage.waits(unit))
         self.runs = deque(stage.writer.runs[unit.kind, unit.wide, kind])
 
     def _leave(self, unit: Unit) -> None:

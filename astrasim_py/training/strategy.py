@@ -75,10 +75,10 @@ class Overlap(StrictModel):
     )
 
     def _complete(self) -> None:
-        for keys, needed in ((("tiles",), _BY_PARTS), (("tile_overhead", "comm_slows_compute"), ("tp", "ep"))):
+        for keys, kinds in ((("tiles",), _BY_PARTS), (("tile_overhead", "comm_slows_compute"), ("tp", "ep"))):
             for key in keys:
-                if getattr(self, key) is not None and not any(self.by_parts(kind) for kind in needed):
-                    raise wrong("without tiles", f"write {' or '.join(_BY_PARTS[one] for one in needed)}", (key,))
+                if getattr(self, key) is not None and not any(self.by_parts(kind) for kind in kinds):
+                    raise wrong("without tiles", f"write {' or '.join(_BY_PARTS[k] for k in kinds)}", (key,))
         if self.comm_slows_compute is not None and self.comm_slows_compute > 1:
             raise wrong("is more than 1", "write a speed, such as 0.9", ("comm_slows_compute",))
 
@@ -180,15 +180,15 @@ class Training(StrictModel):
 
     def layout(self, ranks: int) -> "Layout[int]":
         """This training on `ranks` ranks; raises ScenarioError: they do not fit each other."""
-        found = self.unchecked(ranks)
-        whole, copies = found.dp * found.cp, self.zero_copies or 1
-        if whole % copies:
-            problem = f"zero_copies {copies} does not divide dp x cp = {whole}"
-            raise ScenarioError("training", problem, f"write zero_copies: {divisors(whole, copies)[0]}")
+        layout = self.unchecked(ranks)
+        ranks_of_copy, copies = layout.dp * layout.cp, self.zero_copies or 1
+        if ranks_of_copy % copies:
+            problem = f"zero_copies {copies} does not divide dp x cp = {ranks_of_copy}"
+            raise ScenarioError("training", problem, f"write zero_copies: {divisors(ranks_of_copy, copies)[0]}")
         for rule in RULES:
-            if rule.broken(found):
-                raise ScenarioError("training", rule.problem(found), rule.remedy(found, self.after(ranks)))
-        return found
+            if rule.broken(layout):
+                raise ScenarioError("training", rule.problem(layout), rule.remedy(layout, self.after(ranks)))
+        return layout
 
     def after(self, ranks: int) -> After:
         """The layout with other values of some keys."""
@@ -212,7 +212,7 @@ class Training(StrictModel):
         group = dp * self.cp
         if self.zero:
             group = self.zero_group or max(group // (self.zero_copies or 1), 1)
-        own = {
+        derived = {
             "ranks": ranks,
             "dp": dp,
             "gbs": self.gbs or m * dp * self.mbs,
@@ -227,7 +227,7 @@ class Training(StrictModel):
             "element": ELEMENT[self.dtype],
             "grad_element": 4 if (self.grad_dtype or self.dtype) == "fp32" else 2,
         }
-        return Layout(**(same | own))
+        return Layout(**(same | derived))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,7 +321,7 @@ class Layout(Generic[N]):
             total = v * base + np.clip(-((stage - left) // p), 0, v) - first - last
         if not self.model.experts:
             return plain(total), 0 * plain(total)
-        dense = sum((one == stage) * 1 for one in self.dense_stages)
+        dense = sum((dense_stage == stage) * 1 for dense_stage in self.dense_stages)
         return plain(dense), plain(total - dense)
 
     def chunk_layers(self: "Layout[int]", stage: int, chunk: int) -> range:
@@ -353,23 +353,23 @@ class Layout(Generic[N]):
         ends = {"dense": (0, dense), "moe": (dense, model.layers), "mtp": (model.layers, model.layers + model.mtp)}
         layers = range(*ends[kind])
         wide = sum(map(model.reads_all, layers)) if model.window else 0
-        return tuple(one for one in ((self, len(layers) - wide), (self.reading_all, wide)) if one[1])
+        return tuple(variant for variant in ((self, len(layers) - wide), (self.reading_all, wide)) if variant[1])
 
     def at(self, index: int) -> "Layout[int]":
         """Configuration `index` of arrays, as plain numbers."""
         columns = {field.name: getattr(self, field.name) for field in fields(self)}
         return Layout(
-            **{key: one[index].item() if isinstance(one, np.ndarray) else one for key, one in columns.items()}
+            **{key: value[index].item() if isinstance(value, np.ndarray) else value for key, value in columns.items()}
         )
 
     def after(self: "Layout[int]", keys: Mapping[str, Any]) -> "Layout[int] | None":
         """The layout, of plain numbers, with other values of some keys; dp and microbatches follow."""
-        own = {name: getattr(self, name) for name in Training.model_fields if hasattr(self, name)}
-        own |= {"dp": "fill", "microbatches": None, "grad_dtype": "fp32" if self.grad_element == 4 else "bf16"}
-        own["recompute"] = ([*RECOMPUTE[:-1], self.recompute_part / 1000])[self.recompute]
+        current = {name: getattr(self, name) for name in Training.model_fields if hasattr(self, name)}
+        current |= {"dp": "fill", "microbatches": None, "grad_dtype": "fp32" if self.grad_element == 4 else "bf16"}
+        current["recompute"] = ([*RECOMPUTE[:-1], self.recompute_part / 1000])[self.recompute]
         if not self.zero or self.zero_group == self.dp * self.cp:
-            own["zero_group"] = None
-        return Training(**{key: value for key, value in own.items() if value is not None}).after(self.ranks)(keys)
+            current["zero_group"] = None
+        return Training(**{key: value for key, value in current.items() if value is not None}).after(self.ranks)(keys)
 
     def groups(self: "Layout[int]") -> "dict[str, Groups]":
         """Groups of ranks by role, for plain numbers.
@@ -384,7 +384,7 @@ class Layout(Generic[N]):
         x, y, z = self.ep, self.etp, self.zero_group
         weights = ranks.reshape(p, -1, z, t) if d * c % z == 0 else ranks.reshape(p, 1, -1, t)
         experts = in_stage.reshape(p, -1, x, y)
-        found = {
+        members_of = {
             "tp": ranks.reshape(-1, t),
             "cp": ranks.transpose(0, 1, 3, 2).reshape(-1, c),
             "dp": weights.transpose(0, 1, 3, 2).reshape(-1, weights.shape[2]),
@@ -392,12 +392,12 @@ class Layout(Generic[N]):
             "pp": in_stage.T.copy(),
         }
         if self.model.experts:
-            found["ep"] = experts.transpose(0, 1, 3, 2).reshape(-1, x)
-            found["etp"] = experts.reshape(-1, y)
-            found["edp"] = experts.transpose(0, 2, 3, 1).reshape(-1, experts.shape[1])
+            members_of["ep"] = experts.transpose(0, 1, 3, 2).reshape(-1, x)
+            members_of["etp"] = experts.reshape(-1, y)
+            members_of["edp"] = experts.transpose(0, 2, 3, 1).reshape(-1, experts.shape[1])
         if self.model.tied:
-            found["tie"] = in_stage[sorted({0, int(self.last_stage)})].T
-        return {role: Groups.of(members, self.ranks) for role, members in found.items() if members.shape[1] > 1}
+            members_of["tie"] = in_stage[sorted({0, int(self.last_stage)})].T
+        return {role: Groups.of(members, self.ranks) for role, members in members_of.items() if members.shape[1] > 1}
 
 
 #: A layout, or one for each of many configurations.

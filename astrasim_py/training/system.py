@@ -65,13 +65,13 @@ def system(name: str, **changed: Any) -> System:
 
     Raises TopologyError: there is no such preset, or it has no NPU or no network.
     """
-    found = preset(name)
-    if found.topology is None or found.compute is None:
+    machine = preset(name)
+    if machine.topology is None or machine.compute is None:
         raise TopologyError("", f'the preset "{name}" is no machine', "name one with a network and an NPU")
-    keys = {"preset": name} | ({"nodes": 2} if found.topology["shape"] == "dgx" else {})
-    made = system_of(build(keys), found.compute)
+    keys = {"preset": name} | ({"nodes": 2} if machine.topology["shape"] == "dgx" else {})
+    machine_system = system_of(build(keys), machine.compute)
     measured: dict[str, Any] = {"latency": MEASURED_LATENCY[0], "far_latency": MEASURED_LATENCY[1]}
-    return replace(made, **measured | changed)
+    return replace(machine_system, **measured | changed)
 
 
 def _rate(dim: Dim) -> Fraction:

@@ -182,14 +182,14 @@ def stacked(rows: Sequence[Terms]) -> Terms:
     return Terms(**{f.name: mapped(lambda *v: np.array(v), *p) for f, p in zip(fields(Terms), parts, strict=True)})
 
 
-def taken(priced: Terms, chosen: np.ndarray) -> Terms:
+def taken(terms: Terms, rows: np.ndarray) -> Terms:
     """Some configurations of terms of which some are arrays."""
-    return Terms(**{f.name: some(getattr(priced, f.name), chosen) for f in fields(Terms)})
+    return Terms(**{f.name: some(getattr(terms, f.name), rows) for f in fields(Terms)})
 
 
-def some(tree: Any, chosen: np.ndarray) -> Any:
+def some(tree: Any, rows: np.ndarray) -> Any:
     """Some configurations of a nesting of which some values are arrays."""
-    return mapped(lambda value: value[chosen] if np.ndim(value) else value, tree)
+    return mapped(lambda value: value[rows] if np.ndim(value) else value, tree)
 
 
 def on_rank(values: Mapping[str, Seconds], counts: Counts) -> Seconds:
@@ -200,7 +200,7 @@ def on_rank(values: Mapping[str, Seconds], counts: Counts) -> Seconds:
 def spent_on_rank(passes: Mapping[str, Spent], counts: Counts, names: Sequence[str]) -> Spent:
     """The named seconds of a pass over the layers of a pipeline rank."""
     return Spent(
-        **{name: on_rank({kind: getattr(one, name) for kind, one in passes.items()}, counts) for name in names}
+        **{name: on_rank({kind: getattr(spent, name) for kind, spent in passes.items()}, counts) for name in names}
     )
 
 
@@ -213,7 +213,7 @@ def mapped(function: Callable[..., Any], *trees: Any) -> Any:
     """`function` on the leaves of equal nestings of tuples and dicts."""
     tree = trees[0]
     if isinstance(tree, dict):
-        return {key: mapped(function, *(one[key] for one in trees)) for key in tree}
+        return {key: mapped(function, *(branch[key] for branch in trees)) for key in tree}
     if isinstance(tree, tuple):
         parts = [mapped(function, *part) for part in zip(*trees, strict=True)]
         return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)

@@ -62,17 +62,17 @@ def training_workload(
     traces: list[ExecutionTrace] = []
     for stage in range(layout.pp):
         together = frozenset(pairs(schedule[stage]).tolist()) if paired else frozenset()
-        own: list[ExecutionTrace] = []
-        for one in first.tolist():
-            made = Stage(LayerWriter(layout, prices, stage, one, routes), gather)
-            copies = made.copies(schedule[stage], together)
+        stage_traces: list[ExecutionTrace] = []
+        for rank_in_stage in first.tolist():
+            writer = Stage(LayerWriter(layout, prices, stage, rank_in_stage, routes), gather)
+            copies = writer.copies(schedule[stage], together)
             total = sum(len(block.rows) for block, _ in copies) * len(first) * layout.pp
             if total > MAX_NODES:
                 problem = f"about {total} nodes in the traces of {len(first) * layout.pp} classes of ranks"
                 remedy = "write fewer microbatches, nodes: coarse, or routing: {kind: balanced}"
                 raise ScenarioError("training", f"{problem}, more than {MAX_NODES}", remedy)
-            own.append(assemble(copies, made.rank))
-        traces += [own[index] for index in which.tolist()]
+            stage_traces.append(assemble(copies, writer.rank))
+        traces += [stage_traces[index] for index in which.tolist()]
     groups, roles = _groups(layout, {name for trace in dict.fromkeys(traces) for name in trace.group_of()[1]})
     shifts = np.tile(inside - first[which], layout.pp).tolist()
     return Workload(tuple(traces), groups, name, roles=roles, shifts=shifts)
@@ -124,8 +124,8 @@ def _times(layout: Layout[int], prices: Prices | None) -> tuple[int, int, int]:
     """Times of the passes through a layer, for schedules that order their blocks by them."""
     kind = "moe" if layout.model.experts else "dense"
     sums = {"F": 0, "I": 0, "W": 0}
-    for one, count in layout.by_attention(kind):
-        for item in forward(one, kind) + backward(one, kind):
+    for variant, count in layout.by_attention(kind):
+        for item in forward(variant, kind) + backward(variant, kind):
             if isinstance(item, Op):
                 time = int(item.flops) if prices is None else prices.op_ps(item)
                 sums["I" if item.part == "R" else item.part] += count * time
