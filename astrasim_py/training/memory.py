@@ -152,9 +152,9 @@ def _smaller(layout: Layout[int]) -> Iterator[dict[str, Any]]:
     tp = doubled("tp")
     wider = [*(keys for keys in tp if keys["tp"] <= 8), *doubled("pp"), *(keys for keys in tp if keys["tp"] > 8)]
     yield from chain(zero, again, fewer, [{"fused_loss": True}], doubled("ep"), wider, doubled("cp"))
-    steps: tuple[list[dict[str, Any]], ...]
-    steps = (zero[-1:], again, fewer[-1:], [{}, *doubled("ep")], [{}, *wider])
-    joint = [{k: v for keys in pick for k, v in keys.items()} for pick in product(*(step or [{}] for step in steps))]
+    none: list[dict[str, Any]] = [{}]
+    steps: tuple[list[dict[str, Any]], ...] = zero[-1:], again, fewer[-1:], none + doubled("ep"), none + wider
+    joint = [{k: v for keys in pick for k, v in keys.items()} for pick in product(*(step or none for step in steps))]
     yield from joint
     yield from (keys | more for more in doubled("ranks") for keys in ({}, *zero, *joint))
 
