@@ -19,7 +19,7 @@ def run(args: argparse.Namespace) -> int:
     from astrasim_py.inspection.stored_results import stored_runs
     from astrasim_py.report.result_table import csv_text, markdown_text
     from astrasim_py.report.tables import Column, fitted_table, time_text
-    from astrasim_py.results.stored_points import earlier_layout, names_in
+    from astrasim_py.results.stored_points import POINTS, earlier_layout, names_in, point_names, why_no_point
 
     wanted = selection_of(args)
     top = Path(args.folder)
@@ -29,6 +29,9 @@ def run(args: argparse.Namespace) -> int:
         if earlier := earlier_layout(folder):
             complain([f"{folder} holds {earlier}; run the scenario again"])
     if not found:
+        for folder in (top, *inside):
+            for place in (folder / POINTS / name for name in point_names(folder)):
+                raise UsageError(str(place), *why_no_point(place))
         raise UsageError(args.folder, "holds no finished point", "name a folder of results, e.g. results/ring_vs_torus")
     swept: dict[str, set[str]] = {}
     for row in found:

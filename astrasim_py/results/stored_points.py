@@ -132,9 +132,14 @@ class StoredPoint:
         return {name: self.table(name) for name in names if name not in lacking}
 
 
+def is_of_another_version(folder: Path) -> bool:
+    """Whether a point was stored in another format than ours."""
+    return read_object(folder / MANIFEST).get("format", FORMAT) != FORMAT
+
+
 def why_no_point(folder: Path) -> tuple[str, str]:
     """Why the folder of a point cannot be read, and the remedy."""
-    if read_object(folder / MANIFEST).get("format") != FORMAT:
+    if is_of_another_version(folder):
         return "is of another version of astrasim_py", "run the scenario again"
     return DAMAGED, REMEDY
 

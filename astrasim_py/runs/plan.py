@@ -120,9 +120,11 @@ def plan_sweep(
         if number % step != first or fresh:
             continue
         stored = stored_points.read_point(task.folder, contents=True)
-        if stored is not None and stored.manifest.digest != task.identity:
+        if stored is None:
+            outdated += stored_points.is_of_another_version(task.folder)
+        elif stored.manifest.digest != task.identity:
             outdated += 1
-        elif stored is not None and task.options.met_by(stored.manifest):
+        elif task.options.met_by(stored.manifest):
             results[number] = stored_result(stored)
             reused += 1
             unfolded += task.options.fold and not stored.manifest.engine.endswith(FOLDED)

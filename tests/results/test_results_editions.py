@@ -11,6 +11,7 @@ import sys
 import pytest
 
 import astrasim_py as ap
+from astrasim_py.cli.main import main
 from astrasim_py.core import edition as editions
 from astrasim_py.core.edition import edition
 from astrasim_py.core.errors import UsageError
@@ -73,6 +74,22 @@ def test_a_changed_source_of_results_and_no_other_makes_stored_points_stale(copy
     assert "2 stored points of another state of astrasim_py: computed again" in said and "finished already" not in said
     assert third.keys() == first.keys() and all(third[name] != first[name] for name in first), "in their places"
     assert run() == (run()[0], third)
+
+
+def test_points_in_another_format_are_named_and_computed_again(tmp_path, monkeypatch, capsys):
+    (tmp_path / "small.yaml").write_text(SCENARIO)
+    monkeypatch.chdir(tmp_path)
+    command = ["small.yaml", "--engine", "simpy", "--jobs", "1"]
+    assert main(command) == 0
+    for path in (tmp_path / "results/small/points").glob("0*/manifest.json"):
+        path.write_text(path.read_text().replace(f'"format": {stored_points.FORMAT}', '"format": 2'))
+    capsys.readouterr()
+    assert main(["runs"]) == 2
+    first = os.path.join("results", "small", "points", "001-1KiB")
+    assert f"{first}: is of another version of astrasim_py; run the scenario again" in capsys.readouterr().err
+    assert main(command) == 0
+    assert "2 stored points of another state of astrasim_py: computed again" in capsys.readouterr().err
+    assert main(["runs"]) == 0
 
 
 DECIDE = (

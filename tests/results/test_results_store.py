@@ -415,6 +415,7 @@ def test_a_damaged_point_is_ignored(tmp_path, damage):
         (lambda p: edited(p / "summary.json", b"done", b"d0ne"), stored_points.DAMAGED),
         (lambda p: (p / "link.csv").unlink(), stored_points.DAMAGED),
         (lambda p: edited(p / "manifest.json", b'"level": "links"', b'"level": "nodes"'), stored_points.DAMAGED),
+        (lambda p: (p / "manifest.json").write_text("{"), stored_points.DAMAGED),
         (lambda p: forge_manifest(p, format=2), "is of another version of astrasim_py"),
     ],
 )
