@@ -94,7 +94,7 @@ def _builders() -> Iterator[dict]:
     for name, (collectives, _) in BUILDERS.items():
         yield {"builder": name, "about": _first_sentence(factory_of(name)), "collectives": list(collectives)}
     for name in LIBRARIES:
-        about = f"what {name.upper()} would choose, by the profile of a machine"
+        about = f"What {name.upper()} would choose, by the profile of a machine"
         yield {"builder": name, "about": about, "collectives": list(COLLECTIVES)}
     for name, about in _added("algorithm"):
         yield {"builder": name, "about": about, "collectives": []}
