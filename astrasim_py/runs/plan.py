@@ -86,20 +86,24 @@ class SweepPlan:
         return [self.tasks[number].identity if number in self.tasks else None for number in range(len(self.points))]
 
 
-def plan_sweep(
-    scenario: LoadedScenario, folder: Path, options: RunOptions, share: tuple[int, int] | None, *, fresh: bool
-) -> SweepPlan:
-    """Find every point's place, and take the finished ones from the store; see `run_scenario` for the parameters.
+def asked_points(scenario: LoadedScenario, folder: Path, share: tuple[int, int] | None) -> SweepPlan:
+    """A plan of the points that are asked for, before the store is looked at; see `run_scenario` for the parameters.
 
     Raises UsageError: the folder holds the results of another file.
     """
     _check_owner(scenario, folder)
-    notes = []
-    if earlier := stored_points.earlier_layout(folder):
-        notes.append(f"{folder} also holds {earlier}, which are not used; delete them if you like")
     points = expand(scenario)
     first, step = (share[0] - 1, share[1]) if share else (0, 1)
     chosen = tuple(range(first, len(points), step))
+    return SweepPlan(scenario=scenario, folder=folder, points=points, chosen=chosen, tasks={}, results={})
+
+
+def plan_sweep(asked: SweepPlan, options: RunOptions, *, fresh: bool) -> SweepPlan:
+    """Find every point's place, and take the finished ones from the store; see `run_scenario` for the parameters."""
+    scenario, folder, points, chosen = asked.scenario, asked.folder, asked.points, set(asked.chosen)
+    notes = []
+    if earlier := stored_points.earlier_layout(folder):
+        notes.append(f"{folder} also holds {earlier}, which are not used; delete them if you like")
     clean(folder)
     levels, level_notes = _levels(scenario, points, options.level)
     tasks: dict[int, Task] = {}
@@ -117,7 +121,7 @@ def plan_sweep(
             results[number] = failed(point, error.exit_code, *error.lines())
             continue
         tasks[number] = task = replace(task, replace=fresh)
-        if number % step != first or fresh:
+        if number not in chosen or fresh:
             continue
         stored = stored_points.read_point(task.folder, contents=True)
         if stored is None:
@@ -128,11 +132,8 @@ def plan_sweep(
             results[number] = stored_result(stored)
             reused += 1
             unfolded += task.options.fold and not stored.manifest.engine.endswith(FOLDED)
-    return SweepPlan(
-        scenario=scenario,
-        folder=folder,
-        points=points,
-        chosen=chosen,
+    return replace(
+        asked,
         tasks=tasks,
         results=results,
         reused=reused,

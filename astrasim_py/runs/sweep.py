@@ -29,7 +29,7 @@ from astrasim_py.results.store import RunOptions
 from astrasim_py.results.stored_points import StoredPoint
 from astrasim_py.runs.executors import executor_of
 from astrasim_py.runs.figures import draw_figures, write_study
-from astrasim_py.runs.plan import NOT_RUN, OWNER, SweepPlan, clean, options_for, plan_sweep
+from astrasim_py.runs.plan import NOT_RUN, OWNER, SweepPlan, asked_points, clean, options_for, plan_sweep
 from astrasim_py.runs.progress import Progress
 from astrasim_py.runs.task import Result, failed, row_of
 from astrasim_py.runs.unused import unused_by_all
@@ -148,7 +148,8 @@ def run_scenario(
     interrupted = False
     try:
         with interruptible() as signals:
-            plan = plan_sweep(scenario, folder, options or options_for(scenario), points, fresh=fresh)
+            plan = asked_points(scenario, folder, points)
+            plan = plan_sweep(plan, options or options_for(scenario), fresh=fresh)
             todo = [number for number in plan.chosen if number not in plan.results]
             progress.begin(len(plan.chosen), len(plan.chosen) - len(todo))
             with closing(executor.map([plan.tasks[number] for number in todo])) as ended:

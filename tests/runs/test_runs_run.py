@@ -415,6 +415,16 @@ def test_an_interrupted_run_keeps_finished_points_and_goes_on(tmp_path, jobs):
     assert worst([stopped.exit_code, went_on.exit_code]) == 130
 
 
+def test_an_interrupt_while_a_run_is_planned_tells_its_points(tmp_path, monkeypatch):
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("astrasim_py.runs.plan.make_task", interrupted)
+    stopped = run_scenario(scenario(tmp_path), out=tmp_path)
+    assert [row.status for row in stopped.rows] == ["not run"] * 8 and stopped.exit_code == 130
+    assert "interrupted: 0 of 8 points kept; run it again to go on" in stopped.notes
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_a_real_run_at_once(tmp_path, number):
