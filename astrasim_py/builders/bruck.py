@@ -64,7 +64,7 @@ def _all_gather(n: int) -> Draft:
     return draft
 
 
-def _all_to_all(n: int, which: np.ndarray) -> Draft:
+def _all_to_all(n: int, ranks: np.ndarray) -> Draft:
     """all_to_all without unpacking between steps.
 
     A block that has distance j to go from its origin is forwarded in the steps of j's set bits, from the lowest. Write
@@ -73,8 +73,8 @@ def _all_to_all(n: int, which: np.ndarray) -> Draft:
     message of a step is one range. Arrived data is copied to the place of its next step (or to the output).
     Within a run blocks lie by descending low, that is by ascending origin.
     """
-    draft = Draft(len(which), n)
-    r = which[:, None]
+    draft = Draft(len(ranks), n)
+    r = ranks[:, None]
     draft.copy(idx=r, src=(Buffer.INPUT, r), dst=(Buffer.OUTPUT, r))
     if n == 1:
         return draft
@@ -84,27 +84,27 @@ def _all_to_all(n: int, which: np.ndarray) -> Draft:
     levels = (n - 1).bit_length()
     base = np.zeros(n, dtype=np.int64)  # where each run lies in scratch
     packed: list[tuple[np.ndarray, int, int]] = []
-    at = 0
+    used = 0
     for k in range(levels):
         runs = np.arange(1 << k, n, 2 << k)
-        base[runs] = at + np.concatenate(([0], np.cumsum(length[runs])[:-1]))
-        packed.append((runs, at, int(length[runs].sum())))
-        at += packed[-1][2]
-    own = np.arange(1, n)
-    home = (r + own) % n
-    copies = draft.copy(idx=home, src=(Buffer.INPUT, home), dst=(Buffer.SCRATCH, base[own] + length[own] - 1))
-    filled = {int(run): [int(handle)] for run, handle in zip(own, copies, strict=True)}
+        base[runs] = used + np.concatenate(([0], np.cumsum(length[runs])[:-1]))
+        packed.append((runs, used, int(length[runs].sum())))
+        used += packed[-1][2]
+    gaps = np.arange(1, n)
+    home = (r + gaps) % n
+    copies = draft.copy(idx=home, src=(Buffer.INPUT, home), dst=(Buffer.SCRATCH, base[gaps] + length[gaps] - 1))
+    filled = {int(run): [int(handle)] for run, handle in zip(gaps, copies, strict=True)}
     before = np.array([NONE])
     for k, (runs, begin, count) in enumerate(packed):
         distance = 1 << k
         # A message of one block knows which it is.
-        sent, got = ((r + distance) % n, r) if count == 1 else (0, 0)
+        sent, target = ((r + distance) % n, r) if count == 1 else (0, 0)
         parts = [handle for run in runs.tolist() for handle in filled[run]]
         draft.send(peer=(r + distance) % n, tag=k, idx=sent, cnt=count, src=(Buffer.SCRATCH, begin), after=parts)
-        arrived = at
-        at += count
+        arrived = used
+        used += count
         before = draft.recv(
-            peer=(r - distance) % n, tag=k, idx=got, cnt=count, dst=(Buffer.SCRATCH, arrived), after=(before,)
+            peer=(r - distance) % n, tag=k, idx=target, cnt=count, dst=(Buffer.SCRATCH, arrived), after=(before,)
         )
         # Blocks of the first run are home; those of the others come after as many others in their next run.
         final = int(length[runs[0]])

@@ -54,14 +54,14 @@ def _cut(
             return
         try:
             decided = switches_above(topology, npus, builder, collective, options, size)
-            given: dict[str, Any] = {**options, **pieces, **decided}
-            made = build(builder, collective, len(npus), root=root, **given)
+            keys: dict[str, Any] = {**options, **pieces, **decided}
+            algorithm = build(builder, collective, len(npus), root=root, **keys)
         except AlgorithmError:
             return
-        nodes = made.nodes
+        nodes = algorithm.nodes
         slots = topology.computing.slots if topology.computing is not None else None
-        if slots is None or all(made.slots_of(k) <= slots for k in range(len(made.actors))):
-            yield made.with_verdict(True)
+        if slots is None or all(algorithm.slots_of(k) <= slots for k in range(len(algorithm.actors))):
+            yield algorithm.with_verdict(True)
 
 
 def _of_one_size(tree: SwitchTree) -> int:

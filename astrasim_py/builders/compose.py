@@ -65,8 +65,8 @@ def compose(
     n, total = first.ranks, lcm(first.chunks or 1, second.chunks or 1)
     if n * total > MAX_OUTPUTS:
         raise AlgorithmError(place, f"{n} ranks of {total} chunks are too many to compare", "use fewer")
-    halves = one, two = [_Half(algorithm, total) for algorithm in (first, second)]
-    collective, root, contract = _composed(place, one, two)
+    halves = first_half, second_half = [_Half(algorithm, total) for algorithm in (first, second)]
+    collective, root, contract = _composed(place, first_half, second_half)
     in_place = first.in_place
     draft = Draft(n, total)
     # Scratch: the data handed over, if not in place; then that of the first, then of the second.
@@ -75,9 +75,9 @@ def compose(
     if in_place:
         buffers = [Buffer.OUTPUT if promise_of(collective).gathers else Buffer.INPUT] * 3
     shift = turns = 0
-    keep_lines = first.source == second.source or not one.has_lines or not two.has_lines
+    keep_lines = first.source == second.source or not first_half.has_lines or not second_half.has_lines
     for half, where in zip(halves, (buffers[:2], buffers[1:]), strict=True):
-        values = half.placed(where, below, keep_lines or half is one)
+        values = half.placed(where, below, keep_lines or half is first_half)
         below = below + half.scratch
         values["order"] = half.at + shift
         values["payload"] = np.where(half.payload >= 0, half.payload + shift, NONE)
@@ -86,15 +86,15 @@ def compose(
         draft.depend(half.child + shift, half.parent + shift)
         shift += half.size
     if barrier:
-        _hold(draft, one, two)
+        _hold(draft, first_half, second_half)
     else:
-        draft.depend(*_hazards(one, two, in_place))
+        draft.depend(*_hazards(first_half, second_half, in_place))
     source = next((half.algorithm.source for half in halves if half.has_lines), first.source)
-    made = finish(
+    result = finish(
         draft, name or f"{first.name}+{second.name}", collective, root=root, in_place=in_place, contract=contract,
         source=source, protocol=first.protocol if first.protocol == second.protocol else "",
     )  # fmt: skip
-    return checked(made, place) if verify else made
+    return checked(result, place) if verify else result
 
 
 class _Half(OrderedProgram):
@@ -106,18 +106,18 @@ class _Half(OrderedProgram):
         self.has_lines = bool((self.columns["source_line"] > 0).any())
         self.scratch = np.zeros(algorithm.ranks, dtype=np.int64)
         for cells in (self.reads, self.writes):
-            mine = cells >= self.layout.scratch
-            ends = (cells - self.layout.scratch + self.count)[mine] * self.factor
-            np.maximum.at(self.scratch, self.rank[mine], ends)
+            in_scratch = cells >= self.layout.scratch
+            ends = (cells - self.layout.scratch + self.count)[in_scratch] * self.factor
+            np.maximum.at(self.scratch, self.rank[in_scratch], ends)
 
     def placed(self, where: Sequence[Buffer], below: np.ndarray, lines: bool) -> dict[str, np.ndarray]:
         """Columns of its nodes, with the cells where they come to lie: input, output, and scratch from `below`."""
-        given, factor, lay = self.columns, self.factor, self.layout
-        values = {name: given[name] for name in ("comm_src", "comm_dst", "comp_op", "channel")}
+        columns, factor, lay = self.columns, self.factor, self.layout
+        values = {name: columns[name] for name in ("comm_src", "comm_dst", "comp_op", "channel")}
         values |= {"type": self.type, "rank": self.rank}
         for name in ("msg_chunk_idx", "msg_chunk_cnt"):
-            values[name] = np.where(given[name] < 0, MISSING, given[name] * factor)
-        values["source_line"] = given["source_line"] if lines else np.full(self.size, MISSING)
+            values[name] = np.where(columns[name] < 0, MISSING, columns[name] * factor)
+        values["source_line"] = columns["source_line"] if lines else np.full(self.size, MISSING)
         in_buffer, out_buffer = where
         for side, cell in (("src", self.reads), ("dst", self.writes)):
             kind = [cell < 0, cell >= lay.scratch, (cell >= lay.output) & (lay.output > 0)]
@@ -138,8 +138,8 @@ class _Half(OrderedProgram):
 
     def written_at(self, cells: np.ndarray, rank: int, cell: int, last: bool) -> str:
         """Origin of the first node that reads a cell, or of the last that writes it; empty if there is none."""
-        own = cell // self.factor
-        rows = np.flatnonzero((self.rank == rank) & (cells >= 0) & (cells <= own) & (own < cells + self.count))
+        unit = cell // self.factor
+        rows = np.flatnonzero((self.rank == rank) & (cells >= 0) & (cells <= unit) & (unit < cells + self.count))
         rows = rows[np.argsort(self.at[rows])]
         return self.origin(int(rows[-1 if last else 0])) if len(rows) else ""
 
@@ -160,32 +160,32 @@ def _in_cells(collective: str, n: int, total: int, root: int | None, in_place: b
     return replace(contract, inputs=inputs, outputs=outputs)
 
 
-def _composed(place: str, one: _Half, two: _Half) -> tuple[str, int | None, Contract | None]:
-    before, after = one.contract(), two.contract()
+def _composed(place: str, first: _Half, second: _Half) -> tuple[str, int | None, Contract | None]:
+    before, after = first.contract(), second.contract()
     outputs: dict[Cell, Mapping[Cell, int]] = {}
     budget = MAX_TERMS
-    known: dict[tuple, Mapping[Cell, int]] = {}
+    summed: dict[tuple, Mapping[Cell, int]] = {}
     for cell, terms in after.outputs.items():
-        for needed in terms:
-            if needed not in before.outputs:
-                raise _mismatch(place, one, two, needed)
+        for terms_needed in terms:
+            if terms_needed not in before.outputs:
+                raise _mismatch(place, first, second, terms_needed)
         if len(terms) == 1 and 1 in terms.values():
             outputs[cell] = before.outputs[next(iter(terms))]
             continue
         key = tuple(terms.items())
-        if key not in known:
+        if key not in summed:
             total: dict[Cell, int] = {}
-            for needed, times in terms.items():
-                for leaf, often in before.outputs[needed].items():
+            for terms_needed, times in terms.items():
+                for leaf, often in before.outputs[terms_needed].items():
                     total[leaf] = total.get(leaf, 0) + times * often
-                budget -= len(before.outputs[needed])
+                budget -= len(before.outputs[terms_needed])
             if budget < 0:
                 raise AlgorithmError(place, "promises too much to work out", "use fewer ranks or chunks")
-            known[key] = total
-        outputs[cell] = known[key]
-    roots = [r for r in (one.algorithm.root, two.algorithm.root) if r is not None]
+            summed[key] = total
+        outputs[cell] = summed[key]
+    roots = [r for r in (first.algorithm.root, second.algorithm.root) if r is not None]
     contract = replace(before, outputs=outputs, place=place)
-    return _named(contract, dict.fromkeys(roots), one.algorithm.in_place)
+    return _named(contract, dict.fromkeys(roots), first.algorithm.in_place)
 
 
 def _named(contract: Contract, roots: Iterable[int], in_place: bool) -> tuple[str, int | None, Contract | None]:
@@ -206,11 +206,11 @@ def _named(contract: Contract, roots: Iterable[int], in_place: bool) -> tuple[st
     return CUSTOM, None, contract
 
 
-def _same_outputs(mine: Mapping[Cell, Mapping[Cell, int]], other: Mapping[Cell, Mapping[Cell, int]]) -> bool:
-    if mine.keys() != other.keys():
+def _same_outputs(outputs: Mapping[Cell, Mapping[Cell, int]], other: Mapping[Cell, Mapping[Cell, int]]) -> bool:
+    if outputs.keys() != other.keys():
         return False
     last: tuple[object, object] = (None, None)
-    for cell, terms in mine.items():
+    for cell, terms in outputs.items():
         # Neighbouring cells often share one mapping.
         if (terms is not last[0] or other[cell] is not last[1]) and terms != other[cell]:
             return False
@@ -218,14 +218,14 @@ def _same_outputs(mine: Mapping[Cell, Mapping[Cell, int]], other: Mapping[Cell, 
     return True
 
 
-def _mismatch(place: str, one: _Half, two: _Half, cell: Cell) -> AlgorithmError:
+def _mismatch(place: str, first: _Half, second: _Half, cell: Cell) -> AlgorithmError:
     rank, chunk = cell
-    output = 0 if one.algorithm.in_place else one.layout.output * one.factor
-    reader = two.written_at(two.reads, rank, chunk, last=False)
-    writer = one.written_at(one.writes, rank, chunk + output, last=True)
-    problem = f"rank {rank} chunk {chunk}: the {two.algorithm.collective} of {two.algorithm.name} needs it"
+    output = 0 if first.algorithm.in_place else first.layout.output * first.factor
+    reader = second.written_at(second.reads, rank, chunk, last=False)
+    writer = first.written_at(first.writes, rank, chunk + output, last=True)
+    problem = f"rank {rank} chunk {chunk}: the {second.algorithm.collective} of {second.algorithm.name} needs it"
     problem += f" ({reader})" if reader else ""
-    problem += f", but the {one.algorithm.collective} of {one.algorithm.name} does not promise it"
+    problem += f", but the {first.algorithm.collective} of {first.algorithm.name} does not promise it"
     problem += f" (last written at {writer})" if writer else " (and does not write it)"
     return AlgorithmError(place, problem, "compose what fits together")
 
@@ -241,29 +241,29 @@ def _retag(half: _Half, values: dict[str, np.ndarray], turns: int) -> int:
     return int(tag.max(initial=turns - 1)) + 1
 
 
-def _hazards(one: _Half, two: _Half, in_place: bool) -> tuple[np.ndarray, np.ndarray]:
+def _hazards(first: _Half, second: _Half, in_place: bool) -> tuple[np.ndarray, np.ndarray]:
     """Dependencies of the second's nodes on the first's: after the last write, and before a write after all reads."""
     # Cell -> the node of the first that wrote it last, and those that read it since.
     last: dict[int, list[int]] = {}
-    shared = one.total
-    output = 0 if in_place else one.layout.output
+    shared = first.total
+    output = 0 if in_place else first.layout.output
 
     def touched(half: _Half, cells: np.ndarray, base: int) -> list[range]:
         begin = (cells - base) * half.factor
-        mine = (cells >= 0) & (begin >= 0) & (begin < shared)
-        begin = np.where(mine, begin + half.rank * shared, 0)
-        end = np.where(mine, begin + half.count * half.factor, 0)
+        inside = (cells >= 0) & (begin >= 0) & (begin < shared)
+        begin = np.where(inside, begin + half.rank * shared, 0)
+        end = np.where(inside, begin + half.count * half.factor, 0)
         return list(map(range, begin.tolist(), end.tolist()))
 
-    reads, writes = touched(one, one.reads, output), touched(one, one.writes, output)
-    for g in one.sequence:
+    reads, writes = touched(first, first.reads, output), touched(first, first.writes, output)
+    for g in first.sequence:
         for cell in reads[g]:
             last.setdefault(cell, [NONE]).append(g)
         for cell in writes[g]:
             last[cell] = [g]
     edges = []
-    reads, writes = touched(two, two.reads, 0), touched(two, two.writes, 0)
-    for g in two.sequence:
+    reads, writes = touched(second, second.reads, 0), touched(second, second.writes, 0)
+    for g in second.sequence:
         for cell in reads[g]:
             writer = last.get(cell, [NONE])[0]
             if writer >= 0:
@@ -273,16 +273,16 @@ def _hazards(one: _Half, two: _Half, in_place: bool) -> tuple[np.ndarray, np.nda
             writer, *readers = last.pop(cell, [NONE])
             edges += [(g, before) for before in readers or [writer] if before >= 0]
     child, parent = np.array(edges, dtype=np.int64).reshape(-1, 2).T
-    return child + one.size, parent
+    return child + first.size, parent
 
 
-def _hold(draft: Draft, one: _Half, two: _Half) -> None:
+def _hold(draft: Draft, first: _Half, second: _Half) -> None:
     """Let every rank begin the second when it is done with the first."""
-    sinks = np.setdiff1d(np.arange(one.size), one.parent)
-    sources = np.setdiff1d(np.arange(two.size), two.child)
-    ranks = np.unique(one.rank[sinks])
-    joins = np.full(one.algorithm.ranks, NONE, dtype=np.int64)
-    joins[ranks] = draft.join(ranks, order=one.size - 1)
-    draft.depend(joins[one.rank[sinks]], sinks)
-    held = sources[joins[two.rank[sources]] != NONE]
-    draft.depend(held + one.size, joins[two.rank[held]])
+    sinks = np.setdiff1d(np.arange(first.size), first.parent)
+    sources = np.setdiff1d(np.arange(second.size), second.child)
+    ranks = np.unique(first.rank[sinks])
+    joins = np.full(first.algorithm.ranks, NONE, dtype=np.int64)
+    joins[ranks] = draft.join(ranks, order=first.size - 1)
+    draft.depend(joins[first.rank[sinks]], sinks)
+    held = sources[joins[second.rank[sources]] != NONE]
+    draft.depend(held + first.size, joins[second.rank[held]])

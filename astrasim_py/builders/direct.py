@@ -65,21 +65,21 @@ def _chained(handles: np.ndarray, window: int | None) -> np.ndarray:
     return out
 
 
-def _all_pairs(collective: str, n: int, window: int | None, pieces: int, in_steps: bool, which: np.ndarray) -> Draft:
+def _all_pairs(collective: str, n: int, window: int | None, pieces: int, in_steps: bool, ranks: np.ndarray) -> Draft:
     barrier = collective == "barrier"
     pieces = 1 if barrier else pieces
-    draft = Draft(len(which), 1 if barrier else n * pieces)
-    r = which[:, None]
+    draft = Draft(len(ranks), 1 if barrier else n * pieces)
+    r = ranks[:, None]
     if collective == "all_to_all":
-        own = r * pieces
-        draft.copy(idx=own, cnt=pieces, src=(Buffer.INPUT, own), dst=(Buffer.OUTPUT, own), order=-1)
+        cells = r * pieces
+        draft.copy(idx=cells, cnt=pieces, src=(Buffer.INPUT, cells), dst=(Buffer.OUTPUT, cells), order=-1)
     if n == 1:
         return draft
     # Peer distance k = 1..n-1, and within a peer its pieces.
     k, piece = (a.ravel() for a in np.meshgrid(np.arange(1, n), np.arange(pieces), indexing="ij"))
     m = len(k)
     ahead, behind = (r + k) % n, (r - k) % n
-    mine, theirs_ahead, theirs_behind = r * pieces + piece, ahead * pieces + piece, behind * pieces + piece
+    cell, theirs_ahead, theirs_behind = r * pieces + piece, ahead * pieces + piece, behind * pieces + piece
     buffer = Buffer.OUTPUT if collective in ("all_gather", "all_to_all") else Buffer.INPUT
     sends, recvs = draft.next_handles(2 * m).reshape(2, m)
     waits: Sequence[np.ndarray] = (_chained(sends, window),)
@@ -98,14 +98,14 @@ def _all_pairs(collective: str, n: int, window: int | None, pieces: int, in_step
             peer=ahead, tag=piece, idx=theirs_ahead, src=(Buffer.INPUT, theirs_ahead), after=waits, order=orders[0]
         )
         home = (Buffer.OUTPUT, theirs_behind) if collective == "all_to_all" else None
-        draft.recv(peer=behind, tag=piece, idx=mine, dst=home, after=posted, order=orders[1])
+        draft.recv(peer=behind, tag=piece, idx=cell, dst=home, after=posted, order=orders[1])
     if collective == "all_to_all":
         return draft
     if collective != "all_gather":
         reduces = draft.next_handles(m)
         # Sums of one piece of the own shard are chained: they write the same cell.
         before = np.append(np.full(pieces, NONE), reduces[:-pieces])
-        draft.reduce(payload=recvs, idx=mine, src=(buffer, mine), dst=(buffer, mine), after=(before,), order=orders[2])
+        draft.reduce(payload=recvs, idx=cell, src=(buffer, cell), dst=(buffer, cell), after=(before,), order=orders[2])
         done = reduces[-pieces:]
     if collective != "reduce_scatter":
         first = collective == "all_reduce"
@@ -115,7 +115,7 @@ def _all_pairs(collective: str, n: int, window: int | None, pieces: int, in_step
         freed = _chained(np.concatenate((earlier, gathers)), window)[len(earlier) :]
         tag = piece + (pieces if first else 0)
         draft.send(
-            peer=ahead, tag=tag, idx=np.broadcast_to(mine, (len(which), m)), src=(buffer, mine), after=(own_done, freed)
+            peer=ahead, tag=tag, idx=np.broadcast_to(cell, (len(ranks), m)), src=(buffer, cell), after=(own_done, freed)
         )
         draft.recv(peer=behind, tag=tag, idx=theirs_behind, dst=(buffer, theirs_behind))
     return draft

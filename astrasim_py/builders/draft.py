@@ -111,8 +111,8 @@ class Draft:
         Raises AlgorithmError: a column that drafts do not have, or too many programs."""
         unknown = sorted(values.keys() - {"type", "order", "payload", "rank", *_FIELDS})
         if unknown:
-            known = ", ".join(_FIELDS)
-            raise AlgorithmError("algorithms", f"a draft has no column {unknown[0]}", f"write one of {known}")
+            fields = ", ".join(_FIELDS)
+            raise AlgorithmError("algorithms", f"a draft has no column {unknown[0]}", f"write one of {fields}")
         if "rank" in values and self.ranks > MAX_PROGRAMS:
             raise AlgorithmError(
                 "algorithms",
@@ -135,8 +135,8 @@ class Draft:
         else:
             widths = [np.shape(v)[-1] for v in (*values.values(), *after) if np.ndim(v)]
             handles = self.extend(max((w for w in widths if w > 1), default=widths[0] if widths else 1), values)
-        for given in after:
-            parent = np.broadcast_to(np.asarray(given, dtype=np.int64), handles.shape)
+        for handle in after:
+            parent = np.broadcast_to(np.asarray(handle, dtype=np.int64), handles.shape)
             real = parent != NONE
             self.depend(handles[real], parent[real])
         return handles
@@ -151,10 +151,10 @@ class Draft:
         blocks = [values.get(name, missing) for _, values in self._blocks]
         wide = any(np.ndim(block) == 2 for block in blocks)
         column = np.empty((self.ranks, self._size) if wide else self._size, dtype=np.int64)
-        at = 0
+        begin = 0
         for (m, _), block in zip(self._blocks, blocks, strict=True):
-            column[..., at : at + m] = block
-            at += m
+            column[..., begin : begin + m] = block
+            begin += m
         return column
 
     def varying(self, names: Sequence[str]) -> dict[str, np.ndarray]:
@@ -178,8 +178,8 @@ class Draft:
         size, by_row = self._size, np.lexsort((self._column("order"), rank))
         row, rank = inverse(by_row), rank[by_row]
         bounds = np.searchsorted(rank, np.arange(ranks + 1))
-        given = [name for name in _FIELDS if any(name in values for _, values in self._blocks)]
-        columns = {name: np.atleast_2d(self._column(name))[0, by_row] for name in given}
+        names = [name for name in _FIELDS if any(name in values for _, values in self._blocks)]
+        columns = {name: np.atleast_2d(self._column(name))[0, by_row] for name in names}
         if "msg_chunk_cnt" in columns:
             columns["total_chunk_cnt"] = np.where(columns["msg_chunk_cnt"] == MISSING, MISSING, self.chunks)
         payload = self._column("payload", NONE)[by_row]

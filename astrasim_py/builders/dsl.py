@@ -155,19 +155,19 @@ class Definition:
     def __repr__(self) -> str:
         return f"Definition({self.__name__}: {self.collective}, {self.place})"
 
-    def __call__(self, *given: object, **parameters: object) -> Algorithm:
+    def __call__(self, *args: object, **parameters: object) -> Algorithm:
         """Run the function, make one trace per rank of its steps, and verify them."""
         ranks, chunks = self._options.ranks, self._options.chunks
         fixed = "chunks" not in parameters and None not in (ranks, chunks) and not callable(chunks)
         stated: dict[str, Any] = {key: parameters.pop(key) for key in _RESERVED if key in parameters}
-        if given and isinstance(given[0], str):
-            asked = given[0] if given[0] == CUSTOM else collective_name(given[0], self.place)
-            given = given[1:]
-            self._refuse(asked != self.collective, f"is made for {self.collective}, not for {asked}", "name another")
-        self._refuse(len(given) > 2, f"takes ranks and chunks, not {len(given)} values", "name the others")
-        options = replace(self._options, **stated | dict(zip(("ranks", "chunks"), given, strict=False)))
+        if args and isinstance(args[0], str):
+            kind = args[0] if args[0] == CUSTOM else collective_name(args[0], self.place)
+            args = args[1:]
+            self._refuse(kind != self.collective, f"is made for {self.collective}, not for {kind}", "name another")
+        self._refuse(len(args) > 2, f"takes ranks and chunks, not {len(args)} values", "name the others")
+        options = replace(self._options, **stated | dict(zip(("ranks", "chunks"), args, strict=False)))
         self._refuse(
-            fixed and len(given) < 2 and options.ranks != ranks,
+            fixed and len(args) < 2 and options.ranks != ranks,
             f"is written for {ranks} ranks and {chunks} chunks, and is asked for {options.ranks} ranks",
             f"say how many chunks, e.g. {self.__name__}(RANKS, CHUNKS)",
         )
@@ -182,8 +182,8 @@ class Definition:
             raise AlgorithmError(self.place, problem, "write a plain function")
         if run.failed is not None:
             raise run.failed
-        made = run.finish(options.name or self.__name__, options.protocol)
-        return checked(made, self.place) if options.verify else made
+        algorithm = run.finish(options.name or self.__name__, options.protocol)
+        return checked(algorithm, self.place) if options.verify else algorithm
 
     def _refuse(self, wrong: object, problem: str, remedy: str) -> None:
         if wrong:
@@ -237,11 +237,11 @@ class Definition:
         return Run(self.file, place, collective, ranks, chunks, rooted, in_place, contract, scratch)
 
 
-def _number(value: Any, what: str, place: str, most: int) -> int:
+def _number(value: Any, noun: str, place: str, most: int) -> int:
     try:
         number = 0 if isinstance(value, bool) else whole(value)
     except TypeError:
         number = 0
     if not 1 <= number <= most:
-        raise AlgorithmError(place, f"{what} is {value!r}", f"write a whole number, 1 to {most}")
+        raise AlgorithmError(place, f"{noun} is {value!r}", f"write a whole number, 1 to {most}")
     return number

@@ -81,10 +81,10 @@ class Cells:
         run, size, label = self._run, self._size, self._label
         self._check()
         if not isinstance(index, slice):
-            at = run.number(index, "an index", f"{label}[…]")
-            if not 0 <= at < size:
-                raise run.error(f"{label}[{at}] is out of range", f"write 0 to {size - 1}")
-            return Chunks(self, self._base + at, 1, run.steps)
+            number = run.number(index, "an index", f"{label}[…]")
+            if not 0 <= number < size:
+                raise run.error(f"{label}[{number}] is out of range", f"write 0 to {size - 1}")
+            return Chunks(self, self._base + number, 1, run.steps)
         start, stop = (
             default if bound is None else run.number(bound, "an index", f"{label}[…]")
             for bound, default in ((index.start, 0), (index.stop, size))
@@ -105,7 +105,7 @@ class Cells:
         terms = _terms(run, value, "assigns")
         key, rank, count = target._key, self._rank, target._count
         alike = (t._key == key and t._buffer._rank == rank and t._count == count for t in terms)
-        same = next((at for at, there in enumerate(alike) if there), None)
+        same = next((position for position, alike_here in enumerate(alike) if alike_here), None)
         if same is None:
             run.step(target, terms[0], False, sys._getframe(1))
         else:
@@ -191,13 +191,13 @@ class Scratch:
 
     def __getitem__(self, name: str) -> Cells:
         rank = self._rank
-        found = rank._scratch.get(name) if isinstance(name, str) else None
-        if found is None:
+        cells = rank._scratch.get(name) if isinstance(name, str) else None
+        if cells is None:
             run = rank._run
             base, size = run.scratch_of(name, f"{rank._label}.scratch")
-            found = Cells(run, rank._rank, base, size, f'{rank._label}.scratch["{name}"]')
-            rank._scratch[name] = found
-        return found
+            cells = Cells(run, rank._rank, base, size, f'{rank._label}.scratch["{name}"]')
+            rank._scratch[name] = cells
+        return cells
 
     def __setitem__(self, name: object, value: object) -> None:
         label = f"{self._rank._label}.scratch[{shown(name)}]"

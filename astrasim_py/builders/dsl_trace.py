@@ -90,9 +90,9 @@ class Run:
 
     def error(self, problem: str, remedy: str) -> AlgorithmError:
         """An error at the user's line; the first one stands even if the function catches it."""
-        found = AlgorithmError(place_of(sys._getframe(1)), problem, remedy)
-        self.failed = self.failed or found
-        return found
+        failure = AlgorithmError(place_of(sys._getframe(1)), problem, remedy)
+        self.failed = self.failed or failure
+        return failure
 
     def closed(self) -> AlgorithmError:
         return self.error("uses a after the function of the algorithm has returned", "trace within the function")
@@ -295,15 +295,15 @@ class Run:
         was used."""
         sides = [(rank, *np.divmod(key, SPAN)) for rank, key in ((of, start), (to, into))]
         sizes = np.zeros((len(self.cells), len(self.names) + 1), dtype=np.int64)
-        for rank, which, offset in sides:
-            scratch = which >= _SCRATCH
-            np.maximum.at(sizes, (rank[scratch], which[scratch] - _SCRATCH), (offset + count)[scratch])
+        for rank, buffer, offset in sides:
+            scratch = buffer >= _SCRATCH
+            np.maximum.at(sizes, (rank[scratch], buffer[scratch] - _SCRATCH), (offset + count)[scratch])
         begin = np.cumsum(sizes, axis=1) - sizes
         placed = []
-        for rank, which, offset in sides:
-            scratch = which >= _SCRATCH
-            shift = np.where(scratch, begin[rank, np.where(scratch, which - _SCRATCH, 0)], 0)
-            placed.append((np.minimum(which + Buffer.INPUT, Buffer.SCRATCH), offset + shift))
+        for rank, buffer, offset in sides:
+            scratch = buffer >= _SCRATCH
+            shift = np.where(scratch, begin[rank, np.where(scratch, buffer - _SCRATCH, 0)], 0)
+            placed.append((np.minimum(buffer + Buffer.INPUT, Buffer.SCRATCH), offset + shift))
         return placed
 
 

@@ -86,20 +86,20 @@ def build(
     levels: list[tuple[Builder, int]] = []
     labels = []
     for spec, size in zip(names, sizes, strict=True):
-        own = dict(spec) if isinstance(spec, Mapping) else {"builder": spec}
-        label = own.pop("builder", None)
+        keys = dict(spec) if isinstance(spec, Mapping) else {"builder": spec}
+        label = keys.pop("builder", None)
         problem = f"{spec!r} is not the algorithm of a dimension"
         nested = not isinstance(label, str) or label == "hierarchical"
         refuse(nested, problem, "write the name of a builder, e.g. ring")
         labels.append(f"{label}[{size}]")
-        levels.append((partial(build_phase, label, **own), size))
-    given = {} if switches is None else switches
-    if isinstance(given, Mapping):  # keys of YAML are text
-        given = {int(d) if str(d).isdecimal() else d: trees for d, trees in given.items()}
-    listed = isinstance(given, Mapping) and all(isinstance(trees, list | tuple) for trees in given.values())
+        levels.append((partial(build_phase, label, **keys), size))
+    trees_of = {} if switches is None else switches
+    if isinstance(trees_of, Mapping):  # keys of YAML are text
+        trees_of = {int(d) if str(d).isdecimal() else d: trees for d, trees in trees_of.items()}
+    listed = isinstance(trees_of, Mapping) and all(isinstance(trees, list | tuple) for trees in trees_of.values())
     problem = f"switches {switches!r} are not a list of trees for some of the dimensions 0 to {len(sizes) - 1}"
-    refuse(not listed or not set(given) <= set(range(len(sizes))), problem, "write e.g. {0: [nvswitch0, nvswitch1]}")
-    trees = {d: [switch_tree_of(each, sizes[d], place) for each in given[d]] for d in given}
+    refuse(not listed or not set(trees_of) <= set(range(len(sizes))), problem, "write e.g. {0: [nvswitch0, nvswitch1]}")
+    trees = {d: [switch_tree_of(each, sizes[d], place) for each in trees_of[d]] for d in trees_of}
     # A dimension of one rank has no phase.
     kept = [d for d, size in enumerate(sizes) if size > 1] or [0][: len(sizes)]
     levels, trees = [levels[d] for d in kept], {kept.index(d): trees[d] for d in kept if d in trees}
@@ -127,8 +127,8 @@ class _Phase:
         self.scratch = 0
         for side in ("src", "dst"):
             ends = program.column(f"{side}_off") + program.column("msg_chunk_cnt")
-            own = ends[(program.column(f"{side}_buf") == Buffer.SCRATCH) & (program.rank < algorithm.ranks)]
-            self.scratch = max(self.scratch, int(own.max(initial=0)))
+            reach = ends[(program.column(f"{side}_buf") == Buffer.SCRATCH) & (program.rank < algorithm.ranks)]
+            self.scratch = max(self.scratch, int(reach.max(initial=0)))
         self.slots = [algorithm.slots_of(k) for k in range(len(algorithm.actors))]
 
 
@@ -182,16 +182,16 @@ class _Phases:
         listed = trees.get(d)
         if listed is None:
             names = phase.algorithm.actors
-            one = switch_tree_of(names[0] if len(names) == 1 else None, self.sizes[d], self.place)
-            listed = [replace(one, names=(f"{one.names[0]}.{d}.{group}",)) for group in range(groups)]
+            first = switch_tree_of(names[0] if len(names) == 1 else None, self.sizes[d], self.place)
+            listed = [replace(first, names=(f"{first.names[0]}.{d}.{group}",)) for group in range(groups)]
         if len(listed) != groups or any(tree.above != listed[0].above for tree in listed):
             problem = f"dimension {d} has {groups} groups, and their switches are {len(listed)} trees or not all alike"
             raise AlgorithmError(self.place, problem, "give one tree for each group, all of one form, or use ring")
-        found = []
+        lists = []
         for tree in listed:
             self.actors |= zip(tree.names, tree.vertices or [-1] * len(tree.names), strict=True)
-            found.append([list(self.actors).index(name) for name in tree.names])
-        return found
+            lists.append([list(self.actors).index(name) for name in tree.names])
+        return lists
 
     def coordinates(self, ranks) -> list:
         return [ranks // s % size for s, size in zip(self.strides, self.sizes, strict=True)]
@@ -201,10 +201,10 @@ class _Phases:
         """That of the whole, where all phases of all dimensions have it in common."""
         dims: list[int] = []
         for d in range(len(self.sizes)):
-            found = {phase.algorithm.rotation for phase in self.phases if phase.dimension == d}
-            if None in found or len(found) > 1:
+            rotations = {phase.algorithm.rotation for phase in self.phases if phase.dimension == d}
+            if None in rotations or len(rotations) > 1:
                 return None
-            (rotation,) = found
+            (rotation,) = rotations
             assert rotation is not None
             dims += rotation.dims
         return Rotation(tuple(dims))
@@ -283,8 +283,8 @@ class _Layout:
         """int64[m]: ranks whose groups of dimension d take part."""
         taking = np.ones(len(self.which), dtype=bool)
         # Lower coordinates are the root's: the others have nothing yet (broadcast) or no more (reduce).
-        for mine, root in zip(self.coordinates[:d], self.plan.root or (), strict=False):
-            taking &= mine == root
+        for place, root in zip(self.coordinates[:d], self.plan.root or (), strict=False):
+            taking &= place == root
         return np.flatnonzero(taking)
 
     def run(self, phase: _Phase, who: np.ndarray, at: np.ndarray, buffers: Mapping[int, Cells]) -> None:

@@ -96,7 +96,7 @@ class _Tree:
     def switch(self, position: int) -> None:
         draft, above, cells = self.draft, self.tree.above[position], self.cells(position)
         below = self.below[position]
-        givers, takers = ([each for each in below if each in some] for some in (self.up, self.down))
+        givers, takers = ([child for child in below if child in subset] for subset in (self.up, self.down))
         first: np.ndarray | None = None
         done: np.ndarray | None = None
         reductions: list[np.ndarray] = []
@@ -197,38 +197,38 @@ class _Rounds:
         self.draft.depend(nodes[child], until[parent])
 
     def rank(self, rank: int) -> None:
-        draft, switch, every, own, copied = self.draft, self.n, self.every, self.own(rank), self.copied(rank)
+        draft, switch, ranks, shard, copied = self.draft, self.n, self.every, self.own(rank), self.copied(rank)
         after: tuple[np.ndarray, ...] = ()
         if self.reduces:
-            sends = draft.send(src=self.cells(rank, every), **self.message(rank, every, 0, switch))
-            sums = draft.recv(dst=self.cells(rank, own), **self.message(rank, own, 1, switch))
-            self.hold(sends, every, sums, own, alike=False)
+            sends = draft.send(src=self.cells(rank, ranks), **self.message(rank, ranks, 0, switch))
+            sums = draft.recv(dst=self.cells(rank, shard), **self.message(rank, shard, 1, switch))
+            self.hold(sends, ranks, sums, shard, alike=False)
             after = (sums,)
         if self.gathers:
-            draft.send(src=self.cells(rank, own), after=after, **self.message(rank, own, 2, switch))
+            draft.send(src=self.cells(rank, shard), after=after, **self.message(rank, shard, 2, switch))
             draft.recv(dst=self.cells(rank, copied), **self.message(rank, copied, 3, switch))
 
     def switch(self) -> None:
-        draft, switch, every = self.draft, self.n, self.every
+        draft, switch, ranks = self.draft, self.n, self.every
         owners = [self.own(rank) for rank in range(self.n)]
         if self.reduces:
-            cells = self.cells(switch, every)
-            first = done = draft.recv(dst=cells, **self.message(switch, every, 0, 0))
+            cells = self.cells(switch, ranks)
+            first = done = draft.recv(dst=cells, **self.message(switch, ranks, 0, 0))
             for rank in range(1, self.n):
-                received = draft.recv(**self.message(switch, every, 0, rank, 2 * rank))
-                block = self.block(switch, every, 0, 2 * rank + 1)
+                received = draft.recv(**self.message(switch, ranks, 0, rank, 2 * rank))
+                block = self.block(switch, ranks, 0, 2 * rank + 1)
                 done = draft.reduce(payload=received, src=cells, dst=cells, after=(done,), **block)
-            for rank, own in enumerate(owners):
-                message = self.message(switch, own, 1, rank)
-                sums = draft.send(src=self.cells(switch, own), after=(done[own],), **message)
-                self.hold(first, every, sums, own, alike=True)
+            for rank, shard in enumerate(owners):
+                message = self.message(switch, shard, 1, rank)
+                sums = draft.send(src=self.cells(switch, shard), after=(done[shard],), **message)
+                self.hold(first, ranks, sums, shard, alike=True)
         if self.gathers:
-            held = np.empty(len(every), dtype=np.int64)
-            for rank, own in enumerate(owners):
-                message = self.message(switch, own, 2, rank)
-                held[own] = draft.recv(dst=self.cells(switch, own, copies=True), **message)
+            held = np.empty(len(ranks), dtype=np.int64)
+            for rank, shard in enumerate(owners):
+                message = self.message(switch, shard, 2, rank)
+                held[shard] = draft.recv(dst=self.cells(switch, shard, copies=True), **message)
             for rank in range(self.n):
-                some = self.copied(rank)
-                message = self.message(switch, some, 3, rank, rank)
-                copies = draft.send(src=self.cells(switch, some, copies=True), after=(held[some],), **message)
-                self.hold(held, every, copies, some, alike=True)
+                part = self.copied(rank)
+                message = self.message(switch, part, 3, rank, rank)
+                copies = draft.send(src=self.cells(switch, part, copies=True), after=(held[part],), **message)
+                self.hold(held, ranks, copies, part, alike=True)

@@ -39,8 +39,8 @@ class OrderedProgram:
             problem = f"{algorithm.name} is in part run by switches, so it cannot be {doing}"
             raise AlgorithmError(place, problem, "use an algorithm of ranks only")
         if algorithm.collective == "barrier" or not algorithm.has_cells:
-            what = "moves no chunks" if algorithm.collective == "barrier" else "does not state the cells of its steps"
-            raise AlgorithmError(place, f"{algorithm.name} {what}, so it cannot be {doing}", "use another algorithm")
+            reason = "moves no chunks" if algorithm.collective == "barrier" else "does not state the cells of its steps"
+            raise AlgorithmError(place, f"{algorithm.name} {reason}, so it cannot be {doing}", "use another algorithm")
         try:
             self.program = program = algorithm.program.with_columns_only(_KEPT)
             steps = steps_of(algorithm, program)
@@ -51,7 +51,7 @@ class OrderedProgram:
         if not flow.ends:
             raise AlgorithmError(place, f"{algorithm.name} never ends, so it cannot be {doing}", "fix it")
         self.size, self.rank, self.type, self.payload = len(steps), program.rank, program.type, program.payload
-        cells = (np.array(each, dtype=np.int64) for each in (self.layout.reads, self.layout.writes))
+        cells = (np.array(cells_of, dtype=np.int64) for cells_of in (self.layout.reads, self.layout.writes))
         #: First cell of its rank that each node reads and writes, -1 for none.
         self.reads, self.writes = (np.where(c < 0, -1, c - self.rank * self.layout.stride) for c in cells)
         self.count = np.array(steps.count, dtype=np.int64)

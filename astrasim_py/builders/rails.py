@@ -79,11 +79,11 @@ def check_nodes_of(nodes: object, ranks: int, place: str) -> list[list[int]]:
             raise AlgorithmError(place, f"nodes of {nodes} do not divide {ranks} ranks", "list the ranks of each node")
         return np.arange(ranks).reshape(-1, nodes).tolist()
     listed = nodes if isinstance(nodes, list | tuple) else ()
-    if not listed or not all(isinstance(each, list | tuple) and each for each in listed):
+    if not listed or not all(isinstance(part, list | tuple) and part for part in listed):
         problem = f"nodes is {nodes!r}, neither a number of ranks nor lists of them"
         raise AlgorithmError(place, problem, "write e.g. nodes: 8, or nodes: [[0, 1], [2, 3]]")
-    found = [rank for node in listed for rank in node]
-    if any(type(rank) is not int for rank in found) or sorted(found) != list(range(ranks)):
+    members = [rank for node in listed for rank in node]
+    if any(type(rank) is not int for rank in members) or sorted(members) != list(range(ranks)):
         raise AlgorithmError(place, f"nodes do not have each of the ranks 0 to {ranks - 1} once", "list each once")
     return [list(node) for node in listed]
 
@@ -101,8 +101,8 @@ def _turn_listed(order: np.ndarray, place: np.ndarray, rank, lane, steps):
 
 def _turn_rails(width: int, nodes: int, rank, lane, steps):
     """Lane c of a rank is the channel that enters its node by the rank c further on."""
-    at = rank // width * width + -lane % width + steps
-    return at // width % nodes * width + (rank + lane + at) % width
+    cell = rank // width * width + -lane % width + steps
+    return cell // width % nodes * width + (rank + lane + cell) % width
 
 
 def _rail(width: int, rank, lane):

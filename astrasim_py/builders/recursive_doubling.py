@@ -100,27 +100,27 @@ def halving_doubling(collective: str, ranks: int) -> Algorithm:
     return finish_rotated(lay, Rotation((2,) * levels), "halving_doubling", collective)
 
 
-def _halve_and_double(collective: str, levels: int, which: np.ndarray) -> Draft:
+def _halve_and_double(collective: str, levels: int, ranks: np.ndarray) -> Draft:
     n = 1 << levels
-    draft = Draft(len(which), n)
+    draft = Draft(len(ranks), n)
     buffer = Buffer.OUTPUT if collective == "all_gather" else Buffer.INPUT
-    r = which[:, None]
+    r = ranks[:, None]
     halves = ("reduce_scatter", "all_gather") if collective == "all_reduce" else (collective,)
     done = before = np.array([NONE])
     for number, half in enumerate(halves):
         summed, gathers = done, half == "all_gather"
         for k in range(levels):
             distance = 1 << k if gathers else n >> (k + 1)
-            kept = r & ~(distance - 1)
-            sent, got = (kept, kept ^ distance) if gathers else (kept ^ distance, kept)
+            home = r & ~(distance - 1)
+            sent, target = (home, home ^ distance) if gathers else (home ^ distance, home)
             span = {"peer": r ^ distance, "tag": number * levels + k, "cnt": distance}
-            cells = (buffer, got)
+            cells = (buffer, target)
             draft.send(idx=sent, src=(buffer, sent), after=(summed, done), **span)
-            before = draft.recv(idx=got, dst=cells if gathers else None, after=(before,), **span)
+            before = draft.recv(idx=target, dst=cells if gathers else None, after=(before,), **span)
             # A reduction comes after the one before, which wrote the same cells and more.
             reduced: Arguments = {
                 "payload": before,
-                "idx": got,
+                "idx": target,
                 "cnt": distance,
                 "src": cells,
                 "dst": cells,

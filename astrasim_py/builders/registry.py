@@ -96,32 +96,32 @@ def build(algorithm: str, collective: str, ranks: int, **options: Unpack[Builder
         raise AlgorithmError(place, f"{algorithm} has no {collective}", f"use one of {able}" if able else _OF_YOUR_OWN)
     if type(ranks) is not int or not 1 <= ranks <= MAX_RANKS:
         raise AlgorithmError(place, f"{ranks!r} is not a group size", f"use 1..{MAX_RANKS} ranks")
-    given: dict[str, Any] = {**options}
-    if given.get("root") is None:
-        given.pop("root", None)
-    known = options_of(algorithm)
-    for option in given:
-        if option not in known and not (option == "root" and not promise_of(collective).rooted):
-            listed = ", ".join(known) or "none"
+    keys: dict[str, Any] = {**options}
+    if keys.get("root") is None:
+        keys.pop("root", None)
+    allowed = options_of(algorithm)
+    for option in keys:
+        if option not in allowed and not (option == "root" and not promise_of(collective).rooted):
+            listed = ", ".join(allowed) or "none"
             raise AlgorithmError(place, f"{algorithm} has no option {option}", f"its options: {listed}")
     for option in _COUNTS:
-        if option in given and (option == "chunks" or given[option] is not None):
-            check_count(given[option], option, place)
+        if option in keys and (option == "chunks" or keys[option] is not None):
+            check_count(keys[option], option, place)
     if promise_of(collective).rooted:
-        root = given.setdefault("root", 0)
+        root = keys.setdefault("root", 0)
         if type(root) is not int or not 0 <= root < ranks:
             raise AlgorithmError(place, f"root {root!r} is not one of {ranks} ranks", f"write a root in 0..{ranks - 1}")
-    elif "root" in given:
+    elif "root" in keys:
         raise AlgorithmError(place, f"{collective} takes no root", "drop the root")
-    channels = 1 if "nodes" in given else given.pop("channels", 1)
+    channels = 1 if "nodes" in keys else keys.pop("channels", 1)
     if channels > 1 and collective == "barrier":
         raise AlgorithmError(place, "a barrier has nothing to spread over channels", "drop channels")
-    made = factory_of(algorithm)(collective, ranks, **given)
+    result = factory_of(algorithm)(collective, ranks, **keys)
     if channels == 1:
-        return made
+        return result
     from astrasim_py.builders.split import split
 
-    return split(made, channels, verify=False)
+    return split(result, channels, verify=False)
 
 
 build_algorithm = build  # under the name by which the interface has it

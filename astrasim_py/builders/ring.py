@@ -77,8 +77,8 @@ def build(
     else:
         listed = check_nodes_of(nodes, ranks, place)
         if bidirectional or relays:
-            what = "bidirectional" if bidirectional else collective
-            raise AlgorithmError(place, f"{what} does not go through nodes", "drop nodes")
+            noun = "bidirectional" if bidirectional else collective
+            raise AlgorithmError(place, f"{noun} does not go through nodes", "drop nodes")
         count = max(map(len, listed)) if channels is None else channels
         paths, name = through(listed, count, chunks), f"rail_ring_x{count}"
     steps = {"all_reduce": 5, "all_to_all": ranks + 2, "gather": ranks, "scatter": ranks}.get(collective, 3)
@@ -108,15 +108,15 @@ def build(
     return finish_rotated(lay, rotation, name, collective)
 
 
-def _shards(collective: str, n: int, paths: Paths, overlap: bool, which: np.ndarray) -> Draft:
+def _shards(collective: str, n: int, paths: Paths, overlap: bool, ranks: np.ndarray) -> Draft:
     """reduce_scatter, all_gather, and all_reduce as one after the other. In step s of a reduce_scatter a rank sends the
     chunk of the rank s + 1 behind it, receives that of the rank s + 2 behind it, and adds its own contribution. In step
     s of an all_gather it sends the chunk of the rank s behind it."""
     lanes, step = paths.lanes, np.arange(n - 1)
-    draft = Draft(len(which), n * lanes)
+    draft = Draft(len(ranks), n * lanes)
     if n == 1:
         return draft
-    rank = which[:, None]
+    rank = ranks[:, None]
     buffer = Buffer.OUTPUT if collective == "all_gather" else Buffer.INPUT
     halves = ("reduce_scatter", "all_gather") if collective == "all_reduce" else (collective,)
     for lane in range(lanes):
@@ -130,21 +130,21 @@ def _shards(collective: str, n: int, paths: Paths, overlap: bool, which: np.ndar
         done, received = np.array([NONE]), np.array([NONE])
         for number, half in enumerate(halves):
             gathers = half == "all_gather"
-            sent, got = chunk(step + 1 - gathers), chunk(step + 2 - gathers)
-            at = number * (n - 1) + step
-            order = 3 * at * lanes + lane
+            sent, taken = chunk(step + 1 - gathers), chunk(step + 2 - gathers)
+            place = number * (n - 1) + step
+            order = 3 * place * lanes + lane
             recvs, *sums, sends = draft.next_handles((3 - gathers) * (n - 1)).reshape(-1, n - 1)
             waits = previous(recvs, received[-1]) if overlap else sends
-            cells = (buffer, got)
+            cells = (buffer, taken)
             draft.recv(
-                peer=behind, tag=at * lanes + sender, idx=got, dst=cells if gathers else None, after=(waits,),
+                peer=behind, tag=place * lanes + sender, idx=taken, dst=cells if gathers else None, after=(waits,),
                 order=order + lanes, **paths.channel(sender),
             )  # fmt: skip
             if not gathers:
-                draft.reduce(payload=recvs, idx=got, src=cells, dst=cells, order=order + 2 * lanes)
+                draft.reduce(payload=recvs, idx=taken, src=cells, dst=cells, order=order + 2 * lanes)
             before, received, done = done[-1], recvs, sums[0] if sums else recvs
             draft.send(
-                peer=ahead, tag=at * lanes + lane, idx=sent, src=(buffer, sent), after=(previous(done, before),),
+                peer=ahead, tag=place * lanes + lane, idx=sent, src=(buffer, sent), after=(previous(done, before),),
                 order=order, **paths.channel(lane),
             )  # fmt: skip
     return draft
@@ -209,10 +209,10 @@ def _relay_to_root(collective: str, n: int, root: int, directions: np.ndarray) -
         buffer = Buffer.INPUT
         rank_order = (n - k) * lanes + lane  # the farthest first
     recv = draft.recv(rank=target, peer=source, tag=tag, idx=index, dst=(buffer, index), order=2 * rank_order)
-    at = np.full((lanes, n, n), NONE, dtype=np.int64)
-    at[lane, k, h] = recv
+    handle = np.full((lanes, n, n), NONE, dtype=np.int64)
+    handle[lane, k, h] = recv
     previous = h + 1 if collective == "gather" else h - 1
-    waits = np.where(step > 0, at[lane, k, np.clip(previous, 0, n - 1)], NONE)
+    waits = np.where(step > 0, handle[lane, k, np.clip(previous, 0, n - 1)], NONE)
     draft.send(
         rank=source, peer=target, tag=tag, idx=index, src=(buffer, index), after=(waits,),
         order=2 * rank_order + 1,

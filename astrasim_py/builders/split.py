@@ -50,54 +50,54 @@ def split(algorithm: Algorithm, k: int, *, verify: bool = True) -> Algorithm:
     check_nodes(place, algorithm.nodes * k)
     if algorithm.chunks * k >= 2**31:
         raise AlgorithmError(place, f"split({k}) makes {algorithm.chunks * k} chunks", "take fewer instances")
-    whole = OrderedProgram(algorithm, "split")
+    program = OrderedProgram(algorithm, "split")
     n, total = algorithm.ranks, algorithm.chunks
     block = total // n if promise_of(algorithm.collective).sharded else 1 if algorithm.collective == CUSTOM else total
-    segments, owner, start, length = _segments(whole, block)
+    segments, owner, start, length = _segments(program, block)
     first, segment, size = np.cumsum(segments) - segments, ranges(segments)[1], len(owner)
     instance = np.arange(k).repeat(size)
-    owner, start, length, segment = (np.tile(each, k) for each in (owner, start, length, segment))
-    rank, kind = whole.rank[owner], whole.type[owner]
-    given = {name: column[owner] for name, column in whole.columns.items()}
+    owner, start, length, segment = (np.tile(array, k) for array in (owner, start, length, segment))
+    rank, kind = program.rank[owner], program.type[owner]
+    columns = {name: column[owner] for name, column in program.columns.items()}
     scratch = np.zeros(n, dtype=np.int64)
     for side in ("src", "dst"):
-        mine = given[f"{side}_buf"] == Buffer.SCRATCH
-        np.maximum.at(scratch, rank[mine], (given[f"{side}_off"] + whole.count[owner])[mine])
+        scratch_rows = columns[f"{side}_buf"] == Buffer.SCRATCH
+        np.maximum.at(scratch, rank[scratch_rows], (columns[f"{side}_off"] + program.count[owner])[scratch_rows])
     # Segments of a node take data of the same segments of others.
     payload, sender = (
         np.where(rows[owner] < 0, NONE, first[rows[owner]] + segment + instance * size)
-        for rows in (whole.payload, whole.sender)
+        for rows in (program.payload, program.sender)
     )
-    channel = np.maximum(given["channel"], 0) * k + instance
+    channel = np.maximum(columns["channel"], 0) * k + instance
     sends, receives = np.flatnonzero(kind == NodeType.COMM_SEND), np.flatnonzero(sender >= 0)
     tag = np.full(len(owner), MISSING)
-    tag[sends] = numbered(*(key[sends] for key in (whole.pair[owner], segment, whole.turn[owner], channel)))
+    tag[sends] = numbered(*(key[sends] for key in (program.pair[owner], segment, program.turn[owner], channel)))
     tag[receives] = tag[sender[receives]]
 
     def moved(chunk: np.ndarray) -> np.ndarray:
         """New places of chunks of the full buffer."""
-        at = chunk + start
-        return at // block * (block * k) + instance * block + at % block
+        cell = chunk + start
+        return cell // block * (block * k) + instance * block + cell % block
 
     values: dict[str, Numbers] = {
         "type": kind,
         "rank": rank,
-        "order": whole.at[owner],
+        "order": program.at[owner],
         "payload": payload,
-        "msg_chunk_idx": np.where(given["msg_chunk_idx"] < 0, MISSING, moved(given["msg_chunk_idx"])),
-        "msg_chunk_cnt": np.where(given["msg_chunk_cnt"] < 0, MISSING, length),
-        "channel": np.where(whole.message[owner], channel, MISSING),
+        "msg_chunk_idx": np.where(columns["msg_chunk_idx"] < 0, MISSING, moved(columns["msg_chunk_idx"])),
+        "msg_chunk_cnt": np.where(columns["msg_chunk_cnt"] < 0, MISSING, length),
+        "channel": np.where(program.message[owner], channel, MISSING),
         "comm_tag": tag,
-        **{name: given[name] for name in ("comm_src", "comm_dst", "comp_op", "source_line")},
+        **{name: columns[name] for name in ("comm_src", "comm_dst", "comp_op", "source_line")},
     }
     for side in ("src", "dst"):
-        buffer, offset = given[f"{side}_buf"], given[f"{side}_off"]
+        buffer, offset = columns[f"{side}_buf"], columns[f"{side}_off"]
         own = instance * scratch[rank] + offset + start
         at = np.where(buffer == Buffer.SCRATCH, own, moved(np.maximum(offset, 0)))
         values |= {f"{side}_buf": buffer, f"{side}_off": np.where(buffer < 0, MISSING, at)}
     draft = Draft(n, total * k)
     draft.extend(len(owner), values)
-    _depend(draft, whole, segments, first, k, size)
+    _depend(draft, program, segments, first, k, size)
     made = finish(
         draft, f"{algorithm.name}_x{k}", algorithm.collective, root=algorithm.root, in_place=algorithm.in_place,
         source=algorithm.source, protocol=algorithm.protocol,
@@ -106,9 +106,9 @@ def split(algorithm: Algorithm, k: int, *, verify: bool = True) -> Algorithm:
     return checked(made, place) if verify else made
 
 
-def _segments(whole: OrderedProgram, block: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    count, columns = whole.count, whole.columns
-    segments = np.ones(whole.size, dtype=np.int64)
+def _segments(program: OrderedProgram, block: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    count, columns = program.count, program.columns
+    segments = np.ones(program.size, dtype=np.int64)
     cuts: dict[int, set[int]] = {}
     group: list[int] = []
     for side in ("src", "dst"):
@@ -116,16 +116,16 @@ def _segments(whole: OrderedProgram, block: int) -> tuple[np.ndarray, np.ndarray
         lies = (buffer == Buffer.INPUT) | (buffer == Buffer.OUTPUT)
         crossing = np.flatnonzero(lies & (count > 1) & (offset // block != (offset + count - 1) // block))
         if len(crossing) and not group:
-            group = _handed_on(whole)
+            group = _handed_on(program)
         for g in crossing.tolist():
             begin = block - int(offset[g]) % block
             cuts.setdefault(group[g], set()).update(range(begin, int(count[g]), block))
     if not cuts:
-        return segments, np.arange(whole.size), np.zeros(whole.size, dtype=np.int64), count
-    bounds = {which: [0, *sorted(inner)] for which, inner in cuts.items()}
-    cut = [g for g, which in enumerate(group) if which in bounds]
+        return segments, np.arange(program.size), np.zeros(program.size, dtype=np.int64), count
+    bounds = {group_of: [0, *sorted(inner)] for group_of, inner in cuts.items()}
+    cut = [g for g, group_of in enumerate(group) if group_of in bounds]
     segments[cut] = [len(bounds[group[g]]) for g in cut]
-    owner = np.repeat(np.arange(whole.size), segments)
+    owner = np.repeat(np.arange(program.size), segments)
     first = np.cumsum(segments) - segments
     start, length = np.zeros(len(owner), dtype=np.int64), count[owner]
     for g in cut:
@@ -136,40 +136,40 @@ def _segments(whole: OrderedProgram, block: int) -> tuple[np.ndarray, np.ndarray
     return segments, owner, start, length
 
 
-def _handed_on(whole: OrderedProgram) -> list[int]:
+def _handed_on(program: OrderedProgram) -> list[int]:
     """Group of each node: nodes between which data passes without a cell must be cut alike."""
-    group = list(range(whole.size))
+    group = list(range(program.size))
     # In the order of execution, data comes from nodes whose group is known.
-    payload, sender = whole.payload.tolist(), whole.sender.tolist()
-    for g in whole.sequence:
+    payload, sender = program.payload.tolist(), program.sender.tolist()
+    for g in program.sequence:
         giver = payload[g] if payload[g] >= 0 else sender[g]
         if giver >= 0:
             group[g] = group[giver]
     return group
 
 
-def _depend(draft: Draft, whole: OrderedProgram, segments: np.ndarray, first: np.ndarray, k: int, size: int) -> None:
+def _depend(draft: Draft, program: OrderedProgram, segments: np.ndarray, first: np.ndarray, k: int, size: int) -> None:
     """Every segment of a node waits for all segments of those before it, of its own instance."""
-    child, parent = whole.child, whole.parent
+    child, parent = program.child, program.parent
     several = (segments[child] > 1) & (segments[parent] > 1)
-    alike = several & (whole.payload[child] == parent)
-    joined = several & ~alike
+    alike = several & (program.payload[child] == parent)
+    merged = several & ~alike
     edges = [_pairs(child[~several], parent[~several], segments, first)]
     row, step = ranges(segments[child[alike]])
     edges.append((first[child[alike]][row] + step, first[parent[alike]][row] + step))
     shift = np.arange(k)[:, None] * size
     for c, p in edges:
         draft.depend((c + shift).ravel(), (p + shift).ravel())
-    if not joined.any():
+    if not merged.any():
         return
     # One node that waits for all of a node's segments, instead of as many edges as there are pairs of segments.
-    waited, which = np.unique(parent[joined], return_inverse=True)
-    below = child[joined]
+    waited, code = np.unique(parent[merged], return_inverse=True)
+    below = child[merged]
     (above_row, above), (below_row, inner) = ranges(segments[waited]), ranges(segments[below])
     for j in range(k):
-        joins = draft.join(whole.rank[waited], order=whole.at[waited])
+        joins = draft.join(program.rank[waited], order=program.at[waited])
         draft.depend(joins[above_row], first[waited][above_row] + above + j * size)
-        draft.depend(first[below][below_row] + inner + j * size, joins[which][below_row])
+        draft.depend(first[below][below_row] + inner + j * size, joins[code][below_row])
 
 
 def _pairs(child: np.ndarray, parent: np.ndarray, segments: np.ndarray, first: np.ndarray) -> tuple:

@@ -47,11 +47,11 @@ class SwitchTree:
             above[parent], child, parent = child, parent, above[parent]
         hung = replace(self, above=tuple(above))
         used = {switch for rank in range(n) for switch in hung.path(rank)}
-        kept = [switch for switch in range(n, len(above)) if switch in used]
-        position = {switch: n + i for i, switch in enumerate(kept)} | {-1: -1}
-        names = tuple(self.names[switch - n] for switch in kept)
-        vertices = tuple(self.vertices[switch - n] for switch in kept if self.vertices)
-        return SwitchTree(tuple(position[above[each]] for each in (*range(n), *kept)), names, vertices)
+        switches = [switch for switch in range(n, len(above)) if switch in used]
+        position = {switch: n + i for i, switch in enumerate(switches)} | {-1: -1}
+        names = tuple(self.names[switch - n] for switch in switches)
+        vertices = tuple(self.vertices[switch - n] for switch in switches if self.vertices)
+        return SwitchTree(tuple(position[above[node]] for node in (*range(n), *switches)), names, vertices)
 
     @property
     def levels(self) -> int:
@@ -60,10 +60,10 @@ class SwitchTree:
 
     def path(self, position: int) -> list[int]:
         """Switches above a position, up to the top."""
-        found = []
+        vertices = []
         while (position := self.above[position]) != -1:
-            found.append(position)
-        return found
+            vertices.append(position)
+        return vertices
 
 
 def switch_tree_of(switches: object, ranks: int, place: str) -> SwitchTree:
@@ -85,14 +85,14 @@ def switch_tree_of(switches: object, ranks: int, place: str) -> SwitchTree:
         above[here] = parent
         if not isinstance(below, int | Mapping) and not below:
             raise AlgorithmError(place, f"nothing is below switch {name}", remedy)
-        for each in below if isinstance(below, list | tuple) else (below,):
-            if isinstance(each, Mapping) and each:
-                for inner, rest in each.items():
+        for child in below if isinstance(below, list | tuple) else (below,):
+            if isinstance(child, Mapping) and child:
+                for inner, rest in child.items():
                     hang(inner, rest, here)
-            elif type(each) is int and 0 <= each < ranks and each not in above:
-                above[each] = here
+            elif type(child) is int and 0 <= child < ranks and child not in above:
+                above[child] = here
             else:
-                problem = f"below {name} is {each!r}, neither one of {ranks} ranks that is left nor switches"
+                problem = f"below {name} is {child!r}, neither one of {ranks} ranks that is left nor switches"
                 raise AlgorithmError(place, problem, remedy)
 
     if not isinstance(switches, Mapping) or len(switches) != 1:
@@ -111,7 +111,7 @@ def capable_tree(topology: Topology, npus: tuple[int, ...], turn: int = 0) -> Sw
     not all share one. None where no such switches reach all."""
     capable = () if topology.computing is None else topology.computing.vertices
     members = np.array(npus, dtype=np.int64)
-    at = {int(npu): rank for rank, npu in enumerate(npus)}
+    rank_of = {int(npu): rank for rank, npu in enumerate(npus)}
     near = np.zeros(topology.vertices, dtype=bool)
     near[list(capable)] = True
     inner = near.copy()
@@ -121,29 +121,29 @@ def capable_tree(topology: Topology, npus: tuple[int, ...], turn: int = 0) -> Sw
     forward = np.flatnonzero(near[src] & near[dst] & (inner[src] | inner[dst]))
     pairs = set(zip(src[forward].tolist(), dst[forward].tolist(), strict=True))
     beside: dict[int, list[int]] = {vertex: [] for vertex in capable}
-    own = dict.fromkeys(capable, 0)
+    ranks_at = dict.fromkeys(capable, 0)
     for a, b in sorted(pairs):
-        if a in own and (b, a) in pairs:
-            if b in own:
+        if a in ranks_at and (b, a) in pairs:
+            if b in ranks_at:
                 beside[a].append(b)
             else:
-                own[a] |= 1 << at[b]
-    everyone = (1 << len(at)) - 1
-    reach, before = own, dict[int, int]()
+                ranks_at[a] |= 1 << rank_of[b]
+    everyone = (1 << len(rank_of)) - 1
+    reach, before = ranks_at, dict[int, int]()
     while everyone not in reach.values():
         if reach == before:
             return None
         before = reach
         reach = {v: bits | _union(reach[w] for w in beside[v]) for v, bits in reach.items()}
     tops = sorted(vertex for vertex, bits in reach.items() if bits == everyone)
-    return _breadth_first(topology, tops[turn % len(tops)], beside, own, len(at))
+    return _breadth_first(topology, tops[turn % len(tops)], beside, ranks_at, len(rank_of))
 
 
 def _union(bits) -> int:
-    found = 0
-    for each in bits:
-        found |= each
-    return found
+    union = 0
+    for bit in bits:
+        union |= bit
+    return union
 
 
 def _breadth_first(
@@ -152,9 +152,9 @@ def _breadth_first(
     parent, order, hung = {top: -1}, [top], dict[int, int]()
     left = (1 << ranks) - 1
     for vertex in order:
-        mine = own[vertex] & left
-        left &= ~mine
-        hung |= {rank: vertex for rank in range(ranks) if mine >> rank & 1}
+        hanging = own[vertex] & left
+        left &= ~hanging
+        hung |= {rank: vertex for rank in range(ranks) if hanging >> rank & 1}
         for other in beside[vertex]:
             if other not in parent:
                 parent[other] = vertex
@@ -164,10 +164,10 @@ def _breadth_first(
         while vertex != -1 and vertex not in used:
             used.add(vertex)
             vertex = parent[vertex]
-    kept = [vertex for vertex in order if vertex in used]
-    position = {vertex: ranks + i for i, vertex in enumerate(kept)} | {-1: -1}
-    above = [position[hung[rank]] for rank in range(ranks)] + [position[parent[vertex]] for vertex in kept]
-    return SwitchTree(tuple(above), tuple(map(topology.vertex_name, kept)), tuple(kept))
+    switches = [vertex for vertex in order if vertex in used]
+    position = {vertex: ranks + i for i, vertex in enumerate(switches)} | {-1: -1}
+    above = [position[hung[rank]] for rank in range(ranks)] + [position[parent[vertex]] for vertex in switches]
+    return SwitchTree(tuple(above), tuple(map(topology.vertex_name, switches)), tuple(switches))
 
 
 def switches_above(
@@ -188,14 +188,14 @@ def switches_above(
     if topology.computing is not None and len(topology.computing.vertices) == topology.vertices - topology.npus > 0:
         remedy = "all of them compute, but no tree of them does; use hierarchical with nvls in every node, or another"
     where, computing = f"{builder} {collective} over {len(npus)} ranks", topology.computing
-    given = "switches" in options and computing is not None
-    tree = None if given else capable_tree(topology, tuple(npus), turn)
-    if computing is None or (tree is None and not given):
+    stated = "switches" in options and computing is not None
+    tree = None if stated else capable_tree(topology, tuple(npus), turn)
+    if computing is None or (tree is None and not stated):
         raise AlgorithmError(where, f"no switches of {topology.name} that compute reach all of its NPUs", remedy)
     if builder == "nvls" and tree is not None and len(tree.names) > 1:
         problem = f"no one switch of {topology.name} that computes is linked to all of its NPUs"
         raise AlgorithmError(where, problem, "use switch_tree, or hierarchical with nvls in every node")
-    decided = BuilderKeys() if given else BuilderKeys(switches=tree)
+    decided = BuilderKeys() if stated else BuilderKeys(switches=tree)
     slots, cells = computing.slots, len(npus) * (2 if collective == "all_reduce" else 1)
     if slots is not None and builder == "switch_tree" and "slots" not in options:
         decided["slots"] = slots
@@ -232,17 +232,17 @@ def _above_groups(
         # The builder reports errors in them.
         return {}
     members, levels = np.array(npus), list(levels)
-    for d, (width, said) in enumerate(zip(dims, levels, strict=False)):
-        own = dict(said) if isinstance(said, Mapping) else {"builder": said}
-        builder = own.pop("builder", None)
-        if isinstance(builder, str) and builder in IN_NETWORK and width > 1 and "switches" not in own:
+    for d, (width, level) in enumerate(zip(dims, levels, strict=False)):
+        options_of = dict(level) if isinstance(level, Mapping) else {"builder": level}
+        builder = options_of.pop("builder", None)
+        if isinstance(builder, str) and builder in IN_NETWORK and width > 1 and "switches" not in options_of:
             groups = members.reshape(-1, width, stride).transpose(0, 2, 1).reshape(-1, width)
-            found = [
-                switches_above(topology, group.tolist(), builder, collective, own, size // stride, turn)
+            listed = [
+                switches_above(topology, group.tolist(), builder, collective, options_of, size // stride, turn)
                 for turn, group in enumerate(groups)
             ]
-            trees[d] = [keys["switches"] for keys in found]
-            levels[d] = {"builder": builder, **own, **found[0]}
+            trees[d] = [keys["switches"] for keys in listed]
+            levels[d] = {"builder": builder, **options_of, **listed[0]}
             del levels[d]["switches"]
         stride *= width
     return {"switches": trees, "algorithms": levels} if trees else {}

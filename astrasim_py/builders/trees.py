@@ -285,12 +285,12 @@ def double_binary(
         if not len(tree.child):
             continue
         pieces, start = part * q + np.arange(q), None
-        chosen = channel if count > 1 else MISSING
+        lane = channel if count > 1 else MISSING
         if collective != "broadcast":
-            start = up(draft, tree, pieces, tag=part * q, channel=chosen)
+            start = up(draft, tree, pieces, tag=part * q, channel=lane)
         if collective != "reduce":
             later = 2 * q * count if collective == "all_reduce" else 0
-            down(draft, tree, pieces, tag=later + part * q, order=8 * q, start=start, channel=chosen)
+            down(draft, tree, pieces, tag=later + part * q, order=8 * q, start=start, channel=lane)
     return finish(draft, name, collective, root=root)
 
 

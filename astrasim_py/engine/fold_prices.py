@@ -93,9 +93,9 @@ class Classes:
     def call_rows(self, each: int) -> np.ndarray:
         """Rows of a class's trace that call collectives, by call."""
         program = self.shared[each]
-        at = np.flatnonzero(program.structure.kind == COLLECTIVE)
-        rows = np.empty(len(at), dtype=np.int64)
-        rows[program.instance[at]] = program.rows[at]
+        nodes = np.flatnonzero(program.structure.kind == COLLECTIVE)
+        rows = np.empty(len(nodes), dtype=np.int64)
+        rows[program.instance[nodes]] = program.rows[nodes]
         return rows
 
     def across(self) -> frozenset[str]:
@@ -138,13 +138,13 @@ class Classes:
         copies = np.argsort(label, kind="stable").reshape(len(first), -1)
         odd = np.argwhere(self.of[copies] != self.of[copies[0]])
         if len(odd):
-            one, place = odd[0].tolist()
-            raise refuse(f"rank {copies[one, place]} and rank {copies[0, place]} do not share a trace")
+            row, place = odd[0].tolist()
+            raise refuse(f"rank {copies[row, place]} and rank {copies[0, place]} do not share a trace")
         return copies
 
     def nodes(self, kept: Collection[str]) -> int:
         """Nodes of the traces of a copy."""
-        return sum(len(self.traces[each]) for each in self.of[self.copies(kept)[0]].tolist())
+        return sum(len(self.traces[number]) for number in self.of[self.copies(kept)[0]].tolist())
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,27 +211,27 @@ class Prices:
             order[table.links] = np.arange(len(table.links))
             self._made[key] = records, order[records.link["link"]]
             self.events, self.runs = self.events + records.events, self.runs + 1
-        records, at = self._made[key]
+        records, index = self._made[key]
         totals = np.stack([records.link[name] for name in LINK_TOTALS[1:]])
-        return Price(records.finish, table.links[at], totals, records.messages, records.message_hops)
+        return Price(records.finish, table.links[index], totals, records.messages, records.message_hops)
 
     def _problem(self, family: Family) -> Problem:
         """All groups of a family call its collective once."""
         plan, (trace, row) = self.plan, family.row
         job, ranks = plan.problem.jobs[0], family.members
         values = [plan.instances.values[value] for value in family.values]
-        known = {value.group: tuple(np.searchsorted(ranks, value.members).tolist()) for value in values}
-        groups = {name: members for name, members in known.items() if name in self.classes.workload.groups}
+        members_of = {value.group: tuple(np.searchsorted(ranks, value.members).tolist()) for value in values}
+        groups = {name: members for name, members in members_of.items() if name in self.classes.workload.groups}
         group_of = dict.fromkeys(range(len(ranks)), family.name)
         group_of |= {rank: name for name, members in groups.items() for rank in members}
         columns = {name: trace.column(name)[[row]] for name in CALL_COLUMNS if trace.has_column(name)}
         name = [family.name or None]
-        one = ExecutionTrace.from_columns(
+        shared = ExecutionTrace.from_columns(
             node_id=trace.node_id[[row]], type=NodeType.COMM_COLL, pg_name=name, is_cpu_op=0, **columns
         )
         roles = {family.name: [group_of[rank] for rank in range(len(ranks))]} if groups.keys() != {family.name} else {}
         roles = {} if family.name not in self.classes.workload.roles else roles
-        workload = Workload((one,) * len(ranks), groups, f"{family.name} alone", roles=roles)
+        workload = Workload((shared,) * len(ranks), groups, f"{family.name} alone", roles=roles)
         placement = tuple(plan.npu_of[rank] for rank in ranks.tolist())
         return replace(plan.problem, jobs=(placed(job, workload, placement),))
 
@@ -257,14 +257,14 @@ def queues_of_npu(plan: Plan) -> int:
 def queues_of(family: Family, plan: Plan) -> np.ndarray:
     """int64: NPU queues of a family's chunks, ascending, numbered after the links."""
     npus = np.array(plan.npu_of, dtype=np.int64)
-    found = [np.zeros(0, dtype=np.int64)]
+    queues = [np.zeros(0, dtype=np.int64)]
     for value in family.values:
         instance = plan.instances.values[value]
         numbers = np.array(sorted({phase.queue for chunk in instance.chunks for phase in chunk.phases}), dtype=np.int64)
         if len(numbers):
             first = len(plan.problem.topology.src) + npus[list(instance.members)] * queues_of_npu(plan)
-            found.append((first[:, None] + numbers).ravel())
-    return np.unique(np.concatenate(found))
+            queues.append((first[:, None] + numbers).ravel())
+    return np.unique(np.concatenate(queues))
 
 
 def check_finished(records: Records, what: str) -> None:

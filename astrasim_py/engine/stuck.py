@@ -105,10 +105,10 @@ def explain_stuck(plan: Plan, progress: Sequence[int], waits: Waits) -> Outcome:
         *((entry[0].rank, partial(_waiting_for_count, plan, *entry)) for entry in waits.uncounted),
     ]
     of_rank: dict[int, list[Callable[[], WaitingNode]]] = {}
-    for rank, told in waiting:
-        of_rank.setdefault(rank, []).append(told)
+    for rank, describe in waiting:
+        of_rank.setdefault(rank, []).append(describe)
     # The trace of a rank of an algorithm may take long to build.
-    few = [told() for listed in of_rank.values() for told in listed[:_PER_RANK]]
+    few = [describe() for listed in of_rank.values() for describe in listed[:_PER_RANK]]
     few += [
         _waiting(plan, m, f"was delivered to {plan.rank_name(m.peer)}, which never receives it") for m in unreceived
     ]
@@ -128,8 +128,8 @@ def explain_stuck(plan: Plan, progress: Sequence[int], waits: Waits) -> Outcome:
             cause += f"; {number} send{'s wait' if number > 1 else ' waits'} for a free slot"
     elif any(progress):
         lacking = "messages that nobody sends" if waits_for or not waits.uncounted else "completions that never come"
-        who = f"{stuck_ranks} of {n} ranks wait" if stuck_ranks else "no rank waits, but switches do,"
-        cause = f"stuck: {who} for {lacking}"
+        subject = f"{stuck_ranks} of {n} ranks wait" if stuck_ranks else "no rank waits, but switches do,"
+        cause = f"stuck: {subject} for {lacking}"
     else:
         cause = f"stuck: {len(unreceived)} message{'s' if len(unreceived) > 1 else ''} sent and never received"
     jobs = list(dict.fromkeys(entry.job for entry in sorted(few, key=lambda entry: entry.rank) if entry.job))
@@ -149,9 +149,9 @@ def explain_stuck(plan: Plan, progress: Sequence[int], waits: Waits) -> Outcome:
 def _cut_off(plan: Plan, pairs: Sequence[tuple[int, int]]) -> str:
     """Which pairs of NPUs have no path, and which links have failed, and when."""
     topology, failed = plan.problem.topology, dict[int, int]()
-    for at, state in plan.states:
-        failed = {link: failed.get(link, at) for link in state.links.lost}
-    named = _some([f"{topology.link_name(link)} at {format_time(at)}" for link, at in failed.items()])
+    for time, state in plan.states:
+        failed = {link: failed.get(link, time) for link in state.links.lost}
+    named = _some([f"{topology.link_name(link)} at {format_time(time)}" for link, time in failed.items()])
     ends = [f"{topology.vertex_name(a)} to {topology.vertex_name(b)}" for a, b in pairs]
     return f"no path is left between NPUs ({_some(ends)}); failed for good: {named}"
 
@@ -169,12 +169,12 @@ def _some(names: Sequence[str]) -> str:
 
 def whole_messages(parts: Sequence[Posted]) -> list[Posted]:
     """Messages with waiting parts, and the bytes of these parts."""
-    found: dict[tuple[int, int, int], Posted] = {}
+    messages: dict[tuple[int, int, int], Posted] = {}
     for part in parts:
         key = part.rank, part.call, part.row
-        known = found.get(key, part._replace(bytes=0))
-        found[key] = known._replace(bytes=known.bytes + part.bytes)
-    return list(found.values())
+        posted = messages.get(key, part._replace(bytes=0))
+        messages[key] = posted._replace(bytes=posted.bytes + part.bytes)
+    return list(messages.values())
 
 
 def _turn(plan: Plan, entry: Posted, turns: Mapping[tuple[int, int], tuple[int, tuple[int, ...]]]) -> str:
@@ -274,21 +274,21 @@ def explanation(outcome: Outcome) -> list[str]:
             where = f"  {entry.job:<{wide}}{where}"
         inside = f" in collective {entry.instance}" if entry.instance >= 0 else ""
         name = f' "{entry.name}"' if entry.name else ""
-        begun = "since"
+        prefix = "since"
         if entry.kind == "recv" and entry.counter < 0:
-            what = f"a message from {who(entry.src)}, tag {entry.tag}, {entry.bytes} B"
+            missing = f"a message from {who(entry.src)}, tag {entry.tag}, {entry.bytes} B"
         elif entry.counter >= 0:
-            what = "a count"
+            missing = "a count"
         elif entry.asks:
-            what = f"{who(entry.dst)} to receive its message, tag {entry.tag}, {entry.bytes} B"
+            missing = f"{who(entry.dst)} to receive its message, tag {entry.tag}, {entry.bytes} B"
         elif entry.slots:
             on = f"channel {entry.channel}" if entry.channel >= 0 else f"tag {entry.tag}"
-            what = f"a free slot to send {entry.bytes} B to {who(entry.dst)} on {on}"
+            missing = f"a free slot to send {entry.bytes} B to {who(entry.dst)} on {on}"
         else:
-            begun = "sent at"
-            what = f"its message to {who(entry.dst)}, tag {entry.tag}, {entry.bytes} B"
-        since = f", {begun} {format_time(entry.since)}" if entry.since >= 0 else ""
-        lines.append(f"{where}  {what}{inside}{name}{since}: {entry.reason}")
+            prefix = "sent at"
+            missing = f"its message to {who(entry.dst)}, tag {entry.tag}, {entry.bytes} B"
+        since = f", {prefix} {format_time(entry.since)}" if entry.since >= 0 else ""
+        lines.append(f"{where}  {missing}{inside}{name}{since}: {entry.reason}")
     if outcome.unfinished:
         lines.append(f"  {outcome.unfinished} nodes never completed")
     return lines

@@ -83,19 +83,19 @@ def _whole(trace: ExecutionTrace, name: str) -> int | None:
     return value if type(value) is int else None
 
 
-def _check_same(ranks: list[_RecordedRank], made: Sequence[ExecutionTrace]) -> None:
+def _check_same(ranks: list[_RecordedRank], traces: Sequence[ExecutionTrace]) -> None:
     """The program must give these traces; tags must pair the messages that the order of thread blocks pairs."""
     sent, received = {}, {}
-    for own, trace in zip(ranks, made, strict=True):
-        own.check_same(trace)
-        tags, rows = trace.column("comm_tag").tolist(), own.order
+    for record, trace in zip(ranks, traces, strict=True):
+        record.check_same(trace)
+        tags, rows = trace.column("comm_tag").tolist(), record.order
         for row, queued in zip(rows, tags, strict=True):
-            said = tuple(own.column[name][row] for name in ("channel", "comm_tag", "msg_chunk_cnt"))
-            if own.kinds[row] == "S":
-                sent[own.rank, own.column["comm_dst"][row], queued] = said
-            elif own.kinds[row] == "R":
-                received[own.column["comm_src"][row], own.rank, queued] = said
-    pairs = {(source, target, *said[:2]) for (source, target, _), said in sent.items()}
+            fields = tuple(record.column[name][row] for name in ("channel", "comm_tag", "msg_chunk_cnt"))
+            if record.kinds[row] == "S":
+                sent[record.rank, record.column["comm_dst"][row], queued] = fields
+            elif record.kinds[row] == "R":
+                received[record.column["comm_src"][row], record.rank, queued] = fields
+    pairs = {(source, target, *fields[:2]) for (source, target, _), fields in sent.items()}
     if sent != received or len({(source, target, tag) for source, target, _, tag in pairs}) < len(pairs):
         raise _Unrecorded
 
@@ -183,22 +183,22 @@ class _RecordedRank:
                 self.waits[end] = self._shaped(step, odd.get(self.was[end]))
                 number += len(self.waits[end])
                 self.now[end] = block, number
-        self.trailing = {block: nops for (block, at), nops in odd.items() if at == -1}
+        self.trailing = {block: nops for (block, index), nops in odd.items() if index == -1}
 
     def _shaped(self, step: _NodeGroup, recorded: list[tuple] | None) -> _Waits:
         if any(node not in self.was for node in step.waits):
             raise _Unrecorded
-        own = tuple(max(self.column[name][step.rows[0]], -1) for name in ("depid", "deps"))
+        target = tuple(max(self.column[name][step.rows[0]], -1) for name in ("depid", "deps"))
         if recorded is not None:
-            written = [*((nop[:6], (nop[6], nop[7])) for nop in recorded), (PLAIN_NOP, own)]
-            places = {place for _, place in written if place[0] >= 0}
-            known = {self.was[node]: node for node in step.waits}
-            awaited = set(known)
+            all_waits = [*((nop[:6], (nop[6], nop[7])) for nop in recorded), (PLAIN_NOP, target)]
+            places = {place for _, place in all_waits if place[0] >= 0}
+            node_at = {self.was[node]: node for node in step.waits}
+            awaited = set(node_at)
             if step.before in self.was:
-                known[self.was[step.before]] = step.before
-            if awaited <= places <= known.keys() and len(known) == len(step.waits) + (step.before in self.was):
-                return [(fields, known.get(place, place)) for fields, place in written]
-        waits: Sequence[_Wait] = step.waits or [(-1, own[1] if own[0] < 0 else -1)]
+                node_at[self.was[step.before]] = step.before
+            if awaited <= places <= node_at.keys() and len(node_at) == len(step.waits) + (step.before in self.was):
+                return [(fields, node_at.get(place, place)) for fields, place in all_waits]
+        waits: Sequence[_Wait] = step.waits or [(-1, target[1] if target[0] < 0 else -1)]
         return [(PLAIN_NOP, wait) for wait in waits]
 
     def _place(self, wait: _Wait) -> tuple[int, int]:
@@ -212,13 +212,13 @@ class _RecordedRank:
         tbs = []
         for block in dict.fromkeys([*self.table, *sorted(self.blocks), *sorted(self.trailing)]):
             steps: list[MscclStep] = []
-            for one in self.blocks.get(block, ()):
-                self.order += one.rows
-                end = self.ids[one.rows[-1]]
-                *nops, (_, own) = self.waits[end]
+            for step in self.blocks.get(block, ()):
+                self.order += step.rows
+                end = self.ids[step.rows[-1]]
+                *nops, (_, end_wait) = self.waits[end]
                 for fields, wait in nops:
                     steps.append(nop_step(len(steps), fields, self._place(wait)))
-                steps.append(self._operation(len(steps), one, self._place(own), end in awaited))
+                steps.append(self._operation(len(steps), step, self._place(end_wait), end in awaited))
             for nop in self.trailing.get(block, ()):
                 # A nop behind the last step delays nothing, and has no edge.
                 steps.append(nop_step(len(steps), nop[:6], now_at.get((nop[6], nop[7]), (nop[6], nop[7]))))
@@ -252,14 +252,14 @@ class _RecordedRank:
         rows = [row for step in self.blocks.get(block, ()) for row in step.rows]
         out = list(self.table.get(block, (-1, -1, 0)))
         for place, kind, name in ((2, "SR", "channel"), (0, "S", "comm_dst"), (1, "R", "comm_src")):
-            found = next((self.column[name][row] for row in rows if self.kinds[row] in kind), None)
-            if found is None:
+            value = next((self.column[name][row] for row in rows if self.kinds[row] in kind), None)
+            if value is None:
                 continue
-            out[place] = found
-            if found == MISSING or (kind, found, out[2]) in self.owned:
+            out[place] = value
+            if value == MISSING or (kind, value, out[2]) in self.owned:
                 raise _Unrecorded
             if kind != "SR":
-                self.owned.add((kind, found, out[2]))
+                self.owned.add((kind, value, out[2]))
         return out[0], out[1], out[2]
 
     def check_same(self, made: ExecutionTrace) -> None:
@@ -267,7 +267,7 @@ class _RecordedRank:
         order = np.array(self.order, dtype=np.int64)
         if not len(order) == len(self.ids) == len(made) or (self.trace.type[order] != made.type).any():
             raise _Unrecorded
-        number = {self.ids[row]: at for at, row in enumerate(self.order)} | {MISSING: MISSING}
+        number = {self.ids[row]: index for index, row in enumerate(self.order)} | {MISSING: MISSING}
         kinds = np.array(self.kinds)[order]
         same = all(
             np.array_equal(self.trace.column(name)[order][here], made.column(name)[here])
@@ -278,7 +278,7 @@ class _RecordedRank:
             for name in ("payload", "tb_prev")
         )
         waits = [set(map(number.get, self.deps[row])) for row in self.order]
-        ptr, ids = (each.tolist() for each in made.data_deps)
+        ptr, ids = (column.tolist() for column in made.data_deps)
         if not same or not named or waits != [set(ids[a:b]) for a, b in pairwise(ptr)]:
             raise _Unrecorded
 

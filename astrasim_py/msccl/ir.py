@@ -160,13 +160,13 @@ def collective_of(program: MscclProgram) -> tuple[str, int | None, Contract | No
         return collective, (stated_root(program) or 0) if promise_of(collective).rooted else None, None
     if program.coll != CUSTOM:
         return CUSTOM, None, None
-    if found := _ROOTED.match(program.name):
-        collective, root = found.group(1).lower(), int(found.group(3))
-        whole = not promise_of(collective).sharded or chunks % ranks == 0
-        return (collective, root, None) if int(found.group(2)) == ranks > root and whole else (CUSTOM, None, None)
-    found = _TO_NEXT.match(program.name)
-    if found and ranks * chunks <= MAX_PROMISED:
-        way = -1 if found.group(1) == "forward" else 1
+    if match := _ROOTED.match(program.name):
+        collective, root = match.group(1).lower(), int(match.group(3))
+        divisible = not promise_of(collective).sharded or chunks % ranks == 0
+        return (collective, root, None) if int(match.group(2)) == ranks > root and divisible else (CUSTOM, None, None)
+    match = _TO_NEXT.match(program.name)
+    if match and ranks * chunks <= MAX_PROMISED:
+        way = -1 if match.group(1) == "forward" else 1
         outputs = {
             (rank, k): {(rank + way, k): 1} for rank in range(ranks) if 0 <= rank + way < ranks for k in range(chunks)
         }
@@ -176,8 +176,8 @@ def collective_of(program: MscclProgram) -> tuple[str, int | None, Contract | No
 
 def stated_root(program: MscclProgram) -> int | None:
     """The root that the name states, if it states one of the ranks."""
-    found = _ROOT.search(program.name)
-    return int(found.group(1)) if found and int(found.group(1)) < program.ngpus else None
+    match = _ROOT.search(program.name)
+    return int(match.group(1)) if match and int(match.group(1)) < program.ngpus else None
 
 
 def named(coll: str) -> str:
@@ -242,7 +242,7 @@ def steps_from(program: MscclProgram) -> Steps:
         writing = (BUFFERS[step.dstbuf], step.dstoff) if writes else (-1, -1)
         rows.append((rank, chain, step.cnt, *ends, reduces, *reading, *writing, step.line, tb.id, step.s))
         waits.append(
-            tuple(published.get((rank, one.depid), {}).get(one.deps, NEVER) for one in (*nops, step) if one.depid >= 0)
+            tuple(published.get((rank, op.depid), {}).get(op.deps, NEVER) for op in (*nops, step) if op.depid >= 0)
         )
         parents.append(before + waits[g])
 
@@ -290,17 +290,17 @@ def _published(program: MscclProgram) -> dict[tuple[int, int], dict[int, int]]:
 
     It is the row of that step or, as flags only grow, of the next one that is published.
     """
-    found: dict[tuple[int, int], dict[int, int]] = {}
+    rows_of: dict[tuple[int, int], dict[int, int]] = {}
     row = -1
     for gpu in sorted(program.gpus, key=lambda gpu: gpu.id):
         for tb in gpu.tbs:
             rows: dict[int, int] = {}
             waited: list[int] = []
-            for at, step in enumerate(tb.steps):
-                waited.append(at)
+            for index, step in enumerate(tb.steps):
+                waited.append(index)
                 row += step.type != "nop"
                 if step.hasdep and step.type != "nop":
                     rows |= dict.fromkeys(waited, row)
                     waited = []
-            found.setdefault((gpu.id, tb.id), rows)
-    return found
+            rows_of.setdefault((gpu.id, tb.id), rows)
+    return rows_of

@@ -93,7 +93,7 @@ def _out_of_place(steps: Steps) -> None:
     """
     per = steps.chunks // steps.ranks
     gathers = steps.collective == "gather"
-    whole, shard = (Buffer.OUTPUT, Buffer.INPUT) if gathers else (Buffer.INPUT, Buffer.OUTPUT)
+    large, shard = (Buffer.OUTPUT, Buffer.INPUT) if gathers else (Buffer.INPUT, Buffer.OUTPUT)
     uses: list[list[tuple[int, bool, bool]]] = [[] for _ in range(steps.ranks)]  # step, reads or writes, all within
     for g, (rank, count) in enumerate(zip(steps.rank, steps.count, strict=True)):
         low, high = rank * per, (rank + 1) * per
@@ -101,26 +101,26 @@ def _out_of_place(steps: Steps) -> None:
             (True, steps.read_buf[g], steps.read_off[g]),
             (False, steps.write_buf[g], steps.write_off[g]),
         ):
-            if buffer == shard or (gathers and not reads and buffer == whole and begin < high and low < begin + count):
+            if buffer == shard or (gathers and not reads and buffer == large and begin < high and low < begin + count):
                 return
-            if buffer == whole and count > 0 and begin < high and low < begin + count:
+            if buffer == large and count > 0 and begin < high and low < begin + count:
                 uses[rank].append((g, reads, low <= begin and begin + count <= high))
     steps.in_place = False
-    for rank, mine in enumerate(uses):
+    for rank, of_rank in enumerate(uses):
         first = rank * per
-        touching = [g for g, _, within in mine if not (gathers and within)]
+        touching = [g for g, _, within in of_rank if not (gathers and within)]
         if gathers:
             copies = bool(touching) or rank == steps.root
-            renamed = [(g, steps.read_buf, steps.read_off) for g, _, within in mine if within]
+            renamed = [(g, steps.read_buf, steps.read_off) for g, _, within in of_rank if within]
         else:
-            copies = not mine or any(reads or not within for _, reads, within in mine)
+            copies = not of_rank or any(reads or not within for _, reads, within in of_rank)
             renamed = [] if copies else [(g, steps.write_buf, steps.write_off) for g in touching]
         for g, buffers, offsets in renamed:
             buffers[g], offsets[g] = int(shard), offsets[g] - first
         if copies:
             copy = len(steps)
-            ends = ((int(shard), 0), (int(whole), first)) if gathers else ((int(whole), first), (int(shard), 0))
-            written = () if gathers else tuple(g for g, reads, _ in mine if not reads)
+            ends = ((int(shard), 0), (int(large), first)) if gathers else ((int(large), first), (int(shard), 0))
+            written = () if gathers else tuple(g for g, reads, _ in of_rank if not reads)
             row: tuple[tuple[list[Any], Any], ...] = (
                 (steps.rank, rank), (steps.chain, -1), (steps.count, per), (steps.takes, -1), (steps.gives, -1),
                 (steps.reduces, False), (steps.payload, -1), (steps.read_buf, ends[0][0]), (steps.read_off, ends[0][1]),
@@ -135,7 +135,7 @@ def _out_of_place(steps: Steps) -> None:
     base = scratch_ends(steps)
     for buffers, offsets in ((steps.read_buf, steps.read_off), (steps.write_buf, steps.write_off)):
         for g, rank in enumerate(steps.rank):
-            if rank != steps.root and buffers[g] == whole:
+            if rank != steps.root and buffers[g] == large:
                 buffers[g], offsets[g] = int(Buffer.SCRATCH), offsets[g] + base[rank]
 
 
@@ -161,7 +161,7 @@ def _check(algorithm: Algorithm, limits: Runtime, place: str) -> None:
     for rank, trace in enumerate(algorithm.traces):
         columns = (NodeType.COMM_SEND, "comm_dst"), (NodeType.COMM_RECV, "comm_src")
         peers = [trace.column(column)[trace.type == kind] for kind, column in columns]
-        blocks = max(len(np.unique(each)) for each in peers)
+        blocks = max(len(np.unique(peer)) for peer in peers)
         _refuse(blocks, 2 + algorithm.ranks + max(map(len, peers)), rank, limits, place)
 
 
@@ -277,47 +277,47 @@ class _Writer:
             return [("r", self._cells(op), self._cells(op))]
         if op.kind == RECEIVE_REDUCE:
             return [("rrc", op.reads, self._cells(op))]
-        given = self._cells(op.payload) if op.payload else None
+        payload = self._cells(op.payload) if op.payload else None
         if op.kind == REDUCE:
-            return self._reduction(op, op.reads, given)
-        source, target = given if op.source is None and given else op.reads, self._cells(op)
+            return self._reduction(op, op.reads, payload)
+        source, target = payload if op.source is None and payload else op.reads, self._cells(op)
         if not overlap(source, target, op.count):
             return [("cpy", source, target)]
         between = self._scratch(op.rank, op.count)
         return [("cpy", source, between), ("cpy", between, target)]
 
-    def _fused(self, send: Operation, got: Operation, spare: list[Cells]) -> tuple[str, Cells, Cells]:
+    def _fused(self, send: Operation, receive: Operation, spare: list[Cells]) -> tuple[str, Cells, Cells]:
         """A receive and a send as one step."""
-        others = any(reader is not send for reader in got.readers)
-        if got.kind == RECEIVE_REDUCE:
+        others = any(reader is not send for reader in receive.readers)
+        if receive.kind == RECEIVE_REDUCE:
             # The sum is only sent, never read from memory.
-            if not others and (got.target is None or got.overwritten):
-                return ("rrs", got.reads, got.reads)
-            return ("rrcs", got.reads, self._cells(got))
-        if got.target is None and not others:
+            if not others and (receive.target is None or receive.overwritten):
+                return ("rrs", receive.reads, receive.reads)
+            return ("rrcs", receive.reads, self._cells(receive))
+        if receive.target is None and not others:
             if not spare:
                 spare.append(self._scratch(send.rank, 1))
             return ("rcs", spare[0], spare[0])
-        return ("rcs", self._cells(got), self._cells(got))
+        return ("rcs", self._cells(receive), self._cells(receive))
 
-    def _reduction(self, op: Operation, source: Cells, given: Cells | None) -> list[tuple[str, Cells, Cells]]:
+    def _reduction(self, op: Operation, source: Cells, payload: Cells | None) -> list[tuple[str, Cells, Cells]]:
         """A reduction of two places on one rank: ``re`` adds its source to its destination."""
         count, target = op.count, op.target
-        if given is None:
+        if payload is None:
             if not overlap(source, op.writes, count):
                 return [("re", source, op.writes)]
             spare = self._scratch(op.rank, count)
             return [("cpy", source, spare), ("re", spare, op.writes)]
         if target is not None:
-            for one, other in ((source, given), (given, source)):
-                if target[2] == one[2] and not overlap(other, target, count):
+            for addend, other in ((source, payload), (payload, source)):
+                if target[2] == addend[2] and not overlap(other, target, count):
                     return [("re", other, target)]
-            if abs(target[2] - source[2]) >= count and abs(target[2] - given[2]) >= count:
-                return [("cpy", given, target), ("re", source, target)]
+            if abs(target[2] - source[2]) >= count and abs(target[2] - payload[2]) >= count:
+                return [("cpy", payload, target), ("re", source, target)]
         spare = self._cells(op) if target is None else self._scratch(op.rank, count)
-        if spare == given:
-            return [("re", source, given)]
-        steps = [("cpy", given, spare), ("re", source, spare)]
+        if spare == payload:
+            return [("re", source, payload)]
+        steps = [("cpy", payload, spare), ("re", source, spare)]
         return steps if target is None else [*steps, ("cpy", spare, target)]
 
     # -- thread blocks
@@ -332,16 +332,16 @@ class _Writer:
         for block, awaited in zip(blocks, waits, strict=True):
             spare: list[Cells] = []
             listed.append(
-                [(op, self._work(op, spare), needed) for op, needed in zip(block.operations, awaited, strict=True)]
+                [(op, self._work(op, spare), waits_of) for op, waits_of in zip(block.operations, awaited, strict=True)]
             )
-            sizes = [max(len(needed) - 1, 0) + len(parts) for _, parts, needed in listed[-1]]
+            sizes = [max(len(waits_of) - 1, 0) + len(parts) for _, parts, waits_of in listed[-1]]
             ends.append([end - 1 for end in accumulate(sizes)])
-        published = {(b, ends[b][at]) for awaited in waits for needed in awaited for b, at in needed}
+        published = {(b, ends[b][index]) for awaited in waits for waits_of in awaited for b, index in waits_of}
         tbs = []
-        for b, (block, mine) in enumerate(zip(blocks, listed, strict=True)):
+        for b, (block, work) in enumerate(zip(blocks, listed, strict=True)):
             steps: list[MscclStep] = []
-            for op, parts, needed in mine:
-                named = [(other, ends[other][at]) for other, at in needed] or [(-1, -1)]
+            for op, parts, waits_of in work:
+                named = [(other, ends[other][index]) for other, index in waits_of] or [(-1, -1)]
                 for dep in named[:-1]:
                     steps.append(nop_step(len(steps), PLAIN_NOP, dep))
                 dep = named[-1]
@@ -361,39 +361,39 @@ class _Writer:
         """
         where: dict[int, tuple[int, int]] = {}
         for b, block in enumerate(blocks):
-            for at, op in enumerate(block.operations):
-                where[op.number] = b, at
+            for index, op in enumerate(block.operations):
+                where[op.number] = b, index
                 if op.number in self.fed:
-                    where[self.fed[op.number].number] = b, at
+                    where[self.fed[op.number].number] = b, index
         joins: dict[int, dict[int, int]] = {}
 
         def needs(op: Operation, into: dict[int, int]) -> dict[int, int]:
             """The last position of each thread block that an operation names."""
             for parent in op.parents:
                 named = [where[parent.number]] if parent.number in where else joins[parent.number].items()
-                for b, at in named:
-                    into[b] = max(into.get(b, -1), at)
+                for b, index in named:
+                    into[b] = max(into.get(b, -1), index)
             return into
 
         for op in self.joins[rank]:
             joins[op.number] = needs(op, {})
         out: list[list[list[tuple[int, int]]]] = [[[] for _ in block.operations] for block in blocks]
         #: Progress of every other thread block that each operation implies; -1: not begun.
-        known: list[list[list[int]]] = [[[]] * len(block.operations) for block in blocks]
+        reach: list[list[list[int]]] = [[[]] * len(block.operations) for block in blocks]
         nothing = [-1] * len(blocks)
         for op in sorted((op for block in blocks for op in block.operations), key=lambda op: op.place):
-            b, at = where[op.number]
-            mine = known[b][at - 1] if at else nothing
-            wanted = needs(op, {})
+            b, index = where[op.number]
+            past = reach[b][index - 1] if index else nothing
+            ends = needs(op, {})
             if op.number in self.fed:
-                needs(self.fed[op.number], wanted)
-            wanted.pop(b, None)
+                needs(self.fed[op.number], ends)
+            ends.pop(b, None)
             # The latest first: it implies all that it waited for.
-            for other, last in sorted(wanted.items(), key=lambda it: -blocks[it[0]].operations[it[1]].place):
-                if mine[other] < last:
-                    out[b][at].append((other, last))
-                    mine = list(map(max, mine, known[other][last]))
-                    mine[other] = last
-            out[b][at].reverse()
-            known[b][at] = mine
+            for other, last in sorted(ends.items(), key=lambda end: -blocks[end[0]].operations[end[1]].place):
+                if past[other] < last:
+                    out[b][index].append((other, last))
+                    past = list(map(max, past, reach[other][last]))
+                    past[other] = last
+            out[b][index].reverse()
+            reach[b][index] = past
         return out

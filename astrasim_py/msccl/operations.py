@@ -124,24 +124,24 @@ class OperationGraph:
         if count <= 0 or kind == JOIN:
             return [self._add(JOIN, rank, 0, g)]
         parts = []
-        for at in range(0, count, MAX_COUNT):
-            source = (steps.read_buf[g], steps.read_off[g] + at, read + at) if read >= 0 else None
-            target = (steps.write_buf[g], steps.write_off[g] + at, write + at) if write >= 0 else None
-            parts.append(self._add(kind, rank, min(MAX_COUNT, count - at), g, source=source, target=target))
+        for begin in range(0, count, MAX_COUNT):
+            source = (steps.read_buf[g], steps.read_off[g] + begin, read + begin) if read >= 0 else None
+            target = (steps.write_buf[g], steps.write_off[g] + begin, write + begin) if write >= 0 else None
+            parts.append(self._add(kind, rank, min(MAX_COUNT, count - begin), g, source=source, target=target))
         return parts
 
     def _link(self, parts: list[list[Operation]]) -> None:
         steps = self.steps
-        ends = [mine[-1] for mine in parts]
-        for g, mine in enumerate(parts):
-            if len(mine) > 1:
-                ends[g] = self._add(JOIN, steps.rank[g], 0, g, parents=list(mine))
-        for mine, parents, giver in zip(parts, steps.parents, steps.payload, strict=True):
-            for op in mine:
+        ends = [ops[-1] for ops in parts]
+        for g, ops in enumerate(parts):
+            if len(ops) > 1:
+                ends[g] = self._add(JOIN, steps.rank[g], 0, g, parents=list(ops))
+        for ops, parents, giver in zip(parts, steps.parents, steps.payload, strict=True):
+            for op in ops:
                 op.parents += [ends[p] for p in parents]
-            if giver >= 0 and mine[0].kind != RECEIVE and parts[giver][0].kind != JOIN:
-                for op, given in zip(mine, parts[giver], strict=True):
-                    op.payload = given
+            if giver >= 0 and ops[0].kind != RECEIVE and parts[giver][0].kind != JOIN:
+                for op, payload in zip(ops, parts[giver], strict=True):
+                    op.payload = payload
                     if op.kind != REDUCE:
                         op.source = None
         for connection in steps.connections:
@@ -169,10 +169,10 @@ class OperationGraph:
         self.apart.update(op.original.number for op in receives if op.kind == RECEIVE_REDUCE)
         self._keep(op for op in receives if op.kind == RECEIVE and op.target is not None)
 
-    def _keep(self, kept: Iterable[Operation]) -> None:
+    def _keep(self, operations: Iterable[Operation]) -> None:
         """Let operations write to places of their own, and copy from there to where they wrote."""
         copies: dict[int, Operation] = {}
-        for op in [operation.original for operation in kept]:
+        for op in [operation.original for operation in operations]:
             if op.kind == REDUCE and op.payload is None:
                 # The other operand goes there, too.
                 before = self._add(COPY, op.rank, op.count, op.step, source=op.target, parents=list(op.parents))
@@ -209,26 +209,26 @@ def _ordered(graph: OperationGraph) -> list[Operation]:
         unit = _merged(ops, apart)
         waiting = [int(op.kind == RECEIVE) for op in ops]
         children: list[list[int]] = [[] for _ in ops]
-        for op, mine in zip(ops, unit, strict=True):
+        for op, home in zip(ops, unit, strict=True):
             for parent in op.parents:
                 other = unit[parent.number]
-                if other != mine:
-                    waiting[mine] += 1
-                    children[other].append(mine)
-        sequence = [at for at, count in enumerate(waiting) if not count and unit[at] == at]
+                if other != home:
+                    waiting[home] += 1
+                    children[other].append(home)
+        sequence = [u for u, count in enumerate(waiting) if not count and unit[u] == u]
         # The list grows while it is walked: first come, first served.
-        for at in sequence:
-            freed = [ops[at].peer.number] if ops[at].kind == SEND else []
-            for child in (*freed, *children[at]):
+        for u in sequence:
+            freed = [ops[u].peer.number] if ops[u].kind == SEND else []
+            for child in (*freed, *children[u]):
                 waiting[child] -= 1
                 if not waiting[child]:
                     sequence.append(child)
         if len(sequence) == len(set(unit)):
             return _renumbered(ops, unit, sequence)
-        stuck = {at for at, first in enumerate(unit) if at != first and waiting[first] > 0}
+        stuck = {u for u, first in enumerate(unit) if u != first and waiting[first] > 0}
         if not stuck:
-            blocked = next(op for op in ops if unit[op.number] == op.number and waiting[op.number] > 0)
-            problem = f"ranks wait for each other, for example {graph.steps.place(blocked.step)}"
+            held_back = next(op for op in ops if unit[op.number] == op.number and waiting[op.number] > 0)
+            problem = f"ranks wait for each other, for example {graph.steps.place(held_back.step)}"
             raise AlgorithmError(graph.place, problem, "run verify on it")
         apart |= stuck
 
@@ -236,10 +236,10 @@ def _ordered(graph: OperationGraph) -> list[Operation]:
 def _renumbered(ops: list[Operation], unit: list[int], sequence: list[int]) -> list[Operation]:
     """Copies of the operations in the order of a sequence, those of one unit as one."""
     work = {first: op for op, first in zip(ops, unit, strict=True) if op.number != first}
-    made: dict[int, Operation] = {}
-    for number, at in enumerate(sequence):
-        first, last = ops[at], work.get(at, ops[at])
-        made[at] = made[last.number] = replace(
+    copies: dict[int, Operation] = {}
+    for number, index in enumerate(sequence):
+        first, last = ops[index], work.get(index, ops[index])
+        copies[index] = copies[last.number] = replace(
             first,
             kind=first.kind if last is first else RECEIVE_REDUCE,
             number=number,
@@ -251,12 +251,12 @@ def _renumbered(ops: list[Operation], unit: list[int], sequence: list[int]) -> l
             readers=[],
         )
     for op in ops:
-        copy = made[op.number]
-        copy.parents += [made[parent.number] for parent in op.parents if made[parent.number] is not copy]
-    out = [made[at] for at in sequence]
+        copy = copies[op.number]
+        copy.parents += [copies[parent.number] for parent in op.parents if copies[parent.number] is not copy]
+    out = [copies[index] for index in sequence]
     for op in out:
-        op.partner = op.partner and made[op.partner.number]
-        op.payload = op.payload and made[op.payload.number]
+        op.partner = op.partner and copies[op.partner.number]
+        op.payload = op.payload and copies[op.payload.number]
     return out
 
 

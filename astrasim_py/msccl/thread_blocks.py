@@ -161,10 +161,10 @@ def schedule(ops: list[Operation], place: str, *, channels: int, cap: int) -> No
         serving = list(touched.values()) if now >= 0 else []
         if serving:
             touched.clear()
-        begun = sorted((op for pair in serving for op in pair.serve()), key=lambda op: op.step)
-        for op in begun:
+        started = sorted((op for pair in serving for op in pair.serve()), key=lambda op: op.step)
+        for op in started:
             execute(op)
-        for op in begun:
+        for op in started:
             under_way[op.peer.number] = 1
             if not waiting[op.peer.number]:
                 work.append(op.peer)
@@ -182,7 +182,7 @@ def schedule(ops: list[Operation], place: str, *, channels: int, cap: int) -> No
                 if op.count > 1:
                     done(op.peer)
             done(op)
-        stuck = now >= 0 and clock < len(ops) and not begun and not work
+        stuck = now >= 0 and clock < len(ops) and not started and not work
         work.clear()
         if stuck:
             if not held:
@@ -241,36 +241,36 @@ class Assignment:
             (peer, channel, rank): [op.peer for op in sends] for (rank, channel, peer), sends in self._sends.items()
         }
         #: Of a receive by number: its position in its connection.
-        self._position = {op.number: at for receives in self._receives.values() for at, op in enumerate(receives)}
+        self._position = {op.number: index for receives in self._receives.values() for index, op in enumerate(receives)}
         self._children = children_of(ops)
         fusable = [(send, send.feeder) for send in ops if send.feeder is not None and self._fusable(send, send.feeder)]
         self._pair(fusable)
         home = self._home
-        self.fused = {send.number: got for send, got in fusable if home[got.number] == home[send.number]}
+        self.fused = {send.number: recv for send, recv in fusable if home[recv.number] == home[send.number]}
         self._fill(ranks)
 
-    def _fusable(self, send: Operation, got: Operation) -> bool:
+    def _fusable(self, send: Operation, receive: Operation) -> bool:
         """True if a send may be one step with the receive that feeds it."""
         if send.kind != SEND or send.count != 1:
             return False
-        if got.kind not in RECEIVES or got.carrier != send.carrier:
+        if receive.kind not in RECEIVES or receive.carrier != send.carrier:
             return False
-        if send.payload is not got and (got.target is None or send.reads[2] != got.target[2]):
+        if send.payload is not receive and (receive.target is None or send.reads[2] != receive.target[2]):
             return False
         # Other operations that wait for the receive must begin after the send is delivered.
-        for child in self._children[got.number]:
+        for child in self._children[receive.number]:
             if child is not send and child.round < send.round + (child.kind == SEND):
                 return False
         # The receive keeps its slot until the send: one more message may come meanwhile, but not two, and not first.
-        receives = self._receives[got.rank, got.carrier, got.peer.rank]
-        following = receives[self._position[got.number] + 1 :][:2]
+        receives = self._receives[receive.rank, receive.carrier, receive.peer.rank]
+        following = receives[self._position[receive.number] + 1 :][:2]
         begins = [op.place for op in following[:1]] + [op.peer.place for op in following[1:]]
         return all(begin >= send.place for begin in begins)
 
     def _pair(self, fusable: list[tuple[Operation, Operation]]) -> None:
         """Join sides of connections in thread blocks: first those with most to fuse, then those with one peer."""
         links: Counter[_Block] = Counter(
-            (send.rank, send.carrier, got.peer.rank, send.peer.rank) for send, got in fusable
+            (send.rank, send.carrier, recv.peer.rank, send.peer.rank) for send, recv in fusable
         )
         several = {
             (kind, side)
@@ -299,10 +299,10 @@ class Assignment:
     def _fill(self, ranks: int) -> None:
         """List the operations of every thread block in the order of their execution."""
         self.blocks: list[list[OrderedBlock]] = [[] for _ in range(ranks)]
-        known: dict[_Block, OrderedBlock] = {}
+        block_of: dict[_Block, OrderedBlock] = {}
         home: dict[int, OrderedBlock] = {}  # of local operations and their inputs
         alone: dict[int, OrderedBlock] = {}  # by rank: the thread block without peers that takes more
-        fused = {got.number for got in self.fused.values()}
+        fused = {receive.number for receive in self.fused.values()}
 
         def new(rank: int, send: int, recv: int, channel: int) -> OrderedBlock:
             self.blocks[rank].append(OrderedBlock(send, recv, channel, []))
@@ -313,9 +313,9 @@ class Assignment:
                 continue
             if op.kind == SEND or op.kind in RECEIVES:
                 rank, channel, source, target = key = self._home[op.number]
-                if key not in known:
-                    known[key] = new(rank, target, source, channel)
-                block = known[key]
+                if key not in block_of:
+                    block_of[key] = new(rank, target, source, channel)
+                block = block_of[key]
             else:
                 # Local work is done where its data arrived.
                 local = home.get(op.feeder.number) if op.feeder else None

@@ -168,14 +168,14 @@ class _Nodes:
         steps, step, receives, sends = self.steps, self.step, self.receives, self.sends
         works, message = ~(receives | sends), receives | sends
         reduces, writes, fused = self.reduces[step], self.writes[step], (self.width > 1)[step]
-        written = np.array(
+        fields = np.array(
             [
                 (tb.send, tb.recv, tb.chan, tb.id, step.s, step.hasdep, step.depid, step.deps, step.line,
                  BUFFERS[step.srcbuf], step.srcoff, BUFFERS[step.dstbuf], step.dstoff)
                 for _, tb, step, _ in self.walked if step
             ], dtype=np.int64,
         ).reshape(-1, 13).T  # fmt: skip
-        send, recv, chan, block, number, hasdep, depid, deps, line, *sides = written[:, step]
+        send, recv, chan, block, number, hasdep, depid, deps, line, *sides = fields[:, step]
         source, target = sides[:2], sides[2:]
         local = np.where(writes, target, source)
         count, chain = np.array([steps.count, steps.chain], dtype=np.int64)[:, step]
@@ -187,7 +187,7 @@ class _Nodes:
             # Both ends of a message name the sender's chunks, so that they count the same bytes.
             both = min(len(out), len(into))
             index[into[:both]] = index[out[:both]]
-        longest = max([1, *(max(len(each.sends), len(each.receives)) for each in steps.connections)])
+        longest = max([1, *(max(len(end.sends), len(end.receives)) for end in steps.connections)])
         channel = int(chan.max(initial=0))
         if (channel + 1) * longest > _MOST:
             problem = f"{longest} messages on a connection of channel {channel} need more tags than there are"
@@ -233,39 +233,39 @@ class _Nodes:
         promise = promise_of(self.collective)
         rank = np.array(self.steps.rank, dtype=np.int64)[self.step]
         shards = [BUFFERS["i"]] * promise.gathers + [BUFFERS["o"]] * promise.scatters
-        at = offset + np.where(np.isin(buffer, shards) & (offset + count <= per), rank * per, 0)
-        return np.where((buffer == BUFFERS["s"]) | (offset < 0) | (at + count > chunks), 0, at)
+        position = offset + np.where(np.isin(buffer, shards) & (offset + count <= per), rank * per, 0)
+        return np.where((buffer == BUFFERS["s"]) | (offset < 0) | (position + count > chunks), 0, position)
 
     def parents(self) -> tuple[list[list[int]], dict[int, list]]:
         """The nodes that each waits for; and by rank the nops that these do not lead back to."""
         steps, last = self.steps, self.at[self.ends].tolist()
-        found = [[at - 1] for at in self.at.tolist()]
+        awaited = [[row - 1] for row in self.at.tolist()]
         odd: dict[int, list] = defaultdict(list)
         g = 0
         for gpu, tb, step, nops in self.walked:
-            written = [[*nop_fields(nop), nop.depid, nop.deps] for nop in nops]
+            waits = [[*nop_fields(nop), nop.depid, nop.deps] for nop in nops]
             if step is None:
-                odd[gpu.id].append([tb.id, -1, written])
+                odd[gpu.id].append([tb.id, -1, waits])
                 continue
             targets = [last[p] for p in steps.waits[g]]
             before = [last[p] for p in steps.parents[g][: -len(targets) or None]]
             # A node awaits another once, even if the program repeats it: readers count open dependencies.
-            kept = [node for node in dict.fromkeys(reversed(targets)) if node not in before][::-1]
+            targets_left = [node for node in dict.fromkeys(reversed(targets)) if node not in before][::-1]
             plain = all(nop_fields(nop) == PLAIN_NOP for nop in nops)
-            if kept != targets or not plain or len(targets) < len(nops) + bool(nops):
-                odd[gpu.id].append([tb.id, step.s, written])
-            found[self.start[g]] = before + kept
+            if targets_left != targets or not plain or len(targets) < len(nops) + bool(nops):
+                odd[gpu.id].append([tb.id, step.s, waits])
+            awaited[self.start[g]] = before + targets_left
             g += 1
-        return found, odd
+        return awaited, odd
 
 
 def _of_gpu(gpu: Gpu, odd: list) -> dict[str, object]:
-    own: dict[str, object] = {
+    values: dict[str, object] = {
         "msccl_i_chunks": gpu.i_chunks,
         "msccl_o_chunks": gpu.o_chunks,
         "msccl_s_chunks": gpu.s_chunks,
         "msccl_tbs": " ".join(f"{tb.id}:{tb.send}:{tb.recv}:{tb.chan}" for tb in gpu.tbs),
     }
     if odd:
-        own["msccl_nops"] = json.dumps(odd, separators=(",", ":"))
-    return own
+        values["msccl_nops"] = json.dumps(odd, separators=(",", ":"))
+    return values

@@ -111,9 +111,9 @@ class _Check:
 
     def _collective(self) -> None:
         program = self.program
-        known = frozenset().union(*(runtime.collectives for runtime in RUNTIMES.values()))
-        if program.coll not in known:
-            text = f'coll="{program.coll[:40]}" is known to no runtime; write one of {", ".join(sorted(known))}'
+        names = frozenset().union(*(runtime.collectives for runtime in RUNTIMES.values()))
+        if program.coll not in names:
+            text = f'coll="{program.coll[:40]}" is known to no runtime; write one of {", ".join(sorted(names))}'
             self.add("collective", text)
             return
         chunks, ranks, promise = program.nchunksperloop, program.ngpus, promise_of(ir.named(program.coll))
@@ -357,6 +357,6 @@ def _aliases(program: ir.MscclProgram, gpu: ir.Gpu) -> tuple[dict[str, int], dic
         "o": first * (program.coll in ("reduce_scatter", "reducescatter")),
     }
     if program.inplace:
-        end = max(at + size[name] if size[name] else 0 for name, at in shift.items())
-        size |= {name: max(size[name], end - at) for name, at in shift.items()}
+        end = max(begin + size[name] if size[name] else 0 for name, begin in shift.items())
+        size |= {name: max(size[name], end - begin) for name, begin in shift.items()}
     return shift, size

@@ -109,7 +109,7 @@ def _document(data: bytes, place: str) -> tuple[bytes, int]:
         refuse(0, f"more than {MAX_ELEMENTS} elements", "write fewer, larger chunks")
 
     begin = end = -1
-    kept: list[bytes] = []
+    parts: list[bytes] = []
     position = since = marks = 0
     while mark := _MARKS.search(data, position):
         position = mark.end()
@@ -131,7 +131,7 @@ def _document(data: bytes, place: str) -> tuple[bytes, int]:
                     mark.start(), f'is declared to be in "{encoding}"', "save it as UTF-8 and declare that, or nothing"
                 )
             if begin >= 0 and end < 0:
-                kept += [data[since : mark.start()], _NEWLINE * data.count(_NEWLINE, mark.start(), position)]
+                parts += [data[since : mark.start()], _NEWLINE * data.count(_NEWLINE, mark.start(), position)]
                 since = position
         elif text == b"<algo":
             if begin < 0:
@@ -141,7 +141,7 @@ def _document(data: bytes, place: str) -> tuple[bytes, int]:
         elif text == b"</algo":
             if begin >= 0 and end < 0:
                 end = data.find(b">", position) + 1 or len(data)
-                kept.append(data[since:end])
+                parts.append(data[since:end])
         else:
             refuse(mark.start(), f"{text.decode()} is not read: MSCCL-IR has no document type", "delete it")
     if begin < 0:
@@ -149,7 +149,7 @@ def _document(data: bytes, place: str) -> tuple[bytes, int]:
     if end < 0:
         refuse(begin, "<algo> is not closed", "write the whole file again: it ends with </algo>")
 
-    document = b"".join(kept)
+    document = b"".join(parts)
     if document.count(b"=") > MAX_ATTRIBUTES * (document.count(b"<") + 8):
         refuse(begin, f"more than {MAX_ATTRIBUTES} attributes per element", "write those of MSCCL-IR only")
     return document, data.count(_NEWLINE, 0, begin)
@@ -157,12 +157,12 @@ def _document(data: bytes, place: str) -> tuple[bytes, int]:
 
 def _lines(document: bytes, before: int) -> Iterator[int]:
     """Line of every start tag, in order: in the result of `_document`, "<" begins start and end tags only."""
-    line, at = before + 1, 0
+    line, offset = before + 1, 0
     count = document.count
     for start in _START.finditer(document):
         position = start.start()
-        line += count(_NEWLINE, at, position)
-        at = position
+        line += count(_NEWLINE, offset, position)
+        offset = position
         yield line
 
 
@@ -198,12 +198,12 @@ def _is_integer(text: str) -> bool:
 
 def _attributes() -> dict[str, dict[str, dict]]:
     """Values by text of every attribute, by element; faults are looked for in this order."""
-    text, plain, signed, some, size = _Text(), _Numbers(0), _Numbers(-1), _Numbers(1), _Numbers(0, MAX_BYTES)
+    text, plain, signed, count, size = _Text(), _Numbers(0), _Numbers(-1), _Numbers(1), _Numbers(0, MAX_BYTES)
     flag, buffer = {"0": 0, "1": 1}, {"i": "i", "o": "o", "s": "s"}
     protocol, kind = ({name: name for name in names} for names in (PROTOCOL_SLOTS, STEP_TYPES))
     return {
         "algo": {
-            "proto": protocol, "ngpus": some, "name": text, "nchannels": plain, "nchunksperloop": some, "coll": text,
+            "proto": protocol, "ngpus": count, "name": text, "nchannels": plain, "nchunksperloop": count, "coll": text,
             "inplace": flag, "outofplace": flag, "minBytes": size, "maxBytes": size, "nthreads": plain,
         },
         "gpu": {"id": plain, "i_chunks": plain, "o_chunks": plain, "s_chunks": plain},
@@ -267,10 +267,10 @@ class _ProgramParser:
         a = {name: value.replace("&#38;", "&") for name, value in a.items()}
         if any(len(value) > RUNTIME_VALUE for value in a.values()):
             self.long = line
-        given = self._values("algo", a, line)
-        given["name"] = " ".join(given.get("name", "").split())
+        values = self._values("algo", a, line)
+        values["name"] = " ".join(values.get("name", "").split())
         fields = zip(MscclProgram._fields, ALGO_ATTRIBUTES, strict=False)
-        stated: dict[str, Any] = {field: given.get(name) for field, name in fields}
+        stated: dict[str, Any] = {field: values.get(name) for field, name in fields}
         program = MscclProgram(**stated, gpus=gpus, source=self.place, line=line)
         ngpus = program.ngpus
         for gpu in gpus:
@@ -291,7 +291,7 @@ class _ProgramParser:
         """Attributes of an element that are there, or must be."""
         try:
             return {
-                name: known[a[name]] for name, known in self.known[tag].items() if name in a or name not in _OPTIONAL
+                name: table[a[name]] for name, table in self.known[tag].items() if name in a or name not in _OPTIONAL
             }
         except KeyError:
             self._explain(tag, a, line)
@@ -316,7 +316,7 @@ class _ProgramParser:
         if tag == "step" and a.get("type") == "ra":
             problem = 'type "ra" is parsed by one runtime and executed by none'
             self._refuse(line, problem, "write re (local reduction) or rrc (receive and reduce)")
-        for name, known in self.known[tag].items():
+        for name, words in self.known[tag].items():
             if name not in a:
                 if name in _OPTIONAL:
                     continue
@@ -326,14 +326,14 @@ class _ProgramParser:
                 problem = f"{name} of <{tag}> has {len(text)} characters, more than {MAX_TEXT}"
                 self._refuse(line, problem, "write a shorter one")
             with suppress(KeyError):
-                known[text]
+                words[text]
                 continue
-            if isinstance(known, _Numbers):
-                fault = f"not a whole number from {known.least} to {known.most}"
+            if isinstance(words, _Numbers):
+                fault = f"not a whole number from {words.least} to {words.most}"
                 remedy = "write one" if _is_integer(text) else "write digits only"
             else:
-                meant = [each for each in known if each.lower() == text.strip().lower()]
-                fault, remedy = f"none of {', '.join(known)}", f'write {name}="{(meant or list(known))[0]}"'
+                near = [word for word in words if word.lower() == text.strip().lower()]
+                fault, remedy = f"none of {', '.join(words)}", f'write {name}="{(near or list(words))[0]}"'
             self._refuse(line, f'<{tag}> has {name}="{_shown(text)}", which is {fault}', remedy)
         raise AssertionError("every attribute is right")
 

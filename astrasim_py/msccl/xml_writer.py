@@ -116,9 +116,9 @@ def program_text(program: MscclProgram, dialect: str | None = None) -> str:
     return "\n".join(lines)
 
 
-def _check_children(number: int, what: str, place: str) -> None:
+def _check_children(number: int, noun: str, place: str) -> None:
     if number > MAX_CHILDREN:
-        raise AlgorithmError(place, f"has {number} {what}, runtimes read {MAX_CHILDREN}", "use a smaller algorithm")
+        raise AlgorithmError(place, f"has {number} {noun}, runtimes read {MAX_CHILDREN}", "use a smaller algorithm")
 
 
 def _head(program: MscclProgram, dialect: str | None, place: str) -> dict[str, object]:
@@ -157,9 +157,9 @@ def _coll(program: MscclProgram, dialect: str, place: str) -> str:
         if coll == "custom" and promise_of(collective).rooted:
             return collective
         other = "classic"
-    known = RUNTIMES[dialect].collectives
-    if coll not in known:
-        problem = f"the {dialect} dialect has no {coll} collective, only {', '.join(sorted(known))}"
+    names = RUNTIMES[dialect].collectives
+    if coll not in names:
+        problem = f"the {dialect} dialect has no {coll} collective, only {', '.join(sorted(names))}"
         remedy = f"write the {other} dialect" if coll in RUNTIMES[other].collectives else "name one of these"
         raise AlgorithmError(place, problem, remedy)
     return coll

@@ -89,10 +89,10 @@ def _links(plan: Plan, capacities: Capacities) -> int:
         reduced = may_reduce(plan.problem.topology, instance.algorithms)
         need = demand(instance.type, instance.size, len(instance.members), reduced)
         total += number * need.total
-        at = npu_of[np.asarray(instance.members, dtype=np.int64)]
+        npus = npu_of[np.asarray(instance.members, dtype=np.int64)]
         for array, (of_root, of_others) in ((into, need.ingress), (out, need.egress)):
-            array[at] += number * of_others
-            array[at[instance.root]] += number * (of_root - of_others)
+            array[npus] += number * of_others
+            array[npus[instance.root]] += number * (of_root - of_others)
     sent: dict[RankProgram, tuple[int, int]] = {}
     for program in dict.fromkeys(plan.workload.shared):
         kind = program.structure.kind
@@ -209,11 +209,11 @@ class _LongestPath:
     def release(self, rank: int, nodes: Sequence[int], time: int) -> None:
         """Nodes wait for one thing less, which took until `time`."""
         for node in nodes:
-            at = self.first[rank] + node
-            self.starts[at] = max(self.starts[at], time)
-            self.need[at] -= 1
-            if not self.need[at]:
-                self.starts[at] = max(self.starts[at], self.loaded(at))
+            index = self.first[rank] + node
+            self.starts[index] = max(self.starts[index], time)
+            self.need[index] -= 1
+            if not self.need[index]:
+                self.starts[index] = max(self.starts[index], self.loaded(index))
                 self.ready.append((rank, node))
 
     def message(self, rank: int, node: int, start: int, *, sends: bool) -> None:
@@ -254,8 +254,8 @@ class _LongestPath:
         members = (rank,) if self.symmetric else instance.members
         if len(arrivals) < len(members):
             return
-        begun = [arrivals[r][1] for r in members]
-        earliest, last = min(begun), max(begun)
+        starts = [arrivals[r][1] for r in members]
+        earliest, last = min(starts), max(starts)
         self.reach(rank, earliest + max(instance.bound, 0))
         npus = tuple(self.plan.npu_of[r] for r in instance.members)
         to_switch = may_reduce(self.plan.problem.topology, instance.algorithms)
@@ -266,19 +266,19 @@ class _LongestPath:
             )
         into, out = self.times[key]
         promise = promise_of(instance.type)
-        made = [(r, arrivals[r][0]) for r in members]
-        produced = [max(*self.tile_ends.get(each, (0,)), self.loaded(each)) for each in made]
+        producers = [(r, arrivals[r][0]) for r in members]
+        produced = [max(*self.tile_ends.get(producer, (0,)), self.loaded(producer)) for producer in producers]
         if not promise.rooted and not promise.scatters and (promise.gathers or promise.reduces):
             produced = [max(produced)] * len(members)  # every rank's whole input is in every rank's output
         for position, member in enumerate(members):
-            end = max(begun[position], produced[position])
+            end = max(starts[position], produced[position])
             if len(instance.members) > 1:
                 if into[position]:
                     end = max(end, earliest + into[position])
                 if out[position] and self.delivery:
-                    end = max(end, begun[position] + out[position])
+                    end = max(end, starts[position] + out[position])
                 if promise.from_root:
-                    end = max(end, begun[instance.root])
+                    end = max(end, starts[instance.root])
                 elif not promise.rooted or position == instance.root:
                     end = max(end, last)
             self.finish(member, arrivals[member][0], end)

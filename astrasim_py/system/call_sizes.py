@@ -53,24 +53,24 @@ def _sent(call: CollectiveCall) -> int:
     sends = [program.structure.kind == SEND for program in programs.different]
     if programs.member_bytes is not None:
         return int(programs.nbytes_matrix(range(len(programs)))[:, sends[0]].sum(dtype=object))
-    sent = [sum(program.nbytes[at].tolist()) for program, at in zip(programs.different, sends, strict=True)]
+    sent = [sum(program.nbytes[rows].tolist()) for program, rows in zip(programs.different, sends, strict=True)]
     return sum(map(sent.__getitem__, programs.which.tolist()))
 
 
 def size_notes(plan: Plan) -> list[str]:
     """What a person should know of the sizes of a plan's calls; one line for each algorithm and kind of note."""
-    found: dict[tuple[str, str], list[str]] = {}
+    texts_of: dict[tuple[str, str], list[str]] = {}
     for instance in plan.instances.values:
         if instance.algorithm is None:
             continue
         for remedy, text in _notes(instance, instance.algorithm, plan.problem.semantics):
             name = instance.algorithm.source or instance.algorithm.name
-            found.setdefault((name, remedy), []).append(text)
+            texts_of.setdefault((name, remedy), []).append(text)
 
     def more(calls: int) -> str:
         return f" (and {number_of(calls - 1, 'more call')})" if calls > 1 else ""
 
-    return [f"{name}: {texts[0]}{more(len(texts))}; {remedy}" for (name, remedy), texts in found.items()]
+    return [f"{name}: {texts[0]}{more(len(texts))}; {remedy}" for (name, remedy), texts in texts_of.items()]
 
 
 def beyond_links(plan: Plan, records: Records) -> list[str]:
@@ -83,8 +83,8 @@ def beyond_links(plan: Plan, records: Records) -> list[str]:
         return []
     capacities, table = Capacities(best_of_events(topology)), records.collective
     took = np.full(len(plan.instances.values), np.iinfo(np.int64).max)
-    which = plan.instances.which[table["instance"]]  # a folded run has some of them
-    np.minimum.at(took, which, table["end"] - table["start"])
+    number = plan.instances.which[table["instance"]]  # a folded run has some of them
+    np.minimum.at(took, number, table["end"] - table["start"])
     worst: tuple[Fraction, str] = Fraction(1), ""
     for duration, instance in zip(took.tolist(), plan.instances.values, strict=True):
         if instance.type == CUSTOM or not instance.algorithms or duration <= 0:
@@ -108,13 +108,13 @@ def beyond_links(plan: Plan, records: Records) -> list[str]:
 def _notes(instance: Instance, algorithm: Algorithm, semantics: Semantics) -> Iterator[tuple[str, str]]:
     """(remedy, what is wrong) of an instance."""
     if doubt := size_doubt(instance, semantics):
-        what = f"{doubt}; its time may be that of another size, and its bandwidth is left empty"
+        text = f"{doubt}; its time may be that of another size, and its bandwidth is left empty"
         if semantics.injected_sizes == "verbatim":
-            yield "write injected_sizes: symbolic under semantics for sizes that follow the call", what
+            yield "write injected_sizes: symbolic under semantics for sizes that follow the call", text
         elif not algorithm.scales:
-            yield "write made_for: SIZE, the size that its bytes are for, and they follow the call", what
+            yield "write made_for: SIZE, the size that its bytes are for, and they follow the call", text
         else:
-            yield "check made_for" if algorithm.made_for is not None else "correct the algorithm", what
+            yield "check made_for" if algorithm.made_for is not None else "correct the algorithm", text
     stated = [attribute.name for trace in algorithm.given[:1] for attribute in trace.metadata]
     if not {"msccl_min_bytes", "msccl_max_bytes"}.isdisjoint(stated):
         from astrasim_py.msccl.ir import outside_window

@@ -205,13 +205,13 @@ def refuse(
 def _features(parts: Mapping[str, object]) -> dict[str, tuple[str, object]]:
     """Features of the parts of a problem: key; key and value; ``part.*`` for keys without rows → the key, its value."""
     features: dict[str, tuple[str, object]] = {}
-    for part, given in parts.items():
-        if part not in ("network", "semantics") or not isinstance(given, StrictModel):
-            if given is not None and given is not False:
-                features[part] = part, given
+    for part, setting in parts.items():
+        if part not in ("network", "semantics") or not isinstance(setting, StrictModel):
+            if setting is not None and setting is not False:
+                features[part] = part, setting
             continue
-        for key in given.differs():
-            name, value = f"{part}.{key}", getattr(given, key)
+        for key in setting.differs():
+            name, value = f"{part}.{key}", getattr(setting, key)
             features[name] = name, value
             if isinstance(value, str):
                 features[f"{name}: {value}"] = name, value

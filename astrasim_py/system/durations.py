@@ -78,7 +78,7 @@ def workload_ps(table: Program, compute: ComputeModel, semantics: Semantics, spe
         counted = (operations != MISSING) & (table.column("duration_ps") == MISSING)
         rows = np.flatnonzero(is_compute & counted & (table.column("is_cpu_op") <= 0))
         pairs = np.stack([operations[rows], np.maximum(nbytes[rows], 0)], axis=1)
-        pairs, first, which = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
+        pairs, first, pair_of = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
         times = np.zeros(len(pairs), dtype=np.int64)
         for i in np.argsort(first).tolist():  # errors name the first node
             row = int(rows[first[i]])
@@ -86,7 +86,7 @@ def workload_ps(table: Program, compute: ComputeModel, semantics: Semantics, spe
             if amount < 0:
                 raise TraceError(node_place(table, row), f"num_ops {amount} is negative")
             times[i] = _checked(roofline_ps(amount, moved, compute, semantics), table, row)
-        duration[rows] = times[which.ravel()]
+        duration[rows] = times[pair_of.ravel()]
     return scale_by_speed(duration, (speed,), table)
 
 

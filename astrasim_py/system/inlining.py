@@ -80,7 +80,7 @@ def inline(problem: Problem, job: int = 0) -> Inlined:
         if given is not None
     ]
     bare = network.model_copy(update={"profile": None, "protocol": None, "msccl": None, "qps": 1, "split": False})
-    jobs = tuple(replace(each, compute_speed={}) for each in problem.jobs)
+    jobs = tuple(replace(part, compute_speed={}) for part in problem.jobs)
     plan = make_plan(replace(problem, network=bare, jobs=jobs))
     _refuse(plan, job)
     made = _Inlining(plan, job)
@@ -121,15 +121,15 @@ class _Inlining:
         self.tags: dict[int, tuple[int, np.ndarray]] = {}
         used = [plan.workload[rank] for rank in range(self.first, self.first + plan.problem.jobs[job].ranks)]
         next_tag = 1 + max((int(p.tag.max(initial=-1, where=p.peer >= 0)) for p in used), default=-1)
-        known: dict[CollectiveCall, np.ndarray] = {}
+        tags_of: dict[CollectiveCall, np.ndarray] = {}
         for number in self.own:
             index = int(plan.instances.first[number])
             call = plan.calls[index]
-            if call not in known:
+            if call not in tags_of:
                 tags = [p.tag[p.peer >= 0] for p in call.different]
-                known[call] = np.unique(np.concatenate([np.zeros(0, np.int64), *tags]))
-            self.tags[index] = next_tag, known[call]
-            next_tag += len(known[call])
+                tags_of[call] = np.unique(np.concatenate([np.zeros(0, np.int64), *tags]))
+            self.tags[index] = next_tag, tags_of[call]
+            next_tag += len(tags_of[call])
         if next_tag > 2**31:
             name = plan.problem.jobs[job].name
             raise ScenarioError(name, f"needs {next_tag} tags, more than 2^31", "inline fewer iterations")
@@ -211,8 +211,8 @@ class _Inlining:
     def calls(self, rank: int, program: RankProgram) -> list[_Call]:
         """The rank's calls, in the order in which their nodes are dispatched."""
         calls, first = list[_Call](), len(program)
-        at = np.flatnonzero(program.instance >= 0)
-        for node in at[np.argsort(program.instance[at], kind="stable")].tolist():
+        rows = np.flatnonzero(program.instance >= 0)
+        for node in rows[np.argsort(program.instance[rows], kind="stable")].tolist():
             index = int(self.plan.instances.first[program.instance[node]])
             call = self.plan.calls[index]
             if call.algorithm is not None:
@@ -225,16 +225,16 @@ class _Inlining:
         """By node of the rank: the places of those that it waits for."""
         ends = {call.node: call.ends.tolist() for call in calls}
         first = {call.node: call.first for call in calls}
-        made: list[list[int]] = [[] for _ in range(len(program) + sum(len(call.program) for call in calls))]
-        for own, begin in ((program, 0), *((call.program, call.first) for call in calls)):
-            ptr, children = own.structure.succ_ptr.tolist(), own.structure.succ.tolist()
-            for parent in range(len(own)):
+        lists: list[list[int]] = [[] for _ in range(len(program) + sum(len(call.program) for call in calls))]
+        for part, begin in ((program, 0), *((call.program, call.first) for call in calls)):
+            ptr, children = part.structure.succ_ptr.tolist(), part.structure.succ.tolist()
+            for parent in range(len(part)):
                 before = ends.get(parent, [parent]) if begin == 0 else [begin + parent]
                 for child in children[ptr[parent] : ptr[parent + 1]]:
-                    made[begin + child] += before
+                    lists[begin + child] += before
         for call in calls:
             for root in call.program.structure.roots.tolist():
-                made[call.first + root].append(call.node)
+                lists[call.first + root].append(call.node)
         gates = self.plan.tiles.get(rank)
         if gates is not None:
             targets = list(zip(gates.collective.tolist(), gates.node.tolist(), strict=True))
@@ -242,10 +242,10 @@ class _Inlining:
             all_of_them = gates.count == np.bincount(gates.triggers[:, 2], minlength=len(gates.count))
             for node, event, gate in gates.triggers[all_of_them[gates.triggers[:, 2]]].tolist():
                 collective, held = targets[gate]
-                at = held if collective < 0 else first[collective] + held
+                target = held if collective < 0 else first[collective] + held
                 ended = ends.get(node, [node]) if event == ENDS else [node if event == BEGINS else first[node] + event]
-                made[at] += ended
-        return [sorted(set(each)) for each in made]
+                lists[target] += ended
+        return [sorted(set(each)) for each in lists]
 
     def columns(self, call: _Call, ids: np.ndarray) -> dict[str, np.ndarray]:
         """The columns of the nodes of a call."""
@@ -255,14 +255,14 @@ class _Inlining:
         members = np.asarray(call.call.members, dtype=np.int64) - self.first
         peer = np.where(moves, members[np.maximum(program.peer, 0)], MISSING)
         rows, none = program.rows, np.full(len(program), MISSING)
-        made = {name: table.column(name)[rows] for name in _KEPT if table.has(name)}
+        kept_columns = {name: table.column(name)[rows] for name in _KEPT if table.has(name)}
         payload = table.column("payload")[rows]
         if (payload != MISSING).any():
             giver = np.searchsorted(program.node_id, np.maximum(payload, 0).astype(np.uint64))
-            made["payload"] = np.where(
+            kept_columns["payload"] = np.where(
                 payload == MISSING, MISSING, ids[call.first + giver % len(program)].astype(np.int64)
             )
-        return made | {
+        return kept_columns | {
             "comm_size": np.where(moves, program.nbytes, MISSING),
             "comm_dst": np.where(kind == SEND, peer, none),
             "comm_src": np.where(kind == RECV, peer, none),

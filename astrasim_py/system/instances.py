@@ -52,10 +52,10 @@ class JobInstances:
         self.dependencies = job.ordered_by(semantics)
         self.groups = {WORLD: tuple(range(job.ranks))}
         self.groups |= {name: self.workload.members(name) for name in self.workload.groups}
-        every = self.workload.traces
-        number = {trace: kind for kind, trace in enumerate(dict.fromkeys(every))}
+        traces = self.workload.traces
+        number = {trace: kind for kind, trace in enumerate(dict.fromkeys(traces))}
         self.traces = list(number)
-        self.kind_of = np.fromiter(map(number.__getitem__, every), dtype=np.int64, count=len(every))
+        self.kind_of = np.fromiter(map(number.__getitem__, traces), dtype=np.int64, count=len(traces))
         self.calls: list[np.ndarray] = []
         #: By kind and name: rows of the trace, in the order of the calls.
         self.rows: list[dict[str, np.ndarray]] = [self._read(trace) for trace in self.traces]
@@ -101,7 +101,7 @@ class JobInstances:
                 names: dict[str, tuple[str, ...]] = {}
                 for name, group in zip(self.rows[kind], groups, strict=True):
                     names[group] = (*names.get(group, ()), name)
-                self.parts.append({group: _Part(kind, called) for group, called in names.items()})
+                self.parts.append({group: _Part(kind, calls_of) for group, calls_of in names.items()})
         return binding_of
 
     def _refuse_group(self, place: str, rank: int, name: str) -> None:
@@ -134,9 +134,9 @@ class JobInstances:
             self.refuse_difference(name, parts, {part: self._ordered(part, by_id=False) for part in parts})
         leader = next(iter(parts))
         node = self.traces[leader.kind].node_id[rows[leader]].astype(np.int64)
-        told = [hold(condition, node) for condition in getattr(self.job.algorithms, "nodes", ())]
+        conditions = [hold(condition, node) for condition in getattr(self.job.algorithms, "nodes", ())]
         same = first[:, :3] if self.job.planner is None else first
-        different = np.column_stack([same, *told])
+        different = np.column_stack([same, *conditions])
         _, like, inverse = np.unique(different, axis=0, return_index=True, return_inverse=True)
         return _Calls(first, rows, like[inverse.ravel()])
 
@@ -152,9 +152,9 @@ class JobInstances:
         self.bound: list[np.ndarray] = []
         kinds = self.kind_of[np.unique(self.binding_of, return_index=True)[1]]
         for kind, parts in zip(kinds.tolist(), self.parts, strict=True):
-            every = self.calls[kind]
-            calls = {name: every[self.of_group[name].rows[part]] for name, part in parts.items()}
-            bound = np.zeros(int(every.max(initial=-1)) + 1, dtype=np.int32)
+            numbers_of = self.calls[kind]
+            calls = {name: numbers_of[self.of_group[name].rows[part]] for name, part in parts.items()}
+            bound = np.zeros(int(numbers_of.max(initial=-1)) + 1, dtype=np.int32)
             new = [name for name in parts if name not in numbers]
             for name in new:
                 bound[calls[name]] = 1
@@ -179,18 +179,18 @@ class JobInstances:
         trace, n = self.traces[part.kind], len(self.groups[name])
         names = ("comm_type", "coll_size", "comm_size", "comm_root", "comm_priority")
         code, exact, stated, root, priority = (trace.column(column)[rows] for column in names)
-        known = np.isin(code, list(COLLECTIVE_OF_CODE))
+        is_known = np.isin(code, list(COLLECTIVE_OF_CODE))
         gathers = code == COLLECTIVE_CODES["all_gather"]
-        own = np.where((stated == MISSING) & (code == COLLECTIVE_CODES["barrier"]), 0, stated)
+        size_own = np.where((stated == MISSING) & (code == COLLECTIVE_CODES["barrier"]), 0, stated)
         absent = exact == MISSING
-        large = absent & gathers & (own > 2**62 // max(n, 1))
-        size = np.where(absent, np.where(gathers & (own > 0), own * np.where(large, 1, n), own), exact)
+        large = absent & gathers & (size_own > 2**62 // max(n, 1))
+        size = np.where(absent, np.where(gathers & (size_own > 0), size_own * np.where(large, 1, n), size_own), exact)
         root = np.where((root == MISSING) | ~np.isin(code, _ROOTED), 0, root)
-        odd = np.flatnonzero(~known | (size < 0) | (root < 0) | (root >= n))
+        odd = np.flatnonzero(~is_known | (size < 0) | (root < 0) | (root >= n))
         if len(odd):
-            at = int(odd[0])
-            place = node_place(trace, int(rows[at]), f"rank {rank}")
-            raise _wrong(place, int(code[at]), int(size[at]), int(root[at]), n)
+            row = int(odd[0])
+            place = node_place(trace, int(rows[row]), f"rank {rank}")
+            raise _wrong(place, int(code[row]), int(size[row]), int(root[row]), n)
         if large.any():
             place = node_place(trace, int(rows[np.argmax(large)]), f"rank {rank}")
             raise TraceError(place, "moves 2^62 B or more", "write its bytes")
@@ -269,6 +269,6 @@ def _wrong(place: str, code: int, size: int, root: int, n: int) -> TraceError:
             return TraceError(place, "lacks comm_type", remedy)
         return TraceError(place, f"comm_type {code} is unknown", "write one of 0..9 (ALL_REDUCE is 0)")
     if size < 0:
-        what = "lacks comm_size" if size == MISSING else f"comm_size {size} is negative"
-        return TraceError(place, what, "write its bytes, 0 or more")
+        problem = "lacks comm_size" if size == MISSING else f"comm_size {size} is negative"
+        return TraceError(place, problem, "write its bytes, 0 or more")
     return TraceError(place, f"root {root} is not a position in a group of {n}")

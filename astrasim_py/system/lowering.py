@@ -50,11 +50,11 @@ def make_plan(problem: Problem, *, folded: bool = False, choose: Chooser | None 
     for exclusion in exclusions(problem.parts):
         raise ScenarioError(exclusion.place, exclusion.problem, exclusion.remedy)
     work = _Lowering(problem, choose, bounds)
-    found = [JobInstances(job, problem.semantics) for job in problem.jobs]
-    first_instance = pointers([len(each.like) for each in found]).tolist()
+    of_job = [JobInstances(job, problem.semantics) for job in problem.jobs]
+    first_instance = pointers([len(part.like) for part in of_job]).tolist()
     programs_of = [
-        work.programs.of_job(job, each, first)
-        for job, each, first in zip(problem.jobs, found, first_instance, strict=False)
+        work.programs.of_job(job, part, first)
+        for job, part, first in zip(problem.jobs, of_job, first_instance, strict=False)
     ]
     workload = Programs.joined(programs_of)
     ranks = [range(first, first + job.ranks) for first, job in zip(work.first_rank, problem.jobs, strict=True)]
@@ -66,9 +66,9 @@ def make_plan(problem: Problem, *, folded: bool = False, choose: Chooser | None 
         for number, programs in enumerate(programs_of)
     )
     if work.by_bytes:
-        work.communicators_of_rank = _communicators(workload, found, work.first_rank)
-    for number, each in enumerate(found):
-        work.add_instances(number, each, folded=folded)
+        work.communicators_of_rank = _communicators(workload, of_job, work.first_rank)
+    for number, part in enumerate(of_job):
+        work.add_instances(number, part, folded=folded)
     instances, calls = Instances(work.values, np.concatenate(work.which)), Repeated.of(work.calls)
     work.matchings.number()
     npu_of = tuple(chain.from_iterable(job.placement for job in problem.jobs))
@@ -92,7 +92,7 @@ def make_plan(problem: Problem, *, folded: bool = False, choose: Chooser | None 
         problem=problem,
         npu_ranks=len(npu_of),
         npu_of=npu_of,
-        job_of=tuple(np.repeat(np.arange(len(ranks)), [len(each) for each in ranks]).tolist()),
+        job_of=tuple(np.repeat(np.arange(len(ranks)), [len(part) for part in ranks]).tolist()),
         first_rank=work.first_rank,
         workload=workload,
         p2p=p2p,
@@ -163,7 +163,7 @@ class _Lowering:
         else:
             if self.library is not None:
                 refuse(PROFILE, {BY_DIMENSION: True})
-            chunks = tuple(self.chunk(number, each, request) for each in planned)
+            chunks = tuple(self.chunk(number, phases, request) for phases in planned)
         algorithms = tuple(dict.fromkeys(c.algorithm for c in self.calls[begin:] if c.algorithm is not None))
         return Instance(
             job=number,
@@ -264,12 +264,12 @@ class _Lowering:
     def chunk(self, number: int, planned: PlannedChunk, request: CollectiveRequest) -> Chunk:
         """Add one chunk of a planned collective and its calls."""
         phases = []
-        for each in planned.phases:
-            key = each, number, request.group
+        for phase in planned.phases:
+            key = phase, number, request.group
             if key not in self._phases:
-                self._phases[key] = self.phase(number, each, request)
+                self._phases[key] = self.phase(number, phase, request)
             calls, call_of = self._phases[key]
-            phases.append(Phase(each.queue, each.priority, len(self.calls), calls, call_of))
+            phases.append(Phase(phase.queue, phase.priority, len(self.calls), calls, call_of))
             self.calls += calls
         if planned.turns and len(planned.turns) != len(phases):
             raise _ill_planned(request, f"a chunk has {len(planned.turns)} turns and {len(phases)} phases")
@@ -394,9 +394,9 @@ def _communicators(workload: Programs, found: Sequence[JobInstances], first_rank
     """int64[ranks]: number of collectives of each rank, plus 1 if its workload sends."""
     sends = np.array([bool((program.peer >= 0).any()) for program in workload.different], dtype=np.int64)
     count = sends[workload.which]
-    for each, first in zip(found, first_rank, strict=True):
-        for name, calls in each.of_group.items():
-            count[np.asarray(each.groups[name], dtype=np.int64) + first] += len(calls.table)
+    for job, first in zip(found, first_rank, strict=True):
+        for name, calls in job.of_group.items():
+            count[np.asarray(job.groups[name], dtype=np.int64) + first] += len(calls.table)
     return count
 
 

@@ -227,8 +227,8 @@ class NetworkModel(StrictModel):
 
     def with_profile(self, profile: LibraryProfile) -> "NetworkModel":
         """The model with the profile of the file that it names. Raises ScenarioError, as for a wrong value."""
-        given = {key: getattr(self, key) for key in type(self).model_fields}
-        return type(self)(**given | {"profile": profile})
+        keys = {key: getattr(self, key) for key in type(self).model_fields}
+        return type(self)(**keys | {"profile": profile})
 
     @property
     def contention(self) -> bool:

@@ -76,12 +76,12 @@ class Matching:
 
     def __getitem__(self, position: int) -> np.ndarray:
         part, keys = slice(self.begin[position], self.end[position]), self.partners(position).copy()
-        at, single = self.at[part], keys >= 0
-        sends = np.where(self.received[part], keys, at)
+        rows, single = self.at[part], keys >= 0
+        sends = np.where(self.received[part], keys, rows)
         keys[single] = self._first[self._sender(position)[single]] + sends[single]
-        every = np.zeros(len(self.programs.shared[position]), dtype=np.int64)
-        every[at] = keys
-        return every
+        by_row = np.zeros(len(self.programs.shared[position]), dtype=np.int64)
+        by_row[rows] = keys
+        return by_row
 
 
 class Matchings:
@@ -124,19 +124,19 @@ class Matchings:
 
 def _matching(programs: Programs, what: str, name: Callable[[int], str]) -> Matching:
     matching, columns = _messages(programs, np.arange(len(programs)))
-    at, side = matching.at, matching.received.astype(np.int64)
-    if not len(at):
+    ends_at, side = matching.at, matching.received.astype(np.int64)
+    if not len(ends_at):
         return matching
     channel = _numbers(columns[2::-1])
     count = int(channel.max()) + 1
-    received, sent = (np.bincount(channel[side == each], minlength=count) for each in (1, 0))
+    received, sent = (np.bincount(channel[side == end], minlength=count) for end in (1, 0))
     odd = np.flatnonzero(received != sent)
     if what and len(odd):
         src, dst, tag, _ = columns[:, np.argmax(channel == odd[0])].tolist()
         raise _unmatched(what, name(src), name(dst), int(sent[odd[0]]), int(received[odd[0]]), tag)
     several = (received != 1) | (sent != 1)
     number, ends = np.cumsum(several) - 1, np.zeros((2, count), dtype=np.int64)
-    ends[side, channel] = at
+    ends[side, channel] = ends_at
     matching.partner[:] = np.where(several[channel], ~number[channel], ends[1 - side, channel])
     return matching
 
@@ -206,9 +206,9 @@ def _rotated_matching(programs: Programs, what: str, name: Callable[[int], str])
         only = np.full(len(sent), -1, dtype=np.int64)
         only[of_other] = others
         partner[nodes] = np.where(several, ~number, only)[of]
-    at, n = np.flatnonzero(base.peer >= 0), len(programs)
-    begin, end = (np.broadcast_to(np.int64(each), n) for each in (0, len(at)))
-    return Matching(programs, begin, end, at, partner[at], base.structure.kind[at] == RECV)
+    rows, n = np.flatnonzero(base.peer >= 0), len(programs)
+    begin, end = (np.broadcast_to(np.int64(bound), n) for bound in (0, len(rows)))
+    return Matching(programs, begin, end, rows, partner[rows], base.structure.kind[rows] == RECV)
 
 
 def sizes_are_told_by_tags(programs: Programs) -> bool:

@@ -26,8 +26,8 @@ class ComputeNoise(StrictModel):
 
     def _complete(self) -> None:
         if (self.exponential is None) == (self.uniform is None):
-            what = "no distribution" if self.uniform is None else "both distributions"
-            raise wrong(f"has {what}", "write exponential: 10 us, or uniform: [0 us, 20 us]")
+            amount = "no distribution" if self.uniform is None else "both distributions"
+            raise wrong(f"has {amount}", "write exponential: 10 us, or uniform: [0 us, 20 us]")
         low, high = self.bounds
         if low > high or high > _LONGEST:
             problem = "the second time is less than the first" if low > high else "more than a day"
@@ -97,8 +97,8 @@ class Noise(StrictModel):
         if self.compute is None:
             return np.zeros(len(ids), dtype=np.int64)
         low, high = self.compute.bounds
-        drawn = uniform if self.compute.uniform else -logarithm(uniform)
-        return low + (drawn * float(high - low)).astype(np.int64)
+        sample = uniform if self.compute.uniform else -logarithm(uniform)
+        return low + (sample * float(high - low)).astype(np.int64)
 
 
 def _number(job: str) -> int:

@@ -185,8 +185,8 @@ class RoutedState:
 
 def by_pair(pairs: np.ndarray, ptr: np.ndarray, path: np.ndarray) -> dict[int, tuple[int, ...]]:
     """The links of each pair."""
-    links, at = path.tolist(), ptr.tolist()
-    return {pair: tuple(links[at[i] : at[i + 1]]) for i, pair in enumerate(pairs.tolist())}
+    links, ptrs = path.tolist(), ptr.tolist()
+    return {pair: tuple(links[ptrs[i] : ptrs[i + 1]]) for i, pair in enumerate(pairs.tolist())}
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,11 +303,11 @@ class Plan:
             members.append(np.asarray(call.members, dtype=np.int64)[: len(call.programs)])
         before = np.zeros(self.ranks, dtype=np.int64)
         first = []
-        for who, lengths in zip(members, counts, strict=True):
-            first.append(before[who])
-            before[who] += lengths
+        for ranks, lengths in zip(members, counts, strict=True):
+            first.append(before[ranks])
+            before[ranks] += lengths
         start = np.cumsum(before) - before
-        return [start[who] + rows for who, rows in zip(members, first, strict=True)], int(before.sum())
+        return [start[ranks] + rows for ranks, rows in zip(members, first, strict=True)], int(before.sum())
 
     def first_rows(self, index: int) -> np.ndarray:
         """int64: first row in the node table of each member of a call with anything to do; of each workload (-1)."""
@@ -352,8 +352,8 @@ class Plan:
             return self.problem.jobs[self.job_of[rank]].workload.traces[self.position(rank, index)]
         algorithm = self.calls[index].algorithm
         assert algorithm is not None, "a call without one has no nodes"
-        own = algorithm.rotation is None or algorithm.given
-        return algorithm.traces[self.position(rank, index) if own else 0]
+        per_rank = algorithm.rotation is None or algorithm.given
+        return algorithm.traces[self.position(rank, index) if per_rank else 0]
 
 
 class _Computed(dict):

@@ -19,9 +19,9 @@ def source_notes(plan: Plan) -> Notes:
     """What the sources of the plan's algorithms found out when its calls asked them."""
     tables = [job.algorithms for job in plan.problem.jobs if isinstance(job.algorithms, AlgorithmTable)]
     notes = Notes()
-    for told in (table.notes for table in tables):
-        for text in told.warnings:
+    for source in (table.notes for table in tables):
+        for text in source.warnings:
             notes.warn_once(text)
-        notes.hints += [text for text in told.hints if text not in notes.hints]
-        notes.synthesized += [facts for facts in told.synthesized if facts not in notes.synthesized]
+        notes.hints += [text for text in source.hints if text not in notes.hints]
+        notes.synthesized += [facts for facts in source.synthesized if facts not in notes.synthesized]
     return notes

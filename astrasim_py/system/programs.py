@@ -194,8 +194,8 @@ class ProgramTable:
     def plain(self) -> bool:
         """Whether no program has counters, steps of thread blocks or the order of a hash set."""
         # What is made of columns has none.
-        known = self._programs.values()
-        return not any(program.counters or program.blocks or program.structure.buckets for program in known)
+        programs = self._programs.values()
+        return not any(program.counters or program.blocks or program.structure.buckets for program in programs)
 
     @property
     def counting(self) -> bool:
@@ -241,10 +241,10 @@ class MemberBytes:
     def matrix(self, base: RankProgram, positions: Sequence[int] | np.ndarray) -> np.ndarray:
         """int64[k, n]: bytes of the nodes of several members; `base`: program of the first one."""
         nbytes = self.algorithm.bytes_of_ranks(positions, self.size)
-        whole = np.where(base.rows < 0, 0, nbytes[:, np.maximum(base.rows, 0)])
+        total = np.where(base.rows < 0, 0, nbytes[:, np.maximum(base.rows, 0)])
         if self.parts == 1:
-            return whole
-        return share(whole, numbered(base.rows), np.where(base.peer >= 0, self.parts, 1))
+            return total
+        return share(total, numbered(base.rows), np.where(base.peer >= 0, self.parts, 1))
 
     def sizes(self, base: RankProgram) -> np.ndarray:
         """int64: a superset of the sizes of messages."""
@@ -303,15 +303,15 @@ class Programs:
         if len(parts) == 1:
             return parts[0]
         first = pointers([len(part.different) for part in parts])
-        called = [part.instances for part in parts if part.instances is not None]
-        begin = pointers([len(instances.values) for instances in called])
+        groups = [part.instances for part in parts if part.instances is not None]
+        begin = pointers([len(instances.values) for instances in groups])
         return cls(
             ProgramTable.of(chain.from_iterable(part.different for part in parts)),
             np.concatenate([part.which + low for part, low in zip(parts, first.tolist(), strict=False)]),
             np.concatenate([part.shifts for part in parts]),
             instances=Repeated(
-                [*chain.from_iterable(instances.values for instances in called)],
-                np.concatenate([each.which + low for each, low in zip(called, begin.tolist(), strict=False)]),
+                [*chain.from_iterable(instances.values for instances in groups)],
+                np.concatenate([group.which + low for group, low in zip(groups, begin.tolist(), strict=False)]),
             ),
         )
 
@@ -324,18 +324,18 @@ class Programs:
 
     def part(self, begin: int, end: int) -> Programs:
         """Those of positions begin to end - 1, which are no rotation's."""
-        own, instances = slice(begin, end), self.instances
+        rows, instances = slice(begin, end), self.instances
         if instances is not None:
-            instances = Repeated(instances.values, instances.which[own])
-        return Programs(self.different, self.which[own], self.shifts[own], instances=instances)
+            instances = Repeated(instances.values, instances.which[rows])
+        return Programs(self.different, self.which[rows], self.shifts[rows], instances=instances)
 
     def __len__(self) -> int:
         return len(self.which)
 
     def __getitem__(self, position: int) -> RankProgram:
-        called = -1 if self.instances is None else int(self.instances.which[position])
+        call = -1 if self.instances is None else int(self.instances.which[position])
         turn = position if self.rotation is not None else int(self.shifts[position])
-        key = int(self.which[position]), turn, called
+        key = int(self.which[position]), turn, call
         if key not in self._programs:
             self._programs[key] = self._at(position)
         return self._programs[key]
@@ -349,18 +349,18 @@ class Programs:
             changes["peer"] = self.peers(position, program.peer).astype(np.int32)
         if self.member_bytes is not None and position:
             changes["nbytes"] = self.member_bytes.matrix(program, [position])[0]
-        if self.instances is not None and len(called := self.instances[position]):
+        if self.instances is not None and len(calls_of := self.instances[position]):
             calls = program.structure.kind == COLLECTIVE
-            changes["instance"] = np.where(calls, called[program.instance], -1).astype(np.int32)
+            changes["instance"] = np.where(calls, calls_of[program.instance], -1).astype(np.int32)
         return replace(program, **changes) if changes else program
 
     def peers(self, positions: int | np.ndarray, peers: np.ndarray) -> np.ndarray:
         """int64[n]: peers of different programs as they are at positions; -1 stays."""
         if self.rotation is None:
-            there = peers + self.shifts[positions]
+            moved = peers + self.shifts[positions]
         else:
-            there = self.rotation.shift(np.maximum(peers, 0).astype(np.int64), positions)
-        return np.where(peers >= 0, there, -1)
+            moved = self.rotation.shift(np.maximum(peers, 0).astype(np.int64), positions)
+        return np.where(peers >= 0, moved, -1)
 
     @cached_property
     def shared(self) -> list[RankProgram]:

@@ -117,16 +117,16 @@ class RankPrograms:
                 for (low, begin), (high, end) in pairwise((8 * bounds).tolist())
             ]
         )
-        made = []
+        structures = []
         for rank in np.unique(which, return_index=True)[1].tolist():
             (low, begin), (high, end) = bounds[rank : rank + 2].tolist()
-            made.append(self.structure(kind[low:high], need[low:high], child[begin:end], parents[begin:end]))
-        return Repeated(made, which), counters
+            structures.append(self.structure(kind[low:high], need[low:high], child[begin:end], parents[begin:end]))
+        return Repeated(structures, which), counters
 
     def structure(self, kind: np.ndarray, need: np.ndarray, child: np.ndarray, parents: np.ndarray) -> Structure:
         """The structure of nodes with kinds `kind` and `need` parents each; edges ascend by child."""
         state = hashlib.blake2b(digest_size=16)
-        for array in (kind, *(each.astype(np.int32) for each in (need, child, parents))):
+        for array in (kind, *(part.astype(np.int32) for part in (need, child, parents))):
             state.update(np.ascontiguousarray(array).tobytes())
         digest = state.digest()
         if digest not in self._structures:
@@ -144,7 +144,7 @@ class RankPrograms:
         """Programs of all ranks of a job; those of equal trace and speed share one. `first`: its first instance."""
         number: dict[tuple, int] = {}
         different: list[tuple[RankProgram, int, int, int]] = []
-        which, by_rank = np.zeros((2, job.ranks), dtype=np.int64)
+        program_of, by_rank = np.zeros((2, job.ranks), dtype=np.int64)
         shifts = job.workload.shifts
         for rank, kind in enumerate(calls.kind_of.tolist()):
             # Under noise all ranks differ.
@@ -154,21 +154,21 @@ class RankPrograms:
                 last = int(program.peer.max(initial=-1))
                 number[key] = len(different)
                 different.append((program, rank, int(program.peer.min(initial=last, where=program.peer >= 0)), last))
-            which[rank] = number[key]
+            program_of[rank] = number[key]
             _, sharer, least, last = different[number[key]]
             by_rank[rank] = shift = shifts[rank] - shifts[sharer] if last >= 0 else 0
             if last >= 0 and (rank - sharer != shift or least + shift < 0 or last + shift >= job.ranks):
                 table = self._of_trace(job.workload.traces[rank], job.ordered_by(self.semantics))
                 _workload_messages(table, rank, job.ranks, shifts[rank])
         instances = Repeated([bound + np.int32(first) for bound in calls.bound], calls.binding_of)
-        return Programs(ProgramTable.of(program for program, *_ in different), which, by_rank, instances=instances)
+        return Programs(ProgramTable.of(program for program, *_ in different), program_of, by_rank, instances=instances)
 
     def _of_rank(self, job: Job, rank: int, instance: np.ndarray) -> RankProgram:
         table = self._of_trace(job.workload.traces[rank], job.ordered_by(self.semantics))
         self.skeletons(table)
         refuse = _refusal(TraceError, table, lambda _: f"rank {rank}")
-        detached, what = table.column("detached") > 0, "is detached, and not part of an algorithm"
-        refuse(np.arange(len(table)), detached, what, "let nodes depend on it or not")
+        detached, text = table.column("detached") > 0, "is detached, and not part of an algorithm"
+        refuse(np.arange(len(table)), detached, text, "let nodes depend on it or not")
         if self.uses(table) is not None and self.semantics.issue_order == "hash_set":
             compatible.refuse(compatible.HASH_SET, {compatible.TILES: True})
         speed = Fraction(job.compute_speed.get(rank, 1))
@@ -176,22 +176,22 @@ class RankPrograms:
         if self.problem.noise is not None and self.problem.noise.compute is not None:
             # Steps of algorithms have none, whether inlined or not.
             rows = np.flatnonzero((table.type == NodeType.COMP) & (table.column("inlined_call") == MISSING))
-            own = job.workload.traces[rank].node_id
-            last = int(own.max(initial=0))
+            ids = job.workload.traces[rank].node_id
+            last = int(ids.max(initial=0))
             added = self.problem.noise.times(job.name, rank, table.node_id[rows], job.iterations, last)
-            what = "takes, with its noise, longer than 2^63 - 1 ps (106 days)"
-            refuse(rows, duration[rows] > INT64_MAX - added, what, "check the unit of its duration")
+            text = "takes, with its noise, longer than 2^63 - 1 ps (106 days)"
+            refuse(rows, duration[rows] > INT64_MAX - added, text, "check the unit of its duration")
             duration[rows] += added
         duration += durations.memory_ps(table, self.problem.memory, self.semantics)
         nbytes, peer, tag = _workload_messages(table, rank, job.ranks, job.workload.shifts[rank])
         columns = nbytes, duration, peer, tag, slots_of(table), instance
-        made = self.bound(f"{job.name} rank {rank}", table, *columns)[0]
+        program = self.bound(f"{job.name} rank {rank}", table, *columns)[0]
         uses = self.uses(table)
         if uses is None:
-            return made
+            return program
         from astrasim_py.dialects.tiles.lower import in_program
 
-        return replace(made, tiles=in_program(uses, table, made))
+        return replace(program, tiles=in_program(uses, table, program))
 
     def bound(self, place: str, table: Program, *columns: np.ndarray) -> ProgramTable:
         """Programs of the ranks of a table; `columns`: bytes, durations, peers, tags, slots and instances of its rows.
@@ -293,11 +293,11 @@ class RankPrograms:
         self, algorithm: Algorithm, table: Program, size: int, verbatim: bool, refuse: Callable[..., None]
     ) -> tuple[np.ndarray, ...]:
         """Bytes, peers and tags of the nodes of an algorithm."""
-        every = np.arange(len(table))
+        rows = np.arange(len(table))
         kind = _KIND[table.type.astype(np.uint8)]
         for foreign in (COLLECTIVE, MEMORY, INSTANT):
-            what = f"a {KIND_NAMES[foreign]} node cannot be part of an algorithm"
-            refuse(every, kind == foreign, what, "use send, receive and compute nodes only")
+            text = f"a {KIND_NAMES[foreign]} node cannot be part of an algorithm"
+            refuse(rows, kind == foreign, text, "use send, receive and compute nodes only")
         nbytes = algorithm.bytes_of(table, size, verbatim=verbatim)
         peer = _algorithm_peers(algorithm, table, refuse)
         tag = table.column("comm_tag")
@@ -324,8 +324,8 @@ class RankPrograms:
             if not cost or not rows.any():
                 continue
             duration[rows] += durations.reduction_ps(nbytes[rows], cost)
-            what = "its recorded duration and its reduction take longer than 2^63 - 1 ps (106 days)"
-            refuse(np.arange(len(table)), duration < 0, what, "check the unit of its duration")
+            text = "its recorded duration and its reduction take longer than 2^63 - 1 ps (106 days)"
+            refuse(np.arange(len(table)), duration < 0, text, "check the unit of its duration")
         return durations.scale_by_speed(duration, speeds, table)
 
     def _on_the_wire(self, algorithm: Algorithm, table: Program, nbytes: np.ndarray, peer: np.ndarray) -> np.ndarray:
@@ -333,9 +333,9 @@ class RankPrograms:
         computing = self.problem.topology.computing
         assert computing is not None, "only its switches are actors"
         overhead = computing.overhead
-        sizes, which = np.unique(nbytes, return_inverse=True)
+        sizes, code = np.unique(nbytes, return_inverse=True)
         more = np.array([-(-size * overhead.numerator // overhead.denominator) for size in sizes.tolist()], np.int64)
-        return np.where((peer >= 0) & (np.maximum(peer, table.rank) >= algorithm.ranks), more[which], nbytes)
+        return np.where((peer >= 0) & (np.maximum(peer, table.rank) >= algorithm.ranks), more[code], nbytes)
 
 
 def slots_of(table: Program) -> np.ndarray:
@@ -371,8 +371,8 @@ def _workload_messages(table: Program, rank: int, ranks: int, shift: int) -> tup
         rows = np.flatnonzero(table.type == kind)
         if not len(rows):
             continue
-        partner, size, tags, mine = (table.column(name)[rows] for name in (other, "comm_size", "comm_tag", own))
-        partner, mine = (np.where(ends == MISSING, MISSING, ends + shift) for ends in (partner, mine))
+        partner, size, tags, here = (table.column(name)[rows] for name in (other, "comm_size", "comm_tag", own))
+        partner, here = (np.where(ends == MISSING, MISSING, ends + shift) for ends in (partner, here))
         remedy = f"give it {other}, comm_size and comm_tag"
         in_chunks = "its size is in chunks: these files are an algorithm, inject them under algorithms"
         for name, values in ((other, partner), ("comm_size", size), ("comm_tag", tags)):
@@ -386,8 +386,8 @@ def _workload_messages(table: Program, rank: int, ranks: int, shift: int) -> tup
                 refuse(rows, values < 0, f"a {word} node has {name} {{}}", remedy, values)
         refuse(rows, partner == rank, f"{other} {rank} is its own rank")
         refuse(rows, partner >= ranks, f"{other} {{}} is not a rank of this workload (0..{ranks - 1})", values=partner)
-        strange = (mine != MISSING) & (mine != rank)
-        refuse(rows, strange, f"{own} {{}} is not its own rank {rank}", "check that the files are named by rank", mine)
+        strange = (here != MISSING) & (here != rank)
+        refuse(rows, strange, f"{own} {{}} is not its own rank {rank}", "check that the files are named by rank", here)
         peer[rows], nbytes[rows], tag[rows] = partner, size, tags
     return nbytes, peer, tag
 
@@ -409,22 +409,22 @@ def _counters(table: Program, rows: np.ndarray, kind: np.ndarray, parents: np.nd
     refuse(is_detached & (kind != SEND), "is detached, and not a send", "only sends can be detached")
     refuse(is_detached & (counts != MISSING), "is detached, and counts in a counter", "count another node")
     refuse(is_detached & leads, "is detached, and other nodes depend on it", "let nothing depend on a detached send")
-    given = waits & (start != MISSING)
+    stated = waits & (start != MISSING)
     row = table.rows_named("count_from")[rows]
-    refuse(given & (row < 0), "has a count_from that is the id of no node", "write the id of a node of this trace")
-    origin = np.where(given, inverse(rows)[row], -1)
-    refuse(given & is_detached[origin], "counts from a detached send", "count from another node")
-    made = []
+    refuse(stated & (row < 0), "has a count_from that is the id of no node", "write the id of a node of this trace")
+    origin = np.where(stated, inverse(rows)[row], -1)
+    refuse(stated & is_detached[origin], "counts from a detached send", "count from another node")
+    counters = []
     for low, high in pairwise(table.bounds.tolist()):
-        own = slice(low, high)
-        made.append(
+        part = slice(low, high)
+        counters.append(
             Counters(
-                number=int(max(counts[own].max(initial=-1), of[own].max(initial=-1), -1)) + 1,
-                counts=np.where(counts == MISSING, -1, counts)[own].astype(np.int32),
-                of=np.where(waits, of, -1)[own].astype(np.int32),
-                k=np.where(waits, k, 0)[own],
-                start=np.where(origin < 0, -1, origin - low)[own].astype(np.int32),
-                detached=is_detached[own],
+                number=int(max(counts[part].max(initial=-1), of[part].max(initial=-1), -1)) + 1,
+                counts=np.where(counts == MISSING, -1, counts)[part].astype(np.int32),
+                of=np.where(waits, of, -1)[part].astype(np.int32),
+                k=np.where(waits, k, 0)[part],
+                start=np.where(origin < 0, -1, origin - low)[part].astype(np.int32),
+                detached=is_detached[part],
             )
         )
-    return made
+    return counters

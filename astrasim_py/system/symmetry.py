@@ -108,10 +108,10 @@ def refuse_rules(plan: Plan, use: str) -> None:
 def _groups(plan: Plan) -> Iterator[Rotation]:
     """Groups of rotations to try: first the topology's dimensions, then the algorithms' rotations."""
     n = plan.ranks
-    given = [tuple(d.size for d in plan.problem.topology.dims)]
-    given += [call.rotation.dims for call in plan.calls.values if call.rotation is not None]
-    given += [(n,), (2,) * (n.bit_length() - 1)]
-    for dims in dict.fromkeys(tuple(size for size in dims if size > 1) or (1,) for dims in given):
+    candidates = [tuple(d.size for d in plan.problem.topology.dims)]
+    candidates += [call.rotation.dims for call in plan.calls.values if call.rotation is not None]
+    candidates += [(n,), (2,) * (n.bit_length() - 1)]
+    for dims in dict.fromkeys(tuple(size for size in dims if size > 1) or (1,) for dims in candidates):
         if prod(dims) == n:
             yield Rotation(dims)
 
@@ -137,11 +137,11 @@ def link_classes(topology: Topology, group: Rotation) -> Links:
     _, first, of = np.unique(key, return_index=True, return_inverse=True)
     links = Links(of=of.astype(np.int32), anchor=anchor.astype(np.int32), first=first)
     _check_complete(topology, group, links)
-    for values, what in ((topology.latency_ps, "latency"), (topology.bandwidth_class, "bandwidth")):
+    for values, property_name in ((topology.latency_ps, "latency"), (topology.bandwidth_class, "bandwidth")):
         unlike = np.flatnonzero(values != values[first][of])
         if len(unlike):
             pair = " and ".join(map(topology.link_name, (int(first[of[unlike[0]]]), int(unlike[0]))))
-            raise refuse(f"links {pair} of {topology.name} differ in {what}")
+            raise refuse(f"links {pair} of {topology.name} differ in {property_name}")
     _check_switches(topology, group, links)
     return links
 
@@ -172,10 +172,10 @@ def _check_switches(topology: Topology, group: Rotation, links: Links) -> None:
         members = np.flatnonzero(links.of == number)
         switch = np.empty(n, dtype=np.int64)
         switch[links.anchor[members]] = (dst if dst[members[0]] >= n else src)[members]
-        for image, there in zip(images, rotated, strict=True):
+        for image, target in zip(images, rotated, strict=True):
             new = image[switch] < 0
-            image[switch[new]] = switch[there[new]]
-            torn = np.flatnonzero(image[switch] != switch[there])
+            image[switch[new]] = switch[target[new]]
+            torn = np.flatnonzero(image[switch] != switch[target])
             if len(torn):
                 name = topology.vertex_name(int(switch[torn[0]]))
                 raise refuse(f"rotations of {_text(group)} split the NPUs at switch {name} of {topology.name}")
