@@ -115,7 +115,7 @@ def build(
     )  # fmt: skip
 
 
-class _Phase:
+class _PlacedAlgorithm:
     """An algorithm that is placed in all groups of one dimension."""
 
     def __init__(self, algorithm: Algorithm, dimension: int) -> None:
@@ -161,7 +161,7 @@ class _Phases:
             options: Arguments = {} if self.root is None else {"root": self.root[d]}
             if d in trees:
                 options["switches"] = trees[d][0]
-            self.phases.append(_Phase(make(kind, size, **options), d))
+            self.phases.append(_PlacedAlgorithm(make(kind, size, **options), d))
         #: Vertex of each switch by its name (-1: found later); and by dimension the vertices of each group.
         self.actors: dict[str, int] = {}
         self.switches = {phase.dimension: self.trees_of(phase, trees) for phase in self.phases if phase.slots}
@@ -176,7 +176,7 @@ class _Phases:
             needs = [p.algorithm.chunks * (self.strides[p.dimension] if self.nested else 1) for p in self.phases]
             self.total = lcm(*needs, self.n if sharded else 1)
 
-    def trees_of(self, phase: _Phase, trees: Mapping[int, Sequence[SwitchTree]]) -> list[list[int]]:
+    def trees_of(self, phase: _PlacedAlgorithm, trees: Mapping[int, Sequence[SwitchTree]]) -> list[list[int]]:
         """Numbers of the switches of each group of a phase."""
         d, groups = phase.dimension, self.n // self.sizes[phase.dimension]
         listed = trees.get(d)
@@ -218,13 +218,13 @@ class _Phases:
         nodes = self.pieces * (nodes + (self.n**2 * len(self.phases) if self.permuted else 0))
         of_rank = self.rotation is not None
         check_nodes(self.place, nodes // self.n if of_rank else nodes, of_rank=of_rank)
-        layout = _Layout(self, which)
+        layout = _HierarchyDraft(self, which)
         for layout.piece in range(self.pieces):
             layout.lay()
         return layout.draft
 
 
-class _Layout:
+class _HierarchyDraft:
     """The draft for some ranks, and the progress of laying it out. Ranks are meant by their places among those
     ranks.
     """
@@ -287,7 +287,7 @@ class _Layout:
             taking &= place == root
         return np.flatnonzero(taking)
 
-    def run(self, phase: _Phase, who: np.ndarray, at: np.ndarray, buffers: Mapping[int, Cells]) -> None:
+    def run(self, phase: _PlacedAlgorithm, who: np.ndarray, at: np.ndarray, buffers: Mapping[int, Cells]) -> None:
         """Run a phase in all groups at once. `at` is the first chunk of the part of the piece that the group of each
         rank works on; `buffers` maps the algorithm's buffers to (buffer, offsets)."""
         plan, draft, number, d = self.plan, self.draft, len(self.ends), phase.dimension
@@ -367,7 +367,7 @@ class _Layout:
         # Each phase has its own cells on a switch.
         self.done = np.where(np.arange(draft.ranks) < plan.n, ended, NONE) if more else ended
 
-    def cells(self, number: int, phase: _Phase, group: int, switch: int, width: int) -> int:
+    def cells(self, number: int, phase: _PlacedAlgorithm, group: int, switch: int, width: int) -> int:
         """First cell of a switch of a group in a phase, which all pieces take in turn."""
         key, actor = (number, group, switch), self.plan.switches[phase.dimension][group][switch]
         if key not in self.given:

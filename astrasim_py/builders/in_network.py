@@ -44,11 +44,11 @@ def switch_tree(
     up = only if collective == "broadcast" else everyone
     down = {"reduce": only, "broadcast": everyone - only}.get(collective, everyone)
     draft = Draft(len(tree.above), max(pieces, 1))
-    _Tree(draft, tree, up, down, pieces, min(slots or pieces, pieces))
+    _SwitchSums(draft, tree, up, down, pieces, min(slots or pieces, pieces))
     return finish(draft, "switch_tree", collective, root=root, actors=tree.names, vertices=tree.vertices)
 
 
-class _Tree:
+class _SwitchSums:
     """Draws an aggregation tree. Positions in `up` send to the switch above them, positions in `down` receive from
     it.
     """

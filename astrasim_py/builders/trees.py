@@ -48,7 +48,7 @@ def at_edges(handles: np.ndarray, edge: np.ndarray) -> np.ndarray:
     return np.where(edge[:, None] == NONE, NONE, handles[np.maximum(edge, 0)])
 
 
-class _Messages:
+class _TreeMessages:
     """One message for every edge and piece, edge by edge; without pieces one without data (a barrier)."""
 
     def __init__(self, draft: Draft, tree: Tree, pieces: np.ndarray, tag: int, order: int, channel: int) -> None:
@@ -88,7 +88,7 @@ def up(
     """Reduce to the root: a rank sends to its parent when it has summed what its children sent. `pieces` int64[q] are
     the chunks that take this tree, a message each; without chunks there is one message without data (a barrier). Their
     tags count on from `tag`. Returns int64[q] handles of the root's last reductions."""
-    all_of = _Messages(draft, tree, pieces, tag, order, channel)
+    all_of = _TreeMessages(draft, tree, pieces, tag, order, channel)
     below, cells = all_of.below, all_of.cells
     # Receives run through the children from the last to the first; the send of a piece comes after all of them.
     slot, send_slot = all_of.order(below.shape[1] - 2 - tree.place), all_of.order(below.shape[1] - 1)
@@ -127,7 +127,7 @@ def down(
     """Broadcast from the root: a rank sends each piece to its children when it has received it. The root waits for the
     handles `start` int64[q]; otherwise as `up`. With `one_send_at_a_time` a rank sends piece by piece, and a piece
     child by child, each when the one before is delivered."""
-    all_of = _Messages(draft, tree, pieces, tag, order, channel)
+    all_of = _TreeMessages(draft, tree, pieces, tag, order, channel)
     below = all_of.below
     recvs = all_of.next_handles(draft)
     earlier = np.full(all_of.shape, NONE, dtype=np.int64)

@@ -100,7 +100,7 @@ def attribute_kinds(raw: RawFile, names: Sequence[str]) -> dict[tuple[str, str],
 def damaged_nodes(raw: RawFile, place: str, limit: int) -> list[TraceError]:
     """Errors of a file's nodes, at most `limit`, one of each node."""
     attributes = tuple(_Attributes(tuple(COLUMN_KINDS), "pg_name", free) for free in (False, True))
-    nodes = _Nodes(raw.data, place, attributes, len(raw.start))
+    nodes = _DecodedColumns(raw.data, place, attributes, len(raw.start))
     errors = []
     for row, (start, end) in enumerate(zip(raw.start.tolist(), raw.end.tolist(), strict=True)):
         try:
@@ -114,13 +114,13 @@ def damaged_nodes(raw: RawFile, place: str, limit: int) -> list[TraceError]:
 
 def _by_protobuf(data: bytes, place: str, attributes: tuple[_Attributes, ...]) -> dict[str, Any]:
     raw, version = frame(data, place)
-    nodes = _Nodes(data, place, attributes, len(raw.start))
+    nodes = _DecodedColumns(data, place, attributes, len(raw.start))
     for row, (start, end) in enumerate(zip(raw.start.tolist(), raw.end.tolist(), strict=True)):
         nodes.add(row, start, end)
     return nodes.columns(raw, version)
 
 
-class _Nodes:
+class _DecodedColumns:
     """The columns of one file while its nodes are decoded.
 
     `known`: attributes of nodes, and of nodes of `_FREE_TYPES`.

@@ -271,25 +271,25 @@ def _triple(triple: np.ndarray) -> tuple[int, int, str]:
     return source, target, "no tag" if tag == MISSING else f"tag {tag}"
 
 
-class _Calls(NamedTuple):
+class _CallSequence(NamedTuple):
     """Collective calls of one trace to one group, and their node ids."""
 
     calls: list[tuple[int, int, int]]
     ids: list[int]
 
 
-def _calls(trace: ExecutionTrace, order: np.ndarray) -> dict[str, _Calls]:
+def _calls(trace: ExecutionTrace, order: np.ndarray) -> dict[str, _CallSequence]:
     """Collective calls by group name, in the order given."""
     rows = np.flatnonzero(trace.type == NodeType.COMM_COLL)
     rows = rows[np.argsort(order[rows], kind="stable")]
     codes, names = trace.group_of()
     kind, size = trace.column("comm_type")[rows], trace.column("comm_size")[rows]
     root = np.where(np.isin(kind, _ROOTED), trace.column("comm_root")[rows], MISSING)
-    out: dict[str, _Calls] = {}
+    out: dict[str, _CallSequence] = {}
     calls = zip(kind.tolist(), size.tolist(), root.tolist(), strict=True)
     for code, call, node in zip(codes[rows].tolist(), calls, trace.node_id[rows].tolist(), strict=True):
         name = names[code] if code >= 0 else ""
-        of_group = out.setdefault("" if name == "0" else name, _Calls([], []))
+        of_group = out.setdefault("" if name == "0" else name, _CallSequence([], []))
         of_group.calls.append(call)
         of_group.ids.append(node)
     return out
@@ -361,10 +361,10 @@ def check_collectives(traces: Traces, groups: Mapping[str, Sequence[int]] | None
 
 
 def _compare(
-    traces: Traces, by_rank: Sequence[Mapping[str, _Calls]], name: str, ranks: Sequence[int]
+    traces: Traces, by_rank: Sequence[Mapping[str, _CallSequence]], name: str, ranks: Sequence[int]
 ) -> Finding | None:
     """The first call in which members of a group differ."""
-    none = _Calls([], [])
+    none = _CallSequence([], [])
     calls = [by_rank[rank].get(name, none) for rank in ranks]
     first, best = calls[0], None
     for other, second in zip(ranks[1:], calls[1:], strict=True):

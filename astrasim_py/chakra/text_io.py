@@ -119,7 +119,7 @@ def jsonl_bytes(trace: ExecutionTrace) -> bytes:
     return "".join(f"{line}\n" for line in to_lines(trace)).encode()
 
 
-class _Wrong(Exception):
+class _LineError(Exception):
     """A problem in a line; the caller adds the line number."""
 
 
@@ -127,18 +127,18 @@ def _no_duplicates(pairs: list[tuple[str, object]]) -> dict:
     out: dict[str, object] = {}
     for key, value in pairs:
         if key in out:
-            raise _Wrong(f'key "{key}" appears twice')
+            raise _LineError(f'key "{key}" appears twice')
         out[key] = value
     return out
 
 
 def _no_constant(name: str) -> None:
-    raise _Wrong(f'{name} is not JSON; write "nan", "inf" or "-inf" as text')
+    raise _LineError(f'{name} is not JSON; write "nan", "inf" or "-inf" as text')
 
 
 def _whole(value: object, key: str, bounds: tuple[int, int]) -> int:
     if type(value) is not int or not bounds[0] <= value <= bounds[1]:
-        raise _Wrong(f"{key} is {_shown(value)}, not a whole number in {bounds[0]}..{bounds[1]}")
+        raise _LineError(f"{key} is {_shown(value)}, not a whole number in {bounds[0]}..{bounds[1]}")
     return value
 
 
@@ -149,11 +149,11 @@ def _shown(value: object) -> str:
 
 def _string(value: object, key: str) -> str:
     if not isinstance(value, str):
-        raise _Wrong(f"{key} is {_shown(value)}, not text")
+        raise _LineError(f"{key} is {_shown(value)}, not text")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise _Wrong(f"{key} holds a lone surrogate, which UTF-8 cannot express") from None
+        raise _LineError(f"{key} holds a lone surrogate, which UTF-8 cannot express") from None
     return value
 
 
@@ -161,7 +161,7 @@ def _bytes(value: object, key: str) -> bytes:
     try:
         return base64.b64decode(_string(value, key).encode(), validate=True)
     except (binascii.Error, ValueError):
-        raise _Wrong(f"{key} is {_shown(value)}, not base64") from None
+        raise _LineError(f"{key} is {_shown(value)}, not base64") from None
 
 
 def _scalar(value: object, field: FieldDescriptor, label: str) -> object:
@@ -171,19 +171,19 @@ def _scalar(value: object, field: FieldDescriptor, label: str) -> object:
         return _whole(value, label, _RANGES[kind])
     if kind == "enum":
         if isinstance(value, str) and value not in _TYPE_NAMES:
-            raise _Wrong(f"{label} {_shown(value)} is not one of {', '.join(_TYPE_NAMES)}")
+            raise _LineError(f"{label} {_shown(value)} is not one of {', '.join(_TYPE_NAMES)}")
         return _TYPE_NAMES[value] if isinstance(value, str) else _whole(value, label, (0, 7))
     if kind == "bool":
         if not isinstance(value, bool):
-            raise _Wrong(f"{label} is {_shown(value)}, not true or false")
+            raise _LineError(f"{label} is {_shown(value)}, not true or false")
         return value
     if kind in ("double", "float"):
         if isinstance(value, str) and value in ("nan", "inf", "-inf"):
             return float(value)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise _Wrong(f"{label} is {_shown(value)}, not a number")
+            raise _LineError(f"{label} is {_shown(value)}, not a number")
         if abs(value) > (_FLOAT32_MAX if kind == "float" else sys.float_info.max):
-            raise _Wrong(f"{label} is {_shown(value)}, beyond what a {kind} holds")
+            raise _LineError(f"{label} is {_shown(value)}, beyond what a {kind} holds")
         return float(value)
     return _bytes(value, label) if kind == "bytes" else _string(value, label)
 
@@ -193,7 +193,7 @@ def _fill(message: Any, fields: Mapping[str, object], subject: str, label: Calla
     fields_of = message.DESCRIPTOR.fields_by_name
     for key in fields:
         if key not in fields_of:
-            raise _Wrong(f'{subject} has no key "{key}"')
+            raise _LineError(f'{subject} has no key "{key}"')
     for key, value in fields.items():
         _put(message, fields_of[key], value, label(key))
 
@@ -201,7 +201,7 @@ def _fill(message: Any, fields: Mapping[str, object], subject: str, label: Calla
 def _put(message: Any, field: FieldDescriptor, value: object, label: str) -> None:
     if _is_list(field):
         if not isinstance(value, list):
-            raise _Wrong(f"{label} is {_shown(value)}, not a list")
+            raise _LineError(f"{label} is {_shown(value)}, not a list")
         items = getattr(message, field.name)
         if field.message_type:
             for item in value:
@@ -218,30 +218,30 @@ def _put(message: Any, field: FieldDescriptor, value: object, label: str) -> Non
         elif isinstance(value, dict):
             _fill(inner, value, label, lambda part: f"{part} of {label}")
         else:
-            raise _Wrong(f"{label} is {_shown(value)}, not an object")
+            raise _LineError(f"{label} is {_shown(value)}, not an object")
 
 
 def _put_attribute(message: Any, item: object) -> None:
     if not isinstance(item, dict):
-        raise _Wrong(f"attr holds {_shown(item)}, not an object")
+        raise _LineError(f"attr holds {_shown(item)}, not an object")
     labels = {"name": "name of an attribute", "doc_string": "doc_string"}
     name = _string(item.get("name", ""), labels["name"])
     _fill(message, item, f"attribute {name}", lambda key: labels.get(key, name))
     members = [key for key in item if key not in labels]
     if len(members) > 1:
-        raise _Wrong(f"attribute {name} has both {members[0]} and {members[1]}")
+        raise _LineError(f"attribute {name} has both {members[0]} and {members[1]}")
 
 
 def _message(fields: Mapping[str, Any]) -> Any:
     """The message that a line describes: the metadata if it has their version, else a node."""
     first = "chakra_jsonl" in fields
     if first and _whole(fields["chakra_jsonl"], "chakra_jsonl", (0, 2**31)) != FORMAT:
-        raise _Wrong(f"chakra_jsonl is {fields['chakra_jsonl']}, this version reads {FORMAT}")
+        raise _LineError(f"chakra_jsonl is {fields['chakra_jsonl']}, this version reads {FORMAT}")
     message = pb.GlobalMetadata() if first else pb.Node()
     node_fields = {key: value for key, value in fields.items() if key not in (*_KEEP, "chakra_jsonl")}
     _fill(message, node_fields, "the metadata" if first else "a node", str)
     if not first and "id" not in fields:
-        raise _Wrong("a node needs an id")
+        raise _LineError("a node needs an id")
     return message
 
 
@@ -253,9 +253,9 @@ def _record(fields: Mapping[str, Any], record: int) -> bytes:
         try:
             expected = _record_fields(record, body)
         except TraceError as error:
-            raise _Wrong(f"raw is {error.problem}") from None
+            raise _LineError(f"raw is {error.problem}") from None
         if expected != _record_fields(record, message.SerializeToString()):
-            raise _Wrong('its fields differ from what "raw" says')
+            raise _LineError('its fields differ from what "raw" says')
     else:
         body = message.SerializeToString(deterministic=True)
     prefix = varint(len(body))
@@ -266,7 +266,7 @@ def _record(fields: Mapping[str, Any], record: int) -> bytes:
         except Damaged:
             length, end = -1, -1
         if (length, end) != (len(body), len(prefix)):
-            raise _Wrong(f'"prefix" does not say {len(body)} bytes')
+            raise _LineError(f'"prefix" does not say {len(body)} bytes')
     return prefix + body
 
 
@@ -286,17 +286,17 @@ def bytes_of_lines(text: bytes, place: str = "") -> bytes:
         try:
             fields = json.loads(line.decode(), object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
             if not isinstance(fields, dict):
-                raise _Wrong(f"is {_shown(fields)}, not an object")
+                raise _LineError(f"is {_shown(fields)}, not an object")
             if not index and "chakra_jsonl" not in fields:
                 remedy = 'begin with {"chakra_jsonl": 1}'
-                raise _Wrong("is not the metadata of a trace in text form")
+                raise _LineError("is not the metadata of a trace in text form")
             if index and "chakra_jsonl" in fields:
-                raise _Wrong('a node has no key "chakra_jsonl"')
+                raise _LineError('a node has no key "chakra_jsonl"')
             record = _record(fields, index)
             if index and seen.setdefault(fields["id"], index) < index:
                 remedy = "give every node its own id"
-                raise _Wrong(f"node {fields['id']} appears twice, first in line {seen[fields['id']] + 1}")
-        except _Wrong as error:
+                raise _LineError(f"node {fields['id']} appears twice, first in line {seen[fields['id']] + 1}")
+        except _LineError as error:
             problem = str(error)
             remedy = 'delete "raw" to make the fields count' if '"raw"' in problem else remedy
         except UnicodeDecodeError as error:

@@ -192,7 +192,7 @@ def parse_document(data: bytes | str, file: str, path: str = "", *, most: int = 
         raise ScenarioError(_mark_place(file, loader), "not YAML", "check quotes and escapes") from None
     if root is None:
         raise ScenarioError(f"{file}:1:1", "the file is empty", "begin with e.g. name: my_scenario")
-    return _Builder(file, max(most, MAX_VALUES)).build(root, path)
+    return _ValueBuilder(file, max(most, MAX_VALUES)).build(root, path)
 
 
 def _decode(data: bytes, file: str) -> str:
@@ -225,7 +225,7 @@ def _remedy(error: yaml.MarkedYAMLError) -> str:
     return next(remedies, "see YAML's rules for indentation, quotes and brackets")
 
 
-class _Builder:
+class _ValueBuilder:
     """Turns PyYAML's nodes into values: checks keys, expands aliases and merges, counts values."""
 
     def __init__(self, file: str, most: int) -> None:

@@ -46,7 +46,7 @@ class OrderedBlock:
     local: int = 0
 
 
-class _Channels:
+class _FreeChannels:
     """The channels from one rank to another, and the messages that wait for one."""
 
     def __init__(self, channels: int, cap: int) -> None:
@@ -124,15 +124,15 @@ def schedule(ops: list[Operation], place: str, *, channels: int, cap: int) -> No
     #: By number: messages under way, and operations that are done.
     under_way, finished = bytearray(len(ops)), bytearray(len(ops))
     held: dict[int, Operation] = {}  # receives whose message is under way, but which wait for something else
-    pairs: dict[tuple[int, int], _Channels] = {}
-    touched: dict[tuple[int, int], _Channels] = {}  # pairs with new messages or channels
+    pairs: dict[tuple[int, int], _FreeChannels] = {}
+    touched: dict[tuple[int, int], _FreeChannels] = {}  # pairs with new messages or channels
     work: list[Operation] = []
     clock, now = 0, -1
 
     def activate(op: Operation) -> None:
         if op.kind == SEND:
             key = op.rank, op.peer.rank
-            pair = touched[key] = pairs.get(key) or pairs.setdefault(key, _Channels(channels, cap))
+            pair = touched[key] = pairs.get(key) or pairs.setdefault(key, _FreeChannels(channels, cap))
             wish = op.channel
             if wish < 0 and op.feeder and op.feeder.kind in RECEIVES:
                 # Forward data on the channel of its receive, so that both may fuse into one step.
@@ -212,7 +212,7 @@ def _conflict(before: Operation, op: Operation) -> bool:
     return meet(before.target, op.source) or any(meet(cells, op.target) for cells in (*read, before.target))
 
 
-def _raise_full(pairs: dict[tuple[int, int], _Channels], place: str) -> None:
+def _raise_full(pairs: dict[tuple[int, int], _FreeChannels], place: str) -> None:
     (source, target), pair = next((key, pair) for key, pair in pairs.items() if pair.waiting)
     problem = f"rank {source} sends more than {sum(pair.carried)} messages to rank {target}, too many steps for "
     remedy = "use fewer chunks, another algorithm, or another dialect"

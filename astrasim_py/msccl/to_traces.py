@@ -114,7 +114,7 @@ def algorithm_of(program: MscclProgram) -> Algorithm:
 
 
 def traces_of(program: MscclProgram, collective: str, metadata: dict[str, object]) -> tuple[ExecutionTrace, ...]:
-    nodes = _Nodes(program, collective)
+    nodes = _StepNodes(program, collective)
     columns, constant = {}, {"total_chunk_cnt": program.nchunksperloop}
     for name, column in nodes.columns().items():
         if not len(column) or (column != column[0]).any():
@@ -142,7 +142,7 @@ def traces_of(program: MscclProgram, collective: str, metadata: dict[str, object
     )
 
 
-class _Nodes:
+class _StepNodes:
     """The nodes of all ranks: of each step a receive, work and a send, as far as there are."""
 
     def __init__(self, program: MscclProgram, collective: str) -> None:

@@ -175,7 +175,7 @@ class _Text(dict):
         return text
 
 
-class _Numbers(dict):
+class _Ints(dict):
     """Integers by their text, from `least` to `most`; other texts raise KeyError."""
 
     def __init__(self, least: int, most: int = MAX_NUMBER) -> None:
@@ -198,7 +198,7 @@ def _is_integer(text: str) -> bool:
 
 def _attributes() -> dict[str, dict[str, dict]]:
     """Values by text of every attribute, by element; faults are looked for in this order."""
-    text, plain, signed, count, size = _Text(), _Numbers(0), _Numbers(-1), _Numbers(1), _Numbers(0, MAX_BYTES)
+    text, plain, signed, count, size = _Text(), _Ints(0), _Ints(-1), _Ints(1), _Ints(0, MAX_BYTES)
     flag, buffer = {"0": 0, "1": 1}, {"i": "i", "o": "o", "s": "s"}
     protocol, kind = ({name: name for name in names} for names in (PROTOCOL_SLOTS, STEP_TYPES))
     return {
@@ -328,7 +328,7 @@ class _ProgramParser:
             with suppress(KeyError):
                 words[text]
                 continue
-            if isinstance(words, _Numbers):
+            if isinstance(words, _Ints):
                 fault = f"not a whole number from {words.least} to {words.most}"
                 remedy = "write one" if _is_integer(text) else "write digits only"
             else:

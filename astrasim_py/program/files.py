@@ -55,7 +55,7 @@ def _narrow(array: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class _Stated:
+class _Columns:
     """Columns of the ranks of a rotation as a file states them. A column of `chunks` is c·r + i on rank 0 and c·(r
     rotated by the rank) + i on others: by name, c. A column of `numbers` is written out for all ranks, [ranks, n],
     negative where absent."""
@@ -78,7 +78,7 @@ class _Stated:
         return out
 
 
-def _stated(rotated: Rotated | None, chunks: int) -> _Stated | None:
+def _stated(rotated: Rotated | None, chunks: int) -> _Columns | None:
     """The differences between ranks, as a file states them; None if it cannot, or there is no rotation."""
     if rotated is None:
         return None
@@ -87,7 +87,7 @@ def _stated(rotated: Rotated | None, chunks: int) -> _Stated | None:
         return None
     blocks = [np.arange(start, min(start + _BLOCK, ranks)) for start in range(0, ranks, _BLOCK)]
     per_rank = chunks // ranks if chunks % ranks == 0 else 0
-    by_rule = _Stated(rotation, base, dict.fromkeys(_ROTATING, per_rank) if per_rank else {}, {})
+    by_rule = _Columns(rotation, base, dict.fromkeys(_ROTATING, per_rank) if per_rank else {}, {})
     # Columns that are the same on all ranks, and columns that follow the rule.
     same, ruled = dict.fromkeys(_ROTATING, True), dict.fromkeys(_ROTATING, bool(per_rank))
     for block in blocks:
@@ -105,7 +105,7 @@ def _stated(rotated: Rotated | None, chunks: int) -> _Stated | None:
             if int(column.max(initial=0)) >= 2**31 or int(column.min(where=present, initial=0)) < 0:
                 return None
             numbers[name][block] = np.where(present, column, -1)
-    return _Stated(rotation, base, {name: per_rank for name in _ROTATING if ruled[name] and not same[name]}, numbers)
+    return _Columns(rotation, base, {name: per_rank for name in _ROTATING if ruled[name] and not same[name]}, numbers)
 
 
 def write_npz(path: str | os.PathLike, algorithm: Algorithm) -> None:
@@ -342,7 +342,7 @@ def _rotated(arrays: Mapping[str, np.ndarray], traces: Sequence[ExecutionTrace],
         raise ValueError("a chunk of its rotation belongs to no rank")
     rotation = Rotation(tuple(dims))
     numbers = {name: column.reshape(ranks, len(base)) for name, column in numbers.items()}
-    rotated = Rotated(rotation, base, _Stated(rotation, base, chunks, numbers))
+    rotated = Rotated(rotation, base, _Columns(rotation, base, chunks, numbers))
     # Peers of the others are valid where those of rank 0 are; chunks and offsets must be checked.
     check_well_formed([base], place, ranks)
     total = base.column("total_chunk_cnt")

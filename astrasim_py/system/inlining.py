@@ -34,7 +34,7 @@ _KEPT = ("comp_op", "src_buf", "src_off", "dst_buf", "dst_off", "msg_chunk_idx",
 _WORDS = ("compute", "send", "receive", "collective", "memory", "metadata")
 
 
-class _Call(NamedTuple):
+class _InlinedCall(NamedTuple):
     """One rank's part of a call. `node`: of its workload; `first`: place of its first node among all of the rank."""
 
     number: int
@@ -208,20 +208,20 @@ class _Inlining:
             metadata=given.metadata, place=given.place, rank=given.rank, **joined,
         )  # fmt: skip
 
-    def calls(self, rank: int, program: RankProgram) -> list[_Call]:
+    def calls(self, rank: int, program: RankProgram) -> list[_InlinedCall]:
         """The rank's calls, in the order in which their nodes are dispatched."""
-        calls, first = list[_Call](), len(program)
+        calls, first = list[_InlinedCall](), len(program)
         rows = np.flatnonzero(program.instance >= 0)
         for node in rows[np.argsort(program.instance[rows], kind="stable")].tolist():
             index = int(self.plan.instances.first[program.instance[node]])
             call = self.plan.calls[index]
             if call.algorithm is not None:
                 position = self.plan.position(rank, index)
-                calls.append(_Call(index, node, call, call.algorithm, position, call.programs[position], first))
+                calls.append(_InlinedCall(index, node, call, call.algorithm, position, call.programs[position], first))
                 first += len(calls[-1].program)
         return calls
 
-    def parents(self, rank: int, program: RankProgram, calls: Sequence[_Call]) -> list[list[int]]:
+    def parents(self, rank: int, program: RankProgram, calls: Sequence[_InlinedCall]) -> list[list[int]]:
         """By node of the rank: the places of those that it waits for."""
         ends = {call.node: call.ends.tolist() for call in calls}
         first = {call.node: call.first for call in calls}
@@ -247,7 +247,7 @@ class _Inlining:
                 lists[target] += ended
         return [sorted(set(each)) for each in lists]
 
-    def columns(self, call: _Call, ids: np.ndarray) -> dict[str, np.ndarray]:
+    def columns(self, call: _InlinedCall, ids: np.ndarray) -> dict[str, np.ndarray]:
         """The columns of the nodes of a call."""
         program, table = call.program, call.algorithm.program_of([call.position])
         kind, moves = program.structure.kind, program.peer >= 0
@@ -274,12 +274,12 @@ class _Inlining:
             "inlined_node": program.node_id.astype(np.int64),
         }
 
-    def name(self, given: ExecutionTrace, program: RankProgram, call: _Call, kind: int) -> str:
+    def name(self, given: ExecutionTrace, program: RankProgram, call: _InlinedCall, kind: int) -> str:
         label = given.names[int(program.rows[call.node])] or call.algorithm.collective
         return f"{label}: {_WORDS[kind]}"
 
 
-def _types(call: _Call) -> np.ndarray:
+def _types(call: _InlinedCall) -> np.ndarray:
     of = np.array([NodeType.COMP, NodeType.COMM_SEND, NodeType.COMM_RECV, 0, 0, NodeType.COMP])
     return of[call.program.structure.kind]
 

@@ -27,7 +27,7 @@ class _Part(NamedTuple):
     names: tuple[str, ...]  # of groups or roles in the trace
 
 
-class _Calls(NamedTuple):
+class _CallsOfGroup(NamedTuple):
     """The calls of a group: as its first member makes them (`table`), the `rows` of each part, and the first call of
     equal type, size and root (`like`, int64[k])."""
 
@@ -62,7 +62,7 @@ class JobInstances:
         #: By binding and group: the part that calls it.
         self.parts: list[dict[str, _Part]] = []
         self.binding_of = self._bind()
-        self._agreed: dict[tuple, _Calls] = {}
+        self._agreed: dict[tuple, _CallsOfGroup] = {}
         self.of_group = {name: self._match_calls(name) for name in dict.fromkeys(chain.from_iterable(self.parts))}
         self._number()
 
@@ -111,7 +111,7 @@ class JobInstances:
             raise TraceError(place, f'its group "{name}" is not defined', remedy)
         raise TraceError(place, f'rank {rank} is not a member of its group "{name}" {list(self.groups[name])[:16]}')
 
-    def _match_calls(self, name: str) -> _Calls:
+    def _match_calls(self, name: str) -> _CallsOfGroup:
         """Order the calls of a group so that its members agree: by dependencies, else by node id."""
         members = np.asarray(self.groups[name], dtype=np.int64)
         bindings = self.binding_of[members]
@@ -124,7 +124,7 @@ class JobInstances:
             self._agreed[key] = self._agree(name, parts)
         return self._agreed[key]
 
-    def _agree(self, name: str, parts: dict[_Part, int]) -> _Calls:
+    def _agree(self, name: str, parts: dict[_Part, int]) -> _CallsOfGroup:
         for by_id in (False, True):
             rows = {part: self._ordered(part, by_id) for part in parts}
             first, *others = (self.table(name, part, rank, rows[part]) for part, rank in parts.items())
@@ -138,7 +138,7 @@ class JobInstances:
         same = first[:, :3] if self.job.planner is None else first
         different = np.column_stack([same, *conditions])
         _, like, inverse = np.unique(different, axis=0, return_index=True, return_inverse=True)
-        return _Calls(first, rows, like[inverse.ravel()])
+        return _CallsOfGroup(first, rows, like[inverse.ravel()])
 
     def _ordered(self, part: _Part, by_id: bool) -> np.ndarray:
         """Rows of the calls of a part, by node id or by dependencies."""

@@ -170,7 +170,7 @@ def _unmatched(what: str, src: str, dst: str, sent: int, received: int, tag: int
     return AlgorithmError(what, problem, "give every send its receive")
 
 
-class _Channels:
+class _RotatedChannels:
     """Channels (distance, tag) of the first member of a rotation, and the sends and receives on each."""
 
     def __init__(self, programs: Programs) -> None:
@@ -190,7 +190,7 @@ class _Channels:
 
 def _rotated_matching(programs: Programs, what: str, name: Callable[[int], str]) -> Matching:
     base = programs.different[0]
-    channels = _Channels(programs)
+    channels = _RotatedChannels(programs)
     sent, received = channels.sent, channels.received
     odd = np.flatnonzero(sent != received)
     if len(odd):
@@ -215,7 +215,7 @@ def sizes_are_told_by_tags(programs: Programs) -> bool:
     """Whether every channel (distance, tag) carries messages of one size and equally many sends and receives."""
     if programs.member_bytes is not None:
         return False
-    channels = _Channels(programs)
+    channels = _RotatedChannels(programs)
     nbytes = programs.different[0].nbytes[channels.nodes]
     size = np.zeros(len(channels.known), dtype=np.int64)
     size[channels.of] = nbytes

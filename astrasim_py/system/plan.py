@@ -243,7 +243,7 @@ class Plan:
     def routes(self) -> Mapping[int, tuple[int, ...]]:
         """(src × vertices + dst) × qps + queue pair → links, for every pair that a message can use."""
         if self.route_links is None:
-            return _Computed(self.problem.topology)
+            return _RouteTable(self.problem.topology)
         return by_pair(self.route_pairs, self.route_ptr, self.route_links)
 
     def rank_name(self, rank: int) -> str:
@@ -356,7 +356,7 @@ class Plan:
         return algorithm.traces[self.position(rank, index) if per_rank else 0]
 
 
-class _Computed(dict):
+class _RouteTable(dict):
     """Routes by pair, computed on demand."""
 
     def __init__(self, topology: Topology) -> None:

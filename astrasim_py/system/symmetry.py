@@ -72,7 +72,7 @@ def symmetry_of(plan: Plan) -> Symmetry:
         try:
             links = link_classes(plan.problem.topology, group)
             _check_placement(plan, group)
-            called, peers = _Programs(plan, group).check()
+            called, peers = _ProgramCheck(plan, group).check()
             return _check_routes(plan, group, links, called, np.unique(peers))
         except FoldError as error:
             first = first or error
@@ -234,7 +234,7 @@ def _check_routes(plan: Plan, group: Rotation, links: Links, called: Mapping, pe
     return Symmetry(plan, group, links, called, peers, ptr, classes, anchors)
 
 
-class _Programs:
+class _ProgramCheck:
     """Shows that every rank runs the program of rank 0, rotated."""
 
     def __init__(self, plan: Plan, group: Rotation) -> None:

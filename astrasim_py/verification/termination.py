@@ -49,7 +49,7 @@ class Flow:
             for s, r in zip(connection.sends, connection.receives, strict=False):
                 self.sender[r] = s
         self.sequence: list[int] = []
-        self.sequence = _Run(self, len(steps), None).sequence
+        self.sequence = _MessageGraph(self, len(steps), None).sequence
 
     @property
     def ends(self) -> bool:
@@ -66,7 +66,7 @@ class Flow:
 
     def run(self, slots: int, parts: list[int] | None = None) -> Blocked | None:
         """None if the program ends when every connection holds `slots` messages, else why it does not."""
-        run = _Run(self, slots, parts)
+        run = _MessageGraph(self, slots, parts)
         return None if run.ends else run.blocked()
 
     def smallest(self, parts: list[int] | None = None) -> int | None:
@@ -77,7 +77,7 @@ class Flow:
         most = max(longest, default=1)
 
         def enough(slots: int) -> bool:
-            return _Run(self, slots, parts).ends
+            return _MessageGraph(self, slots, parts).ends
 
         few = range(1, min(most, 8) + 1)
         # Beyond a few, by bisection: more slots never block a program that fewer let end, and `most` are as good as
@@ -85,7 +85,7 @@ class Flow:
         return next(filter(enough, few), None) or 9 + bisect_left(range(9, most), True, key=enough)
 
 
-class _Run:
+class _MessageGraph:
     """The graph of messages for a number of slots; a step that sends or receives none counts as one message.
 
     `sequence`: messages in an order in which they can run; what is missing never runs.

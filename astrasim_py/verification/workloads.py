@@ -47,11 +47,11 @@ def verify_workload(traces: Sequence[ExecutionTrace]) -> Verdict:
     examination = Examination([], [])
     examination.fields["slots"] = 0
     with examination.usable():
-        _Workload(traces, examination).run()
+        _WorkloadCheck(traces, examination).run()
     return examination.verdict()
 
 
-class _Use(NamedTuple):
+class _TileUse(NamedTuple):
     """A node that consumes (`side` 0) or produces (1) a tile; `row`: of the table of all ranks."""
 
     row: int
@@ -60,7 +60,7 @@ class _Use(NamedTuple):
     tiles: int
 
 
-class _Call(NamedTuple):
+class _CheckedCall(NamedTuple):
     """A call of a collective; `members`: ranks, by their position in its group."""
 
     number: int
@@ -70,13 +70,13 @@ class _Call(NamedTuple):
     root: int | None
     members: tuple[int, ...]
     rows: list[int]
-    uses: list[_Use]
+    uses: list[_TileUse]
 
     @property
     def name(self) -> str:
         return f"{self.collective}, call {self.number}"
 
-    def per_chunk(self, use: _Use) -> int:
+    def per_chunk(self, use: _TileUse) -> int:
         """Cells per chunk with which a tile is whole cells; 0: there are none."""
         many = self.many(use.side)
         return 1 if many % use.tiles == 0 else use.tiles // many if use.tiles % many == 0 else 0
@@ -87,10 +87,10 @@ class _Call(NamedTuple):
         return (promise.input_chunks if side else promise.output_chunks)(len(self.members), self.chunks)
 
 
-class _Part(NamedTuple):
+class _Steps(NamedTuple):
     """The steps of a call; behind those of its algorithm, one for each of its uses."""
 
-    call: _Call
+    call: _CheckedCall
     steps: Steps
     order: Order
     rows: list[int]  # of each step, of the table of all ranks
@@ -122,7 +122,7 @@ class _Part(NamedTuple):
         raise AssertionError(cell)
 
 
-class _Wrong(NamedTuple):
+class _WrongValue(NamedTuple):
     """A wrong value; `later`: the right one is written after a step reads it; `cells`: how many are wrong like it."""
 
     text: str
@@ -132,7 +132,7 @@ class _Wrong(NamedTuple):
     known: dict[str, object]
 
 
-class _Workload:
+class _WorkloadCheck:
     """The graph of all ranks, and what is found in it."""
 
     def __init__(self, traces: Sequence[ExecutionTrace], examination: Examination) -> None:
@@ -145,8 +145,8 @@ class _Workload:
         #: By call: its name for labels.
         self.names: dict[int, str] = {}
         #: Pairs of steps that use one cell, as first · N + second: the call and the cell.
-        self.pairs: dict[int, tuple[_Call, int]] = {}
-        self.wrong: list[_Wrong] = []
+        self.pairs: dict[int, tuple[_CheckedCall, int]] = {}
+        self.wrong: list[_WrongValue] = []
 
     def place(self, row: int) -> str:
         node, call = self.program.node(row), int(self.number[row])
@@ -181,7 +181,7 @@ class _Workload:
 
     # -- what is there
 
-    def calls(self) -> list[_Call]:
+    def calls(self) -> list[_CheckedCall]:
         """The calls that have steps, in the order of their numbers."""
         program, unnamed = self.program, self.own == MISSING
         for row in np.flatnonzero(program.type == NodeType.COMM_COLL)[:1].tolist():
@@ -200,7 +200,7 @@ class _Workload:
             if rows[number] or len(begins[number]) > 1
         ]
 
-    def call(self, number: int, begins: list[int], rows: list[int], uses: list[_Use]) -> _Call:
+    def call(self, number: int, begins: list[int], rows: list[int], uses: list[_TileUse]) -> _CheckedCall:
         program = self.program
         positions = program.column("inlined_rank")[begins].tolist()
         ranks = program.rank[begins].tolist()
@@ -221,7 +221,7 @@ class _Workload:
         root = root if rooted and type(root) is int and root in range(len(members)) else None
         if rooted and root is None:
             raise Unusable(f"{program.node(begins[0])} begins {collective}, and has no root among {len(members)} ranks")
-        call = _Call(number, collective, chunks, bool(in_place), root, members, rows, uses)
+        call = _CheckedCall(number, collective, chunks, bool(in_place), root, members, rows, uses)
         if uses and collective == "barrier":
             raise Unusable(f"{program.node(uses[0].row)} uses a tile of {call.name}, which moves no data")
         if chunks and promise_of(collective).sharded and chunks % len(members):
@@ -233,9 +233,9 @@ class _Workload:
         node = self.traces[rank].node(row - int(self.program.bounds[rank]))
         return {a.name: a.value for a in messages.attributes(node.attr) if a.name in STATED}
 
-    def uses(self) -> dict[int, list[_Use]]:
+    def uses(self) -> dict[int, list[_TileUse]]:
         """By call: the nodes that consume and produce its tiles."""
-        program, uses_of = self.program, dict[int, list[_Use]]()
+        program, uses_of = self.program, dict[int, list[_TileUse]]()
         for side, verb in enumerate(("consumes", "produces")):
             ids, targets = program.column(verb), program.rows_named(verb)
             tile, tiles = (program.column(f"{verb}_{part}") for part in ("tile", "tiles"))
@@ -251,13 +251,13 @@ class _Workload:
                     raise Unusable(f"{node} has tile_order, which is an order of collectives that are not inlined")
                 if not 0 <= tile[row] < tiles[row]:
                     raise Unusable(f"{node} has {verb}_tile {int(tile[row])} of {int(tiles[row])}")
-                use = _Use(row, side, int(tile[row]), int(tiles[row]))
+                use = _TileUse(row, side, int(tile[row]), int(tiles[row]))
                 uses_of.setdefault(int(self.number[target]), []).append(use)
         return uses_of
 
     # -- one call
 
-    def part(self, call: _Call) -> _Part:
+    def part(self, call: _CheckedCall) -> _Steps:
         """The steps of a call, executed."""
         flat, uses = self.steps, call.uses
         fine = 1
@@ -300,11 +300,11 @@ class _Workload:
         )  # fmt: skip
         order = Order(sender + more, sorted(range(len(rows)), key=lambda i: self.when[rows[i]]))
         where = Layout(steps)
-        return _Part(call, steps, order, rows, fine, where, values.execute(where, order))
+        return _Steps(call, steps, order, rows, fine, where, values.execute(where, order))
 
-    def check_produced(self, call: _Call) -> None:
+    def check_produced(self, call: _CheckedCall) -> None:
         """Where a rank's input is produced in tiles, each of equal ones is."""
-        by_rank: dict[int, list[_Use]] = {}
+        by_rank: dict[int, list[_TileUse]] = {}
         for use in call.uses:
             if use.side:
                 by_rank.setdefault(int(self.program.rank[use.row]), []).append(use)
@@ -315,7 +315,7 @@ class _Workload:
                 reason = "others divide it otherwise" if lost is None else f"none produces tile {lost}"
                 raise Unusable(f"{self.program.node(first.row)} produces a tile of {call.name}, and {reason}")
 
-    def label(self, call: _Call, row: int) -> str:
+    def label(self, call: _CheckedCall, row: int) -> str:
         """A step or a use of a call."""
         use = next((use for use in call.uses if use.row == row), None)
         if use is None:
@@ -323,7 +323,7 @@ class _Workload:
         verb = ("consumes", "produces")[use.side]
         return f"{self.program.node(row)} ({verb}_tile {use.tile} of {use.tiles} of {call.name})"
 
-    def judge(self, call: _Call) -> bool | None:
+    def judge(self, call: _CheckedCall) -> bool | None:
         """Find what is wrong with a call, and the pairs of steps that may race; whether all ranks add in one order."""
         if not call.chunks or self.bare[call.rows].any():
             self.examination.unknown(f"{call.name} does not state which cells its steps read and write")
@@ -344,15 +344,15 @@ class _Workload:
         return order
 
     def note(
-        self, part: _Part, position: int, cell: int, text: str, *, holds: str, expected: str, g: int, cells: int = 0
+        self, part: _Steps, position: int, cell: int, text: str, *, holds: str, expected: str, g: int, cells: int = 0
     ) -> None:
         """A wrong value that step g reads, or, in so many cells, has written last."""
         buffer, chunk, _ = part.cell(position, cell)
         details = {"rank": part.call.members[position], "buffer": buffer, "chunk": chunk, "holds": holds}
         details |= {"expected": expected, "step": part.steps.place(g) if g >= 0 else None}
-        self.wrong.append(_Wrong(text, part.call.number, not cells, cells or 1, details))
+        self.wrong.append(_WrongValue(text, part.call.number, not cells, cells or 1, details))
 
-    def early(self, part: _Part) -> None:
+    def early(self, part: _Steps) -> None:
         """Steps that read input before it is made."""
         steps, where, place = part.steps, part.where, part.steps.place
         makers = {
@@ -368,7 +368,7 @@ class _Workload:
                     self.note(part, steps.rank[g], cell, text, holds="nothing defined", expected="input", g=g)
                     return
 
-    def stale(self, part: _Part) -> None:
+    def stale(self, part: _Steps) -> None:
         """Tiles that read what is not the final value."""
         steps, run, where = part.steps, part.run, part.where
         for g in range(len(part.call.rows), len(part.rows)):
@@ -381,7 +381,7 @@ class _Workload:
                     self.note(part, steps.rank[g], cell, text, holds=holds, expected=final, g=g)
                     return
 
-    def ends(self, part: _Part) -> bool:
+    def ends(self, part: _Steps) -> bool:
         """Compare the cells at the end with what the collective promises."""
         result, run = values.judge(part.where, part.run), part.run
         if result.first is not None:

@@ -22,7 +22,7 @@ MAX_NODES = 2**24
 
 
 @dataclass(slots=True)
-class _Rank:
+class _NodesOfRank:
     nodes: list[int] = field(default_factory=list)  # numbers of nodes, which ranks share
     deps: list[tuple[int, ...]] = field(default_factory=list)
     last: tuple[int, ...] = ()  # nodes of the item before
@@ -53,7 +53,7 @@ def generate(
         item.group in (None, "world") if isinstance(item, Collective) else getattr(item, "ranks", ()) is None
         for item in items
     )
-    states = [_Rank() for _ in range(1 if alike else ranks)]
+    states = [_NodesOfRank() for _ in range(1 if alike else ranks)]
     table: list[dict] = []
     names: set[str] = set()
     total = 0

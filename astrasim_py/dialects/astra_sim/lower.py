@@ -28,8 +28,8 @@ def by_hash_set(program: RankProgram, trace: ExecutionTrace) -> RankProgram:
     roots = listed[old.need[listed] == 0]
     order, buckets = iteration_order(ids[roots])
     digest = hashlib.blake2b(old.key + ids.tobytes() + program.rows.tobytes(), digest_size=16).digest()
-    made = replace(old, key=digest, succ=succ, roots=roots[order].astype(np.int32), buckets=buckets)
-    return replace(program, structure=made)
+    structure = replace(old, key=digest, succ=succ, roots=roots[order].astype(np.int32), buckets=buckets)
+    return replace(program, structure=structure)
 
 
 def _mentioned(trace: ExecutionTrace) -> np.ndarray:
@@ -37,8 +37,8 @@ def _mentioned(trace: ExecutionTrace) -> np.ndarray:
     ptr, parents = trace.parents("data+ctrl")
     if (parents < np.repeat(np.arange(len(trace)), np.diff(ptr))).all():
         return trace.node_id
-    found: dict[int, None] = {}
-    for row, own in enumerate(trace.node_id.tolist()):
+    mentions: dict[int, None] = {}
+    for row, node_id in enumerate(trace.node_id.tolist()):
         deps = np.array(list(dict.fromkeys([*trace.data_deps.of(row), *trace.ctrl_deps.of(row)])), dtype=np.uint64)
-        found |= dict.fromkeys([own, *deps[iteration_order(deps)[0]].tolist()])
-    return np.array(list(found), dtype=np.uint64)
+        mentions |= dict.fromkeys([node_id, *deps[iteration_order(deps)[0]].tolist()])
+    return np.array(list(mentions), dtype=np.uint64)

@@ -36,7 +36,7 @@ def cut(size: int, count: int) -> tuple[int, ...]:
     (1, 1)
     """
     sizes = [(i + 1) * size // count - i * size // count for i in range(count)]
-    return tuple(each for each in sizes if each) or (0,)
+    return tuple(part for part in sizes if part) or (0,)
 
 
 def cut_rounded_up(size: int, count: int, least: int = 0) -> tuple[int, ...]:
@@ -77,9 +77,9 @@ def dimension_visits(
         dims = reversed(order) if collective == "all_gather" else order
         return tuple(DimensionVisit(collective, dim, "once") for dim in dims)
     turn = len(order) - 1 if all_reduce == LOCAL_FIRST else len(order)
-    there = [DimensionVisit("reduce_scatter", dim, "out") for dim in order[:turn]]
+    outward = [DimensionVisit("reduce_scatter", dim, "out") for dim in order[:turn]]
     top = [DimensionVisit("all_reduce", dim, "out") for dim in order[turn:]]
-    return (*there, *top, *(DimensionVisit("all_gather", visit.dim, "back") for visit in reversed(there)))
+    return (*outward, *top, *(DimensionVisit("all_gather", visit.dim, "back") for visit in reversed(outward)))
 
 
 class QueueTurns:
@@ -165,8 +165,8 @@ class DimensionPlanner:
         members = self._members_of(request.members) if request.type in BY_DIMENSION else None
         if members is None:
             return None
-        given = request.dims or ()
-        dims = tuple(d for d, n in enumerate(members.extent) if n > 1 and (d >= len(given) or given[d]))
+        stated = request.dims or ()
+        dims = tuple(d for d, n in enumerate(members.extent) if n > 1 and (d >= len(stated) or stated[d]))
         if not dims:
             return None
         turns = [QueueTurns(self.how.queues) for _ in self.sizes]
@@ -189,8 +189,8 @@ class DimensionPlanner:
 
     def _find_members(self, ranks: tuple[int, ...]) -> _Members | None:
         npus = ranks if self.placement is None else tuple(self.placement[rank] for rank in ranks)
-        taken = grid(npus, self.sizes)
-        return None if taken is None else _Members(ranks, npus, taken, self.sizes)
+        coordinates = grid(npus, self.sizes)
+        return None if coordinates is None else _Members(ranks, npus, coordinates, self.sizes)
 
     def _cut(self, request: CollectiveRequest, involved: int) -> tuple[int, ...]:
         """Full buffers of the chunks of a call over a number of NPUs; the size of an all_gather is one shard."""
@@ -201,7 +201,7 @@ class DimensionPlanner:
         if self.how.rounding == EXACT:
             return cut(full, self.how.chunks)
         shards, least = (involved, 0) if gathers else (1, len(request.members))
-        return tuple(each * shards for each in cut_rounded_up(full // shards, self.how.chunks, least))
+        return tuple(size * shards for size in cut_rounded_up(full // shards, self.how.chunks, least))
 
     def _balanced(self, dims: tuple[int, ...], size: int, extent: Sequence[int], load: list[int]) -> tuple[int, ...]:
         """Dimensions in ascending order of load; adds a chunk of `size` bytes to `load`."""

@@ -22,8 +22,8 @@ def check_fluid(problem: Problem, sizes: Sequence[int], routes: object) -> None:
     changed = (rate for event in topology.events for _, rate, _ in event.changes if rate is not None)
     bad = [rate for rate in (*topology.bandwidths, *changed) if not 1 <= rate < _MOST_RATE]
     if bad:
-        said = f"fluid supports links of 1 B/s to 140 TB/s, but {topology.name} has one of {float(bad[0]):g} B/s"
-        raise ScenarioError(place, said, "write another bandwidth, or another model")
+        text = f"fluid supports links of 1 B/s to 140 TB/s, but {topology.name} has one of {float(bad[0]):g} B/s"
+        raise ScenarioError(place, text, "write another bandwidth, or another model")
     pace = None if network.msccl is None else network.msccl.channel_bandwidth
     if pace is not None and pace < 1:
         raise ScenarioError("network.msccl.channel_bandwidth", "fluid needs 1 B/s or more", "write a larger one")

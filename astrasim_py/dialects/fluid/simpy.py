@@ -197,7 +197,7 @@ class FluidNetwork(Network, Generic[F]):
         """Set the rates from this instant on: of flows that begin, and of those for which something changes."""
         touched, self.touched = self.touched, {}
         changed = {pair: flow for pair, flow in touched.items() if flow.wants_change()}
-        # Flows slower than `kept` keep their rates: their links fill up before any changed link does.
+        # Flows slower than `lowest` keep their rates: their links fill up before any changed link does.
         loosened = [link for flow in changed.values() for link in flow.links if link.tight] + self.altered
         least = [flow.rate for flow in changed.values() if flow.rate and flow.held_up()]
         for pair, flow in changed.items():
@@ -207,15 +207,15 @@ class FluidNetwork(Network, Generic[F]):
             flow.cap = cap
             if not cap:
                 flow.rate = 0
-        begun = {pair: flow for pair, flow in changed.items() if flow.cap}
-        links = [link for flow in begun.values() for link in flow.links]
+        started = {pair: flow for pair, flow in changed.items() if flow.cap}
+        links = [link for flow in started.values() for link in flow.links]
         for link in links:
             link.link.max_queue = max(link.link.max_queue, len(link.flows) - 1)
         least += [divided_up(link.capacity, len(link.flows)) for link in links if link.tight] + [0] * len(self.altered)
         self.altered = []
-        kept = min(least, default=0)
-        rates = self.filled(begun, loosened + links, kept - (kept >> 20))
-        for pair, flow in {**touched, **begun, **{pair: self.flows[pair] for pair in rates}}.items():
+        lowest = min(least, default=0)
+        rates = self.filled(started, loosened + links, lowest - (lowest >> 20))
+        for pair, flow in {**touched, **started, **{pair: self.flows[pair] for pair in rates}}.items():
             rate = rates.get(pair, flow.rate)
             if flow.message is not None and (rate != flow.rate or pair in touched):
                 self.set_rate(pair, flow, rate)
@@ -224,7 +224,7 @@ class FluidNetwork(Network, Generic[F]):
     def filled(self, begun: Mapping[int, Flow], links: list[SharedLink], kept: int) -> dict[int, int]:
         """Max-min fair rates, by pair, of the flows that begin and of all flows that can affect some links.
 
-        Flows slower than `kept` keep their rates.
+        Flows slower than `lowest` keep their rates.
         """
         flows, tight, seen = dict(begun), {}, set()
         for link in links:  # it grows

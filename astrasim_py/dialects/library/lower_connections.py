@@ -46,30 +46,30 @@ def cut_steps(
     if int(parts.max(initial=1)) == 1:
         return programs
     place_of = np.empty(len(table), dtype=np.int64)
-    made = []
+    cut_programs = []
     for rank, (program, low) in enumerate(zip(programs, table.bounds.tolist(), strict=False)):
         rows = program.rows + low
-        own, place = parts[rows], file_of(table, low) or f"{name} rank {rank}"
-        if int(own.max(initial=1)) == 1:
-            made.append(program)
+        counts, place = parts[rows], file_of(table, low) or f"{name} rank {rank}"
+        if int(counts.max(initial=1)) == 1:
+            cut_programs.append(program)
             continue
         if program.counters is not None:
             refuse(MSCCL, {COUNTERS: True}, error=AlgorithmError, place=place)
-        if int(own.sum()) > MAX_PIECES:
+        if int(counts.sum()) > MAX_PIECES:
             raise AlgorithmError(
                 place,
-                f"makes {int(own.sum()):,} messages and operations of one rank, more than {MAX_PIECES:,}",
+                f"makes {int(counts.sum()):,} messages and operations of one rank, more than {MAX_PIECES:,}",
                 "use a smaller size or fewer chunks per step",
             )
         place_of[rows] = np.arange(len(rows))
-        child, parent = _edges_of_pieces(program.structure, place_of[table.step[rows]], own)
-        origin = np.repeat(np.arange(len(own)), own)
+        child, parent = _edges_of_pieces(program.structure, place_of[table.step[rows]], counts)
+        origin = np.repeat(np.arange(len(counts)), counts)
         pieces = {
             name: getattr(program, name)[origin] for name in ("rows", "node_id", "peer", "tag", "slot", "instance")
         }
         number, of = _numbers(pieces["rows"])
         needs = np.bincount(child, minlength=len(origin))
-        made.append(
+        cut_programs.append(
             replace(
                 program,
                 structure=structure(program.structure.kind[origin], needs, child, parent),
@@ -78,7 +78,7 @@ def cut_steps(
                 **pieces,
             )
         )
-    return tuple(made)
+    return tuple(cut_programs)
 
 
 def _edges_of_pieces(structure: Structure, step: np.ndarray, parts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -99,7 +99,7 @@ def _edges_of_pieces(structure: Structure, step: np.ndarray, parts: np.ndarray) 
     parents.append(np.repeat(first[parent], copies) + number)
     children.append(np.repeat(first[child], copies) + number)
     begins, ends = (np.bincount(nodes, minlength=len(parts)) == 0 for nodes in (child, parent))
-    heads, tails = (np.flatnonzero((parts > 1) & which) for which in (begins, ends))
+    heads, tails = (np.flatnonzero((parts > 1) & mask) for mask in (begins, ends))
     tails_of: dict[int, list[int]] = {}
     for tail in tails.tolist():
         tails_of.setdefault(int(step[tail]), []).append(tail)
@@ -119,10 +119,10 @@ def _bytes_of_pieces(table: Program, rows: np.ndarray, nbytes: np.ndarray, size:
     number, parts = _numbers(rows)
     out = share(nbytes, number, parts)
     sized = (parts > 1) & (index >= 0) & (count > 0) & (total > 0)
-    for each in np.unique(total[sized]).tolist():
-        at = np.flatnonzero(sized & (total == each))
+    for full in np.unique(total[sized]).tolist():
+        at = np.flatnonzero(sized & (total == full))
         begin, end = (np.minimum(count[at], (number[at] + k) * most) for k in (0, 1))
-        out[at] = chunk_bytes(index[at], end, size, each) - chunk_bytes(index[at], begin, size, each)
+        out[at] = chunk_bytes(index[at], end, size, full) - chunk_bytes(index[at], begin, size, full)
     return out
 
 
@@ -175,10 +175,10 @@ class MessageNodes:
     ) -> None:
         self.algorithm, self.table, self.row, self.kind = algorithm, table, row, kind
         me, peer, channel = table.rank[row], peer.astype(np.int64), table.column("channel")[row]
-        received, own = kind == RECV, channel == MISSING
+        received, by_tag = kind == RECV, channel == MISSING
         pair = np.where(received, peer, me), np.where(received, me, peer)
         #: int64[nodes, 5]: source, destination, whether the tag is the connection, channel or tag, tag.
-        self.connection = np.stack([*pair, own, np.where(own, tag, channel), tag], axis=1)
+        self.connection = np.stack([*pair, by_tag, np.where(by_tag, tag, channel), tag], axis=1)
 
     def messages(self) -> tuple[np.ndarray, ...]:
         """Of every message, connection after connection: send, receive, connection, its first message and its end.
@@ -195,8 +195,8 @@ class MessageNodes:
 
     def in_order(self, kind: int) -> np.ndarray:
         """Sends or receives in the order of their connections."""
-        at = np.flatnonzero(self.kind == kind)
-        return at[np.lexsort((at, self.table.place[self.row[at]], *self.connection[at].T[::-1]))]
+        nodes = np.flatnonzero(self.kind == kind)
+        return nodes[np.lexsort((nodes, self.table.place[self.row[nodes]], *self.connection[nodes].T[::-1]))]
 
     def releasing(self, receives: np.ndarray) -> np.ndarray:
         """Nodes that free the slots of the messages of `receives`: the send of the step, else its last node."""
@@ -217,27 +217,27 @@ class MessageNodes:
         last = np.full(len(table), -1, dtype=np.int64)
         last[step[order]] = order
         for kind, word in ((NodeType.COMM_RECV, "receives"), (NodeType.COMM_SEND, "sends")):
-            found = np.flatnonzero(table.type == kind)
-            several = np.flatnonzero(np.bincount(step[found], minlength=len(table)) > 1)
+            rows = np.flatnonzero(table.type == kind)
+            several = np.flatnonzero(np.bincount(step[rows], minlength=len(table)) > 1)
             if len(several):
                 row = int(several[0])
                 place = self.algorithm.traces[int(table.rank[row])].place or self.algorithm.source
                 problem = f"node {int(table.node_id[row])} begins a fused step of several {word}"
                 raise AlgorithmError(place or self.algorithm.name, problem, "fuse one receive with one send at most")
             if kind == NodeType.COMM_SEND:
-                last[step[found]] = found
+                last[step[rows]] = rows
         return last
 
     def mismatch(self, sends: np.ndarray, receives: np.ndarray) -> AlgorithmError:
         """The error for a message without a send or without a receive."""
         shorter = min(len(sends), len(receives))
         differ = np.flatnonzero((self.connection[sends[:shorter]] != self.connection[receives[:shorter]]).any(axis=1))
-        at = int(differ[0]) if len(differ) else shorter
-        side, verb = (sends, "sends") if len(sends) > at else (receives, "receives")
-        source, target, own, queue, tag = self.connection[side[at]].tolist()
+        index = int(differ[0]) if len(differ) else shorter
+        side, verb = (sends, "sends") if len(sends) > index else (receives, "receives")
+        source, target, by_tag, queue, tag = self.connection[side[index]].tolist()
         member, peer = (source, target) if verb == "sends" else (target, source)
-        node = int(self.table.node_id[self.row[side[at]]])
-        where = f"tag {tag}" if own else f"channel {queue}, tag {tag}"
+        node = int(self.table.node_id[self.row[side[index]]])
+        where = f"tag {tag}" if by_tag else f"channel {queue}, tag {tag}"
         other = f"rank {peer} does not {'receive' if verb == 'sends' else 'send'} it so"
         return AlgorithmError(
             self.algorithm.source or self.algorithm.name,

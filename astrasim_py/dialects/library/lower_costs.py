@@ -71,48 +71,48 @@ def beyond_the_rows(plan: Plan) -> list[str]:
     calls = [i for i in plan.instances.values if i.only_call is not None and len(i.members) > 1]
     if not calls:
         return []
-    said: list[str] = []
+    texts: list[str] = []
     low, high = profile.sizes
     others = sorted({len(i.members) for i in calls if not min(profile.ranks) <= len(i.members) <= max(profile.ranks)})
     if others:
-        measured, found = (", ".join(map(str, listed)) for listed in (profile.ranks, others))
-        said.append(f"calls of {found} ranks; {profile.library} was measured with {measured}")
+        measured, listing = (", ".join(map(str, listed)) for listed in (profile.ranks, others))
+        texts.append(f"calls of {listing} ranks; {profile.library} was measured with {measured}")
     if any(i.size and not low <= i.size <= high for i in calls):
-        said.append(f"calls of sizes beyond {format_size(low)} to {format_size(high)}, the measured ones")
-    inside = {topology.bandwidths[which] for which in np.unique(topology.bandwidth_class[topology.in_node])}
+        texts.append(f"calls of sizes beyond {format_size(low)} to {format_size(high)}, the measured ones")
+    inside = {topology.bandwidths[code] for code in np.unique(topology.bandwidth_class[topology.in_node])}
     if inside - {profile.link}:
-        found = ", ".join(f"{float(rate) / 1e9:g}" for rate in sorted(inside))
-        said.append(f"links of {found} GB/s; {float(profile.link) / 1e9:g} GB/s were measured")
+        listing = ", ".join(f"{float(rate) / 1e9:g}" for rate in sorted(inside))
+        texts.append(f"links of {listing} GB/s; {float(profile.link) / 1e9:g} GB/s were measured")
     network = profile.network
     across = any(not topology.one_node([plan.npu_of[rank] for rank in i.members]) for i in calls)
     if across and (network is None or not network.fitted):
-        said.append("calls between nodes, which were not measured")
+        texts.append("calls between nodes, which were not measured")
     if any(i.algorithm is not None and i.algorithm.source == SWITCH for i in calls):
-        said.append(
+        texts.append(
             "calls reduced in the switch, which adds no formats of a byte; for those write switch_reduction: false"
         )
-    given = [c.algorithm.name for c in plan.calls.values if c.algorithm is not None and has_thread_blocks(c.algorithm)]
-    if given and profile.programs is None:
-        said.append(
-            f"thread blocks of {given[0]}, which have no costs: it is charged like the library's own collectives"
+    stated = [c.algorithm.name for c in plan.calls.values if c.algorithm is not None and has_thread_blocks(c.algorithm)]
+    if stated and profile.programs is None:
+        texts.append(
+            f"thread blocks of {stated[0]}, which have no costs: it is charged like the library's own collectives"
         )
-    return said
+    return texts
 
 
 def at_best(problem: Problem, profile: LibraryProfile) -> Topology:
     """The topology with the least latency and the highest rate that any message has on each link under a profile."""
     topology = problem.topology
     costs = [LibraryCosts(problem).links(protocol) for protocol in profile.protocols]
-    latency = np.min([topology.latency_ps, *(each.latency_ps for each in costs)], axis=0)
-    rates = np.stack([topology.bandwidth_class, *(each.rate_class for each in costs)])
+    latency = np.min([topology.latency_ps, *(cost.latency_ps for cost in costs)], axis=0)
+    rates = np.stack([topology.bandwidth_class, *(cost.rate_class for cost in costs)])
     best = [(*column, ps) for *column, ps in zip(*rates.tolist(), latency.tolist(), strict=True)]
     links: dict[tuple[int, ...], list[int]] = {}
     for link, kind in enumerate(best):
         links.setdefault(kind, []).append(link)
-    listed = (topology.bandwidths, *(each.rates for each in costs))
+    listed = (topology.bandwidths, *(cost.rates for cost in costs))
     changes = (
-        (which, max(rates[at] for rates, at in zip(listed, kind, strict=False)), kind[-1])
-        for kind, which in links.items()
+        (links_here, max(rates[code] for rates, code in zip(listed, kind, strict=False)), kind[-1])
+        for kind, links_here in links.items()
     )
     return topology.changed(links=changes)
 
@@ -128,38 +128,38 @@ class LibraryCosts:
     def ways(self, algorithm: Algorithm, size: int, npus: tuple[int, ...]) -> list[Way]:
         """The library's candidates for a call of `size` bytes by an algorithm."""
         network, switch = self.problem.network, self.profile.switch
-        chosen = chosen_by_table(self.problem, algorithm.collective, size, len(npus))
+        choice = chosen_by_table(self.problem, algorithm.collective, size, len(npus))
         if algorithm.source == SWITCH:
             return [Way(algorithm, SWITCH)]
         protocols = tuple(self.profile.protocols)
         if network.protocol != FASTEST:
             protocols = (network.protocol,)
-        elif algorithm.protocol in protocols or chosen.protocol is not None:
-            protocols = (algorithm.protocol if algorithm.protocol in protocols else chosen.protocol,)
+        elif algorithm.protocol in protocols or choice.protocol is not None:
+            protocols = (algorithm.protocol if algorithm.protocol in protocols else choice.protocol,)
         if not set(protocols) & {*self.profile.protocols, SWITCH}:
             of = f"no {network.protocol} of a library" if self.profile.protocols else "costs of given programs alone"
             problem = f"has {of}, and {algorithm.name} names no thread blocks"
             raise ScenarioError("network.profile", problem, "give a program of MSCCL-IR, or drop the profile")
-        found = [Way(algorithm, protocol) for protocol in protocols]
+        choices = [Way(algorithm, protocol) for protocol in protocols]
         reduces = network.switch_reduction and algorithm.collective in switch.collectives
-        reduces = reduces and len(npus) >= switch.ranks and chosen.algorithm in (None, SWITCH)
+        reduces = reduces and len(npus) >= switch.ranks and choice.algorithm in (None, SWITCH)
         if reduces and self.topology.switch_of(npus) is not None:
             load = Way(switch_load(algorithm.collective, len(npus)), SWITCH)
-            found = [load] if chosen.algorithm == SWITCH and not algorithm.protocol else [*found, load]
-        return found
+            choices = [load] if choice.algorithm == SWITCH and not algorithm.protocol else [*choices, load]
+        return choices
 
     def by_blocks(self, algorithm: Algorithm, *, one_node: bool) -> BlockCosts | None:
         """Costs of an algorithm's steps by thread block; None: the library's own costs apply.
 
         `one_node`: whether its members are in one node. Raises ScenarioError: no costs under its protocol.
         """
-        profile, wanted = self.profile, self.problem.network.protocol or FASTEST
+        profile, stated = self.profile, self.problem.network.protocol or FASTEST
         if profile.programs is None or not has_thread_blocks(algorithm):
             return None
-        protocol = wanted if wanted != FASTEST else algorithm.protocol or "Simple"
+        protocol = stated if stated != FASTEST else algorithm.protocol or "Simple"
         if protocol not in profile.programs:
-            known = " and ".join(profile.programs)
-            problem = f"has costs of programs under {known}, and {algorithm.name} is under {protocol}"
+            protocols = " and ".join(profile.programs)
+            problem = f"has costs of programs under {protocols}, and {algorithm.name} is under {protocol}"
             raise ScenarioError("network.profile", problem, f"write protocol: {next(iter(profile.programs))}")
         costs, network = profile.programs[protocol], profile.network
         return BlockCosts(
@@ -319,13 +319,13 @@ def connections_of(algorithm: Algorithm, programs: Programs, costs: CallCosts) -
     table = algorithm.first if rotated else algorithm.program
     numbers, count = [], 0
     for program, low in zip(programs.different, table.bounds.tolist(), strict=False):
-        at = np.flatnonzero(program.structure.kind == SEND)
-        channel = table.column("channel")[program.rows[at] + low]
-        made = np.full((2, len(program)), -1, dtype=np.int64)
-        for number, ends in zip(made, ((program.peer[at], channel), (channel,)), strict=True):
-            number[at] = count + np.unique(np.stack(ends), axis=1, return_inverse=True)[1].ravel()
+        sends = np.flatnonzero(program.structure.kind == SEND)
+        channel = table.column("channel")[program.rows[sends] + low]
+        numbers_of = np.full((2, len(program)), -1, dtype=np.int64)
+        for number, ends in zip(numbers_of, ((program.peer[sends], channel), (channel,)), strict=True):
+            number[sends] = count + np.unique(np.stack(ends), axis=1, return_inverse=True)[1].ravel()
             count = int(number.max(initial=count - 1)) + 1
-        numbers.append(made)
+        numbers.append(numbers_of)
     return Connections(
         protocol=costs.protocol,
         pace=costs.pace,
@@ -340,8 +340,8 @@ def connections_of(algorithm: Algorithm, programs: Programs, costs: CallCosts) -
 @cache
 def switch_load(collective: str, ranks: int) -> Algorithm:
     """The load of a reduction in a switch: each rank sends its buffer and one shard to the next one, through it."""
-    made = finish_rotated(partial(_to_the_next, ranks), Rotation((ranks,)), SWITCH, collective)
-    return replace(made, source=SWITCH)
+    algorithm = finish_rotated(partial(_to_the_next, ranks), Rotation((ranks,)), SWITCH, collective)
+    return replace(algorithm, source=SWITCH)
 
 
 def _to_the_next(n: int, which: np.ndarray) -> Draft:

@@ -117,10 +117,10 @@ class ConnectedGraph(PacedGraph):
 
     def has_slot(self, node: int) -> bool:
         """Whether the slot that a node needs is free; if not, the node waits for it."""
-        needed = self.needs[node]
-        if needed < 0 or needed in self.slots.free:
+        slot = self.needs[node]
+        if slot < 0 or slot in self.slots.free:
             return True
-        self.slots.waiting[needed] = self, node, self.npu.env.now
+        self.slots.waiting[slot] = self, node, self.npu.env.now
         return False
 
     def admit(self, node):

@@ -33,9 +33,9 @@ class Nic:
 
     def take(self, now: int) -> int:
         """A message arrives; returns when it is delivered."""
-        taken = max(now, self.takes)
-        self.takes = taken + self.gap
-        return taken
+        start = max(now, self.takes)
+        self.takes = start + self.gap
+        return start
 
 
 class NoNic(Nic):

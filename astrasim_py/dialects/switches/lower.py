@@ -36,40 +36,40 @@ def bind(algorithm: Algorithm, npus: Sequence[int], topology: Topology) -> tuple
     AlgorithmError: there is none, or one for two actors.
     """
     named = {name: topology.npus + i for i, name in enumerate(topology.switch_names)}
-    own = algorithm.vertices or (-1,) * len(algorithm.actors)
+    vertices = algorithm.vertices or (-1,) * len(algorithm.actors)
     computing, source = topology.computing, place_of(algorithm)
-    found = {
+    vertex_of = {
         actor: vertex if vertex >= 0 else named.get(name, -1)
-        for actor, (name, vertex) in enumerate(zip(algorithm.actors, own, strict=True))
+        for actor, (name, vertex) in enumerate(zip(algorithm.actors, vertices, strict=True))
     }
     if computing is None:
         problem = f"switch {algorithm.actors[0]} takes part, but no switch of {topology.name} computes"
         raise AlgorithmError(source, problem, "write switches: {capable: all} in the topology")
-    for actor, vertex in found.items():
+    for actor, vertex in vertex_of.items():
         if vertex >= 0:
-            _check(algorithm, actor, vertex, found, computing, topology)
+            _check(algorithm, actor, vertex, vertex_of, computing, topology)
     peers = [_peers(algorithm, algorithm.ranks + actor) for actor in range(len(algorithm.actors))]
-    unbound = [actor for actor, vertex in found.items() if vertex < 0]
+    unbound = [actor for actor, vertex in vertex_of.items() if vertex < 0]
     for actor in sorted(unbound, key=lambda actor: (not any(p < algorithm.ranks for p in peers[actor]), actor)):
-        ends = [npus[p] if p < algorithm.ranks else found[p - algorithm.ranks] for p in peers[actor]]
+        ends = [npus[p] if p < algorithm.ranks else vertex_of[p - algorithm.ranks] for p in peers[actor]]
         ends = [end for end in ends if end >= 0]
-        free = (v for v in computing.vertices if v not in found.values() and _adjacent(topology, v, ends))
-        found[actor] = next(free, -1)
-        if found[actor] < 0:
+        free = (v for v in computing.vertices if v not in vertex_of.values() and _adjacent(topology, v, ends))
+        vertex_of[actor] = next(free, -1)
+        if vertex_of[actor] < 0:
             name = algorithm.actors[actor]
             problem = f"no capable switch of {topology.name} is free and linked to all peers of switch {name}"
             raise AlgorithmError(source, problem, f"name one: {{file: …, actors: {{{name}: NAME}}}}")
-    return tuple(found.values())
+    return tuple(vertex_of.values())
 
 
 def _check(
-    algorithm: Algorithm, actor: int, vertex: int, found: dict[int, int], computing: Computing, topology: Topology
+    algorithm: Algorithm, actor: int, vertex: int, vertex_of: dict[int, int], computing: Computing, topology: Topology
 ) -> None:
     source, name, where = place_of(algorithm), algorithm.actors[actor], topology.vertex_name(vertex)
     if vertex not in computing.vertices:
         capable = ", ".join(topology.vertex_name(v) for v in computing.vertices[:8])
         raise AlgorithmError(source, f"switch {name} is {where}, which does not compute", f"take one of {capable}")
-    others = [other for other, taken in found.items() if taken == vertex and other != actor]
+    others = [other for other, place in vertex_of.items() if place == vertex and other != actor]
     if others:
         problem = f"switches {name} and {algorithm.actors[others[0]]} are both {where}"
         raise AlgorithmError(source, problem, "give each a switch of its own")
@@ -85,9 +85,9 @@ def _adjacent(topology: Topology, vertex: int, ends: Sequence[int]) -> bool:
     """Whether a vertex has links to and from all others."""
     _, keys = topology.by_ends
     others = np.asarray(ends, dtype=np.int64)
-    wanted = np.concatenate([vertex * topology.vertices + others, others * topology.vertices + vertex])
-    place = np.searchsorted(keys, wanted)
-    return bool((keys[np.minimum(place, len(keys) - 1)] == wanted).all())
+    pair_keys = np.concatenate([vertex * topology.vertices + others, others * topology.vertices + vertex])
+    place = np.searchsorted(keys, pair_keys)
+    return bool((keys[np.minimum(place, len(keys) - 1)] == pair_keys).all())
 
 
 class SwitchRanks:
@@ -102,15 +102,15 @@ class SwitchRanks:
         actor that is not a switch of the topology, or needs more slots than the switch has."""
         parts = self.problem.parts | {"algorithm": algorithm.name, BY_DIMENSION: planned}
         refuse(SWITCHES, parts)
-        topology, found = self.problem.topology, bind(algorithm, npus, self.problem.topology)
+        topology, vertices = self.problem.topology, bind(algorithm, npus, self.problem.topology)
         slots = None if topology.computing is None else topology.computing.slots
-        for actor, vertex in enumerate(found):
+        for actor, vertex in enumerate(vertices):
             if slots is not None and algorithm.slots_of(actor) > slots:
                 problem = f"switch {algorithm.actors[actor]} holds {algorithm.slots_of(actor)} chunks at once"
                 problem += f", and {topology.vertex_name(vertex)} has {slots} slots"
                 remedy = f"take a builder with slots: {slots}, or fewer chunks"
                 raise AlgorithmError(place_of(algorithm), problem, remedy)
-        return tuple(self.rank_of.setdefault(vertex, self.first + len(self.rank_of)) for vertex in found)
+        return tuple(self.rank_of.setdefault(vertex, self.first + len(self.rank_of)) for vertex in vertices)
 
     def extend(self, plan: Plan, programs: RankPrograms) -> Plan:
         """The plan with the workloads of the switches."""
@@ -120,9 +120,9 @@ class SwitchRanks:
                 calls[rank].append(index)
         traces, bound = [], []
         for rank in self.rank_of.values():
-            own = [plan.instance_at(index) for index in calls[rank]]
-            traces.append(_trace([plan.instances[number].type for number in own]))
-            bound.append(_bound(traces[-1], own, programs))
+            instances = [plan.instance_at(index) for index in calls[rank]]
+            traces.append(_trace([plan.instances[number].type for number in instances]))
+            bound.append(_bound(traces[-1], instances, programs))
         workload = Programs.joined(bound)
         name = ", ".join(map(self.problem.topology.vertex_name, self.rank_of))
         job = Job(
@@ -161,5 +161,5 @@ def _bound(trace: ExecutionTrace, instances: Sequence[int], programs: RankProgra
     n, nothing = len(trace), np.zeros(len(trace), dtype=np.int64)
     table = Program.of_traces([trace])
     peer, slot = np.full(n, -1, dtype=np.int32), np.full(n, NO_SLOT, dtype=np.int8)
-    made = programs.bound("", table, nothing, nothing, peer, nothing, slot, np.arange(n, dtype=np.int32))
-    return Programs(made, instances=Repeated([np.array(instances, dtype=np.int32)], np.zeros(1, dtype=np.int64)))
+    program = programs.bound("", table, nothing, nothing, peer, nothing, slot, np.arange(n, dtype=np.int32))
+    return Programs(program, instances=Repeated([np.array(instances, dtype=np.int32)], np.zeros(1, dtype=np.int64)))

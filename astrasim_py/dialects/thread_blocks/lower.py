@@ -81,8 +81,8 @@ def by_thread_blocks(
     if passes * len(row) > MAX_STEPS:
         problem = f"makes {passes * len(row):,} steps in {passes:,} passes over slices, more than {MAX_STEPS:,}"
         raise error(problem, "use a smaller size or larger slices")
-    whole = (count * costs.slice)[:, None]
-    amount = np.clip(nbytes[row][:, None] - whole * np.arange(passes), 0, whole).ravel()
+    per_pass = (count * costs.slice)[:, None]
+    amount = np.clip(nbytes[row][:, None] - per_pass * np.arange(passes), 0, per_pass).ravel()
     local = kind[row] == COMPUTE
     #: With the value of the launch.
     columns = {
@@ -106,20 +106,20 @@ def by_thread_blocks(
     child, parent = _edges(table, first, step, passes)
     bounds = np.searchsorted(table.rank[row], np.arange(table.ranks + 1)) * passes
     edges = np.searchsorted(child, bounds)
-    made = []
+    programs = []
     for (low, high), (begins, ends) in zip(pairwise(bounds.tolist()), pairwise(edges.tolist()), strict=True):
         of_rank: dict[str, Any] = {name: _with(column[low:high], more) for name, (column, more) in columns.items()}
         program = RankProgram(
             structure=structure(*_launched(kinds[low:high], child[begins:ends] - low, parent[begins:ends] - low)),
             **of_rank,
             blocks=BlockSteps(
-                costs, len(sends) * passes, **{name: _with(each[low:high], -1) for name, each in messages.items()}
+                costs, len(sends) * passes, **{name: _with(values[low:high], -1) for name, values in messages.items()}
             ),
         )
         if high > low:
             program.node_id[-1] = program.node_id[-2] + 1
-        made.append(program)
-    return tuple(made)
+        programs.append(program)
+    return tuple(programs)
 
 
 def _launched(kind: np.ndarray, child: np.ndarray, parent: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -138,9 +138,9 @@ def _with(column: np.ndarray, more: int) -> np.ndarray:
 
 def _local_ps(amount: np.ndarray, costs: BlockCosts) -> np.ndarray:
     """int64[n]: times of steps without messages, for sizes in bytes."""
-    sizes, which = np.unique(amount, return_inverse=True)
+    sizes, code = np.unique(amount, return_inverse=True)
     times = [costs.step + transfer_ps(nbytes, costs.rate) for nbytes in sizes.tolist()]
-    return np.array(times, dtype=np.int64)[which]
+    return np.array(times, dtype=np.int64)[code]
 
 
 def _numbers(message: np.ndarray, begin: np.ndarray, end: np.ndarray, passes: int) -> tuple[np.ndarray, np.ndarray]:

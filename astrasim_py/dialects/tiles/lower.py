@@ -134,7 +134,7 @@ def cells_of_rank(algorithm: Algorithm, rank: int) -> Cells:
     return Cells(last[output], same, inputs, touched, table.place, sends, edges)
 
 
-class _Pattern(NamedTuple):
+class _TilePattern(NamedTuple):
     """What tiles of a call's buffers wait for on one rank. Nodes are those of its program."""
 
     reads: np.ndarray  # int64[a, 2]: tile of the output, node that writes it
@@ -169,7 +169,7 @@ class TileLowering:
 
     def _pattern(
         self, algorithm: Algorithm, program: RankProgram, position: int, outputs: int, inputs: int
-    ) -> _Pattern:
+    ) -> _TilePattern:
         """The pattern for so many tiles of output and input (1: not in tiles)."""
         cells = self.cells(algorithm, position)
         of_row: dict[int, list[int]] = {}
@@ -194,7 +194,7 @@ class TileLowering:
         at = np.where(same[~written][own] < 0, -1, at)
         present = np.unique(np.stack([tile[~written][own], at], axis=1), axis=0)
         if inputs == 1:
-            return _Pattern(reads, present, np.zeros((0, 2), dtype=np.int64))
+            return _TilePattern(reads, present, np.zeros((0, 2), dtype=np.int64))
         owner, tile = _tiles_of(cells.touched[:, 1], cells.inputs, inputs)
         row = cells.touched[owner, 0]
         # What a row waits for may have waited for the same tile.
@@ -211,7 +211,7 @@ class TileLowering:
         ends = np.flatnonzero(np.diff(structure.succ_ptr) == 0)
         end = max(ends.tolist(), key=lambda node: (structure.kind[node] == RECV, node))
         rest = np.setdiff1d(np.arange(inputs), tile)
-        return _Pattern(reads, present, np.concatenate([holds, np.stack([np.full(len(rest), end), rest], axis=1)]))
+        return _TilePattern(reads, present, np.concatenate([holds, np.stack([np.full(len(rest), end), rest], axis=1)]))
 
     def gates(self, rank: int, program: RankProgram, instance_of: Callable[[int], Instance]) -> TileGates:
         """The gates of a rank; `program`: its workload's own.
@@ -237,7 +237,7 @@ class TileLowering:
         return self.known[key]
 
     def _made(self, rank: int, numbered: np.ndarray, calls: Mapping[int, CollectiveCall]) -> TileGates:
-        gates = _Gates()
+        gates = _GateColumns()
         rows = self.ordered(rank, numbered, calls)
         for collective, call in calls.items():
             uses = rows[rows[:, 2] == collective]
@@ -308,7 +308,7 @@ class TileLowering:
         call: CollectiveCall,
         consumers: Iterable[tuple],
         producers: Iterable[tuple],
-    ) -> dict[int, _Pattern]:
+    ) -> dict[int, _TilePattern]:
         """The patterns of a call by the number of tiles of its output; 1 where its output is not used in tiles."""
         place = self.place(rank, collective)
         if not algorithm.has_cells:
@@ -334,7 +334,7 @@ def _near(many: int, tiles: int) -> int:
     return min((k for k in range(1, 2 * tiles + 1) if many % k == 0 or k % many == 0), key=lambda k: abs(k - tiles))
 
 
-class _Gates:
+class _GateColumns:
     """Gates as they are made."""
 
     def __init__(self) -> None:
