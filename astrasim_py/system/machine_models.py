@@ -4,7 +4,7 @@ In the context ``written``, of a scenario, quantities are text with units; Pytho
 """
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 from pydantic import (
     BeforeValidator,
@@ -52,7 +52,9 @@ from astrasim_py.core.units import parse_time
 from astrasim_py.system.compatible import exclusions
 from astrasim_py.topology.hardware import ExpandedMemory, preset, preset_names
 from astrasim_py.topology.hardware import profile as read_profile
-from astrasim_py.topology.profile import LibraryProfile
+
+if TYPE_CHECKING:
+    from astrasim_py.topology.profile import LibraryProfile
 
 #: Default limit of events of a run.
 MAX_EVENTS = 10**9
@@ -127,6 +129,8 @@ class MscclModel(StrictModel):
 
 def profile_or_file(value: object, info: ValidationInfo) -> object:
     """A profile; in a scenario a text is the name of a preset, or a `FileText` where it ends in ``.json``."""
+    from astrasim_py.topology.profile import LibraryProfile
+
     if isinstance(value, LibraryProfile) and not written(info):
         return value
     if not isinstance(value, str):
@@ -150,7 +154,7 @@ class NetworkKeys(TypedDict, total=False):
     link_busy: str
     send_completes: str
     msccl: bool | Mapping[str, object] | MscclModel | None
-    profile: str | LibraryProfile | None
+    profile: "str | LibraryProfile | None"
     protocol: str | None
     switch_reduction: bool | None
     qps: int
@@ -214,7 +218,7 @@ class NetworkModel(StrictModel):
             raise wrong(f"{shown(self.model)} is not a network model", did_you_mean(self.model, known), ("model",))
         for exclusion in exclusions({"network": self}):
             raise wrong(exclusion.problem, exclusion.remedy, (exclusion.place.removeprefix("network."),))
-        if not isinstance(self.profile, LibraryProfile):
+        if self.profile is None or isinstance(self.profile, FileText):
             return
         known = tuple(dict.fromkeys((*self.profile.protocols, *(self.profile.programs or ()))))
         if self.protocol != "fastest" and self.protocol not in known:
@@ -225,7 +229,7 @@ class NetworkModel(StrictModel):
         if self.switch_reduction and self.profile.switch is None:
             raise wrong("the profile has no reduction in a switch", "drop switch_reduction", ("switch_reduction",))
 
-    def with_profile(self, profile: LibraryProfile) -> "NetworkModel":
+    def with_profile(self, profile: "LibraryProfile") -> "NetworkModel":
         """The model with the profile of the file that it names. Raises ScenarioError, as for a wrong value."""
         keys = {key: getattr(self, key) for key in type(self).model_fields}
         return type(self)(**keys | {"profile": profile})

@@ -9,16 +9,21 @@ import os
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
+from astrasim_py.core.by_need import ByNeed
 from astrasim_py.core.errors import TopologyError
 from astrasim_py.core.fields import ComputeRate, MemoryBandwidth, Size, Time, choice, did_you_mean, shown, wrong
 from astrasim_py.core.files import read_regular
 from astrasim_py.core.strict_model import StrictModel, example, mistakes, tuples
 from astrasim_py.core.units import parse_bandwidth
-from astrasim_py.topology.profile import LibraryProfile
+
+if TYPE_CHECKING:
+    from astrasim_py.topology.profile import LibraryProfile
+else:
+    LibraryProfile = Annotated[Any, ByNeed("astrasim_py.topology.profile:LibraryProfile")]
 
 _FOLDER = Path(__file__).parents[1] / "data" / "hardware"
 #: Bytes of a file of a profile.
@@ -96,7 +101,7 @@ class Preset(StrictModel):
 def preset_names(kind: str = "") -> tuple[str, ...]:
     """Names of the presets, sorted; `kind` keeps those with a "topology", "link", "compute" or "collectives" part."""
     names = sorted(file.stem for file in _FOLDER.glob("*.json"))
-    return tuple(n for n in names if not kind or getattr(_read(n), kind) is not None)
+    return tuple(n for n in names if not kind or kind in _parts(n))
 
 
 def preset(name: str) -> Preset:
@@ -104,6 +109,11 @@ def preset(name: str) -> Preset:
     if name not in preset_names():
         raise TopologyError("", f"there is no preset {shown(name)}", did_you_mean(str(name), preset_names()))
     return _read(name)
+
+
+@cache
+def _parts(name: str) -> frozenset[str]:
+    return frozenset(preset_content(name))
 
 
 @cache

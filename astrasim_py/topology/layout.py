@@ -1,9 +1,15 @@
 """Places of vertices in drawings: of regular topologies by their structure, of others by their distances."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from astrasim_py.topology.fabrics import Dragonfly, Rails, Tree
 from astrasim_py.topology.routing import DimensionOrder
+
+if TYPE_CHECKING:
+    from astrasim_py.topology.fabrics import Dragonfly
 
 #: More vertices than this, without natural places, are put into tiers or on a circle.
 _MOST_BY_DISTANCE = 400
@@ -25,6 +31,8 @@ def positions(topology) -> tuple[np.ndarray, np.ndarray] | None:
         if len(wide) > 1 and all(d.kind == "switch" for d in wide):
             return _tiers((topology.npus, *(count for _, count in topology.switches)), wide[0].size, below=1)
         return _grid(topology)
+    from astrasim_py.topology.fabrics import Dragonfly, Rails, Tree
+
     if isinstance(router, Rails) and router.nodes == 1:
         x, y = _circle(topology.npus, topology.npus / (2 * np.pi))
         return np.append(x, np.zeros(topology.vertices - len(x))), np.append(y, np.zeros(topology.vertices - len(y)))

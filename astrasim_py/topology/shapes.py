@@ -26,7 +26,6 @@ from astrasim_py.core.fields import (
     wrong,
 )
 from astrasim_py.core.strict_model import StrictModel
-from astrasim_py.topology import fabrics
 from astrasim_py.topology.model import Topology, product_of, routed
 from astrasim_py.topology.routing import Dim
 from astrasim_py.topology.spec import MAX_DIMS, LinkPreset, Ratio, Shape, Vertex, below, link_of, needs_link
@@ -229,6 +228,8 @@ class LeafSpine(_OneLink):
             raise wrong("is written beside uplink_bandwidth", "keep one of them", ("oversubscription",))
 
     def make(self, place: str) -> Topology:
+        from astrasim_py.topology import fabrics
+
         rate, time = link_of(self)
         up = self.uplink_bandwidth or self.hosts_per_leaf * rate / ((self.oversubscription or 1) * self.spines)
         up_time = time if self.uplink_latency is None else self.uplink_latency
@@ -256,6 +257,8 @@ class FatTree(_OneLink):
     fabric_latency: Time | None = _latency("of one link between switches")
 
     def make(self, place: str) -> Topology:
+        from astrasim_py.topology import fabrics
+
         k, pods = self.k, self.pods or self.k
         if k % 2:
             raise TopologyError(below(place, "k"), f"{k} ports cannot be halved", f"write {k + 1}")
@@ -285,6 +288,8 @@ class Dragonfly(_OneLink):
     global_latency: Time | None = _latency("of one link between groups")
 
     def make(self, place: str) -> Topology:
+        from astrasim_py.topology import fabrics
+
         most = self.a * self.h + 1
         g = self.g or most
         if g > most:
@@ -329,6 +334,8 @@ class Dgx(Shape):
         return (self.nodes or 1) * (self.npus or 8)
 
     def make(self, place: str) -> Topology:
+        from astrasim_py.topology import fabrics
+
         nodes, npus, spines = self.nodes or 1, self.npus or 8, self.spines or 0
         rails = self.rails or npus
         if "nodes" not in self.model_fields_set and nodes == 1:
