@@ -19,7 +19,6 @@ from astrasim_py.system.call_sizes import beyond_links
 from astrasim_py.system.held_up import held_up
 from astrasim_py.system.plan import Instance, Plan
 from astrasim_py.system.problem import Problem
-from astrasim_py.topology.grid import group_dims
 from astrasim_py.verification.bounds import CLOSED_FORMS, closed_form_ps
 
 #: Least share of the bound that a default algorithm reaches without a word.
@@ -56,6 +55,7 @@ def _far_from_bound(plan: Plan, records: Records) -> Iterator[str]:
 def _better(plan: Plan, instance: Instance, default: Algorithm) -> str:
     """Of the builder with the best closed form, and one by dimension, the faster one; nothing where the default is."""
     from astrasim_py.engine.choose import fastest
+    from astrasim_py.topology.grid import group_dims
 
     problem, topology, n = plan.problem, plan.problem.topology, len(instance.members)
     if n > _MOST_RANKS or problem.network.profile is not None or not topology.links:

@@ -25,7 +25,6 @@ from astrasim_py.system.compatible import CLOSED_FORM, exclusions
 from astrasim_py.system.plan import Instance, Plan
 from astrasim_py.system.programs import COLLECTIVE, INSTANT
 from astrasim_py.topology.layout import positions
-from astrasim_py.topology.link_states import event_texts
 from astrasim_py.topology.model import Topology
 from astrasim_py.verification.bounds import CLOSED_FORMS, closed_form_ps
 
@@ -186,6 +185,10 @@ def hop_latency(plan: Plan) -> dict[int, int]:
 def _link_events(plan: Plan, records: Records) -> tuple[LinkEventRow, ...]:
     """What happened to links until the end of the run."""
     topology = plan.problem.topology
+    if not topology.events:
+        return ()
+    from astrasim_py.topology.link_states import event_texts
+
     return tuple(
         LinkEventRow(at_ps=event.at_ps, text=text, failed=tuple(event.lost))
         for event, text in zip(topology.events, event_texts(topology), strict=True)

@@ -14,7 +14,6 @@ from astrasim_py.core.units import PS_PER_S, format_size
 from astrasim_py.system.plan import Plan
 from astrasim_py.system.problem import Problem
 from astrasim_py.system.programs import COLLECTIVE, COMPUTE_SLOT, CPU_SLOT, RECV, SEND, RankProgram
-from astrasim_py.topology.link_states import best_of_events
 from astrasim_py.topology.model import Topology
 from astrasim_py.verification.bounds import Capacities, demand, may_reduce, member_times
 
@@ -25,8 +24,12 @@ MAX_PATH_NODES = 2**20
 def at_best(problem: Problem) -> Topology:
     """The topology with the least latency and the highest rate that any message has on each link: for lower bounds."""
     profile = problem.network.profile
-    if profile is None:
+    if profile is None and problem.topology.events:
+        from astrasim_py.topology.link_states import best_of_events
+
         return best_of_events(problem.topology)
+    if profile is None:
+        return problem.topology
     from astrasim_py.dialects.library import lower_costs
 
     return lower_costs.at_best(problem, profile)

@@ -13,7 +13,6 @@ from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.system.plan import CollectiveCall, Instance, Plan
 from astrasim_py.system.programs import SEND
 from astrasim_py.system.semantics import Semantics
-from astrasim_py.topology.link_states import best_of_events
 from astrasim_py.verification.bounds import Capacities, demand, lower_bound_ps, may_reduce
 
 
@@ -81,7 +80,12 @@ def beyond_links(plan: Plan, records: Records) -> list[str]:
     network, topology = plan.problem.network, plan.problem.topology
     if network.contention or not topology.links or records.outcome.status != "done":
         return []
-    capacities, table = Capacities(best_of_events(topology)), records.collective
+    best = topology
+    if topology.events:
+        from astrasim_py.topology.link_states import best_of_events
+
+        best = best_of_events(topology)
+    capacities, table = Capacities(best), records.collective
     took = np.full(len(plan.instances.values), np.iinfo(np.int64).max)
     number = plan.instances.which[table["instance"]]  # a folded run has some of them
     np.minimum.at(took, number, table["end"] - table["start"])

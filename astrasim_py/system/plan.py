@@ -25,11 +25,11 @@ from astrasim_py.system.matching import Matching
 from astrasim_py.system.problem import Problem
 from astrasim_py.system.programs import BlockCosts, Connections, Programs, ProgramTable, RankProgram, TileGates
 from astrasim_py.system.repeated import Repeated
-from astrasim_py.topology.link_states import LinkState
 from astrasim_py.topology.model import Topology
 
 if TYPE_CHECKING:
     from astrasim_py.system.noise import Detours
+    from astrasim_py.topology.link_states import LinkState
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,7 +1,10 @@
 """Pairs of NPUs that exchange messages, the message sizes, and the routes."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,8 +13,10 @@ from astrasim_py.core.rows import distinct
 from astrasim_py.program.rotation import Rotation
 from astrasim_py.system.plan import RoutedState
 from astrasim_py.system.programs import RECV, SEND, Programs
-from astrasim_py.topology.link_states import LinkState, link_states
 from astrasim_py.topology.model import Topology
+
+if TYPE_CHECKING:
+    from astrasim_py.topology.link_states import LinkState
 
 #: Maximum links in a table of routes; beyond it routes are computed on demand.
 MAX_ROUTE_LINKS = 2**26
@@ -102,15 +107,19 @@ class Traffic:
 
         Raises ScenarioError: the routes are too many.
         """
+        if not self.topology.events:
+            return ()
+        from astrasim_py.topology.link_states import link_states
+
         routed: dict[LinkState, RoutedState] = {}
-        found = list(link_states(self.topology)) if self.topology.events else []
-        for _, state in found:
+        states = list(link_states(self.topology))
+        for _, state in states:
             if state not in routed:
                 routed[state] = RoutedState(state, pairs, *state.routes(*self.ends(pairs)))
             if sum(len(each.path) for each in routed.values()) > MAX_ROUTE_LINKS:
                 problem = f"the routes of {len(pairs)} pairs of NPUs do not fit for all events of {self.topology.name}"
                 raise ScenarioError("events", problem, "write fewer events that differ")
-        return tuple((at, routed[state]) for at, state in found)
+        return tuple((begin, routed[state]) for begin, state in states)
 
     def sizes(self) -> tuple[int, ...]:
         """Every size of a message, ascending."""

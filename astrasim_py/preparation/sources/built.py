@@ -12,7 +12,6 @@ from astrasim_py.preparation.sources.source import ScenarioSource, below
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.selection import AlgorithmCall
 from astrasim_py.scenario.job_models import Builder
-from astrasim_py.topology.grid import group_dims, nodes_of
 
 _BUILT: Memo[Algorithm] = Memo(64)
 
@@ -90,8 +89,12 @@ class Built(ScenarioSource[Builder]):
         """Options that follow from the call."""
         options: dict[str, Any] = {}
         if self.spec.builder == "hierarchical" and "dims" not in self._options:
+            from astrasim_py.topology.grid import group_dims
+
             options["dims"] = group_dims(self.topology, call.npus)
         if self._options.get("nodes") == "auto":
+            from astrasim_py.topology.grid import nodes_of
+
             options["nodes"] = nodes_of(self.topology, call.npus)
         profile = self.run.network.profile
         if self._options.get("channels") == "auto" and profile is not None:
