@@ -42,8 +42,10 @@ class PointKeys(TypedDict, total=False):
 def options_for(scenario: LoadedScenario, **keys: Unpack[PointKeys]) -> RunOptions:
     """The options of a scenario, but for those that are given. Limits that are not given are those of each point.
 
-    Raises UsageError: an unknown level or engine.
+    Raises UsageError: an unknown level or engine. Raises TypeError: an option that there is not.
     """
+    for name in keys.keys() - PointKeys.__annotations__.keys():
+        raise TypeError(f"a run has no option {name}; write one of {', '.join(PointKeys.__annotations__)}")
     limits = {"max_events": keys.get("max_events"), "max_sim_time_ps": keys.get("max_sim_time_ps")}
     options = RunOptions(
         level=keys.get("level") or scenario.record,

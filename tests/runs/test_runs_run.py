@@ -415,6 +415,12 @@ def test_an_interrupted_run_keeps_finished_points_and_goes_on(tmp_path, jobs):
     assert worst([stopped.exit_code, went_on.exit_code]) == 130
 
 
+@pytest.mark.parametrize("key", ["record", "max_sim_time", "foo"])
+def test_an_option_that_there_is_not_is_refused(tmp_path, key):
+    with pytest.raises(TypeError, match=f"a run has no option {key}; write one of level, engine, fold, "):
+        ap.run(scenario(tmp_path), out=tmp_path, **{key: "nodes"})
+
+
 def test_an_interrupt_while_a_run_is_planned_tells_its_points(tmp_path, monkeypatch):
     def interrupted(*args):
         raise KeyboardInterrupt
