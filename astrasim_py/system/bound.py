@@ -168,7 +168,7 @@ class _LongestPath:
             if kind == COLLECTIVE:
                 self.collective(rank, node, start, int(program.instance[node]))
             elif kind in (SEND, RECV):
-                self.message(rank, node, start, sends=kind == SEND)
+                self.message(rank, node, start, sends=bool(kind == SEND))
             else:
                 duration = int(program.duration[node])
                 if program.tiles is not None and program.slot[node] == COMPUTE_SLOT and self.slots:
@@ -293,6 +293,6 @@ def _symmetric(plan: Plan, capacities: Capacities) -> bool:
         len(set(plan.start_delay)) == 1
         and plan.workload.alike
         and not bool((plan.workload[0].peer >= 0).any())
-        and np.count_nonzero(np.bincount(capacities.kind[np.asarray(plan.npu_of, dtype=np.int64)])) == 1
+        and len(np.unique(capacities.kind[np.asarray(plan.npu_of, dtype=np.int64)])) == 1
         and all(not promise_of(i.type).rooted and len(i.members) == plan.ranks for i in plan.instances.values)
     )

@@ -201,7 +201,7 @@ class _Inlining:
             duration_micros=np.append(given.duration_micros[program.rows], np.zeros(more)).astype(np.uint64),
             names=[
                 *(given.names[row] for row in program.rows.tolist()),
-                *(self.name(given, program, call, kind) for call in calls for kind in call.program.structure.kind),
+                *(self.name(given, program, call, int(kind)) for call in calls for kind in call.program.structure.kind),
             ],
             pg_name=(np.append(group[program.rows], np.full(more, -1)).astype(np.int32), groups) if groups else None,
             rest=(codes.astype(np.int32), tuple(rest)) if rest else None,
