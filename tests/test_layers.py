@@ -55,6 +55,13 @@ FLOORS = {
     "__main__": 17,
 }
 STRANGERS = {("chakra", "topology"), ("topology", "chakra"), ("scenario", "astra_sim"), ("astra_sim", "scenario")}
+#: By name, when it is asked for: `+` and `split` of an algorithm are functions of builders; readers of traces are found
+#: as those of other packages are.
+UPWARD = {
+    ("astrasim_py.core.above", "astrasim_py"),
+    ("astrasim_py.workload.trace_readers", "astrasim_py.astra_sim.text_reader"),
+    ("astrasim_py.workload.trace_readers", "astrasim_py.pytorch.reader"),
+}
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = Path(astrasim_py.__file__).parent
 #: Slow to import: never at the top of a module, but of those that are themselves imported where used only.
@@ -169,14 +176,24 @@ def loads_feature(name: str) -> bool:
     )
 
 
+@cache
+def named(name: str) -> frozenset[str]:
+    """Modules that are texts of a module; the package itself, if `import_module` gets its name."""
+    nodes = list(ast.walk(ast.parse(MODULES[name].read_text("utf-8"))))
+    calls = [node for node in nodes if isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func)]
+    texts = {node.value for node in nodes if isinstance(node, ast.Constant) and "." in str(node.value)}
+    texts |= {part.value for call in calls for part in call.args if isinstance(part, ast.Constant)}
+    return frozenset(texts & MODULES.keys())
+
+
 def test_imports_go_down():
     wrong = []
     for name in MODULES:
         here = room(name)
         assert here in FLOORS, f"{here} has no floor"
-        for other in set().union(*imports(name)) & MODULES.keys():
+        for other in set().union(*imports(name), named(name)) & MODULES.keys():
             there = room(other)
-            if FLOORS[there] > FLOORS[here] or (here, there) in STRANGERS:
+            if (FLOORS[there] > FLOORS[here] or (here, there) in STRANGERS) and (name, other) not in UPWARD:
                 wrong.append(f"{name} imports {other}")
     assert wrong == []
 
